@@ -1,0 +1,1 @@
+//! The supervisor that runs as PID 1 of every worker's `training` container.
