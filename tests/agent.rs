@@ -270,13 +270,14 @@ fn output_passes_byte_for_byte() {
 #[test]
 fn a_reader_that_does_not_read_loses_nothing() {
     let room = Room::new("blocked");
-    // More than the pipe to the reader holds, so that the agent is blocked when the program ends.
-    let mut agent = room.start(&[], "head -c 150000 /dev/zero >&2; echo last words >&2; exit 4");
+    // More than the pipe to the reader holds (64 KiB), so that the agent is blocked when the program ends, and not so
+    // much more that the program is.
+    let mut agent = room.start(&[], "head -c 100000 /dev/zero >&2; echo last words >&2; exit 4");
     room.report_with("the program's end", |report| report.phase == Phase::Exited);
     assert!(agent.0.try_wait().unwrap().is_none(), "the agent must wait for its reader");
     let mut stderr = Vec::new();
     agent.0.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
-    assert_eq!(stderr.len(), 150_011);
+    assert_eq!(stderr.len(), 100_011);
     assert!(stderr.ends_with(b"last words\n"));
     assert_eq!(agent.exit_code(), Some(4));
     assert!(room.report().stderr_tail.ends_with("last words\n"));
@@ -326,7 +327,7 @@ fn what_cannot_be_started_says_why() {
         ("no-such-command", 127, CommandNotFound, "PATH="),
         ("./no-such-file", 127, CommandNotFound, "working directory"),
         ("", 127, CommandNotFound, "spec.command"),
-        ("./plain", 126, PermissionDenied, "chmod +x"),
+        ("./plain", 126, PermissionDenied, "chmod a+rx"),
         ("/etc", 126, PermissionDenied, "directory"),
         ("./script", 127, InterpreterNotFound, "interpreter"),
     ] {

@@ -28,7 +28,7 @@ pub fn install(to: &Path) -> Result<(), InstallError> {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "can't install to {to}: {source}; --to must name a file in a mounted volume (an emptyDir) that user {} may write to",
+    "can't install to {to}: {source}; --to must name a file in a volume (an emptyDir) that user {} may write to",
     nix::unistd::geteuid()
 )]
 pub struct InstallError {

@@ -52,13 +52,15 @@ impl Program {
         let on_terminal = std::io::stdin().is_terminal();
         let prepare = move || {
             if on_terminal {
-                // With every signal still blocked, for taking the terminal from the background raises SIGTTOU.
+                // Taking the terminal from the background raises SIGTTOU, unless that is blocked.
+                SigSet::all().thread_set_mask()?;
                 tcsetpgrp(std::io::stdin(), getpid())?;
             }
             signal_mask.thread_set_mask()?;
             Ok(())
         };
-        // SAFETY: between fork and exec it makes three system calls and allocates nothing.
+        // SAFETY: between fork and exec it makes a few system calls and allocates nothing (stdin was set up by
+        // `is_terminal` before).
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn().map_err(|cause| spawn_error(name, &file, &cause))?;
         let stderr = child.stderr.take().expect("stderr was asked to be piped");
@@ -79,41 +81,54 @@ impl Program {
                 .map(|dir: PathBuf| dir.join(name))
                 .collect()
         };
-        if let Some(found) = candidates.iter().find(|file| is_executable(file)) {
-            return Ok(found.clone());
+        match candidates.iter().find(|file| is_executable(file)) {
+            Some(found) => Ok(found.clone()),
+            None => Err(lookup_error(name, path, &candidates)),
         }
-        let shown = name.display();
-        let workdir = std::env::current_dir().unwrap_or_default();
-        let workdir = workdir.display();
-        if let Some(denied) = candidates.iter().find(|file| file.symlink_metadata().is_ok_and(|meta| !meta.is_dir())) {
-            let denied = denied.display();
-            return Err(error(
-                LaunchErrorKind::PermissionDenied,
-                format!(
-                    "command {shown:?} may not be executed: {denied} is no file with execute permission for user {} (working directory {workdir}); chmod +x it in the image, or run it by its interpreter, as in command: [python3, {denied}]",
-                    nix::unistd::geteuid()
-                ),
-            ));
-        }
-        if let [directory] = &candidates[..]
-            && directory.is_dir()
-        {
-            return Err(error(
-                LaunchErrorKind::PermissionDenied,
-                format!(
-                    "command {shown:?} is a directory (working directory {workdir}); spec.command must begin with a program"
-                ),
-            ));
-        }
-        let looked = if name.as_bytes().contains(&b'/') {
-            format!("there is no such file (working directory {workdir})")
-        } else {
-            format!("looked in PATH={}", path.display())
-        };
-        Err(error(
+    }
+}
+
+/// Why none of `candidates` will do.
+fn lookup_error(name: &OsStr, path: &OsStr, candidates: &[PathBuf]) -> LaunchError {
+    let is_path = name.as_bytes().contains(&b'/');
+    let is_denied = |file: &&PathBuf| match file.metadata() {
+        Ok(meta) => is_path || !meta.is_dir(),
+        // Of a directory in PATH that this user may not search nobody knows whether it has the command.
+        Err(error) => is_path && error.kind() == std::io::ErrorKind::PermissionDenied,
+    };
+    let (name, user) = (name.display(), nix::unistd::geteuid());
+    let directory = std::env::current_dir().unwrap_or_default();
+    let directory = directory.display();
+    match candidates.iter().find(is_denied) {
+        Some(denied) if denied.is_dir() => error(
+            LaunchErrorKind::PermissionDenied,
+            format!(
+                "command {name:?} is a directory (working directory {directory}); spec.command must begin with a program"
+            ),
+        ),
+        Some(denied) => error(
+            LaunchErrorKind::PermissionDenied,
+            format!(
+                "command {name:?}: user {user} may not execute {} (working directory {directory}); make it executable \
+                 for that user in the image (chmod a+rx), or run it by its interpreter, as in command: [python3, {}]",
+                denied.display(),
+                denied.display()
+            ),
+        ),
+        None if is_path => error(
             LaunchErrorKind::CommandNotFound,
-            format!("command {shown:?} not found: {looked}; correct spec.command, or use an image that has it"),
-        ))
+            format!(
+                "command {name:?} not found: there is no such file (working directory {directory}); correct \
+                 spec.command, or use an image that has it"
+            ),
+        ),
+        None => error(
+            LaunchErrorKind::CommandNotFound,
+            format!(
+                "command {name:?} not found: correct spec.command, or use an image that has it; looked in PATH={}",
+                path.display()
+            ),
+        ),
     }
 }
 
@@ -128,26 +143,30 @@ fn spawn_error(name: &OsStr, file: &Path, cause: &std::io::Error) -> LaunchError
         Some(libc::ENOENT) => error(
             LaunchErrorKind::InterpreterNotFound,
             format!(
-                "command {name:?} found at {file}, but not what runs it: the interpreter of its first line (#!) or its dynamic loader is not in the image; use an image that has it, or run it by another interpreter"
+                "command {name:?} found at {file}, but not what runs it: the interpreter of its \
+                 first line (#!) or its dynamic loader is not in the image; use an image that has it, or run it by another interpreter"
             ),
         ),
         Some(libc::ENOEXEC) => error(
             LaunchErrorKind::NotExecutable,
             format!(
-                "command {name:?}: {file} is no program for this CPU architecture ({}), and no script with a #! line; use an image built for this architecture",
+                "command {name:?}: {file} is no program for this CPU architecture ({}), and no \
+                 script with a #! line; use an image built for this architecture",
                 std::env::consts::ARCH
             ),
         ),
         Some(libc::EACCES | libc::EPERM) => error(
             LaunchErrorKind::PermissionDenied,
             format!(
-                "command {name:?}: the kernel refused to execute {file} ({cause}); its file system may be mounted noexec: mount it without, or run it by its interpreter"
+                "command {name:?}: the kernel refused to execute {file} ({cause}); its file \
+                 system may be mounted noexec: mount it without, or run it by its interpreter"
             ),
         ),
         Some(libc::E2BIG) => error(
             LaunchErrorKind::LaunchFailed,
             format!(
-                "command {name:?}: arguments and environment are too long together ({cause}); shorten spec.args or spec.env, or pass a file"
+                "command {name:?}: arguments and environment are too long together ({cause}); \
+                 shorten spec.args or spec.env, or pass a file"
             ),
         ),
         _ => error(LaunchErrorKind::LaunchFailed, format!("command {name:?}: {file} could not be started: {cause}")),

@@ -114,7 +114,7 @@ impl Report {
         const HEADLINE_BYTES: usize = 600;
         let mut fitted = self.clone();
         if let Some(error) = &mut fitted.error {
-            error.message = start_of(&error.message, ERROR_BYTES).to_owned();
+            error.message.truncate(start_of(&error.message, ERROR_BYTES).len());
         }
         let headline = self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail));
         fitted.headline = None;
@@ -164,7 +164,7 @@ fn start_of(text: &str, room: usize) -> &str {
     end.map_or(text, |(at, _)| &text[..at])
 }
 
-/// Bytes that `c` takes within a JSON string as serde_json writes it.
+/// Bytes that `c` takes within a JSON string as `serde_json` writes it.
 fn json_bytes(c: char) -> usize {
     match c {
         '"' | '\\' | '\n' | '\r' | '\t' | '\x08' | '\x0c' => 2,

@@ -151,7 +151,8 @@ impl Supervisor {
             if self.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR) {
                 let left = count_descendants();
                 eprintln!(
-                    "agent: {left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in the kernel for a disk or file server, or of another user); giving up on them"
+                    "agent: {left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in \
+                     the kernel for a disk or file server, or of another user); giving up on them"
                 );
                 return Ok(());
             }
