@@ -24,11 +24,11 @@ pub enum Framework {
 pub struct Resources {
     /// What each worker is given at least.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(extend("maxProperties" = 64))]
     pub requests: BTreeMap<String, Quantity>,
     /// What each worker may use at most.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(extend("maxProperties" = 64))]
     pub limits: BTreeMap<String, Quantity>,
 }
 
@@ -75,10 +75,7 @@ impl JsonSchema for ProcsPerWorker {
         json_schema!({
             "x-kubernetes-int-or-string": true,
             "anyOf": [{ "type": "integer" }, { "type": "string" }],
-            "x-kubernetes-validations": [{
-                "rule": "type(self) == int ? self >= 1 && self <= 1024 : self in ['auto', 'cpu', 'gpu']",
-                "message": "procsPerWorker must be auto, cpu, gpu or a number from 1 to 1024",
-            }],
+            "maxLength": 8,
         })
     }
 }

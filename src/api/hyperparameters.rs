@@ -36,6 +36,6 @@ pub struct Hyperparameters {
     pub mixed_precision: Option<bool>,
     /// Any others, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 128))]
+    #[schemars(extend("maxProperties" = 128))]
     pub additional_params: BTreeMap<String, String>,
 }

@@ -1,13 +1,13 @@
 //! What people write ([`TrainingJobSpec`]) and read ([`TrainingJobStatus`]), one file per concept.
 //!
-//! No I/O and no client here. What the API server can check is checked by schema and CEL, see `schema.rs` for the
-//! rules that look at more than one field; what only the operator can see is decided in [`crate::plan`].
+//! No I/O and no client here. What the API server can check is checked by schema and CEL, see `rules.rs`; what only the operator can see is decided in [`crate::plan`].
 
 mod checkpoint;
 mod container;
 mod failure;
 mod hyperparameters;
 mod networking;
+mod rules;
 mod scheduling;
 mod schema;
 mod spec;
@@ -18,6 +18,9 @@ pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
 pub use failure::{FailurePolicy, RestartPolicy};
 pub use hyperparameters::Hyperparameters;
 pub use networking::{Backend, Networking};
+pub use rules::{
+    MUTABLE, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal, immutable_message,
+};
 pub use scheduling::Scheduling;
 pub use schema::crd;
 pub use spec::{TrainingJob, TrainingJobSpec};

@@ -15,11 +15,11 @@ pub struct Scheduling {
     pub priority: Option<String>,
     /// Name of a Kueue LocalQueue: Kueue then decides when the job starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63), regex(pattern = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$"))]
+    #[schemars(length(min = 1, max = 253))]
     pub queue: Option<String>,
     /// Labels that a node must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(extend("maxProperties" = 64))]
     pub node_selector: BTreeMap<String, String>,
     /// Affinity, as in a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]

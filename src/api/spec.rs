@@ -113,7 +113,7 @@ pub struct TrainingJobSpec {
 
     /// A pod template (metadata and spec) laid over the workers' own for all that has no field here: strategic merge, the workers' container is called `training`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::free_object")]
+    #[schemars(schema_with = "schema::pod_template")]
     pub pod_template: Option<serde_json::Value>,
 
     /// Where results go: `pvc://CLAIM/PATH`, mounted read-write at `/out`.
