@@ -75,7 +75,7 @@ def need_root(what):
 
 # a command or file that must be there -> the Debian package that brings it
 NODE = {"runc": "runc", "ip": "iproute2", "iptables": "iptables", "conntrack": "conntrack", "nsenter": "util-linux",
-        "/usr/lib/cni/bridge": "containernetworking-plugins", "mount": "mount"}
+        "/usr/lib/cni/bridge": "containernetworking-plugins", "mount": "mount", "sysctl": "procps"}
 PKI = {"openssl": "openssl"}
 IMAGES = {"gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev", "mmdebstrap": "mmdebstrap", "buildah": "buildah"}
 
