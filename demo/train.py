@@ -97,9 +97,9 @@ def network(name):
         )
     if name == "mlp":
         return nn.Sequential(
-            nn.Linear(64, 1024), nn.ReLU(),
-            nn.Linear(1024, 1024), nn.ReLU(),
-            nn.Linear(1024, 10),
+            nn.Linear(64, 512), nn.ReLU(),
+            nn.Linear(512, 512), nn.ReLU(),
+            nn.Linear(512, 10),
         )
     sys.exit(f"MODEL is {name!r}; this script knows mlp and cnn")
 
