@@ -31,8 +31,11 @@ def start(cluster, args):
         process.start(cluster, name, [tools.path(name), f"--kubeconfig={secrets}/{name}.kubeconfig",
                                       "--leader-elect=false", "--secure-port=0", *extra], netns=cluster.netns)
     start_provisioner(cluster)
-    # without it no pod is admitted into the namespace
-    wait(lambda: kubectl(cluster, "get", "serviceaccount", "default", check=False).returncode == 0, 30,
+
+
+def wait_service_account(cluster):
+    """The controller manager takes some seconds to begin; without this account no pod is admitted."""
+    wait(lambda: kubectl(cluster, "get", "serviceaccount", "default", check=False).returncode == 0, 60,
          lambda: "the controller manager to make the default service account:\n"
          + process.last_lines(cluster, "kube-controller-manager"))
 

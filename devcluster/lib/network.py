@@ -33,7 +33,8 @@ def start_services(cluster):
     pki.make_kubeconfig(cluster, "kube-proxy", "/CN=system:kube-proxy")
     corefile = cluster.dir / "Corefile"
     # Names that don't exist yet are remembered for a second alone: workers ask for each other before they are there.
-    corefile.write_text(f""".:53 {{
+    # Any other name is answered at once with "no such name": a resolver would take a failure for worth waiting.
+    corefile.write_text(f"""cluster.local:53 in-addr.arpa:53 {{
   bind {cluster.ip}
   errors
   kubernetes cluster.local in-addr.arpa {{
@@ -43,6 +44,12 @@ def start_services(cluster):
   }}
   cache 5 cluster.local {{
     denial 1000 1
+  }}
+}}
+.:53 {{
+  bind {cluster.ip}
+  template ANY ANY {{
+    rcode NXDOMAIN
   }}
 }}
 """)
