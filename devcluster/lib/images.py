@@ -147,15 +147,19 @@ def load(cluster, home, archive):
 
 
 def import_everywhere(cluster, archive):
-    """Imports an archive into every living node, and into those that come later."""
+    """Imports an archive into every living node, and into those that come later; whether any lacked it."""
     from . import process
 
     archive = Path(archive).resolve()
+    new = False
     for index in cluster.nodes:
         if process.pid(cluster, f"node{index}-containerd"):
             size = archive.stat().st_size / 1e6 if archive.exists() else 0
-            with step(f"import {archive.name} ({size:.0f} MB) into node{index}"):
-                if not load(cluster, cluster.dir / f"node{index}", archive):
+            with step(f"image {archive.name} ({size:.0f} MB) into node{index}"):
+                if load(cluster, cluster.dir / f"node{index}", archive):
+                    new = True
+                else:
                     say("    it is there already")
     cluster.images[str(archive)] = True
     cluster.save()
+    return new
