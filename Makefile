@@ -1,0 +1,96 @@
+# Everything a person or CI runs. Programs and images that take minutes to build are kept in CACHE, not in the checkout.
+SHELL := /bin/bash -o pipefail
+.DEFAULT_GOAL := help
+
+CACHE ?= $(or $(TRAININGJOB_CACHE),$(HOME)/.cache/trainingjob)
+export TRAININGJOB_CACHE := $(CACHE)
+# Compiled dependencies are found again by the next checkout.
+export CARGO_BUILD_BUILD_DIR ?= $(CACHE)/cargo
+# The cluster of `make demo` and `make cluster`, and how many real nodes a new one gets.
+CLUSTER ?= demo
+NODES ?= 1
+# What builds the image: buildah (installed by itself on Debian as root), podman or docker.
+BUILDER ?= buildah
+
+IMAGE := localhost/trainingjob-operator:dev
+TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+DENY = $(firstword $(wildcard $(CACHE)/bin/cargo-deny) $(shell command -v cargo-deny))
+
+.PHONY: help demo test unit lint fmt audit cluster image binaries bench clean need-rust
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@echo "variables: CLUSTER=$(CLUSTER) NODES=$(NODES) BUILDER=$(BUILDER) CACHE=$(CACHE)"
+
+demo: image ## train a model on a real Kubernetes: its own, or the one of KUBECONFIG or DEMO_CONTEXT
+	@demo/run --name $(CLUSTER)
+
+cluster: ## start a cluster (CLUSTER=name NODES=1) and print `export KUBECONFIG=...`
+	@devcluster/cluster up --name $(CLUSTER) --nodes $(NODES)
+
+# The tests start clusters of their own by `devcluster/cluster up --owner-pid`; all they need is built beforehand.
+test: lint image ## lint, unit tests and the tests against real clusters
+	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
+	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \
+	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") && \
+	cargo test
+
+unit: need-rust ## the tests that need no cluster
+	cargo test --lib --bins
+
+lint: need-rust $(CACHE)/bin/cargo-deny ## formatting, clippy, licences and sources of the dependencies
+	cargo fmt --all --check
+	cargo clippy --all-targets -- -D warnings
+	$(DENY) --log-level warn check bans licenses sources
+
+fmt: need-rust ## format the code
+	cargo fmt --all
+
+audit: need-rust $(CACHE)/bin/cargo-deny ## known vulnerabilities of the dependencies (fetches the RustSec database)
+	$(DENY) check advisories
+
+# Once per machine; minutes on two cores. One that is on PATH serves as well.
+$(CACHE)/bin/cargo-deny:
+	@if deny=$$(command -v cargo-deny); then mkdir -p $(@D) && ln -sf "$$deny" $@; else \
+	  echo "installing cargo-deny into $(CACHE)/bin (once)" >&2 && \
+	  CARGO_BUILD_BUILD_DIR= CARGO_TARGET_DIR=$(CACHE)/cargo-deny-build cargo install --quiet --locked --root $(CACHE) cargo-deny && \
+	  rm -rf $(CACHE)/cargo-deny-build; fi
+
+# Static, so that they run in an image with nothing else in it, and the agent in any image. --target keeps the flag from
+# the procedural macros, which can't be built with it.
+binaries: need-rust
+	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(TRIPLE) --target-dir target --bin operator --bin agent
+	@mkdir -p target/release dist
+	@for program in operator agent; do \
+	  if readelf -lW target/$(TRIPLE)/release/$$program | grep -q INTERP; then \
+	    echo "$$program is not static: it needs a loader that the image does not have" >&2; exit 1; fi; \
+	  install -C target/$(TRIPLE)/release/$$program target/release/$$program; \
+	  install -C target/$(TRIPLE)/release/$$program dist/$$program; done
+
+# An archive that did not change keeps its time, so clusters that have it import nothing and restart nothing.
+image: binaries ## build the operator's image into dist/image.tar (a docker-archive)
+	@rm -rf dist/.new.tar dist/.buildah
+ifeq ($(BUILDER),buildah)
+	@devcluster/cluster packages
+	@store="--root $(CURDIR)/dist/.buildah --runroot $(CURDIR)/dist/.buildah/run --storage-driver vfs" && \
+	 buildah $$store bud --quiet --isolation chroot --timestamp 0 -f Dockerfile -t $(IMAGE) dist > /dev/null && \
+	 buildah $$store push --quiet $(IMAGE) docker-archive:dist/.new.tar:$(IMAGE)
+	@rm -rf dist/.buildah
+else
+	$(BUILDER) build -q -f Dockerfile -t $(IMAGE) dist
+	$(BUILDER) save -o dist/.new.tar $(IMAGE)
+endif
+	@if cmp -s dist/.new.tar dist/image.tar; then rm dist/.new.tar; else mv dist/.new.tar dist/image.tar; fi
+	@ls -lh dist/image.tar | awk '{print "dist/image.tar: $(IMAGE), " $$5}'
+
+bench: binaries ## measure the operator on a control plane with simulated nodes
+	@TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) bench/run
+
+clean: ## end the clusters of this checkout, remove what was built in it (not the cache)
+	devcluster/cluster down --all
+	rm -rf dist target
+
+need-rust:
+	@command -v cargo > /dev/null && command -v rustc > /dev/null || { \
+	  echo "Rust is missing: install the stable toolchain (rustup), with rustfmt and clippy, and put cargo on PATH" >&2; exit 1; }
+	@command -v cc > /dev/null || { echo "a C compiler is missing: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }

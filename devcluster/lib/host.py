@@ -1,0 +1,106 @@
+"""This machine: commands, progress on stderr, the Debian packages that are needed."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]  # the checkout
+HERE = ROOT / "devcluster"
+
+
+class Failure(Exception):
+    """Ends the program with a message a person can act on."""
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+class step:
+    """`with step("what"):` prints what and, at the end, how long it took."""
+
+    def __init__(self, what):
+        self.what = what
+
+    def __enter__(self):
+        self.start = time.monotonic()
+        say(f"  {self.what} ...")
+        return self
+
+    def __exit__(self, kind, *_):
+        say(f"  {self.what}: {'failed after' if kind else 'done in'} {time.monotonic() - self.start:.1f} s")
+
+
+def run(*command, check=True, timeout=None, **options):
+    """Runs a command with its output captured; a Failure quotes it."""
+    options.setdefault("stdin", subprocess.DEVNULL if "input" not in options else None)
+    if "input" in options:
+        options.pop("stdin")
+    done = subprocess.run([str(part) for part in command], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=timeout, **options)
+    if check and done.returncode != 0:
+        words = " ".join(str(part) for part in command)
+        raise Failure(f"`{words}` ended with {done.returncode}:\n{(done.stderr or done.stdout).strip()[-4000:]}")
+    return done
+
+
+def wait(until, seconds, what, every=0.1):
+    """Waits for `until()` to be true; `what` is a string or a function, for the message."""
+    deadline = time.monotonic() + seconds
+    while not (result := until()):
+        if time.monotonic() > deadline:
+            raise Failure(f"waited {seconds} s for {what() if callable(what) else what}")
+        time.sleep(every)
+    return result
+
+
+def cache():
+    path = Path(os.environ.get("TRAININGJOB_CACHE") or Path.home() / ".cache" / "trainingjob")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def is_root():
+    return os.geteuid() == 0
+
+
+def need_root(what):
+    if not is_root():
+        raise Failure(f"{what} needs root: it makes network namespaces, mounts and cgroups. Use sudo, "
+                      "or `devcluster/cluster up --control-only` for a cluster without real nodes.")
+
+
+# a command or file that must be there -> the Debian package that brings it
+NODE = {"runc": "runc", "ip": "iproute2", "iptables": "iptables", "conntrack": "conntrack", "nsenter": "util-linux",
+        "/usr/lib/cni/bridge": "containernetworking-plugins", "mount": "mount", "sysctl": "procps"}
+PKI = {"openssl": "openssl"}
+IMAGES = {"gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev", "mmdebstrap": "mmdebstrap", "buildah": "buildah"}
+
+
+def need(*groups):
+    """Installs what is missing by apt-get on Debian as root; else says what to install."""
+    missing = {}
+    for group in groups:
+        for thing, package in group.items():
+            found = Path(thing).exists() if thing.startswith("/") else shutil.which(thing, path=search_path())
+            if not found:
+                missing[thing] = package
+    if not missing:
+        return
+    packages = sorted(set(missing.values()))
+    if not (is_root() and shutil.which("apt-get")):
+        raise Failure(f"missing on this machine: {', '.join(sorted(missing))}. "
+                      f"As root on Debian: apt-get install {' '.join(packages)}")
+    with step(f"installing Debian packages: {' '.join(packages)}"):
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+        if run(*install, env=env, check=False).returncode != 0:  # the package lists may be old or absent
+            run("apt-get", "update", "-qq", env=env)
+            run(*install, env=env)
+
+
+def search_path():
+    return os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"

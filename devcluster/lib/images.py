@@ -1,0 +1,165 @@
+"""Container images without a registry: made into docker-archives in the cache, imported into every node.
+
+`pause` holds a pod's namespaces; the demo's image is Debian with torchrun (demo/image/rootfs.sh) below a small layer
+with demo/train.py, so that a change of the script costs seconds.
+"""
+
+import fcntl
+import hashlib
+import io
+import json
+import platform
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from .host import IMAGES, ROOT, Failure, cache, need, need_root, run, say, step
+
+PAUSE = "localhost/pause:1"
+DEMO = "localhost/trainingjob-demo:cpu"
+ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+FORMAT = 1  # part of every hash below: raise it when this file makes different archives of the same recipe
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+PAUSE_SOURCE = """
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void on(int s) { if (s == SIGCHLD) while (waitpid(-1, 0, WNOHANG) > 0); else _exit(0); }
+int main(void) { signal(SIGINT, on); signal(SIGTERM, on); signal(SIGCHLD, on); for (;;) pause(); }
+"""
+
+
+def build():
+    return [pause(), demo()]
+
+
+def pause():
+    def make(work):
+        (work / "pause.c").write_text(PAUSE_SOURCE)
+        run("gcc", "-static", "-Os", "-o", work / "pause", work / "pause.c")
+        layer = work / "layer.tar"
+        with tarfile.open(layer, "w") as tar:
+            tar.add(work / "pause", "pause", filter=plain)
+        write_archive(work / "out", PAUSE, {"Entrypoint": ["/pause"], "User": "65535:65535"}, [layer])
+
+    return cached("pause", PAUSE_SOURCE, "image pause", make)
+
+
+def demo():
+    recipe = ROOT / "demo" / "image" / "rootfs.sh"
+    script = ROOT / "demo" / "train.py"
+    base = cached("demo-base", recipe.read_text(), "base of the demo's image: Debian with torchrun (half a minute)",
+                  lambda work: make_base(work, recipe))
+
+    def make(work):
+        layer = work / "script.tar"
+        with tarfile.open(layer, "w") as tar:
+            tar.add(script, "workspace/train.py", filter=plain)
+        write_archive(work / "out", DEMO, {"Cmd": ["torchrun", "train.py"], "WorkingDir": "/workspace",
+                                           "Env": ["PYTHONUNBUFFERED=1"]}, [base, layer])
+
+    return cached("demo", base.name + script.read_text(), "the demo's image", make)
+
+
+def make_base(work, recipe):
+    need_root("building the demo's image")
+    root = work / "root"
+    with open(cache() / "images" / "demo-base.log", "w") as log:
+        if subprocess.run([recipe, root], stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode != 0:
+            raise Failure(f"{recipe} failed; the end of {log.name}:\n{Path(log.name).read_text()[-3000:]}")
+    run("tar", "--sort=name", "--numeric-owner", "-C", root, "-cf", work / "out", ".")
+
+
+def cached(name, recipe, what, make):
+    """The file that `make` leaves as out in its work folder, kept under the hash of all it is made from."""
+    folder = cache() / "images"
+    folder.mkdir(exist_ok=True)
+    digest = hashlib.sha256(f"{FORMAT}\0{recipe}".encode()).hexdigest()[:16]
+    path = folder / f"{name}-{digest}.tar"
+    with open(folder / f".{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            need(IMAGES)
+            with step(what), tempfile.TemporaryDirectory(dir=folder) as work:
+                make(Path(work))
+                Path(work, "out").rename(path)
+            prune(folder, name, path)
+    return path
+
+
+def prune(folder, name, newest):
+    """Keeps the two newest of a name: archives are large and each change of a recipe makes another."""
+    others = sorted((file for file in folder.glob(f"{name}-????????????????.tar") if file != newest),
+                    key=lambda file: file.stat().st_mtime)
+    for file in others[:-1]:
+        file.unlink(missing_ok=True)
+
+
+def plain(entry):
+    entry.uid = entry.gid = entry.mtime = 0
+    entry.uname = entry.gname = ""
+    entry.mode |= 0o444
+    return entry
+
+
+def write_archive(out, name, config, layers):
+    """A docker-archive with uncompressed layers."""
+    config = {**config, "Env": [f"PATH={PATH}", *config.get("Env", [])]}
+    body = json.dumps({"architecture": ARCHITECTURE, "os": "linux", "config": config, "rootfs": {
+        "type": "layers", "diff_ids": [f"sha256:{sha256(layer)}" for layer in layers]}}).encode()
+    config_name = hashlib.sha256(body).hexdigest() + ".json"
+    manifest = [{"Config": config_name, "RepoTags": [name], "Layers": [f"layer{i}.tar" for i in range(len(layers))]}]
+    with tarfile.open(out, "w") as tar:
+        for entry, data in ((config_name, body), ("manifest.json", json.dumps(manifest).encode())):
+            info = tarfile.TarInfo(entry)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+        for i, layer in enumerate(layers):
+            tar.add(layer, f"layer{i}.tar", filter=plain)
+
+
+def sha256(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load(cluster, home, archive):
+    """Imports an archive into one node, unless that very archive is in it."""
+    from .node import ctr
+
+    archive = Path(archive)
+    try:
+        status = archive.stat()
+    except OSError as error:
+        raise Failure(f"cannot import {archive}: {error.strerror}") from error
+    mark = home / "imported" / hashlib.sha256(str(archive).encode()).hexdigest()[:16]
+    state = f"{archive}\n{status.st_size} {status.st_mtime_ns}"
+    if mark.exists() and mark.read_text() == state:
+        return False
+    # --local: the client unpacks; --digests would leave a second name per image
+    ctr(home, "images", "import", "--snapshotter", cluster.snapshotter, archive)
+    mark.parent.mkdir(exist_ok=True)
+    mark.write_text(state)
+    return True
+
+
+def import_everywhere(cluster, archive):
+    """Imports an archive into every living node, and into those that come later; whether any lacked it."""
+    from . import process
+
+    archive = Path(archive).resolve()
+    new = False
+    for index in cluster.nodes:
+        if process.pid(cluster, f"node{index}-containerd"):
+            size = archive.stat().st_size / 1e6 if archive.exists() else 0
+            with step(f"image {archive.name} ({size:.0f} MB) into node{index}"):
+                if load(cluster, cluster.dir / f"node{index}", archive):
+                    new = True
+                else:
+                    say("    it is there already")
+    cluster.images[str(archive)] = True
+    cluster.save()
+    return new

@@ -1,0 +1,186 @@
+"""A real node: containerd and kubelet. Several run side by side on this machine, to lose one of."""
+
+import json
+import subprocess
+
+from . import cgroups, images, pki, process, tools
+from .control import kubectl
+from .host import Failure, run, say, step, wait
+
+
+def start(cluster, index):
+    """Adds node INDEX and waits for it to be Ready.
+
+    Each has its own containerd, bridge, ports, cgroup and log folder: two kubelets that shared the latter two would
+    end each other's pods and delete each other's logs.
+    """
+    if not 0 <= index < 200:
+        raise Failure(f"node {index}: the number of a node is 0 to 199")
+    name = f"node{index}"
+    if index in cluster.nodes:
+        raise Failure(f"{name} is already there (a lost node can't come back: its number is used up)")
+    cluster.nodes.append(index)
+    cluster.save()
+    with step(name):
+        home = cluster.dir / name
+        for part in ("cni", "containerd"):
+            (home / part).mkdir(parents=True, exist_ok=True)
+        make_bridge(cluster, index)
+        runtime = cgroups.enter_runtime(f"{cluster.cgroup}/{name}")
+        start_containerd(cluster, index, runtime)
+        start_kubelet(cluster, index, runtime)
+        images.load(cluster, home, images.pause())
+        wait(lambda: ready(cluster, name), 60, lambda: f"{name} to be Ready; the end of its kubelet's log:\n"
+             + process.last_lines(cluster, f"{name}-kubelet"))
+        offer_gpus(cluster, name)
+    for archive in cluster.images:
+        images.load(cluster, home, archive)
+
+
+def ready(cluster, name):
+    for service in ("containerd", "kubelet"):
+        if not process.pid(cluster, f"{name}-{service}"):
+            raise Failure(f"the {service} of {name} has ended; the end of {cluster.logs}/{name}-{service}.log:\n"
+                          + process.last_lines(cluster, f"{name}-{service}"))
+    path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}"
+    return kubectl(cluster, "get", "node", name, "-o", path, check=False).stdout == "True"
+
+
+def address(cluster, index):
+    return f"{cluster.pod_net}.{index}.1"
+
+
+def socket(home):
+    return home / "containerd" / "sock"
+
+
+def make_bridge(cluster, index):
+    bridge = f"{cluster.bridge}{index}"
+    inside = ("nsenter", f"--net=/run/netns/{cluster.netns}", "ip")
+    run(*inside, "link", "add", bridge, "type", "bridge")
+    run(*inside, "addr", "add", f"{address(cluster, index)}/24", "dev", bridge)
+    run(*inside, "link", "set", bridge, "up")
+    home = cluster.dir / f"node{index}"
+    # no masquerading: the host has a route to the pods, and nothing beyond it is reached
+    (home / "cni" / "10-bridge.conflist").write_text(json.dumps({
+        "cniVersion": "1.0.0", "name": f"pods{index}", "plugins": [
+            {"type": "bridge", "bridge": bridge, "isGateway": True, "hairpinMode": True, "ipam": {
+                "type": "host-local", "dataDir": str(home / "ipam"), "routes": [{"dst": "0.0.0.0/0"}],
+                "ranges": [[{"subnet": f"{cluster.pod_net}.{index}.0/24"}]]}},
+            {"type": "portmap", "capabilities": {"portMappings": True}}]}, indent=1))
+
+
+def start_containerd(cluster, index, runtime):
+    home = cluster.dir / f"node{index}"
+    folder = home / "containerd"
+    # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc dies with "can't get final child's PID from pipe: EOF"
+    # netns_mounts_under_state_dir: so that all mounts lie below the state folder and go with it
+    (folder / "config.toml").write_text(f"""version = 3
+root = "{folder}/root"
+state = "{folder}/run"
+[grpc]
+  address = "{socket(home)}"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "{cluster.snapshotter}"
+  use_local_image_pull = true
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{images.PAUSE}"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["/usr/lib/cni"]
+  conf_dir = "{home}/cni"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+    SystemdCgroup = false
+""")
+    shim = tools.path("containerd-shim-runc-v2").parent  # containerd finds it on PATH
+    process.start(cluster, f"node{index}-containerd", [tools.path("containerd"), "-c", folder / "config.toml"],
+                  netns=cluster.netns, cgroup=runtime,
+                  env={"PATH": f"{shim}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"})
+
+    def serving():
+        if not process.pid(cluster, f"node{index}-containerd"):
+            raise Failure("containerd has ended; the end of its log:\n"
+                          + process.last_lines(cluster, f"node{index}-containerd"))
+        return socket(home).exists() and ctr(home, "version", check=False).returncode == 0
+
+    wait(serving, 30, "containerd to serve")
+
+
+def ctr(home, *args, **options):
+    return run(tools.path("ctr"), "-a", socket(home), "-n", "k8s.io", *args, **options)
+
+
+def start_kubelet(cluster, index, runtime):
+    name = f"node{index}"
+    home = cluster.dir / name
+    config = pki.make_kubeconfig(cluster, name, f"/O=system:nodes/CN=system:node:{name}")
+    certificate, key = pki.make_certificate(
+        cluster, f"{name}-server", f"/CN={name}", [f"DNS:{name}", f"IP:{address(cluster, index)}", "IP:127.0.0.1"])
+    (home / "kubelet.json").write_text(json.dumps({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "address": address(cluster, index), "port": 10250 + index, "healthzPort": 0,
+        "authentication": {"x509": {"clientCAFile": str(cluster.pki / "ca.crt")}, "webhook": {"enabled": False},
+                           "anonymous": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{cluster.cgroup}/{name}",
+        "failCgroupV1": False,  # a kubelet of 1.35 and later refuses hosts with version 1 otherwise
+        "failSwapOn": False,
+        "containerRuntimeEndpoint": f"unix://{socket(home)}",
+        "clusterDNS": [cluster.ip], "clusterDomain": "cluster.local", "resolvConf": resolv_conf(cluster),
+        "tlsCertFile": str(certificate), "tlsPrivateKeyFile": str(key),
+        "maxPods": 200, "podLogsDir": str(home / "logs"), "serializeImagePulls": False,
+        "localStorageCapacityIsolation": False,  # on disks without a partition cAdvisor finds no file system
+        "evictionHard": {"memory.available": "50Mi"},  # a developer's disk is often nearly full; pods need little of it
+        "imageGCHighThresholdPercent": 100,  # there is no registry to fetch a collected image from again
+    }, indent=1))
+    process.start(cluster, f"{name}-kubelet", [
+        tools.path("kubelet"), f"--config={home}/kubelet.json", f"--kubeconfig={config}", f"--hostname-override={name}",
+        f"--node-ip={address(cluster, index)}", f"--root-dir={home}/kubelet", "--v=2",
+    ], netns=cluster.netns, cgroup=runtime)
+
+
+def resolv_conf(cluster):
+    """Pods must not inherit the host's name servers or search domains: neither can be reached or means anything."""
+    path = cluster.dir / "resolv.conf"
+    path.write_text(f"nameserver {cluster.ip}\n")
+    return str(path)
+
+
+def offer_gpus(cluster, name):
+    """GPUs for the scheduler, without any: an extended resource. Allocatable too, or it would come ten seconds later."""
+    patch = [{"op": "add", "path": f"/status/{part}/nvidia.com~1gpu", "value": str(cluster.gpus)}
+             for part in ("capacity", "allocatable")]
+    kubectl(cluster, "patch", "node", name, "--subresource=status", "--type=json", "-p", json.dumps(patch))
+
+
+def lose(cluster, index):
+    """The node dies as if its power went: no pod is told, nothing is cleaned up."""
+    name = f"node{index}"
+    if index not in cluster.nodes:
+        raise Failure(f"{cluster.name} has no {name}")
+    process.kill(cluster, f"{name}-kubelet", f"{name}-containerd")
+    run("nsenter", f"--net=/run/netns/{cluster.netns}", "ip", "link", "set", f"{cluster.bridge}{index}", "down")
+    left = cgroups.kill(f"{cluster.cgroup}/{name}")
+    if left:
+        raise Failure(f"processes of {name} don't end: {sorted(left)}")
+    say(f"{name} is lost; the API server will call it NotReady in about 50 s")
+
+
+def choose_snapshotter(cluster):
+    """overlayfs, unless the state folder lies on a file system that can't carry it (that of a container, say)."""
+    probe = cluster.dir / "probe"
+    for part in ("lower", "upper", "work", "merged"):
+        (probe / part).mkdir(parents=True, exist_ok=True)
+    options = f"lowerdir={probe}/lower,upperdir={probe}/upper,workdir={probe}/work"
+    works = run("mount", "-t", "overlay", "overlay", "-o", options, probe / "merged", check=False).returncode == 0
+    if works:
+        run("umount", probe / "merged")
+    else:
+        say(f"note: {cluster.dir} lies on a file system without overlay mounts: containers will be copies, which is slow "
+            "and large. TRAININGJOB_CLUSTERS=/a/folder/on/a/disk avoids that.")
+        cluster.snapshotter = "native"
+    subprocess.run(["rm", "-rf", str(probe)], check=False)

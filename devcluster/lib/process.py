@@ -1,0 +1,81 @@
+"""Processes of a cluster: recorded with their start time, so that only what was started here is ever ended."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+
+def start_time(pid):
+    """Start of the process in clock ticks since boot, None if it is gone or only waits to be reaped."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def start(cluster, name, command, netns=None, env=None, cgroup=None):
+    """Starts a program of the cluster in the background, its output in log/NAME.log."""
+    command = [str(part) for part in command]
+    if netns:
+        command = ["nsenter", f"--net=/run/netns/{netns}", *command]
+
+    def enter():
+        for procs in cgroup or ():
+            Path(procs, "cgroup.procs").write_text("0")
+
+    with open(cluster.logs / f"{name}.log", "ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                   cwd="/", env={**os.environ, **(env or {})}, preexec_fn=enter)
+    record = {"pid": process.pid, "start": start_time(process.pid), "command": command}
+    (cluster.pids / f"{name}.json").write_text(json.dumps(record))
+    return process
+
+
+def pid(cluster, name):
+    """The process id if the recorded process still lives."""
+    try:
+        record = json.loads((cluster.pids / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return record["pid"] if record["start"] is not None and start_time(record["pid"]) == record["start"] else None
+
+
+def names(cluster):
+    return sorted(file.stem for file in cluster.pids.glob("*.json"))
+
+
+def kill(cluster, *which):
+    """Ends recorded processes at once; returns when they are gone."""
+    living = [found for name in which if (found := pid(cluster, name)) and found != os.getpid()]
+    for process in living:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    wait_gone(living)
+    for name in which:
+        if pid(cluster, name) != os.getpid():
+            (cluster.pids / f"{name}.json").unlink(missing_ok=True)
+
+
+def wait_gone(pids, seconds=10):
+    deadline = time.monotonic() + seconds
+    while any(start_time(process) for process in pids) and time.monotonic() < deadline:
+        for process in pids:
+            try:
+                os.waitpid(process, os.WNOHANG)  # ours if this program started it
+            except ChildProcessError:
+                pass
+        time.sleep(0.02)
+    return [process for process in pids if start_time(process)]
+
+
+def last_lines(cluster, name, count=15):
+    try:
+        return "\n".join((cluster.logs / f"{name}.log").read_text(errors="replace").splitlines()[-count:])
+    except OSError:
+        return ""

@@ -1,0 +1,120 @@
+"""The Kubernetes binaries, built once from the pinned Go modules in devcluster/tools into the cache."""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from .host import HERE, Failure, cache, run, say
+
+MODULES = HERE / "tools"
+KUBERNETES = "k8s.io/kubernetes"
+# binary -> (module folder, package, build tags). In this order: the first fills Go's build cache for the next five.
+BINARIES = {
+    "kube-apiserver": ("kubernetes", f"{KUBERNETES}/cmd/kube-apiserver", ""),
+    "kube-controller-manager": ("kubernetes", f"{KUBERNETES}/cmd/kube-controller-manager", ""),
+    "kube-scheduler": ("kubernetes", f"{KUBERNETES}/cmd/kube-scheduler", ""),
+    "kubelet": ("kubernetes", f"{KUBERNETES}/cmd/kubelet", ""),
+    "kubectl": ("kubernetes", f"{KUBERNETES}/cmd/kubectl", ""),
+    "kube-proxy": ("kubernetes", f"{KUBERNETES}/cmd/kube-proxy", ""),
+    "etcd": ("etcd", ".", ""),
+    "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok", ""),
+    "containerd": ("containerd", "github.com/containerd/containerd/v2/cmd/containerd", "no_btrfs no_zfs no_devmapper"),
+    "containerd-shim-runc-v2": ("containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+                                "no_btrfs no_zfs no_devmapper"),
+    "ctr": ("containerd", "github.com/containerd/containerd/v2/cmd/ctr", "no_btrfs no_zfs no_devmapper"),
+    "coredns": ("coredns", "github.com/coredns/coredns", ""),
+}
+# What a folder of ready-made control-plane binaries, as other projects' tests use it, may supply instead.
+ASSETS = ("kube-apiserver", "etcd", "kubectl")
+
+
+def path(name):
+    """Where the binary is, or will be after build()."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets and name in ASSETS and os.access(Path(assets) / name, os.X_OK):
+        return Path(assets) / name
+    return folder() / name
+
+
+def folder():
+    digest = hashlib.sha256(repr([(name, *spec, flags(spec[0])) for name, spec in BINARIES.items()]).encode())
+    for file in sorted(MODULES.glob("*/*")):
+        digest.update(f"{file.parent.name}/{file.name}\n".encode() + file.read_bytes())
+    return cache() / f"tools-{digest.hexdigest()[:16]}"
+
+
+def flags(module):
+    """Linker flags: no symbols, and the version that the program tells."""
+    text = (MODULES / module / "go.mod").read_text()
+    if module == "kubernetes":
+        version = re.search(rf"{KUBERNETES} (v\d+\.(\d+)\S*)", text)
+        base = "k8s.io/component-base/version"
+        return (f"-s -w -X {base}.gitVersion={version[1]} -X {base}.gitMajor=1 -X {base}.gitMinor={version[2]}")
+    if module == "containerd":
+        package = "github.com/containerd/containerd/v2"
+        return f"-s -w -X {package}/version.Version={re.search(rf'{package} (v[^ ]+)', text)[1]}"
+    return "-s -w"
+
+
+def build(names=BINARIES):
+    """Makes sure that the binaries are there; builds what is missing, one caller at a time."""
+    if all(os.access(path(name), os.X_OK) for name in names):
+        return folder()
+    out = folder()
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another process is building the Kubernetes tools: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        missing = [name for name in names if not os.access(path(name), os.X_OK)]
+        if missing:
+            need_go()
+            say(f"building {len(missing)} Kubernetes programs from Go modules into {out} "
+                "(once; about 9 minutes on 2 cores if Go's cache is empty)")
+        begin = time.monotonic()
+        for count, name in enumerate(missing, 1):
+            build_one(name, out, f"[{count}/{len(missing)}]", begin)
+    return out
+
+
+def build_one(name, out, counter, begin):
+    module, package, tags = BINARIES[name]
+    start = time.monotonic()
+    say(f"  {counter} {name} ...")
+    temporary = out / f".{name}.{os.getpid()}"
+    # -mod=readonly: what is built is what go.sum pins
+    command = ["go", "build", "-trimpath", "-mod=readonly", "-ldflags", flags(module), "-o", str(temporary)]
+    process = subprocess.Popen(command + (["-tags", tags] if tags else []) + [package], cwd=MODULES / module,
+                               env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"},
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output = []
+    try:
+        while True:
+            try:
+                output.append(process.communicate(timeout=30)[0])
+                break
+            except subprocess.TimeoutExpired:
+                say(f"  {counter} {name} ... {time.monotonic() - start:.0f} s")
+        if process.returncode != 0:
+            raise Failure(f"building {name} failed:\n{''.join(output)[-4000:]}")
+        temporary.rename(out / name)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        temporary.unlink(missing_ok=True)
+    now = time.monotonic()
+    say(f"  {counter} {name}: {now - start:.0f} s ({now - begin:.0f} s in all)")
+
+
+def need_go():
+    if not shutil.which("go"):
+        raise Failure("Go is missing: the cluster's programs are built from Go modules. Install Go 1.26 or newer "
+                      "(1.21 and later fetch the right one themselves) and put `go` on PATH.")
+    run("go", "version")
