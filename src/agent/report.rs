@@ -19,7 +19,7 @@ pub const VERSION: u32 = 1;
 pub struct Report {
     /// [`VERSION`] of the agent that wrote it; 0 is no report.
     pub version: u32,
-    /// The gang's attempt that this run belongs to, from 0.
+    /// The gang's attempt that this run belongs to, from 1; 0 if it was not told.
     pub attempt: u32,
     pub phase: Phase,
     /// When the agent started, to the millisecond.

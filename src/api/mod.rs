@@ -10,6 +10,7 @@ mod networking;
 mod rules;
 mod scheduling;
 mod schema;
+#[allow(clippy::duplicated_attributes)] // printcolumns repeat their keys
 mod spec;
 mod status;
 
