@@ -203,6 +203,38 @@ async fn updates_change_what_may_change_and_nothing_else() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The API server stops rules that take too long: a job with all that the schema allows must not be in their way.
+#[tokio::test]
+async fn the_largest_job_is_within_the_budget_of_the_rules() {
+    let client = server().await;
+    let list = |length: usize, item: &dyn Fn(usize) -> Value| (0..length).map(item).collect::<Vec<_>>();
+    let name = |index: usize, length: usize| format!("{:a>length$}", format!("a{index}"));
+    let map = |length: usize, prefix: &str, value: &str| -> BTreeMap<String, String> {
+        (0..length).map(|index| (format!("{prefix}{}", name(index, 63)), value.to_owned())).collect()
+    };
+    let devices = map(64, &format!("{}/", "a".repeat(253)), "1000m");
+    let fields = json!({
+        "numWorkers": 4096, "gpusPerWorker": 0,
+        "model": format!("pvc://c/{}", "a/".repeat(507) + "a"), "dataset": format!("pvc://c/{}", "a/".repeat(507) + "a"),
+        "env": list(1024, &|index| json!({ "name": name(index, 253), "value": "v".repeat(256) })),
+        "args": list(1024, &|index| json!(name(index, 256))),
+        "resources": { "requests": devices, "limits": devices },
+        "volumes": list(64, &|index| json!({ "name": name(index, 63), "hostPath": { "path": name(index, 1024) } })),
+        "volumeMounts": list(64, &|index| json!({ "name": name(index, 63), "mountPath": format!("/{}", name(index, 1023)) })),
+        "imagePullSecrets": list(16, &|index| json!({ "name": name(index, 253) })),
+        "hyperparameters": { "additionalParams": map(128, &"b".repeat(65), &"v".repeat(512)) },
+        "scheduling": { "nodeSelector": map(64, &format!("{}/", "a".repeat(253)), &"v".repeat(63)) },
+        "checkpoint": { "storage": { "type": "nfs", "nfsServer": "s".repeat(253), "nfsPath": "/p".repeat(2048) } },
+    });
+    let largest = create(&client, &job(&"a".repeat(49), fields), false).await.expect("the largest job is admitted");
+    let url = format!("{}/{}", url("api"), "a".repeat(49));
+    let mut updated = largest.clone();
+    updated["spec"]["suspend"] = json!(true);
+    let updated = send(&client, "PUT", &url, &updated).await;
+    assert!(updated.is_ok(), "{}", updated.unwrap_err());
+    send(&client, "DELETE", &url, &Value::Null).await.unwrap();
+}
+
 /// Every field of the status survives: none is pruned for want of a schema.
 #[tokio::test]
 async fn a_status_comes_back_as_written() {

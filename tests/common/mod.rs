@@ -1,4 +1,5 @@
 //! What tests against a real API server share.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use kube::{Client, Config, config::Kubeconfig};
 use std::{
