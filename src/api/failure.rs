@@ -16,7 +16,7 @@ pub struct FailurePolicy {
     pub backoff_limit: i32,
     /// Seconds that the job may run, from its first start and across restarts; time suspended doesn't count. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 2_147_483_647))]
     pub active_deadline_seconds: Option<i64>,
 }
 

@@ -181,7 +181,9 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.procsPerWorker",
         field: "",
-        rule: "type(self) == int ? self >= 1 && self <= 1024 : self in ['auto', 'cpu', 'gpu']",
+        // The last part tells the number 8 from the string "8".
+        rule: "self in ['auto', 'cpu', 'gpu'] || string(self).matches('^[1-9][0-9]{0,3}$') && \
+               int(string(self)) <= 1024 && self == int(string(self))",
         wrong: "procsPerWorker is none of its values",
         remedy: "write auto, cpu, gpu or a number from 1 to 1024",
         example: "procs-value",
@@ -600,6 +602,12 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         says: r#"unknown field "spec.podTemplate.containers""#,
         remedy: "write it below spec.podTemplate.spec, as in a Pod",
         example: "podtemplate-without-spec",
+    },
+    SchemaRefusal {
+        field: "spec.resources.requests",
+        says: "spec.resources.requests.cpu in body must be of type integer,string",
+        remedy: "put a fraction in quotes, or write it with a unit: 500m",
+        example: "requests-fraction",
     },
     SchemaRefusal {
         field: "spec.framework",

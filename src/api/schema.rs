@@ -122,6 +122,12 @@ fn tidy(schema: &mut JSONSchemaProps) {
     if schema.default.as_ref().is_some_and(|default| default.0 == serde_json::json!({})) {
         schema.default = None;
     }
+    // `kubectl explain` does not show defaults.
+    if let (Some(default), Some(description)) = (&schema.default, &mut schema.description)
+        && !default.0.is_object()
+    {
+        description.push_str(&format!(" Default: {}.", default.0).replace('"', ""));
+    }
     for_each_child(schema, &mut tidy);
 }
 

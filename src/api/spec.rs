@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.failureReason", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::duplicated_attributes, reason = "each printcolumn has its own priority")]
 pub struct TrainingJobSpec {
     /// Name of the model, handed to the program as `MODEL`; or `pvc://CLAIM/PATH`, mounted read-only at `/models`.
     #[schemars(length(min = 1, max = 1024))]

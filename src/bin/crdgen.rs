@@ -53,7 +53,10 @@ fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> fmt::Resul
             Some(value) if !value.0.is_object() => format!("`{}`", value.0).replace('"', ""),
             _ => String::new(),
         };
-        let meaning = field.description.as_deref().unwrap_or_default().replace('\n', " ").replace('|', "\\|");
+        let meaning = field.description.as_deref().unwrap_or_default();
+        // The column before says it.
+        let meaning = meaning.strip_suffix(&format!(" Default: {}.", default.trim_matches('`'))).unwrap_or(meaning);
+        let meaning = meaning.replace('\n', " ").replace('|', "\\|");
         writeln!(text, "| `{prefix}{name}` | {} | {default} | {meaning} |", kind(field))?;
         if ours {
             rows(text, &format!("{prefix}{name}."), field)?;
