@@ -160,6 +160,7 @@ def import_everywhere(cluster, archive):
                     new = True
                 else:
                     say("    it is there already")
-    cluster.images[str(archive)] = True
+    cluster.images.pop(str(archive), None)
+    cluster.images[str(archive)] = True  # the last one of a name counts
     cluster.save()
     return new

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 from . import cgroups, images, pki, process, tools
 from .control import kubectl
@@ -34,7 +35,9 @@ def start(cluster, index):
              + process.last_lines(cluster, f"{name}-kubelet"))
         offer_gpus(cluster, name)
     for archive in cluster.images:
-        images.load(cluster, home, archive)
+        if Path(archive).exists():  # an older one of the same name may be gone from the cache
+            with step(f"image {Path(archive).name} into {name}"):
+                images.load(cluster, home, archive)
 
 
 def ready(cluster, name):
