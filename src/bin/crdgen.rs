@@ -94,7 +94,7 @@ fn refusals() -> anyhow::Result<String> {
          | file | field | what it says | what to write instead |\n|---|---|---|---|\n",
     );
     for rule in RULES {
-        let (field, wrong, remedy) = (rule.path(), rule.wrong, rule.remedy);
+        let (field, wrong, remedy) = (rule.path().replace("{}", ".NAME"), rule.wrong, rule.remedy);
         writeln!(text, "| [{0}](../examples/bad/{0}.yaml) | `{field}` | {wrong} | {remedy} |", rule.example)?;
     }
     text.push_str(
