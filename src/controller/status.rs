@@ -133,12 +133,13 @@ struct Written {
     metadata: ObjectMeta,
 }
 
-/// Whether nothing but counters (and the wording of a condition) differs.
+/// Whether nothing but counters, the start time and the wording of a condition differs.
 fn only_counters(old: &TrainingJobStatus, new: &TrainingJobStatus) -> bool {
     let telling = |s: &TrainingJobStatus| {
         let mut s = s.clone();
         s.workers = None;
         s.resources = None;
+        s.start_time = None;
         for condition in &mut s.conditions {
             condition.message.clear();
         }

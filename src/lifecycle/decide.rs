@@ -4,7 +4,7 @@ use super::cause::{Cause, first_cause};
 use super::conditions::{condition, set_condition};
 use super::waiting::{self, Why};
 use crate::api::{AllocatedResources, Restart, RestartPolicy, State, TrainingJobSpec, TrainingJobStatus, Workers};
-use crate::observe::{Family, JobSeen, PodSeen};
+use crate::observe::{ChildKind, Family, JobSeen, PodSeen};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeSet;
@@ -117,9 +117,10 @@ impl<'a> Step<'a> {
         self.status.attempt = Some(attempt);
         self.status.restart_count.get_or_insert(0);
         let current = job.filter(|j| j.attempt == attempt);
-        if let (None, Some(reason)) = (current, self.input.refused.clone()) {
+        if let (None, Some(reason)) = (current, self.invalid()) {
             self.set("Accepted", false, "InvalidSpec", &reason);
-            return self.fail("InvalidSpec", &reason);
+            self.fail("InvalidSpec", &reason);
+            return self.count();
         }
         self.set("Accepted", true, "Valid", "the spec can run");
         if let Some(old) = job.filter(|j| j.attempt < attempt && !j.deleting) {
@@ -331,6 +332,12 @@ impl<'a> Step<'a> {
     }
 
     // ---- the rules
+
+    /// Why the spec can't run: by our own rules, or because the API server finds the Job invalid that follows from it.
+    fn invalid(&self) -> Option<String> {
+        let job = self.input.family.blocked.get(&ChildKind::Job).filter(|blocked| blocked.reason == "Invalid");
+        self.input.refused.clone().or_else(|| job.map(|blocked| blocked.message.clone()))
+    }
 
     fn past_deadline(&mut self) -> bool {
         let (Some(deadline), Some(start)) =

@@ -467,6 +467,18 @@ fn a_name_that_is_taken_is_reported() {
 }
 
 #[test]
+fn a_job_that_the_api_server_finds_invalid_has_failed_in_its_words() {
+    let mut world = World::new();
+    world.step();
+    let message =
+        "Job x-training is invalid: spec.template.spec.volumes[0]: may not specify more than 1 volume type".to_owned();
+    world.family.blocked.insert(ChildKind::Job, Blocked { reason: "Invalid".into(), message: message.clone() });
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.condition("Accepted"), ("False", "InvalidSpec", &*message));
+}
+
+#[test]
 fn a_job_deleted_by_hand_comes_back_when_it_is_gone() {
     let mut world = World::to_running();
     world.see(Some(JobSeen { deleting: true, ..job(1) }), []);

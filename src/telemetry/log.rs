@@ -14,7 +14,10 @@ pub enum LogFormat {
 
 /// Starts logging to stderr. `level` is a level or a list of directives such as `info,kube=debug`.
 pub fn init(level: &str, format: LogFormat) -> anyhow::Result<()> {
-    let level = level.to_lowercase();
+    let mut level = level.to_lowercase();
+    if !level.contains("kube_runtime") {
+        level.push_str(",kube_runtime=warn"); // its spans say again what ours say
+    }
     let filter = EnvFilter::try_new(&level).map_err(|e| {
         anyhow::anyhow!(
             "LOG_LEVEL {level:?} is not a level (error, warn, info, debug, trace) or a list of directives: {e}"
