@@ -15,6 +15,8 @@ pub(crate) mod storage;
 pub(crate) mod template;
 
 pub use environment::is_reserved;
+#[cfg(test)]
+pub(crate) use environment::tf_config_bytes;
 pub use hyperparameters::Hyperparameter;
 pub use names::{dns_label, dns_subdomain};
 pub use refusal::{Refusal, Refusals};
