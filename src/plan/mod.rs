@@ -221,7 +221,7 @@ fn default_image(framework: Framework) -> &'static str {
     match framework {
         Framework::Pytorch => "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
         Framework::Tensorflow => "tensorflow/tensorflow:2.19.0-gpu",
-        Framework::Jax => "nvcr.io/nvidia/jax:25.04-py3",
+        Framework::Jax => "nvcr.io/nvidia/jax:26.04-py3",
     }
 }
 

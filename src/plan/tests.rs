@@ -186,6 +186,10 @@ fn resources_are_quantities_that_agree() {
         &json!({ "resources": { "requests": { "vendor.com/fpga": "1" }, "limits": { "vendor.com/fpga": "2" } } }),
         "spec.resources.requests.vendor.com/fpga: differs from its limit: a device is given whole, write the same number in both",
     );
+    refused(
+        &json!({ "resources": { "limits": { "gpu": "2" } } }),
+        "spec.resources.limits.gpu: is not a resource: write cpu, memory, ephemeral-storage, hugepages-SIZE, or a device with its vendor, such as nvidia.com/gpu",
+    );
     plan(&json!({ "resources": { "requests": { "cpu": "1000m" }, "limits": { "cpu": "1" } } }));
 }
 
