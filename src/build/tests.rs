@@ -201,18 +201,7 @@ fn attempts_differ_only_in_number_and_port() {
 
 #[test]
 fn the_gangs_variables_are_all_reserved_and_none_of_an_attempt_is_in_the_pod() {
-    let user = [
-        "POD_NAME",
-        "POD_NAMESPACE",
-        "NODE_NAME",
-        "TRAINING_JOB_NAME",
-        "MODEL",
-        "DATASET",
-        "OUTPUT_DIR",
-        "CHECKPOINT_DIR",
-        "CHECKPOINT_FREQUENCY",
-        "PYTHONUNBUFFERED",
-    ];
+    let user = ["MODEL", "DATASET", "OUTPUT_DIR", "CHECKPOINT_FREQUENCY", "PYTHONUNBUFFERED"];
     for framework in ["pytorch", "tensorflow", "jax"] {
         let pod = pod_of(&json!({ "framework": framework, "output": "pvc://o" }));
         let names: Vec<&str> = training(&pod).env.iter().flatten().map(|v| v.name.as_str()).collect();

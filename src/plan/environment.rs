@@ -3,24 +3,32 @@
 use super::{Refusals, names};
 use k8s_openapi::api::core::v1::EnvVar;
 
-/// What a worker learns of its gang: with another value there the gang would wait for itself for ever.
-const RESERVED: [&str; 15] = [
+/// What a worker learns of its gang and of itself: with another value there the gang would wait for itself for ever.
+const RESERVED: [&str; 21] = [
     "ATTEMPT",
+    "CHECKPOINT_DIR",
     "GPUS_PER_WORKER",
     "JAX_COORDINATOR_ADDRESS",
     "JAX_NUM_PROCESSES",
     "JAX_PROCESS_ID",
+    "LOCAL_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
     "NNODES",
+    "NODE_NAME",
     "NODE_RANK",
     "NPROC_PER_NODE",
     "NUM_WORKERS",
+    "POD_NAME",
+    "POD_NAMESPACE",
     "RANK",
     "RESUME_FROM_CHECKPOINT",
     "TF_CONFIG",
+    "TRAINING_JOB_NAME",
     "WORLD_SIZE",
 ];
+/// Options of torchrun, and what the agent may come to need.
+const RESERVED_PREFIXES: [&str; 2] = ["PET_", "TRAININGJOB_"];
 
 /// Bytes that Linux allows for one variable with its name and the closing zero (`MAX_ARG_STRLEN`).
 const MAX_VARIABLE: usize = 128 * 1024;
@@ -28,7 +36,7 @@ const MAX_VARIABLE: usize = 128 * 1024;
 /// Whether a variable belongs to the gang and can't be set by people.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
-    RESERVED.contains(&name) || name.starts_with("PET_")
+    RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// `path` is the list's, for example `spec.env`.
