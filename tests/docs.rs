@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use trainingjob_operator::api::RESERVED_ENV;
 
 /// Folders with pages that are not ours.
 const NOT_OURS: [&str; 4] = ["target", "dist", "shared", "node_modules"];
@@ -103,13 +104,25 @@ fn table(text: &str) -> Vec<&str> {
 
 #[test]
 fn the_readme_has_every_field() {
+    const MARKS: [&str; 2] = ["<!-- fields -->\n", "<!-- /fields -->\n"];
     let (readme, fields) = (read("README.md"), read("docs/fields.md"));
-    let (_, rest) = readme.split_once("<!-- fields -->\n").expect("README.md has the mark <!-- fields -->");
-    let (between, _) = rest.split_once("<!-- /fields -->").expect("README.md has the mark <!-- /fields -->");
-    assert!(
-        table(between) == table(&fields),
-        "between its marks README.md must have the table of docs/fields.md: copy it there"
-    );
+    let (before, rest) = readme.split_once(MARKS[0]).expect("README.md has the mark <!-- fields -->");
+    let (_, after) = rest.split_once(MARKS[1]).expect("README.md has the mark <!-- /fields -->");
+    let current = format!("{before}{}{}\n{}{after}", MARKS[0], table(&fields).join("\n"), MARKS[1]);
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(root().join("README.md"), current).unwrap();
+    } else {
+        assert!(readme == current, "README.md lacks fields of docs/fields.md: run `UPDATE=1 cargo test --test docs`");
+    }
+}
+
+#[test]
+fn variables_and_images_are_told() {
+    let (code, page) = (read("src/plan/mod.rs"), read("docs/jobs.md"));
+    let (_, images) = code.split_once("fn default_image").unwrap();
+    let images = images.split("\n}\n").next().unwrap().split('"').skip(1).step_by(2);
+    let missing: Vec<&str> = images.chain(RESERVED_ENV).filter(|name| !page.contains(&format!("`{name}"))).collect();
+    assert!(missing.is_empty(), "docs/jobs.md does not tell of {missing:?}");
 }
 
 /// The words that the code gives to the world are told in docs/operate.md, so that who reads one at night finds it.
