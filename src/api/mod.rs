@@ -1,1 +1,33 @@
-//! To come.
+//! What people write ([`TrainingJobSpec`]) and read ([`TrainingJobStatus`]), one file per concept.
+//!
+//! No I/O and no client here. What the API server can check is checked by schema and CEL, see `rules.rs`; what only the operator can see is decided in [`crate::plan`].
+
+mod checkpoint;
+mod container;
+mod failure;
+mod hyperparameters;
+mod networking;
+mod rules;
+mod scheduling;
+mod schema;
+#[allow(clippy::duplicated_attributes)] // printcolumns repeat their keys
+mod spec;
+mod status;
+
+pub use checkpoint::{Checkpoint, DeletePolicy, Storage, StorageType};
+pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
+pub use failure::{FailurePolicy, RestartPolicy};
+pub use hyperparameters::Hyperparameters;
+pub use networking::{Backend, Networking};
+pub use rules::{
+    MUTABLE, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal, immutable_message,
+};
+pub use scheduling::Scheduling;
+pub use schema::crd;
+pub use spec::{TrainingJob, TrainingJobSpec};
+pub use status::{AllocatedResources, Condition, Restart, State, TrainingJobStatus, Workers};
+
+/// API group of every kind of ours.
+pub const GROUP: &str = "ml.example.com";
+/// Version served and stored.
+pub const VERSION: &str = "v1";

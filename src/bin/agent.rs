@@ -1,1 +1,88 @@
-fn main() {}
+//! Runs a worker's program as PID 1 of its container; see [`trainingjob_operator::agent`].
+
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use trainingjob_operator::agent::{install, supervise};
+
+/// Runs the program of one worker of a TrainingJob and leaves no process behind.
+#[derive(Parser)]
+#[command(name = "agent", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Copy this executable to a volume that the training container mounts
+    ///
+    /// Writes to the directory of PATH alone (a temporary file, then a rename), so the root file system may be
+    /// read-only. Doing it again replaces the file.
+    Install {
+        /// The file to write, mode 0755; its directory must exist
+        #[arg(long, value_name = "PATH")]
+        to: PathBuf,
+    },
+    /// Run a command, forward signals to it, and end every process that it leaves behind
+    ///
+    /// Works as PID 1 of the container, or as child subreaper where the pod shares its process namespace.
+    ///
+    /// stdout and stderr are passed through byte for byte. HUP, INT, QUIT, USR1, USR2, ALRM, TERM, CONT and WINCH are
+    /// forwarded to the command. TERM and INT also start the grace, at whose end every process that descends from
+    /// the command is killed, in whatever session or process group it is.
+    ///
+    /// $(NAME) of the variables that the options below set is expanded in COMMAND, in its arguments and in the values
+    /// of all inherited environment variables; $$(NAME) stands for the literal $(NAME).
+    #[command(after_help = "\
+Exit code:
+  the command's own, or 128+n if signal n ended it
+  128+n (143 for TERM) if the agent got TERM or INT and the command then exited 0
+  126  COMMAND can't be executed
+  127  COMMAND, or the interpreter it needs, was not found")]
+    Run {
+        /// The gang's attempt, from 0: sets ATTEMPT
+        #[arg(long, value_name = "N")]
+        attempt: Option<u32>,
+        /// The rendezvous port of this attempt: sets MASTER_PORT and PET_MASTER_PORT
+        #[arg(long, value_name = "PORT")]
+        master_port: Option<u16>,
+        /// The checkpoint to go on from: sets RESUME_FROM_CHECKPOINT, which is empty without this
+        #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+        resume_from: String,
+        /// Seconds between TERM or INT and SIGKILL; should be less than the pod's terminationGracePeriodSeconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 45)]
+        grace_seconds: u32,
+        /// The file kept up to date with what is known of the command: JSON, at most 4096 bytes
+        #[arg(long, value_name = "PATH", default_value = "/dev/termination-log")]
+        termination_log: PathBuf,
+        /// The command, looked up in PATH, and its arguments
+        #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
+        command: Vec<OsString>,
+    },
+}
+
+fn main() -> ExitCode {
+    let failed = |error: &dyn std::fmt::Display| {
+        eprintln!("agent: {error}");
+        ExitCode::FAILURE
+    };
+    match Cli::parse().command {
+        Command::Install { to } => match install::install(&to) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(&error),
+        },
+        Command::Run { attempt, master_port, resume_from, grace_seconds, termination_log, command } => {
+            let grace = Duration::from_secs(grace_seconds.into());
+            let options =
+                supervise::Options { argv: command, attempt, master_port, resume_from, grace, termination_log };
+            match supervise::run(&options) {
+                // An exit code of a process is a byte, and 128 + the highest signal is 192.
+                Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
+                Err(error) => failed(&error),
+            }
+        }
+    }
+}

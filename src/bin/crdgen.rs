@@ -1,1 +1,117 @@
-fn main() {}
+//! Prints what is made from the types in `src/api`: the CRD in `crds/`, the tables in `docs/`.
+
+use clap::Parser;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
+use std::fmt::{self, Write};
+use trainingjob_operator::api::{self, MUTABLE, RULES, SCHEMA_REFUSALS};
+
+/// Prints the CustomResourceDefinition of TrainingJob as YAML, or a table for the documentation.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// Print docs/fields.md: every field of the spec with its type, default and meaning.
+    #[arg(long, conflicts_with = "refusals")]
+    fields: bool,
+    /// Print docs/refusals.md: everything that the API server refuses, and what to write instead.
+    #[arg(long)]
+    refusals: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let text = match () {
+        () if args.fields => fields()?,
+        () if args.refusals => refusals()?,
+        () => format!(
+            "# Made by `cargo run --bin crdgen` from src/api; do not edit.\n{}",
+            serde_saphyr::to_string(&serde_json::to_value(api::crd())?)?
+        ),
+    };
+    println!("{}", text.trim_end());
+    Ok(())
+}
+
+fn fields() -> anyhow::Result<String> {
+    let crd = serde_json::to_value(api::crd())?;
+    let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let mut text = String::from(
+        "# Every field of a TrainingJob's spec\n\n\
+         Made by `cargo run --bin crdgen -- --fields` from the CRD. `kubectl explain trainingjob.spec` tells the same, \
+         and what lies below the types of Kubernetes itself.\n\n\
+         | field | type | default | what it does |\n|---|---|---|---|\n",
+    );
+    rows(&mut text, "", &serde_json::from_value(spec.clone())?)?;
+    Ok(text)
+}
+
+fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> fmt::Result {
+    let required = schema.required.as_deref().unwrap_or_default();
+    for (name, field) in schema.properties.iter().flatten() {
+        let ours = matches!(field.type_.as_deref(), Some("object")) && name != "affinity";
+        let default = match &field.default {
+            _ if required.contains(name) => "**required**".to_owned(),
+            Some(value) if !value.0.is_object() => format!("`{}`", value.0).replace('"', ""),
+            _ => String::new(),
+        };
+        let meaning = field.description.as_deref().unwrap_or_default();
+        // The column before says it.
+        let meaning = meaning.strip_suffix(&format!(" Default: {}.", default.trim_matches('`'))).unwrap_or(meaning);
+        let meaning = meaning.replace('\n', " ").replace('|', "\\|");
+        writeln!(text, "| `{prefix}{name}` | {} | {default} | {meaning} |", kind(field))?;
+        if ours {
+            rows(text, &format!("{prefix}{name}."), field)?;
+        }
+    }
+    Ok(())
+}
+
+fn kind(field: &JSONSchemaProps) -> String {
+    if let Some(values) = &field.enum_ {
+        return values.iter().map(|value| value.0.as_str().unwrap_or_default()).collect::<Vec<_>>().join(", ");
+    }
+    match field.type_.as_deref() {
+        Some("array") => match &field.items {
+            Some(JSONSchemaPropsOrArray::Schema(items)) => format!("list of {}s", kind(items)),
+            _ => "list".into(),
+        },
+        Some("object") if field.additional_properties.is_some() => "map".into(),
+        Some(kind @ ("integer" | "number")) => match (field.minimum, field.maximum) {
+            (Some(least), Some(most)) => format!("{kind}, {least} to {most}"),
+            (Some(least), None) => format!("{kind}, from {least}"),
+            _ => kind.into(),
+        },
+        Some(kind) => kind.into(),
+        None => "integer or string".into(),
+    }
+}
+
+fn refusals() -> anyhow::Result<String> {
+    let mut text = String::from(
+        "# What the API server refuses\n\n\
+         Made by `cargo run --bin crdgen -- --refusals` from the rules of the CRD. Each row is shown by a file in \
+         `examples/bad`, which a test applies to a real API server. What only the operator can see is told by the \
+         condition `Accepted` of the job.\n\n\
+         | file | field | what it says | what to write instead |\n|---|---|---|---|\n",
+    );
+    for rule in RULES {
+        let (field, wrong, remedy) = (rule.path().replace("{}", ".NAME"), rule.wrong, rule.remedy);
+        writeln!(text, "| [{0}](../examples/bad/{0}.yaml) | `{field}` | {wrong} | {remedy} |", rule.example)?;
+    }
+    text.push_str(
+        "\n## By type and range\n\nThe API server's own words.\n\n\
+         | file | field | what it says | what to write instead |\n|---|---|---|---|\n",
+    );
+    for refusal in SCHEMA_REFUSALS {
+        let (field, says, remedy) = (refusal.field, refusal.says, refusal.remedy);
+        writeln!(text, "| [{0}](../examples/bad/{0}.yaml) | `{field}` | {says} | {remedy} |", refusal.example)?;
+    }
+    write!(
+        text,
+        "\n## After creation\n\n\
+         Only `{}` of the spec, and of `failurePolicy` only `activeDeadlineSeconds`, may change, be added or be \
+         removed; labels and annotations may, too. Every other change is refused, here for `image`:\n\n> {}\n",
+        MUTABLE.iter().filter(|field| **field != "failurePolicy").copied().collect::<Vec<_>>().join("` and `"),
+        api::immutable_message("image"),
+    )?;
+    Ok(text)
+}

@@ -1,1 +1,59 @@
-//! To come.
+//! The Kubernetes objects of a plan.
+//!
+//! Pure, and can't fail: everything that could go wrong has been refused by [`crate::plan`]. Building the same plan
+//! twice gives the same objects.
+
+mod claim;
+mod config;
+mod environment;
+mod framework;
+mod job;
+mod pod;
+mod service;
+
+pub use crate::plan::{labels, names};
+
+use crate::plan::Plan;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+
+/// What a TrainingJob becomes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Objects {
+    /// Gives the workers their DNS names; the same for every attempt.
+    pub service: Service,
+    /// What the program finds at `/etc/training-config`; the same for every attempt.
+    pub config: ConfigMap,
+    /// The claim for checkpoints, if one is to be made. It may be left from an earlier job of this name.
+    pub claim: Option<PersistentVolumeClaim>,
+    /// The workers of one attempt.
+    pub job: Job,
+}
+
+/// Builds the objects for an attempt, counted from 1.
+#[must_use]
+pub fn objects(plan: &Plan, attempt: i32) -> Objects {
+    Objects {
+        service: service::service(plan),
+        config: config::config(plan),
+        claim: claim::claim(plan),
+        job: job::job(plan, attempt),
+    }
+}
+
+/// Metadata of an object that ends with its TrainingJob.
+fn metadata(plan: &Plan, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(plan.namespace.clone()),
+        labels: Some(labels::of(plan)),
+        annotations: Some(BTreeMap::from([(labels::INTENT.to_owned(), plan.intent.clone())])),
+        owner_references: Some(vec![plan.owner.clone()]),
+        ..ObjectMeta::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,224 @@
-//! To come.
+//! The only place that writes to the API server.
+//!
+//! [`run`] watches, keeps the [`Index`] and reconciles; [`reconcile`] is one pass for one job. A Job is created only
+//! by a pass that has just proven, by a successful write of the status or by a fresh read, that it does not act on an
+//! outdated TrainingJob: without that an operator behind on its watches would start a suspended job again.
+
+mod apply;
+mod error;
+mod events;
+mod status;
+mod watch;
+
+pub use error::Error;
+
+use crate::api::TrainingJob;
+use crate::lifecycle::{self, Action, Input, Verdict};
+use crate::observe::{Family, Index};
+use crate::plan::{self, Plan, Runtime};
+use crate::telemetry::Metrics;
+use jiff::Timestamp;
+use kube::core::DeserializeGuard;
+use kube::runtime::controller::{self, Controller};
+use kube::{Api, Client, ResourceExt};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::{Instrument, debug, info, info_span, warn};
+
+/// A TrainingJob as watched: one that can't be decoded is reported on itself and stalls no other.
+pub type Guarded = DeserializeGuard<TrainingJob>;
+
+/// How the controller works.
+#[derive(Clone)]
+pub struct Options {
+    /// The only namespace to look at; all of them if `None`.
+    pub namespace: Option<String>,
+    /// What the operator knows of itself.
+    pub runtime: Runtime,
+    /// Reconciles at one time.
+    pub concurrency: u16,
+    /// Name of this replica, in Events.
+    pub identity: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let runtime = Runtime { agent_image: String::new(), agent_image_pull_policy: None };
+        Self { namespace: None, runtime, concurrency: 32, identity: "trainingjob-operator".into() }
+    }
+}
+
+pub(crate) struct Context {
+    client: Client,
+    options: Options,
+    index: Index,
+    metrics: Arc<Metrics>,
+}
+
+impl Context {
+    fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+}
+
+/// Runs until `stop` is done; then no new reconcile starts and those under way end. Dropping the future ends them at once.
+pub async fn run(
+    client: Client,
+    options: Options,
+    metrics: Arc<Metrics>,
+    stop: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    let context = Arc::new(Context { client, options, index: Index::default(), metrics: metrics.clone() });
+    let watch::Watches { children, jobs, store, touched, relisted, synced } = watch::start(&context);
+    metrics.observe(store.clone());
+    let reconciling = async {
+        if synced.await.is_err() {
+            return; // the watches ended, which they do only with this future
+        }
+        metrics.set_leading(true);
+        info!("watching TrainingJobs");
+        let config = controller::Config::default().concurrency(context.options.concurrency);
+        let results = Controller::for_stream(jobs, store)
+            .with_config(config)
+            .reconcile_on(touched)
+            .reconcile_all_on(relisted)
+            .graceful_shutdown_on(stop)
+            .run(reconcile, error_policy, context.clone());
+        futures::StreamExt::for_each(results, |result| async {
+            if let Err(error) = result {
+                debug!(%error, "reconcile");
+            }
+        })
+        .await;
+    };
+    futures::future::select(std::pin::pin!(children), std::pin::pin!(reconciling)).await;
+    metrics.set_leading(false);
+}
+
+async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<controller::Action, Error> {
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+    let started = Instant::now();
+    let span = info_span!("reconcile", %namespace, %name);
+    let result = match &object.0 {
+        Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(controller::Action::await_change()),
+        Ok(job) => context.reconcile(job).instrument(span).await,
+        Err(invalid) => context.undecodable(invalid).instrument(span).await,
+    };
+    context.metrics.reconciled(&namespace, started.elapsed(), result.as_ref().err().map(Error::label));
+    result
+}
+
+impl Context {
+    async fn reconcile(&self, job: &TrainingJob) -> Result<controller::Action, Error> {
+        let uid = job.uid().ok_or(Error::NoUid)?;
+        let plan = plan::resolve(job, &self.options.runtime);
+        let mut confirmed = false;
+        let mut requeue: Option<Duration> = None;
+        // A second pass tells in the status what the first one's writes were answered.
+        for _ in 0..2 {
+            let family = self.index.family(&uid);
+            let current = status::current(job, &family);
+            let refused = plan.as_ref().err().map(ToString::to_string);
+            let now = truncated(Timestamp::now());
+            let Verdict { status, actions, events, look, requeue: again } = lifecycle::decide(&Input {
+                spec: &job.spec,
+                generation: job.metadata.generation,
+                status: &current.status,
+                refused,
+                family: &family,
+                now,
+            });
+            requeue = [requeue, again].into_iter().flatten().min();
+            match self.write_status(job, &uid, &current, &status).await? {
+                status::Write::Same => {}
+                status::Write::Later(wait) => requeue = Some(requeue.map_or(wait, |r| r.min(wait))),
+                status::Write::Done => confirmed = true,
+            }
+            self.count(job, &current.status, &status);
+            for action in &actions {
+                self.act(job, &uid, plan.as_ref().ok(), &family, action, &mut confirmed).await?;
+            }
+            self.tell(job, events);
+            let mut learnt = self.index.read(&uid, |f| f.blocked != family.blocked).unwrap_or(false);
+            if !look.is_empty() {
+                learnt |= self.look(job, &uid, &look).await?;
+            }
+            if self.index.read(&uid, |f| !f.blocked.is_empty()).unwrap_or(false) {
+                let wait = Duration::from_secs(10);
+                requeue = Some(requeue.map_or(wait, |r| r.min(wait)));
+            }
+            if !learnt {
+                break;
+            }
+        }
+        self.index.update(&uid, |family| {
+            family.failures = 0;
+            if job.status.as_ref().and_then(|s| s.state).is_some_and(crate::api::State::is_finished) {
+                family.pods.retain(|_, pod| !pod.gone);
+            }
+        });
+        Ok(requeue.map_or_else(controller::Action::await_change, controller::Action::requeue))
+    }
+
+    async fn act(
+        &self,
+        job: &TrainingJob,
+        uid: &str,
+        plan: Option<&Plan>,
+        family: &Family,
+        action: &Action,
+        confirmed: &mut bool,
+    ) -> Result<(), Error> {
+        match action {
+            Action::Ensure => match plan {
+                Some(plan) => self.ensure(plan, uid, family).await,
+                None => Ok(()), // a job that an older operator accepted goes on with the children it has
+            },
+            Action::CreateJob(attempt) => {
+                let Some(plan) = plan else { return Ok(()) };
+                if self.index.read(uid, |f| !f.blocked.is_empty()).unwrap_or(false) {
+                    return Ok(()); // the Service goes before the Job
+                }
+                if !*confirmed {
+                    self.confirm(job).await?;
+                    *confirmed = true;
+                }
+                self.create_job(plan, uid, *attempt).await
+            }
+            Action::DeleteJob { name, uid: job_uid } => self.delete_job(job, name, job_uid).await,
+            Action::DeleteTrainingJob => self.delete_training_job(job, uid).await,
+        }
+    }
+}
+
+fn error_policy(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> controller::Action {
+    let failures = object.uid().map_or(1, |uid| {
+        context.index.update(&uid, |family| {
+            family.failures = family.failures.saturating_add(1);
+            family.failures
+        })
+    });
+    let wait = backoff(failures);
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+    if error.is_expected() {
+        debug!(%namespace, %name, %error, ?wait, "trying again");
+    } else {
+        warn!(%namespace, %name, %error, ?wait, "reconcile failed, trying again");
+    }
+    controller::Action::requeue(wait)
+}
+
+/// 0.1 s doubling to a minute, each up to half as long again, so that many jobs don't return together.
+fn backoff(failures: u32) -> Duration {
+    let base = Duration::from_millis(100) * 2u32.saturating_pow(failures.saturating_sub(1).min(10));
+    base.min(Duration::from_secs(60)).mul_f64(rand::random_range(1.0..1.5))
+}
+
+/// Status times are in whole seconds, or each read-back would differ from what was meant.
+fn truncated(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}

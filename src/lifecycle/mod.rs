@@ -1,1 +1,16 @@
-//! To come.
+//! The state machine: what a job is, and what is to be done about it, as a function of what was seen.
+//!
+//! No I/O and no clock of its own: [`decide`] is a function of its arguments, so that every rule of the life of a job
+//! is tested as such. Of the spec it reads only what may change while the job runs, and the failure policy.
+
+mod cause;
+mod conditions;
+mod decide;
+mod waiting;
+
+pub use cause::{Cause, first_cause};
+pub use conditions::{condition, set_condition};
+pub use decide::{Action, Event, Input, Look, Verdict, decide};
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,273 @@
-//! To come.
+//! What a TrainingJob means: the spec and what the operator knows of itself become a [`Plan`], or the reasons why not.
+//!
+//! Pure. [`resolve`] reads the spec once; nothing after it does. In a plan nothing that has a default is optional, every
+//! name and quantity has been parsed, and [`crate::build`] can make objects of it without being able to fail.
+
+mod environment;
+mod hyperparameters;
+pub mod labels;
+pub mod names;
+mod quantity;
+mod refusal;
+mod resources;
+mod source;
+pub(crate) mod storage;
+pub(crate) mod template;
+
+pub use environment::is_reserved;
+#[cfg(test)]
+pub(crate) use environment::tf_config_bytes;
+pub use hyperparameters::Hyperparameter;
+pub use names::{dns_label, dns_subdomain};
+pub use refusal::{Refusal, Refusals};
+pub use source::{ClaimPath, Source};
+pub use storage::{Checkpoint, CheckpointVolume};
+
+use crate::api::{Backend, FailurePolicy, Framework, Scheduling, TrainingJob, TrainingJobSpec};
+use k8s_openapi::api::core::v1::{
+    EnvFromSource, EnvVar, LocalObjectReference, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+
+/// What the operator knows of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// Image that holds `/agent`: the init container of every worker.
+    pub agent_image: String,
+    /// Pull policy of that image. Without one the cluster's rule for the image's tag holds.
+    pub agent_image_pull_policy: Option<String>,
+}
+
+/// All that is decided about a TrainingJob.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Name of the TrainingJob; its objects' names follow from it, see [`names`].
+    pub name: String,
+    /// Namespace of the TrainingJob and of all its objects.
+    pub namespace: String,
+    /// UID of the TrainingJob.
+    pub uid: String,
+    /// The TrainingJob as the owner and controller of its objects.
+    pub owner: OwnerReference,
+    /// Hash of what the spec asks for: the same for the same wish, whatever the operator's version or agent, and for
+    /// every attempt. What may change in a created job (suspend, TTL, failure policy) is not part of it.
+    pub intent: String,
+
+    /// Pods of the gang.
+    pub num_workers: i32,
+    /// GPUs of each worker.
+    pub gpus_per_worker: i32,
+    /// Processes of each worker; `num_workers * procs_per_worker` is WORLD_SIZE.
+    pub procs_per_worker: i32,
+
+    /// Which environment the program expects.
+    pub framework: Framework,
+    /// Collective communication backend.
+    pub backend: Backend,
+    /// Port of the first attempt's rendezvous; see [`Plan::port`].
+    pub master_port: i32,
+    /// Network interface of the workers, where the spec names one.
+    pub interface: Option<String>,
+    /// Whether the workers have an RDMA device (it is among the resources).
+    pub rdma: bool,
+
+    /// Model to train.
+    pub model: Source,
+    /// Dataset to train on.
+    pub dataset: Source,
+    /// Where results go.
+    pub output: Option<ClaimPath>,
+    /// Hyperparameters, in the order of their fields, the additional ones by name.
+    pub hyperparameters: Vec<Hyperparameter>,
+
+    /// Image of the container `training`.
+    pub image: String,
+    /// Command with its arguments, never empty.
+    pub command: Vec<String>,
+    /// The spec's own variables.
+    pub env: Vec<EnvVar>,
+    /// The spec's own sources of variables.
+    pub env_from: Vec<EnvFromSource>,
+    /// Requests and limits of a worker, GPUs and RDMA devices included.
+    pub resources: ResourceRequirements,
+    /// Working directory, where it isn't the image's.
+    pub working_dir: Option<String>,
+    /// The spec's own volumes.
+    pub volumes: Vec<Volume>,
+    /// The spec's own mounts.
+    pub volume_mounts: Vec<VolumeMount>,
+    /// Secrets with which images are pulled.
+    pub image_pull_secrets: Vec<LocalObjectReference>,
+    /// Service account, where it isn't the namespace's default.
+    pub service_account_name: Option<String>,
+
+    /// Where checkpoints are kept; none when checkpoints are switched off.
+    pub checkpoint: Option<Checkpoint>,
+    /// Where and when the workers run.
+    pub scheduling: Scheduling,
+    /// What happens when a worker fails.
+    pub failure_policy: FailurePolicy,
+    /// Whether the workers are to be stopped.
+    pub suspend: bool,
+    /// Seconds after its end at which the TrainingJob is deleted.
+    pub ttl_seconds_after_finished: Option<i32>,
+    /// Seconds from SIGTERM to SIGKILL of a pod.
+    pub grace_seconds: i64,
+
+    /// `podTemplate`, decoded and checked: laid over the worker's template.
+    pub overlay: PodTemplateSpec,
+    /// The agent that the workers are given.
+    pub runtime: Runtime,
+}
+
+impl Plan {
+    /// Port of the rendezvous of an attempt (from 1). Two attempts in a row differ, so that no straggler joins the next.
+    #[must_use]
+    pub fn port(&self, attempt: i32) -> i32 {
+        self.master_port + (attempt - 1).rem_euclid(2)
+    }
+
+    /// Processes of the whole gang.
+    #[must_use]
+    pub fn world_size(&self) -> i64 {
+        i64::from(self.num_workers) * i64::from(self.procs_per_worker)
+    }
+}
+
+/// Decides everything about `job`.
+///
+/// # Errors
+/// All the reasons for which it can't run as it stands, not only the first.
+pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Result<Plan, Refusals> {
+    let spec = &job.spec;
+    let mut no = Refusals::default();
+
+    let name = job.metadata.name.clone().unwrap_or_default();
+    let uid = job.metadata.uid.clone().unwrap_or_default();
+    names::check(&name, spec.num_workers, &mut no);
+    if uid.is_empty() {
+        no.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
+    }
+    let owner = OwnerReference {
+        api_version: TrainingJob::api_version(&()).into_owned(),
+        kind: TrainingJob::kind(&()).into_owned(),
+        name: name.clone(),
+        uid: uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    };
+
+    let model = Source::resolve("spec.model", &spec.model, &mut no);
+    let dataset = Source::resolve("spec.dataset", &spec.dataset, &mut no);
+    let output = spec.output.as_deref().and_then(|uri| ClaimPath::resolve("spec.output", uri, &mut no));
+    let checkpoint = storage::resolve(&spec.checkpoint, &mut no);
+    let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
+    let worker = resources::resolve(spec, &mut no);
+    environment::check("spec.env", &spec.env, &mut no);
+    if spec.framework == Framework::Tensorflow {
+        environment::check_tf_config(&name, spec.num_workers, &mut no);
+    }
+    let overlay = spec.pod_template.as_ref().map(|t| template::resolve(t, &mut no)).unwrap_or_default();
+    let mounts = storage::Mounts { model: &model, dataset: &dataset, output: &output, checkpoint: &checkpoint };
+    storage::check_volumes(spec, &overlay, &mounts, &mut no);
+    let grace_seconds = overlay.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(60);
+
+    let plan = Plan {
+        name,
+        namespace: job.metadata.namespace.clone().unwrap_or_default(),
+        uid,
+        owner,
+        intent: intent(spec),
+        num_workers: spec.num_workers,
+        gpus_per_worker: worker.gpus,
+        procs_per_worker: worker.procs,
+        framework: spec.framework,
+        backend: spec.networking.backend,
+        master_port: spec.networking.master_port,
+        interface: spec.networking.interface.clone(),
+        rdma: spec.networking.rdma_enabled,
+        model,
+        dataset,
+        output,
+        hyperparameters,
+        image: spec.image.clone().unwrap_or_else(|| default_image(spec.framework).to_owned()),
+        command: command(spec),
+        env: spec.env.clone(),
+        env_from: spec.env_from.clone(),
+        resources: worker.requirements,
+        working_dir: spec.working_dir.clone(),
+        volumes: spec.volumes.clone(),
+        volume_mounts: spec.volume_mounts.clone(),
+        image_pull_secrets: spec.image_pull_secrets.clone(),
+        service_account_name: spec.service_account_name.clone(),
+        checkpoint,
+        scheduling: spec.scheduling.clone(),
+        failure_policy: spec.failure_policy.clone(),
+        suspend: spec.suspend,
+        ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
+        grace_seconds,
+        overlay,
+        runtime: runtime.clone(),
+    };
+    no.into_result(plan)
+}
+
+/// Public images, pinned: a job must not change under the same spec when a tag moves.
+fn default_image(framework: Framework) -> &'static str {
+    match framework {
+        Framework::Pytorch => "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
+        Framework::Tensorflow => "tensorflow/tensorflow:2.19.0-gpu",
+        Framework::Jax => "nvcr.io/nvidia/jax:26.04-py3",
+    }
+}
+
+/// The command with its arguments: the spec's, or the framework's launcher with them, or with `train.py`.
+fn command(spec: &TrainingJobSpec) -> Vec<String> {
+    let launcher = match spec.framework {
+        Framework::Pytorch => "torchrun",
+        Framework::Tensorflow | Framework::Jax => "python3",
+    };
+    match (spec.command.is_empty(), spec.args.is_empty()) {
+        (false, _) => spec.command.iter().chain(&spec.args).cloned().collect(),
+        (true, false) => std::iter::once(launcher.to_owned()).chain(spec.args.iter().cloned()).collect(),
+        (true, true) => vec![launcher.to_owned(), "train.py".to_owned()],
+    }
+}
+
+/// What may change in a TrainingJob after its creation and doesn't shape its objects.
+const NOT_INTENT: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy"];
+
+/// A short hash of what the spec asks for beyond the defaults, so that a later version's new fields change nothing.
+fn intent(spec: &TrainingJobSpec) -> String {
+    let defaults = serde_json::json!({ "model": "", "dataset": "", "numWorkers": 0 });
+    let defaults: TrainingJobSpec = serde_json::from_value(defaults).expect("every other field has a default");
+    let value = |spec: &TrainingJobSpec| serde_json::to_value(spec).expect("a spec is plain data");
+    let mut wish = value(spec);
+    without_defaults(&mut wish, &value(&defaults));
+    if let Value::Object(fields) = &mut wish {
+        fields.retain(|key, _| !NOT_INTENT.contains(&key.as_str()));
+    }
+    let hash = Sha256::digest(wish.to_string());
+    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Leaves in `value` what differs from `default`.
+fn without_defaults(value: &mut Value, default: &Value) {
+    let (Value::Object(fields), Value::Object(defaults)) = (value, default) else { return };
+    let keys: BTreeSet<String> = fields.keys().cloned().collect();
+    for key in keys {
+        let Some(default) = defaults.get(&key) else { continue };
+        if fields[&key] == *default {
+            fields.remove(&key);
+            continue;
+        }
+        without_defaults(&mut fields[&key], default);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! The file that becomes the container's termination message.
+
+use super::report::{MAX_BYTES, Report};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The file, written in place: it is a bind mount, which no other file can be renamed over.
+pub struct MessageFile {
+    path: PathBuf,
+    /// `None` once writing has failed: a warning a second would drown the program's own words.
+    file: Option<File>,
+    /// Bytes in the file.
+    length: usize,
+}
+
+impl MessageFile {
+    /// Never fails: a program must not be kept from running by what is only told of it. stderr says what is wrong.
+    pub fn open(path: &Path) -> Self {
+        let mut message = Self { path: path.to_owned(), file: None, length: 0 };
+        match open(path) {
+            Ok((file, length)) => (message.file, message.length) = (Some(file), length),
+            Err(error) => message.give_up(&error),
+        }
+        message
+    }
+
+    pub fn write(&mut self, report: &Report) {
+        if let Some(file) = &self.file
+            && let Err(error) = overwrite(file, &report.to_message(), &mut self.length)
+        {
+            self.give_up(&error);
+        }
+    }
+
+    fn give_up(&mut self, error: &io::Error) {
+        self.file = None;
+        eprintln!(
+            "agent: can't write --termination-log {}: {error}; the pod's status will not tell why the program ended",
+            self.path.display()
+        );
+    }
+}
+
+fn open(path: &Path) -> io::Result<(File, usize)> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    if length > MAX_BYTES {
+        file.set_len(0)?;
+        return Ok((file, 0));
+    }
+    Ok((file, length))
+}
+
+/// Replaces the content, so that a kill at any moment leaves JSON: one write covers all that was there (a page at
+/// most, with blanks at the end, which JSON allows), and only then is the file cut.
+fn overwrite(file: &File, text: &str, length: &mut usize) -> io::Result<()> {
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.resize(bytes.len().max(*length), b' ');
+    file.write_all_at(&bytes, 0)?;
+    if bytes.len() > text.len() {
+        file.set_len(text.len() as u64)?;
+    }
+    *length = text.len();
+    Ok(())
+}

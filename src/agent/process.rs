@@ -1,0 +1,109 @@
+//! The processes below the agent: who they are, ending and reaping them.
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::HashMap;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// Sends `signal` to every process that descends from this one, in whatever session or group it is.
+///
+/// A process that came by `kubectl exec` is nobody's descendant here and is spared. What is forked meanwhile may be
+/// missed: whoever wants none left repeats this until [`reap`] says so.
+pub fn signal_descendants(signal: Signal) {
+    for pid in descendants(std::process::id(), &all()) {
+        // A process gone meanwhile is what was wanted, one of another user will show as a child that stays.
+        let _ = kill(as_pid(pid), signal);
+    }
+}
+
+/// What [`reap`] met.
+pub enum Reaped {
+    Process(Pid, ExitStatus),
+    /// Children live on, none has ended.
+    NoneEnded,
+    /// No child is left. A child subreaper without children has no descendant at all.
+    NoneLeft,
+}
+
+/// Reaps one ended child, if there is one.
+pub fn reap() -> Reaped {
+    let mut status = 0;
+    // SAFETY: waitpid writes one int, which outlives the call. nix's own waitpid refuses the statuses of processes
+    // that real-time signals ended, after it has reaped them.
+    match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+        0 => Reaped::NoneEnded,
+        pid if pid > 0 => Reaped::Process(Pid::from_raw(pid), ExitStatus::from_raw(status)),
+        _ if Errno::last() == Errno::EINTR => Reaped::NoneEnded,
+        _ => Reaped::NoneLeft,
+    }
+}
+
+/// How many processes descend from this one.
+pub fn count_descendants() -> usize {
+    descendants(std::process::id(), &all()).len()
+}
+
+fn as_pid(pid: u32) -> Pid {
+    Pid::from_raw(pid.cast_signed())
+}
+
+/// Every process that `/proc` shows, with its parent.
+fn all() -> Vec<(u32, u32)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            Some((pid, parse_parent(&std::fs::read(entry.path().join("stat")).ok()?)?))
+        })
+        .collect()
+}
+
+/// The parent's PID in `/proc/PID/stat`. The name in it may hold anything, parentheses and newlines included.
+fn parse_parent(stat: &[u8]) -> Option<u32> {
+    let name_end = stat.iter().rposition(|&b| b == b')')?;
+    let fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    fields.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// All of `processes` (PID, parent's PID) that descend from `root`, parents before their children.
+fn descendants(root: u32, processes: &[(u32, u32)]) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for &(pid, parent) in processes.iter().filter(|(pid, _)| *pid != root) {
+        children.entry(parent).or_default().push(pid);
+    }
+    let mut found = children.remove(&root).unwrap_or_default();
+    let mut next = 0;
+    while next < found.len() {
+        found.extend(children.remove(&found[next]).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_whatever_the_name() {
+        assert_eq!(parse_parent(b"42 (python3) S 7 42 42 0 -1 4194304"), Some(7));
+        assert_eq!(parse_parent(b"42 (a) R 9 (\n) Z 7 42"), Some(7));
+        assert_eq!(parse_parent(b"42 (\xff\xfe) S 0 0"), Some(0));
+        for broken in [&b""[..], b"42", b"42 (x)", b"42 (x) S", b"42 (x) S y"] {
+            assert_eq!(parse_parent(broken), None);
+        }
+    }
+
+    #[test]
+    fn descendants_and_nobody_else() {
+        let processes = [(1, 0), (10, 1), (11, 10), (12, 11), (13, 1), (20, 0), (21, 20), (2, 0)];
+        assert_eq!(descendants(1, &processes), [10, 13, 11, 12]);
+        assert_eq!(descendants(11, &processes), [12]);
+        assert!(descendants(12, &processes).is_empty());
+        assert_eq!(descendants(5, &[(5, 6), (6, 5)]), [6], "a torn view neither loops nor names the root");
+    }
+}

@@ -1,0 +1,264 @@
+//! The termination message: what the agent leaves for the operator, as JSON of at most [`MAX_BYTES`].
+
+use super::cause::telling_line;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What the kubelet keeps of a container's termination message, in bytes; of a longer one it keeps the end, which
+/// would not parse.
+pub const MAX_BYTES: usize = 4096;
+/// The format's version. A reader takes any: fields are only ever added.
+pub const VERSION: u32 = 1;
+
+/// What one worker's agent knows about its program.
+///
+/// Written by the agent, read by the operator, which may be older or newer: fields it does not know are ignored and
+/// missing ones have their default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Report {
+    /// [`VERSION`] of the agent that wrote it; 0 is no report.
+    pub version: u32,
+    /// The gang's attempt that this run belongs to, from 1; 0 if it was not told.
+    pub attempt: u32,
+    pub phase: Phase,
+    /// When the agent started, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When the program ended, or could not be started, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// The program's own exit code (0-255), also where the agent exits with another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended the program, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// The signal by which the agent was told to stop (SIGTERM or SIGINT), if that came before the program's end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_by: Option<i32>,
+    /// Processes of this container that the kernel killed for lack of memory since the agent started.
+    pub oom_kills: u64,
+    /// Why the program could not be started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<LaunchError>,
+    /// The line that tells why, where [`Report::stderr_tail`] had to be cut below it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headline: Option<String>,
+    /// The last lines of stderr, as a terminal would show them.
+    pub stderr_tail: String,
+}
+
+/// How far the program has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// The program does not run yet.
+    #[default]
+    Starting,
+    /// The program has ended, or could not be started.
+    Exited,
+    /// The program runs. Of a container that has ended it says that the agent was killed with it. Also what a newer agent may call
+    /// otherwise (serde wants it last).
+    #[serde(other)]
+    Running,
+}
+
+/// Why a program could not be started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LaunchError {
+    pub kind: LaunchErrorKind,
+    /// Which command, where it was looked for, and what would mend it.
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LaunchErrorKind {
+    /// No such file, in PATH or at the path given.
+    CommandNotFound,
+    /// A file that may not be executed, or a directory.
+    PermissionDenied,
+    /// The file is there; the interpreter of its first line, or its dynamic loader, is not.
+    InterpreterNotFound,
+    /// Not a program, or one for another CPU architecture.
+    NotExecutable,
+    /// Any other error of the kernel, and what a newer agent may name.
+    #[default]
+    #[serde(other)]
+    LaunchFailed,
+}
+
+impl Report {
+    /// The report in a container's termination message; `None` for anything that no agent wrote.
+    pub fn parse(message: &str) -> Option<Self> {
+        // serde would take an array for a struct too.
+        let object = Some(message.trim()).filter(|message| message.starts_with('{'))?;
+        serde_json::from_str::<Self>(object).ok().filter(|report| report.version > 0)
+    }
+
+    /// The one line that tells a person most: why it could not be started, else the most telling line of stderr.
+    pub fn summary(&self) -> Option<String> {
+        let line = match (&self.error, &self.headline) {
+            (Some(error), _) if !error.message.is_empty() => &error.message,
+            (_, Some(headline)) => headline,
+            _ => telling_line(&self.stderr_tail)?,
+        };
+        Some(line.to_owned())
+    }
+
+    /// The report as JSON of at most [`MAX_BYTES`], whatever it holds: the tail loses lines from its front.
+    ///
+    /// Where that would lose the telling line (torchrun's closing words are long), it is kept as the headline.
+    pub fn to_message(&self) -> String {
+        const ERROR_BYTES: usize = 1500;
+        const HEADLINE_BYTES: usize = 600;
+        let mut fitted = self.clone();
+        if let Some(error) = &mut fitted.error {
+            error.message.truncate(start_of(&error.message, ERROR_BYTES).len());
+        }
+        let headline = self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail));
+        fitted.headline = None;
+        fitted.fit_tail(&self.stderr_tail);
+        if headline != telling_line(&fitted.stderr_tail) {
+            fitted.headline = headline.map(|line| start_of(line, HEADLINE_BYTES).to_owned());
+            fitted.fit_tail(&self.stderr_tail);
+        }
+        fitted.to_json()
+    }
+
+    fn fit_tail(&mut self, tail: &str) {
+        self.stderr_tail.clear();
+        let room = MAX_BYTES.saturating_sub(self.to_json().len());
+        self.stderr_tail = end_of(tail, room).to_owned();
+    }
+
+    fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a struct of numbers, strings and timestamps is always JSON")
+    }
+}
+
+/// The longest end of `text` that takes at most `room` bytes in JSON: whole lines if one fits.
+fn end_of(text: &str, room: usize) -> &str {
+    let mut used = 0;
+    let mut start = text.len();
+    for (at, c) in text.char_indices().rev() {
+        used += json_bytes(c);
+        if used > room {
+            let cut = &text[start..];
+            let (first, rest) = cut.split_once('\n').unwrap_or((cut, ""));
+            let at_line = text[..start].ends_with('\n');
+            return if at_line || rest.is_empty() || first.len() > cut.len() / 2 { cut } else { rest };
+        }
+        start = at;
+    }
+    text
+}
+
+/// The longest start of `text` that takes at most `room` bytes in JSON.
+fn start_of(text: &str, room: usize) -> &str {
+    let mut used = 0;
+    let end = text.char_indices().find(|&(_, c)| {
+        used += json_bytes(c);
+        used > room
+    });
+    end.map_or(text, |(at, _)| &text[..at])
+}
+
+/// Bytes that `c` takes within a JSON string as `serde_json` writes it.
+fn json_bytes(c: char) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\x08' | '\x0c' => 2,
+        c if c < ' ' => 6,
+        c => c.len_utf8(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tail::Tail;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn report(stderr: &[u8]) -> Report {
+        let mut tail = Tail::default();
+        tail.push(stderr);
+        let at = |second: i64| Some(Timestamp::from_millisecond(second * 1000 + 7).unwrap());
+        Report {
+            version: VERSION,
+            phase: Phase::Exited,
+            started_at: at(1_800_000_000),
+            finished_at: at(1_800_000_060),
+            exit_code: Some(1),
+            stderr_tail: tail.text(),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn the_wire_format() {
+        let message = report(b"RuntimeError: boom\n").to_message();
+        assert_eq!(
+            message,
+            r#"{"version":1,"attempt":0,"phase":"Exited","startedAt":"2027-01-15T08:00:00.007Z","finishedAt":"2027-01-15T08:01:00.007Z","exitCode":1,"oomKills":0,"stderrTail":"RuntimeError: boom\n"}"#
+        );
+        assert_eq!(Report::parse(&message), Some(report(b"RuntimeError: boom\n")));
+    }
+
+    #[test]
+    fn readers_older_and_newer() {
+        let newer =
+            r#"{"version":2,"phase":"Barrier","gang":{"size":3},"error":{"kind":"Cosmic","message":"m","x":1}}"#;
+        let parsed = Report::parse(newer).unwrap();
+        assert_eq!((parsed.version, parsed.phase), (2, Phase::Running));
+        assert_eq!(parsed.error.unwrap().kind, LaunchErrorKind::LaunchFailed);
+        for other in ["", "Error: x", "{}", r#"{"message":{"message":"torchelastic"}}"#, "[1]", "null"] {
+            assert_eq!(Report::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn whole_lines_where_possible() {
+        let lines: String = (0..1000).map(|n| format!("line {n}\n")).collect();
+        let message = report(lines.as_bytes()).to_message();
+        assert!(message.len() <= MAX_BYTES && message.len() > MAX_BYTES - 20, "{}", message.len());
+        let tail = Report::parse(&message).unwrap().stderr_tail;
+        assert!(tail.starts_with("line ") && tail.ends_with("line 999\n"));
+        let endless = report(&vec![b'"'; 100_000]).to_message();
+        assert!(endless.len() <= MAX_BYTES && endless.len() > MAX_BYTES - 20, "{}", endless.len());
+    }
+
+    #[test]
+    fn the_telling_line_survives_a_long_end() {
+        let text = format!("ValueError: the cause\n{}", "some warning of a library\n".repeat(500));
+        let parsed = Report::parse(&report(text.as_bytes()).to_message()).unwrap();
+        assert_eq!(parsed.headline.as_deref(), Some("ValueError: the cause"));
+        assert_eq!(parsed.summary().as_deref(), Some("ValueError: the cause"));
+        assert_eq!(Report::parse(&parsed.to_message()), Some(parsed), "fitting a fitted report changes nothing");
+    }
+
+    #[test]
+    fn a_launch_error_is_the_summary() {
+        let error = LaunchError { kind: LaunchErrorKind::CommandNotFound, message: "no train".into() };
+        assert_eq!(Report { error: Some(error), ..report(b"x\n") }.summary().as_deref(), Some("no train"));
+        assert_eq!(report(b"").summary(), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn any_stderr_fits(bytes in prop::collection::vec(any::<u8>(), 0..20_000)) {
+            let message = report(&bytes).to_message();
+            prop_assert!(message.len() <= MAX_BYTES);
+            prop_assert!(Report::parse(&message).is_some());
+        }
+
+        #[test]
+        fn any_text_fits(tail in "(?s).{0,5000}", error in "(?s).{0,5000}", headline in "(?s).{0,5000}") {
+            let error = Some(LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error });
+            let full = Report { error, headline: Some(headline), stderr_tail: tail, oom_kills: u64::MAX, ..report(b"") };
+            let message = full.to_message();
+            prop_assert!(message.len() <= MAX_BYTES);
+            prop_assert!(Report::parse(&message).is_some());
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! One run of the program, from start to the last process it leaves behind.
+
+use super::cgroup::OomKills;
+use super::expand::Variables;
+use super::launch::{self, Program};
+use super::message::MessageFile;
+use super::process::{Reaped, count_descendants, reap, signal_descendants};
+use super::pump::Pump;
+use super::report::{Phase, Report, VERSION};
+use jiff::Timestamp;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// What is passed on to the program. The rest stays with the kernel: faults of the agent itself, and job control.
+const FORWARDED: [Signal; 9] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGTERM,
+    Signal::SIGCONT,
+    Signal::SIGWINCH,
+];
+/// What processes get to end themselves that the program has left behind by its own end.
+const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
+/// How long SIGKILL is repeated: a process that waits for a dead file server can't die, and would keep the pod.
+const KILL_FOR: Duration = Duration::from_secs(10);
+/// Between two rounds of SIGKILL.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+/// How long a reader of stderr may take nothing at all after the end.
+const DRAIN_IDLE: Duration = Duration::from_secs(10);
+/// Between two messages while the program writes to stderr.
+const MESSAGE_EVERY: Duration = Duration::from_millis(500);
+
+pub struct Options {
+    /// The command and its arguments.
+    pub argv: Vec<OsString>,
+    pub attempt: Option<u32>,
+    pub master_port: Option<u16>,
+    /// Empty for a start from nothing.
+    pub resume_from: String,
+    /// Between a SIGTERM or SIGINT from outside and SIGKILL.
+    pub grace: Duration,
+    pub termination_log: PathBuf,
+}
+
+/// Runs the command until it and all its descendants have ended; returns the agent's exit code.
+///
+/// That is the program's own, or 128 + n if signal n ended it. A program told to stop from outside that exits 0 gives
+/// 128 + n too: a pod that is evicted and exits 0 would count as finished, and never be replaced.
+///
+/// # Errors
+/// Only where the kernel denies what every process may have: a signalfd, an eventfd, a thread.
+pub fn run(options: &Options) -> io::Result<i32> {
+    // Before anything can end: what nobody else adopts comes here, where it is found and reaped.
+    nix::sys::prctl::set_child_subreaper(true)?;
+    let mut watched = SigSet::from_iter(FORWARDED);
+    watched.add(Signal::SIGCHLD);
+    // Blocked in every thread, and so kept for the signalfd from the first moment on. For PID 1 it is what makes the
+    // kernel deliver them at all.
+    let mask = watched.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let signals = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+
+    let mut report = Report {
+        version: VERSION,
+        attempt: options.attempt.unwrap_or(0),
+        started_at: Some(now()),
+        ..Report::default()
+    };
+    let oom_kills = OomKills::start();
+    let mut message = MessageFile::open(&options.termination_log);
+    message.write(&report);
+
+    let program = Program::new(&options.argv, std::env::vars_os(), &variables(options));
+    let (pid, stderr) = match program.start(mask) {
+        Ok(started) => started,
+        Err(error) => {
+            eprintln!("agent: {}", error.message);
+            let code = launch::exit_code(error.kind);
+            (report.phase, report.finished_at, report.error) = (Phase::Exited, Some(now()), Some(error));
+            message.write(&report);
+            return Ok(code);
+        }
+    };
+    report.phase = Phase::Running;
+    let pump = Pump::start(stderr)?;
+    let mut supervisor = Supervisor {
+        grace: options.grace,
+        signals,
+        pump,
+        oom_kills,
+        message,
+        report,
+        written: Instant::now(),
+        program: pid,
+        ended: None,
+        kill_at: None,
+        killing_since: None,
+    };
+    supervisor.write_message();
+    supervisor.until_none_is_left()?;
+    supervisor.drain_stderr()?;
+    supervisor.write_message();
+    Ok(supervisor.exit_code())
+}
+
+/// What changes from attempt to attempt, for the program's environment and for `$(NAME)`.
+fn variables(options: &Options) -> Variables {
+    let mut variables = Variables::from([("RESUME_FROM_CHECKPOINT", options.resume_from.clone())]);
+    if let Some(attempt) = options.attempt {
+        variables.insert("ATTEMPT", attempt.to_string());
+    }
+    if let Some(port) = options.master_port {
+        variables.insert("MASTER_PORT", port.to_string());
+        variables.insert("PET_MASTER_PORT", port.to_string());
+    }
+    variables
+}
+
+struct Supervisor {
+    grace: Duration,
+    signals: SignalFd,
+    pump: Pump,
+    oom_kills: Option<OomKills>,
+    message: MessageFile,
+    report: Report,
+    /// When the message was last written.
+    written: Instant,
+    program: Pid,
+    ended: Option<ExitStatus>,
+    /// When whoever still lives gets SIGKILL: set by a signal from outside and by the program's end.
+    kill_at: Option<Instant>,
+    killing_since: Option<Instant>,
+}
+
+impl Supervisor {
+    fn until_none_is_left(&mut self) -> io::Result<()> {
+        while self.reap_ended() {
+            if self.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR) {
+                let left = count_descendants();
+                eprintln!(
+                    "agent: {left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in \
+                     the kernel for a disk or file server, or of another user); giving up on them"
+                );
+                return Ok(());
+            }
+            let now = Instant::now();
+            let mut next = None;
+            if self.kill_at.is_some_and(|at| at <= now) {
+                self.killing_since.get_or_insert(now);
+                signal_descendants(Signal::SIGKILL);
+                next = Some(now + KILL_AGAIN);
+            } else if let Some(at) = self.kill_at {
+                next = Some(at);
+            }
+            if self.pump.has_changed() {
+                let due = self.written + MESSAGE_EVERY;
+                if due <= now {
+                    self.write_message();
+                } else {
+                    next = Some(next.map_or(due, |next| next.min(due)));
+                }
+            }
+            self.wait(next)?;
+            self.take_signals()?;
+        }
+        Ok(())
+    }
+
+    /// Reaps what has ended; whether there is any child left.
+    fn reap_ended(&mut self) -> bool {
+        loop {
+            match reap() {
+                Reaped::NoneEnded => return true,
+                Reaped::NoneLeft => return false,
+                Reaped::Process(pid, status) if pid == self.program && self.ended.is_none() => self.on_end(status),
+                Reaped::Process(..) => {}
+            }
+        }
+    }
+
+    fn on_end(&mut self, status: ExitStatus) {
+        self.ended = Some(status);
+        self.report.phase = Phase::Exited;
+        self.report.finished_at = Some(now());
+        (self.report.exit_code, self.report.signal) = (status.code(), status.signal());
+        self.write_message();
+        // A shell dies of the SIGTERM that its python never hears of. Told to stop, those left have the rest of the
+        // grace to save; else they have no business any more.
+        signal_descendants(Signal::SIGTERM);
+        let soon = Instant::now() + LEFTOVER_GRACE.min(self.grace);
+        self.kill_at.get_or_insert(soon);
+    }
+
+    fn take_signals(&mut self) -> io::Result<()> {
+        while let Some(info) = self.signals.read_signal()? {
+            let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed()) else { continue };
+            // Once the program has ended only SIGCHLD matters: the rest is being ended already. Until it is reaped,
+            // which happens elsewhere, its PID is nobody else's.
+            if signal == Signal::SIGCHLD || self.ended.is_some() {
+                continue;
+            }
+            if matches!(signal, Signal::SIGTERM | Signal::SIGINT) && self.report.stopped_by.is_none() {
+                self.report.stopped_by = Some(signal as i32);
+                self.kill_at = Some(Instant::now() + self.grace);
+                self.write_message();
+            }
+            // Fails only if it has just ended.
+            let _ = kill(self.program, signal);
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a signal, news from stderr, or `until`.
+    fn wait(&self, until: Option<Instant>) -> io::Result<()> {
+        let timeout = until.map_or(PollTimeout::NONE, |until| {
+            // Rounded up: a millisecond early would spin until it is over.
+            let millis = until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
+            PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+        });
+        let mut fds =
+            [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN), PollFd::new(self.pump.wake(), PollFlags::POLLIN)];
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.pump.clear_wake();
+        Ok(())
+    }
+
+    /// Waits until the last words have been passed on. As long as the reader takes any, nothing is lost; not for
+    /// ever, since a process that is no descendant (and so lives on) may have been handed the pipe.
+    fn drain_stderr(&self) -> io::Result<()> {
+        let mut passed = self.pump.passed();
+        let mut give_up_at = Instant::now() + DRAIN_IDLE;
+        while !self.pump.has_ended() {
+            self.wait(Some(give_up_at))?;
+            while self.signals.read_signal()?.is_some() {}
+            if self.pump.passed() > passed {
+                passed = self.pump.passed();
+                give_up_at = Instant::now() + DRAIN_IDLE;
+            } else if Instant::now() >= give_up_at {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_message(&mut self) {
+        self.report.stderr_tail = self.pump.take_tail();
+        self.report.oom_kills = self.oom_kills.as_ref().map_or(0, OomKills::since_start);
+        self.message.write(&self.report);
+        self.written = Instant::now();
+    }
+
+    fn exit_code(&self) -> i32 {
+        let Some(status) = self.ended else { return 128 + Signal::SIGKILL as i32 };
+        match (status.code(), status.signal(), self.report.stopped_by) {
+            (Some(0), _, Some(stop)) => 128 + stop,
+            (Some(code), ..) => code,
+            (None, Some(signal), _) => 128 + signal,
+            (None, None, _) => unreachable!("waitpid was not asked for stopped processes"),
+        }
+    }
+}
+
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
+}

@@ -1,0 +1,81 @@
+//! What runs in a worker.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, collections::BTreeMap};
+
+/// Framework of the program.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Framework {
+    /// torchrun; `MASTER_ADDR`, `PET_*`.
+    #[default]
+    Pytorch,
+    /// `TF_CONFIG`, all workers equal.
+    Tensorflow,
+    /// `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`.
+    Jax,
+}
+
+/// Requests and limits, as in a container.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Resources {
+    /// What each worker is given at least.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub requests: BTreeMap<String, Quantity>,
+    /// What each worker may use at most.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub limits: BTreeMap<String, Quantity>,
+}
+
+impl Resources {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.limits.is_empty()
+    }
+}
+
+/// Processes per worker (torchrun's `nproc_per_node`), before [`crate::plan`] resolves it to a number.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(untagged)]
+pub enum ProcsPerWorker {
+    /// So many.
+    Number(u16),
+    /// By what the worker has.
+    Kind(ProcsKind),
+}
+
+/// How the number of processes follows from the worker.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcsKind {
+    /// The GPUs if there are any, else 1.
+    Auto,
+    /// The CPU limit.
+    Cpu,
+    /// The GPUs.
+    Gpu,
+}
+
+impl Default for ProcsPerWorker {
+    fn default() -> Self {
+        Self::Kind(ProcsKind::Auto)
+    }
+}
+
+impl JsonSchema for ProcsPerWorker {
+    fn schema_name() -> Cow<'static, str> {
+        "ProcsPerWorker".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "x-kubernetes-int-or-string": true,
+            "anyOf": [{ "type": "integer" }, { "type": "string" }],
+            "maxLength": 8,
+        })
+    }
+}

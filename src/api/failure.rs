@@ -1,0 +1,43 @@
+//! What happens when a worker fails.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What happens when a worker fails. One failed worker is a failed gang: all workers stop and start again together.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct FailurePolicy {
+    /// `Never`: one attempt. `OnFailure`: restarts within `backoffLimit`, except when trying again can't help. `Always`: restarts after those too.
+    #[serde(default)]
+    pub restart_policy: RestartPolicy,
+    /// Restarts of the gang before the job has failed. Evicted, preempted and lost workers don't count.
+    #[serde(default = "three")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub backoff_limit: i32,
+    /// Seconds that the job may run, from its first start and across restarts; time suspended doesn't count. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_147_483_647))]
+    pub active_deadline_seconds: Option<i64>,
+}
+
+impl Default for FailurePolicy {
+    fn default() -> Self {
+        Self { restart_policy: RestartPolicy::default(), backoff_limit: three(), active_deadline_seconds: None }
+    }
+}
+
+/// When the gang is restarted.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// Not at all.
+    Never,
+    /// After failures that another attempt may not meet.
+    #[default]
+    OnFailure,
+    /// After every failure.
+    Always,
+}
+
+fn three() -> i32 {
+    3
+}

@@ -1,0 +1,702 @@
+//! What the API server refuses beyond types and ranges: CEL rules, each with what is wrong and what to write instead.
+//!
+//! `schema.rs` puts them into the CRD. Every rule has a file in `examples/bad` that it refuses; `docs/refusals.md` is
+//! made from this table.
+
+/// One rule of the CRD.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Where it is evaluated: a path of fields from the root; `[]` are the items of a list, `{}` the values of a map.
+    pub at: &'static str,
+    /// The field that it speaks of, below `at`; empty for `at` itself.
+    pub field: &'static str,
+    /// CEL. A name in capitals after `$` is replaced, see [`Rule::cel`].
+    pub rule: &'static str,
+    /// What is wrong.
+    pub wrong: &'static str,
+    /// What to write instead.
+    pub remedy: &'static str,
+    /// The file in `examples/bad`, without `.yaml`.
+    pub example: &'static str,
+}
+
+impl Rule {
+    /// The rule as it stands in the CRD.
+    #[must_use]
+    pub fn cel(&self) -> String {
+        let quoted = RESERVED_ENV.map(|name| format!("'{name}'")).join(", ");
+        self.rule
+            .replace("$RESERVED_ENV", &format!("[{quoted}]"))
+            .replace("$SUBDOMAIN", "'^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'")
+            .replace("$LABEL_VALUE", "'^([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?$'")
+            .replace(
+                "$LABEL_KEY",
+                "'^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$'",
+            )
+            .replace("$CLAIM_URI", "'^pvc://[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?(/[^/]+)*$'")
+            .replace("$DOT_DOT", "'/[.][.](/|$)'")
+    }
+
+    /// What the person reads.
+    #[must_use]
+    pub fn message(&self) -> String {
+        format!("{}: {}", self.wrong, self.remedy)
+    }
+
+    /// The field as the person writes it.
+    #[must_use]
+    pub fn path(&self) -> String {
+        let path = [self.at, self.field.trim_start_matches('.')].join(".");
+        path.trim_matches('.').to_owned()
+    }
+}
+
+/// What types and ranges refuse, in the API server's own words.
+#[derive(Clone, Copy, Debug)]
+pub struct SchemaRefusal {
+    /// The field as the person writes it.
+    pub field: &'static str,
+    /// What the API server says of it.
+    pub says: &'static str,
+    /// What to write instead.
+    pub remedy: &'static str,
+    /// The file in `examples/bad`, without `.yaml`.
+    pub example: &'static str,
+}
+
+/// Variables by which the gang finds itself: nobody else may set them.
+pub const RESERVED_ENV: [&str; 21] = [
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORLD_SIZE",
+    "NNODES",
+    "NODE_RANK",
+    "RANK",
+    "LOCAL_RANK",
+    "NUM_WORKERS",
+    "GPUS_PER_WORKER",
+    "NPROC_PER_NODE",
+    "TF_CONFIG",
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_NUM_PROCESSES",
+    "JAX_PROCESS_ID",
+    "ATTEMPT",
+    "POD_NAME",
+    "POD_NAMESPACE",
+    "NODE_NAME",
+    "TRAINING_JOB_NAME",
+    "CHECKPOINT_DIR",
+    "RESUME_FROM_CHECKPOINT",
+];
+
+/// Every variable whose name begins with one of these is the gang's, too.
+pub const RESERVED_ENV_PREFIXES: [&str; 2] = ["PET_", "TRAININGJOB_"];
+
+/// Top-level fields of the spec that may change after creation. Of `failurePolicy`, `activeDeadlineSeconds` may.
+pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy"];
+
+/// Why `field` can't change, and the way out.
+#[must_use]
+pub fn immutable_message(field: &str) -> String {
+    format!("{field} can't change after creation: delete the job and create it again, or create one under another name")
+}
+
+/// Every rule that looks at one version of the job.
+pub const RULES: &[Rule] = &[
+    // ---- the name
+    Rule {
+        at: "",
+        field: ".metadata.name",
+        rule: "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        wrong: "metadata.name becomes part of host names and must be a DNS label",
+        remedy: "begin with a lower-case letter, go on with lower-case letters, digits and '-', without a dot, as in my-job",
+        example: "name-with-dot",
+    },
+    Rule {
+        at: "",
+        field: ".metadata.name",
+        rule: "size(self.metadata.name) + size(string(self.spec.numWorkers - 1)) <= 53",
+        wrong: "metadata.name is too long for the host name NAME-training-INDEX of the last worker, which holds 63 characters",
+        remedy: "shorten it to 53 characters less the digits of numWorkers - 1",
+        example: "name-too-long",
+    },
+    // ---- model, dataset, output
+    Rule {
+        at: "spec.model",
+        field: "",
+        rule: "!self.contains('://') || self.startsWith('pvc://')",
+        wrong: "model is a name or pvc://CLAIM/PATH, other addresses are not fetched",
+        remedy: "put the model into a PersistentVolumeClaim and write pvc://CLAIM/PATH, or let the program fetch it by a name",
+        example: "model-scheme",
+    },
+    Rule {
+        at: "spec.model",
+        field: "",
+        rule: "!self.startsWith('pvc://') || self.matches($CLAIM_URI) && !self.matches($DOT_DOT)",
+        wrong: "model is not a valid pvc:// address",
+        remedy: "write pvc://CLAIM or pvc://CLAIM/SUB/PATH with the claim's name and no '..', empty part or '/' at the end",
+        example: "model-claim",
+    },
+    Rule {
+        at: "spec.dataset",
+        field: "",
+        rule: "!self.contains('://') || self.startsWith('pvc://')",
+        wrong: "dataset is a name or pvc://CLAIM/PATH, other addresses are not fetched",
+        remedy: "put the dataset into a PersistentVolumeClaim and write pvc://CLAIM/PATH, or let the program fetch it by a name",
+        example: "dataset-scheme",
+    },
+    Rule {
+        at: "spec.dataset",
+        field: "",
+        rule: "!self.startsWith('pvc://') || self.matches($CLAIM_URI) && !self.matches($DOT_DOT)",
+        wrong: "dataset is not a valid pvc:// address",
+        remedy: "write pvc://CLAIM or pvc://CLAIM/SUB/PATH with the claim's name and no '..', empty part or '/' at the end",
+        example: "dataset-claim",
+    },
+    Rule {
+        at: "spec.output",
+        field: "",
+        rule: "self.startsWith('pvc://')",
+        wrong: "output must be a place that the workers can mount",
+        remedy: "write pvc://CLAIM/PATH; the program finds it at /out",
+        example: "output-scheme",
+    },
+    Rule {
+        at: "spec.output",
+        field: "",
+        rule: "!self.startsWith('pvc://') || self.matches($CLAIM_URI) && !self.matches($DOT_DOT)",
+        wrong: "output is not a valid pvc:// address",
+        remedy: "write pvc://CLAIM or pvc://CLAIM/SUB/PATH with the claim's name and no '..', empty part or '/' at the end",
+        example: "output-claim",
+    },
+    // ---- the container
+    Rule {
+        at: "spec.image",
+        field: "",
+        rule: "!self.matches('[[:space:]]')",
+        wrong: "image holds white space",
+        remedy: "write REGISTRY/NAME:TAG without blanks",
+        example: "image-space",
+    },
+    Rule {
+        at: "spec.procsPerWorker",
+        field: "",
+        // The last part tells the number 8 from the string "8".
+        rule: "self in ['auto', 'cpu', 'gpu'] || string(self).matches('^[1-9][0-9]{0,3}$') && \
+               int(string(self)) <= 1024 && self == int(string(self))",
+        wrong: "procsPerWorker is none of its values",
+        remedy: "write auto, cpu, gpu or a number from 1 to 1024",
+        example: "procs-value",
+    },
+    Rule {
+        at: "spec",
+        field: ".procsPerWorker",
+        rule: "self.procsPerWorker != 'cpu' || has(self.resources) && has(self.resources.limits) && 'cpu' in self.resources.limits",
+        wrong: "procsPerWorker cpu is the CPU limit, and there is none",
+        remedy: "set resources.limits.cpu, or write a number",
+        example: "procs-cpu",
+    },
+    Rule {
+        at: "spec",
+        field: ".procsPerWorker",
+        rule: "self.procsPerWorker != 'gpu' || self.gpusPerWorker > 0",
+        wrong: "procsPerWorker gpu needs GPUs, and gpusPerWorker is 0",
+        remedy: "set gpusPerWorker to 1 or more, or write auto, cpu or a number",
+        example: "procs-gpu",
+    },
+    Rule {
+        at: "spec.env[]",
+        field: ".name",
+        rule: "!(self.name in $RESERVED_ENV) && !self.name.startsWith('PET_') && !self.name.startsWith('TRAININGJOB_')",
+        wrong: "this variable of env is set by the operator, so that the workers find each other",
+        remedy: "remove it; numWorkers, procsPerWorker, networking and checkpoint decide its value",
+        example: "env-reserved",
+    },
+    Rule {
+        at: "spec.env[]",
+        field: ".name",
+        rule: "self.name.matches('^[ -<>-~]+$')",
+        wrong: "the name of a variable of env holds a character that no variable may have",
+        remedy: "use letters, digits and '_', and no '='",
+        example: "env-name",
+    },
+    Rule {
+        at: "spec.env[]",
+        field: ".valueFrom",
+        rule: "!has(self.valueFrom) || !has(self.value) || self.value == ''",
+        wrong: "a variable of env has both value and valueFrom",
+        remedy: "keep one of them",
+        example: "env-value-twice",
+    },
+    Rule {
+        at: "spec.envFrom[]",
+        field: "",
+        rule: "has(self.configMapRef) != has(self.secretRef)",
+        wrong: "an entry of envFrom must name one source",
+        remedy: "write either configMapRef or secretRef, and one entry for each source",
+        example: "envfrom-source",
+    },
+    // ---- resources
+    Rule {
+        at: "spec.resources.requests",
+        field: "",
+        rule: "self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.startsWith('hugepages-') || k.contains('/'))",
+        wrong: "resources.requests names a resource that containers don't have",
+        remedy: "write cpu, memory, ephemeral-storage, hugepages-SIZE, or the full name of a device such as nvidia.com/gpu",
+        example: "requests-name",
+    },
+    Rule {
+        at: "spec.resources.limits",
+        field: "",
+        rule: "self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.startsWith('hugepages-') || k.contains('/'))",
+        wrong: "resources.limits names a resource that containers don't have",
+        remedy: "write cpu, memory, ephemeral-storage, hugepages-SIZE, or the full name of a device such as nvidia.com/gpu",
+        example: "limits-name",
+    },
+    Rule {
+        at: "spec.resources.requests{}",
+        field: "",
+        rule: "isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0'))",
+        wrong: "this value of resources.requests is not a quantity from 0 up",
+        remedy: "write a number with or without a unit, such as 500m, 4 or 16Gi",
+        example: "requests-quantity",
+    },
+    Rule {
+        at: "spec.resources.limits{}",
+        field: "",
+        rule: "isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0'))",
+        wrong: "this value of resources.limits is not a quantity from 0 up",
+        remedy: "write a number with or without a unit, such as 500m, 4 or 16Gi",
+        example: "limits-quantity",
+    },
+    Rule {
+        at: "spec.resources",
+        field: ".requests",
+        rule: "!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || \
+               !isQuantity(string(self.requests[k])) || !isQuantity(string(self.limits[k])) || \
+               !quantity(string(self.requests[k])).isGreaterThan(quantity(string(self.limits[k]))))",
+        wrong: "resources.requests asks for more than resources.limits allows",
+        remedy: "lower the request or raise the limit of the same name",
+        example: "requests-above-limits",
+    },
+    Rule {
+        at: "spec.resources",
+        field: ".requests",
+        rule: "!has(self.requests) || self.requests.all(k, !k.contains('/') || k.contains('kubernetes.io/') || \
+               has(self.limits) && k in self.limits && (!isQuantity(string(self.requests[k])) || \
+               !isQuantity(string(self.limits[k])) || \
+               quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) == 0))",
+        wrong: "a device in resources.requests, such as a GPU, can't be shared, and resources.limits doesn't say the same",
+        remedy: "write the same number for it in resources.limits, or name it in resources.limits alone",
+        example: "device-limits",
+    },
+    Rule {
+        at: "spec",
+        field: ".gpusPerWorker",
+        rule: "!has(self.resources) || !has(self.resources.limits) || self.resources.limits.all(k, !k.endsWith('/gpu') || \
+               !isQuantity(string(self.resources.limits[k])) || \
+               quantity(string(self.resources.limits[k])).isInteger() && \
+               quantity(string(self.resources.limits[k])).asInteger() == self.gpusPerWorker)",
+        wrong: "gpusPerWorker (1 if it is not written) and the GPUs in resources.limits differ",
+        remedy: "write the same number in both, or leave the GPUs out of resources",
+        example: "gpus-differ",
+    },
+    Rule {
+        at: "spec.resources.limits",
+        field: "",
+        rule: "self.filter(k, k.endsWith('/gpu')).size() <= 1",
+        wrong: "resources.limits names GPUs of two vendors",
+        remedy: "keep one of them: all workers are equal",
+        example: "gpus-two-vendors",
+    },
+    // ---- volumes and names in the pod
+    Rule {
+        at: "spec.volumes[]",
+        field: ".name",
+        rule: "self.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+        wrong: "the name of a volume must be a DNS label",
+        remedy: "use lower-case letters, digits and '-', up to 63 characters",
+        example: "volume-name",
+    },
+    Rule {
+        at: "spec.volumes[]",
+        field: ".name",
+        rule: "!self.name.startsWith('trainingjob-')",
+        wrong: "names of volumes that begin with trainingjob- are the operator's",
+        remedy: "choose another name",
+        example: "volume-reserved",
+    },
+    Rule {
+        at: "spec.volumeMounts[]",
+        field: ".mountPath",
+        rule: "self.mountPath.startsWith('/') && !self.mountPath.contains(':')",
+        wrong: "a mountPath of volumeMounts is not an absolute path",
+        remedy: "begin with '/' and use no ':'",
+        example: "mount-relative",
+    },
+    Rule {
+        at: "spec.volumeMounts[]",
+        field: ".mountPath",
+        rule: "!self.mountPath.matches('^/(trainingjob|etc/training-config)(/|$)')",
+        wrong: "/trainingjob and /etc/training-config are the operator's",
+        remedy: "choose another mountPath",
+        example: "mount-reserved",
+    },
+    Rule {
+        at: "spec",
+        field: ".volumeMounts",
+        rule: "!has(self.volumeMounts) || self.volumeMounts.all(m, \
+               !(self.checkpoint.enabled && m.mountPath in ['/checkpoints', '/checkpoints/']) && \
+               !(self.model.startsWith('pvc://') && m.mountPath in ['/models', '/models/']) && \
+               !(self.dataset.startsWith('pvc://') && m.mountPath in ['/data', '/data/']) && \
+               !(has(self.output) && m.mountPath in ['/out', '/out/']))",
+        wrong: "volumeMounts takes a path that the job mounts itself: /checkpoints with checkpoint.enabled, \
+                /models, /data and /out with a pvc:// in model, dataset and output",
+        remedy: "choose another mountPath, or leave that field out (checkpoint.enabled: false)",
+        example: "mount-taken",
+    },
+    Rule {
+        at: "spec",
+        field: ".volumeMounts",
+        rule: "!has(self.volumeMounts) || has(self.podTemplate) || \
+               self.volumeMounts.all(m, has(self.volumes) && self.volumes.exists(v, v.name == m.name))",
+        wrong: "volumeMounts names a volume that is not in volumes",
+        remedy: "add a volume of that name to volumes, or correct the name",
+        example: "mount-without-volume",
+    },
+    Rule {
+        at: "spec.imagePullSecrets[]",
+        field: ".name",
+        rule: "self.name.matches($SUBDOMAIN)",
+        wrong: "imagePullSecrets holds what can't be the name of a Secret",
+        remedy: "write the name of a Secret of this namespace, in lower case",
+        example: "pull-secret-name",
+    },
+    Rule {
+        at: "spec.serviceAccountName",
+        field: "",
+        rule: "self.matches($SUBDOMAIN)",
+        wrong: "serviceAccountName can't be the name of a ServiceAccount",
+        remedy: "write the name of a ServiceAccount of this namespace, in lower case",
+        example: "service-account-name",
+    },
+    // ---- hyperparameters
+    Rule {
+        at: "spec.hyperparameters.learningRate",
+        field: "",
+        rule: "self > 0.0",
+        wrong: "learningRate must be greater than 0",
+        remedy: "write a number such as 0.001",
+        example: "learning-rate",
+    },
+    Rule {
+        at: "spec.hyperparameters.additionalParams",
+        field: "",
+        rule: "self.all(k, size(k) <= 128 && k.matches('^[A-Za-z0-9][-_.A-Za-z0-9]*$'))",
+        wrong: "a key of additionalParams can't become the environment variable HYPERPARAM_KEY",
+        remedy: "use letters, digits, '_', '-' and '.', as in weight_decay, up to 128 characters",
+        example: "param-name",
+    },
+    Rule {
+        at: "spec.hyperparameters.additionalParams",
+        field: "",
+        rule: "self.all(k, !(k.lowerAscii().replace('_', '').replace('-', '').replace('.', '') in ['learningrate', \
+               'batchsize', 'epochs', 'optimizer', 'warmupsteps', 'gradientaccumulationsteps', 'mixedprecision']))",
+        wrong: "a key of additionalParams has a field of its own in hyperparameters",
+        remedy: "write it there, as in hyperparameters.learningRate",
+        example: "param-with-field",
+    },
+    // ---- checkpoints
+    Rule {
+        at: "spec.checkpoint.storage",
+        field: "",
+        rule: "self.type != 'nfs' || has(self.nfsServer) && has(self.nfsPath)",
+        wrong: "storage of type nfs needs a server and a path",
+        remedy: "set nfsServer to its host name or address and nfsPath to the absolute path that it exports",
+        example: "nfs-incomplete",
+    },
+    Rule {
+        at: "spec.checkpoint.storage.nfsServer",
+        field: "",
+        rule: "self.matches('^[-_.:A-Za-z0-9]+$')",
+        wrong: "nfsServer is not a host name or address",
+        remedy: "write the host alone, as in nfs.example.com, and the path in nfsPath",
+        example: "nfs-server",
+    },
+    Rule {
+        at: "spec.checkpoint.storage.nfsPath",
+        field: "",
+        rule: "self.startsWith('/') && !self.matches($DOT_DOT)",
+        wrong: "nfsPath is not an absolute path",
+        remedy: "begin with '/' and use no '..', as in /exports/checkpoints",
+        example: "nfs-path",
+    },
+    Rule {
+        at: "spec.checkpoint.storage",
+        field: "",
+        rule: "self.type != 'nfs' || !has(self.pvcName) && !has(self.size) && !has(self.storageClassName) && self.deletePolicy == 'Retain'",
+        wrong: "storage of type nfs takes nothing of a claim",
+        remedy: "remove pvcName, size, storageClassName and deletePolicy, or write type: pvc",
+        example: "nfs-with-claim",
+    },
+    Rule {
+        at: "spec.checkpoint.storage",
+        field: "",
+        rule: "self.type != 'pvc' || !has(self.nfsServer) && !has(self.nfsPath)",
+        wrong: "storage of type pvc takes no nfsServer and no nfsPath",
+        remedy: "remove them, or write type: nfs",
+        example: "claim-with-nfs",
+    },
+    Rule {
+        at: "spec.checkpoint.storage",
+        field: ".pvcName",
+        rule: "!has(self.pvcName) || !has(self.size) && !has(self.storageClassName) && self.deletePolicy == 'Retain'",
+        wrong: "pvcName is a claim that exists, which the operator neither makes nor deletes",
+        remedy: "remove size, storageClassName and deletePolicy, or remove pvcName to have a claim made",
+        example: "claim-named-and-made",
+    },
+    Rule {
+        at: "spec.checkpoint.storage.pvcName",
+        field: "",
+        rule: "self.matches($SUBDOMAIN)",
+        wrong: "pvcName can't be the name of a PersistentVolumeClaim",
+        remedy: "write the name of a claim of this namespace, in lower case and without pvc://",
+        example: "claim-name",
+    },
+    Rule {
+        at: "spec.checkpoint.storage.storageClassName",
+        field: "",
+        rule: "self.matches($SUBDOMAIN)",
+        wrong: "storageClassName can't be the name of a StorageClass",
+        remedy: "write the name of a StorageClass of this cluster, in lower case",
+        example: "storage-class-name",
+    },
+    Rule {
+        at: "spec.checkpoint.storage.size",
+        field: "",
+        rule: "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))",
+        wrong: "size is not a quantity above 0",
+        remedy: "write a number with a unit, such as 50Gi",
+        example: "claim-size",
+    },
+    // ---- scheduling
+    Rule {
+        at: "spec.scheduling.priority",
+        field: "",
+        rule: "self.matches($SUBDOMAIN)",
+        wrong: "priority can't be the name of a PriorityClass",
+        remedy: "write the name of a PriorityClass, in lower case, and not a number",
+        example: "priority-name",
+    },
+    Rule {
+        at: "spec.scheduling.queue",
+        field: "",
+        rule: "self.size() <= 63 && self.matches($SUBDOMAIN)",
+        wrong: "queue can't be the name of a LocalQueue",
+        remedy: "write the name of a LocalQueue of this namespace, in lower case, up to 63 characters",
+        example: "queue-name",
+    },
+    Rule {
+        at: "spec.scheduling.schedulerName",
+        field: "",
+        rule: "self.matches($SUBDOMAIN)",
+        wrong: "schedulerName can't be the name of a scheduler",
+        remedy: "write it in lower case, as in default-scheduler",
+        example: "scheduler-name",
+    },
+    Rule {
+        at: "spec.scheduling.topologyKey",
+        field: "",
+        rule: "self.matches($LABEL_KEY)",
+        wrong: "topologyKey can't be the key of a node label",
+        remedy: "write a key such as topology.kubernetes.io/zone",
+        example: "topology-key",
+    },
+    Rule {
+        at: "spec.scheduling.nodeSelector",
+        field: "",
+        rule: "self.all(k, k.matches($LABEL_KEY) && self[k].matches($LABEL_VALUE))",
+        wrong: "nodeSelector holds what can't be a node label",
+        remedy: "write KEY: VALUE as kubectl get nodes --show-labels prints them",
+        example: "node-selector",
+    },
+    // ---- networking
+    Rule {
+        at: "spec.networking",
+        field: ".rdmaEnabled",
+        rule: "!self.rdmaEnabled || has(self.rdmaResource)",
+        wrong: "rdmaEnabled needs the name of the RDMA device",
+        remedy: "set rdmaResource to the resource that the nodes offer, such as rdma/rdma_shared_device_a",
+        example: "rdma-resource-missing",
+    },
+    Rule {
+        at: "spec.networking.rdmaResource",
+        field: "",
+        rule: "self.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$')",
+        wrong: "rdmaResource is not the full name of an extended resource",
+        remedy: "write DOMAIN/NAME as kubectl describe node prints it, such as rdma/rdma_shared_device_a",
+        example: "rdma-resource-name",
+    },
+    Rule {
+        at: "spec.networking.interface",
+        field: "",
+        rule: "self.matches('^[^[:space:]/]+$')",
+        wrong: "interface can't be the name of a network interface",
+        remedy: "write one name such as eth0, or several joined by commas",
+        example: "interface-name",
+    },
+];
+
+/// What types and ranges refuse.
+pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
+    SchemaRefusal {
+        field: "spec.model",
+        says: "spec.model: Required value",
+        remedy: "write the name of the model, or pvc://CLAIM/PATH",
+        example: "model-missing",
+    },
+    SchemaRefusal {
+        field: "spec.numWorkers",
+        says: "spec.numWorkers: Required value",
+        remedy: "write the number of workers",
+        example: "workers-missing",
+    },
+    SchemaRefusal {
+        field: "spec.numWorkers",
+        says: "spec.numWorkers in body should be greater than or equal to 1",
+        remedy: "write a number from 1 to 4096",
+        example: "workers-zero",
+    },
+    SchemaRefusal {
+        field: "spec.numWorkers",
+        says: "spec.numWorkers in body should be less than or equal to 4096",
+        remedy: "write a number from 1 to 4096, with more GPUs per worker",
+        example: "workers-many",
+    },
+    SchemaRefusal {
+        field: "spec.numWorkers",
+        says: "spec.numWorkers in body must be of type integer",
+        remedy: "write it without quotes",
+        example: "workers-text",
+    },
+    SchemaRefusal {
+        field: "spec.gpusPerWorker",
+        says: "spec.gpusPerWorker in body should be greater than or equal to 0",
+        remedy: "write a number from 0 to 16",
+        example: "gpus-negative",
+    },
+    SchemaRefusal {
+        field: "spec.gpusPerWorker",
+        says: "spec.gpusPerWorker in body should be less than or equal to 16",
+        remedy: "write a number from 0 to 16",
+        example: "gpus-many",
+    },
+    SchemaRefusal {
+        field: "spec.gpuPerWorker",
+        says: r#"unknown field "spec.gpuPerWorker""#,
+        remedy: "correct the name (`kubectl explain trainingjob.spec` lists all): gpusPerWorker",
+        example: "unknown-field",
+    },
+    SchemaRefusal {
+        field: "spec.podTemplate.containers",
+        says: r#"unknown field "spec.podTemplate.containers""#,
+        remedy: "write it below spec.podTemplate.spec, as in a Pod",
+        example: "podtemplate-without-spec",
+    },
+    SchemaRefusal {
+        field: "spec.resources.requests",
+        says: "spec.resources.requests.cpu in body must be of type integer,string",
+        remedy: "put a fraction in quotes, or write it with a unit: 500m",
+        example: "requests-fraction",
+    },
+    SchemaRefusal {
+        field: "spec.framework",
+        says: r#"supported values: "pytorch", "tensorflow", "jax""#,
+        remedy: "write one of these",
+        example: "framework-unknown",
+    },
+    SchemaRefusal {
+        field: "spec.env",
+        says: r#"Duplicate value: {"name":"LOG_LEVEL"}"#,
+        remedy: "keep one of the two variables of that name",
+        example: "env-duplicate",
+    },
+    SchemaRefusal {
+        field: "spec.volumes",
+        says: r#"Duplicate value: {"name":"scratch"}"#,
+        remedy: "keep one of the two volumes of that name",
+        example: "volume-duplicate",
+    },
+    SchemaRefusal {
+        field: "spec.volumeMounts",
+        says: r#"Duplicate value: {"mountPath":"/scratch"}"#,
+        remedy: "keep one of the two mounts of that path",
+        example: "mount-duplicate",
+    },
+    SchemaRefusal {
+        field: "spec.hyperparameters.batchSize",
+        says: "spec.hyperparameters.batchSize in body should be greater than or equal to 1",
+        remedy: "write a number from 1",
+        example: "batch-size-zero",
+    },
+    SchemaRefusal {
+        field: "spec.hyperparameters.epochs",
+        says: "spec.hyperparameters.epochs in body should be greater than or equal to 1",
+        remedy: "write a number from 1",
+        example: "epochs-zero",
+    },
+    SchemaRefusal {
+        field: "spec.checkpoint.frequency",
+        says: "spec.checkpoint.frequency in body should be greater than or equal to 1",
+        remedy: "write a number of epochs from 1, or checkpoint.enabled: false",
+        example: "frequency-zero",
+    },
+    SchemaRefusal {
+        field: "spec.checkpoint.storage.type",
+        says: r#"supported values: "pvc", "nfs""#,
+        remedy: "mount the place as a claim and write type: pvc",
+        example: "storage-type",
+    },
+    SchemaRefusal {
+        field: "spec.networking.backend",
+        says: r#"supported values: "nccl", "gloo", "mpi""#,
+        remedy: "write one of these",
+        example: "backend-unknown",
+    },
+    SchemaRefusal {
+        field: "spec.networking.masterPort",
+        says: "spec.networking.masterPort in body should be greater than or equal to 1024",
+        remedy: "write a port from 1024 to 65534",
+        example: "port-low",
+    },
+    SchemaRefusal {
+        field: "spec.networking.masterPort",
+        says: "spec.networking.masterPort in body should be less than or equal to 65534",
+        remedy: "write a port from 1024 to 65534",
+        example: "port-high",
+    },
+    SchemaRefusal {
+        field: "spec.failurePolicy.restartPolicy",
+        says: r#"supported values: "Never", "OnFailure", "Always""#,
+        remedy: "write one of these",
+        example: "restart-policy",
+    },
+    SchemaRefusal {
+        field: "spec.failurePolicy.backoffLimit",
+        says: "spec.failurePolicy.backoffLimit in body should be greater than or equal to 0",
+        remedy: "write a number from 0 to 1000",
+        example: "backoff-negative",
+    },
+    SchemaRefusal {
+        field: "spec.failurePolicy.activeDeadlineSeconds",
+        says: "spec.failurePolicy.activeDeadlineSeconds in body should be greater than or equal to 1",
+        remedy: "write a number of seconds from 1, or leave it out for no limit",
+        example: "deadline-zero",
+    },
+    SchemaRefusal {
+        field: "spec.ttlSecondsAfterFinished",
+        says: "spec.ttlSecondsAfterFinished in body should be greater than or equal to 0",
+        remedy: "write a number of seconds from 0, or leave it out to keep the job",
+        example: "ttl-negative",
+    },
+];

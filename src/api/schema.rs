@@ -1,0 +1,167 @@
+//! The CRD: the derived schema, made small and complete enough to apply.
+
+use super::{
+    TrainingJob,
+    rules::{self, MUTABLE, RULES},
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool, ValidationRule,
+};
+use kube::CustomResourceExt;
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+/// Fields whose types are Kubernetes' own, with hundreds of descriptions below them.
+const EMBEDDED: [&str; 9] = [
+    "spec.env[]",
+    "spec.envFrom[]",
+    "spec.volumes[]",
+    "spec.volumeMounts[]",
+    "spec.imagePullSecrets[]",
+    "spec.resources.requests",
+    "spec.resources.limits",
+    "spec.scheduling.affinity",
+    "spec.scheduling.tolerations[]",
+];
+
+/// Lengths that Kubernetes' own types leave open. The API server needs them to see that a rule is cheap.
+const LENGTHS: [(&str, i64); 12] = [
+    ("spec.env[].name", 253),
+    ("spec.volumes[].name", 63),
+    ("spec.volumeMounts[].name", 63),
+    ("spec.volumeMounts[].mountPath", 1024),
+    ("spec.imagePullSecrets[].name", 253),
+    ("spec.resources.requests{}", 64),
+    ("spec.resources.limits{}", 64),
+    ("spec.checkpoint.storage.size", 64),
+    ("spec.hyperparameters.additionalParams{}", 4096),
+    ("spec.scheduling.nodeSelector{}", 63),
+    ("spec.command[]", 131_071),
+    ("spec.args[]", 131_071),
+];
+
+/// The CustomResourceDefinition as it is applied.
+///
+/// # Panics
+/// If a path of the tables names no field: the tests see it.
+#[must_use]
+pub fn crd() -> CustomResourceDefinition {
+    let mut crd = TrainingJob::crd();
+    let root = crd
+        .spec
+        .versions
+        .first_mut()
+        .and_then(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut())
+        .expect("the derived CRD has one version with a schema");
+    root.description =
+        Some("One distributed training: a gang of workers that starts, fails and restarts together.".into());
+    root.title = None;
+    // Without a length here the API server takes any rule about the name for too expensive.
+    let name = JSONSchemaProps { type_: Some("string".into()), max_length: Some(253), ..JSONSchemaProps::default() };
+    let metadata = JSONSchemaProps {
+        type_: Some("object".into()),
+        properties: Some([("name".to_owned(), name)].into()),
+        ..JSONSchemaProps::default()
+    };
+    root.properties.get_or_insert_default().insert("metadata".into(), metadata);
+    for path in EMBEDDED {
+        // The first level is what a person who reads `kubectl explain` needs; all levels are 230 kB.
+        for_each_child(at(root, path), &mut |field| for_each_child(field, &mut forget_descriptions));
+    }
+    for (path, length) in LENGTHS {
+        at(root, path).max_length = Some(length);
+    }
+    for_each_child(root, &mut tidy);
+    for rule in RULES {
+        add(at(root, rule.at), rule.cel(), rule.message(), rule.field);
+    }
+    forbid_changes(root);
+    crd
+}
+
+/// An object whose fields the API server keeps without a schema: [`crate::plan`] checks it.
+pub(super) fn pod_template(_: &mut SchemaGenerator) -> Schema {
+    let part = |description| serde_json::json!({ "description": description, "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "metadata": part("Labels and annotations of the workers."),
+            "spec": part("As in a Pod; checked when the job is accepted."),
+        },
+    })
+}
+
+/// Rules that compare with the job as it was. They stand at the parent, since a rule at the field itself is not asked
+/// when the field is added or removed.
+fn forbid_changes(root: &mut JSONSchemaProps) {
+    let fixed = |parent: &JSONSchemaProps, but: &[&str]| -> Vec<String> {
+        let names = parent.properties.iter().flat_map(|fields| fields.keys());
+        names.filter(|name| !but.contains(&name.as_str())).cloned().collect()
+    };
+    for (path, but) in [("spec", MUTABLE.as_slice()), ("spec.failurePolicy", &["activeDeadlineSeconds"])] {
+        let parent = at(root, path);
+        for name in fixed(parent, but) {
+            let cel = format!(
+                "has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+            );
+            add(parent, cel, rules::immutable_message(&name), &format!(".{name}"));
+        }
+    }
+}
+
+fn add(schema: &mut JSONSchemaProps, rule: String, message: String, field: &str) {
+    let field_path = (!field.is_empty()).then(|| field.to_owned());
+    let rule = ValidationRule { rule, message: Some(message), field_path, ..ValidationRule::default() };
+    schema.x_kubernetes_validations.get_or_insert_default().push(rule);
+}
+
+/// What the derive says and the API server does better without.
+fn tidy(schema: &mut JSONSchemaProps) {
+    // A null is then dropped and defaulted instead of kept.
+    schema.nullable = None;
+    // An empty object has no defaults to show.
+    if schema.default.as_ref().is_some_and(|default| default.0 == serde_json::json!({})) {
+        schema.default = None;
+    }
+    // `kubectl explain` does not show defaults.
+    if let (Some(default), Some(description)) = (&schema.default, &mut schema.description)
+        && !default.0.is_object()
+    {
+        description.push_str(&format!(" Default: {}.", default.0).replace('"', ""));
+    }
+    for_each_child(schema, &mut tidy);
+}
+
+fn forget_descriptions(schema: &mut JSONSchemaProps) {
+    schema.description = None;
+    for_each_child(schema, &mut forget_descriptions);
+}
+
+fn for_each_child(schema: &mut JSONSchemaProps, act: &mut dyn FnMut(&mut JSONSchemaProps)) {
+    schema.properties.iter_mut().flat_map(|fields| fields.values_mut()).for_each(&mut *act);
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        act(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        act(values);
+    }
+}
+
+/// The schema at a path as in [`rules::Rule::at`].
+fn at<'a>(root: &'a mut JSONSchemaProps, path: &str) -> &'a mut JSONSchemaProps {
+    path.split('.').filter(|step| !step.is_empty()).fold(root, |schema, step| {
+        let name = step.trim_end_matches(['[', ']', '{', '}']);
+        let field = schema.properties.as_mut().and_then(|fields| fields.get_mut(name));
+        let field = field.unwrap_or_else(|| panic!("{path}: no field {name}"));
+        match step.strip_prefix(name) {
+            Some("[]") => match &mut field.items {
+                Some(JSONSchemaPropsOrArray::Schema(items)) => items,
+                _ => panic!("{path}: {name} is no list"),
+            },
+            Some("{}") => match &mut field.additional_properties {
+                Some(JSONSchemaPropsOrBool::Schema(values)) => values,
+                _ => panic!("{path}: {name} is no map"),
+            },
+            _ => field,
+        }
+    })
+}

@@ -1,0 +1,157 @@
+//! The TrainingJob and its spec.
+
+use super::{
+    Checkpoint, FailurePolicy, Framework, Hyperparameters, Networking, ProcsPerWorker, Resources, Scheduling,
+    TrainingJobStatus, schema,
+};
+use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+/// One distributed training: a gang of workers that starts, fails and restarts together.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "ml.example.com",
+    version = "v1",
+    kind = "TrainingJob",
+    plural = "trainingjobs",
+    shortname = "tj",
+    shortname = "tjob",
+    category = "all",
+    namespaced,
+    status = "TrainingJobStatus",
+    derive = "PartialEq",
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Workers", type_ = "integer", json_path = ".status.workers.active"),
+    printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restartCount"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Desired", type_ = "integer", json_path = ".status.workers.desired", priority = 1),
+    printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.resources.allocatedGPUs", priority = 1),
+    printcolumn(name = "Duration", type_ = "string", json_path = ".status.duration", priority = 1),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.failureReason", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+#[expect(clippy::duplicated_attributes, reason = "each printcolumn has its own priority")]
+pub struct TrainingJobSpec {
+    /// Name of the model, handed to the program as `MODEL`; or `pvc://CLAIM/PATH`, mounted read-only at `/models`.
+    #[schemars(length(min = 1, max = 1024))]
+    pub model: String,
+
+    /// Name of the dataset, handed to the program as `DATASET`; or `pvc://CLAIM/PATH`, mounted read-only at `/data`.
+    #[schemars(length(min = 1, max = 1024))]
+    pub dataset: String,
+
+    /// Number of workers (pods) in the gang.
+    #[schemars(range(min = 1, max = 4096))]
+    pub num_workers: i32,
+
+    /// GPUs of each worker, requested as `nvidia.com/gpu` unless `resources` names GPUs itself; both must agree.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0, max = 16))]
+    pub gpus_per_worker: i32,
+
+    /// Processes per worker: a number, `auto` (pytorch: the GPUs if there are any, else 1; the others: 1), `gpu`, or `cpu` (the CPU limit, which must then be set).
+    #[serde(default)]
+    pub procs_per_worker: ProcsPerWorker,
+
+    /// Framework of the program: decides its environment variables and its launcher.
+    #[serde(default)]
+    pub framework: Framework,
+
+    /// Container image of the workers. Default by framework: pytorch/pytorch, tensorflow/tensorflow or nvcr.io/nvidia/jax.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub image: Option<String>,
+
+    /// Command of the workers. Default by framework: `torchrun` (pytorch) or `python3`. `$(NAME)` expands as in a container.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub command: Vec<String>,
+
+    /// Arguments of the command. With neither command nor args, the launcher runs `train.py` in the working directory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub args: Vec<String>,
+
+    /// Environment variables, `valueFrom` included. Those that the gang needs (such as MASTER_ADDR, RANK, WORLD_SIZE, PET_*) are refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub env: Vec<EnvVar>,
+
+    /// ConfigMaps and Secrets whose keys become environment variables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub env_from: Vec<EnvFromSource>,
+
+    /// Requests and limits of each worker.
+    #[serde(default, skip_serializing_if = "Resources::is_empty")]
+    pub resources: Resources,
+
+    /// Working directory of the command. Default: the image's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub working_dir: Option<String>,
+
+    /// Volumes of each worker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub volumes: Vec<Volume>,
+
+    /// Where the volumes are mounted in the container `training`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["mountPath"]))]
+    pub volume_mounts: Vec<VolumeMount>,
+
+    /// Secrets with which the images are pulled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub image_pull_secrets: Vec<LocalObjectReference>,
+
+    /// Service account of the workers. Default: the namespace's `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub service_account_name: Option<String>,
+
+    /// A pod template (metadata and spec) laid over the workers' own for all that has no field here: strategic merge, the workers' container is called `training`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::pod_template")]
+    pub pod_template: Option<serde_json::Value>,
+
+    /// Where results go: `pvc://CLAIM/PATH`, mounted read-write at `/out`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub output: Option<String>,
+
+    /// Hyperparameters: environment variables `HYPERPARAM_*` and `hyperparameters.json` in the ConfigMap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hyperparameters: Option<Hyperparameters>,
+
+    /// Where the program keeps its checkpoints.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
+
+    /// Where and when the workers run.
+    #[serde(default)]
+    pub scheduling: Scheduling,
+
+    /// How the workers talk to each other.
+    #[serde(default)]
+    pub networking: Networking,
+
+    /// What happens when a worker fails.
+    #[serde(default)]
+    pub failure_policy: FailurePolicy,
+
+    /// Stops the workers (with their grace period) and keeps the job; setting it back to false starts them again.
+    #[serde(default)]
+    pub suspend: bool,
+
+    /// Seconds after its end at which the finished TrainingJob is deleted. Default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub ttl_seconds_after_finished: Option<i32>,
+}
+
+fn one() -> i32 {
+    1
+}

@@ -1,0 +1,156 @@
+//! What the operator tells.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+/// What the operator knows about the job. Times are in whole seconds.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainingJobStatus {
+    /// Generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Where the job stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
+    /// Accepted, Scheduled, Running, Restarting, Suspended, Succeeded, Failed: each with reason and message.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// The workers of this attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Workers>,
+    /// Number of this attempt, from 1; it only grows. A restart and a resume are new attempts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<i32>,
+    /// Restarts so far, of both kinds: after failures and after disruptions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_count: Option<i32>,
+    /// Restarts that don't count against `backoffLimit`: after evictions, preemptions and lost nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disruption_count: Option<i32>,
+    /// The last ten attempts that ended in a restart, and the one that is failing now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restarts: Vec<Restart>,
+    /// What the job holds in the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<AllocatedResources>,
+    /// When the first worker's program started for the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When the job completed or failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// From `startTime` to `completionTime`, for example 1h2m3s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration: Option<String>,
+    /// When the running suspension began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended_at: Option<Time>,
+    /// Seconds of earlier suspensions since `startTime`; they don't count for the deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended_seconds: Option<i64>,
+    /// Why the job failed, in one CamelCase word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_reason: Option<String>,
+    /// Why the job failed, as a person would tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_message: Option<String>,
+}
+
+/// Where a job stands.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Accepted; its objects or its pods are not all there, or a pod waits for a node.
+    Pending,
+    /// Every pod has a node; images, volumes, start. Also between two attempts.
+    Initializing,
+    /// Every worker's program runs or has ended well.
+    Running,
+    /// Every worker's program ended well.
+    Completed,
+    /// It won't run any more.
+    Failed,
+    /// Asked to stop; no pod runs.
+    Suspended,
+}
+
+impl State {
+    /// Completed and Failed are for ever.
+    #[must_use]
+    pub fn is_finished(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed)
+    }
+
+    /// As it stands in the status.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Initializing => "Initializing",
+            Self::Running => "Running",
+            Self::Completed => "Completed",
+            Self::Failed => "Failed",
+            Self::Suspended => "Suspended",
+        }
+    }
+}
+
+/// Workers of the attempt, counted by their pods.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Workers {
+    /// `numWorkers`.
+    pub desired: i32,
+    /// Whose program runs.
+    pub active: i32,
+    /// Whose program exited 0.
+    pub succeeded: i32,
+    /// Whose program or pod failed.
+    pub failed: i32,
+    /// Not there yet, waiting for a node, or starting.
+    pub pending: i32,
+}
+
+/// An attempt that ended in a restart, or is about to.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Restart {
+    /// Number of the attempt that failed.
+    pub attempt: i32,
+    /// When its first failure was.
+    pub time: Time,
+    /// The first cause, in one CamelCase word.
+    pub reason: String,
+    /// The first cause, as a person would tell it.
+    pub message: String,
+    /// Index of the worker that failed first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<i32>,
+    /// Exit code of its program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// True if the worker was evicted, preempted or its node lost: then it doesn't count against `backoffLimit`.
+    #[serde(default)]
+    pub disruption: bool,
+    /// True if trying again can't help, such as after a command that doesn't exist.
+    #[serde(default)]
+    pub permanent: bool,
+    /// Seconds from the start of its first worker to the failure.
+    #[serde(default)]
+    pub ran_seconds: i64,
+}
+
+/// What the job holds in the cluster.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedResources {
+    /// GPUs of the workers that have a node.
+    #[serde(rename = "allocatedGPUs")]
+    pub allocated_gpus: i32,
+    /// Nodes on which its workers are.
+    pub allocated_nodes: i32,
+}

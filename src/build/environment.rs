@@ -1,0 +1,105 @@
+//! What a worker's program finds in its environment.
+//!
+//! The order matters: `$(NAME)` refers to a variable before it. What differs between attempts isn't here but set by the
+//! agent, and what refers to that ([`MASTER_PORT`]) is expanded by the agent.
+
+use super::config::source;
+use super::{framework, names, pod};
+use crate::api::Backend;
+use crate::plan::Plan;
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
+
+/// Port of this attempt's rendezvous, in a value. Two dollars: the kubelet makes them one, and doesn't take the variable
+/// from a Service or a ConfigMap of the user's that happens to have it.
+pub(super) const MASTER_PORT: &str = "$$(MASTER_PORT)";
+
+/// The variables of the container `training`: ours, then the spec's, which replace ours of the same name.
+pub(super) fn of(plan: &Plan) -> Vec<EnvVar> {
+    let mut env = gang(plan);
+    env.extend(framework::env(plan));
+    env.extend(job(plan));
+    env.extend(network(plan));
+    env.retain(|ours| plan.env.iter().all(|theirs| theirs.name != ours.name));
+    env.extend(plan.env.iter().cloned());
+    env
+}
+
+/// Who this worker is and who the others are.
+fn gang(plan: &Plan) -> Vec<EnvVar> {
+    vec![
+        field("POD_NAME", "metadata.name"),
+        field("POD_NAMESPACE", "metadata.namespace"),
+        field("NODE_NAME", "spec.nodeName"),
+        field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
+        // For programs that run as one process per worker; torchrun gives each of its processes its own.
+        var("RANK", "$(NODE_RANK)"),
+        var("MASTER_ADDR", names::worker_host(&plan.name, 0)),
+        var("WORLD_SIZE", plan.world_size().to_string()),
+        var("NNODES", plan.num_workers.to_string()),
+        var("NUM_WORKERS", plan.num_workers.to_string()),
+        var("GPUS_PER_WORKER", plan.gpus_per_worker.to_string()),
+        var("NPROC_PER_NODE", plan.procs_per_worker.to_string()),
+    ]
+}
+
+/// What to train, with what, and where to put it.
+fn job(plan: &Plan) -> Vec<EnvVar> {
+    let mut env = vec![
+        var("TRAINING_JOB_NAME", literal(&plan.name)),
+        var("MODEL", literal(&source(&plan.model, pod::MODEL))),
+        var("DATASET", literal(&source(&plan.dataset, pod::DATASET))),
+    ];
+    if plan.output.is_some() {
+        env.push(var("OUTPUT_DIR", pod::OUTPUT));
+    }
+    if let Some(checkpoint) = &plan.checkpoint {
+        env.push(var("CHECKPOINT_DIR", pod::CHECKPOINTS));
+        env.push(var("CHECKPOINT_FREQUENCY", checkpoint.frequency.to_string()));
+    }
+    env.extend(plan.hyperparameters.iter().map(|h| var(&h.variable, literal(&h.text()))));
+    // Else Python keeps what it prints until its buffer is full, and a killed worker's last words are lost.
+    env.push(var("PYTHONUNBUFFERED", "1"));
+    env
+}
+
+/// How the workers talk.
+fn network(plan: &Plan) -> Vec<EnvVar> {
+    let mut env = vec![var("NCCL_BACKEND", backend(plan.backend)), var("NCCL_DEBUG", "WARN")];
+    if let Some(interface) = &plan.interface {
+        env.push(var("NCCL_SOCKET_IFNAME", literal(interface)));
+        env.push(var("GLOO_SOCKET_IFNAME", literal(interface)));
+    }
+    if plan.rdma {
+        env.push(var("NCCL_IB_DISABLE", "0"));
+    }
+    env
+}
+
+/// As it stands in the spec.
+pub(super) fn backend(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Nccl => "nccl",
+        Backend::Gloo => "gloo",
+        Backend::Mpi => "mpi",
+    }
+}
+
+pub(super) fn var(name: &str, value: impl Into<String>) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: Some(value.into()), value_from: None }
+}
+
+fn field(name: &str, path: &str) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector { field_path: path.to_owned(), api_version: Some("v1".to_owned()) }),
+            ..EnvVarSource::default()
+        }),
+    }
+}
+
+/// Text that the kubelet hands on as it is: two dollars stand for one.
+fn literal(text: &str) -> String {
+    text.replace('$', "$$")
+}

@@ -1,0 +1,27 @@
+//! What each framework expects in the environment, one small file each.
+
+mod jax;
+mod pytorch;
+mod tensorflow;
+
+use crate::api::Framework;
+use crate::plan::Plan;
+use k8s_openapi::api::core::v1::EnvVar;
+
+/// The framework's own variables; they follow the gang's and may refer to them.
+pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
+    match plan.framework {
+        Framework::Pytorch => pytorch::env(plan),
+        Framework::Tensorflow => tensorflow::env(plan),
+        Framework::Jax => jax::env(plan),
+    }
+}
+
+/// As it stands in the spec.
+pub(super) fn name(framework: Framework) -> &'static str {
+    match framework {
+        Framework::Pytorch => "pytorch",
+        Framework::Tensorflow => "tensorflow",
+        Framework::Jax => "jax",
+    }
+}

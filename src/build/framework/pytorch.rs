@@ -1,0 +1,18 @@
+//! PyTorch: torchrun reads its options from `PET_*`, so that a bare `torchrun train.py` is right. `PET_MASTER_PORT` is
+//! the agent's to set.
+
+use crate::build::environment::var;
+use crate::plan::Plan;
+use k8s_openapi::api::core::v1::EnvVar;
+
+pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
+    vec![
+        var("PET_NNODES", plan.num_workers.to_string()),
+        var("PET_NPROC_PER_NODE", plan.procs_per_worker.to_string()),
+        var("PET_NODE_RANK", "$(NODE_RANK)"),
+        var("PET_MASTER_ADDR", "$(MASTER_ADDR)"),
+        // Static: membership and restarts are the operator's; torchrun's own recovery hangs where two would decide.
+        var("PET_RDZV_BACKEND", "static"),
+        var("PET_MAX_RESTARTS", "0"),
+    ]
+}

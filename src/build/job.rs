@@ -1,0 +1,35 @@
+//! The Indexed Job: the workers of one attempt.
+
+use super::{labels, metadata, names, pod};
+use crate::plan::Plan;
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+pub(super) fn job(plan: &Plan, attempt: i32) -> Job {
+    Job {
+        metadata: job_metadata(plan, attempt),
+        spec: Some(JobSpec {
+            completion_mode: Some("Indexed".to_owned()),
+            completions: Some(plan.num_workers),
+            parallelism: Some(plan.num_workers),
+            // One failed worker is a failed gang: whether and when to start another is the operator's to decide, and
+            // so are deadline and TTL. A pod policy would count evictions into a back-off of up to ten minutes.
+            backoff_limit: Some(0),
+            // Never two pods of one hostname.
+            pod_replacement_policy: Some("Failed".to_owned()),
+            template: pod::template(plan, attempt),
+            ..JobSpec::default()
+        }),
+        status: None,
+    }
+}
+
+fn job_metadata(plan: &Plan, attempt: i32) -> ObjectMeta {
+    let mut metadata = metadata(plan, names::job_name(&plan.name));
+    let attempt = (labels::ATTEMPT.to_owned(), attempt.to_string());
+    metadata.annotations.get_or_insert_default().extend([attempt.clone()]);
+    let labels = metadata.labels.get_or_insert_default();
+    labels.extend([attempt]);
+    labels.extend(plan.scheduling.queue.clone().map(|queue| (labels::QUEUE.to_owned(), queue)));
+    metadata
+}

@@ -1,0 +1,268 @@
+//! A worker's pod.
+
+use super::{environment, labels, names};
+use crate::plan::storage::{VOLUME_PREFIX, paths};
+use crate::plan::template::{AGENT, TRAINING};
+use crate::plan::{CheckpointVolume, ClaimPath, Plan};
+use k8s_openapi::DeepMerge;
+use k8s_openapi::api::core::v1::{
+    Affinity, Capabilities, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, NFSVolumeSource,
+    PersistentVolumeClaimVolumeSource, PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec, ResourceRequirements,
+    SeccompProfile, SecurityContext, Volume, VolumeMount, WeightedPodAffinityTerm,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use std::collections::BTreeMap;
+
+pub(super) use paths::{CHECKPOINTS, DATASET, MODEL, OUTPUT};
+
+/// The agent, in the container `training`.
+const AGENT_PATH: &str = "/trainingjob/agent";
+/// User of the init container; any but root, the folder that it writes into is everybody's.
+const NOBODY: i64 = 65532;
+
+/// The template of an attempt's pods: ours, `podTemplate` laid over it, and what must hold whatever stands in that.
+pub(super) fn template(plan: &Plan, attempt: i32) -> PodTemplateSpec {
+    let mut overlay = plan.overlay.clone();
+    let mut template = PodTemplateSpec {
+        metadata: Some(ObjectMeta {
+            labels: Some(labels::of_pod(plan, attempt)),
+            annotations: Some(BTreeMap::from([(
+                "kubectl.kubernetes.io/default-container".to_owned(),
+                TRAINING.to_owned(),
+            )])),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(pod(plan, attempt)),
+    };
+    let pod = template.spec.get_or_insert_default();
+    if let Some(overlay) = &mut overlay.spec {
+        make_way(pod, overlay);
+    }
+    template.merge_from(overlay);
+    let pod = template.spec.get_or_insert_default();
+    finish(plan, pod);
+    template
+}
+
+fn pod(plan: &Plan, attempt: i32) -> PodSpec {
+    let mounts = Mounts::of(plan);
+    let scheduling = &plan.scheduling;
+    PodSpec {
+        restart_policy: Some("Never".to_owned()),
+        subdomain: Some(names::service_name(&plan.name)),
+        termination_grace_period_seconds: Some(plan.grace_seconds),
+        // Thousands of variables in a large namespace, and one of a Service called "master" would be MASTER_PORT.
+        enable_service_links: Some(false),
+        init_containers: Some(vec![deliver_agent(plan)]),
+        containers: vec![training(plan, attempt, &mounts)],
+        volumes: Some(mounts.volumes.into_iter().chain(plan.volumes.iter().cloned()).collect()),
+        image_pull_secrets: some(&plan.image_pull_secrets),
+        service_account_name: plan.service_account_name.clone(),
+        priority_class_name: scheduling.priority.clone(),
+        scheduler_name: scheduling.scheduler_name.clone(),
+        node_selector: (!scheduling.node_selector.is_empty()).then(|| scheduling.node_selector.clone()),
+        affinity: scheduling.affinity.clone(),
+        tolerations: some(&scheduling.tolerations),
+        ..PodSpec::default()
+    }
+}
+
+/// Puts the agent where the container `training` finds it. Conforms to Pod Security `restricted` by itself.
+fn deliver_agent(plan: &Plan) -> Container {
+    // Equal, so that a pod of class Guaranteed stays one.
+    let little: BTreeMap<_, _> =
+        [("cpu", "50m"), ("memory", "32Mi")].into_iter().map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).collect();
+    Container {
+        name: AGENT.to_owned(),
+        image: Some(plan.runtime.agent_image.clone()),
+        image_pull_policy: plan.runtime.agent_image_pull_policy.clone(),
+        command: Some(["/agent", "install", "--to", AGENT_PATH].map(str::to_owned).to_vec()),
+        resources: Some(ResourceRequirements {
+            requests: Some(little.clone()),
+            limits: Some(little),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(SecurityContext {
+            run_as_non_root: Some(true),
+            run_as_user: Some(NOBODY),
+            allow_privilege_escalation: Some(false),
+            read_only_root_filesystem: Some(true),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(vec![VolumeMount {
+            name: volume_name("agent"),
+            mount_path: paths::AGENT.to_owned(),
+            ..VolumeMount::default()
+        }]),
+        ..Container::default()
+    }
+}
+
+fn training(plan: &Plan, attempt: i32, mounts: &Mounts) -> Container {
+    Container {
+        name: TRAINING.to_owned(),
+        image: Some(plan.image.clone()),
+        command: Some(vec![AGENT_PATH.to_owned()]),
+        args: Some(agent_args(plan, attempt)),
+        env: Some(environment::of(plan)),
+        env_from: some(&plan.env_from),
+        resources: (plan.resources != ResourceRequirements::default()).then(|| plan.resources.clone()),
+        working_dir: plan.working_dir.clone(),
+        volume_mounts: Some(mounts.mounts.iter().chain(&plan.volume_mounts).cloned().collect()),
+        termination_message_policy: Some("File".to_owned()),
+        ..Container::default()
+    }
+}
+
+fn agent_args(plan: &Plan, attempt: i32) -> Vec<String> {
+    // The agent kills what is left in time to tell of it, before the kubelet kills the agent.
+    let grace = (plan.grace_seconds.saturating_mul(3) / 4).max(1);
+    let own = [
+        "run".to_owned(),
+        format!("--attempt={attempt}"),
+        format!("--master-port={}", plan.port(attempt)),
+        format!("--grace-seconds={grace}"),
+        "--".to_owned(),
+    ];
+    own.into_iter().chain(plan.command.iter().cloned()).collect()
+}
+
+/// The operator's volumes and where they are mounted in `training`.
+struct Mounts {
+    volumes: Vec<Volume>,
+    mounts: Vec<VolumeMount>,
+}
+
+impl Mounts {
+    fn of(plan: &Plan) -> Self {
+        let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
+        let empty = EmptyDirVolumeSource::default();
+        it.add("agent", paths::AGENT, true, Volume { empty_dir: Some(empty.clone()), ..Volume::default() });
+        let config = ConfigMapVolumeSource { name: names::config_name(&plan.name), ..ConfigMapVolumeSource::default() };
+        it.add("config", paths::CONFIG, true, Volume { config_map: Some(config), ..Volume::default() });
+        // A container has 64 MiB of shared memory otherwise: too little for data loaders with workers, and for NCCL.
+        let memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: None };
+        it.add("shm", paths::SHM, false, Volume { empty_dir: Some(memory), ..Volume::default() });
+        if let Some(checkpoint) = &plan.checkpoint {
+            let volume = match &checkpoint.volume {
+                CheckpointVolume::EmptyDir => Volume { empty_dir: Some(empty), ..Volume::default() },
+                CheckpointVolume::Claim(name) => claim(name),
+                CheckpointVolume::New { .. } => claim(&names::claim_name(&plan.name)),
+                CheckpointVolume::Nfs { server, path } => Volume {
+                    nfs: Some(NFSVolumeSource { server: server.clone(), path: path.clone(), read_only: None }),
+                    ..Volume::default()
+                },
+            };
+            it.add("checkpoints", CHECKPOINTS, false, volume);
+        }
+        it.add_claim("model", MODEL, true, plan.model.claim());
+        it.add_claim("dataset", DATASET, true, plan.dataset.claim());
+        it.add_claim("output", OUTPUT, false, plan.output.as_ref());
+        it
+    }
+
+    fn add(&mut self, name: &str, path: &str, read_only: bool, volume: Volume) {
+        let name = volume_name(name);
+        self.mounts.push(VolumeMount {
+            name: name.clone(),
+            mount_path: path.to_owned(),
+            read_only: read_only.then_some(true),
+            ..VolumeMount::default()
+        });
+        self.volumes.push(Volume { name, ..volume });
+    }
+
+    fn add_claim(&mut self, name: &str, path: &str, read_only: bool, source: Option<&ClaimPath>) {
+        let Some(source) = source else { return };
+        self.add(name, path, read_only, claim(&source.claim));
+        if let Some(mount) = self.mounts.last_mut() {
+            mount.sub_path.clone_from(&source.path);
+        }
+    }
+}
+
+fn claim(name: &str) -> Volume {
+    Volume {
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: name.to_owned(),
+            read_only: None,
+        }),
+        ..Volume::default()
+    }
+}
+
+fn volume_name(name: &str) -> String {
+    format!("{VOLUME_PREFIX}{name}")
+}
+
+/// Takes out of `pod` what `overlay` has its own of, where merging the two would give half of each: variables, volumes
+/// and mounts are replaced whole.
+fn make_way(pod: &mut PodSpec, overlay: &mut PodSpec) {
+    let volumes = overlay.volumes.as_deref().unwrap_or_default();
+    pod.volumes.get_or_insert_default().retain(|ours| volumes.iter().all(|theirs| theirs.name != ours.name));
+    let training = &mut pod.containers[0];
+    if let Some(over) = overlay.containers.iter().find(|container| container.name == TRAINING) {
+        let env = over.env.as_deref().unwrap_or_default();
+        training.env.get_or_insert_default().retain(|ours| env.iter().all(|theirs| theirs.name != ours.name));
+        let mounts = over.volume_mounts.as_deref().unwrap_or_default();
+        let mounts_ours = training.volume_mounts.get_or_insert_default();
+        mounts_ours.retain(|ours| mounts.iter().all(|theirs| theirs.mount_path != ours.mount_path));
+    }
+    // A map is one value to the merge; people expect its keys to be added.
+    if let (Some(ours), Some(theirs)) = (&pod.node_selector, &mut overlay.node_selector) {
+        for (key, value) in ours {
+            theirs.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    }
+}
+
+/// What must hold after `podTemplate` had its say.
+fn finish(plan: &Plan, pod: &mut PodSpec) {
+    let training = &mut pod.containers[0];
+    if plan.rdma {
+        // Registering memory with the device pins it.
+        let context = training.security_context.get_or_insert_default();
+        let add = context.capabilities.get_or_insert_default().add.get_or_insert_default();
+        if !add.iter().any(|capability| capability == "IPC_LOCK") {
+            add.push("IPC_LOCK".to_owned());
+        }
+    }
+    let shm = volume_name("shm");
+    let mounts = training.volume_mounts.get_or_insert_default();
+    let at_shm = |mount: &VolumeMount| mount.mount_path.trim_end_matches('/') == paths::SHM;
+    if mounts.iter().any(|mount| at_shm(mount) && mount.name != shm) {
+        mounts.retain(|mount| mount.name != shm);
+        pod.volumes.get_or_insert_default().retain(|volume| volume.name != shm);
+    }
+    if let Some(key) = &plan.scheduling.topology_key {
+        prefer_together(plan, key, pod.affinity.get_or_insert_default());
+    }
+    // Without it a pod in the node's network doesn't find the others by name.
+    if pod.host_network == Some(true) && pod.dns_policy.is_none() {
+        pod.dns_policy = Some("ClusterFirstWithHostNet".to_owned());
+    }
+}
+
+/// Prefers nodes that have the same value of the label `key` as those of the gang's other workers.
+fn prefer_together(plan: &Plan, key: &str, affinity: &mut Affinity) {
+    let PodAffinity { preferred_during_scheduling_ignored_during_execution: preferred, .. } =
+        affinity.pod_affinity.get_or_insert_default();
+    preferred.get_or_insert_default().push(WeightedPodAffinityTerm {
+        weight: 100,
+        pod_affinity_term: PodAffinityTerm {
+            topology_key: key.to_owned(),
+            label_selector: Some(LabelSelector {
+                match_labels: Some(labels::pod_selector(plan)),
+                match_expressions: None,
+            }),
+            ..PodAffinityTerm::default()
+        },
+    });
+}
+
+fn some<T: Clone>(list: &[T]) -> Option<Vec<T>> {
+    (!list.is_empty()).then(|| list.to_vec())
+}

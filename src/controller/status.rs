@@ -1,0 +1,154 @@
+//! The status: written once per pass, only if it differs, and never over somebody else's write.
+
+use super::error::{Error, call};
+use super::{Context, Guarded};
+use crate::api::{GROUP, State, TrainingJob, TrainingJobStatus, VERSION};
+use crate::lifecycle::set_condition;
+use crate::observe::Family;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::api::{Patch, PatchParams};
+use kube::core::error_boundary::InvalidObject;
+use kube::runtime::controller;
+use std::time::{Duration, Instant};
+use tracing::{info, warn};
+
+/// Changes of counters alone are gathered for this long.
+const GATHER: Duration = Duration::from_secs(1);
+
+/// The newest status that we know of: our own last write may be ahead of the watch.
+pub(super) struct Current {
+    pub status: TrainingJobStatus,
+    version: u64,
+}
+
+pub(super) enum Write {
+    Same,
+    Later(Duration),
+    Done,
+}
+
+/// Resource versions are numbers that grow, as Kubernetes guarantees since 1.35.
+pub(super) fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+pub(super) fn current(job: &TrainingJob, family: &Family) -> Current {
+    let seen = version(&job.metadata);
+    match &family.written {
+        Some((ours, status)) if *ours > seen => Current { status: status.clone(), version: *ours },
+        _ => Current { status: job.status.clone().unwrap_or_default(), version: seen },
+    }
+}
+
+impl Context {
+    pub(super) async fn write_status(
+        &self,
+        job: &TrainingJob,
+        uid: &str,
+        current: &Current,
+        status: &TrainingJobStatus,
+    ) -> Result<Write, Error> {
+        if current.status == *status {
+            self.index.update(uid, |family| family.counters_since = None);
+            return Ok(Write::Same);
+        }
+        if only_counters(&current.status, status) {
+            let since = self.index.update(uid, |family| *family.counters_since.get_or_insert_with(Instant::now));
+            let left = GATHER.saturating_sub(since.elapsed());
+            if !left.is_zero() {
+                return Ok(Write::Later(left));
+            }
+        }
+        if current.status.state != status.state {
+            let from = current.status.state.map_or("new", State::as_str);
+            info!(from, to = status.state.map_or("", State::as_str), attempt = status.attempt, "state");
+        }
+        let version = self.put_status(&job.metadata, current.version, status).await?;
+        self.index.update(uid, |family| {
+            family.written = Some((version, status.clone()));
+            family.counters_since = None;
+        });
+        Ok(Write::Done)
+    }
+
+    /// Replaces the status of exactly the version that was read. Of the body the API server takes only the status.
+    async fn put_status(&self, meta: &ObjectMeta, version: u64, status: &TrainingJobStatus) -> Result<u64, Error> {
+        let (namespace, name) =
+            (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+        let body = serde_json::json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"),
+            "kind": TrainingJob::kind(&()),
+            "metadata": { "name": name, "namespace": namespace, "uid": meta.uid, "resourceVersion": version.to_string() },
+            "status": status,
+        });
+        let path = format!("{}/{name}/status", TrainingJob::url_path(&(), Some(namespace)));
+        let request = http::Request::put(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(
+                serde_json::to_vec(&body)
+                    .map_err(kube::Error::SerdeError)
+                    .map_err(|e| Error::Api { what: "write status", source: Box::new(e) })?,
+            )
+            .map_err(|e| Error::Api { what: "write status", source: Box::new(kube::Error::HttpError(e)) })?;
+        let written: Written = call("write status", self.client.request(request)).await?;
+        Ok(self::version(&written.metadata))
+    }
+
+    /// A TrainingJob that this operator can't read: it says so on itself.
+    pub(super) async fn undecodable(&self, invalid: &InvalidObject) -> Result<controller::Action, Error> {
+        warn!(error = invalid.error, "can't be decoded");
+        let generation = invalid.metadata.generation;
+        let message = format!(
+            "this version of the operator can't read the TrainingJob: {}; correct the field, or upgrade the operator",
+            invalid.error
+        );
+        let uid = invalid.metadata.uid.clone().unwrap_or_default();
+        let seen = version(&invalid.metadata);
+        let done = self.index.update(&uid, |family| {
+            family.written.as_ref().is_some_and(|(_, s)| {
+                s.observed_generation == generation && s.conditions.iter().any(|c| c.message == message)
+            })
+        });
+        if done {
+            return Ok(controller::Action::await_change());
+        }
+        // A merge keeps whatever else the status says: what runs goes on.
+        let mut status = TrainingJobStatus { observed_generation: generation, ..TrainingJobStatus::default() };
+        let now = super::truncated(Timestamp::now());
+        set_condition(&mut status.conditions, "Accepted", false, "Undecodable", &message, generation, now);
+        let api = self.api::<Guarded>(invalid.metadata.namespace.as_deref().unwrap_or_default());
+        let patch = Patch::Merge(serde_json::json!({ "metadata": { "uid": uid }, "status": status }));
+        let name = invalid.metadata.name.as_deref().unwrap_or_default();
+        call("write status", api.patch_status(name, &PatchParams::default(), &patch)).await?;
+        self.index.update(&uid, |family| family.written = Some((seen, status)));
+        Ok(controller::Action::await_change())
+    }
+}
+
+/// The status of the answer is what we sent; only the version is news.
+#[derive(serde::Deserialize)]
+struct Written {
+    metadata: ObjectMeta,
+}
+
+/// Whether nothing but counters, the start time and the wording of a condition differs.
+fn only_counters(old: &TrainingJobStatus, new: &TrainingJobStatus) -> bool {
+    let telling = |s: &TrainingJobStatus| {
+        let mut s = s.clone();
+        s.workers = None;
+        s.resources = None;
+        s.start_time = None;
+        for condition in &mut s.conditions {
+            condition.message.clear();
+        }
+        s
+    };
+    old.state.is_some() && telling(old) == telling(new)
+}
+
+/// The names by which the watch files an object.
+pub(super) fn is_echo(object: &Guarded, family: &Family) -> bool {
+    family.written.as_ref().is_some_and(|(ours, _)| *ours == version(object.meta()))
+}

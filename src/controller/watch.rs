@@ -1,0 +1,167 @@
+//! Watches: what they bring goes into the index, and wakes the job that it belongs to.
+
+use super::{Context, Guarded, status};
+use crate::build::labels;
+use futures::channel::{mpsc, oneshot};
+use futures::stream::{BoxStream, SelectAll};
+use futures::{StreamExt, future::BoxFuture};
+use k8s_openapi::NamespaceResourceScope;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+use std::sync::Arc;
+use tracing::warn;
+
+/// Watches of children.
+const KINDS: usize = 5;
+
+pub(super) struct Watches {
+    /// Feeds the index for as long as it is polled.
+    pub children: BoxFuture<'static, ()>,
+    /// TrainingJobs that changed.
+    pub jobs: BoxStream<'static, Result<Guarded, watcher::Error>>,
+    /// TrainingJobs by name.
+    pub store: Store<Guarded>,
+    /// TrainingJobs whose children changed.
+    pub touched: mpsc::UnboundedReceiver<ObjectRef<Guarded>>,
+    /// A watch had to list anew: what it missed may concern any job.
+    pub relisted: mpsc::UnboundedReceiver<()>,
+    /// Every kind of child has been listed once.
+    pub synced: oneshot::Receiver<()>,
+}
+
+/// What a watch of children brought.
+enum News {
+    Touched(ObjectRef<Guarded>),
+    Listed,
+}
+
+pub(super) fn start(context: &Arc<Context>) -> Watches {
+    let news: SelectAll<BoxStream<'static, News>> = futures::stream::select_all([
+        children(context, |context, event| context.index.service(event)),
+        children(context, |context, event| context.index.config(event)),
+        children(context, |context, event| context.index.claim_event(event)),
+        children(context, |context, event| context.index.job(event)),
+        children(context, |context, event| context.index.pod(event)),
+    ]);
+    let (touch, touched) = mpsc::unbounded();
+    let (relist, relisted) = mpsc::unbounded();
+    let (sync, synced) = oneshot::channel();
+    let (reader, writer) = reflector::store();
+    Watches {
+        children: Box::pin(pump(news, touch, relist, sync)),
+        jobs: jobs(context, writer),
+        store: reader,
+        touched,
+        relisted,
+        synced,
+    }
+}
+
+async fn pump(
+    mut news: SelectAll<BoxStream<'static, News>>,
+    touch: mpsc::UnboundedSender<ObjectRef<Guarded>>,
+    relist: mpsc::UnboundedSender<()>,
+    sync: oneshot::Sender<()>,
+) {
+    let (mut lists, mut sync) = (0, Some(sync));
+    while let Some(news) = news.next().await {
+        // A receiver that is gone has stopped reconciling; nothing is left to wake.
+        match news {
+            News::Touched(job) => drop(touch.unbounded_send(job)),
+            News::Listed => {
+                lists += 1;
+                if lists < KINDS {
+                    continue;
+                }
+                match sync.take() {
+                    Some(sync) => drop(sync.send(())),
+                    None => drop(relist.unbounded_send(())),
+                }
+            }
+        }
+    }
+}
+
+fn children<K>(context: &Arc<Context>, file: impl Fn(&Context, &Event<K>) + Send + 'static) -> BoxStream<'static, News>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let api = scoped::<K>(context);
+    let config = watcher::Config::default().labels(labels::SELECTOR);
+    let context = context.clone();
+    watcher(api, config)
+        .default_backoff()
+        .filter_map(move |event| {
+            let news = match event {
+                Ok(event) => {
+                    file(&context, &event);
+                    match &event {
+                        Event::Apply(object) | Event::Delete(object) => job_of(object).map(News::Touched),
+                        Event::InitDone => Some(News::Listed),
+                        Event::Init | Event::InitApply(_) => None,
+                    }
+                }
+                Err(error) => {
+                    warn!(kind = %K::kind(&()), %error, "watch broken, trying again");
+                    context.metrics.watch_failed(&K::kind(&()));
+                    None
+                }
+            };
+            futures::future::ready(news)
+        })
+        .boxed()
+}
+
+fn jobs(
+    context: &Arc<Context>,
+    writer: reflector::store::Writer<Guarded>,
+) -> BoxStream<'static, Result<Guarded, watcher::Error>> {
+    let events = watcher(scoped::<Guarded>(context), watcher::Config::default()).default_backoff().modify(|job| {
+        if let Ok(job) = &mut job.0 {
+            job.metadata.managed_fields = None;
+        }
+    });
+    let context = context.clone();
+    reflector::reflector(writer, events)
+        .filter_map(move |event| {
+            let job = match event {
+                Ok(Event::Apply(job) | Event::InitApply(job)) => {
+                    let uid = job.uid().unwrap_or_default();
+                    let echo = context.index.read(&uid, |family| status::is_echo(&job, family)).unwrap_or(false);
+                    (!echo).then_some(Ok(job))
+                }
+                Ok(Event::Delete(job)) => {
+                    context.index.forget(&job.uid().unwrap_or_default());
+                    None
+                }
+                Ok(Event::Init | Event::InitDone) => None,
+                Err(error) => {
+                    warn!(kind = "TrainingJob", %error, "watch broken, trying again");
+                    context.metrics.watch_failed("TrainingJob");
+                    Some(Err(error))
+                }
+            };
+            futures::future::ready(job)
+        })
+        .boxed()
+}
+
+fn scoped<K>(context: &Context) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    match &context.options.namespace {
+        Some(namespace) => Api::namespaced(context.client.clone(), namespace),
+        None => Api::all(context.client.clone()),
+    }
+}
+
+/// By name, not by UID: an object of a predecessor wakes the job that waits for its name.
+fn job_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Guarded>> {
+    let name = object.labels().get(labels::TRAINING_JOB)?;
+    Some(ObjectRef::new(name).within(&object.namespace()?))
+}

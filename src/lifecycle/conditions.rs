@@ -1,0 +1,38 @@
+//! Conditions as meta/v1 wants them: one per type, the time is that of the last change of status.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// The condition of this type, if it was ever set.
+#[must_use]
+pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|c| c.type_ == type_)
+}
+
+/// Sets a condition; its transition time changes only with its status. The message is cut to the API's 32,768 bytes.
+pub fn set_condition(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    status: bool,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    let status = if status { "True" } else { "False" };
+    let new = Condition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: message.chars().take(8192).collect(),
+        observed_generation: generation,
+        last_transition_time: Time(now),
+    };
+    match conditions.iter_mut().find(|c| c.type_ == type_) {
+        None => conditions.push(new),
+        Some(old) => {
+            let since = if old.status == status { old.last_transition_time.clone() } else { Time(now) };
+            *old = Condition { last_transition_time: since, ..new };
+        }
+    }
+}

@@ -1,0 +1,580 @@
+//! One step of the life of a job.
+
+use super::cause::{Cause, first_cause};
+use super::conditions::{condition, set_condition};
+use super::waiting::{self, Why};
+use crate::api::{AllocatedResources, Restart, RestartPolicy, State, TrainingJobSpec, TrainingJobStatus, Workers};
+use crate::observe::{ChildKind, Family, JobSeen, PodSeen};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Restarts kept in the status.
+const RESTARTS_KEPT: usize = 10;
+/// Longest wait between two attempts, in seconds.
+const BACKOFF_MAX: i64 = 60;
+/// An attempt that ran this long, in seconds, ends a series of quick failures.
+const QUICK: i64 = 300;
+/// How long pods may be missing before the Job's Events are read.
+const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(2);
+/// How long a scheduled pod may take to start before its Events are read.
+const LOOK_AT_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
+/// How often Events are read again while they are needed.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(15);
+
+/// What a decision rests on.
+pub struct Input<'a> {
+    /// The spec, for what may change while the job runs and for the failure policy.
+    pub spec: &'a TrainingJobSpec,
+    /// `metadata.generation`.
+    pub generation: Option<i64>,
+    /// The status as last known.
+    pub status: &'a TrainingJobStatus,
+    /// Why the spec can't run, if it can't.
+    pub refused: Option<String>,
+    /// What was seen of its objects.
+    pub family: &'a Family,
+    /// Now, in whole seconds.
+    pub now: Timestamp,
+}
+
+/// What is to be done, in this order: the status is written, then the actions are taken, then the events are told.
+#[derive(Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// The status as it should be.
+    pub status: TrainingJobStatus,
+    /// What to do once that is written.
+    pub actions: Vec<Action>,
+    /// What to tell once that is done.
+    pub events: Vec<Event>,
+    /// Objects whose Events are to be read.
+    pub look: Vec<Look>,
+    /// When to decide again if nothing is seen before.
+    pub requeue: Option<Duration>,
+}
+
+/// A write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Make what is missing of Service, ConfigMap and claim, and put right what was changed.
+    Ensure,
+    /// Make the Job of this attempt.
+    CreateJob(i32),
+    /// Delete this Job and its pods.
+    DeleteJob {
+        /// Its name.
+        name: String,
+        /// Its UID, the precondition.
+        uid: String,
+    },
+    /// Delete the TrainingJob itself: its time after the end is over.
+    DeleteTrainingJob,
+}
+
+/// An Event on the TrainingJob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Warning, else Normal.
+    pub warning: bool,
+    /// One CamelCase word, past tense.
+    pub reason: &'static str,
+    /// A sentence with names.
+    pub note: String,
+}
+
+/// An object whose Events are to be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// UID of the object.
+    pub uid: String,
+}
+
+/// Decides what a job is and what is to be done about it.
+#[must_use]
+pub fn decide(input: &Input<'_>) -> Verdict {
+    let mut step = Step { input, status: input.status.clone(), verdict: Verdict::default() };
+    step.run();
+    let Step { status, mut verdict, .. } = step;
+    verdict.status = status;
+    verdict
+}
+
+struct Step<'a> {
+    input: &'a Input<'a>,
+    status: TrainingJobStatus,
+    verdict: Verdict,
+}
+
+impl<'a> Step<'a> {
+    fn run(&mut self) {
+        self.status.observed_generation = self.input.generation;
+        if self.status.state.is_some_and(State::is_finished) {
+            return self.finished();
+        }
+        let job = self.input.family.job.as_ref();
+        let attempt = self.status.attempt.unwrap_or(1).max(job.map_or(1, |j| j.attempt));
+        self.status.attempt = Some(attempt);
+        self.status.restart_count.get_or_insert(0);
+        let current = job.filter(|j| j.attempt == attempt);
+        if let (None, Some(reason)) = (current, self.invalid()) {
+            self.set("Accepted", false, "InvalidSpec", &reason);
+            self.fail("InvalidSpec", &reason);
+            return self.count();
+        }
+        self.set("Accepted", true, "Valid", "the spec can run");
+        if let Some(old) = job.filter(|j| j.attempt < attempt && !j.deleting) {
+            self.verdict.actions.push(Action::DeleteJob { name: old.name.clone(), uid: old.uid.clone() });
+        }
+        self.note_start();
+        match current {
+            Some(job) if job.complete => self.complete(),
+            _ if self.input.spec.suspend => self.suspend(current),
+            _ if self.past_deadline() => {}
+            Some(job) => self.running(job),
+            None => self.start(attempt),
+        }
+        self.count();
+    }
+
+    // ---- the ways through
+
+    /// Nothing but clearing up happens after the end.
+    fn finished(&mut self) {
+        if let Some(job) = self.input.family.job.as_ref().filter(|j| !j.complete && j.failed.is_none() && !j.deleting) {
+            self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+        }
+        let (Some(ttl), Some(end)) = (self.input.spec.ttl_seconds_after_finished, &self.status.completion_time) else {
+            return;
+        };
+        let left = i64::from(ttl) - seconds(end.0, self.input.now);
+        if left <= 0 {
+            self.verdict.actions.push(Action::DeleteTrainingJob);
+        } else {
+            self.requeue(left);
+        }
+    }
+
+    fn complete(&mut self) {
+        let n = self.input.spec.num_workers;
+        self.status.state = Some(State::Completed);
+        self.end();
+        self.set("Running", false, "Completed", "every worker's program has ended");
+        self.set("Succeeded", true, "Completed", &format!("all {n} workers exited with code 0"));
+        self.clear("Restarting", "Completed");
+        let took = self.status.duration.clone().unwrap_or_else(|| "unknown time".into());
+        self.event(false, "Completed", format!("all {n} workers exited with code 0 after {took}"));
+    }
+
+    fn suspend(&mut self, current: Option<&JobSeen>) {
+        if let Some(job) = current {
+            // A new number makes this Job an old one: that it goes is settled before it is deleted.
+            self.status.attempt = Some(job.attempt + 1);
+            self.drop_running_failure(job.attempt);
+            if !job.deleting {
+                self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+            }
+        }
+        if current.is_some() || self.input.family.job.is_some() {
+            self.set("Suspended", false, "Suspending", "the workers are stopping with their grace period");
+            return;
+        }
+        if self.status.state != Some(State::Suspended) {
+            self.event(false, "Suspended", "no worker runs; checkpoints stay".into());
+        }
+        self.status.state = Some(State::Suspended);
+        if self.status.start_time.is_some() && self.status.suspended_at.is_none() {
+            self.status.suspended_at = Some(Time(self.input.now));
+        }
+        let why = "spec.suspend is true; set it to false to go on";
+        self.set("Suspended", true, "Suspended", why);
+        self.clear("Scheduled", "Suspended");
+        self.clear("Running", "Suspended");
+        self.clear("Restarting", "Suspended");
+    }
+
+    fn start(&mut self, attempt: i32) {
+        if self.status.state == Some(State::Suspended) {
+            if let Some(since) = self.status.suspended_at.take() {
+                let so_far = self.status.suspended_seconds.unwrap_or(0);
+                self.status.suspended_seconds = Some(so_far + seconds(since.0, self.input.now));
+            }
+            self.status.state = Some(State::Pending);
+            self.set("Suspended", false, "Resumed", "spec.suspend is false");
+            self.event(false, "Resumed", format!("attempt {attempt} starts"));
+        }
+        let restarting = self.after_restart();
+        if self.status.state.is_none() || !restarting {
+            self.status.state = Some(State::Pending);
+        }
+        if restarting {
+            self.status.state = Some(State::Initializing);
+        }
+        self.blocked();
+        if self.input.family.job.is_some() {
+            return; // the Job of the last attempt still has to go, with its pods
+        }
+        let wait = self.backoff_left();
+        if restarting && wait > 0 {
+            self.requeue(wait);
+            return;
+        }
+        if !restarting && self.input.status.state.is_none() {
+            let n = self.input.spec.num_workers;
+            self.event(false, "Created", format!("Job, Service and ConfigMap for {n} workers"));
+        }
+        self.verdict.actions.push(Action::Ensure);
+        self.verdict.actions.push(Action::CreateJob(attempt));
+    }
+
+    fn running(&mut self, job: &JobSeen) {
+        if job.deleting {
+            return; // by somebody else: once it is gone it comes back
+        }
+        self.verdict.actions.push(Action::Ensure);
+        let pods = self.pods(job.attempt);
+        let failing = job.failed.is_some() || pods.iter().any(|p| p.failed() || p.disruption.is_some());
+        if failing {
+            return self.failing(job, &pods);
+        }
+        let desired = usize::try_from(self.input.spec.num_workers).unwrap_or(0);
+        let note = self.input.family.note.as_ref();
+        if job.held {
+            let why = "the Job is suspended by a queue manager until there is quota";
+            self.status.state = Some(State::Pending);
+            self.set("Scheduled", false, "Queued", why);
+            return;
+        }
+        if let Some(why) = waiting::for_nodes(&pods, desired, note) {
+            let quiet = why.reason == "Scheduling" && self.after_restart();
+            self.status.state = Some(if quiet { State::Initializing } else { State::Pending });
+            self.set("Scheduled", false, &why.reason, &why.message);
+            self.clear("Running", "Waiting");
+            self.blocked();
+            if pods.len() < desired {
+                self.look(job.created, LOOK_AT_JOB_AFTER, &job.uid);
+            }
+            return;
+        }
+        if condition(&self.status.conditions, "Scheduled").is_none_or(|c| c.status != "True") {
+            self.event(false, "Scheduled", format!("all {desired} workers have a node"));
+        }
+        self.set("Scheduled", true, "Scheduled", "every worker has a node");
+        if pods.iter().all(|p| p.runs() || p.succeeded()) {
+            if self.status.state != Some(State::Running) {
+                let note = format!("all {desired} workers run (attempt {})", job.attempt);
+                self.event(false, "Started", note);
+            }
+            self.status.state = Some(State::Running);
+            self.set("Running", true, "Running", "every worker's program runs or has ended well");
+            self.clear("Restarting", "Restarted");
+        } else {
+            let why = waiting::for_start(&pods, note);
+            self.status.state = Some(State::Initializing);
+            self.set("Running", false, &why.reason, &why.message);
+            if let Some(pod) = pods.iter().find(|p| p.is_alive() && !p.runs() && p.waiting.is_none()) {
+                let uid = pod.uid.clone();
+                self.look(pod.scheduled_at, LOOK_AT_POD_AFTER, &uid);
+            }
+        }
+    }
+
+    /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
+    fn failing(&mut self, job: &JobSeen, pods: &[&PodSeen]) {
+        let seen = first_cause(pods.iter().copied());
+        if let Some(cause) = seen.as_ref().or(self.lost(job).as_ref()) {
+            self.keep(job, cause);
+        }
+        let Some(entry) = self.status.restarts.iter().find(|r| r.attempt == job.attempt).cloned() else { return };
+        self.set("Running", false, &entry.reason, &entry.message);
+        if job.failed.is_none() || pods.iter().any(|p| p.is_alive()) {
+            if self.may_restart(&entry).is_ok() {
+                self.status.state = Some(State::Initializing);
+                self.set("Restarting", true, &entry.reason, &entry.message);
+            }
+            return;
+        }
+        match self.may_restart(&entry) {
+            Err(why) => {
+                let message = if why.is_empty() { entry.message.clone() } else { format!("{} ({why})", entry.message) };
+                self.fail(&entry.reason, &message);
+            }
+            Ok(()) => self.restart(job, &entry),
+        }
+    }
+
+    fn restart(&mut self, job: &JobSeen, entry: &Restart) {
+        let next = job.attempt + 1;
+        self.status.attempt = Some(next);
+        self.status.restart_count = Some(self.status.restart_count.unwrap_or(0) + 1);
+        if entry.disruption {
+            self.status.disruption_count = Some(self.status.disruption_count.unwrap_or(0) + 1);
+        }
+        self.status.state = Some(State::Initializing);
+        self.set("Restarting", true, &entry.reason, &entry.message);
+        self.event(
+            true,
+            "Restarting",
+            format!("attempt {} failed, attempt {next} follows: {}", job.attempt, entry.message),
+        );
+        self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+    }
+
+    fn fail(&mut self, reason: &str, message: &str) {
+        self.status.state = Some(State::Failed);
+        self.status.failure_reason = Some(reason.to_owned());
+        self.status.failure_message = Some(message.to_owned());
+        self.end();
+        self.set("Failed", true, reason, message);
+        self.clear("Running", "Failed");
+        self.clear("Restarting", "Failed");
+        self.event(true, "Failed", format!("{reason}: {message}"));
+    }
+
+    // ---- the rules
+
+    /// Why the spec can't run: by our own rules, or because the API server finds the Job invalid that follows from it.
+    fn invalid(&self) -> Option<String> {
+        let job = self.input.family.blocked.get(&ChildKind::Job).filter(|blocked| blocked.reason == "Invalid");
+        self.input.refused.clone().or_else(|| job.map(|blocked| blocked.message.clone()))
+    }
+
+    fn past_deadline(&mut self) -> bool {
+        let (Some(deadline), Some(start)) =
+            (self.input.spec.failure_policy.active_deadline_seconds, &self.status.start_time)
+        else {
+            return false;
+        };
+        let until = self.status.suspended_at.as_ref().map_or(self.input.now, |t| t.0);
+        let active = seconds(start.0, until) - self.status.suspended_seconds.unwrap_or(0);
+        if active < deadline {
+            self.requeue(deadline - active);
+            return false;
+        }
+        if let Some(job) = self.input.family.job.as_ref().filter(|j| !j.deleting) {
+            let delete = Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() };
+            if !self.verdict.actions.contains(&delete) {
+                self.verdict.actions.push(delete);
+            }
+        }
+        let message = format!("ran for {active} s; failurePolicy.activeDeadlineSeconds is {deadline}");
+        self.fail("DeadlineExceeded", &message);
+        true
+    }
+
+    /// Whether another attempt follows; the error says why not, empty if the cause itself is the reason.
+    fn may_restart(&self, entry: &Restart) -> Result<(), String> {
+        let policy = &self.input.spec.failure_policy;
+        let counted = self.status.restart_count.unwrap_or(0) - self.status.disruption_count.unwrap_or(0);
+        match policy.restart_policy {
+            RestartPolicy::Never => Err("failurePolicy.restartPolicy is Never".into()),
+            RestartPolicy::OnFailure if entry.permanent => Err(String::new()),
+            _ if !entry.disruption && counted >= policy.backoff_limit => Err(match counted {
+                0 => "failurePolicy.backoffLimit is 0".into(),
+                n => format!(
+                    "attempt {} after {n} restarts; failurePolicy.backoffLimit is {}",
+                    entry.attempt, policy.backoff_limit
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Seconds until the next attempt may start: 1, 2, 4 ... 60 after quick failures in a row, none after a disruption.
+    fn backoff_left(&self) -> i64 {
+        let Some(last) = self.status.restarts.last().filter(|last| !last.disruption) else { return 0 };
+        let quick = self.status.restarts.iter().rev().filter(|r| !r.disruption).take_while(|r| r.ran_seconds < QUICK);
+        let n = u32::try_from(quick.count()).unwrap_or(u32::MAX);
+        let wait = if n == 0 { 0 } else { 1i64.checked_shl(n - 1).unwrap_or(BACKOFF_MAX).min(BACKOFF_MAX) };
+        wait - seconds(last.time.0, self.input.now)
+    }
+
+    /// Between a failed attempt and the next one's start.
+    fn after_restart(&self) -> bool {
+        let attempt = self.status.attempt.unwrap_or(1);
+        self.status.restarts.last().is_some_and(|last| last.attempt == attempt - 1)
+            && self.status.state != Some(State::Suspended)
+            && condition(&self.status.conditions, "Restarting").is_some_and(|c| c.status == "True")
+    }
+
+    /// Files the cause of the attempt that is failing; a later look may know better.
+    fn keep(&mut self, job: &JobSeen, cause: &Cause) {
+        let time = cause.time.unwrap_or(self.input.now);
+        let started = self.pods(job.attempt).iter().filter_map(|p| p.started()).min();
+        let known = self.status.restarts.iter_mut().find(|r| r.attempt == job.attempt);
+        let ran_seconds = started.map_or(0, |s| seconds(s, time).max(0));
+        if let Some(known) = known {
+            // What was filed first stands, unless an earlier failure (or the same one, better told) comes to light.
+            let same = known.worker == cause.worker;
+            if !same && (known.disruption || known.time.0 <= time) {
+                return;
+            }
+            if same && known.disruption && !cause.disruption {
+                return;
+            }
+            let ran_seconds = ran_seconds.max(known.ran_seconds);
+            *known = entry(job.attempt, cause, time, ran_seconds);
+            return;
+        }
+        self.status.restarts.push(entry(job.attempt, cause, time, ran_seconds));
+        let surplus = self.status.restarts.len().saturating_sub(RESTARTS_KEPT);
+        self.status.restarts.drain(..surplus);
+    }
+
+    /// The Job failed and no pod is left to tell why.
+    fn lost(&self, job: &JobSeen) -> Option<Cause> {
+        let (reason, message) = job.failed.as_ref()?;
+        if self.status.restarts.iter().any(|r| r.attempt == job.attempt) {
+            return None;
+        }
+        Some(Cause {
+            reason: "PodsLost".into(),
+            message: format!("its pods were gone before their last words were seen; the Job says {reason}: {message}"),
+            worker: None,
+            exit_code: None,
+            disruption: false,
+            permanent: false,
+            time: Some(self.input.now),
+        })
+    }
+
+    /// A stop that was asked for is no failure.
+    fn drop_running_failure(&mut self, attempt: i32) {
+        self.status.restarts.retain(|r| r.attempt != attempt);
+    }
+
+    /// Children that could not be made are named.
+    fn blocked(&mut self) {
+        if let Some((kind, blocked)) = self.input.family.blocked.iter().next() {
+            let message = format!("{}: {}", kind.as_str(), blocked.message);
+            let reason = blocked.reason.clone();
+            self.set("Scheduled", false, &reason, &message);
+        } else if condition(&self.status.conditions, "Scheduled")
+            .is_none_or(|c| c.status == "True" || c.reason != "Scheduling")
+            && self.input.family.job.is_none()
+        {
+            let Why { reason, message } =
+                Why { reason: "Scheduling".into(), message: "waiting for pods and their nodes".into() };
+            self.set("Scheduled", false, &reason, &message);
+        }
+    }
+
+    fn look(&mut self, since: Option<Timestamp>, after: SignedDuration, uid: &str) {
+        let now = self.input.now;
+        let due = [
+            since.and_then(|t| t.checked_add(after).ok()),
+            self.input.family.looked.and_then(|t| t.checked_add(LOOK_AGAIN).ok()),
+        ];
+        match due.into_iter().flatten().max() {
+            Some(at) if at > now => self.requeue(seconds(now, at).max(1)),
+            _ => {
+                self.verdict.look.push(Look { uid: uid.to_owned() });
+                self.requeue(LOOK_AGAIN.as_secs());
+            }
+        }
+    }
+
+    // ---- counting
+
+    fn pods(&self, attempt: i32) -> Vec<&'a PodSeen> {
+        let input: &'a Input<'a> = self.input;
+        // Of two pods with one index (one of them replaced by hand) the newer counts.
+        let mut pods: Vec<&PodSeen> = input.family.pods.values().filter(|p| p.attempt == attempt).collect();
+        pods.sort_by(|a, b| (a.index, b.gone, b.created, &b.uid).cmp(&(b.index, a.gone, a.created, &a.uid)));
+        pods.dedup_by_key(|p| p.index);
+        pods
+    }
+
+    fn note_start(&mut self) {
+        if self.status.start_time.is_none() {
+            self.status.start_time = self.input.family.pods.values().filter_map(PodSeen::started).min().map(Time);
+        }
+    }
+
+    fn count(&mut self) {
+        let desired = self.input.spec.num_workers;
+        let pods = self.pods(self.status.attempt.unwrap_or(1));
+        let of =
+            |test: fn(&PodSeen) -> bool| i32::try_from(pods.iter().filter(|p| test(p)).count()).unwrap_or(i32::MAX);
+        let (active, succeeded, failed) = (of(PodSeen::runs), of(PodSeen::succeeded), of(PodSeen::failed));
+        let held: Vec<_> = pods.iter().filter(|p| p.is_alive() && p.node.is_some()).collect();
+        let nodes: BTreeSet<_> = held.iter().filter_map(|p| p.node.as_deref()).collect();
+        let ended = self.status.state.is_some_and(State::is_finished);
+        let resources = AllocatedResources {
+            allocated_gpus: if ended {
+                0
+            } else {
+                i32::try_from(held.len()).unwrap_or(0) * self.input.spec.gpus_per_worker
+            },
+            allocated_nodes: if ended { 0 } else { i32::try_from(nodes.len()).unwrap_or(0) },
+        };
+        let idle = ended || self.status.state == Some(State::Suspended);
+        let completed = self.status.state == Some(State::Completed);
+        self.status.workers = Some(Workers {
+            desired,
+            active: if idle { 0 } else { active },
+            succeeded: if completed { desired } else { succeeded },
+            failed,
+            pending: if idle { 0 } else { (desired - active - succeeded - failed).max(0) },
+        });
+        self.status.resources = Some(resources);
+    }
+
+    fn end(&mut self) {
+        let now = self.input.now;
+        self.status.completion_time = Some(Time(now));
+        self.status.duration = self.status.start_time.as_ref().map(|start| {
+            let span = SignedDuration::from_secs(seconds(start.0, now).max(0));
+            human(span.as_secs())
+        });
+    }
+
+    fn set(&mut self, type_: &str, status: bool, reason: &str, message: &str) {
+        let (generation, now) = (self.input.generation, self.input.now);
+        set_condition(&mut self.status.conditions, type_, status, reason, message, generation, now);
+    }
+
+    /// Sets a condition to False if it was ever set.
+    fn clear(&mut self, type_: &str, reason: &str) {
+        if condition(&self.status.conditions, type_).is_some_and(|c| c.status == "True") {
+            self.set(type_, false, reason, "");
+        }
+    }
+
+    fn event(&mut self, warning: bool, reason: &'static str, note: String) {
+        self.verdict.events.push(Event { warning, reason, note });
+    }
+
+    fn requeue(&mut self, seconds: i64) {
+        let after = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        self.verdict.requeue = Some(self.verdict.requeue.map_or(after, |old| old.min(after)));
+    }
+}
+
+fn entry(attempt: i32, cause: &Cause, time: Timestamp, ran_seconds: i64) -> Restart {
+    Restart {
+        attempt,
+        time: Time(time),
+        reason: cause.reason.clone(),
+        message: cause.message.clone(),
+        worker: cause.worker,
+        exit_code: cause.exit_code,
+        disruption: cause.disruption,
+        permanent: cause.permanent,
+        ran_seconds,
+    }
+}
+
+fn seconds(from: Timestamp, to: Timestamp) -> i64 {
+    to.duration_since(from).as_secs()
+}
+
+/// 3723 is `1h2m3s`.
+fn human(seconds: i64) -> String {
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (h, m) {
+        (0, 0) => format!("{s}s"),
+        (0, _) => format!("{m}m{s}s"),
+        _ => format!("{h}h{m}m{s}s"),
+    }
+}

@@ -1,0 +1,549 @@
+//! The rules of the life of a job, each as a case, and what no sequence of observations may break.
+
+use super::*;
+use crate::agent::report::Report;
+use crate::api::{RestartPolicy, State, TrainingJobSpec, TrainingJobStatus};
+use crate::observe::{Blocked, ChildKind, Container, Disruption, Family, JobSeen, Note, PodSeen, Waiting};
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+const N: i32 = 2;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + second).unwrap()
+}
+
+fn spec() -> TrainingJobSpec {
+    TrainingJobSpec { num_workers: N, gpus_per_worker: 4, ..TrainingJobSpec::default() }
+}
+
+fn job(attempt: i32) -> JobSeen {
+    JobSeen {
+        uid: format!("job-{attempt}"),
+        name: "x-training".into(),
+        attempt,
+        created: Some(at(0)),
+        ..JobSeen::default()
+    }
+}
+
+fn pod(index: i32, attempt: i32) -> PodSeen {
+    PodSeen {
+        uid: format!("pod-{attempt}-{index}"),
+        name: format!("x-training-{index}-abcde"),
+        index,
+        attempt,
+        created: Some(at(0)),
+        ..PodSeen::default()
+    }
+}
+
+fn placed(index: i32, attempt: i32) -> PodSeen {
+    PodSeen { node: Some(format!("node-{index}")), scheduled_at: Some(at(1)), ..pod(index, attempt) }
+}
+
+fn running(index: i32, attempt: i32) -> PodSeen {
+    PodSeen { training: Container::Running { since: Some(at(5)) }, ..placed(index, attempt) }
+}
+
+fn ended(index: i32, attempt: i32, exit_code: i32, second: i64) -> PodSeen {
+    let reason = if exit_code == 0 { "Completed" } else { "Error" };
+    PodSeen {
+        ended: Some(exit_code == 0),
+        training: Container::Terminated {
+            started: Some(at(5)),
+            finished: Some(at(second)),
+            exit_code,
+            reason: reason.into(),
+            report: None,
+            message: None,
+        },
+        ..placed(index, attempt)
+    }
+}
+
+/// One job over several decisions; the status of each is what the next one starts from.
+struct World {
+    spec: TrainingJobSpec,
+    status: TrainingJobStatus,
+    family: Family,
+    second: i64,
+    refused: Option<String>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { spec: spec(), status: TrainingJobStatus::default(), family: Family::default(), second: 0, refused: None }
+    }
+
+    fn step(&mut self) -> Verdict {
+        let verdict = decide(&Input {
+            spec: &self.spec,
+            generation: Some(1),
+            status: &self.status,
+            refused: self.refused.clone(),
+            family: &self.family,
+            now: at(self.second),
+        });
+        self.status = verdict.status.clone();
+        verdict
+    }
+
+    fn see(&mut self, job: Option<JobSeen>, pods: impl IntoIterator<Item = PodSeen>) {
+        self.family.job = job;
+        for pod in pods {
+            self.family.pods.insert(pod.uid.clone(), pod);
+        }
+    }
+
+    fn to_running() -> Self {
+        let mut world = Self::new();
+        world.step();
+        world.see(Some(job(1)), [running(0, 1), running(1, 1)]);
+        world.second = 10;
+        world.step();
+        assert_eq!(world.status.state, Some(State::Running));
+        world
+    }
+
+    /// Worker 1 exits with 1 at `second`, worker 0 is cleaned away by the Job controller.
+    fn fail(&mut self, attempt: i32, second: i64) -> Verdict {
+        self.second = second;
+        let cleaned = PodSeen { deletion: Some(at(second + 1)), gone: true, ..running(0, attempt) };
+        let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(attempt) };
+        self.see(Some(failed), [cleaned, ended(1, attempt, 1, second)]);
+        self.step()
+    }
+
+    fn condition(&self, type_: &str) -> (&str, &str, &str) {
+        condition(&self.status.conditions, type_).map_or(("", "", ""), |c| (&c.status, &c.reason, &c.message))
+    }
+}
+
+fn reasons(verdict: &Verdict) -> Vec<&str> {
+    verdict.events.iter().map(|e| e.reason).collect()
+}
+
+#[test]
+fn a_job_goes_through_its_states_each_when_it_is_true() {
+    let mut world = World::new();
+    let first = world.step();
+    assert_eq!(world.status.state, Some(State::Pending));
+    assert_eq!(first.actions, [Action::Ensure, Action::CreateJob(1)]);
+    assert_eq!(reasons(&first), ["Created"]);
+
+    world.see(Some(job(1)), [placed(0, 1), pod(1, 1)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Pending), "one worker has no node");
+
+    world.see(Some(job(1)), [placed(1, 1)]);
+    assert_eq!(reasons(&world.step()), ["Scheduled"]);
+    assert_eq!(world.status.state, Some(State::Initializing));
+    assert_eq!(world.status.resources.unwrap().allocated_gpus, 8);
+
+    world.see(Some(job(1)), [running(0, 1)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Initializing), "a pod that pulls is not running");
+    assert_eq!(world.status.start_time.as_ref().unwrap().0, at(5));
+
+    world.see(Some(job(1)), [running(1, 1)]);
+    assert_eq!(reasons(&world.step()), ["Started"]);
+    assert_eq!(world.status.state, Some(State::Running));
+    assert_eq!(world.status.workers.unwrap().active, 2);
+
+    world.see(Some(job(1)), [ended(0, 1, 0, 60)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running), "one has ended well, the other runs");
+
+    world.second = 65;
+    world.see(Some(JobSeen { complete: true, ..job(1) }), [ended(1, 1, 0, 64)]);
+    assert_eq!(reasons(&world.step()), ["Completed"]);
+    assert_eq!(world.status.state, Some(State::Completed));
+    assert_eq!(world.status.duration.as_deref(), Some("1m0s"));
+    assert_eq!(world.status.resources.unwrap().allocated_gpus, 0);
+    assert_eq!(world.condition("Succeeded").0, "True");
+
+    let after = world.step();
+    assert!(after.actions.is_empty() && after.events.is_empty());
+}
+
+#[test]
+fn what_was_decided_once_is_not_decided_again() {
+    let mut world = World::to_running();
+    let again = world.step();
+    assert_eq!((again.status, again.actions, again.events), (world.status.clone(), vec![Action::Ensure], vec![]));
+}
+
+#[test]
+fn the_scheduler_is_quoted() {
+    let mut world = World::new();
+    world.step();
+    let words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.";
+    let wait = |index| PodSeen {
+        unschedulable: Some(Waiting { reason: "Unschedulable".into(), message: words.into() }),
+        ..pod(index, 1)
+    };
+    world.see(Some(job(1)), [wait(0), wait(1)]);
+    world.step();
+    assert_eq!(
+        world.condition("Scheduled"),
+        ("False", "Unschedulable", &*format!("worker 0 (and 1 more of 2 workers): {words}"))
+    );
+}
+
+#[test]
+fn refused_pods_are_looked_up_and_named() {
+    let mut world = World::new();
+    world.step();
+    world.see(Some(job(1)), []);
+    world.second = 1;
+    assert!(world.step().look.is_empty(), "pods may take a moment");
+    world.second = 3;
+    assert_eq!(world.step().look, [Look { uid: "job-1".into() }]);
+    world.family.looked = Some(at(3));
+    world.family.note = Some(Note { reason: "PodSecurity".into(), message: "violates PodSecurity".into() });
+    let told = world.step();
+    assert!(told.look.is_empty(), "it was just looked up");
+    assert_eq!(world.condition("Scheduled").1, "PodSecurity");
+    assert_eq!(world.condition("Scheduled").2, "2 of 2 workers have no pod: violates PodSecurity");
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_named() {
+    let mut world = World::new();
+    world.step();
+    let waiting = Some(Waiting { reason: "ErrImagePull".into(), message: "not found".into() });
+    world.see(Some(job(1)), [running(0, 1), PodSeen { waiting, ..placed(1, 1) }]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Initializing));
+    assert_eq!(
+        world.condition("Running"),
+        ("False", "ImagePull", "worker 1 (pod x-training-1-abcde, node-1): not found")
+    );
+}
+
+#[test]
+fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
+    let mut world = World::to_running();
+    let verdict = world.fail(1, 20);
+    assert_eq!(world.status.attempt, Some(2));
+    assert_eq!(world.status.restart_count, Some(1));
+    assert_eq!(world.status.state, Some(State::Initializing));
+    assert_eq!(verdict.actions, [Action::Ensure, Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }]);
+    let entry = &world.status.restarts[0];
+    assert_eq!(
+        (entry.worker, entry.exit_code, entry.reason.as_str(), entry.ran_seconds),
+        (Some(1), Some(1), "ExitCode", 15)
+    );
+    assert_eq!(entry.message, "worker 1 (pod x-training-1-abcde, node node-1): exit code 1");
+
+    // The old Job is on its way: nothing is created, and its deletion is asked for again only while it was not.
+    assert_eq!(world.step().actions.len(), 1);
+    world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
+    assert!(world.step().actions.is_empty());
+
+    world.see(None, []);
+    let waiting = world.step();
+    assert!(waiting.actions.is_empty(), "back-off of 1 s");
+    assert_eq!(waiting.requeue, Some(std::time::Duration::from_secs(1)));
+    world.second = 21;
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJob(2)]);
+
+    world.see(Some(job(2)), [running(0, 2), running(1, 2)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+    assert_eq!(world.condition("Restarting").0, "False");
+}
+
+#[test]
+fn back_off_doubles_and_a_disruption_waits_not_at_all() {
+    let mut world = World::to_running();
+    let mut waits = Vec::new();
+    world.spec.failure_policy.backoff_limit = 9;
+    for attempt in 1..9 {
+        world.fail(attempt, 20);
+        world.see(None, []);
+        waits.push(world.step().requeue.unwrap().as_secs());
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+}
+
+#[test]
+fn the_budget_counts_gangs_and_then_the_first_cause_is_the_reason() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = 2;
+    for attempt in 1..=2 {
+        world.fail(attempt, 20);
+        assert_eq!(world.status.attempt, Some(attempt + 1));
+    }
+    let verdict = world.fail(3, 20);
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.status.failure_reason.as_deref(), Some("ExitCode"));
+    let message = world.status.failure_message.clone().unwrap();
+    assert!(
+        message.ends_with("exit code 1 (attempt 3 after 2 restarts; failurePolicy.backoffLimit is 2)"),
+        "{message}"
+    );
+    assert_eq!(reasons(&verdict), ["Failed"]);
+    assert!(!verdict.actions.iter().any(|a| matches!(a, Action::DeleteJob { .. })), "its pods stay for their logs");
+}
+
+#[test]
+fn a_disruption_does_not_count_even_when_its_pod_is_gone() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = 0;
+    let disruption = Disruption {
+        reason: "EvictionByEvictionAPI".into(),
+        message: "Eviction API: evicting".into(),
+        time: Some(at(20)),
+    };
+    // The peer's failure is an echo: it lost its connection.
+    let evicted = PodSeen { disruption: Some(disruption), deletion: Some(at(20)), gone: true, ..running(0, 1) };
+    world.second = 22;
+    let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+    world.see(Some(failed), [evicted, ended(1, 1, 1, 20)]);
+    world.step();
+    assert_eq!(world.status.restarts[0].reason, "Evicted");
+    assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)));
+    world.see(None, []);
+    assert!(world.step().actions.contains(&Action::CreateJob(2)), "at once");
+}
+
+#[test]
+fn evidence_outlives_its_pod_and_the_operator() {
+    let mut world = World::to_running();
+    let disruption =
+        Disruption { reason: "PreemptionByScheduler".into(), message: "preempted".into(), time: Some(at(20)) };
+    world.second = 20;
+    world.see(Some(job(1)), [PodSeen { disruption: Some(disruption), ..running(0, 1) }]);
+    world.step();
+    assert_eq!(world.status.attempt, Some(1), "the gang has not ended");
+    // Another operator comes up and finds no pod at all.
+    world.family.pods.clear();
+    world.see(Some(JobSeen { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) }), []);
+    world.step();
+    assert_eq!(world.status.attempt, Some(2));
+    assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("Preempted", Some(1)));
+}
+
+#[test]
+fn a_pod_deleted_by_hand_is_the_cause_and_not_its_peers_complaint() {
+    let mut world = World::to_running();
+    let deleted = PodSeen { deletion: Some(at(19)), ..ended(0, 1, 143, 21) };
+    world.second = 22;
+    let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+    world.see(Some(failed), [deleted, ended(1, 1, 1, 20)]);
+    world.step();
+    assert_eq!(world.status.restarts[0].reason, "PodDeleted");
+}
+
+#[test]
+fn out_of_memory_and_a_typo_have_names() {
+    let oom = PodSeen {
+        training: Container::Terminated {
+            started: Some(at(5)),
+            finished: Some(at(20)),
+            exit_code: 137,
+            reason: "OOMKilled".into(),
+            report: None,
+            message: None,
+        },
+        ..ended(0, 1, 137, 20)
+    };
+    assert_eq!(first_cause([&oom].into_iter()).unwrap().reason, "OOMKilled");
+
+    let message = r#"{"version":1,"phase":"Exited","exitCode":127,"error":{"kind":"CommandNotFound","message":"torchrum: not found in PATH"}}"#;
+    let report = Report::parse(message).map(Box::new);
+    let typo = PodSeen {
+        training: Container::Terminated {
+            started: Some(at(5)),
+            finished: Some(at(5)),
+            exit_code: 127,
+            reason: "Error".into(),
+            report,
+            message: None,
+        },
+        ..ended(0, 1, 127, 5)
+    };
+    let mut world = World::to_running();
+    world.see(Some(JobSeen { failed: Some((String::new(), String::new())), ..job(1) }), [typo, ended(1, 1, 0, 6)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed), "nobody pays for three gangs to learn of a typo");
+    assert_eq!(world.status.failure_reason.as_deref(), Some("CommandNotFound"));
+}
+
+#[test]
+fn restart_policy_never_means_one_attempt() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.restart_policy = RestartPolicy::Never;
+    world.fail(1, 20);
+    assert_eq!(world.status.state, Some(State::Failed));
+}
+
+#[test]
+fn suspend_and_resume() {
+    let mut world = World::to_running();
+    world.spec.suspend = true;
+    let verdict = world.step();
+    assert_eq!(world.status.attempt, Some(2));
+    assert_eq!(verdict.actions, [Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }]);
+    assert_eq!(world.status.state, Some(State::Running), "not suspended before no pod runs");
+    assert_eq!(world.condition("Suspended").1, "Suspending");
+
+    world.second = 40;
+    world.see(None, []);
+    assert_eq!(reasons(&world.step()), ["Suspended"]);
+    assert_eq!(world.status.state, Some(State::Suspended));
+    assert!(world.step().actions.is_empty());
+
+    world.second = 100;
+    world.spec.suspend = false;
+    let resumed = world.step();
+    assert_eq!(resumed.actions, [Action::Ensure, Action::CreateJob(2)]);
+    assert_eq!((world.status.state, world.status.suspended_seconds), (Some(State::Pending), Some(60)));
+    assert_eq!(world.status.restart_count, Some(0), "a resume is no restart");
+}
+
+#[test]
+fn created_suspended_has_no_job() {
+    let mut world = World::new();
+    world.spec.suspend = true;
+    assert!(world.step().actions.is_empty());
+    assert_eq!(world.status.state, Some(State::Suspended));
+    world.spec.suspend = false;
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJob(1)]);
+}
+
+#[test]
+fn the_deadline_counts_from_the_first_start_without_the_time_suspended() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.active_deadline_seconds = Some(100);
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(95)));
+    world.status.suspended_seconds = Some(50);
+    world.second = 154;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+    world.second = 155;
+    let verdict = world.step();
+    assert_eq!(world.status.failure_reason.as_deref(), Some("DeadlineExceeded"));
+    assert_eq!(verdict.actions, [Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }]);
+}
+
+#[test]
+fn ttl_deletes_the_finished_job() {
+    let mut world = World::to_running();
+    world.spec.ttl_seconds_after_finished = Some(30);
+    world.see(Some(JobSeen { complete: true, ..job(1) }), []);
+    world.step();
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(30)));
+    world.second = 40;
+    assert_eq!(world.step().actions, [Action::DeleteTrainingJob]);
+}
+
+#[test]
+fn a_refused_spec_fails_only_what_does_not_run() {
+    let mut world = World::new();
+    world.refused = Some("spec.resources.limits.cpu: 1x is no quantity".into());
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.condition("Accepted"), ("False", "InvalidSpec", "spec.resources.limits.cpu: 1x is no quantity"));
+
+    let mut world = World::to_running();
+    world.refused = Some("an operator of another version thinks otherwise".into());
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+}
+
+#[test]
+fn a_name_that_is_taken_is_reported() {
+    let mut world = World::new();
+    world
+        .family
+        .blocked
+        .insert(ChildKind::Service, Blocked { reason: "NameTaken".into(), message: "x-headless exists".into() });
+    world.step();
+    assert_eq!(world.status.state, Some(State::Pending));
+    assert_eq!(world.condition("Scheduled"), ("False", "NameTaken", "Service: x-headless exists"));
+}
+
+#[test]
+fn a_job_that_the_api_server_finds_invalid_has_failed_in_its_words() {
+    let mut world = World::new();
+    world.step();
+    let message =
+        "Job x-training is invalid: spec.template.spec.volumes[0]: may not specify more than 1 volume type".to_owned();
+    world.family.blocked.insert(ChildKind::Job, Blocked { reason: "Invalid".into(), message: message.clone() });
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.condition("Accepted"), ("False", "InvalidSpec", &*message));
+}
+
+#[test]
+fn a_job_deleted_by_hand_comes_back_when_it_is_gone() {
+    let mut world = World::to_running();
+    world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
+    assert!(world.step().actions.is_empty());
+    world.see(None, []);
+    assert!(world.step().actions.contains(&Action::CreateJob(1)));
+}
+
+fn any_pod() -> impl Strategy<Value = PodSeen> {
+    let state = prop_oneof![
+        Just(pod as fn(i32, i32) -> PodSeen),
+        Just(placed as fn(i32, i32) -> PodSeen),
+        Just(running as fn(i32, i32) -> PodSeen),
+        Just((|i, a| ended(i, a, 0, 20)) as fn(i32, i32) -> PodSeen),
+        Just((|i, a| ended(i, a, 1, 20)) as fn(i32, i32) -> PodSeen),
+    ];
+    (0..N, 1..3i32, state, any::<bool>(), any::<bool>()).prop_map(|(index, attempt, make, gone, disrupted)| PodSeen {
+        gone,
+        disruption: disrupted.then(|| Disruption { reason: "x".into(), message: String::new(), time: Some(at(20)) }),
+        ..make(index, attempt)
+    })
+}
+
+fn any_job() -> impl Strategy<Value = Option<JobSeen>> {
+    proptest::option::of((1..3i32, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(attempt, deleting, complete, failed)| JobSeen {
+            deleting,
+            complete: complete && !failed,
+            failed: failed.then(|| ("BackoffLimitExceeded".into(), String::new())),
+            ..job(attempt)
+        },
+    ))
+}
+
+proptest! {
+    /// Whatever is seen, in whatever order: the attempt only grows, the end is the end, a Job is never created beside
+    /// another one nor while suspended, and a decision repeated on its own result writes nothing new.
+    #[test]
+    fn no_observation_breaks_the_rules(
+        steps in proptest::collection::vec((any_job(), proptest::collection::vec(any_pod(), 0..4), any::<bool>(), 0..100i64), 1..12)
+    ) {
+        let mut world = World::new();
+        for (job, pods, suspend, later) in steps {
+            let before = world.status.clone();
+            world.spec.suspend = suspend;
+            world.second += later;
+            world.family.pods.clear();
+            world.see(job, pods);
+            let verdict = world.step();
+            prop_assert!(world.status.attempt >= before.attempt);
+            if before.state.is_some_and(State::is_finished) {
+                prop_assert_eq!(&world.status.state, &before.state);
+            }
+            for action in &verdict.actions {
+                if let Action::CreateJob(attempt) = action {
+                    prop_assert!(world.family.job.is_none() && !suspend);
+                    prop_assert_eq!(Some(*attempt), world.status.attempt);
+                }
+                if let Action::DeleteJob { uid, .. } = action {
+                    prop_assert_eq!(Some(uid), world.family.job.as_ref().map(|j| &j.uid));
+                }
+            }
+            prop_assert!(world.status.restarts.len() <= 10);
+            let settled = world.step().status;
+            prop_assert_eq!(&settled, &world.step().status);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The index: everything seen of each TrainingJob, filed under its UID.
+
+use super::{JobSeen, PodSeen, SlimJob, SlimPod};
+use crate::api::TrainingJobStatus;
+use crate::build::labels;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
+use kube::{Resource, ResourceExt, runtime::watcher::Event};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A Service, ConfigMap or claim: who it is and what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChildSeen {
+    /// UID of the object.
+    pub uid: String,
+    /// Digest of what we own in it: another one means that somebody changed it.
+    pub digest: u64,
+    /// Its deletion has begun.
+    pub deleting: bool,
+}
+
+/// Kinds of children, in the order in which they are named to people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChildKind {
+    /// The headless Service.
+    Service,
+    /// The ConfigMap.
+    ConfigMap,
+    /// The claim for checkpoints.
+    PersistentVolumeClaim,
+    /// The Job.
+    Job,
+}
+
+impl ChildKind {
+    /// As Kubernetes writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::ConfigMap => "ConfigMap",
+            Self::PersistentVolumeClaim => "PersistentVolumeClaim",
+            Self::Job => "Job",
+        }
+    }
+}
+
+/// Why a child could not be made: kept until it could.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// `NameTaken`, `QuotaExceeded`, `Forbidden`, `Invalid`.
+    pub reason: String,
+    /// What stands in the way and what would mend it.
+    pub message: String,
+}
+
+/// What an Event of the Job or of a pod said, for it stands nowhere else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Note {
+    /// `PodSecurity`, `QuotaExceeded`, `PodsRefused`, `Storage`, `Starting`.
+    pub reason: String,
+    /// In Kubernetes' words.
+    pub message: String,
+}
+
+/// Everything seen of one TrainingJob, and what the operator remembers of its own writes to it.
+#[derive(Clone, Debug, Default)]
+pub struct Family {
+    /// The headless Service.
+    pub service: Option<ChildSeen>,
+    /// The ConfigMap.
+    pub config: Option<ChildSeen>,
+    /// The Job; never more than one.
+    pub job: Option<JobSeen>,
+    /// Pods by UID, those included that are gone.
+    pub pods: BTreeMap<String, PodSeen>,
+    /// Children that could not be made.
+    pub blocked: BTreeMap<ChildKind, Blocked>,
+    /// What Events said, and when they were read.
+    pub note: Option<Note>,
+    /// When Events were last read.
+    pub looked: Option<Timestamp>,
+    /// Version and content of the status that we wrote last: the watch may not have shown it yet.
+    pub written: Option<(u64, TrainingJobStatus)>,
+    /// Reconciles that failed in a row.
+    pub failures: u32,
+    /// Since when counters alone differ from what is written.
+    pub counters_since: Option<std::time::Instant>,
+}
+
+/// All families, and the claims, which outlive them and so are filed by namespace and name.
+#[derive(Default, Debug)]
+pub struct Index {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default, Debug)]
+struct Inner {
+    families: HashMap<String, Family>,
+    claims: HashMap<(String, String), ChildSeen>,
+    /// What a watch that starts again has listed so far; what it does not list is gone.
+    listed: HashMap<ChildKind, HashSet<String>>,
+    pods_listed: HashSet<String>,
+}
+
+impl Index {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic while the lock was held leaves at worst one half-filed event; the next event of it mends that.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of the TrainingJob with this UID.
+    #[must_use]
+    pub fn family(&self, uid: &str) -> Family {
+        self.lock().families.get(uid).cloned().unwrap_or_default()
+    }
+
+    /// Reads one family without copying it.
+    pub fn read<T>(&self, uid: &str, read: impl FnOnce(&Family) -> T) -> Option<T> {
+        self.lock().families.get(uid).map(read)
+    }
+
+    /// Changes one family.
+    pub fn update<T>(&self, uid: &str, change: impl FnOnce(&mut Family) -> T) -> T {
+        change(self.lock().families.entry(uid.to_owned()).or_default())
+    }
+
+    /// Forgets a TrainingJob that exists no more.
+    pub fn forget(&self, uid: &str) {
+        self.lock().families.remove(uid);
+    }
+
+    /// The claim of this name, if it carries our label.
+    #[must_use]
+    pub fn claim(&self, namespace: &str, name: &str) -> Option<ChildSeen> {
+        self.lock().claims.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Files an event of the watch of pods.
+    pub fn pod(&self, event: &Event<SlimPod>) {
+        let mut inner = self.lock();
+        match event {
+            Event::Init => inner.pods_listed.clear(),
+            Event::InitDone => {
+                let listed = std::mem::take(&mut inner.pods_listed);
+                for family in inner.families.values_mut() {
+                    for pod in family.pods.values_mut().filter(|p| !listed.contains(&p.uid)) {
+                        pod.gone = true;
+                    }
+                }
+            }
+            Event::InitApply(pod) | Event::Apply(pod) | Event::Delete(pod) => {
+                let gone = matches!(event, Event::Delete(_));
+                let (Some(family), Some(seen)) = (family_uid(pod), pod.seen(gone)) else { return };
+                if matches!(event, Event::InitApply(_)) {
+                    inner.pods_listed.insert(seen.uid.clone());
+                }
+                inner.families.entry(family).or_default().pods.insert(seen.uid.clone(), seen);
+            }
+        }
+    }
+
+    /// Files an event of the watch of Jobs.
+    pub fn job(&self, event: &Event<SlimJob>) {
+        let mut inner = self.lock();
+        match event {
+            Event::Init => drop(inner.listed.insert(ChildKind::Job, HashSet::new())),
+            Event::InitDone => {
+                let listed = inner.listed.remove(&ChildKind::Job).unwrap_or_default();
+                for family in inner.families.values_mut() {
+                    family.job.take_if(|job| !listed.contains(&job.uid));
+                }
+            }
+            Event::InitApply(job) | Event::Apply(job) => {
+                let (Some(family), Some(seen)) = (family_uid(job), job.seen()) else { return };
+                if let Some(listed) = inner.listed.get_mut(&ChildKind::Job) {
+                    listed.insert(seen.uid.clone());
+                }
+                let family = inner.families.entry(family).or_default();
+                // The pods of earlier attempts have had their say once a newer Job is there.
+                family.pods.retain(|_, pod| pod.attempt >= seen.attempt || !pod.gone);
+                family.job = Some(seen);
+            }
+            Event::Delete(job) => {
+                if let Some(family) = family_uid(job).and_then(|uid| inner.families.get_mut(&uid)) {
+                    family.job.take_if(|seen| Some(&seen.uid) == job.metadata.uid.as_ref());
+                }
+            }
+        }
+    }
+
+    /// Files an event of the watch of Services.
+    pub fn service(&self, event: &Event<Service>) {
+        self.child(event, ChildKind::Service, super::digest::service, |family| &mut family.service);
+    }
+
+    /// Files an event of the watch of ConfigMaps.
+    pub fn config(&self, event: &Event<ConfigMap>) {
+        self.child(event, ChildKind::ConfigMap, super::digest::config, |family| &mut family.config);
+    }
+
+    fn child<K: Resource<DynamicType = ()>>(
+        &self,
+        event: &Event<K>,
+        kind: ChildKind,
+        digest: impl Fn(&K) -> u64,
+        slot: impl Fn(&mut Family) -> &mut Option<ChildSeen>,
+    ) {
+        let mut inner = self.lock();
+        match event {
+            Event::Init => drop(inner.listed.insert(kind, HashSet::new())),
+            Event::InitDone => {
+                let listed = inner.listed.remove(&kind).unwrap_or_default();
+                for family in inner.families.values_mut() {
+                    slot(family).take_if(|child| !listed.contains(&child.uid));
+                }
+            }
+            Event::InitApply(object) | Event::Apply(object) => {
+                let (Some(family), Some(uid)) = (family_uid(object), object.uid()) else { return };
+                if let Some(listed) = inner.listed.get_mut(&kind) {
+                    listed.insert(uid.clone());
+                }
+                let deleting = object.meta().deletion_timestamp.is_some();
+                *slot(inner.families.entry(family).or_default()) =
+                    Some(ChildSeen { uid, digest: digest(object), deleting });
+            }
+            Event::Delete(object) => {
+                if let Some(family) = family_uid(object).and_then(|uid| inner.families.get_mut(&uid)) {
+                    slot(family).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
+                }
+            }
+        }
+    }
+
+    /// Files an event of the watch of claims.
+    pub fn claim_event(&self, event: &Event<PersistentVolumeClaim>) {
+        let key = |claim: &PersistentVolumeClaim| (claim.namespace().unwrap_or_default(), claim.name_any());
+        let mut inner = self.lock();
+        match event {
+            Event::Init => inner.claims.clear(),
+            Event::InitDone => {}
+            Event::InitApply(claim) | Event::Apply(claim) => {
+                let deleting = claim.metadata.deletion_timestamp.is_some();
+                let seen = ChildSeen { uid: claim.uid().unwrap_or_default(), digest: 0, deleting };
+                inner.claims.insert(key(claim), seen);
+            }
+            Event::Delete(claim) => drop(inner.claims.remove(&key(claim))),
+        }
+    }
+}
+
+fn family_uid<K: Resource>(object: &K) -> Option<String> {
+    object.meta().labels.as_ref()?.get(labels::UID).cloned()
+}

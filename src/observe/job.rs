@@ -1,0 +1,81 @@
+//! A Job as the operator keeps it.
+
+use crate::build::labels;
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::{Job, JobCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+/// The part of a Job that the watch decodes.
+#[derive(kube::Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = Job)]
+pub struct SlimJob {
+    /// Name, UID, labels, deletion.
+    pub metadata: ObjectMeta,
+    /// Whether somebody holds it back.
+    #[serde(default)]
+    pub spec: SlimJobSpec,
+    /// How it stands.
+    #[serde(default)]
+    pub status: SlimJobStatus,
+}
+
+/// The part of a Job's spec that the watch decodes.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimJobSpec {
+    /// Set by a queue manager.
+    #[serde(default)]
+    pub suspend: bool,
+}
+
+/// The part of a Job's status that the watch decodes.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimJobStatus {
+    /// Complete, Failed, FailureTarget.
+    #[serde(default)]
+    pub conditions: Vec<JobCondition>,
+}
+
+/// What the index keeps of a Job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobSeen {
+    /// UID of the Job: the precondition of its deletion.
+    pub uid: String,
+    /// Name of the Job.
+    pub name: String,
+    /// The attempt that it runs.
+    pub attempt: i32,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Its deletion has begun.
+    pub deleting: bool,
+    /// A queue manager holds it back.
+    pub held: bool,
+    /// Every index succeeded.
+    pub complete: bool,
+    /// It failed, or is about to as soon as its pods have ended: the Job controller's reason and message.
+    pub failed: Option<(String, String)>,
+}
+
+impl SlimJob {
+    /// Takes out of a Job what is kept. `None` for one that is not ours.
+    #[must_use]
+    pub fn seen(&self) -> Option<JobSeen> {
+        let meta = &self.metadata;
+        let true_ = |type_: &str| self.status.conditions.iter().find(|c| c.type_ == type_ && c.status == "True");
+        Some(JobSeen {
+            uid: meta.uid.clone()?,
+            name: meta.name.clone()?,
+            attempt: meta.labels.as_ref()?.get(labels::ATTEMPT)?.parse().ok()?,
+            created: meta.creation_timestamp.as_ref().map(|t| t.0),
+            deleting: meta.deletion_timestamp.is_some(),
+            held: self.spec.suspend,
+            complete: true_("Complete").is_some(),
+            failed: true_("Failed")
+                .or_else(|| true_("FailureTarget"))
+                .map(|c| (c.reason.clone().unwrap_or_default(), c.message.clone().unwrap_or_default())),
+        })
+    }
+}

@@ -1,0 +1,245 @@
+//! A pod as the operator keeps it: what decides, and no more (a pod of the API is over forty times larger).
+
+use crate::agent::report::Report;
+use crate::build::labels;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+/// The part of a pod that the watch decodes.
+#[derive(kube::Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = Pod)]
+pub struct SlimPod {
+    /// Name, UID, labels.
+    pub metadata: ObjectMeta,
+    /// Where it runs.
+    #[serde(default)]
+    pub spec: SlimPodSpec,
+    /// How it stands.
+    #[serde(default)]
+    pub status: PodStatus,
+}
+
+/// The part of a pod's spec that the watch decodes.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimPodSpec {
+    /// The node, once there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+}
+
+/// What the index keeps of a worker's pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodSeen {
+    /// UID of the pod.
+    pub uid: String,
+    /// Name of the pod.
+    pub name: String,
+    /// Index of the worker, 0 to numWorkers - 1.
+    pub index: i32,
+    /// The attempt that it belongs to.
+    pub attempt: i32,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// The node, once there is one.
+    pub node: Option<String>,
+    /// When it got its node.
+    pub scheduled_at: Option<Timestamp>,
+    /// Why it has no node: the scheduler's reason and words.
+    pub unschedulable: Option<Waiting>,
+    /// It ended, one way or the other: `Some(true)` if well.
+    pub ended: Option<bool>,
+    /// Reason and message of the pod itself, when it failed without its container (such as `UnexpectedAdmissionError`).
+    pub pod_reason: Option<Waiting>,
+    /// Something outside took it away.
+    pub disruption: Option<Disruption>,
+    /// When its deletion was asked for.
+    pub deletion: Option<Timestamp>,
+    /// It exists no more.
+    pub gone: bool,
+    /// The container `training`.
+    pub training: Container,
+    /// What keeps the containers from starting, whichever it is.
+    pub waiting: Option<Waiting>,
+}
+
+/// A reason in one word and a message in the words of who gave it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// For example `ErrImagePull`.
+    pub reason: String,
+    /// May be empty.
+    pub message: String,
+}
+
+/// The condition `DisruptionTarget` of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Disruption {
+    /// `EvictionByEvictionAPI`, `PreemptionByScheduler`, `DeletionByTaintManager`, `DeletionByPodGC`, `TerminationByKubelet`.
+    pub reason: String,
+    /// In Kubernetes' words.
+    pub message: String,
+    /// When.
+    pub time: Option<Timestamp>,
+}
+
+/// How the container `training` stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Container {
+    /// Not started.
+    #[default]
+    Waiting,
+    /// Its program runs.
+    Running {
+        /// Since when.
+        since: Option<Timestamp>,
+    },
+    /// It has ended.
+    Terminated {
+        /// When it started.
+        started: Option<Timestamp>,
+        /// When it ended.
+        finished: Option<Timestamp>,
+        /// Exit code of the container.
+        exit_code: i32,
+        /// Kubernetes' reason, such as `OOMKilled` or `Error`.
+        reason: String,
+        /// What its agent left, or whatever stands in the termination message.
+        report: Option<Box<Report>>,
+        /// The termination message, when no agent wrote it.
+        message: Option<String>,
+    },
+}
+
+impl SlimPod {
+    /// Takes out of a pod what is kept. `None` for a pod that is not a worker of ours.
+    #[must_use]
+    pub fn seen(&self, gone: bool) -> Option<PodSeen> {
+        let meta = &self.metadata;
+        let labels = meta.labels.as_ref()?;
+        let annotations = meta.annotations.as_ref();
+        let index = labels.get(COMPLETION_INDEX).or_else(|| annotations?.get(COMPLETION_INDEX))?.parse().ok()?;
+        let attempt = labels.get(labels::ATTEMPT)?.parse().ok()?;
+        let status = &self.status;
+        let scheduled = condition(status, "PodScheduled");
+        let ended = match status.phase.as_deref() {
+            Some("Succeeded") => Some(true),
+            Some("Failed") => Some(false),
+            _ => None,
+        };
+        let grace = meta.deletion_grace_period_seconds.unwrap_or(0);
+        let statuses =
+            || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+        Some(PodSeen {
+            uid: meta.uid.clone()?,
+            name: meta.name.clone()?,
+            index,
+            attempt,
+            created: meta.creation_timestamp.as_ref().map(|t| t.0),
+            node: self.spec.node_name.clone(),
+            scheduled_at: scheduled
+                .filter(|c| c.status == "True")
+                .and_then(|c| c.last_transition_time.as_ref())
+                .map(|t| t.0),
+            unschedulable: scheduled.filter(|c| c.status == "False").map(|c| Waiting {
+                reason: c.reason.clone().unwrap_or_default(),
+                message: c.message.clone().unwrap_or_default(),
+            }),
+            ended,
+            pod_reason: status
+                .reason
+                .as_ref()
+                .map(|reason| Waiting { reason: reason.clone(), message: status.message.clone().unwrap_or_default() }),
+            disruption: condition(status, "DisruptionTarget").filter(|c| c.status == "True").map(|c| Disruption {
+                reason: c.reason.clone().unwrap_or_default(),
+                message: c.message.clone().unwrap_or_default(),
+                time: c.last_transition_time.as_ref().map(|t| t.0),
+            }),
+            deletion: meta
+                .deletion_timestamp
+                .as_ref()
+                .map(|t| t.0.checked_sub(jiff::SignedDuration::from_secs(grace)).unwrap_or(t.0)),
+            gone,
+            training: training(status),
+            waiting: statuses().find_map(|s| {
+                let waiting = s.state.as_ref()?.waiting.as_ref()?;
+                let reason = waiting.reason.clone()?;
+                (!matches!(reason.as_str(), "PodInitializing" | "ContainerCreating"))
+                    .then(|| Waiting { reason, message: waiting.message.clone().unwrap_or_default() })
+            }),
+        })
+    }
+}
+
+/// Label (and, before Kubernetes 1.28, annotation) by which a pod of an Indexed Job knows its index.
+const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<&'a k8s_openapi::api::core::v1::PodCondition> {
+    status.conditions.iter().flatten().find(|c| c.type_ == type_)
+}
+
+fn training(status: &PodStatus) -> Container {
+    let Some(state) = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .find(|c| c.name == crate::plan::template::TRAINING)
+        .and_then(|c| c.state.as_ref())
+    else {
+        return Container::Waiting;
+    };
+    if let Some(end) = &state.terminated {
+        let report = end.message.as_deref().and_then(Report::parse).map(Box::new);
+        return Container::Terminated {
+            started: end.started_at.as_ref().map(|t| t.0),
+            finished: end.finished_at.as_ref().map(|t| t.0),
+            exit_code: end.exit_code,
+            reason: end.reason.clone().unwrap_or_default(),
+            message: if report.is_some() { None } else { end.message.clone() },
+            report,
+        };
+    }
+    match &state.running {
+        Some(run) => Container::Running { since: run.started_at.as_ref().map(|t| t.0) },
+        None => Container::Waiting,
+    }
+}
+
+impl PodSeen {
+    /// Neither ended nor gone: it may still run.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        !self.gone && self.ended.is_none()
+    }
+
+    /// Its program ended well.
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        self.ended == Some(true) || matches!(self.training, Container::Terminated { exit_code: 0, .. })
+    }
+
+    /// It won't succeed any more.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        !self.succeeded()
+            && (self.ended == Some(false) || self.gone || matches!(self.training, Container::Terminated { .. }))
+    }
+
+    /// Its program runs.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        matches!(self.training, Container::Running { .. }) && self.is_alive()
+    }
+
+    /// When its program started.
+    #[must_use]
+    pub fn started(&self) -> Option<Timestamp> {
+        match &self.training {
+            Container::Waiting => None,
+            Container::Running { since } => *since,
+            Container::Terminated { started, .. } => *started,
+        }
+    }
+}

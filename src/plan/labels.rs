@@ -1,0 +1,70 @@
+//! Labels and annotations of a TrainingJob's objects, and what they are for.
+
+use super::Plan;
+use std::collections::BTreeMap;
+
+/// Who manages the object; on every object and pod of ours, so that the operator's watches can select by it.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of [`MANAGED_BY`].
+pub const OPERATOR: &str = "trainingjob-operator";
+/// Selects every object with [`MANAGED_BY`].
+pub const SELECTOR: &str = "app.kubernetes.io/managed-by=trainingjob-operator";
+/// Name of the TrainingJob, as people select by it: `kubectl logs -l training-job=x`.
+pub const TRAINING_JOB: &str = "training-job";
+/// UID of the TrainingJob, which tells its objects from those of a predecessor of the same name.
+pub const UID: &str = "ml.example.com/training-job-uid";
+/// Number of the attempt: label of Job and pods, annotation of the Job.
+pub const ATTEMPT: &str = "ml.example.com/attempt";
+/// Annotation: [`Plan::intent`] of which the object was made.
+pub const INTENT: &str = "ml.example.com/intent";
+/// Kueue's LocalQueue, on the Job.
+pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+
+const APP: &str = "app";
+const COMPONENT: &str = "component";
+const K8S_NAME: &str = "app.kubernetes.io/name";
+const K8S_INSTANCE: &str = "app.kubernetes.io/instance";
+const K8S_COMPONENT: &str = "app.kubernetes.io/component";
+const KIND: &str = "training-job";
+const WORKER: &str = "worker";
+
+/// Labels of every object.
+#[must_use]
+pub fn of(plan: &Plan) -> BTreeMap<String, String> {
+    owned([
+        (MANAGED_BY, OPERATOR),
+        (APP, KIND),
+        (TRAINING_JOB, &plan.name),
+        (K8S_NAME, KIND),
+        (K8S_INSTANCE, &plan.name),
+        (UID, &plan.uid),
+    ])
+}
+
+/// Labels of the pods of an attempt.
+#[must_use]
+pub fn of_pod(plan: &Plan, attempt: i32) -> BTreeMap<String, String> {
+    let mut labels = of(plan);
+    labels.append(&mut owned([(COMPONENT, WORKER), (K8S_COMPONENT, WORKER), (ATTEMPT, &attempt.to_string())]));
+    labels
+}
+
+/// Selects the job's pods, of any attempt.
+#[must_use]
+pub fn pod_selector(plan: &Plan) -> BTreeMap<String, String> {
+    owned([(COMPONENT, WORKER), (UID, &plan.uid)])
+}
+
+/// Whether a label or annotation belongs to the operator or to the Job controller.
+pub(super) fn is_reserved(key: &str) -> bool {
+    let ours = [MANAGED_BY, APP, COMPONENT, TRAINING_JOB, K8S_NAME, K8S_INSTANCE, K8S_COMPONENT];
+    let job_controller = ["job-name", "controller-uid"];
+    ours.contains(&key)
+        || job_controller.contains(&key)
+        || key.starts_with("ml.example.com/")
+        || key.starts_with("batch.kubernetes.io/")
+}
+
+fn owned<const N: usize>(labels: [(&str, &str); N]) -> BTreeMap<String, String> {
+    labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}

@@ -1,0 +1,183 @@
+//! Volumes: where checkpoints are kept, and that nobody's mounts get in each other's way.
+
+use super::quantity::Amount;
+use super::{ClaimPath, Refusals, Source, dns_subdomain};
+use crate::api::{self, DeletePolicy, Storage, StorageType, TrainingJobSpec};
+use k8s_openapi::api::core::v1::{PodTemplateSpec, VolumeMount};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeSet;
+
+/// Beginning of the names of the operator's volumes in a worker's pod.
+pub(crate) const VOLUME_PREFIX: &str = "trainingjob-";
+
+/// Where things are in the container `training`.
+pub(crate) mod paths {
+    pub const AGENT: &str = "/trainingjob";
+    pub const CONFIG: &str = "/etc/training-config";
+    pub const CHECKPOINTS: &str = "/checkpoints";
+    pub const MODEL: &str = "/models";
+    pub const DATASET: &str = "/data";
+    pub const OUTPUT: &str = "/out";
+    pub const SHM: &str = "/dev/shm";
+}
+
+/// Checkpoints of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Epochs between two of them.
+    pub frequency: i32,
+    /// What is mounted for them.
+    pub volume: CheckpointVolume,
+}
+
+/// What is mounted for checkpoints.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CheckpointVolume {
+    /// Ends with the pod.
+    EmptyDir,
+    /// A claim that somebody made.
+    Claim(String),
+    /// A claim that is made for the job.
+    New {
+        /// Its size.
+        size: Quantity,
+        /// Its storage class, where it isn't the cluster's default.
+        storage_class: Option<String>,
+        /// Whether it is deleted with the job.
+        delete_with_job: bool,
+    },
+    /// A path of an NFS server.
+    Nfs {
+        /// Name or address of the server.
+        server: String,
+        /// Exported path.
+        path: String,
+    },
+}
+
+pub(super) fn resolve(checkpoint: &api::Checkpoint, no: &mut Refusals) -> Option<Checkpoint> {
+    let volume = match &checkpoint.storage {
+        None => CheckpointVolume::EmptyDir,
+        Some(storage) => match storage.type_ {
+            StorageType::Pvc => claim(storage, no),
+            StorageType::Nfs => nfs(storage, no),
+        },
+    };
+    checkpoint.enabled.then_some(Checkpoint { frequency: checkpoint.frequency, volume })
+}
+
+fn claim(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
+    if let Some(name) = &storage.pvc_name {
+        if !dns_subdomain(name) {
+            no.push("spec.checkpoint.storage.pvcName", format!("{name:?} is not the name of a PersistentVolumeClaim"));
+        }
+        return CheckpointVolume::Claim(name.clone());
+    }
+    let size = storage.size.clone().unwrap_or_else(|| Quantity("10Gi".to_owned()));
+    if Amount::parse(&size.0).is_none_or(|amount| amount <= Amount::whole(0)) {
+        no.push("spec.checkpoint.storage.size", format!("{:?} is not a size; write for example 50Gi", size.0));
+    }
+    CheckpointVolume::New {
+        size,
+        storage_class: storage.storage_class_name.clone(),
+        delete_with_job: storage.delete_policy == DeletePolicy::Delete,
+    }
+}
+
+fn nfs(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
+    let server = storage.nfs_server.clone().unwrap_or_default();
+    let path = storage.nfs_path.clone().unwrap_or_default();
+    if server.is_empty() {
+        no.push("spec.checkpoint.storage.nfsServer", "is needed with type nfs: the server's name or address");
+    }
+    if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+        no.push(
+            "spec.checkpoint.storage.nfsPath",
+            format!("{path:?} is not an absolute path; write for example /exports/x"),
+        );
+    }
+    CheckpointVolume::Nfs { server, path }
+}
+
+/// What the operator mounts for this job besides what every worker has.
+pub(super) struct Mounts<'a> {
+    pub model: &'a Source,
+    pub dataset: &'a Source,
+    pub output: &'a Option<ClaimPath>,
+    pub checkpoint: &'a Option<Checkpoint>,
+}
+
+impl Mounts<'_> {
+    /// Why a mount at `path` can't be the user's, with the way out.
+    fn taken(&self, path: &str) -> Option<&'static str> {
+        match path {
+            paths::AGENT => Some("is where the agent is: mount it elsewhere"),
+            paths::CONFIG => Some("is where the job's configuration is: mount it elsewhere"),
+            paths::CHECKPOINTS if self.checkpoint.is_some() => Some(
+                "is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",
+            ),
+            paths::MODEL if self.model.claim().is_some() => Some("is where spec.model is mounted: mount it elsewhere"),
+            paths::DATASET if self.dataset.claim().is_some() => {
+                Some("is where spec.dataset is mounted: mount it elsewhere")
+            }
+            paths::OUTPUT if self.output.is_some() => Some("is where spec.output is mounted: mount it elsewhere"),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn check_volumes(spec: &TrainingJobSpec, overlay: &PodTemplateSpec, mounts: &Mounts, no: &mut Refusals) {
+    let empty = Vec::new();
+    let pod = overlay.spec.as_ref();
+    let more_volumes = pod.and_then(|pod| pod.volumes.as_ref()).unwrap_or(&empty);
+    for (path, volumes) in [("spec.volumes", &spec.volumes), ("spec.podTemplate.spec.volumes", more_volumes)] {
+        for (index, volume) in volumes.iter().enumerate() {
+            if volume.name.starts_with(VOLUME_PREFIX) {
+                let name = &volume.name;
+                no.push(
+                    format!("{path}[{index}].name"),
+                    format!("{name:?} begins like the operator's volumes ({VOLUME_PREFIX}): give it another name"),
+                );
+            }
+        }
+    }
+
+    let volumes: BTreeSet<&str> = spec.volumes.iter().chain(more_volumes).map(|volume| volume.name.as_str()).collect();
+    check_mounts("spec.volumeMounts", &spec.volume_mounts, &volumes, Some(mounts), no);
+    let Some(pod) = pod else { return };
+    let init = pod.init_containers.as_deref().unwrap_or_default();
+    for (list, containers) in [("containers", pod.containers.as_slice()), ("initContainers", init)] {
+        for (index, container) in containers.iter().enumerate() {
+            let path = format!("spec.podTemplate.spec.{list}[{index}].volumeMounts");
+            let training = (list == "containers" && container.name == "training").then_some(mounts);
+            check_mounts(&path, container.volume_mounts.as_deref().unwrap_or_default(), &volumes, training, no);
+        }
+    }
+}
+
+/// `ours` are the operator's own mounts, where the container has them.
+fn check_mounts(
+    path: &str,
+    mounts: &[VolumeMount],
+    volumes: &BTreeSet<&str>,
+    ours: Option<&Mounts>,
+    no: &mut Refusals,
+) {
+    for (index, mount) in mounts.iter().enumerate() {
+        let normal = match mount.mount_path.trim_end_matches('/') {
+            "" => "/",
+            path => path,
+        };
+        if let Some(why) = ours.and_then(|ours| ours.taken(normal)) {
+            no.push(format!("{path}[{index}].mountPath"), format!("{normal} {why}"));
+        }
+        // Other containers may look into the operator's volumes (a side-car that reads checkpoints).
+        let known = volumes.contains(mount.name.as_str()) || mount.name.starts_with(VOLUME_PREFIX);
+        if !known && !mount.name.is_empty() {
+            no.push(
+                format!("{path}[{index}].name"),
+                format!("there is no volume {:?}: add it to spec.volumes", mount.name),
+            );
+        }
+    }
+}

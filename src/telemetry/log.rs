@@ -1,0 +1,32 @@
+//! Logs, as text or one JSON object a line.
+
+use tracing_subscriber::{EnvFilter, fmt};
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For log stores.
+    Json,
+}
+
+/// Starts logging to stderr. `level` is a level or a list of directives such as `info,kube=debug`.
+pub fn init(level: &str, format: LogFormat) -> anyhow::Result<()> {
+    let mut level = level.to_lowercase();
+    if !level.contains("kube_runtime") {
+        level.push_str(",kube_runtime=warn"); // its spans say again what ours say
+    }
+    let filter = EnvFilter::try_new(&level).map_err(|e| {
+        anyhow::anyhow!(
+            "LOG_LEVEL {level:?} is not a level (error, warn, info, debug, trace) or a list of directives: {e}"
+        )
+    })?;
+    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    match format {
+        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).init(),
+    }
+    Ok(())
+}

@@ -1,0 +1,539 @@
+//! The agent's binary, run for real. Each test has a directory of its own, which is also the program's working
+//! directory, and leaves no process behind.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use trainingjob_operator::agent::report::{LaunchErrorKind, MAX_BYTES, Phase, Report};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_agent");
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A directory of one test, removed at its end.
+struct Room(PathBuf);
+
+impl Room {
+    fn new(test: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("agent-{test}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn write(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    /// `agent run OPTIONS -- PROGRAM`, everything piped, nothing started yet.
+    fn agent(&self, options: &[&str], program: &[&str]) -> Command {
+        let mut command = Command::new(AGENT);
+        self.arguments(&mut command, options, program);
+        command
+    }
+
+    fn arguments(&self, command: &mut Command, options: &[&str], program: &[&str]) {
+        command.args(["run", "--termination-log"]).arg(self.path("message")).args(options).arg("--").args(program);
+        command.current_dir(&self.0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+
+    fn run(&self, options: &[&str], program: &[&str]) -> Output {
+        self.agent(options, program).output().unwrap()
+    }
+
+    fn sh(&self, script: &str) -> Output {
+        self.run(&["--grace-seconds", "1"], &["sh", "-c", script])
+    }
+
+    fn start(&self, options: &[&str], script: &str) -> Running {
+        Running(self.agent(options, &["sh", "-c", script]).spawn().unwrap())
+    }
+
+    fn report(&self) -> Report {
+        let message = fs::read_to_string(self.path("message")).unwrap();
+        assert!(message.len() <= MAX_BYTES, "{} bytes", message.len());
+        Report::parse(&message).unwrap_or_else(|| panic!("no report: {message}"))
+    }
+
+    /// Waits for a report that `wanted` likes.
+    fn report_with(&self, what: &str, wanted: impl Fn(&Report) -> bool) {
+        until(what, || Report::parse(&fs::read_to_string(self.path("message")).ok()?).filter(&wanted));
+    }
+
+    /// The PID that the program has written to the file `name`, once it is there.
+    fn pid(&self, name: &str) -> i32 {
+        until(name, || fs::read_to_string(self.path(name)).ok()?.strip_suffix('\n')?.parse().ok())
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A started agent; killed if the test ends before it does.
+struct Running(Child);
+
+impl Running {
+    fn pid(&self) -> i32 {
+        self.0.id().cast_signed()
+    }
+
+    /// Waits until the program has said a line.
+    fn ready(&mut self) {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        until("the agent's end", || self.0.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited {DEADLINE:?} for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_there(pid: i32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// Bytes that no text encoding allows, with every value among them.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    })
+    .take(length)
+    .collect()
+}
+
+#[test]
+fn exit_codes_are_the_programs() {
+    let room = Room::new("exit-codes");
+    for code in [0, 1, 42, 255] {
+        assert_eq!(room.sh(&format!("exit {code}")).status.code(), Some(code));
+        let report = room.report();
+        assert_eq!((report.phase, report.exit_code, report.signal), (Phase::Exited, Some(code), None));
+        assert!(report.started_at.unwrap() <= report.finished_at.unwrap());
+    }
+    // 40 is a real-time signal, of which libraries know nothing.
+    for signal in [6, 9, 11, 15, 40] {
+        assert_eq!(room.sh(&format!("kill -{signal} $$")).status.code(), Some(128 + signal));
+        let report = room.report();
+        assert_eq!((report.exit_code, report.signal, report.stopped_by), (None, Some(signal), None));
+    }
+}
+
+#[test]
+fn signals_are_forwarded() {
+    let room = Room::new("signals");
+    for signal in ["HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH"] {
+        let script = format!("trap 'exit 42' {signal}; echo ready; while :; do sleep 0.02; done");
+        let mut agent = room.start(&[], &script);
+        agent.ready();
+        agent.signal(format!("SIG{signal}").parse().unwrap());
+        assert_eq!(agent.exit_code(), Some(42), "{signal}");
+    }
+}
+
+#[test]
+fn never_0_after_a_stop_from_outside() {
+    let room = Room::new("stopped");
+    for (signal, own, code) in [(Signal::SIGTERM, 0, 143), (Signal::SIGINT, 0, 130), (Signal::SIGTERM, 5, 5)] {
+        let name = signal.as_str().strip_prefix("SIG").unwrap();
+        let mut agent = room.start(&[], &format!("trap 'exit {own}' {name}; echo ready; while :; do sleep 0.02; done"));
+        agent.ready();
+        agent.signal(signal);
+        assert_eq!(agent.exit_code(), Some(code));
+        let report = room.report();
+        assert_eq!((report.exit_code, report.stopped_by), (Some(own), Some(signal as i32)));
+    }
+}
+
+#[test]
+fn a_program_may_signal_its_own_group() {
+    let room = Room::new("kill-0");
+    assert_eq!(room.sh("trap 'exit 0' TERM; kill 0; sleep 9").status.code(), Some(0));
+    assert_eq!(room.report().stopped_by, None);
+}
+
+#[test]
+fn what_ignores_sigterm_is_killed_after_the_grace() {
+    let room = Room::new("grace");
+    let script = "trap '' TERM; setsid sh -c 'echo $$ > rank; exec sleep 1000' & echo ready; sleep 1000";
+    let mut agent = room.start(&["--grace-seconds", "1"], script);
+    agent.ready();
+    let rank = room.pid("rank");
+    let asked = Instant::now();
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.exit_code(), Some(137));
+    assert!(asked.elapsed() >= Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert!(!is_there(rank));
+    let report = room.report();
+    assert_eq!((report.signal, report.stopped_by), (Some(9), Some(15)));
+}
+
+#[test]
+fn those_left_behind_get_sigterm_and_what_is_left_of_the_grace() {
+    let room = Room::new("saves");
+    // The shell dies at once and passes nothing on to the program that it runs.
+    let program = "trap 'sleep 0.1; echo saved > saved; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
+    room.write("train", program.as_bytes(), 0o755);
+    let mut agent = room.start(&[], "sh ./train; true");
+    agent.ready();
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.exit_code(), Some(143));
+    assert_eq!(fs::read_to_string(room.path("saved")).unwrap(), "saved\n");
+}
+
+#[test]
+fn no_process_is_left_behind() {
+    let room = Room::new("leftovers");
+    // One in a session of its own, one daemonised, and both deaf to SIGTERM.
+    let output = room.sh("trap '' TERM
+         setsid sh -c 'echo $$ > rank; exec sleep 1000' &
+         (setsid sh -c 'echo $$ > daemon; exec sleep 1000' &)
+         until [ -s rank ] && [ -s daemon ]; do sleep 0.01; done
+         exit 3");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(!is_there(room.pid("rank")) && !is_there(room.pid("daemon")));
+}
+
+#[test]
+fn a_crowd_that_goes_on_forking_is_ended() {
+    let room = Room::new("crowd");
+    room.write("breed", b"trap '' TERM; while :; do setsid sleep 0.05 & sleep 0.01; done", 0o644);
+    let script = "for n in 1 2 3; do (setsid sh breed & echo $! > breed$n); done; exit 0";
+    let output = room.run(&["--grace-seconds", "0"], &["sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0));
+    for n in 1..=3 {
+        assert!(!is_there(room.pid(&format!("breed{n}"))));
+    }
+}
+
+#[test]
+fn orphans_are_reaped_while_the_program_runs() {
+    let room = Room::new("orphans");
+    let mut agent = room.start(&[], "(sh -c 'echo $$ > orphan' &); echo ready; exec sleep 1000");
+    agent.ready();
+    let orphan = room.pid("orphan");
+    until("the orphan to be reaped", || (!is_there(orphan)).then_some(()));
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.exit_code(), Some(143));
+}
+
+#[test]
+fn output_passes_byte_for_byte() {
+    let room = Room::new("bytes");
+    let data = noise(4 << 20);
+    room.write("data", &data, 0o644);
+    let output = room.sh("cat data & cat data >&2; wait");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stdout == data, "stdout: {} bytes", output.stdout.len());
+    assert!(output.stderr == data, "stderr: {} bytes", output.stderr.len());
+    assert_ne!(room.report().stderr_tail, "");
+}
+
+#[test]
+fn a_reader_that_does_not_read_loses_nothing() {
+    let room = Room::new("blocked");
+    // More than the pipe to the reader holds (64 KiB), so that the agent is blocked when the program ends, and not so
+    // much more that the program is.
+    let mut agent = room.start(&[], "head -c 100000 /dev/zero >&2; echo last words >&2; exit 4");
+    room.report_with("the program's end", |report| report.phase == Phase::Exited);
+    assert!(agent.0.try_wait().unwrap().is_none(), "the agent must wait for its reader");
+    let mut stderr = Vec::new();
+    agent.0.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
+    assert_eq!(stderr.len(), 100_011);
+    assert!(stderr.ends_with(b"last words\n"));
+    assert_eq!(agent.exit_code(), Some(4));
+    assert!(room.report().stderr_tail.ends_with("last words\n"));
+}
+
+#[test]
+fn a_blocked_reader_keeps_no_signal_away() {
+    let room = Room::new("blocked-signal");
+    let mut agent = room.start(&["--grace-seconds", "1"], "trap '' TERM; echo ready; cat /dev/zero >&2");
+    agent.ready();
+    agent.signal(Signal::SIGTERM);
+    room.report_with("the program's end", |report| report.phase == Phase::Exited);
+    assert_eq!(room.report().stopped_by, Some(15));
+    drop(agent.0.stderr.take());
+    assert_eq!(agent.exit_code(), Some(137));
+}
+
+#[test]
+fn a_stranger_who_holds_stderr_does_not_keep_the_agent() {
+    let room = Room::new("stranger");
+    let mut agent = room.start(&[], "echo $$ > pid; echo ready; sleep 0.05; until [ -e go ]; do sleep 0.02; done");
+    agent.ready();
+    // Opened by this process, which no agent may kill.
+    let stderr = fs::OpenOptions::new().write(true).open(format!("/proc/{}/fd/2", room.pid("pid"))).unwrap();
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
+    drop(stderr);
+}
+
+#[test]
+fn without_a_reader_the_program_goes_on() {
+    let room = Room::new("no-reader");
+    let mut agent = room.start(&[], "until [ -e go ]; do sleep 0.02; done; head -c 300000 /dev/zero >&2; echo end >&2");
+    drop(agent.0.stderr.take());
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
+    assert!(room.report().stderr_tail.ends_with("end\n"));
+}
+
+#[test]
+fn what_cannot_be_started_says_why() {
+    use LaunchErrorKind::{CommandNotFound, InterpreterNotFound, PermissionDenied};
+    let room = Room::new("launch");
+    room.write("plain", b"echo hello", 0o644);
+    room.write("script", b"#!/no/such/python3\n", 0o755);
+    for (command, code, kind, words) in [
+        ("no-such-command", 127, CommandNotFound, "PATH="),
+        ("./no-such-file", 127, CommandNotFound, "working directory"),
+        ("", 127, CommandNotFound, "spec.command"),
+        ("./plain", 126, PermissionDenied, "chmod a+rx"),
+        ("/etc", 126, PermissionDenied, "directory"),
+        ("./script", 127, InterpreterNotFound, "interpreter"),
+    ] {
+        let output = room.run(&[], &[command]);
+        assert_eq!(output.status.code(), Some(code), "{command}");
+        let report = room.report();
+        let error = report.error.clone().unwrap();
+        assert_eq!((report.phase, error.kind, report.exit_code), (Phase::Exited, kind, None), "{command}");
+        assert!(error.message.contains(words) && error.message.contains(command), "{}", error.message);
+        assert!(String::from_utf8(output.stderr).unwrap().contains(&error.message));
+        assert_eq!(report.summary(), Some(error.message));
+    }
+}
+
+#[test]
+fn commands_are_looked_up_as_execvp_does() {
+    let room = Room::new("lookup");
+    room.write("train", b"#!/bin/sh\necho train $1\n", 0o755);
+    fs::create_dir_all(room.path("first/train")).unwrap();
+    fs::create_dir_all(room.path("second")).unwrap();
+    room.write("second/train", b"", 0o644);
+    for path in ["first:second:", ".", "first:second::/nowhere"] {
+        let output = room.agent(&[], &["train", "x"]).env("PATH", path).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "train x\n", "PATH={path}");
+    }
+    let output = room.agent(&[], &["train"]).env("PATH", "first:second").output().unwrap();
+    assert_eq!(output.status.code(), Some(126), "found, but not executable");
+    let output = room.agent(&[], &["sh", "-c", "exit 9"]).env_remove("PATH").output().unwrap();
+    assert_eq!(output.status.code(), Some(9), "without PATH the default is looked through");
+}
+
+#[test]
+fn what_changes_per_attempt_is_set_and_expanded() {
+    let room = Room::new("expand");
+    let script = "echo $ATTEMPT $MASTER_PORT $PET_MASTER_PORT \"<$RESUME_FROM_CHECKPOINT>\" $ADDRESS \"$@\"";
+    let arguments = ["sh", "-c", script, "$(MASTER_PORT)", "--try=$(ATTEMPT)", "$$(MASTER_PORT)", "$(OTHER)", "$HOME"];
+    let options = ["--attempt", "2", "--master-port", "29502", "--resume-from", "/checkpoints/7"];
+    let run = |options: &[&str]| {
+        let mut agent = room.agent(options, &arguments);
+        agent.env("ADDRESS", "host:$(MASTER_PORT)").env_remove("MASTER_PORT").env_remove("PET_MASTER_PORT");
+        String::from_utf8(agent.env("ATTEMPT", "old").output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(run(&options), "2 29502 29502 </checkpoints/7> host:29502 --try=2 $(MASTER_PORT) $(OTHER) $HOME\n");
+    assert_eq!(room.report().attempt, 2);
+    assert_eq!(run(&[]), "old <> host:$(MASTER_PORT) --try=$(ATTEMPT) $$(MASTER_PORT) $(OTHER) $HOME\n");
+}
+
+#[test]
+fn the_message_outlives_a_killed_agent() {
+    let room = Room::new("killed");
+    let script =
+        "echo $$ > pid; echo step 1 >&2; until [ -e go ]; do sleep 0.02; done; echo step 2 >&2; exec sleep 1000";
+    let mut agent = room.start(&["--attempt", "3"], script);
+    let program = room.pid("pid");
+    room.report_with("step 1", |report| report.stderr_tail == "step 1\n");
+    room.write("go", b"", 0o644);
+    room.report_with("step 2", |report| report.stderr_tail == "step 1\nstep 2\n");
+    agent.signal(Signal::SIGKILL);
+    assert_eq!(agent.0.wait().unwrap().signal(), Some(9));
+    kill(Pid::from_raw(program), Signal::SIGKILL).unwrap();
+    let report = room.report();
+    assert_eq!((report.phase, report.attempt, report.exit_code), (Phase::Running, 3, None));
+    assert_eq!(report.stderr_tail, "step 1\nstep 2\n");
+}
+
+#[test]
+fn the_message_is_written_in_place_and_cut_to_length() {
+    let room = Room::new("in-place");
+    for before in [0, 4000, 9000] {
+        room.write("message", &noise(before), 0o644);
+        let mut opened = fs::File::open(room.path("message")).unwrap();
+        room.sh("echo boom >&2; exit 1");
+        let mut message = String::new();
+        opened.read_to_string(&mut message).unwrap();
+        assert!(message.ends_with('}'), "{message}");
+        assert_eq!(Report::parse(&message).unwrap().summary().as_deref(), Some("boom"));
+    }
+}
+
+#[test]
+fn a_message_that_cannot_be_written_stops_nothing() {
+    let room = Room::new("no-message");
+    let mut agent = Command::new(AGENT);
+    agent.args(["run", "--termination-log", "/no/such/place", "--", "sh", "-c", "echo own words >&2; exit 6"]);
+    let output = agent.current_dir(&room.0).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(6));
+    assert!(stderr.contains("/no/such/place") && stderr.ends_with("own words\n"), "{stderr}");
+}
+
+#[test]
+fn huge_lines_and_progress_bars_fit() {
+    let room = Room::new("huge");
+    let output = room.sh("head -c 5000000 /dev/zero | tr '\\0' '\"' >&2");
+    assert_eq!(output.stderr.len(), 5_000_000);
+    assert!(room.report().stderr_tail.ends_with("\"\"\"\""));
+    let bar = "i=0; while [ $i -le 2000 ]; do printf '\\r%d/2000' $i >&2; i=$((i+1)); done; echo >&2; echo done >&2";
+    room.sh(&format!("echo start >&2; {bar}"));
+    assert_eq!(room.report().stderr_tail, "start\n2000/2000\ndone\n");
+}
+
+#[test]
+fn install_copies_the_running_executable() {
+    let room = Room::new("install");
+    let to = room.path("agent");
+    for _ in 0..2 {
+        let script = format!("umask 077; exec {AGENT} install --to {}", to.display());
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o7777, 0o755);
+        assert!(fs::read(&to).unwrap() == fs::read(AGENT).unwrap());
+        assert_eq!(fs::read_dir(&room.0).unwrap().count(), 1, "nothing but the file itself");
+    }
+    assert!(Command::new(&to).arg("--version").output().unwrap().status.success());
+    for bad in [room.path("no/such/agent"), PathBuf::from("/")] {
+        let output = Command::new(AGENT).arg("install").arg("--to").arg(&bad).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr.contains(bad.to_str().unwrap()) && stderr.contains("--to"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_kill_for_lack_of_memory_is_counted() {
+    let room = Room::new("oom");
+    let Some(group) = MemoryGroup::new(32 << 20) else {
+        skip("no memory cgroup can be made here (it takes root and a writable cgroup file system)");
+        return;
+    };
+    // Enters the group before it becomes the agent. tail keeps the last line, which is endless here.
+    let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.0.display());
+    let mut command = Command::new("sh");
+    command.args(["-c", &enter, "enter", AGENT]);
+    room.arguments(&mut command, &[], &["sh", "-c", "tail /dev/zero; exit 8"]);
+    assert_eq!(command.output().unwrap().status.code(), Some(8));
+    assert_eq!(room.report().oom_kills, 1);
+    room.sh("exit 8");
+    assert_eq!(room.report().oom_kills, 0);
+}
+
+/// A memory cgroup, v1 or v2, below this process's own; removed at its end.
+struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    fn new(limit: u64) -> Option<Self> {
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let path = |wanted: &str| groups.lines().find_map(|line| line.split_once(':')?.1.strip_prefix(wanted));
+        let (root, file) = match (path("memory:/"), path(":/")) {
+            (Some(path), _) => (Path::new("/sys/fs/cgroup/memory").join(path), "memory.limit_in_bytes"),
+            (None, Some(path)) => (Path::new("/sys/fs/cgroup").join(path), "memory.max"),
+            _ => return None,
+        };
+        let group = Self(root.join(format!("agent-test-{}", std::process::id())));
+        fs::create_dir(&group.0).ok()?;
+        fs::write(group.0.join(file), limit.to_string()).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn as_pid_1() {
+    let room = Room::new("pid-1");
+    let unshare = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    if !Command::new("unshare").args(unshare).arg("true").output().is_ok_and(|output| output.status.success()) {
+        skip("unshare may not make a PID namespace here (it takes root)");
+        return;
+    }
+    let script = "trap 'exit 0' TERM
+        setsid sh -c 'trap \"\" TERM; echo started > rank; exec sleep 1000' &
+        (sh -c 'echo $$ > orphan' &)
+        until [ -s rank ] && [ -s orphan ] && [ ! -e /proc/$(cat orphan) ]; do sleep 0.01; done
+        echo ready
+        while :; do sleep 0.02; done";
+    let mut command = Command::new("unshare");
+    command.args(unshare).arg(AGENT);
+    room.arguments(&mut command, &["--grace-seconds", "1"], &["sh", "-c", script]);
+    let mut unshared = Running(command.spawn().unwrap());
+    unshared.ready();
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", unshared.pid())).unwrap();
+    let agent: i32 = children.trim().parse().unwrap();
+
+    // What `kubectl exec` does: a process of the namespace that is nobody's descendant in it.
+    let guest = "trap 'echo hit > hit' TERM; echo $$ > guest; while :; do sleep 0.02; done";
+    let target = agent.to_string();
+    let nsenter = Command::new("nsenter")
+        .args(["--target", &target, "--pid", "--mount", "--wd=."])
+        .args(["sh", "-c", guest])
+        .current_dir(&room.0)
+        .spawn();
+    let mut guest = Running(nsenter.unwrap());
+    assert_ne!(room.pid("guest"), 0);
+
+    kill(Pid::from_raw(agent), Signal::SIGTERM).unwrap();
+    assert_eq!(unshared.exit_code(), Some(143));
+    let report = room.report();
+    assert_eq!((report.exit_code, report.stopped_by), (Some(0), Some(15)));
+    until("the guest to end with its namespace", || guest.0.try_wait().unwrap());
+    assert!(!room.path("hit").exists(), "a process that came by exec must not be signalled");
+}
+
+/// Where it can be seen: the test harness keeps what a passing test prints by `eprintln!` to itself.
+fn skip(why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+}

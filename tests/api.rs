@@ -1,0 +1,560 @@
+//! The CRD, its examples and its tables: offline, and as a real API server sees them.
+
+mod common;
+
+use common::Cluster;
+use k8s_openapi::{
+    api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, Patch, PatchParams, PostParams},
+    core::cel::{CompiledSchema, apply_defaults, compile_schema, validate_compiled},
+    runtime::wait::{await_condition, conditions},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+    time::Duration,
+};
+use tokio::sync::OnceCell;
+use trainingjob_operator::api::{self, RESERVED_ENV, RULES, SCHEMA_REFUSALS, TrainingJob};
+
+// ---- files that are made from the types
+
+#[test]
+fn the_crd_is_current() {
+    assert_eq!(made(&[]), read("crds/trainingjobs.yaml"), "run `cargo run --bin crdgen > crds/trainingjobs.yaml`");
+}
+
+#[test]
+fn the_tables_of_the_docs_are_current() {
+    assert_eq!(
+        made(&["--fields"]),
+        read("docs/fields.md"),
+        "run `cargo run --bin crdgen -- --fields > docs/fields.md`"
+    );
+    assert_eq!(
+        made(&["--refusals"]),
+        read("docs/refusals.md"),
+        "run `cargo run --bin crdgen -- --refusals > docs/refusals.md`"
+    );
+}
+
+/// `kubectl apply` keeps the whole CRD in an annotation of at most 262,144 bytes.
+#[test]
+fn the_crd_is_small() {
+    let size = serde_json::to_string(&api::crd()).unwrap().len();
+    assert!(size < 100_000, "the CRD has {size} bytes");
+}
+
+#[test]
+fn every_refusal_has_an_example_that_says_so() {
+    let expected: BTreeMap<String, String> = RULES
+        .iter()
+        .map(|rule| (rule.example.to_owned(), rule.message()))
+        .chain(SCHEMA_REFUSALS.iter().map(|refusal| (refusal.example.to_owned(), refusal.says.to_owned())))
+        .collect();
+    let found: BTreeMap<String, String> = bad_examples().map(|bad| (bad.name, bad.refused)).collect();
+    assert_eq!(found, expected);
+    assert_eq!(expected.len(), RULES.len() + SCHEMA_REFUSALS.len(), "two refusals share an example");
+}
+
+// ---- rules, offline
+
+#[test]
+fn examples_satisfy_the_rules() {
+    for (name, example) in good_examples() {
+        assert_eq!(offline(&example, None), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
+fn each_rule_alone_refuses_its_example() {
+    for rule in RULES {
+        let bad = parse(&root().join("examples/bad").join(rule.example).with_extension("yaml"));
+        assert_eq!(offline(&bad, None), [rule.message()], "{}", rule.example);
+    }
+}
+
+#[test]
+fn rules_leave_the_rest_alone() {
+    for (name, spec) in accepted() {
+        assert_eq!(offline(&job(&name, spec.clone()), None), Vec::<String>::new(), "{name}: {spec}");
+    }
+    for name in RESERVED_ENV.into_iter().chain(["PET_NNODES", "TRAININGJOB_SECRET"]) {
+        let refused = offline(&job("x", json!({ "env": [{ "name": name, "value": "1" }] })), None);
+        assert!(refused.iter().any(|message| message.contains("set by the operator")), "{name}: {refused:?}");
+    }
+}
+
+#[test]
+fn only_some_fields_may_change() {
+    for Change { what, old, new, refused } in changes() {
+        let expected: Vec<String> = refused.as_deref().map(api::immutable_message).into_iter().collect();
+        assert_eq!(offline(&new, Some(&old)), expected, "{what}");
+    }
+}
+
+#[test]
+fn every_field_of_the_spec_is_changed_in_these_tests() {
+    let crd = serde_json::to_value(api::crd()).unwrap();
+    let spec = &schema(&crd)["properties"]["spec"]["properties"];
+    let fields: BTreeSet<&str> = spec.as_object().unwrap().keys().map(String::as_str).collect();
+    let tried = values();
+    assert_eq!(fields, tried.iter().map(|(name, ..)| *name).collect());
+}
+
+// ---- against a real API server
+
+#[tokio::test]
+async fn examples_are_admitted_strictly() {
+    let client = server().await;
+    for (name, example) in good_examples() {
+        let admitted = create(&client, &example, true).await;
+        assert!(admitted.is_ok(), "{name}: {}", admitted.unwrap_err());
+    }
+    for (name, spec) in accepted() {
+        let admitted = create(&client, &job(&name, spec), true).await;
+        assert!(admitted.is_ok(), "{name}: {}", admitted.unwrap_err());
+    }
+}
+
+#[tokio::test]
+async fn bad_examples_are_refused_with_their_message() {
+    let client = server().await;
+    let mut wrong = Vec::new();
+    for bad in bad_examples() {
+        match create(&client, &bad.object, true).await {
+            Ok(_) => wrong.push(format!("{} was admitted", bad.name)),
+            Err(message) if !message.contains(&bad.refused) => wrong.push(format!("{}: {message}", bad.name)),
+            Err(_) => {}
+        }
+    }
+    for rule in RULES {
+        let bad = parse(&root().join("examples/bad").join(rule.example).with_extension("yaml"));
+        let field = rule.path().replace("[]", "[0]");
+        let field = field.split("{}").next().unwrap_or_default();
+        if let Err(message) = create(&client, &bad, true).await
+            && !message.contains(field)
+        {
+            wrong.push(format!("{}: {field} is not in {message}", rule.example));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn defaults_are_visible_at_every_level() {
+    let client = server().await;
+    let defaults = json!({
+        "model": "resnet50", "dataset": "cifar10", "numWorkers": 2, "gpusPerWorker": 1, "procsPerWorker": "auto",
+        "framework": "pytorch", "suspend": false,
+        "checkpoint": { "enabled": true, "frequency": 5 },
+        "networking": { "backend": "nccl", "masterPort": 29500, "rdmaEnabled": false },
+        "failurePolicy": { "restartPolicy": "OnFailure", "backoffLimit": 3 },
+    });
+    let stored = create(&client, &job("defaults", json!({})), true).await.unwrap();
+    assert_eq!(stored["spec"], defaults);
+    // What is null counts as not written, and what is written in part is filled up.
+    let partly = json!({
+        "image": null, "networking": null, "failurePolicy": {}, "checkpoint": { "frequency": 2, "storage": { "type": "pvc" } },
+    });
+    let stored = create(&client, &job("partly", partly), true).await.unwrap();
+    let mut expected = defaults.clone();
+    expected["checkpoint"] =
+        json!({ "enabled": true, "frequency": 2, "storage": { "type": "pvc", "deletePolicy": "Retain" } });
+    assert_eq!(stored["spec"], expected);
+    // The types have the same defaults as the schema.
+    let typed: TrainingJob = serde_json::from_value(job("typed", json!({}))).unwrap();
+    assert_eq!(serde_json::from_value::<TrainingJob>(job("typed", defaults)).unwrap().spec, typed.spec);
+}
+
+#[tokio::test]
+async fn updates_change_what_may_change_and_nothing_else() {
+    let client = server().await;
+    let mut wrong = Vec::new();
+    for (index, Change { what, old, new, refused }) in changes().into_iter().enumerate() {
+        let name = format!("change-{index}");
+        let url = format!("{}/{name}", url("api"));
+        let named = |mut object: Value| {
+            object["metadata"]["name"] = json!(name);
+            object
+        };
+        let made = create(&client, &named(old), false).await.unwrap_or_else(|message| panic!("{what}: {message}"));
+        let mut new = named(new);
+        new["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"].clone();
+        match (send(&client, "PUT", &format!("{url}?fieldValidation=Strict"), &new).await, refused) {
+            (Ok(_), None) => {}
+            (Ok(_), Some(_)) => wrong.push(format!("{what} was accepted")),
+            (Err(message), None) => wrong.push(format!("{what} was refused: {message}")),
+            (Err(message), Some(field)) => {
+                if !message.contains(&api::immutable_message(&field)) {
+                    wrong.push(format!("{what}: {message}"));
+                }
+            }
+        }
+        send(&client, "DELETE", &url, &Value::Null).await.unwrap();
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The API server stops rules that take too long: a job with all that the schema allows must not be in their way.
+#[tokio::test]
+async fn the_largest_job_is_within_the_budget_of_the_rules() {
+    let client = server().await;
+    let list = |length: usize, item: &dyn Fn(usize) -> Value| (0..length).map(item).collect::<Vec<_>>();
+    let name = |index: usize, length: usize| format!("{:a>length$}", format!("a{index}"));
+    let map = |length: usize, prefix: &str, value: &str| -> BTreeMap<String, String> {
+        (0..length).map(|index| (format!("{prefix}{}", name(index, 63)), value.to_owned())).collect()
+    };
+    let devices = map(64, &format!("{}/", "a".repeat(253)), "1000m");
+    let fields = json!({
+        "numWorkers": 4096, "gpusPerWorker": 0,
+        "model": format!("pvc://c/{}", "a/".repeat(507) + "a"), "dataset": format!("pvc://c/{}", "a/".repeat(507) + "a"),
+        "env": list(1024, &|index| json!({ "name": name(index, 253), "value": "v".repeat(256) })),
+        "args": list(1024, &|index| json!(name(index, 256))),
+        "resources": { "requests": devices, "limits": devices },
+        "volumes": list(64, &|index| json!({ "name": name(index, 63), "hostPath": { "path": name(index, 1024) } })),
+        "volumeMounts": list(64, &|index| json!({ "name": name(index, 63), "mountPath": format!("/{}", name(index, 1023)) })),
+        "imagePullSecrets": list(16, &|index| json!({ "name": name(index, 253) })),
+        "hyperparameters": { "additionalParams": map(128, &"b".repeat(65), &"v".repeat(512)) },
+        "scheduling": { "nodeSelector": map(64, &format!("{}/", "a".repeat(253)), &"v".repeat(63)) },
+        "checkpoint": { "storage": { "type": "nfs", "nfsServer": "s".repeat(253), "nfsPath": "/p".repeat(2048) } },
+    });
+    let largest = create(&client, &job(&"a".repeat(49), fields), false).await.expect("the largest job is admitted");
+    let url = format!("{}/{}", url("api"), "a".repeat(49));
+    let mut updated = largest.clone();
+    updated["spec"]["suspend"] = json!(true);
+    let updated = send(&client, "PUT", &url, &updated).await;
+    assert!(updated.is_ok(), "{}", updated.unwrap_err());
+    send(&client, "DELETE", &url, &Value::Null).await.unwrap();
+}
+
+/// Every field of the status survives: none is pruned for want of a schema.
+#[tokio::test]
+async fn a_status_comes_back_as_written() {
+    let client = server().await;
+    let made = create(&client, &job("status", json!({})), false).await.unwrap();
+    let time = "2030-01-02T03:04:05Z";
+    let status = json!({
+        "observedGeneration": 1, "state": "Running", "attempt": 2, "restartCount": 1, "disruptionCount": 0,
+        "conditions": [{ "type": "Running", "status": "True", "reason": "AllWorkersRun", "message": "2 of 2 run",
+                         "lastTransitionTime": time, "observedGeneration": 1 }],
+        "workers": { "desired": 2, "active": 2, "succeeded": 0, "failed": 0, "pending": 0 },
+        "restarts": [{ "attempt": 1, "time": time, "reason": "ExitCode", "message": "worker 1 exited 1", "worker": 1,
+                       "exitCode": 1, "disruption": false, "permanent": false, "ranSeconds": 7 }],
+        "resources": { "allocatedGPUs": 2, "allocatedNodes": 1 },
+        "startTime": time, "completionTime": time, "duration": "1s", "suspendedAt": time, "suspendedSeconds": 3,
+        "failureReason": "BackoffLimitExceeded", "failureMessage": "worker 1 exited 1",
+    });
+    let mut new = made.clone();
+    new["status"] = status.clone();
+    let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), "api");
+    let written = serde_json::from_value(new).unwrap();
+    jobs.replace_status("status", &PostParams::default(), &written).await.unwrap();
+    let stored = jobs.get("status").await.unwrap();
+    assert_eq!(serde_json::to_value(stored.status).unwrap(), status);
+    jobs.delete("status", &Default::default()).await.unwrap();
+}
+
+// ---- what is tried
+
+/// Specs close to a rule that must pass, under names that do.
+fn accepted() -> Vec<(String, Value)> {
+    let scratch = |path: &str| {
+        json!({ "volumes": [{ "name": "scratch", "emptyDir": {} }],
+                "volumeMounts": [{ "name": "scratch", "mountPath": path }] })
+    };
+    let with = |mut spec: Value, field: &str, value: Value| {
+        spec[field] = value;
+        spec
+    };
+    let specs = [
+        ("a".repeat(52), json!({ "numWorkers": 10 })),
+        ("a".repeat(49), json!({ "numWorkers": 4096 })),
+        ("uri".into(), json!({ "model": "pvc://c", "dataset": "pvc://c.d/a..b/.c/wiki text", "output": "pvc://0/x" })),
+        ("words".into(), json!({ "model": "org/model:v1", "dataset": "../wiki text" })),
+        ("procs-number".into(), json!({ "procsPerWorker": 8 })),
+        ("procs-most".into(), json!({ "procsPerWorker": 1024 })),
+        ("procs-cpu".into(), json!({ "procsPerWorker": "cpu", "resources": { "limits": { "cpu": 4 } } })),
+        (
+            "env".into(),
+            json!({ "env": [{ "name": "NCCL_DEBUG", "value": "INFO" }, { "name": "NCCL_IB_DISABLE", "value": "1" },
+                                       { "name": "MASTER", "value": "me" }, { "name": "WORLD_SIZE_MAX" },
+                                       { "name": "K", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
+                               "envFrom": [{ "secretRef": { "name": "s" } }, { "configMapRef": { "name": "c" } }] }),
+        ),
+        (
+            "quantities".into(),
+            json!({ "resources": { "requests": { "cpu": "0.5", "memory": "1024Mi", "rdma/hca": 1 },
+                                                     "limits": { "cpu": "500m", "memory": "1Gi", "rdma/hca": "1" } } }),
+        ),
+        (
+            "gpus".into(),
+            json!({ "gpusPerWorker": 4, "resources": { "requests": { "amd.com/gpu": 4 }, "limits": { "amd.com/gpu": "4" } } }),
+        ),
+        ("gpus-limit".into(), json!({ "resources": { "limits": { "nvidia.com/gpu": "1" } } })),
+        ("mig".into(), json!({ "gpusPerWorker": 0, "resources": { "limits": { "nvidia.com/mig-1g.5gb": 1 } } })),
+        ("mount-data".into(), scratch("/data")),
+        ("mount-shm".into(), scratch("/dev/shm")),
+        ("mount-below".into(), with(scratch("/data/cache"), "dataset", json!("pvc://datasets"))),
+        ("mount-checkpoints".into(), with(scratch("/checkpoints"), "checkpoint", json!({ "enabled": false }))),
+        (
+            "mount-of-template".into(),
+            json!({ "podTemplate": { "spec": { "volumes": [{ "name": "v", "emptyDir": {} }] } },
+                                             "volumeMounts": [{ "name": "v", "mountPath": "/v" }] }),
+        ),
+        (
+            "claim".into(),
+            json!({ "checkpoint": { "storage": { "type": "pvc", "size": "50Gi", "storageClassName": "fast", "deletePolicy": "Delete" } } }),
+        ),
+        (
+            "claim-named".into(),
+            json!({ "checkpoint": { "storage": { "type": "pvc", "pvcName": "c.d", "deletePolicy": "Retain" } } }),
+        ),
+        (
+            "nfs".into(),
+            json!({ "checkpoint": { "storage": { "type": "nfs", "nfsServer": "fd00::1", "nfsPath": "/" } } }),
+        ),
+        (
+            "rdma".into(),
+            json!({ "networking": { "rdmaEnabled": true, "rdmaResource": "vpc.amazonaws.com/efa", "interface": "^lo,docker0" } }),
+        ),
+        (
+            "placed".into(),
+            json!({ "scheduling": { "priority": "p-1", "queue": "q", "schedulerName": "volcano", "topologyKey": "rack",
+                                                  "nodeSelector": { "a.b/c_d": "", "e": "F.g" } } }),
+        ),
+        (
+            "params".into(),
+            json!({ "hyperparameters": { "learningRate": 1e-5, "additionalParams": { "adam.beta1": "0.9", "weightDecay": "", "k-fold": "5" } } }),
+        ),
+        (
+            "template-patch".into(),
+            json!({ "podTemplate": { "metadata": { "labels": { "a": "b" } },
+                                                           "spec": { "containers": [{ "name": "training", "$patch": "merge", "newField": [1] }] } } }),
+        ),
+    ];
+    specs.into()
+}
+
+/// For each field of the spec: a value, another one, and whether it may change.
+fn values() -> Vec<(&'static str, Value, Value, bool)> {
+    let env = |value: &str| json!([{ "name": "A", "value": value }, { "name": "B", "value": value }]);
+    let volumes = |path: &str| json!([{ "name": "v", "hostPath": { "path": path } }]);
+    let template = |user: i32| json!({ "spec": { "securityContext": { "runAsUser": user } } });
+    vec![
+        ("args", json!(["a"]), json!(["b"]), false),
+        ("checkpoint", json!({ "frequency": 1 }), json!({ "frequency": 2 }), false),
+        ("command", json!(["a"]), json!(["a", "b"]), false),
+        ("dataset", json!("a"), json!("b"), false),
+        ("env", env("1"), env("2"), false),
+        ("envFrom", json!([{ "secretRef": { "name": "a" } }]), json!([{ "secretRef": { "name": "b" } }]), false),
+        ("failurePolicy", json!({ "backoffLimit": 1 }), json!({ "backoffLimit": 2 }), false),
+        ("framework", json!("jax"), json!("tensorflow"), false),
+        ("gpusPerWorker", json!(0), json!(1), false),
+        ("hyperparameters", json!({ "epochs": 1 }), json!({ "epochs": 1, "batchSize": 1 }), false),
+        ("image", json!("a"), json!("b"), false),
+        ("imagePullSecrets", json!([{ "name": "a" }]), json!([{ "name": "b" }]), false),
+        ("model", json!("a"), json!("b"), false),
+        ("networking", json!({ "backend": "gloo" }), json!({ "backend": "mpi" }), false),
+        ("numWorkers", json!(1), json!(2), false),
+        ("output", json!("pvc://a"), json!("pvc://b"), false),
+        ("podTemplate", template(1), template(2), false),
+        ("procsPerWorker", json!(1), json!("auto"), false),
+        ("resources", json!({ "limits": { "cpu": "1" } }), json!({ "limits": { "cpu": "2" } }), false),
+        ("scheduling", json!({ "queue": "a" }), json!({ "queue": "b" }), false),
+        ("serviceAccountName", json!("a"), json!("b"), false),
+        ("suspend", json!(true), json!(false), true),
+        ("ttlSecondsAfterFinished", json!(1), json!(2), true),
+        (
+            "volumeMounts",
+            json!([{ "name": "v", "mountPath": "/a" }]),
+            json!([{ "name": "v", "mountPath": "/b" }]),
+            false,
+        ),
+        ("volumes", volumes("/a"), volumes("/b"), false),
+        ("workingDir", json!("/a"), json!("/b"), false),
+    ]
+}
+
+struct Change {
+    what: String,
+    old: Value,
+    new: Value,
+    /// The field that is told to be immutable.
+    refused: Option<String>,
+}
+
+/// Every field changed, added and removed.
+fn changes() -> Vec<Change> {
+    let mut changes = Vec::new();
+    let mut push = |what: String, old: Value, new: Value, refused: Option<&str>| {
+        changes.push(Change { what, old, new, refused: refused.map(str::to_owned) });
+    };
+    for (field, one, other, mutable) in values() {
+        // Mounts need their volume.
+        let base = |spec: Value| {
+            let mut object = job("x", spec);
+            if field == "volumeMounts" {
+                object["spec"]["volumes"] = json!([{ "name": "v", "emptyDir": {} }]);
+            }
+            object
+        };
+        let [old, new] = [one, other].map(|value| base(json!({ field: value })));
+        // Inside failurePolicy, the rule stands at the field.
+        let refused = (!mutable).then_some(if field == "failurePolicy" { "backoffLimit" } else { field });
+        push(format!("{field}: changed"), old.clone(), new, refused);
+        // What is required is in the base; what the default is the same as is no change.
+        if base(json!({}))["spec"].get(field).is_none() {
+            push(format!("{field}: removed"), old.clone(), base(json!({})), refused);
+            push(format!("{field}: added"), base(json!({})), old, refused);
+        }
+    }
+    let policy = |seconds: i32| job("x", json!({ "failurePolicy": { "activeDeadlineSeconds": seconds } }));
+    push("activeDeadlineSeconds: changed".into(), policy(1), policy(2), None);
+    push("activeDeadlineSeconds: removed".into(), policy(1), job("x", json!({})), None);
+    push("activeDeadlineSeconds: added".into(), job("x", json!({})), policy(1), None);
+    let policy = |kind: &str| job("x", json!({ "failurePolicy": { "restartPolicy": kind } }));
+    push("restartPolicy: changed".into(), policy("Never"), policy("Always"), Some("restartPolicy"));
+    let mut labelled = job("x", json!({}));
+    labelled["metadata"]["labels"] = json!({ "team": "a" });
+    labelled["metadata"]["annotations"] = json!({ "note": "b" });
+    push("labels: added".into(), job("x", json!({})), labelled, None);
+    let template = |metadata: Value| job("x", json!({ "podTemplate": { "metadata": metadata } }));
+    let (old, new) = (template(json!({ "labels": { "a": "b" } })), template(json!({ "labels": { "a": "c" } })));
+    push("podTemplate.metadata: changed".into(), old, new, Some("podTemplate"));
+    changes
+}
+
+/// A job with the least spec and these fields.
+fn job(name: &str, fields: Value) -> Value {
+    let mut spec = json!({ "model": "resnet50", "dataset": "cifar10", "numWorkers": 2 });
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    json!({ "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": name }, "spec": spec })
+}
+
+// ---- how
+
+/// Messages of the CEL rules that refuse the object, defaults applied.
+fn offline(object: &Value, old: Option<&Value>) -> Vec<String> {
+    static SCHEMA: OnceLock<(Value, CompiledSchema)> = OnceLock::new();
+    let (schema, rules) = SCHEMA.get_or_init(|| {
+        let crd = serde_json::to_value(api::crd()).unwrap();
+        (schema(&crd).clone(), compile_schema(schema(&crd)))
+    });
+    let old = old.map(|old| apply_defaults(schema, old));
+    let refused = validate_compiled(rules, &apply_defaults(schema, object), old.as_ref());
+    refused.err().map(|errors| errors.iter().map(|error| error.message.clone()).collect()).unwrap_or_default()
+}
+
+fn schema(crd: &Value) -> &Value {
+    &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+}
+
+/// The API server of these tests, with the CRD as checked in and the namespaces of the examples.
+async fn server() -> Client {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    static READY: OnceCell<()> = OnceCell::const_new();
+    let client = CLUSTER.get_or_init(|| Cluster::control("api")).client().await;
+    READY
+        .get_or_init(|| async {
+            let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+            let crd = parse(&root().join("crds/trainingjobs.yaml"));
+            let name = crd["metadata"]["name"].as_str().unwrap();
+            crds.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(&crd)).await.unwrap();
+            let established = await_condition(crds, name, conditions::is_crd_established());
+            tokio::time::timeout(Duration::from_secs(30), established).await.unwrap().unwrap();
+            for name in ["api", "ml-training"] {
+                let namespace = Namespace {
+                    metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
+                    ..Namespace::default()
+                };
+                let made = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await;
+                assert!(made.as_ref().map_or_else(|error| error.to_string().contains("exists"), |_| true), "{made:?}");
+            }
+            // A new kind is served a moment after it is established.
+            let served = async {
+                while create(&client, &job("probe", json!({})), true).await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), served).await.expect("TrainingJobs are served");
+        })
+        .await;
+    client
+}
+
+fn url(namespace: &str) -> String {
+    format!("/apis/ml.example.com/v1/namespaces/{namespace}/trainingjobs")
+}
+
+/// Creates as `kubectl create --validate=strict` does; the error is what kubectl prints.
+async fn create(client: &Client, object: &Value, dry_run: bool) -> Result<Value, String> {
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or("api");
+    let dry_run = if dry_run { "&dryRun=All" } else { "" };
+    send(client, "POST", &format!("{}?fieldValidation=Strict{dry_run}", url(namespace)), object).await
+}
+
+async fn send(client: &Client, method: &str, url: &str, object: &Value) -> Result<Value, String> {
+    let body = if object.is_null() { Vec::new() } else { serde_json::to_vec(object).unwrap() };
+    let request = http::Request::builder().method(method).uri(url).header("content-type", "application/json");
+    match client.request(request.body(body).unwrap()).await {
+        Ok(answer) => Ok(answer),
+        Err(kube::Error::Api(status)) => Err(status.message.clone()),
+        Err(other) => panic!("{method} {url}: {other}"),
+    }
+}
+
+struct Bad {
+    name: String,
+    /// What its first line says.
+    refused: String,
+    object: Value,
+}
+
+fn bad_examples() -> impl Iterator<Item = Bad> {
+    yaml_files("examples/bad").into_iter().map(|path| {
+        let text = fs::read_to_string(&path).unwrap();
+        let refused = text.lines().next().and_then(|line| line.strip_prefix("# refused: "));
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let refused = refused.unwrap_or_else(|| panic!("{name}: the first line is not `# refused: ...`")).to_owned();
+        Bad { name, refused, object: parse(&path) }
+    })
+}
+
+fn good_examples() -> impl Iterator<Item = (String, Value)> {
+    yaml_files("examples").into_iter().map(|path| (path.display().to_string(), parse(&path)))
+}
+
+fn yaml_files(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|end| end == "yaml")).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{folder} holds no YAML");
+    files
+}
+
+fn parse(path: &Path) -> Value {
+    let text = fs::read_to_string(path).unwrap();
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn made(flags: &[&str]) -> String {
+    let made = Command::new(env!("CARGO_BIN_EXE_crdgen")).args(flags).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    String::from_utf8(made.stdout).unwrap()
+}

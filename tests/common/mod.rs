@@ -1,0 +1,47 @@
+//! What tests against a real API server share.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use kube::{Client, Config, config::Kubeconfig};
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// A Kubernetes cluster that ends with this process.
+pub struct Cluster {
+    kubeconfig: PathBuf,
+}
+
+impl Cluster {
+    /// A control plane without nodes. Give each test binary its own name.
+    ///
+    /// `TRAININGJOB_TEST_KUBECONFIG` names the kubeconfig of a running one to use instead: nothing of it is removed.
+    pub fn control(name: &str) -> Self {
+        Self::up(name, &["--control-only", "--no-audit"])
+    }
+
+    /// A cluster made by `devcluster/cluster up` with these flags.
+    pub fn up(name: &str, flags: &[&str]) -> Self {
+        if let Some(kubeconfig) = std::env::var_os("TRAININGJOB_TEST_KUBECONFIG") {
+            return Self { kubeconfig: kubeconfig.into() };
+        }
+        let pid = std::process::id().to_string();
+        let up = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("devcluster/cluster"))
+            .args(["up", "--owner-pid", &pid, "--name", &format!("{name}-{pid}")])
+            .args(flags)
+            .stdin(Stdio::null())
+            .output()
+            .expect("devcluster/cluster can be run");
+        let (said, log) = (String::from_utf8_lossy(&up.stdout), String::from_utf8_lossy(&up.stderr));
+        assert!(up.status.success(), "no cluster for the tests: {said}{log}");
+        let kubeconfig = said.lines().find_map(|line| line.strip_prefix("export KUBECONFIG="));
+        Self { kubeconfig: kubeconfig.expect("`cluster up` prints `export KUBECONFIG=...`").into() }
+    }
+
+    /// A client for the runtime of the test that calls.
+    pub async fn client(&self) -> Client {
+        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).expect("the kubeconfig can be read");
+        let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a kubeconfig");
+        Client::try_from(config).expect("a client")
+    }
+}

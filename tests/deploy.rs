@@ -1,0 +1,49 @@
+//! What `deploy/` gives the operator: no more than it needs, and the same in both modes.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+
+#[derive(Debug, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+struct Role {
+    kind: String,
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Deserialize, Serialize, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Rule {
+    api_groups: Vec<String>,
+    resources: Vec<String>,
+    #[serde(default)]
+    resource_names: Vec<String>,
+    verbs: Vec<String>,
+}
+
+/// The first object of a file, which is its role.
+fn role(path: &str) -> Role {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let first = text.split("\n---\n").next().unwrap();
+    serde_saphyr::from_str(first).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn a_namespace_gives_the_rights_that_the_cluster_gives() {
+    let (cluster, namespace) = (role("deploy/cluster/rights.yaml"), role("deploy/namespaced/rights.yaml"));
+    assert_eq!((cluster.kind.as_str(), namespace.kind.as_str()), ("ClusterRole", "Role"));
+    assert_eq!(cluster.rules, namespace.rules);
+}
+
+#[test]
+fn rights_are_few() {
+    for path in ["deploy/cluster/rights.yaml", "deploy/base/own-namespace.yaml", "deploy/admin/users.yaml"] {
+        for rule in role(path).rules {
+            let all = [&rule.api_groups, &rule.resources, &rule.verbs];
+            assert!(all.iter().all(|list| !list.iter().any(|item| item.contains('*'))), "{path}: {rule:?}");
+            assert!(!rule.resources.iter().any(|resource| resource.starts_with("secrets")), "{path}: {rule:?}");
+            let claims = rule.resources.iter().any(|resource| resource == "persistentvolumeclaims");
+            assert!(!(claims && rule.verbs.iter().any(|verb| verb == "delete")), "{path} may delete checkpoints");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The documentation: its links lead somewhere, and its tables are those of the CRD.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders with pages that are not ours.
+const NOT_OURS: [&str; 4] = ["target", "dist", "shared", "node_modules"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every Markdown file of the repository.
+fn pages() -> Vec<PathBuf> {
+    let (mut pages, mut folders) = (Vec::new(), vec![root().to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap_or_default();
+            if entry.file_type().unwrap().is_dir() {
+                if !name.starts_with('.') && !NOT_OURS.contains(&name.as_str()) {
+                    folders.push(entry.path());
+                }
+            } else if name.ends_with(".md") {
+                pages.push(entry.path());
+            }
+        }
+    }
+    pages
+}
+
+/// The targets of a page's links, `[text](target)`, outside of code.
+fn links(page: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in lines_of_prose(page) {
+        let mut rest = line.as_str();
+        while let Some(start) = rest.find("](") {
+            rest = &rest[start + 2..];
+            let Some(end) = rest.find(')') else { break };
+            found.push(rest[..end].to_owned());
+        }
+    }
+    found
+}
+
+/// The lines of a page without its blocks of code, and without what stands between backticks in them.
+fn lines_of_prose(page: &str) -> Vec<String> {
+    let mut in_code = false;
+    page.lines()
+        .filter(|line| {
+            let fence = line.trim_start().starts_with("```");
+            in_code ^= fence;
+            !in_code && !fence
+        })
+        .map(|line| line.split('`').step_by(2).collect())
+        .collect()
+}
+
+/// The anchors of a page's headings, made as GitHub makes them.
+fn anchors(page: &str) -> Vec<String> {
+    let mut in_code = false;
+    page.lines()
+        .filter(|line| {
+            in_code ^= line.trim_start().starts_with("```");
+            !in_code && line.starts_with('#')
+        })
+        .map(|line| {
+            let heading = line.trim_start_matches('#').trim().to_lowercase();
+            heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>().replace(' ', "-")
+        })
+        .collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut broken = Vec::new();
+    for path in pages() {
+        let page = read(&path);
+        for link in links(&page) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            let there = target.exists() && (anchor.is_empty() || anchors(&read(&target)).iter().any(|a| a == anchor));
+            if !there {
+                broken.push(format!("{}: {link}", path.strip_prefix(root()).unwrap().display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "these links lead nowhere:\n{}", broken.join("\n"));
+}
+
+/// The rows of the first table in `text`.
+fn table(text: &str) -> Vec<&str> {
+    text.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).collect()
+}
+
+#[test]
+fn the_readme_has_every_field() {
+    let (readme, fields) = (read("README.md"), read("docs/fields.md"));
+    let (_, rest) = readme.split_once("<!-- fields -->\n").expect("README.md has the mark <!-- fields -->");
+    let (between, _) = rest.split_once("<!-- /fields -->").expect("README.md has the mark <!-- /fields -->");
+    assert!(
+        table(between) == table(&fields),
+        "between its marks README.md must have the table of docs/fields.md: copy it there"
+    );
+}
+
+/// The words that the code gives to the world are told in docs/operate.md, so that who reads one at night finds it.
+#[test]
+fn every_metric_is_told() {
+    let (code, page) = (read("src/telemetry/metrics.rs"), read("docs/operate.md"));
+    let metrics: Vec<&str> = code.split('"').filter(|text| is_metric(text)).collect();
+    assert!(!metrics.is_empty());
+    let missing: Vec<_> = metrics.iter().filter(|name| !page.contains(&format!("`{name}"))).collect();
+    assert!(missing.is_empty(), "docs/operate.md does not tell of {missing:?}");
+}
+
+fn is_metric(text: &str) -> bool {
+    text.starts_with("trainingjob_") && text.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+}
+
+/// A condition's status, and a kind.
+const NOT_REASONS: [&str; 2] = ["True", "PersistentVolumeClaim"];
+
+#[test]
+fn every_reason_is_told() {
+    let page = read("docs/operate.md");
+    let files = ["lifecycle/decide.rs", "lifecycle/cause.rs", "lifecycle/waiting.rs", "observe/events.rs"];
+    let files = files.into_iter().chain(["controller/apply.rs", "controller/status.rs"]);
+    let code: Vec<String> = files.map(|file| read(format!("src/{file}"))).collect();
+    let reasons: Vec<&str> = code.iter().flat_map(|code| reasons(code)).collect();
+    assert!(reasons.contains(&"OOMKilled"), "{reasons:?}");
+    let missing: Vec<_> = reasons.iter().filter(|reason| !page.contains(&format!("`{reason}`"))).collect();
+    assert!(missing.is_empty(), "docs/operate.md does not tell of {missing:?}");
+}
+
+/// The string literals of the code before its tests that are one CamelCase word, but for those of Kubernetes itself.
+fn reasons(code: &str) -> Vec<&str> {
+    let code = code.split("#[cfg(test)]").next().unwrap_or_default();
+    let is_reason = |text: &&str| {
+        text.len() > 3
+            && text.starts_with(|c: char| c.is_ascii_uppercase())
+            && text.chars().all(|c| c.is_ascii_alphabetic())
+            && text.contains(|c: char| c.is_ascii_lowercase())
+    };
+    code.split('"').skip(1).step_by(2).filter(is_reason).filter(|text| !NOT_REASONS.contains(text)).collect()
+}
