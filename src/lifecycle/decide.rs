@@ -128,7 +128,7 @@ impl<'a> Step<'a> {
         }
         self.note_start();
         match current {
-            Some(job) if job.complete => self.complete(),
+            Some(job) if self.all_succeeded(job) => self.complete(),
             _ if self.input.spec.suspend => self.suspend(current),
             _ if self.past_deadline() => {}
             Some(job) => self.running(job),
@@ -141,7 +141,9 @@ impl<'a> Step<'a> {
 
     /// Nothing but clearing up happens after the end.
     fn finished(&mut self) {
-        if let Some(job) = self.input.family.job.as_ref().filter(|j| !j.complete && j.failed.is_none() && !j.deleting) {
+        let unfinished = |j: &&JobSeen| !j.complete && j.failed.is_none() && !j.deleting;
+        let failed = self.status.state == Some(State::Failed);
+        if let Some(job) = self.input.family.job.as_ref().filter(unfinished).filter(|_| failed) {
             self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
         }
         let (Some(ttl), Some(end)) = (self.input.spec.ttl_seconds_after_finished, &self.status.completion_time) else {
@@ -332,6 +334,12 @@ impl<'a> Step<'a> {
     }
 
     // ---- the rules
+
+    /// Every pod ended well; the Job says so itself only with its next sync, up to a second later.
+    fn all_succeeded(&self, job: &JobSeen) -> bool {
+        let ended_well = self.pods(job.attempt).iter().filter(|p| p.ended == Some(true)).count();
+        job.complete || usize::try_from(self.input.spec.num_workers) == Ok(ended_well)
+    }
 
     /// Why the spec can't run: by our own rules, or because the API server finds the Job invalid that follows from it.
     fn invalid(&self) -> Option<String> {

@@ -156,7 +156,7 @@ fn a_job_goes_through_its_states_each_when_it_is_true() {
     assert_eq!(world.status.state, Some(State::Running), "one has ended well, the other runs");
 
     world.second = 65;
-    world.see(Some(JobSeen { complete: true, ..job(1) }), [ended(1, 1, 0, 64)]);
+    world.see(Some(job(1)), [ended(1, 1, 0, 64)]);
     assert_eq!(reasons(&world.step()), ["Completed"]);
     assert_eq!(world.status.state, Some(State::Completed));
     assert_eq!(world.status.duration.as_deref(), Some("1m0s"));
