@@ -7,6 +7,20 @@ use std::{
     process::{Command, Stdio},
 };
 
+/// The folder of the programs that clusters are made of, kubectl among them; built now if nobody has.
+pub fn tools() -> PathBuf {
+    if let Some(tools) = std::env::var_os("TRAININGJOB_TEST_TOOLS") {
+        return tools.into();
+    }
+    let tools = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("devcluster/cluster"))
+        .arg("tools")
+        .stdin(Stdio::null())
+        .output()
+        .expect("devcluster/cluster can be run");
+    assert!(tools.status.success(), "no tools: {}", String::from_utf8_lossy(&tools.stderr));
+    String::from_utf8_lossy(&tools.stdout).trim().into()
+}
+
 /// A Kubernetes cluster that ends with this process.
 pub struct Cluster {
     kubeconfig: PathBuf,
