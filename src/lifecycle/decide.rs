@@ -16,8 +16,8 @@ const RESTARTS_KEPT: usize = 10;
 const BACKOFF_MAX: i64 = 60;
 /// An attempt that ran this long, in seconds, ends a series of quick failures.
 const QUICK: i64 = 300;
-/// How long pods may be missing before the Job's Events are read.
-const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(2);
+/// How long no pod may come, while some are missing, before the Job's Events are read.
+const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(3);
 /// How long a scheduled pod may take to start before its Events are read.
 const LOOK_AT_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
 /// How often Events are read again while they are needed.
@@ -255,7 +255,8 @@ impl<'a> Step<'a> {
             self.clear("Running", "Waiting");
             self.blocked();
             if pods.len() < desired {
-                self.look(job.created, LOOK_AT_JOB_AFTER, &job.uid);
+                let last = pods.iter().filter_map(|p| p.created).chain(job.created).max();
+                self.look(last, LOOK_AT_JOB_AFTER, &job.uid);
             }
             return;
         }
