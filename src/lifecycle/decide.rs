@@ -16,8 +16,8 @@ const RESTARTS_KEPT: usize = 10;
 const BACKOFF_MAX: i64 = 60;
 /// An attempt that ran this long, in seconds, ends a series of quick failures.
 const QUICK: i64 = 300;
-/// How long pods may be missing before the Job's Events are read.
-const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(2);
+/// How long no pod may come, while some are missing, before the Job's Events are read.
+const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(3);
 /// How long a scheduled pod may take to start before its Events are read.
 const LOOK_AT_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
 /// How often Events are read again while they are needed.
@@ -158,14 +158,13 @@ impl<'a> Step<'a> {
     }
 
     fn complete(&mut self) {
-        let n = self.input.spec.num_workers;
         self.status.state = Some(State::Completed);
         self.end();
         self.set("Running", false, "Completed", "every worker's program has ended");
-        self.set("Succeeded", true, "Completed", &format!("all {n} workers exited with code 0"));
+        self.set("Succeeded", true, "Completed", "every worker exited with code 0");
         self.clear("Restarting", "Completed");
         let took = self.status.duration.clone().unwrap_or_else(|| "unknown time".into());
-        self.event(false, "Completed", format!("all {n} workers exited with code 0 after {took}"));
+        self.event(false, "Completed", format!("every worker exited with code 0, after {took}"));
     }
 
     fn suspend(&mut self, current: Option<&JobSeen>) {
@@ -178,7 +177,9 @@ impl<'a> Step<'a> {
             }
         }
         if current.is_some() || self.input.family.job.is_some() {
-            self.set("Suspended", false, "Suspending", "the workers are stopping with their grace period");
+            let late = self.input.family.job.as_ref().and_then(|job| self.late(job.attempt));
+            let message = late.unwrap_or_else(|| "the workers are stopping, with their grace period".into());
+            self.set("Suspended", false, "Suspending", &message);
             return;
         }
         if self.status.state != Some(State::Suspended) {
@@ -222,8 +223,8 @@ impl<'a> Step<'a> {
             return;
         }
         if !restarting && self.input.status.state.is_none() {
-            let n = self.input.spec.num_workers;
-            self.event(false, "Created", format!("Job, Service and ConfigMap for {n} workers"));
+            let workers = number_of(self.input.spec.num_workers, "worker");
+            self.event(false, "Created", format!("Job, Service and ConfigMap for {workers}"));
         }
         self.verdict.actions.push(Action::Ensure);
         self.verdict.actions.push(Action::CreateJob(attempt));
@@ -240,31 +241,32 @@ impl<'a> Step<'a> {
         }
         let desired = usize::try_from(self.input.spec.num_workers).unwrap_or(0);
         let note = self.input.family.note.as_ref();
+        let of_job = note.filter(|note| note.about == job.uid);
         if job.held {
             let why = "the Job is suspended by a queue manager until there is quota";
             self.status.state = Some(State::Pending);
             self.set("Scheduled", false, "Queued", why);
             return;
         }
-        if let Some(why) = waiting::for_nodes(&pods, desired, note) {
+        if let Some(why) = waiting::for_nodes(&pods, desired, of_job) {
             let quiet = why.reason == "Scheduling" && self.after_restart();
             self.status.state = Some(if quiet { State::Initializing } else { State::Pending });
             self.set("Scheduled", false, &why.reason, &why.message);
             self.clear("Running", "Waiting");
             self.blocked();
             if pods.len() < desired {
-                self.look(job.created, LOOK_AT_JOB_AFTER, &job.uid);
+                let last = pods.iter().filter_map(|p| p.created).chain(job.created).max();
+                self.look(last, LOOK_AT_JOB_AFTER, &job.uid);
             }
             return;
         }
         if condition(&self.status.conditions, "Scheduled").is_none_or(|c| c.status != "True") {
-            self.event(false, "Scheduled", format!("all {desired} workers have a node"));
+            self.event(false, "Scheduled", "every worker has a node".into());
         }
         self.set("Scheduled", true, "Scheduled", "every worker has a node");
         if pods.iter().all(|p| p.runs() || p.succeeded()) {
             if self.status.state != Some(State::Running) {
-                let note = format!("all {desired} workers run (attempt {})", job.attempt);
-                self.event(false, "Started", note);
+                self.event(false, "Started", format!("every worker runs (attempt {})", job.attempt));
             }
             self.status.state = Some(State::Running);
             self.set("Running", true, "Running", "every worker's program runs or has ended well");
@@ -293,7 +295,11 @@ impl<'a> Step<'a> {
         if !over && !self.replaced(job) {
             if self.may_restart(&entry).is_ok() {
                 self.status.state = Some(State::Initializing);
-                self.set("Restarting", true, &entry.reason, &entry.message);
+                let message = match self.late(job.attempt) {
+                    Some(late) => format!("{}; {late}", entry.message),
+                    None => entry.message.clone(),
+                };
+                self.set("Restarting", true, &entry.reason, &message);
             }
             return;
         }
@@ -315,11 +321,9 @@ impl<'a> Step<'a> {
         }
         self.status.state = Some(State::Initializing);
         self.set("Restarting", true, &entry.reason, &entry.message);
-        self.event(
-            true,
-            "Restarting",
-            format!("attempt {} failed, attempt {next} follows: {}", job.attempt, entry.message),
-        );
+        let ended = if entry.disruption { "was interrupted" } else { "failed" };
+        let note = format!("attempt {} {ended}, attempt {next} follows: {}", job.attempt, entry.message);
+        self.event(true, "Restarting", note);
         self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
     }
 
@@ -335,6 +339,17 @@ impl<'a> Step<'a> {
     }
 
     // ---- the rules
+
+    /// What keeps an attempt from ending, once it has lasted longer than it may.
+    fn late(&mut self, attempt: i32) -> Option<String> {
+        let (pods, now) = (self.all_pods(attempt), self.input.now);
+        let alive = pods.iter().filter(|p| p.is_alive());
+        let due = alive.filter_map(|p| p.end_by?.checked_add(waiting::LATE).ok());
+        if let Some(next) = due.filter(|at| *at > now).min() {
+            self.requeue(seconds(now, next).max(1));
+        }
+        waiting::for_end(&pods, now)
+    }
 
     /// Every pod ended well; the Job says so itself only with its next sync, up to a second later.
     fn all_succeeded(&self, job: &JobSeen) -> bool {
@@ -381,8 +396,10 @@ impl<'a> Step<'a> {
             _ if !entry.disruption && counted >= policy.backoff_limit => Err(match counted {
                 0 => "failurePolicy.backoffLimit is 0".into(),
                 n => format!(
-                    "attempt {} after {n} restarts; failurePolicy.backoffLimit is {}",
-                    entry.attempt, policy.backoff_limit
+                    "attempt {} after {}; failurePolicy.backoffLimit is {}",
+                    entry.attempt,
+                    number_of(n, "restart"),
+                    policy.backoff_limit
                 ),
             }),
             _ => Ok(()),
@@ -410,12 +427,15 @@ impl<'a> Step<'a> {
     fn keep(&mut self, job: &JobSeen, cause: &Cause) {
         let time = cause.time.unwrap_or(self.input.now);
         let started = self.pods(job.attempt).iter().filter_map(|p| p.started()).min();
+        let ended = |p: &&PodSeen| p.failed() || p.disruption.is_some();
+        let judged: Vec<_> = self.all_pods(job.attempt).into_iter().filter(ended).map(|p| Some(p.index)).collect();
         let known = self.status.restarts.iter_mut().find(|r| r.attempt == job.attempt);
         let ran_seconds = started.map_or(0, |s| seconds(s, time).max(0));
         if let Some(known) = known {
-            // What was filed first stands, unless an earlier failure (or the same one, better told) comes to light.
+            // What was filed first stands, unless an earlier failure (or the same one, better told) comes to light, or
+            // its pod is still at hand and was judged again among all the others.
             let same = known.worker == cause.worker;
-            if !same && (known.disruption || known.time.0 <= time) {
+            if !same && !judged.contains(&known.worker) && (known.disruption || known.time.0 <= time) {
                 return;
             }
             if same && known.disruption && !cause.disruption {
@@ -590,6 +610,11 @@ fn entry(attempt: i32, cause: &Cause, time: Timestamp, ran_seconds: i64) -> Rest
 
 fn seconds(from: Timestamp, to: Timestamp) -> i64 {
     to.duration_since(from).as_secs()
+}
+
+/// `1 worker`, `2 workers`.
+fn number_of(n: i32, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// 3723 is `1h2m3s`.

@@ -68,8 +68,12 @@ impl Cluster {
 
     /// A client for the runtime of the test that calls.
     pub async fn client(&self) -> Client {
+        Client::try_from(self.config().await).expect("a client")
+    }
+
+    /// What clients are made of.
+    pub async fn config(&self) -> Config {
         let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).expect("the kubeconfig can be read");
-        let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a kubeconfig");
-        Client::try_from(config).expect("a client")
+        Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a kubeconfig")
     }
 }

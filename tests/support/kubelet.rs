@@ -1,0 +1,129 @@
+//! The kubelet of every simulated node: a pod that has a node runs, a pod that is deleted ends as an agent ends it and
+//! goes, and a program ends when the test says so.
+
+use super::witness::{Kind, Witness};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+pub fn start(client: Client, witness: &Witness) {
+    let mut pods = witness.pods();
+    tokio::spawn(async move {
+        let (mut started, mut stopped) = (HashSet::new(), HashSet::new());
+        while let Some(pod) = pods.recv().await {
+            let uid = pod["metadata"]["uid"].to_string();
+            if pod["spec"]["nodeName"].is_null() {
+                continue;
+            }
+            if !pod["metadata"]["deletionTimestamp"].is_null() {
+                if stopped.insert(uid) {
+                    tokio::spawn(stop(client.clone(), pod));
+                }
+            } else if pod["status"]["phase"] == "Pending" && started.insert(uid) {
+                tokio::spawn(run(client.clone(), pod));
+            }
+        }
+    });
+}
+
+async fn run(client: Client, pod: Arc<Value>) {
+    let now = now();
+    let conditions = ["Initialized", "Ready", "ContainersReady"]
+        .map(|type_| json!({ "type": type_, "status": "True", "lastTransitionTime": now }));
+    let status = json!({
+        "phase": "Running",
+        "startTime": now,
+        "conditions": conditions,
+        "containerStatuses": containers(&pod, true, &json!({ "running": { "startedAt": now } })),
+    });
+    report(&client, &pod, status).await;
+}
+
+/// SIGTERM, the program's end, and the pod's.
+async fn stop(client: Client, pod: Arc<Value>) {
+    if pod["status"]["phase"] == "Pending" || pod["status"]["phase"] == "Running" {
+        let message = json!({ "version": 1, "phase": "Exited", "exitCode": 143, "stoppedBy": 15, "stderrTail": "" });
+        end(&client, &pod, 143, &message).await;
+    }
+    let metadata = &pod["metadata"];
+    let uid = metadata["uid"].as_str().map(str::to_owned);
+    let parameters = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions { uid, resource_version: None }),
+        ..DeleteParams::default()
+    };
+    // Somebody else may have been quicker: it is gone either way.
+    let _ = api(&client, &pod).delete(metadata["name"].as_str().unwrap_or_default(), &parameters).await;
+}
+
+async fn end(client: &Client, pod: &Value, code: i32, message: &Value) {
+    let started = &pod["status"]["startTime"];
+    let reason = if code == 0 { "Completed" } else { "Error" };
+    let state = json!({ "terminated": {
+        "exitCode": code, "reason": reason, "message": message.to_string(), "startedAt": started, "finishedAt": now(),
+    }});
+    let now = now();
+    let conditions = ["Ready", "ContainersReady"]
+        .map(|type_| json!({ "type": type_, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now }));
+    let status = json!({
+        "phase": if code == 0 { "Succeeded" } else { "Failed" },
+        "conditions": conditions,
+        "containerStatuses": containers(pod, false, &state),
+    });
+    report(client, pod, status).await;
+}
+
+/// Strategic, so that conditions of others (DisruptionTarget, PodScheduled) stay.
+async fn report(client: &Client, pod: &Value, status: Value) {
+    let patch = json!({ "metadata": { "uid": pod["metadata"]["uid"] }, "status": status });
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    // A pod that has gone meanwhile needs no status.
+    let _ = api(client, pod).patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+}
+
+fn containers(pod: &Value, running: bool, state: &Value) -> Vec<Value> {
+    let containers = pod["spec"]["containers"].as_array().cloned().unwrap_or_default();
+    let status = |container: Value| {
+        json!({
+            "name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0,
+            "ready": running, "started": running, "state": state,
+        })
+    };
+    containers.into_iter().map(status).collect()
+}
+
+fn api(client: &Client, pod: &Value) -> Api<Pod> {
+    Api::namespaced(client.clone(), pod["metadata"]["namespace"].as_str().unwrap_or_default())
+}
+
+fn now() -> String {
+    format!("{:.0}", Timestamp::now())
+}
+
+/// The pod of a worker in an attempt that runs.
+pub fn running(space: &super::witness::Space, attempt: i32, worker: i32) -> Option<&Value> {
+    space.of(Kind::Pod).find(|pod| {
+        let labels = &pod["metadata"]["labels"];
+        labels["ml.example.com/attempt"] == attempt.to_string()
+            && labels["batch.kubernetes.io/job-completion-index"] == worker.to_string()
+            && pod["status"]["phase"] == "Running"
+            && pod["metadata"]["deletionTimestamp"].is_null()
+    })
+}
+
+/// The worker's program ends.
+pub async fn exit(client: &Client, pod: &Value, code: i32) {
+    let tail = if code == 0 { "" } else { "ValueError: the loss is not a number\n" };
+    let message = json!({ "version": 1, "phase": "Exited", "exitCode": code, "stderrTail": tail });
+    end(client, pod, code, &message).await;
+}
+
+/// As `kubectl drain` does.
+pub async fn evict(client: &Client, pod: &Value) {
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    api(client, pod).evict(name, &EvictParams::default()).await.expect("no budget protects it");
+}

@@ -1,0 +1,252 @@
+//! What is left in a namespace, freed of what differs from run to run, and what must hold of everything that was there.
+
+use super::witness::{Kind, Seen, Space};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+
+/// What is left, by kind and name, and how many of each kind there have ever been.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    pub left: BTreeMap<String, Value>,
+    pub ever: BTreeMap<Kind, usize>,
+}
+
+impl Outcome {
+    pub fn of(namespace: &str, space: &Space) -> Self {
+        let names = Names::of(namespace, space);
+        let mut left = BTreeMap::new();
+        for ((kind, name), object) in &space.now {
+            if name == "kube-root-ca.crt" {
+                continue;
+            }
+            let key = format!("{kind:?} {}", names.plain(name));
+            // Two pods of one index would have one key.
+            let doubles = left.keys().filter(|k: &&String| k.starts_with(&key)).count();
+            let key = if doubles == 0 { key } else { format!("{key} #{doubles}") };
+            left.insert(key, names.of_value(&telling(*kind, object)));
+        }
+        let kinds = [Kind::TrainingJob, Kind::Job, Kind::Pod, Kind::Service, Kind::PersistentVolumeClaim];
+        Self { left, ever: kinds.map(|kind| (kind, space.ever(kind))).into() }
+    }
+
+    /// Where two outcomes differ, a line each.
+    pub fn differences(&self, other: &Self) -> String {
+        let mut lines = String::new();
+        for key in self.left.keys().chain(other.left.keys().filter(|key| !self.left.contains_key(*key))) {
+            differ(&mut lines, key, self.left.get(key), other.left.get(key));
+        }
+        for (kind, count) in &self.ever {
+            if other.ever[kind] != *count {
+                let _ = writeln!(lines, "  {kind:?}s made: {count}, here {}", other.ever[kind]);
+            }
+        }
+        lines
+    }
+}
+
+fn differ(lines: &mut String, path: &str, one: Option<&Value>, other: Option<&Value>) {
+    match (one, other) {
+        (one, other) if one == other => {}
+        (Some(Value::Object(one)), Some(Value::Object(other))) => {
+            for key in one.keys().chain(other.keys().filter(|key| !one.contains_key(*key))) {
+                differ(lines, &format!("{path}.{key}"), one.get(key), other.get(key));
+            }
+        }
+        (Some(Value::Array(one)), Some(Value::Array(other))) => {
+            for index in 0..one.len().max(other.len()) {
+                differ(lines, &format!("{path}[{index}]"), one.get(index), other.get(index));
+            }
+        }
+        _ => {
+            let show = |value: Option<&Value>| value.map_or_else(|| "nothing".to_owned(), Value::to_string);
+            let _ = writeln!(lines, "  {path}: {}, here {}", show(one), show(other));
+        }
+    }
+}
+
+/// What in an object tells of the operator's work.
+fn telling(kind: Kind, object: &Value) -> Value {
+    let metadata = &object["metadata"];
+    let mut telling = json!({
+        "labels": metadata["labels"],
+        "annotations": metadata["annotations"],
+        "owners": metadata["ownerReferences"],
+        "finalizers": metadata["finalizers"],
+        "deleting": !metadata["deletionTimestamp"].is_null(),
+    });
+    match kind {
+        Kind::Pod => {
+            telling["phase"] = object["status"]["phase"].clone();
+        }
+        Kind::PersistentVolumeClaim => {
+            telling["annotations"] = Value::Null;
+            telling["access"] = object["spec"]["accessModes"].clone();
+        }
+        Kind::Job | Kind::TrainingJob => {
+            telling["spec"] = object["spec"].clone();
+            telling["status"] = object["status"].clone();
+        }
+        Kind::Service => telling["spec"] = object["spec"].clone(),
+        Kind::ConfigMap => telling["data"] = object["data"].clone(),
+    }
+    if kind == Kind::TrainingJob {
+        // What was applied is in the annotations; the operator writes none.
+        let status = &mut telling["status"];
+        for field in ["duration", "suspendedSeconds"] {
+            status.as_object_mut().map(|status| status.remove(field));
+        }
+        for restart in status["restarts"].as_array_mut().into_iter().flatten() {
+            restart["ranSeconds"] = Value::Null;
+        }
+        // A list by type: its order is that of their first setting.
+        if let Some(conditions) = status["conditions"].as_array_mut() {
+            conditions.sort_by_key(|condition| condition["type"].to_string());
+        }
+    }
+    telling
+}
+
+/// Names that differ from run to run, and what they are called in an outcome.
+struct Names(Vec<(String, String)>);
+
+impl Names {
+    fn of(namespace: &str, space: &Space) -> Self {
+        let mut names = vec![(namespace.to_owned(), "NAMESPACE".to_owned())];
+        let mut counts: HashMap<(Kind, String), usize> = HashMap::new();
+        for Seen { kind, uid, object, .. } in &space.history {
+            if names.iter().any(|(name, _)| name == uid) {
+                continue;
+            }
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let plain = match (kind, name.rsplit_once('-')) {
+                (Kind::Pod, Some((plain, _))) => plain.to_owned(),
+                _ => name.to_owned(),
+            };
+            // The first, the second of its name: an owner that is gone is told from the one that is there.
+            let count = counts.entry((*kind, plain.clone())).or_default();
+            *count += 1;
+            names.push((uid.clone(), format!("UID-OF-{kind:?}-{plain}-{count}")));
+            if *kind == Kind::Pod {
+                names.push((name.to_owned(), format!("{plain}-X")));
+            }
+        }
+        names.extend((0..4).map(|node| (format!("node sim-{node}"), "node N".to_owned())));
+        // The longest first, for one may begin another.
+        names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+        Self(names)
+    }
+
+    fn plain(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, (name, plain)| text.replace(name, plain))
+    }
+
+    fn of_value(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) if text.parse::<Timestamp>().is_ok() => json!("TIME"),
+            Value::String(text) => json!(without_seconds(&self.plain(text))),
+            Value::Array(items) => items.iter().map(|item| self.of_value(item)).collect(),
+            Value::Object(fields) => {
+                let fields = fields.iter().filter(|(_, value)| !value.is_null());
+                Value::Object(fields.map(|(key, value)| (key.clone(), self.of_value(value))).collect::<Map<_, _>>())
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+/// A deadline's message tells for how long it ran.
+fn without_seconds(text: &str) -> String {
+    match text.strip_prefix("ran for ").and_then(|rest| rest.split_once(' ')) {
+        Some((_, rest)) => format!("ran for N {rest}"),
+        None => text.to_owned(),
+    }
+}
+
+/// What must hold at every moment, whatever happens to the operator. The error names what did not.
+pub fn invariants(space: &Space) -> Result<(), String> {
+    let mut wrong = String::new();
+    for job in births(space, Kind::Job) {
+        let attempt = number(&job.object["metadata"]["labels"]["ml.example.com/attempt"]);
+        let owner = job.object["metadata"]["ownerReferences"][0]["uid"].as_str().unwrap_or_default();
+        let mut says = |what: &str| wrong.push_str(&format!("  the Job of attempt {attempt} was made {what}\n"));
+        match at(space, owner, job.version) {
+            None => says("before its TrainingJob"),
+            Some(parent) if parent.gone => says("after its TrainingJob had gone"),
+            Some(parent) => {
+                if parent.object["spec"]["suspend"] == true {
+                    says("while spec.suspend was true");
+                }
+                if ["Completed", "Failed"].iter().any(|state| parent.object["status"]["state"] == *state) {
+                    says("after the end");
+                }
+                if !parent.object["metadata"]["deletionTimestamp"].is_null() {
+                    says("while its TrainingJob was being deleted");
+                }
+                if number(&parent.object["status"]["attempt"]) != attempt {
+                    says("before its number stood in the status");
+                }
+            }
+        }
+        for pod in births(space, Kind::Pod) {
+            let before = number(&pod.object["metadata"]["labels"]["ml.example.com/attempt"]) < attempt;
+            let theirs = pod.object["metadata"]["labels"]["ml.example.com/training-job-uid"] == owner;
+            if before && theirs && at(space, &pod.uid, job.version).is_some_and(|pod| !pod.gone) {
+                says("while a pod of an earlier attempt was there");
+            }
+        }
+        for other in births(space, Kind::Job).filter(|other| other.version < job.version) {
+            if at(space, &other.uid, job.version).is_some_and(|other| !other.gone) {
+                says("while another Job was there");
+            }
+            let theirs = other.object["metadata"]["ownerReferences"][0]["uid"] == owner;
+            if theirs && number(&other.object["metadata"]["labels"]["ml.example.com/attempt"]) >= attempt {
+                says("although that attempt had its Job");
+            }
+        }
+    }
+    for job in births(space, Kind::TrainingJob) {
+        let versions = space.history.iter().filter(|seen| seen.uid == job.uid).map(|seen| &seen.object["status"]);
+        let versions: Vec<&Value> = versions.collect();
+        for (old, new) in versions.iter().zip(versions.iter().skip(1)) {
+            for count in ["attempt", "restartCount", "disruptionCount", "observedGeneration"] {
+                if number(&new[count]) < number(&old[count]) {
+                    let _ = writeln!(wrong, "  {count} went from {} to {}", old[count], new[count]);
+                }
+            }
+            if number(&new["attempt"]) > number(&old["attempt"]) + 1 {
+                let _ = writeln!(wrong, "  attempt went from {} to {}", old["attempt"], new["attempt"]);
+            }
+            if number(&new["restartCount"]) > number(&old["restartCount"]) + 1 {
+                let _ = writeln!(wrong, "  restartCount went from {} to {}", old["restartCount"], new["restartCount"]);
+            }
+            let ended = old["state"] == "Completed" || old["state"] == "Failed";
+            if ended && new["state"] != old["state"] {
+                let _ = writeln!(wrong, "  state went from {} to {}", old["state"], new["state"]);
+            }
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+}
+
+/// The first version of every object of a kind.
+fn births(space: &Space, kind: Kind) -> impl Iterator<Item = &Seen> {
+    let mut known = Vec::new();
+    space.history.iter().filter(move |seen| {
+        let new = seen.kind == kind && !known.contains(&&seen.uid);
+        if new {
+            known.push(&seen.uid);
+        }
+        new
+    })
+}
+
+/// An object as it was at a version.
+fn at<'a>(space: &'a Space, uid: &str, version: u64) -> Option<&'a Seen> {
+    space.history.iter().rfind(|seen| seen.uid == uid && seen.version < version)
+}
+
+fn number(value: &Value) -> i64 {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
+}
