@@ -49,7 +49,7 @@ fmt: need-rust ## format the code
 audit: need-rust $(CACHE)/bin/cargo-deny ## known vulnerabilities of the dependencies (fetches the RustSec database)
 	$(DENY) check advisories
 
-# Once per machine; minutes on two cores. One that is on PATH serves as well.
+# Once per machine; two and a half minutes on two cores. One that is on PATH serves as well.
 $(CACHE)/bin/cargo-deny:
 	@if deny=$$(command -v cargo-deny); then mkdir -p $(@D) && ln -sf "$$deny" $@; else \
 	  echo "installing cargo-deny into $(CACHE)/bin (once)" >&2 && \

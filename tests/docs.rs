@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use trainingjob_operator::api::RESERVED_ENV;
 
-/// Where these files are told to be by others, and no pages of ours.
+/// Folders with pages that are not ours.
 const NOT_OURS: [&str; 4] = ["target", "dist", "shared", "node_modules"];
 
 fn root() -> &'static Path {
@@ -103,13 +104,25 @@ fn table(text: &str) -> Vec<&str> {
 
 #[test]
 fn the_readme_has_every_field() {
+    const MARKS: [&str; 2] = ["<!-- fields -->\n", "<!-- /fields -->\n"];
     let (readme, fields) = (read("README.md"), read("docs/fields.md"));
-    let (_, rest) = readme.split_once("<!-- fields -->\n").expect("README.md has the mark <!-- fields -->");
-    let (between, _) = rest.split_once("<!-- /fields -->").expect("README.md has the mark <!-- /fields -->");
-    assert!(
-        table(between) == table(&fields),
-        "between its marks README.md must have the table of docs/fields.md: run `make docs`, or copy it there"
-    );
+    let (before, rest) = readme.split_once(MARKS[0]).expect("README.md has the mark <!-- fields -->");
+    let (_, after) = rest.split_once(MARKS[1]).expect("README.md has the mark <!-- /fields -->");
+    let current = format!("{before}{}{}\n{}{after}", MARKS[0], table(&fields).join("\n"), MARKS[1]);
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(root().join("README.md"), current).unwrap();
+    } else {
+        assert!(readme == current, "README.md lacks fields of docs/fields.md: run `UPDATE=1 cargo test --test docs`");
+    }
+}
+
+#[test]
+fn variables_and_images_are_told() {
+    let (code, page) = (read("src/plan/mod.rs"), read("docs/jobs.md"));
+    let (_, images) = code.split_once("fn default_image").unwrap();
+    let images = images.split("\n}\n").next().unwrap().split('"').skip(1).step_by(2);
+    let missing: Vec<&str> = images.chain(RESERVED_ENV).filter(|name| !page.contains(&format!("`{name}"))).collect();
+    assert!(missing.is_empty(), "docs/jobs.md does not tell of {missing:?}");
 }
 
 /// The words that the code gives to the world are told in docs/operate.md, so that who reads one at night finds it.
@@ -124,4 +137,31 @@ fn every_metric_is_told() {
 
 fn is_metric(text: &str) -> bool {
     text.starts_with("trainingjob_") && text.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+}
+
+/// A condition's status, and a kind.
+const NOT_REASONS: [&str; 2] = ["True", "PersistentVolumeClaim"];
+
+#[test]
+fn every_reason_is_told() {
+    let page = read("docs/operate.md");
+    let files = ["lifecycle/decide.rs", "lifecycle/cause.rs", "lifecycle/waiting.rs", "observe/events.rs"];
+    let files = files.into_iter().chain(["controller/apply.rs", "controller/status.rs"]);
+    let code: Vec<String> = files.map(|file| read(format!("src/{file}"))).collect();
+    let reasons: Vec<&str> = code.iter().flat_map(|code| reasons(code)).collect();
+    assert!(reasons.contains(&"OOMKilled"), "{reasons:?}");
+    let missing: Vec<_> = reasons.iter().filter(|reason| !page.contains(&format!("`{reason}`"))).collect();
+    assert!(missing.is_empty(), "docs/operate.md does not tell of {missing:?}");
+}
+
+/// The string literals of the code before its tests that are one CamelCase word, but for those of Kubernetes itself.
+fn reasons(code: &str) -> Vec<&str> {
+    let code = code.split("#[cfg(test)]").next().unwrap_or_default();
+    let is_reason = |text: &&str| {
+        text.len() > 3
+            && text.starts_with(|c: char| c.is_ascii_uppercase())
+            && text.chars().all(|c| c.is_ascii_alphabetic())
+            && text.contains(|c: char| c.is_ascii_lowercase())
+    };
+    code.split('"').skip(1).step_by(2).filter(is_reason).filter(|text| !NOT_REASONS.contains(text)).collect()
 }

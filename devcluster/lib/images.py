@@ -131,19 +131,31 @@ def load(cluster, home, archive):
     from .node import ctr
 
     archive = Path(archive)
-    try:
-        status = archive.stat()
-    except OSError as error:
-        raise Failure(f"cannot import {archive}: {error.strerror}") from error
-    mark = home / "imported" / hashlib.sha256(str(archive).encode()).hexdigest()[:16]
-    state = f"{archive}\n{status.st_size} {status.st_mtime_ns}"
-    if mark.exists() and mark.read_text() == state:
+    if not archive.exists():
+        raise Failure(f"cannot import {archive}: there is no such file")
+    if is_marked(home, archive):
         return False
-    # --local: the client unpacks; --digests would leave a second name per image
     ctr(home, "images", "import", "--snapshotter", cluster.snapshotter, archive)
-    mark.parent.mkdir(exist_ok=True)
-    mark.write_text(state)
+    mark(home, archive)
     return True
+
+
+def mark(home, archive):
+    """Notes that a node has this archive."""
+    path, state = note(home, archive)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(state)
+
+
+def is_marked(home, archive):
+    path, state = note(home, archive)
+    return path.exists() and path.read_text() == state
+
+
+def note(home, archive):
+    status = archive.stat()
+    name = hashlib.sha256(str(archive).encode()).hexdigest()[:16]
+    return home / "imported" / name, f"{archive}\n{status.st_size} {status.st_mtime_ns}"
 
 
 def import_everywhere(cluster, archive):
@@ -154,12 +166,12 @@ def import_everywhere(cluster, archive):
     new = False
     for index in cluster.nodes:
         if process.pid(cluster, f"node{index}-containerd"):
-            size = archive.stat().st_size / 1e6 if archive.exists() else 0
-            with step(f"image {archive.name} ({size:.0f} MB) into node{index}"):
-                if load(cluster, cluster.dir / f"node{index}", archive):
-                    new = True
-                else:
-                    say("    it is there already")
+            home = cluster.dir / f"node{index}"
+            if archive.exists() and is_marked(home, archive):
+                say(f"  image {archive.name} is on node{index} already")
+                continue
+            with step(f"image {archive.name} into node{index}"):
+                new = load(cluster, home, archive) or new
     cluster.images.pop(str(archive), None)
     cluster.images[str(archive)] = True  # the last one of a name counts
     cluster.save()

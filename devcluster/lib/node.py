@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from . import cgroups, images, pki, process, tools
+from . import cgroups, images, pki, process, stores, tools
 from .control import kubectl
 from .host import Failure, run, say, step, wait
 
@@ -28,14 +28,17 @@ def start(cluster, index):
             (home / part).mkdir(parents=True, exist_ok=True)
         make_bridge(cluster, index)
         runtime = cgroups.enter_runtime(f"{cluster.cgroup}/{name}")
-        start_containerd(cluster, index, runtime)
+        write_network_config(cluster, index)
+        stores.give(cluster, home)
+        start_containerd(cluster, home, f"{name}-containerd", cgroup=runtime)
         start_kubelet(cluster, index, runtime)
         images.load(cluster, home, images.pause())
         wait(lambda: ready(cluster, name), 60, lambda: f"{name} to be Ready; the end of its kubelet's log:\n"
              + process.last_lines(cluster, f"{name}-kubelet"))
         offer_gpus(cluster, name)
     for archive in cluster.images:
-        if Path(archive).exists():  # an older one of the same name may be gone from the cache
+        # an older one of the same name may be gone from the cache
+        if Path(archive).exists() and not images.is_marked(home, Path(archive)):
             with step(f"image {Path(archive).name} into {name}"):
                 images.load(cluster, home, archive)
 
@@ -63,6 +66,10 @@ def make_bridge(cluster, index):
     run(*inside, "link", "add", bridge, "type", "bridge")
     run(*inside, "addr", "add", f"{address(cluster, index)}/24", "dev", bridge)
     run(*inside, "link", "set", bridge, "up")
+
+
+def write_network_config(cluster, index):
+    bridge = f"{cluster.bridge}{index}"
     home = cluster.dir / f"node{index}"
     # no masquerading: the host has a route to the pods, and nothing beyond it is reached
     (home / "cni" / "10-bridge.conflist").write_text(json.dumps({
@@ -73,8 +80,7 @@ def make_bridge(cluster, index):
             {"type": "portmap", "capabilities": {"portMappings": True}}]}, indent=1))
 
 
-def start_containerd(cluster, index, runtime):
-    home = cluster.dir / f"node{index}"
+def start_containerd(cluster, home, record, cgroup=None):
     folder = home / "containerd"
     # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc dies with "can't get final child's PID from pipe: EOF"
     # netns_mounts_under_state_dir: so that all mounts lie below the state folder and go with it
@@ -100,14 +106,13 @@ state = "{folder}/run"
     SystemdCgroup = false
 """)
     shim = tools.path("containerd-shim-runc-v2").parent  # containerd finds it on PATH
-    process.start(cluster, f"node{index}-containerd", [tools.path("containerd"), "-c", folder / "config.toml"],
-                  netns=cluster.netns, cgroup=runtime,
+    process.start(cluster, record, [tools.path("containerd"), "-c", folder / "config.toml"],
+                  netns=cluster.netns, cgroup=cgroup,
                   env={"PATH": f"{shim}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"})
 
     def serving():
-        if not process.pid(cluster, f"node{index}-containerd"):
-            raise Failure("containerd has ended; the end of its log:\n"
-                          + process.last_lines(cluster, f"node{index}-containerd"))
+        if not process.pid(cluster, record):
+            raise Failure(f"containerd has ended; the end of its log:\n{process.last_lines(cluster, record)}")
         return socket(home).exists() and ctr(home, "version", check=False).returncode == 0
 
     wait(serving, 30, "containerd to serve")

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -154,6 +153,10 @@ def make(args):
     real = not args.control_only
     with slots_locked():
         slot = args.slot if args.slot is not None else free_slot(directory, real)
+        if not 0 <= slot < SLOTS:
+            raise Failure(f"--slot {slot}: slots are 0 to {SLOTS - 1}")
+        if other := holder(slot, directory):
+            raise Failure(f"--slot {slot} is taken by the cluster at {other}; leave the flag out to get a free one")
         cluster = Cluster(
             name=args.name, dir=directory, slot=slot, real=real, gpus=args.gpus, owner_pid=args.owner_pid,
             pod_net=args.pod_net or f"10.{64 + slot}",
@@ -195,8 +198,7 @@ def slots_locked():
 def free_slot(directory, real):
     taken = run("ip", "-o", "addr").stdout + run("ip", "-o", "route").stdout if real else ""
     for slot in range(SLOTS):
-        holder = slot_file(slot).read_text() if slot_file(slot).exists() else None
-        if holder and holder != str(directory) and (Path(holder) / "cluster.json").exists():
+        if holder(slot, directory):
             continue
         if real and re.search(rf"\b10\.({64 + slot}|{128 + slot})\.", taken):
             continue  # the host has a use for these addresses
@@ -204,6 +206,15 @@ def free_slot(directory, real):
             continue
         return slot
     raise Failure(f"no free slot for a cluster: {SLOTS} are in use; see `devcluster/cluster status --all`")
+
+
+def holder(slot, directory):
+    """The state folder of another cluster that has the slot; a file whose cluster is gone means nothing."""
+    with contextlib.suppress(FileNotFoundError):
+        other = slot_file(slot).read_text()
+        if other != str(directory) and (Path(other) / "cluster.json").exists():
+            return other
+    return None
 
 
 def port_free(port):
@@ -214,7 +225,3 @@ def port_free(port):
         except OSError:
             return False
     return True
-
-
-def age(cluster):
-    return time.time() - (cluster.dir / "pki").stat().st_mtime

@@ -50,7 +50,7 @@ pub struct TrainingJobSpec {
     #[schemars(range(min = 0, max = 16))]
     pub gpus_per_worker: i32,
 
-    /// Processes per worker: a number, `auto` (the GPUs if there are any, else 1), `gpu`, or `cpu` (the CPU limit, which must then be set).
+    /// Processes per worker: a number, `auto` (pytorch: the GPUs if there are any, else 1; the others: 1), `gpu`, or `cpu` (the CPU limit, which must then be set).
     #[serde(default)]
     pub procs_per_worker: ProcsPerWorker,
 

@@ -1,1 +1,415 @@
+use super::*;
+use crate::api::TrainingJob;
+use crate::plan::{self, Runtime, is_reserved};
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
+fn runtime() -> Runtime {
+    Runtime {
+        agent_image: "registry.example/trainingjob-operator:1".to_owned(),
+        agent_image_pull_policy: Some("IfNotPresent".to_owned()),
+    }
+}
+
+fn resolved(name: &str, spec: &Value) -> Result<Plan, plan::Refusals> {
+    let mut job = TrainingJob::new(name, serde_json::from_value(spec.clone()).unwrap());
+    job.metadata.namespace = Some("ml-training".to_owned());
+    job.metadata.uid = Some("6f1f4d1e-0000-4000-8000-000000000001".to_owned());
+    plan::resolve(&job, &runtime())
+}
+
+fn plan_of(name: &str, spec: &Value) -> Plan {
+    resolved(name, spec).unwrap_or_else(|refusals| panic!("{refusals}"))
+}
+
+/// A job with these fields besides the ones it must have, as its pods are.
+fn template_of(fields: &Value) -> PodTemplateSpec {
+    let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 0 });
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    objects(&plan_of("x", &spec), 1).job.spec.unwrap().template
+}
+
+fn pod_of(fields: &Value) -> PodSpec {
+    template_of(fields).spec.unwrap()
+}
+
+fn training(pod: &PodSpec) -> &Container {
+    &pod.containers[0]
+}
+
+fn env<'a>(container: &'a Container, name: &str) -> Vec<&'a str> {
+    let all = container.env.iter().flatten();
+    all.filter(|v| v.name == name).map(|v| v.value.as_deref().unwrap_or("(from)")).collect()
+}
+
+fn snapshot(name: &str, spec: &Value, attempt: i32) {
+    let Objects { service, config, claim, job } = objects(&plan_of(name, spec), attempt);
+    insta::assert_json_snapshot!(name, json!({ "service": service, "config": config, "claim": claim, "job": job }));
+}
+
+#[test]
+fn a_simple_job() {
+    snapshot("simple", &json!({ "model": "cnn", "dataset": "mnist", "numWorkers": 1, "gpusPerWorker": 0 }), 1);
+}
+
+#[test]
+fn a_distributed_job_with_a_claim_for_checkpoints() {
+    let spec = json!({
+        "model": "bert-base",
+        "dataset": "wiki text",
+        "numWorkers": 2,
+        "gpusPerWorker": 2,
+        "framework": "pytorch",
+        "image": "pytorch/pytorch:2.1.0-cuda11.8-cudnn8-runtime",
+        "resources": { "requests": { "memory": "32Gi", "cpu": "8" }, "limits": { "memory": "64Gi", "cpu": "16" } },
+        "hyperparameters": { "learningRate": 0.00005, "batchSize": 16, "epochs": 3, "additionalParams": { "cost": "5$" } },
+        "checkpoint": { "frequency": 1, "storage": { "type": "pvc", "size": "50Gi", "storageClassName": "nfs" } },
+    });
+    snapshot("bert-distributed", &spec, 1);
+}
+
+#[test]
+fn a_job_with_most_there_is_in_its_second_attempt() {
+    let spec = json!({
+        "model": "resnet152",
+        "dataset": "imagenet",
+        "numWorkers": 8,
+        "gpusPerWorker": 4,
+        "image": "nvcr.io/nvidia/pytorch:23.10-py3",
+        "command": ["python", "-m", "torch.distributed.run"],
+        "args": ["--nproc_per_node=4", "train.py", "--lr=$(HYPERPARAM_LEARNING_RATE)"],
+        "env": [
+            { "name": "NCCL_DEBUG", "value": "INFO" },
+            { "name": "TOKEN", "valueFrom": { "secretKeyRef": { "name": "hf", "key": "token" } } },
+        ],
+        "envFrom": [{ "configMapRef": { "name": "more" } }],
+        "resources": {
+            "requests": { "memory": "128Gi", "cpu": "32", "nvidia.com/gpu": "4" },
+            "limits": { "memory": "256Gi", "cpu": "64", "nvidia.com/gpu": "4" },
+        },
+        "workingDir": "/workspace",
+        "serviceAccountName": "trainer",
+        "imagePullSecrets": [{ "name": "nvcr" }],
+        "hyperparameters": {
+            "learningRate": 0.0001, "batchSize": 128, "epochs": 100, "optimizer": "adamw", "warmupSteps": 1000,
+            "gradientAccumulationSteps": 4, "mixedPrecision": true,
+            "additionalParams": { "weight_decay": "0.01", "label_smoothing": "0.1" },
+        },
+        "checkpoint": { "storage": { "type": "pvc", "deletePolicy": "Delete" } },
+        "scheduling": {
+            "priority": "high-priority",
+            "queue": "research",
+            "nodeSelector": { "node-type": "gpu-large" },
+            "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+                "labelSelector": { "matchLabels": { "training-job": "advanced-training" } },
+                "topologyKey": "kubernetes.io/hostname",
+            }] } },
+            "tolerations": [{ "key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule" }],
+            "topologyKey": "topology.kubernetes.io/zone",
+            "schedulerName": "packing",
+        },
+        "networking": { "rdmaEnabled": true, "rdmaResource": "rdma/rdma_shared_device_a", "interface": "eth0" },
+        "podTemplate": {
+            "metadata": { "labels": { "team": "vision" }, "annotations": { "sidecar.istio.io/inject": "false" } },
+            "spec": {
+                "nodeSelector": { "disk": "fast" },
+                "terminationGracePeriodSeconds": 300,
+                "initContainers": [{ "name": "logs", "image": "busybox", "restartPolicy": "Always" }],
+                "containers": [{ "name": "training", "securityContext": { "capabilities": { "add": ["SYS_PTRACE"] } } }],
+            },
+        },
+    });
+    snapshot("advanced-training", &spec, 2);
+}
+
+#[test]
+fn a_job_with_its_data_on_claims() {
+    let spec = json!({
+        "model": "pvc://models-pvc/llama",
+        "dataset": "pvc://datasets-pvc",
+        "output": "pvc://outputs-pvc/runs/1",
+        "numWorkers": 4,
+        "args": ["/app/src/train_framework.py", "--model-local-dir", "$(MODEL)"],
+        "checkpoint": { "storage": { "type": "nfs", "nfsServer": "nfs.example", "nfsPath": "/exports/checkpoints" } },
+    });
+    snapshot("train-llm", &spec, 1);
+}
+
+#[test]
+fn a_tensorflow_job() {
+    let spec = json!({
+        "model": "resnet", "dataset": "cifar", "numWorkers": 3, "framework": "tensorflow",
+        "checkpoint": { "enabled": false },
+    });
+    snapshot("keras", &spec, 1);
+}
+
+#[test]
+fn a_jax_job_admitted_by_pod_security_restricted() {
+    let spec = json!({
+        "model": "gpt", "dataset": "c4", "numWorkers": 2, "gpusPerWorker": 8, "framework": "jax",
+        "checkpoint": { "storage": { "type": "pvc", "pvcName": "shared" } },
+        "podTemplate": { "spec": {
+            "securityContext": { "runAsNonRoot": true, "runAsUser": 1000, "fsGroup": 1000, "seccompProfile": { "type": "RuntimeDefault" } },
+            "containers": [{ "name": "training", "securityContext": {
+                "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
+            } }],
+        } },
+    });
+    snapshot("jax-restricted", &spec, 1);
+}
+
+#[test]
+fn every_object_can_be_selected_and_traced_to_its_job() {
+    let spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "storage": { "type": "pvc" } } });
+    let plan = plan_of("x", &spec);
+    let Objects { service, config, claim, job } = objects(&plan, 3);
+    let claim = claim.unwrap();
+    let pods = job.spec.clone().unwrap().template.metadata.unwrap();
+    for metadata in [&service.metadata, &config.metadata, &claim.metadata, &job.metadata, &pods] {
+        let found = metadata.labels.clone().unwrap();
+        assert_eq!(found[labels::MANAGED_BY], labels::OPERATOR);
+        assert_eq!(found[labels::UID], plan.uid);
+        assert_eq!(found[labels::TRAINING_JOB], "x");
+    }
+    for metadata in [&service.metadata, &config.metadata, &job.metadata] {
+        assert_eq!(metadata.owner_references, Some(vec![plan.owner.clone()]));
+        assert_eq!(metadata.annotations.as_ref().unwrap()[labels::INTENT], plan.intent);
+    }
+    assert_eq!(claim.metadata.owner_references, None, "checkpoints outlive their job");
+    assert_eq!(job.metadata.labels.unwrap()[labels::ATTEMPT], "3");
+    assert_eq!(job.metadata.annotations.unwrap()[labels::ATTEMPT], "3");
+    assert_eq!(pods.labels.as_ref().unwrap()[labels::ATTEMPT], "3");
+    let selector = service.spec.unwrap().selector.unwrap();
+    assert!(selector.iter().all(|(key, value)| pods.labels.as_ref().unwrap().get(key) == Some(value)));
+    assert_eq!(format!("{}={}", labels::MANAGED_BY, labels::OPERATOR), labels::SELECTOR);
+}
+
+#[test]
+fn attempts_differ_only_in_number_and_port() {
+    let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    let (first, third) = (objects(&plan, 1), objects(&plan, 3));
+    assert_eq!((&first.service, &first.config), (&third.service, &third.config));
+    let args =
+        |attempt| training(&objects(&plan, attempt).job.spec.unwrap().template.spec.unwrap()).args.clone().unwrap();
+    assert_eq!(args(1)[..5], ["run", "--attempt=1", "--master-port=29500", "--grace-seconds=45", "--"]);
+    assert_eq!(args(2)[..5], ["run", "--attempt=2", "--master-port=29501", "--grace-seconds=45", "--"]);
+    assert_eq!(args(3)[..5], ["run", "--attempt=3", "--master-port=29500", "--grace-seconds=45", "--"]);
+}
+
+#[test]
+fn the_gangs_variables_are_all_reserved_and_none_of_an_attempt_is_in_the_pod() {
+    let user = ["MODEL", "DATASET", "OUTPUT_DIR", "CHECKPOINT_FREQUENCY", "PYTHONUNBUFFERED"];
+    for framework in ["pytorch", "tensorflow", "jax"] {
+        let pod = pod_of(&json!({ "framework": framework, "output": "pvc://o" }));
+        let names: Vec<&str> = training(&pod).env.iter().flatten().map(|v| v.name.as_str()).collect();
+        for name in &names {
+            assert!(is_reserved(name) || user.contains(name) || name.starts_with("NCCL_"), "{name}");
+        }
+        for name in ["ATTEMPT", "MASTER_PORT", "PET_MASTER_PORT", "RESUME_FROM_CHECKPOINT"] {
+            assert!(!names.contains(&name) && is_reserved(name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn references_point_backwards() {
+    for framework in ["pytorch", "tensorflow", "jax"] {
+        let pod = pod_of(&json!({ "framework": framework }));
+        let mut before = BTreeSet::new();
+        for variable in training(&pod).env.iter().flatten() {
+            let value = variable.value.clone().unwrap_or_default().replace("$$", "");
+            for reference in value.split("$(").skip(1) {
+                let name = reference.split(')').next().unwrap();
+                assert!(before.contains(name), "{} refers to {name}", variable.name);
+            }
+            before.insert(variable.name.clone());
+        }
+    }
+}
+
+#[test]
+fn a_users_variable_replaces_ours() {
+    let pod = pod_of(&json!({
+        "env": [{ "name": "MODEL", "value": "mine" }, { "name": "WHO", "value": "$(NODE_RANK)" }],
+        "podTemplate": { "spec": { "containers": [{ "name": "training", "env": [
+            { "name": "DATASET", "valueFrom": { "configMapKeyRef": { "name": "c", "key": "k" } } },
+            { "name": "WHO", "value": "me" },
+        ] }] } },
+    }));
+    let training = training(&pod);
+    assert_eq!(env(training, "MODEL"), ["mine"]);
+    assert_eq!(env(training, "DATASET"), ["(from)"]);
+    assert_eq!(env(training, "WHO"), ["me"]);
+}
+
+#[test]
+fn text_is_not_expanded() {
+    let pod = pod_of(&json!({ "model": "a$(b)$c" }));
+    assert_eq!(env(training(&pod), "MODEL"), ["a$$(b)$$c"]);
+}
+
+#[test]
+fn tf_config_is_as_long_as_the_plan_expects() {
+    for workers in [1, 2, 10, 11, 1000] {
+        let pod = pod_of(&json!({ "framework": "tensorflow", "numWorkers": workers }));
+        let text =
+            env(training(&pod), "TF_CONFIG")[0].replace("$$", "$").replace("$(NODE_RANK)", &(workers - 1).to_string());
+        assert_eq!("TF_CONFIG=".len() + text.len() + 1, crate::plan::tf_config_bytes("x", workers));
+        let parsed: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(parsed["cluster"]["worker"].as_array().unwrap().len(), usize::try_from(workers).unwrap());
+    }
+}
+
+#[test]
+fn shared_memory_of_the_users_replaces_ours() {
+    for fields in [
+        json!({ "volumes": [{ "name": "big", "emptyDir": {} }], "volumeMounts": [{ "name": "big", "mountPath": "/dev/shm/" }] }),
+        json!({ "podTemplate": { "spec": {
+            "volumes": [{ "name": "big", "emptyDir": {} }],
+            "containers": [{ "name": "training", "volumeMounts": [{ "name": "big", "mountPath": "/dev/shm" }] }],
+        } } }),
+    ] {
+        let pod = pod_of(&fields);
+        assert!(pod.volumes.iter().flatten().all(|volume| volume.name != "trainingjob-shm"));
+        let mounts: Vec<&str> = training(&pod)
+            .volume_mounts
+            .iter()
+            .flatten()
+            .filter(|mount| mount.mount_path.starts_with("/dev/shm"))
+            .map(|mount| mount.name.as_str())
+            .collect();
+        assert_eq!(mounts, ["big"]);
+    }
+}
+
+#[test]
+fn a_volume_of_the_template_replaces_the_specs_whole() {
+    let pod = pod_of(&json!({
+        "volumes": [{ "name": "scratch", "emptyDir": {} }],
+        "podTemplate": { "spec": { "volumes": [{ "name": "scratch", "hostPath": { "path": "/scratch" } }] } },
+    }));
+    let volumes: Vec<_> = pod.volumes.iter().flatten().filter(|volume| volume.name == "scratch").collect();
+    assert_eq!(volumes.len(), 1);
+    assert!(volumes[0].empty_dir.is_none() && volumes[0].host_path.is_some());
+}
+
+#[test]
+fn a_pod_in_the_nodes_network_still_finds_the_others() {
+    let policy = |spec: Value| pod_of(&json!({ "podTemplate": { "spec": spec } })).dns_policy;
+    assert_eq!(policy(json!({ "hostNetwork": true })).as_deref(), Some("ClusterFirstWithHostNet"));
+    assert_eq!(policy(json!({ "hostNetwork": true, "dnsPolicy": "None" })).as_deref(), Some("None"));
+    assert_eq!(policy(json!({})), None);
+}
+
+#[test]
+fn graces_nest() {
+    for (pod, agent) in [(60, 45), (120, 90), (1, 1), (0, 1)] {
+        let pod = pod_of(&json!({ "podTemplate": { "spec": { "terminationGracePeriodSeconds": pod } } }));
+        assert_eq!(training(&pod).args.as_ref().unwrap()[3], format!("--grace-seconds={agent}"));
+    }
+}
+
+#[test]
+fn topology_is_preferred_besides_the_templates_affinity() {
+    let pod = pod_of(&json!({
+        "scheduling": { "topologyKey": "zone" },
+        "podTemplate": { "spec": { "affinity": { "podAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
+            { "weight": 1, "podAffinityTerm": { "topologyKey": "rack" } },
+        ] } } } },
+    }));
+    let terms =
+        pod.affinity.unwrap().pod_affinity.unwrap().preferred_during_scheduling_ignored_during_execution.unwrap();
+    let keys: Vec<&str> = terms.iter().map(|term| term.pod_affinity_term.topology_key.as_str()).collect();
+    assert_eq!(keys, ["rack", "zone"]);
+}
+
+/// What no podTemplate may take from a worker.
+fn holds_the_gang_together(template: &PodTemplateSpec) {
+    let pod = template.spec.as_ref().unwrap();
+    assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+    assert_eq!(pod.subdomain.as_deref(), Some("x-headless"));
+    assert_eq!(pod.hostname, None);
+    let agent = &pod.init_containers.as_ref().unwrap()[0];
+    assert_eq!(
+        (agent.name.as_str(), agent.image.as_deref()),
+        ("agent", Some("registry.example/trainingjob-operator:1"))
+    );
+    let training = training(pod);
+    assert_eq!(training.name, "training");
+    assert_eq!(training.command.as_deref().unwrap(), ["/trainingjob/agent"]);
+    assert_eq!(training.args.as_ref().unwrap()[0], "run");
+    for name in ["NODE_RANK", "RANK", "MASTER_ADDR", "WORLD_SIZE"] {
+        assert_eq!(env(training, name).len(), 1, "{name}");
+    }
+    let mounts = training.volume_mounts.iter().flatten();
+    assert_eq!(mounts.filter(|m| m.mount_path == "/trainingjob" && m.name == "trainingjob-agent").count(), 1);
+    let volumes = pod.volumes.iter().flatten();
+    assert_eq!(volumes.filter(|v| v.name == "trainingjob-agent" && v.empty_dir.is_some()).count(), 1);
+    let labels = template.metadata.as_ref().unwrap().labels.as_ref().unwrap();
+    assert_eq!(labels["training-job"], "x");
+    assert_eq!(labels[labels::ATTEMPT], "1");
+}
+
+/// Pieces of a pod template by where they go, and whether they may be there.
+fn pieces() -> Vec<(&'static str, Value, bool)> {
+    let mine = json!([{ "name": "mine", "emptyDir": {} }]);
+    let ours = json!([{ "name": "trainingjob-agent", "hostPath": { "path": "/" } }]);
+    vec![
+        ("/metadata", json!({ "labels": { "team": "vision" } }), true),
+        ("/metadata", json!({ "labels": { "training-job": "y" } }), false),
+        ("/metadata", json!({ "annotations": { "a": "b" } }), true),
+        ("/spec", json!({ "restartPolicy": "Never" }), true),
+        ("/spec", json!({ "restartPolicy": "OnFailure" }), false),
+        ("/spec", json!({ "hostNetwork": true, "shareProcessNamespace": true, "enableServiceLinks": true }), true),
+        ("/spec", json!({ "hostname": "h" }), false),
+        ("/spec", json!({ "subdomain": "s" }), false),
+        ("/spec", json!({ "volumes": mine }), true),
+        ("/spec", json!({ "volumes": ours }), false),
+        ("/spec", json!({ "initContainers": [{ "name": "fetch", "image": "i", "command": ["sh"] }] }), true),
+        ("/spec", json!({ "initContainers": [{ "name": "agent", "image": "i" }] }), false),
+        ("/spec/containers/0", json!({ "image": "other", "workingDir": "/w", "stdin": true }), true),
+        ("/spec/containers/0", json!({ "securityContext": { "runAsUser": 0 } }), true),
+        ("/spec/containers/0", json!({ "command": ["sh"] }), false),
+        ("/spec/containers/0", json!({ "args": ["x"] }), false),
+        ("/spec/containers/0", json!({ "env": [{ "name": "MODEL", "value": "m" }] }), true),
+        ("/spec/containers/0", json!({ "env": [{ "name": "NODE_RANK", "value": "0" }] }), false),
+        ("/spec/containers/0", json!({ "volumeMounts": [{ "name": "trainingjob-shm", "mountPath": "/shm" }] }), true),
+        (
+            "/spec/containers/0",
+            json!({ "volumeMounts": [{ "name": "trainingjob-shm", "mountPath": "/trainingjob" }] }),
+            false,
+        ),
+        ("/spec/containers/1", json!({ "command": ["sh"], "env": [{ "name": "RANK", "value": "0" }] }), true),
+        ("/spec/containers/1", json!({ "image": "" }), false),
+    ]
+}
+
+proptest! {
+    /// A later piece of the same field replaces an earlier one, so only what stands in the end counts.
+    #[test]
+    fn no_template_breaks_the_gang(pieces in prop::sample::subsequence(pieces(), 0..=6).prop_shuffle()) {
+        let helper = json!({ "name": "helper", "image": "i" });
+        let mut template =
+            json!({ "metadata": {}, "spec": { "containers": [{ "name": "training" }, helper], "initContainers": [] } });
+        let mut allowed = std::collections::BTreeMap::new();
+        for (place, fields, may) in pieces {
+            for (key, value) in fields.as_object().unwrap() {
+                template.pointer_mut(place).unwrap()[key] = value.clone();
+                allowed.insert((place, key.clone()), may);
+            }
+        }
+        let spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "podTemplate": template });
+        match resolved("x", &spec) {
+            Ok(plan) => {
+                prop_assert!(allowed.values().all(|may| *may), "accepted: {template}");
+                holds_the_gang_together(&objects(&plan, 1).job.spec.unwrap().template);
+            }
+            Err(refusals) => {
+                prop_assert_eq!(refusals.0.len(), allowed.values().filter(|may| !**may).count(), "{} {}", template, refusals);
+            }
+        }
+    }
+}

@@ -14,7 +14,7 @@ pub use error::Error;
 
 use crate::api::TrainingJob;
 use crate::lifecycle::{self, Action, Input, Verdict};
-use crate::observe::{Family, Index};
+use crate::observe::{ChildKind, Family, Index};
 use crate::plan::{self, Plan, Runtime};
 use crate::telemetry::Metrics;
 use jiff::Timestamp;
@@ -142,7 +142,7 @@ impl Context {
             for action in &actions {
                 self.act(job, &uid, plan.as_ref().ok(), &family, action, &mut confirmed).await?;
             }
-            self.tell(job, events);
+            self.tell(job, status.attempt, events);
             let mut learnt = self.index.read(&uid, |f| f.blocked != family.blocked).unwrap_or(false);
             if !look.is_empty() {
                 learnt |= self.look(job, &uid, &look).await?;
@@ -180,7 +180,7 @@ impl Context {
             },
             Action::CreateJob(attempt) => {
                 let Some(plan) = plan else { return Ok(()) };
-                if self.index.read(uid, |f| !f.blocked.is_empty()).unwrap_or(false) {
+                if self.index.read(uid, |f| f.blocked.keys().any(|kind| *kind != ChildKind::Job)).unwrap_or(false) {
                     return Ok(()); // the Service goes before the Job
                 }
                 if !*confirmed {

@@ -56,8 +56,9 @@ fn kind(pod: &PodSeen) -> Option<Kind> {
         (Container::Terminated { finished: Some(end), report, .. }, Some(asked)) => {
             *end <= asked && report.as_ref().is_none_or(|r| r.stopped_by.is_none())
         }
+        (Container::Terminated { .. }, None) => true,
         (_, Some(_)) => false,
-        _ => pod.failed(),
+        (_, None) => pod.ended == Some(false),
     };
     if failed_first {
         Some(Kind::Failed)

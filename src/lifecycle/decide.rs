@@ -128,7 +128,7 @@ impl<'a> Step<'a> {
         }
         self.note_start();
         match current {
-            Some(job) if job.complete => self.complete(),
+            Some(job) if self.all_succeeded(job) => self.complete(),
             _ if self.input.spec.suspend => self.suspend(current),
             _ if self.past_deadline() => {}
             Some(job) => self.running(job),
@@ -141,7 +141,9 @@ impl<'a> Step<'a> {
 
     /// Nothing but clearing up happens after the end.
     fn finished(&mut self) {
-        if let Some(job) = self.input.family.job.as_ref().filter(|j| !j.complete && j.failed.is_none() && !j.deleting) {
+        let unfinished = |j: &&JobSeen| !j.complete && j.failed.is_none() && !j.deleting;
+        let failed = self.status.state == Some(State::Failed);
+        if let Some(job) = self.input.family.job.as_ref().filter(unfinished).filter(|_| failed) {
             self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
         }
         let (Some(ttl), Some(end)) = (self.input.spec.ttl_seconds_after_finished, &self.status.completion_time) else {
@@ -233,9 +235,8 @@ impl<'a> Step<'a> {
         }
         self.verdict.actions.push(Action::Ensure);
         let pods = self.pods(job.attempt);
-        let failing = job.failed.is_some() || pods.iter().any(|p| p.failed() || p.disruption.is_some());
-        if failing {
-            return self.failing(job, &pods);
+        if job.failed.is_some() || self.replaced(job) || pods.iter().any(|p| p.failed() || p.disruption.is_some()) {
+            return self.failing(job);
         }
         let desired = usize::try_from(self.input.spec.num_workers).unwrap_or(0);
         let note = self.input.family.note.as_ref();
@@ -280,14 +281,16 @@ impl<'a> Step<'a> {
     }
 
     /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
-    fn failing(&mut self, job: &JobSeen, pods: &[&PodSeen]) {
+    fn failing(&mut self, job: &JobSeen) {
+        let pods = self.all_pods(job.attempt);
         let seen = first_cause(pods.iter().copied());
         if let Some(cause) = seen.as_ref().or(self.lost(job).as_ref()) {
             self.keep(job, cause);
         }
         let Some(entry) = self.status.restarts.iter().find(|r| r.attempt == job.attempt).cloned() else { return };
         self.set("Running", false, &entry.reason, &entry.message);
-        if job.failed.is_none() || pods.iter().any(|p| p.is_alive()) {
+        let over = job.failed.is_some() && !pods.iter().any(|p| p.is_alive());
+        if !over && !self.replaced(job) {
             if self.may_restart(&entry).is_ok() {
                 self.status.state = Some(State::Initializing);
                 self.set("Restarting", true, &entry.reason, &entry.message);
@@ -332,6 +335,12 @@ impl<'a> Step<'a> {
     }
 
     // ---- the rules
+
+    /// Every pod ended well; the Job says so itself only with its next sync, up to a second later.
+    fn all_succeeded(&self, job: &JobSeen) -> bool {
+        let ended_well = self.pods(job.attempt).iter().filter(|p| p.ended == Some(true)).count();
+        job.complete || usize::try_from(self.input.spec.num_workers) == Ok(ended_well)
+    }
 
     /// Why the spec can't run: by our own rules, or because the API server finds the Job invalid that follows from it.
     fn invalid(&self) -> Option<String> {
@@ -476,10 +485,21 @@ impl<'a> Step<'a> {
 
     // ---- counting
 
-    fn pods(&self, attempt: i32) -> Vec<&'a PodSeen> {
+    fn all_pods(&self, attempt: i32) -> Vec<&'a PodSeen> {
         let input: &'a Input<'a> = self.input;
-        // Of two pods with one index (one of them replaced by hand) the newer counts.
-        let mut pods: Vec<&PodSeen> = input.family.pods.values().filter(|p| p.attempt == attempt).collect();
+        input.family.pods.values().filter(|p| p.attempt == attempt).collect()
+    }
+
+    /// The Job made a new pod for a worker whose first one vanished without an end: its gang can't take it in.
+    fn replaced(&self, job: &JobSeen) -> bool {
+        let pods = self.all_pods(job.attempt);
+        pods.iter()
+            .any(|old| old.gone && !old.succeeded() && pods.iter().any(|p| p.index == old.index && p.uid != old.uid))
+    }
+
+    fn pods(&self, attempt: i32) -> Vec<&'a PodSeen> {
+        // Of two pods with one index the newer counts.
+        let mut pods = self.all_pods(attempt);
         pods.sort_by(|a, b| (a.index, b.gone, b.created, &b.uid).cmp(&(b.index, a.gone, a.created, &a.uid)));
         pods.dedup_by_key(|p| p.index);
         pods
@@ -523,6 +543,9 @@ impl<'a> Step<'a> {
     fn end(&mut self) {
         let now = self.input.now;
         self.status.completion_time = Some(Time(now));
+        if let Some(ttl) = self.input.spec.ttl_seconds_after_finished {
+            self.requeue(i64::from(ttl)); // nothing else may wake a job that has ended
+        }
         self.status.duration = self.status.start_time.as_ref().map(|start| {
             let span = SignedDuration::from_secs(seconds(start.0, now).max(0));
             human(span.as_secs())

@@ -156,7 +156,7 @@ fn a_job_goes_through_its_states_each_when_it_is_true() {
     assert_eq!(world.status.state, Some(State::Running), "one has ended well, the other runs");
 
     world.second = 65;
-    world.see(Some(JobSeen { complete: true, ..job(1) }), [ended(1, 1, 0, 64)]);
+    world.see(Some(job(1)), [ended(1, 1, 0, 64)]);
     assert_eq!(reasons(&world.step()), ["Completed"]);
     assert_eq!(world.status.state, Some(State::Completed));
     assert_eq!(world.status.duration.as_deref(), Some("1m0s"));
@@ -338,6 +338,17 @@ fn a_pod_deleted_by_hand_is_the_cause_and_not_its_peers_complaint() {
 }
 
 #[test]
+fn a_worker_replaced_inside_its_job_restarts_the_gang() {
+    let mut world = World::to_running();
+    let vanished = PodSeen { gone: true, ..running(1, 1) };
+    let new = PodSeen { uid: "another".into(), created: Some(at(20)), ..running(1, 1) };
+    world.see(Some(job(1)), [vanished, new]);
+    let verdict = world.step();
+    assert_eq!((world.status.attempt, world.status.restarts[0].reason.as_str()), (Some(2), "PodDeleted"));
+    assert!(verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }));
+}
+
+#[test]
 fn out_of_memory_and_a_typo_have_names() {
     let oom = PodSeen {
         training: Container::Terminated {
@@ -434,8 +445,7 @@ fn ttl_deletes_the_finished_job() {
     let mut world = World::to_running();
     world.spec.ttl_seconds_after_finished = Some(30);
     world.see(Some(JobSeen { complete: true, ..job(1) }), []);
-    world.step();
-    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(30)));
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(30)), "also when nothing else happens");
     world.second = 40;
     assert_eq!(world.step().actions, [Action::DeleteTrainingJob]);
 }

@@ -1,26 +1,8 @@
 //! Environment variables that belong to the gang.
 
 use super::{Refusals, names};
+use crate::api::{RESERVED_ENV, RESERVED_ENV_PREFIXES};
 use k8s_openapi::api::core::v1::EnvVar;
-
-/// What a worker learns of its gang: with another value there the gang would wait for itself for ever.
-const RESERVED: [&str; 15] = [
-    "ATTEMPT",
-    "GPUS_PER_WORKER",
-    "JAX_COORDINATOR_ADDRESS",
-    "JAX_NUM_PROCESSES",
-    "JAX_PROCESS_ID",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "NNODES",
-    "NODE_RANK",
-    "NPROC_PER_NODE",
-    "NUM_WORKERS",
-    "RANK",
-    "RESUME_FROM_CHECKPOINT",
-    "TF_CONFIG",
-    "WORLD_SIZE",
-];
 
 /// Bytes that Linux allows for one variable with its name and the closing zero (`MAX_ARG_STRLEN`).
 const MAX_VARIABLE: usize = 128 * 1024;
@@ -28,7 +10,7 @@ const MAX_VARIABLE: usize = 128 * 1024;
 /// Whether a variable belongs to the gang and can't be set by people.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
-    RESERVED.contains(&name) || name.starts_with("PET_")
+    RESERVED_ENV.contains(&name) || RESERVED_ENV_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// `path` is the list's, for example `spec.env`.

@@ -15,6 +15,8 @@ pub(crate) mod storage;
 pub(crate) mod template;
 
 pub use environment::is_reserved;
+#[cfg(test)]
+pub(crate) use environment::tf_config_bytes;
 pub use hyperparameters::Hyperparameter;
 pub use names::{dns_label, dns_subdomain};
 pub use refusal::{Refusal, Refusals};
@@ -219,7 +221,7 @@ fn default_image(framework: Framework) -> &'static str {
     match framework {
         Framework::Pytorch => "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
         Framework::Tensorflow => "tensorflow/tensorflow:2.19.0-gpu",
-        Framework::Jax => "nvcr.io/nvidia/jax:25.04-py3",
+        Framework::Jax => "nvcr.io/nvidia/jax:26.04-py3",
     }
 }
 

@@ -59,6 +59,14 @@ fn amounts<'a>(
 ) -> BTreeMap<&'a str, Amount> {
     let mut amounts = BTreeMap::new();
     for (name, quantity) in quantities {
+        if !name.contains('/') && !is_native(name) {
+            no.push(
+                format!("{field}.{name}"),
+                "is not a resource: write cpu, memory, ephemeral-storage, hugepages-SIZE, or a device with its vendor, \
+                 such as nvidia.com/gpu",
+            );
+            continue;
+        }
         match Amount::parse(&quantity.0) {
             None => no.push(
                 format!("{field}.{name}"),
@@ -170,6 +178,11 @@ fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -
         );
     }
     procs
+}
+
+/// Whether a resource is one of Kubernetes' own.
+fn is_native(name: &str) -> bool {
+    matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-")
 }
 
 /// Whether a resource is a device of a plugin: whole, and its request equals its limit.

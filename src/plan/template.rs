@@ -50,26 +50,20 @@ enum Step {
 /// template, which is always possible since what is missing decodes to nothing.
 fn wrong_types(value: &Value, path: &mut Vec<Step>, no: &mut Refusals) {
     let Err(error) = serde_json::from_value::<PodTemplateSpec>(alone(value, path)) else { return };
-    let before = no.0.len();
-    match value {
-        Value::Object(fields) => {
-            for (key, field) in fields {
-                path.push(Step::Key(key.clone()));
-                wrong_types(field, path, no);
-                path.pop();
-            }
-        }
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                path.push(Step::Index(index));
-                wrong_types(item, path, no);
-                path.pop();
-            }
-        }
-        _ => {}
-    }
-    if no.0.len() == before {
+    let inner: Vec<(Step, &Value)> = match value {
+        Value::Object(fields) => fields.iter().map(|(key, field)| (Step::Key(key.clone()), field)).collect(),
+        Value::Array(items) => items.iter().enumerate().map(|(index, item)| (Step::Index(index), item)).collect(),
+        _ => Vec::new(),
+    };
+    let empty = if value.is_array() { Value::Array(Vec::new()) } else { Value::Object(Map::new()) };
+    if inner.is_empty() || serde_json::from_value::<PodTemplateSpec>(alone(&empty, path)).is_err() {
         no.push(written(path), error.to_string());
+        return;
+    }
+    for (step, value) in inner {
+        path.push(step);
+        wrong_types(value, path, no);
+        path.pop();
     }
 }
 
@@ -194,10 +188,12 @@ fn check_training(path: &str, training: &Container, no: &mut Refusals) {
     refuse("args", training.args.is_some(), "would start the program without its agent: use spec.args");
     let counted = training.resources.as_ref().is_some_and(|r| r.requests.is_some() || r.limits.is_some());
     refuse("resources", counted, "use spec.resources, from which GPUs and processes are counted");
-    let restarts = training.restart_policy.is_some() || training.restart_policy_rules.is_some();
-    refuse("restartPolicy", restarts, "a worker that comes back alone can't join its gang: use spec.failurePolicy");
-    let message = training.termination_message_path.is_some() || training.termination_message_policy.is_some();
-    refuse("terminationMessagePath", message, "is where the agent tells why a worker ended: remove it");
+    let alone = "a worker that comes back alone can't join its gang: use spec.failurePolicy";
+    refuse("restartPolicy", training.restart_policy.is_some(), alone);
+    refuse("restartPolicyRules", training.restart_policy_rules.is_some(), alone);
+    let message = "is how the agent tells why a worker ended: remove it";
+    refuse("terminationMessagePath", training.termination_message_path.is_some(), message);
+    refuse("terminationMessagePolicy", training.termination_message_policy.is_some(), message);
     environment::check(&format!("{path}.env"), training.env.as_deref().unwrap_or_default(), no);
 }
 

@@ -1,1 +1,562 @@
+use super::*;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::json;
+use std::collections::BTreeMap;
 
+fn runtime() -> Runtime {
+    Runtime { agent_image: "operator:1".to_owned(), agent_image_pull_policy: None }
+}
+
+/// A job that can run, with `fields` set in its spec.
+fn job(fields: &Value) -> TrainingJob {
+    named("x", fields)
+}
+
+fn named(name: &str, fields: &Value) -> TrainingJob {
+    let mut spec = json!({ "model": "resnet", "dataset": "imagenet", "numWorkers": 2, "gpusPerWorker": 0 });
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let mut job = TrainingJob::new(name, serde_json::from_value(spec).unwrap());
+    job.metadata.namespace = Some("ml".to_owned());
+    job.metadata.uid = Some("00000000-0000-0000-0000-000000000001".to_owned());
+    job
+}
+
+fn plan(fields: &Value) -> Plan {
+    resolve(&job(fields), &runtime()).unwrap_or_else(|refusals| panic!("{fields}: {refusals}"))
+}
+
+fn refusals(fields: &Value) -> Vec<String> {
+    refusals_of(&job(fields))
+}
+
+fn refusals_of(job: &TrainingJob) -> Vec<String> {
+    resolve(job, &runtime()).unwrap_err().0.iter().map(ToString::to_string).collect()
+}
+
+/// The job is refused for exactly this.
+#[track_caller]
+fn refused(fields: &Value, reason: &str) {
+    assert_eq!(refusals(fields), [reason], "{fields}");
+}
+
+/// The podTemplate is refused for exactly this; `reason` begins within it.
+#[track_caller]
+fn template_refused(template: &Value, reason: &str) {
+    refused(&json!({ "podTemplate": template }), &format!("spec.podTemplate.{reason}"));
+}
+
+fn quantities(list: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<&str, &str> {
+    list.into_iter().flatten().map(|(name, quantity)| (name.as_str(), quantity.0.as_str())).collect()
+}
+
+#[test]
+fn a_small_job_is_all_defaults() {
+    let plan = plan(&json!({}));
+    assert_eq!((plan.num_workers, plan.gpus_per_worker, plan.procs_per_worker), (2, 0, 1));
+    assert_eq!(plan.image, "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime");
+    assert_eq!(plan.command, ["torchrun", "train.py"]);
+    assert_eq!(plan.model, Source::Name("resnet".to_owned()));
+    assert_eq!(plan.checkpoint, Some(Checkpoint { frequency: 5, volume: CheckpointVolume::EmptyDir }));
+    assert_eq!(plan.grace_seconds, 60);
+    assert_eq!(plan.owner.controller, Some(true));
+    assert_eq!(plan.owner.api_version, "ml.example.com/v1");
+    assert_eq!(plan.owner.kind, "TrainingJob");
+}
+
+#[test]
+fn all_reasons_are_collected() {
+    let fields = json!({
+        "model": "s3://bucket/model",
+        "procsPerWorker": "cpu",
+        "resources": { "requests": { "memory": "lots" } },
+        "env": [{ "name": "RANK", "value": "0" }],
+        "podTemplate": { "spec": { "hostname": "x" } },
+    });
+    let fields: Vec<String> = resolve(&job(&fields), &runtime()).unwrap_err().0.into_iter().map(|r| r.field).collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.model",
+            "spec.resources.requests.memory",
+            "spec.resources.limits.cpu",
+            "spec.env[0].name",
+            "spec.podTemplate.spec.hostname",
+        ]
+    );
+}
+
+#[test]
+fn names_must_fit_into_hostnames() {
+    assert!(resolve(&named(&"x".repeat(52), &json!({})), &runtime()).is_ok());
+    assert_eq!(
+        refusals_of(&named(&"x".repeat(52), &json!({ "numWorkers": 11 }))),
+        ["metadata.name: has 52 characters; with 11 workers at most 51 fit into their hostnames"]
+    );
+    for name in ["x.y", "1x", "x-", "X"] {
+        assert_eq!(
+            refusals_of(&named(name, &json!({}))),
+            [format!(
+                "metadata.name: {name:?} can't name a Service: use lower-case letters, digits and -, beginning with a letter"
+            )]
+        );
+    }
+}
+
+#[test]
+fn an_object_that_was_never_stored_is_refused() {
+    let mut job = job(&json!({}));
+    job.metadata.uid = None;
+    assert_eq!(
+        refusals_of(&job),
+        ["metadata.uid: is missing: only an object that the API server has stored can be run"]
+    );
+}
+
+#[test]
+fn sources_are_names_or_folders_on_claims() {
+    let plan =
+        plan(&json!({ "model": "pvc://models/llama/8b/", "dataset": "pvc://data", "output": "pvc://out//runs/./1" }));
+    let folder = |claim: &str, path: Option<&str>| ClaimPath { claim: claim.to_owned(), path: path.map(str::to_owned) };
+    assert_eq!(plan.model, Source::Claim(folder("models", Some("llama/8b"))));
+    assert_eq!(plan.dataset, Source::Claim(folder("data", None)));
+    assert_eq!(plan.output, Some(folder("out", Some("runs/1"))));
+
+    refused(
+        &json!({ "model": "hf://meta/llama" }),
+        "spec.model: can't fetch hf://: write pvc://CLAIM/PATH, or a name that the program itself loads",
+    );
+    refused(
+        &json!({ "dataset": "pvc://My_Claim/x" }),
+        "spec.dataset: \"My_Claim\" is not the name of a PersistentVolumeClaim; write pvc://CLAIM/PATH",
+    );
+    refused(&json!({ "model": "pvc://c/../etc" }), "spec.model: leaves the volume: write a path without ..");
+    refused(&json!({ "output": "/out" }), "spec.output: \"/out\" is not of the form pvc://CLAIM/PATH");
+}
+
+#[test]
+fn commands_by_framework() {
+    for (fields, expected) in [
+        (json!({ "args": ["--x"] }), vec!["torchrun", "--x"]),
+        (json!({ "framework": "jax" }), vec!["python3", "train.py"]),
+        (json!({ "framework": "tensorflow", "args": ["a.py"] }), vec!["python3", "a.py"]),
+        (json!({ "command": ["bash", "-c"], "args": ["exec torchrun"] }), vec!["bash", "-c", "exec torchrun"]),
+        (json!({ "command": ["./run"] }), vec!["./run"]),
+    ] {
+        assert_eq!(plan(&fields).command, expected, "{fields}");
+    }
+}
+
+#[test]
+fn gpus_are_requested_once_and_must_agree() {
+    let requirements = plan(&json!({ "gpusPerWorker": 2, "resources": { "limits": { "cpu": "4" } } })).resources;
+    assert_eq!(quantities(requirements.limits.as_ref()), BTreeMap::from([("cpu", "4"), ("nvidia.com/gpu", "2")]));
+    assert_eq!(quantities(requirements.requests.as_ref()), BTreeMap::from([("nvidia.com/gpu", "2")]));
+
+    for name in ["nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "nvidia.com/mig-1g.5gb", "habana.ai/gaudi"] {
+        let requirements = plan(&json!({ "gpusPerWorker": 2, "resources": { "requests": { name: "2" } } })).resources;
+        assert_eq!(quantities(requirements.limits.as_ref()), BTreeMap::from([(name, "2")]), "the limit of {name}");
+    }
+    refused(
+        &json!({ "gpusPerWorker": 1, "resources": { "limits": { "amd.com/gpu": "2" } } }),
+        "spec.gpusPerWorker: is 1 and spec.resources asks for 2 of amd.com/gpu: write the same number in both",
+    );
+    refused(
+        &json!({ "gpusPerWorker": 0, "resources": { "requests": { "nvidia.com/gpu": "1" } } }),
+        "spec.gpusPerWorker: is 0 and spec.resources asks for 1 of nvidia.com/gpu: write the same number in both",
+    );
+    assert_eq!(plan(&json!({})).resources, ResourceRequirements::default());
+}
+
+#[test]
+fn resources_are_quantities_that_agree() {
+    refused(
+        &json!({ "resources": { "limits": { "memory": "16 GB" } } }),
+        "spec.resources.limits.memory: \"16 GB\" is not a quantity; write for example 500m, 4 or 16Gi",
+    );
+    refused(&json!({ "resources": { "requests": { "cpu": "-1" } } }), "spec.resources.requests.cpu: -1 is below zero");
+    refused(
+        &json!({ "resources": { "requests": { "memory": "2G" }, "limits": { "memory": "1Gi" } } }),
+        "spec.resources.requests.memory: 2G is more than the limit 1Gi: lower the request or raise spec.resources.limits.memory",
+    );
+    refused(
+        &json!({ "resources": { "limits": { "vendor.com/fpga": "500m" } } }),
+        "spec.resources.limits.vendor.com/fpga: 500m is not a whole number of devices",
+    );
+    refused(
+        &json!({ "resources": { "requests": { "vendor.com/fpga": "1" }, "limits": { "vendor.com/fpga": "2" } } }),
+        "spec.resources.requests.vendor.com/fpga: differs from its limit: a device is given whole, write the same number in both",
+    );
+    refused(
+        &json!({ "resources": { "limits": { "gpu": "2" } } }),
+        "spec.resources.limits.gpu: is not a resource: write cpu, memory, ephemeral-storage, hugepages-SIZE, or a device with its vendor, such as nvidia.com/gpu",
+    );
+    plan(&json!({ "resources": { "requests": { "cpu": "1000m" }, "limits": { "cpu": "1" } } }));
+}
+
+#[test]
+fn processes_are_a_number() {
+    for (fields, expected) in [
+        (json!({ "gpusPerWorker": 4 }), 4),
+        (json!({ "gpusPerWorker": 4, "procsPerWorker": "gpu" }), 4),
+        (json!({ "gpusPerWorker": 4, "procsPerWorker": 2 }), 2),
+        (json!({ "gpusPerWorker": 4, "framework": "jax" }), 1),
+        (json!({ "procsPerWorker": "cpu", "resources": { "limits": { "cpu": "3500m" } } }), 3),
+        (json!({ "procsPerWorker": "cpu", "resources": { "limits": { "cpu": "200m" } } }), 1),
+    ] {
+        assert_eq!(plan(&fields).procs_per_worker, expected, "{fields}");
+    }
+    assert_eq!(plan(&json!({ "procsPerWorker": 8, "numWorkers": 4096 })).world_size(), 32768);
+
+    refused(
+        &json!({ "procsPerWorker": "cpu" }),
+        "spec.resources.limits.cpu: is needed with procsPerWorker: cpu, which takes its number from it",
+    );
+    refused(
+        &json!({ "procsPerWorker": "cpu", "resources": { "limits": { "cpu": "1M" } } }),
+        "spec.procsPerWorker: is cpu and the CPU limit more than 1024: write a number",
+    );
+    refused(
+        &json!({ "procsPerWorker": "gpu" }),
+        "spec.procsPerWorker: is gpu and spec.gpusPerWorker is 0: give the workers GPUs, or write auto or a number",
+    );
+    for framework in ["jax", "tensorflow"] {
+        refused(
+            &json!({ "procsPerWorker": 2, "framework": framework }),
+            &format!(
+                "spec.procsPerWorker: makes 2 processes, and a {framework} worker is one process that drives all its \
+                 GPUs: leave it out, or raise spec.numWorkers"
+            ),
+        );
+    }
+}
+
+#[test]
+fn rdma_needs_its_resource() {
+    let fields = json!({ "networking": { "rdmaEnabled": true, "rdmaResource": "rdma/hca" } });
+    assert_eq!(quantities(plan(&fields).resources.limits.as_ref()), BTreeMap::from([("rdma/hca", "1")]));
+    let fields = json!({
+        "networking": { "rdmaEnabled": true, "rdmaResource": "rdma/hca" },
+        "resources": { "limits": { "rdma/hca": "4" } },
+    });
+    assert_eq!(quantities(plan(&fields).resources.requests.as_ref()), BTreeMap::from([("rdma/hca", "4")]));
+    refused(
+        &json!({ "networking": { "rdmaEnabled": true } }),
+        "spec.networking.rdmaResource: is needed with rdmaEnabled: name the resource of the RDMA devices, for example rdma/rdma_shared_device_a",
+    );
+    refused(
+        &json!({ "networking": { "rdmaEnabled": true, "rdmaResource": "memory" } }),
+        "spec.networking.rdmaResource: \"memory\" is not the name of an extended resource, for example rdma/rdma_shared_device_a",
+    );
+}
+
+#[test]
+fn the_gangs_variables_are_refused() {
+    refused(
+        &json!({ "env": [{ "name": "A", "value": "1" }, { "name": "WORLD_SIZE", "value": "1" }] }),
+        "spec.env[1].name: WORLD_SIZE is set by the operator for the whole gang: remove it, or copy it to a name of your own with $(...)",
+    );
+    refused(
+        &json!({ "env": [{ "name": "PET_MAX_RESTARTS", "value": "3" }] }),
+        "spec.env[0].name: PET_MAX_RESTARTS is set by the operator for the whole gang: give torchrun the option on its command line",
+    );
+    template_refused(
+        &json!({ "spec": { "containers": [{ "name": "training", "env": [{ "name": "MASTER_PORT", "value": "1" }] }] } }),
+        "spec.containers[0].env[0].name: MASTER_PORT is set by the operator for the whole gang: remove it, or copy it to a name of your own with $(...)",
+    );
+}
+
+#[test]
+fn tf_config_must_pass_through_the_kernel() {
+    plan(&json!({ "framework": "tensorflow", "numWorkers": 2000 }));
+    refused(
+        &json!({ "framework": "tensorflow", "numWorkers": 4096 }),
+        "spec.numWorkers: makes a TF_CONFIG of 179187 bytes and Linux passes on at most 131072: use fewer workers or a shorter name",
+    );
+}
+
+#[test]
+fn hyperparameters_have_one_name_each() {
+    let plan = plan(&json!({ "hyperparameters": {
+        "learningRate": 0.000_05, "epochs": 3, "optimizer": "adamw", "mixedPrecision": true,
+        "additionalParams": { "weight_decay": "0.01" },
+    } }));
+    let variables: Vec<(&str, String)> = plan.hyperparameters.iter().map(|h| (h.variable.as_str(), h.text())).collect();
+    assert_eq!(
+        variables,
+        [
+            ("HYPERPARAM_LEARNING_RATE", "0.00005".to_owned()),
+            ("HYPERPARAM_EPOCHS", "3".to_owned()),
+            ("HYPERPARAM_OPTIMIZER", "adamw".to_owned()),
+            ("HYPERPARAM_MIXED_PRECISION", "true".to_owned()),
+            ("HYPERPARAM_WEIGHT_DECAY", "0.01".to_owned()),
+        ]
+    );
+    refused(
+        &json!({ "hyperparameters": { "batchSize": 8, "additionalParams": { "batch_size": "16" } } }),
+        "spec.hyperparameters.additionalParams.batch_size: would be HYPERPARAM_BATCH_SIZE, as \"batchSize\" is: give it another name",
+    );
+    refused(
+        &json!({ "hyperparameters": { "additionalParams": { "-": "16" } } }),
+        "spec.hyperparameters.additionalParams.-: needs a name with at least one letter or digit",
+    );
+}
+
+#[test]
+fn checkpoint_volumes() {
+    let volume = |storage: Value| plan(&json!({ "checkpoint": { "storage": storage } })).checkpoint.unwrap().volume;
+    assert_eq!(
+        volume(json!({ "type": "pvc" })),
+        CheckpointVolume::New { size: Quantity("10Gi".to_owned()), storage_class: None, delete_with_job: false }
+    );
+    assert_eq!(volume(json!({ "type": "pvc", "pvcName": "mine" })), CheckpointVolume::Claim("mine".to_owned()));
+    assert_eq!(
+        volume(json!({ "type": "nfs", "nfsServer": "10.0.0.1", "nfsPath": "/x" })),
+        CheckpointVolume::Nfs { server: "10.0.0.1".to_owned(), path: "/x".to_owned() }
+    );
+    assert_eq!(plan(&json!({ "checkpoint": { "enabled": false } })).checkpoint, None);
+
+    let storage_refused = |storage: Value, reason: &str| {
+        refused(&json!({ "checkpoint": { "storage": storage } }), &format!("spec.checkpoint.storage.{reason}"));
+    };
+    storage_refused(json!({ "type": "pvc", "size": "big" }), "size: \"big\" is not a size; write for example 50Gi");
+    storage_refused(json!({ "type": "pvc", "size": "0" }), "size: \"0\" is not a size; write for example 50Gi");
+    storage_refused(
+        json!({ "type": "pvc", "pvcName": "Mine" }),
+        "pvcName: \"Mine\" is not the name of a PersistentVolumeClaim",
+    );
+    storage_refused(
+        json!({ "type": "nfs", "nfsPath": "/x" }),
+        "nfsServer: is needed with type nfs: the server's name or address",
+    );
+    storage_refused(
+        json!({ "type": "nfs", "nfsServer": "s", "nfsPath": "x" }),
+        "nfsPath: \"x\" is not an absolute path; write for example /exports/x",
+    );
+}
+
+#[test]
+fn mounts_keep_out_of_each_others_way() {
+    let volumes = json!([{ "name": "mine", "emptyDir": {} }]);
+    let mounted = |path: &str| json!({ "volumes": volumes, "volumeMounts": [{ "name": "mine", "mountPath": path }] });
+    for path in ["/data", "/models", "/out", "/dev/shm", "/checkpoints/mine", "/"] {
+        plan(&mounted(path));
+    }
+    refused(
+        &mounted("/checkpoints/"),
+        "spec.volumeMounts[0].mountPath: /checkpoints is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",
+    );
+    refused(
+        &mounted("/trainingjob"),
+        "spec.volumeMounts[0].mountPath: /trainingjob is where the agent is: mount it elsewhere",
+    );
+    refused(
+        &mounted("/etc/training-config"),
+        "spec.volumeMounts[0].mountPath: /etc/training-config is where the job's configuration is: mount it elsewhere",
+    );
+    for (field, path) in [("model", "/models"), ("dataset", "/data"), ("output", "/out")] {
+        let mut fields = mounted(path);
+        fields[field] = json!("pvc://claim");
+        refused(
+            &fields,
+            &format!("spec.volumeMounts[0].mountPath: {path} is where spec.{field} is mounted: mount it elsewhere"),
+        );
+    }
+    refused(
+        &json!({ "volumeMounts": [{ "name": "absent", "mountPath": "/x" }] }),
+        "spec.volumeMounts[0].name: there is no volume \"absent\": add it to spec.volumes",
+    );
+    refused(
+        &json!({ "volumes": [{ "name": "trainingjob-shm", "emptyDir": {} }] }),
+        "spec.volumes[0].name: \"trainingjob-shm\" begins like the operator's volumes (trainingjob-): give it another name",
+    );
+    template_refused(
+        &json!({ "spec": { "volumes": [{ "name": "trainingjob-agent", "emptyDir": {} }] } }),
+        "spec.volumes[0].name: \"trainingjob-agent\" begins like the operator's volumes (trainingjob-): give it another name",
+    );
+    template_refused(
+        &json!({ "spec": { "containers": [{ "name": "training", "volumeMounts": [{ "name": "trainingjob-shm", "mountPath": "/checkpoints" }] }] } }),
+        "spec.containers[0].volumeMounts[0].mountPath: /checkpoints is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",
+    );
+    plan(&json!({ "podTemplate": { "spec": { "initContainers": [{
+        "name": "sidecar", "image": "busybox", "restartPolicy": "Always",
+        "volumeMounts": [{ "name": "trainingjob-checkpoints", "mountPath": "/checkpoints" }],
+    }] } } }));
+}
+
+#[test]
+fn a_pod_template_may_say_what_has_no_field() {
+    let plan = plan(&json!({ "podTemplate": {
+        "metadata": { "creationTimestamp": null, "annotations": { "a": "b" }, "labels": { "team": "vision" } },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 120,
+            "runtimeClassName": "nvidia",
+            "securityContext": { "runAsNonRoot": true, "runAsUser": 1000 },
+            "containers": [
+                { "name": "training", "securityContext": { "allowPrivilegeEscalation": false }, "resources": { "claims": [{ "name": "gpu" }] } },
+                { "name": "helper", "image": "busybox", "resources": { "limits": { "cpu": 1 } }, "ports": [{ "containerPort": 80 }] },
+            ],
+        },
+    } }));
+    assert_eq!(plan.grace_seconds, 120);
+    assert_eq!(plan.overlay.spec.unwrap().runtime_class_name.as_deref(), Some("nvidia"));
+}
+
+#[test]
+fn wrong_types_are_named_with_their_path() {
+    assert_eq!(
+        refusals(&json!({ "podTemplate": {
+            "metadata": { "annotations": { "a": 1 } },
+            "spec": { "hostNetwork": "yes", "containers": [
+                { "name": "training" },
+                { "name": "helper", "image": ["busybox"], "ports": { "containerPort": 80 } },
+            ] },
+        } })),
+        [
+            "spec.podTemplate.metadata.annotations.a: invalid type: integer `1`, expected a string",
+            "spec.podTemplate.spec.containers[1].image: invalid type: sequence, expected a string",
+            "spec.podTemplate.spec.containers[1].ports: invalid type: map, expected a sequence",
+            "spec.podTemplate.spec.hostNetwork: invalid type: string \"yes\", expected a boolean",
+        ]
+    );
+}
+
+#[test]
+fn unknown_and_missing_fields_are_named_with_their_path() {
+    assert_eq!(
+        refusals(&json!({ "podTemplate": {
+            "kind": "Pod",
+            "spec": {
+                "containers": [{ "image": "busybox" }, { "name": "training", "imagee": "x", "$patch": "delete" }],
+                "volumes": [{ "name": "v", "persistentVolumeClaim": { "claim": "c" } }],
+                "tolerations": null,
+            },
+        } })),
+        [
+            "spec.podTemplate.kind: unknown field: check its name and its indentation",
+            "spec.podTemplate.spec.containers[0].name: is missing and has no default",
+            "spec.podTemplate.spec.containers[1].$patch: unknown field: check its name and its indentation",
+            "spec.podTemplate.spec.containers[1].imagee: unknown field: check its name and its indentation",
+            "spec.podTemplate.spec.volumes[0].persistentVolumeClaim.claim: unknown field: check its name and its indentation",
+            "spec.podTemplate.spec.volumes[0].persistentVolumeClaim.claimName: is missing and has no default",
+        ]
+    );
+}
+
+#[test]
+fn a_pod_template_may_not_break_the_gang() {
+    let training =
+        |field: &str, value: Value| json!({ "spec": { "containers": [{ "name": "training", field: value }] } });
+    let pod = |field: &str, value: Value| json!({ "spec": { field: value } });
+    let helper = json!({ "name": "helper", "image": "busybox" });
+    for (template, reason) in [
+        (
+            pod("restartPolicy", json!("OnFailure")),
+            "spec.restartPolicy: must be Never, since a worker that comes back alone can't join its gang: use spec.failurePolicy",
+        ),
+        (pod("hostname", json!("h")), "spec.hostname: is how the workers find each other: remove it"),
+        (pod("hostnameOverride", json!("h")), "spec.hostnameOverride: is how the workers find each other: remove it"),
+        (pod("subdomain", json!("s")), "spec.subdomain: is how the workers find each other: remove it"),
+        (
+            pod("activeDeadlineSeconds", json!(60)),
+            "spec.activeDeadlineSeconds: would end single workers: use spec.failurePolicy.activeDeadlineSeconds",
+        ),
+        (pod("ephemeralContainers", json!([])), "spec.ephemeralContainers: can't be in a template: use kubectl debug"),
+        (
+            pod("resources", json!({})),
+            "spec.resources: can't be set for the whole pod: use spec.resources, from which GPUs and processes are counted",
+        ),
+        (pod("os", json!({ "name": "windows" })), "spec.os: must be linux: the agent runs nowhere else"),
+        (
+            training("command", json!(["sh"])),
+            "spec.containers[0].command: would start the program without its agent: use spec.command",
+        ),
+        (
+            training("args", json!([])),
+            "spec.containers[0].args: would start the program without its agent: use spec.args",
+        ),
+        (
+            training("resources", json!({ "limits": { "cpu": 1 } })),
+            "spec.containers[0].resources: use spec.resources, from which GPUs and processes are counted",
+        ),
+        (
+            training("restartPolicy", json!("Always")),
+            "spec.containers[0].restartPolicy: a worker that comes back alone can't join its gang: use spec.failurePolicy",
+        ),
+        (
+            training("restartPolicyRules", json!([])),
+            "spec.containers[0].restartPolicyRules: a worker that comes back alone can't join its gang: use spec.failurePolicy",
+        ),
+        (
+            training("terminationMessagePath", json!("/x")),
+            "spec.containers[0].terminationMessagePath: is how the agent tells why a worker ended: remove it",
+        ),
+        (
+            training("terminationMessagePolicy", json!("File")),
+            "spec.containers[0].terminationMessagePolicy: is how the agent tells why a worker ended: remove it",
+        ),
+        (
+            pod("initContainers", json!([{ "name": "agent", "image": "i" }])),
+            "spec.initContainers[0].name: \"agent\" is the operator's own: give it another name",
+        ),
+        (
+            pod("initContainers", json!([{ "name": "fetch" }])),
+            "spec.initContainers[0].image: is missing and has no default",
+        ),
+        (pod("containers", json!([{ "name": "helper" }])), "spec.containers[0].image: is missing and has no default"),
+        (
+            pod("containers", json!([helper, helper])),
+            "spec.containers[1].name: \"helper\" stands here twice: write it as one container",
+        ),
+        (
+            json!({ "metadata": { "labels": { "training-job": "y" } } }),
+            "metadata.labels.training-job: is set by the operator: remove it",
+        ),
+        (
+            json!({ "metadata": { "labels": { "ml.example.com/attempt": "9" } } }),
+            "metadata.labels.ml.example.com/attempt: is set by the operator: remove it",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "batch.kubernetes.io/job-completion-index": "0" } } }),
+            "metadata.annotations.batch.kubernetes.io/job-completion-index: is set by the operator: remove it",
+        ),
+        (
+            json!({ "metadata": { "name": "pod" } }),
+            "metadata.name: can't be set for workers: only labels and annotations can",
+        ),
+    ] {
+        template_refused(&template, reason);
+    }
+}
+
+#[test]
+fn attempts_alternate_their_port() {
+    let plan = plan(&json!({}));
+    assert_eq!([1, 2, 3, 4].map(|attempt| plan.port(attempt)), [29500, 29501, 29500, 29501]);
+}
+
+#[test]
+fn the_intent_is_what_was_asked_for() {
+    let intent = |fields: &Value| plan(fields).intent;
+    let base = intent(&json!({}));
+    assert_eq!(base.len(), 16);
+    // Defaults written out, and what may change in a created job.
+    for fields in [
+        json!({ "framework": "pytorch", "networking": { "masterPort": 29500 }, "checkpoint": { "frequency": 5 } }),
+        json!({ "suspend": true, "ttlSecondsAfterFinished": 5, "failurePolicy": { "activeDeadlineSeconds": 9 } }),
+    ] {
+        assert_eq!(intent(&fields), base, "{fields}");
+    }
+    for fields in [
+        json!({ "numWorkers": 3 }),
+        json!({ "networking": { "masterPort": 29501 } }),
+        json!({ "args": ["x"] }),
+        json!({ "podTemplate": { "spec": { "hostNetwork": true } } }),
+    ] {
+        assert_ne!(intent(&fields), base, "{fields}");
+    }
+    let other = Runtime { agent_image: "operator:2".to_owned(), agent_image_pull_policy: Some("Always".to_owned()) };
+    assert_eq!(resolve(&job(&json!({})), &other).unwrap().intent, base);
+    // Fixed here, since a later version must come to the same.
+    assert_eq!(base, "f7ad24a438425ed2");
+}
