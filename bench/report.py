@@ -3,7 +3,8 @@
 import json
 import pathlib
 
-NAMES = {"operator": "**this operator**", "native": "none: Indexed Job + Service"}
+NAMES = {"operator": "**this operator**", "native": "none: Indexed Job + Service",
+         "copied": "none: the objects that this operator makes"}
 WORDS = {"burst": "created at once, running", "life": "at once, whole life", "paced": "one after the other"}
 
 
@@ -39,17 +40,16 @@ def aims(runs):
 
 
 def costs(part, runs, published):
-    lines = []
-    for (driver, ran), run in runs.items():
-        if ran == part:
-            lines.append(row(NAMES.get(driver, driver), run, lambda spread: [spread["p50"], spread["max"]]))
-            size, foreign = f"{run['jobs']} x {run['workers']}", run["foreign_cpu_s"] * 1000 / run["jobs"]
-    if not lines:
+    mine = {driver: run for (driver, ran), run in runs.items() if ran == part}
+    if not mine:
         return None
+    size = next(f"{run['jobs']} x {run['workers']}" for run in mine.values())
+    foreign = ", ".join(f"{run['foreign_cpu_s'] * 1000 / run['jobs']:.0f}" for run in mine.values())
+    lines = [row(NAMES.get(driver, driver), run, lambda spread: [spread["p50"], spread["max"]]) for driver, run in mine.items()]
     lines += [row(f"{other['name']} (published)", other, list) for other in published.get(part, [])]
     return (f"{size} {WORDS[part]} (seconds p50 / max; ms and requests per job)\n\n" + table(
         "| operator | job to last child | job to all pods | requests | its CPU | all CPU | its RSS, MB |\n|---|---|---|---|---|---|---|",
-        lines) + f"\n\nCPU used by other programs on this machine in the last line's run: {foreign:.0f} ms per job.")
+        lines) + f"\n\nOther programs on this machine used {foreign} ms per job meanwhile (this bench among them).")
 
 
 def row(name, run, pair):
@@ -72,8 +72,8 @@ def requests(runs):
             told = run["requests"][account]
             kinds = ", ".join(f"{kind} {count / run['jobs']:g}" for kind, count in told["kinds"].items())
             refused = ", ".join(f"{kind} ({count})" for kind, count in told["refused"].items()) or "none"
-            lines.append(f"| {part} | {kinds} | {refused} |")
-    return lines and table("| part | the operator's requests per job | refused, in all |\n|---|---|---|", lines)
+            lines.append(f"| {part} | {kinds} | {refused} | {run['reconciles_per_job']:g} |")
+    return lines and table("| part | the operator's requests per job | refused, in all | reconciles per job |\n|---|---|---|---|", lines)
 
 
 def processes(runs):
