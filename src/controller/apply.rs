@@ -122,6 +122,18 @@ impl Context {
         }
     }
 
+    /// A fresh read of the Job, which tells a deleted one from one that the watch has not shown yet.
+    pub(super) async fn find_job(&self, job: &TrainingJob, uid: &str) -> Result<bool, Error> {
+        let api = self.api::<SlimJob>(&job.namespace().unwrap_or_default());
+        let found = call("get Job", api.get_opt(&build::names::job_name(&job.name_any()))).await?;
+        let seen = found.filter(|found| is_ours(found, uid)).as_ref().and_then(SlimJob::seen);
+        let is_there = seen.is_some();
+        if let Some(seen) = seen {
+            self.index.update(uid, |family| remember(family, seen));
+        }
+        Ok(is_there)
+    }
+
     /// Makes an object, or finds out whose the one of that name is.
     async fn create<K>(&self, plan: &Plan, uid: &str, wanted: &K) -> Result<Created<K>, Error>
     where

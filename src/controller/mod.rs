@@ -167,8 +167,11 @@ impl Context {
         let mut requeue: Option<Duration> = None;
         // A second pass tells in the status what the first one's writes were answered.
         for _ in 0..2 {
-            let family = self.index.family(&uid);
+            let mut family = self.index.family(&uid);
             let current = status::current(job, &family);
+            if lifecycle::misses_job(&current.status, &family) && self.find_job(job, &uid).await? {
+                family = self.index.family(&uid);
+            }
             let refused = resolved.plan.as_ref().err().cloned();
             let now = truncated(Timestamp::now());
             let Verdict { status, actions, events, look, requeue: again } = lifecycle::decide(&Input {

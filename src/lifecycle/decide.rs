@@ -100,6 +100,19 @@ pub fn decide(input: &Input<'_>) -> Verdict {
     verdict
 }
 
+/// Whether an attempt has begun whose Job is not known: either it was deleted, or the watch of Jobs is behind.
+#[must_use]
+pub fn misses_job(status: &TrainingJobStatus, family: &Family) -> bool {
+    family.job.is_none()
+        && !status.state.is_some_and(State::is_finished)
+        && begun(status, family, status.attempt.unwrap_or(1))
+}
+
+/// Whether this attempt has had a pod, or a failure.
+fn begun(status: &TrainingJobStatus, family: &Family, attempt: i32) -> bool {
+    family.pods.values().any(|p| p.attempt == attempt) || status.restarts.iter().any(|r| r.attempt == attempt)
+}
+
 struct Step<'a> {
     input: &'a Input<'a>,
     status: TrainingJobStatus,
@@ -128,10 +141,12 @@ impl<'a> Step<'a> {
         }
         self.note_start();
         match current {
-            Some(job) if self.all_succeeded(job) => self.complete(),
-            _ if self.input.spec.suspend => self.suspend(current),
+            Some(job) if job.complete => self.complete(),
+            _ if self.all_succeeded(attempt) => self.complete(),
+            _ if self.input.spec.suspend => self.suspend(attempt),
             _ if self.past_deadline() => {}
             Some(job) => self.running(job),
+            None if self.begun(attempt) => self.jobless(attempt),
             None => self.start(attempt),
         }
         self.count();
@@ -167,18 +182,23 @@ impl<'a> Step<'a> {
         self.event(false, "Completed", format!("every worker exited with code 0, after {took}"));
     }
 
-    fn suspend(&mut self, current: Option<&JobSeen>) {
-        if let Some(job) = current {
+    fn suspend(&mut self, attempt: i32) {
+        let job = self.input.family.job.as_ref();
+        let current = job.filter(|j| j.attempt == attempt);
+        if current.is_some() || self.begun(attempt) {
             // A new number makes this Job an old one: that it goes is settled before it is deleted.
-            self.status.attempt = Some(job.attempt + 1);
-            self.drop_running_failure(job.attempt);
-            if !job.deleting {
-                self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
-            }
+            self.status.attempt = Some(attempt + 1);
+            self.drop_running_failure(attempt);
         }
-        if current.is_some() || self.input.family.job.is_some() {
-            let late = self.input.family.job.as_ref().and_then(|job| self.late(job.attempt));
-            let message = late.unwrap_or_else(|| "the workers are stopping, with their grace period".into());
+        if let Some(job) = current.filter(|j| !j.deleting) {
+            self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+        }
+        let left = self.left_of_earlier_attempts();
+        if job.is_some() || left.is_some() {
+            let late = job.and_then(|job| self.late(job.attempt));
+            let left = left.filter(|_| job.is_none());
+            let stopping = "the workers are stopping, with their grace period";
+            let message = late.or(left).unwrap_or_else(|| stopping.into());
             self.set("Suspended", false, "Suspending", &message);
             return;
         }
@@ -217,6 +237,10 @@ impl<'a> Step<'a> {
         if self.input.family.job.is_some() {
             return; // the Job of the last attempt still has to go, with its pods
         }
+        if let Some(why) = self.left_of_earlier_attempts() {
+            self.set("Scheduled", false, "OldPods", &why);
+            return;
+        }
         let wait = self.backoff_left();
         if restarting && wait > 0 {
             self.requeue(wait);
@@ -232,7 +256,7 @@ impl<'a> Step<'a> {
 
     fn running(&mut self, job: &JobSeen) {
         if job.deleting {
-            return; // by somebody else: once it is gone it comes back
+            return self.losing_job(job); // to somebody else: an attempt that is not wanted any more has an old number
         }
         self.verdict.actions.push(Action::Ensure);
         let pods = self.pods(job.attempt);
@@ -282,14 +306,36 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// The Job is being deleted by somebody else, and its pods go first.
+    fn losing_job(&mut self, job: &JobSeen) {
+        if !self.begun(job.attempt) {
+            return;
+        }
+        let entry = self.keep_job_deleted(job.attempt);
+        self.set("Running", false, &entry.reason, &entry.message);
+        if self.may_restart(&entry).is_ok() {
+            self.status.state = Some(State::Initializing);
+            self.set("Restarting", true, &entry.reason, &entry.message);
+        }
+    }
+
+    /// The attempt had begun and its Job is gone: what ran under it ends, so its return is another attempt.
+    fn jobless(&mut self, attempt: i32) {
+        let entry = self.keep_job_deleted(attempt);
+        self.set("Running", false, &entry.reason, &entry.message);
+        if self.judge(&entry) {
+            self.start(attempt + 1);
+        }
+    }
+
     /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
     fn failing(&mut self, job: &JobSeen) {
         let pods = self.all_pods(job.attempt);
         let seen = first_cause(pods.iter().copied());
         if let Some(cause) = seen.as_ref().or(self.lost(job).as_ref()) {
-            self.keep(job, cause);
+            self.keep(job.attempt, cause);
         }
-        let Some(entry) = self.status.restarts.iter().find(|r| r.attempt == job.attempt).cloned() else { return };
+        let Some(entry) = self.kept(job.attempt).cloned() else { return };
         self.set("Running", false, &entry.reason, &entry.message);
         let over = job.failed.is_some() && !pods.iter().any(|p| p.is_alive());
         if !over && !self.replaced(job) {
@@ -303,17 +349,24 @@ impl<'a> Step<'a> {
             }
             return;
         }
-        match self.may_restart(&entry) {
-            Err(why) => {
-                let message = if why.is_empty() { entry.message.clone() } else { format!("{} ({why})", entry.message) };
-                self.fail(&entry.reason, &message);
-            }
-            Ok(()) => self.restart(job, &entry),
+        if self.judge(&entry) {
+            self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
         }
     }
 
-    fn restart(&mut self, job: &JobSeen, entry: &Restart) {
-        let next = job.attempt + 1;
+    /// An attempt is over: another one follows, or the job has failed.
+    fn judge(&mut self, entry: &Restart) -> bool {
+        let verdict = self.may_restart(entry);
+        match &verdict {
+            Ok(()) => self.restart(entry),
+            Err(why) if why.is_empty() => self.fail(&entry.reason, &entry.message),
+            Err(why) => self.fail(&entry.reason, &format!("{} ({why})", entry.message)),
+        }
+        verdict.is_ok()
+    }
+
+    fn restart(&mut self, entry: &Restart) {
+        let next = entry.attempt + 1;
         self.status.attempt = Some(next);
         self.status.restart_count = Some(self.status.restart_count.unwrap_or(0) + 1);
         if entry.disruption {
@@ -322,9 +375,8 @@ impl<'a> Step<'a> {
         self.status.state = Some(State::Initializing);
         self.set("Restarting", true, &entry.reason, &entry.message);
         let ended = if entry.disruption { "was interrupted" } else { "failed" };
-        let note = format!("attempt {} {ended}, attempt {next} follows: {}", job.attempt, entry.message);
+        let note = format!("attempt {} {ended}, attempt {next} follows: {}", entry.attempt, entry.message);
         self.event(true, "Restarting", note);
-        self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
     }
 
     fn fail(&mut self, reason: &str, message: &str) {
@@ -352,9 +404,27 @@ impl<'a> Step<'a> {
     }
 
     /// Every pod ended well; the Job says so itself only with its next sync, up to a second later.
-    fn all_succeeded(&self, job: &JobSeen) -> bool {
-        let ended_well = self.pods(job.attempt).iter().filter(|p| p.ended == Some(true)).count();
-        job.complete || usize::try_from(self.input.spec.num_workers) == Ok(ended_well)
+    fn all_succeeded(&self, attempt: i32) -> bool {
+        let ended_well = self.pods(attempt).iter().filter(|p| p.ended == Some(true)).count();
+        usize::try_from(self.input.spec.num_workers) == Ok(ended_well)
+    }
+
+    fn begun(&self, attempt: i32) -> bool {
+        begun(&self.status, self.input.family, attempt)
+    }
+
+    /// Pods without a Job, where it went without them: their hostnames are those of the next attempt.
+    fn left_of_earlier_attempts(&self) -> Option<String> {
+        let next = self.status.attempt.unwrap_or(1);
+        let left = self.input.family.pods.values().filter(|p| p.attempt < next && p.is_alive());
+        // One that nobody has asked to end is named before the others.
+        let pod = left.min_by_key(|p| (p.deletion.is_some(), p.attempt, p.index))?;
+        let (name, attempt) = (&pod.name, pod.attempt);
+        Some(if pod.deletion.is_some() {
+            format!("waiting for the last pods of attempt {attempt} to end, {name} among them")
+        } else {
+            format!("pod {name} of attempt {attempt} runs on without its Job; delete it, since attempt {next} starts when no pod is left")
+        })
     }
 
     /// Why the spec can't run: by our own rules, or because the API server finds the Job invalid that follows from it.
@@ -423,31 +493,55 @@ impl<'a> Step<'a> {
             && condition(&self.status.conditions, "Restarting").is_some_and(|c| c.status == "True")
     }
 
+    fn kept(&self, attempt: i32) -> Option<&Restart> {
+        self.status.restarts.iter().find(|r| r.attempt == attempt)
+    }
+
+    /// Files that somebody deleted the Job, unless a worker failed before. Its pods were deleted with it.
+    fn keep_job_deleted(&mut self, attempt: i32) -> Restart {
+        let known = self.kept(attempt).filter(|known| known.reason != "PodDeleted").cloned();
+        known.unwrap_or_else(|| {
+            self.drop_running_failure(attempt);
+            let cause = Cause {
+                reason: "JobDeleted".into(),
+                message: "its Job was deleted, and not by the operator".into(),
+                worker: None,
+                exit_code: None,
+                disruption: true,
+                permanent: false,
+                time: None,
+            };
+            self.keep(attempt, &cause)
+        })
+    }
+
     /// Files the cause of the attempt that is failing; a later look may know better.
-    fn keep(&mut self, job: &JobSeen, cause: &Cause) {
+    fn keep(&mut self, attempt: i32, cause: &Cause) -> Restart {
         let time = cause.time.unwrap_or(self.input.now);
-        let started = self.pods(job.attempt).iter().filter_map(|p| p.started()).min();
+        let started = self.pods(attempt).iter().filter_map(|p| p.started()).min();
         let ended = |p: &&PodSeen| p.failed() || p.disruption.is_some();
-        let judged: Vec<_> = self.all_pods(job.attempt).into_iter().filter(ended).map(|p| Some(p.index)).collect();
-        let known = self.status.restarts.iter_mut().find(|r| r.attempt == job.attempt);
+        let judged: Vec<_> = self.all_pods(attempt).into_iter().filter(ended).map(|p| Some(p.index)).collect();
+        let known = self.status.restarts.iter_mut().find(|r| r.attempt == attempt);
         let ran_seconds = started.map_or(0, |s| seconds(s, time).max(0));
         if let Some(known) = known {
             // What was filed first stands, unless an earlier failure (or the same one, better told) comes to light, or
             // its pod is still at hand and was judged again among all the others.
             let same = known.worker == cause.worker;
             if !same && !judged.contains(&known.worker) && (known.disruption || known.time.0 <= time) {
-                return;
+                return known.clone();
             }
             if same && known.disruption && !cause.disruption {
-                return;
+                return known.clone();
             }
             let ran_seconds = ran_seconds.max(known.ran_seconds);
-            *known = entry(job.attempt, cause, time, ran_seconds);
-            return;
+            *known = entry(attempt, cause, time, ran_seconds);
+            return known.clone();
         }
-        self.status.restarts.push(entry(job.attempt, cause, time, ran_seconds));
+        let new = entry(attempt, cause, time, ran_seconds);
+        self.status.restarts.push(new.clone());
         let surplus = self.status.restarts.len().saturating_sub(RESTARTS_KEPT);
         self.status.restarts.drain(..surplus);
+        new
     }
 
     /// The Job failed and no pod is left to tell why.

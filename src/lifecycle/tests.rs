@@ -509,7 +509,7 @@ fn suspend_and_resume() {
     assert_eq!(world.condition("Suspended").1, "Suspending");
 
     world.second = 40;
-    world.see(None, []);
+    world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..running(index, 1) }));
     assert_eq!(reasons(&world.step()), ["Suspended"]);
     assert_eq!(world.status.state, Some(State::Suspended));
     assert!(world.step().actions.is_empty());
@@ -596,12 +596,83 @@ fn a_job_that_the_api_server_finds_invalid_has_failed_in_its_words() {
 }
 
 #[test]
-fn a_job_deleted_by_hand_comes_back_when_it_is_gone() {
-    let mut world = World::to_running();
+fn a_job_deleted_before_it_had_a_pod_comes_back() {
+    let mut world = World::new();
+    world.step();
     world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
     assert!(world.step().actions.is_empty());
     world.see(None, []);
     assert!(world.step().actions.contains(&Action::CreateJob(1)));
+}
+
+/// What ran under the Job ends with it: it comes back as another attempt, when no pod of this one is left.
+#[test]
+fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = 0;
+    world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
+    assert!(world.step().actions.is_empty());
+    assert_eq!(world.status.state, Some(State::Initializing));
+    world.second = 20;
+    let stopping = |index| PodSeen { deletion: Some(at(12)), ..running(index, 1) };
+    world.see(None, [stopping(0), stopping(1)]);
+    let verdict = world.step();
+    assert_eq!((verdict.actions.as_slice(), reasons(&verdict)), (&[][..], vec!["Restarting"]));
+    assert_eq!(
+        world.condition("Scheduled"),
+        ("False", "OldPods", "waiting for the last pods of attempt 1 to end, x-training-0-abcde among them")
+    );
+    assert_eq!(world.status.attempt, Some(2));
+    assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)), "nobody's failure");
+    world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..stopping(index) }));
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJob(2)]);
+    assert_eq!(world.status.restarts[0].reason, "JobDeleted");
+}
+
+/// The watches of pods and of Jobs are not in step: pods that go are seen before the Job that goes.
+#[test]
+fn pods_deleted_with_their_job_are_not_the_cause() {
+    let mut world = World::to_running();
+    world.second = 20;
+    world.see(Some(job(1)), [PodSeen { deletion: Some(at(20)), gone: true, ..running(0, 1) }]);
+    world.step();
+    assert_eq!(world.status.restarts[0].reason, "PodDeleted");
+    world.see(None, [PodSeen { deletion: Some(at(20)), gone: true, ..running(1, 1) }]);
+    world.step();
+    assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("JobDeleted", Some(1)));
+}
+
+#[test]
+fn a_failure_outlives_its_job() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = 0;
+    world.second = 20;
+    world.see(Some(job(1)), [ended(1, 1, 3, 20)]);
+    world.step();
+    world.see(None, [PodSeen { gone: true, ..running(0, 1) }]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.status.failure_reason.as_deref(), Some("ExitCode"));
+}
+
+#[test]
+fn a_job_deleted_after_its_workers_ended_well_is_complete() {
+    let mut world = World::to_running();
+    world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..ended(index, 1, 0, 20) }));
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+}
+
+#[test]
+fn pods_left_without_their_job_are_named() {
+    let mut world = World::to_running();
+    world.see(None, []);
+    world.step();
+    let why = "pod x-training-0-abcde of attempt 1 runs on without its Job; delete it, since attempt 2 starts when no pod is left";
+    assert_eq!(world.condition("Scheduled"), ("False", "OldPods", why));
+    world.spec.suspend = true;
+    world.step();
+    assert_ne!(world.status.state, Some(State::Suspended), "a pod runs");
 }
 
 fn any_pod() -> impl Strategy<Value = PodSeen> {
@@ -652,6 +723,7 @@ proptest! {
             for action in &verdict.actions {
                 if let Action::CreateJob(attempt) = action {
                     prop_assert!(world.family.job.is_none() && !suspend);
+                    prop_assert!(!world.family.pods.values().any(|p| p.is_alive() && p.attempt < *attempt));
                     prop_assert_eq!(Some(*attempt), world.status.attempt);
                 }
                 if let Action::DeleteJob { uid, .. } = action {
