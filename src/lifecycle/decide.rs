@@ -259,6 +259,9 @@ impl<'a> Step<'a> {
             return self.losing_job(job); // to somebody else: an attempt that is not wanted any more has an old number
         }
         self.verdict.actions.push(Action::Ensure);
+        if job.held && job.failed.is_none() {
+            return self.held(job);
+        }
         let pods = self.pods(job.attempt);
         if job.failed.is_some() || self.replaced(job) || pods.iter().any(|p| p.failed() || p.disruption.is_some()) {
             return self.failing(job);
@@ -266,12 +269,6 @@ impl<'a> Step<'a> {
         let desired = usize::try_from(self.input.spec.num_workers).unwrap_or(0);
         let note = self.input.family.note.as_ref();
         let of_job = note.filter(|note| note.about == job.uid);
-        if job.held {
-            let why = "the Job is suspended by a queue manager until there is quota";
-            self.status.state = Some(State::Pending);
-            self.set("Scheduled", false, "Queued", why);
-            return;
-        }
         if let Some(why) = waiting::for_nodes(&pods, desired, of_job) {
             let quiet = why.reason == "Scheduling" && self.after_restart();
             self.status.state = Some(if quiet { State::Initializing } else { State::Pending });
@@ -304,6 +301,15 @@ impl<'a> Step<'a> {
                 self.look(pod.scheduled_at, LOOK_AT_POD_AFTER, &uid);
             }
         }
+    }
+
+    /// A queue manager has suspended the Job, before its start or while it ran: pods that go for that are no failure.
+    fn held(&mut self, job: &JobSeen) {
+        self.drop_running_failure(job.attempt);
+        self.status.state = Some(State::Pending);
+        self.set("Scheduled", false, "Queued", "the Job is suspended, as a queue manager does until there is room for it");
+        self.clear("Running", "Queued");
+        self.clear("Restarting", "Queued");
     }
 
     /// The Job is being deleted by somebody else, and its pods go first.
@@ -601,7 +607,10 @@ impl<'a> Step<'a> {
 
     fn all_pods(&self, attempt: i32) -> Vec<&'a PodSeen> {
         let input: &'a Input<'a> = self.input;
-        input.family.pods.values().filter(|p| p.attempt == attempt).collect()
+        let job = input.family.job.as_ref().filter(|job| job.attempt == attempt);
+        // What a queue manager has stopped tells nothing of the gang that runs, or will.
+        let stopped = |p: &PodSeen| job.is_some_and(|job| (job.held && p.failed()) || p.created < job.resumed);
+        input.family.pods.values().filter(|p| p.attempt == attempt && !stopped(p)).collect()
     }
 
     /// The Job made a new pod for a worker whose first one vanished without an end: its gang can't take it in.

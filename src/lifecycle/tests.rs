@@ -642,6 +642,35 @@ fn pods_deleted_with_their_job_are_not_the_cause() {
     assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("JobDeleted", Some(1)));
 }
 
+/// Kueue preempts by suspending the Job: its pods go, and later others come under the same Job.
+#[test]
+fn a_job_suspended_by_a_queue_manager_has_not_failed() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = 0;
+    let stopped = |index| PodSeen { deletion: Some(at(20)), gone: true, ..running(index, 1) };
+    world.second = 20;
+    world.see(Some(job(1)), [stopped(0)]); // seen before the change of the Job
+    world.step();
+    let held = JobSeen { held: true, ..job(1) };
+    world.see(Some(held), [stopped(1)]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Pending), 0));
+    assert_eq!((world.condition("Scheduled").1, world.condition("Running").0), ("Queued", "False"));
+    let workers = world.status.workers.unwrap();
+    assert_eq!((workers.active, workers.failed, workers.pending), (0, 0, 2));
+
+    world.second = 60;
+    let later = |index| PodSeen {
+        uid: format!("later-{index}"),
+        created: Some(at(60)),
+        training: Container::Running { since: Some(at(61)) },
+        ..running(index, 1)
+    };
+    world.see(Some(JobSeen { resumed: Some(at(60)), ..job(1) }), [later(0), later(1)]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restart_count), (Some(State::Running), Some(0)));
+}
+
 #[test]
 fn a_failure_outlives_its_job() {
     let mut world = World::to_running();
