@@ -24,7 +24,7 @@ def start(cluster, args):
         "kube-controller-manager": [
             f"--service-account-private-key-file={secrets}/sa.key", f"--root-ca-file={secrets}/ca.crt",
             "--use-service-account-credentials=true", f"--kube-api-qps={args.kcm_qps}",
-            f"--kube-api-burst={args.kcm_burst}"],
+            f"--kube-api-burst={args.kcm_burst}", *args.kcm_arg],
         "kube-scheduler": [f"--kube-api-qps={args.scheduler_qps}", f"--kube-api-burst={args.scheduler_qps}"],
     }.items():
         # no port of their own: two clusters share the loopback

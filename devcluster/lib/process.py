@@ -8,6 +8,11 @@ import time
 from pathlib import Path
 
 
+# In the environment of every program started here, with the state folder: finds those that were started but, in a crash
+# of the starter, never recorded.
+MARK = "TRAININGJOB_CLUSTER_DIR"
+
+
 def start_time(pid):
     """Start of the process in clock ticks since boot, None if it is gone or only waits to be reaped."""
     try:
@@ -29,7 +34,7 @@ def start(cluster, name, command, netns=None, env=None, cgroup=None):
 
     with open(cluster.logs / f"{name}.log", "ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                   cwd="/", env={**os.environ, **(env or {})}, preexec_fn=enter)
+                                   cwd="/", env={**os.environ, **(env or {}), MARK: str(cluster.dir)}, preexec_fn=enter)
     record = {"pid": process.pid, "start": start_time(process.pid), "command": command}
     (cluster.pids / f"{name}.json").write_text(json.dumps(record))
     return process
@@ -60,6 +65,23 @@ def kill(cluster, *which):
     for name in which:
         if pid(cluster, name) != os.getpid():
             (cluster.pids / f"{name}.json").unlink(missing_ok=True)
+
+
+def kill_unrecorded(cluster):
+    """Ends what carries this cluster's mark without having been recorded."""
+    mark, found = f"{MARK}={cluster.dir}".encode(), []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in environ.read_bytes().split(b"\0") and int(environ.parent.name) != os.getpid():
+                found.append(int(environ.parent.name))
+        except OSError:
+            continue  # gone, or another user's
+    for process in found:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    wait_gone(found)
 
 
 def wait_gone(pids, seconds=10):

@@ -2,11 +2,16 @@
 
 /// The most telling line of `text`: of Python's the last exception, else the last line that is not torchrun's
 /// closing words (which say only that some rank failed).
+///
+/// A rank that complains of a lost peer tells nothing of its own: that counts only if nobody tells more.
 pub fn telling_line(text: &str) -> Option<&str> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
     let own = without_torchrun(&lines);
-    last_exception(&own)
-        .or_else(|| own.iter().rev().find(|line| line.contains("failed (exitcode:")).copied())
+    let torchruns = |words| own.iter().rev().find(|line| line.contains(words)).copied();
+    last_exception(&own, |line| !is_echo(line))
+        .or_else(|| torchruns("failed (exitcode: -")) // a signal, of which its rank could not tell
+        .or_else(|| last_exception(&own, is_echo))
+        .or_else(|| torchruns("failed (exitcode:"))
         .or_else(|| own.last().copied())
         .or_else(|| lines.iter().rev().find(|line| line.trim_start().starts_with("exitcode")).copied())
         .or_else(|| lines.last().copied())
@@ -22,7 +27,28 @@ fn without_torchrun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
     [&lines[..start], &lines[end + 1..]].concat()
 }
 
-fn last_exception<'t>(lines: &[&'t str]) -> Option<&'t str> {
+/// Whether a line says that a peer has gone: what a rank says when another one failed first.
+pub fn is_echo(line: &str) -> bool {
+    // Gloo, the kernel, NCCL, PyTorch's store, gRPC.
+    const GONE: [&str; 7] = [
+        "connection closed by peer",
+        "connection reset by peer",
+        "broken pipe",
+        "remote process exit",
+        "connection was likely closed",
+        "failed to recv, got 0 bytes",
+        "socket closed",
+    ];
+    let line = line.to_lowercase();
+    GONE.iter().any(|gone| line.contains(gone))
+}
+
+/// Whether a line is a Python exception that is no echo of a peer's end.
+pub fn is_own_exception(line: &str) -> bool {
+    names_exception(without_rank(line)) && !is_echo(line)
+}
+
+fn last_exception<'t>(lines: &[&'t str], wanted: impl Fn(&str) -> bool) -> Option<&'t str> {
     let mut found = None;
     let mut in_traceback = false;
     for line in lines {
@@ -32,7 +58,7 @@ fn last_exception<'t>(lines: &[&'t str]) -> Option<&'t str> {
         } else if !text.starts_with(char::is_whitespace) && (in_traceback || names_exception(text)) {
             in_traceback = false;
             // What torchrun raises when it is told to stop: an echo of the signal.
-            if !text.contains("SignalException: Process ") {
+            if !text.contains("SignalException: Process ") && wanted(text) {
                 found = Some(*line);
             }
         }
@@ -119,6 +145,18 @@ Root Cause (first observed failure):
         let closing = TORCHRUN.split_once('\n').unwrap().1;
         assert_eq!(telling_line(closing), Some("exitcode  : 1 (pid: 21)"));
         assert_eq!(telling_line(" \n\n"), None);
+    }
+
+    #[test]
+    fn a_lost_peer_is_not_the_cause() {
+        const LOST: &str = "[rank0]: Traceback (most recent call last):\n[rank0]:   x\n[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n";
+        let own = "[rank1]: Traceback (most recent call last):\n[rank1]:   x\n[rank1]: ValueError: bad\n";
+        assert_eq!(telling_line(&format!("{own}{LOST}{TORCHRUN}")), Some("[rank1]: ValueError: bad"));
+        assert!(telling_line(&format!("{LOST}{TORCHRUN}")).is_some_and(is_echo));
+        let killed = TORCHRUN.replace("(exitcode: 1)", "(exitcode: -11)");
+        assert!(telling_line(&format!("{LOST}{killed}")).unwrap().contains("failed (exitcode: -11) local_rank: 0"));
+        assert!(is_own_exception("[rank1]: ValueError: bad") && !is_own_exception("torch.Error: Socket closed"));
+        assert!(!is_own_exception("W1121 10:00:00 Sending process 21 closing signal SIGTERM"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! (the last lines of stderr), [`report`] (the message, which the operator reads with the same type), `cause` (the
 //! line that tells why) and the parsers of `process` and `cgroup`.
 
-mod cause;
+pub(crate) mod cause;
 mod cgroup;
 mod expand;
 pub mod install;

@@ -1,11 +1,11 @@
 //! Children: made where missing, put right where changed, left alone where somebody else's.
 
-use super::Context;
 use super::error::{Error, call, refusal};
+use super::{Context, Resolved};
 use crate::api::TrainingJob;
 use crate::build::{self, labels};
 use crate::observe::{Blocked, ChildKind, ChildSeen, Family, JobSeen, SlimJob, digest};
-use crate::plan::Plan;
+use crate::plan::{CheckpointVolume, Plan};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
@@ -27,7 +27,17 @@ enum Created<K> {
 
 impl Context {
     /// Makes what is missing and puts right what was changed; what is as it should be costs no request.
-    pub(super) async fn ensure(&self, plan: &Plan, uid: &str, family: &Family) -> Result<(), Error> {
+    pub(super) async fn ensure(&self, plan: &Plan, should: &Resolved, uid: &str, family: &Family) -> Result<(), Error> {
+        let as_should = |child: &Option<ChildSeen>, digest| child.as_ref().is_some_and(|c| c.digest == digest);
+        let claimed = || match plan.checkpoint.as_ref().map(|checkpoint| &checkpoint.volume) {
+            Some(CheckpointVolume::New { .. }) => {
+                self.index.claim(&plan.namespace, &build::names::claim_name(&plan.name)).is_some()
+            }
+            _ => true,
+        };
+        if as_should(&family.service, should.service) && as_should(&family.config, should.config) && claimed() {
+            return Ok(());
+        }
         let build::Objects { service, config, claim, job: _ } = build::objects(plan, 1);
         let claims = async {
             match claim {
@@ -110,6 +120,18 @@ impl Context {
             Created::Wait => Ok(()),
             Created::Blocked(blocked) => self.block(plan, uid, ChildKind::Job, Some(blocked)),
         }
+    }
+
+    /// A fresh read of the Job, which tells a deleted one from one that the watch has not shown yet.
+    pub(super) async fn find_job(&self, job: &TrainingJob, uid: &str) -> Result<bool, Error> {
+        let api = self.api::<SlimJob>(&job.namespace().unwrap_or_default());
+        let found = call("get Job", api.get_opt(&build::names::job_name(&job.name_any()))).await?;
+        let seen = found.filter(|found| is_ours(found, uid)).as_ref().and_then(SlimJob::seen);
+        let is_there = seen.is_some();
+        if let Some(seen) = seen {
+            self.index.update(uid, |family| remember(family, seen));
+        }
+        Ok(is_there)
     }
 
     /// Makes an object, or finds out whose the one of that name is.

@@ -17,14 +17,14 @@ use tracing::debug;
 impl Context {
     /// Publishes events beside the reconcile: a training never waits for its chronicle.
     ///
-    /// A fact has one name, so that it is told once, also after a restart of the operator.
-    pub(super) fn tell(&self, job: &TrainingJob, facts: Vec<lifecycle::Event>) {
+    /// A fact of an attempt has one name, so that it is told once, also after a restart of the operator.
+    pub(super) fn tell(&self, job: &TrainingJob, attempt: Option<i32>, facts: Vec<lifecycle::Event>) {
         if facts.is_empty() {
             return;
         }
         let api = self.api::<events::Event>(&job.namespace().unwrap_or_default());
         let regarding = job.object_ref(&());
-        let facts: Vec<_> = facts.into_iter().map(|fact| self.event(job, &regarding, fact)).collect();
+        let facts: Vec<_> = facts.into_iter().map(|fact| self.event(job, attempt, &regarding, fact)).collect();
         tokio::spawn(async move {
             for fact in facts {
                 if let Err(error) = call("publish event", api.create(&PostParams::default(), &fact)).await {
@@ -34,9 +34,15 @@ impl Context {
         });
     }
 
-    fn event(&self, job: &TrainingJob, regarding: &core::ObjectReference, fact: lifecycle::Event) -> events::Event {
+    fn event(
+        &self,
+        job: &TrainingJob,
+        attempt: Option<i32>,
+        regarding: &core::ObjectReference,
+        fact: lifecycle::Event,
+    ) -> events::Event {
         let mut hasher = DefaultHasher::new();
-        (&job.metadata.uid, fact.reason, &fact.note).hash(&mut hasher);
+        (&job.metadata.uid, attempt, fact.reason, &fact.note).hash(&mut hasher);
         events::Event {
             metadata: ObjectMeta {
                 name: Some(format!("{}.{:016x}", job.name_any(), hasher.finish())),

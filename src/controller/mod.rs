@@ -13,16 +13,18 @@ mod watch;
 pub use error::Error;
 
 use crate::api::TrainingJob;
+use crate::build;
 use crate::lifecycle::{self, Action, Input, Verdict};
-use crate::observe::{Family, Index};
+use crate::observe::{ChildKind, Family, Index, digest};
 use crate::plan::{self, Plan, Runtime};
 use crate::telemetry::Metrics;
 use jiff::Timestamp;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::{self, Controller};
 use kube::{Api, Client, ResourceExt};
+use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{Instrument, debug, info, info_span, warn};
 
@@ -53,10 +55,49 @@ pub(crate) struct Context {
     client: Client,
     options: Options,
     index: Index,
+    plans: Mutex<HashMap<String, Arc<Resolved>>>,
     metrics: Arc<Metrics>,
 }
 
+/// What one generation of a spec means: it is the same at every pass.
+struct Resolved {
+    generation: Option<i64>,
+    plan: Result<Plan, String>,
+    /// Digest of the Service as it should be.
+    service: u64,
+    /// Digest of the ConfigMap as it should be.
+    config: u64,
+}
+
+impl Resolved {
+    fn of(job: &TrainingJob, runtime: &Runtime) -> Self {
+        let plan = plan::resolve(job, runtime).map_err(|refusals| refusals.to_string());
+        let objects = plan.as_ref().ok().map(|plan| build::objects(plan, 1));
+        let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
+        Self { generation: job.metadata.generation, plan, service: digests.0, config: digests.1 }
+    }
+}
+
 impl Context {
+    fn resolved(&self, job: &TrainingJob, uid: &str) -> Arc<Resolved> {
+        let known = self.plans().get(uid).filter(|known| known.generation == job.metadata.generation).cloned();
+        known.unwrap_or_else(|| {
+            let resolved = Arc::new(Resolved::of(job, &self.options.runtime));
+            self.plans().insert(uid.to_owned(), resolved.clone());
+            resolved
+        })
+    }
+
+    fn plans(&self) -> MutexGuard<'_, HashMap<String, Arc<Resolved>>> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A TrainingJob that exists no more.
+    fn forget(&self, uid: &str) {
+        self.index.forget(uid);
+        self.plans().remove(uid);
+    }
+
     fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
@@ -72,7 +113,13 @@ pub async fn run(
     metrics: Arc<Metrics>,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
-    let context = Arc::new(Context { client, options, index: Index::default(), metrics: metrics.clone() });
+    let context = Arc::new(Context {
+        client,
+        options,
+        index: Index::default(),
+        plans: Mutex::default(),
+        metrics: metrics.clone(),
+    });
     let watch::Watches { children, jobs, store, touched, relisted, synced } = watch::start(&context);
     metrics.observe(store.clone());
     let reconciling = async {
@@ -115,14 +162,17 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
 impl Context {
     async fn reconcile(&self, job: &TrainingJob) -> Result<controller::Action, Error> {
         let uid = job.uid().ok_or(Error::NoUid)?;
-        let plan = plan::resolve(job, &self.options.runtime);
+        let resolved = self.resolved(job, &uid);
         let mut confirmed = false;
         let mut requeue: Option<Duration> = None;
         // A second pass tells in the status what the first one's writes were answered.
         for _ in 0..2 {
-            let family = self.index.family(&uid);
+            let mut family = self.index.family(&uid);
             let current = status::current(job, &family);
-            let refused = plan.as_ref().err().map(ToString::to_string);
+            if lifecycle::misses_job(&current.status, &family) && self.find_job(job, &uid).await? {
+                family = self.index.family(&uid);
+            }
+            let refused = resolved.plan.as_ref().err().cloned();
             let now = truncated(Timestamp::now());
             let Verdict { status, actions, events, look, requeue: again } = lifecycle::decide(&Input {
                 spec: &job.spec,
@@ -140,9 +190,9 @@ impl Context {
             }
             self.count(job, &current.status, &status);
             for action in &actions {
-                self.act(job, &uid, plan.as_ref().ok(), &family, action, &mut confirmed).await?;
+                self.act(job, &uid, &resolved, &family, action, &mut confirmed).await?;
             }
-            self.tell(job, events);
+            self.tell(job, status.attempt, events);
             let mut learnt = self.index.read(&uid, |f| f.blocked != family.blocked).unwrap_or(false);
             if !look.is_empty() {
                 learnt |= self.look(job, &uid, &look).await?;
@@ -168,19 +218,19 @@ impl Context {
         &self,
         job: &TrainingJob,
         uid: &str,
-        plan: Option<&Plan>,
+        resolved: &Resolved,
         family: &Family,
         action: &Action,
         confirmed: &mut bool,
     ) -> Result<(), Error> {
         match action {
-            Action::Ensure => match plan {
-                Some(plan) => self.ensure(plan, uid, family).await,
-                None => Ok(()), // a job that an older operator accepted goes on with the children it has
+            Action::Ensure => match &resolved.plan {
+                Ok(plan) => self.ensure(plan, resolved, uid, family).await,
+                Err(_) => Ok(()), // a job that an older operator accepted goes on with the children it has
             },
             Action::CreateJob(attempt) => {
-                let Some(plan) = plan else { return Ok(()) };
-                if self.index.read(uid, |f| !f.blocked.is_empty()).unwrap_or(false) {
+                let Ok(plan) = &resolved.plan else { return Ok(()) };
+                if self.index.read(uid, |f| f.blocked.keys().any(|kind| *kind != ChildKind::Job)).unwrap_or(false) {
                     return Ok(()); // the Service goes before the Job
                 }
                 if !*confirmed {

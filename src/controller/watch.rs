@@ -135,7 +135,7 @@ fn jobs(
                     (!echo).then_some(Ok(job))
                 }
                 Ok(Event::Delete(job)) => {
-                    context.index.forget(&job.uid().unwrap_or_default());
+                    context.forget(&job.uid().unwrap_or_default());
                     None
                 }
                 Ok(Event::Init | Event::InitDone) => None,

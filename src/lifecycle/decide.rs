@@ -16,8 +16,8 @@ const RESTARTS_KEPT: usize = 10;
 const BACKOFF_MAX: i64 = 60;
 /// An attempt that ran this long, in seconds, ends a series of quick failures.
 const QUICK: i64 = 300;
-/// How long pods may be missing before the Job's Events are read.
-const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(2);
+/// How long no pod may come, while some are missing, before the Job's Events are read.
+const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(3);
 /// How long a scheduled pod may take to start before its Events are read.
 const LOOK_AT_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
 /// How often Events are read again while they are needed.
@@ -100,6 +100,19 @@ pub fn decide(input: &Input<'_>) -> Verdict {
     verdict
 }
 
+/// Whether an attempt has begun whose Job is not known: either it was deleted, or the watch of Jobs is behind.
+#[must_use]
+pub fn misses_job(status: &TrainingJobStatus, family: &Family) -> bool {
+    family.job.is_none()
+        && !status.state.is_some_and(State::is_finished)
+        && begun(status, family, status.attempt.unwrap_or(1))
+}
+
+/// Whether this attempt has had a pod, or a failure.
+fn begun(status: &TrainingJobStatus, family: &Family, attempt: i32) -> bool {
+    family.pods.values().any(|p| p.attempt == attempt) || status.restarts.iter().any(|r| r.attempt == attempt)
+}
+
 struct Step<'a> {
     input: &'a Input<'a>,
     status: TrainingJobStatus,
@@ -128,10 +141,12 @@ impl<'a> Step<'a> {
         }
         self.note_start();
         match current {
-            Some(job) if self.all_succeeded(job) => self.complete(),
-            _ if self.input.spec.suspend => self.suspend(current),
+            Some(job) if job.complete => self.complete(),
+            _ if self.all_succeeded(attempt) => self.complete(),
+            _ if self.input.spec.suspend => self.suspend(attempt),
             _ if self.past_deadline() => {}
             Some(job) => self.running(job),
+            None if self.begun(attempt) => self.jobless(attempt),
             None => self.start(attempt),
         }
         self.count();
@@ -158,27 +173,33 @@ impl<'a> Step<'a> {
     }
 
     fn complete(&mut self) {
-        let n = self.input.spec.num_workers;
         self.status.state = Some(State::Completed);
         self.end();
         self.set("Running", false, "Completed", "every worker's program has ended");
-        self.set("Succeeded", true, "Completed", &format!("all {n} workers exited with code 0"));
+        self.set("Succeeded", true, "Completed", "every worker exited with code 0");
         self.clear("Restarting", "Completed");
         let took = self.status.duration.clone().unwrap_or_else(|| "unknown time".into());
-        self.event(false, "Completed", format!("all {n} workers exited with code 0 after {took}"));
+        self.event(false, "Completed", format!("every worker exited with code 0, after {took}"));
     }
 
-    fn suspend(&mut self, current: Option<&JobSeen>) {
-        if let Some(job) = current {
+    fn suspend(&mut self, attempt: i32) {
+        let job = self.input.family.job.as_ref();
+        let current = job.filter(|j| j.attempt == attempt);
+        if current.is_some() || self.begun(attempt) {
             // A new number makes this Job an old one: that it goes is settled before it is deleted.
-            self.status.attempt = Some(job.attempt + 1);
-            self.drop_running_failure(job.attempt);
-            if !job.deleting {
-                self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
-            }
+            self.status.attempt = Some(attempt + 1);
+            self.drop_running_failure(attempt);
         }
-        if current.is_some() || self.input.family.job.is_some() {
-            self.set("Suspended", false, "Suspending", "the workers are stopping with their grace period");
+        if let Some(job) = current.filter(|j| !j.deleting) {
+            self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+        }
+        let left = self.left_of_earlier_attempts();
+        if job.is_some() || left.is_some() {
+            let late = job.and_then(|job| self.late(job.attempt));
+            let left = left.filter(|_| job.is_none());
+            let stopping = "the workers are stopping, with their grace period";
+            let message = late.or(left).unwrap_or_else(|| stopping.into());
+            self.set("Suspended", false, "Suspending", &message);
             return;
         }
         if self.status.state != Some(State::Suspended) {
@@ -216,14 +237,18 @@ impl<'a> Step<'a> {
         if self.input.family.job.is_some() {
             return; // the Job of the last attempt still has to go, with its pods
         }
+        if let Some(why) = self.left_of_earlier_attempts() {
+            self.set("Scheduled", false, "OldPods", &why);
+            return;
+        }
         let wait = self.backoff_left();
         if restarting && wait > 0 {
             self.requeue(wait);
             return;
         }
         if !restarting && self.input.status.state.is_none() {
-            let n = self.input.spec.num_workers;
-            self.event(false, "Created", format!("Job, Service and ConfigMap for {n} workers"));
+            let workers = number_of(self.input.spec.num_workers, "worker");
+            self.event(false, "Created", format!("Job, Service and ConfigMap for {workers}"));
         }
         self.verdict.actions.push(Action::Ensure);
         self.verdict.actions.push(Action::CreateJob(attempt));
@@ -231,41 +256,38 @@ impl<'a> Step<'a> {
 
     fn running(&mut self, job: &JobSeen) {
         if job.deleting {
-            return; // by somebody else: once it is gone it comes back
+            return self.losing_job(job); // to somebody else: an attempt that is not wanted any more has an old number
         }
         self.verdict.actions.push(Action::Ensure);
+        if job.held && job.failed.is_none() {
+            return self.held(job);
+        }
         let pods = self.pods(job.attempt);
-        let failing = job.failed.is_some() || pods.iter().any(|p| p.failed() || p.disruption.is_some());
-        if failing {
-            return self.failing(job, &pods);
+        if job.failed.is_some() || self.replaced(job) || pods.iter().any(|p| p.failed() || p.disruption.is_some()) {
+            return self.failing(job);
         }
         let desired = usize::try_from(self.input.spec.num_workers).unwrap_or(0);
         let note = self.input.family.note.as_ref();
-        if job.held {
-            let why = "the Job is suspended by a queue manager until there is quota";
-            self.status.state = Some(State::Pending);
-            self.set("Scheduled", false, "Queued", why);
-            return;
-        }
-        if let Some(why) = waiting::for_nodes(&pods, desired, note) {
+        let of_job = note.filter(|note| note.about == job.uid);
+        if let Some(why) = waiting::for_nodes(&pods, desired, of_job) {
             let quiet = why.reason == "Scheduling" && self.after_restart();
             self.status.state = Some(if quiet { State::Initializing } else { State::Pending });
             self.set("Scheduled", false, &why.reason, &why.message);
             self.clear("Running", "Waiting");
             self.blocked();
             if pods.len() < desired {
-                self.look(job.created, LOOK_AT_JOB_AFTER, &job.uid);
+                let last = pods.iter().filter_map(|p| p.created).chain(job.created).max();
+                self.look(last, LOOK_AT_JOB_AFTER, &job.uid);
             }
             return;
         }
         if condition(&self.status.conditions, "Scheduled").is_none_or(|c| c.status != "True") {
-            self.event(false, "Scheduled", format!("all {desired} workers have a node"));
+            self.event(false, "Scheduled", "every worker has a node".into());
         }
         self.set("Scheduled", true, "Scheduled", "every worker has a node");
         if pods.iter().all(|p| p.runs() || p.succeeded()) {
             if self.status.state != Some(State::Running) {
-                let note = format!("all {desired} workers run (attempt {})", job.attempt);
-                self.event(false, "Started", note);
+                self.event(false, "Started", format!("every worker runs (attempt {})", job.attempt));
             }
             self.status.state = Some(State::Running);
             self.set("Running", true, "Running", "every worker's program runs or has ended well");
@@ -281,32 +303,76 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
-    fn failing(&mut self, job: &JobSeen, pods: &[&PodSeen]) {
-        let seen = first_cause(pods.iter().copied());
-        if let Some(cause) = seen.as_ref().or(self.lost(job).as_ref()) {
-            self.keep(job, cause);
-        }
-        let Some(entry) = self.status.restarts.iter().find(|r| r.attempt == job.attempt).cloned() else { return };
-        self.set("Running", false, &entry.reason, &entry.message);
-        if job.failed.is_none() || pods.iter().any(|p| p.is_alive()) {
-            if self.may_restart(&entry).is_ok() {
-                self.status.state = Some(State::Initializing);
-                self.set("Restarting", true, &entry.reason, &entry.message);
-            }
+    /// A queue manager has suspended the Job, before its start or while it ran: pods that go for that are no failure.
+    fn held(&mut self, job: &JobSeen) {
+        self.drop_running_failure(job.attempt);
+        self.status.state = Some(State::Pending);
+        self.set("Scheduled", false, "Queued", "the Job is suspended, as a queue manager does until there is room for it");
+        self.clear("Running", "Queued");
+        self.clear("Restarting", "Queued");
+    }
+
+    /// The Job is being deleted by somebody else, and its pods go first.
+    fn losing_job(&mut self, job: &JobSeen) {
+        if !self.begun(job.attempt) {
             return;
         }
-        match self.may_restart(&entry) {
-            Err(why) => {
-                let message = if why.is_empty() { entry.message.clone() } else { format!("{} ({why})", entry.message) };
-                self.fail(&entry.reason, &message);
-            }
-            Ok(()) => self.restart(job, &entry),
+        let entry = self.keep_job_deleted(job.attempt);
+        self.set("Running", false, &entry.reason, &entry.message);
+        if self.may_restart(&entry).is_ok() {
+            self.status.state = Some(State::Initializing);
+            self.set("Restarting", true, &entry.reason, &entry.message);
         }
     }
 
-    fn restart(&mut self, job: &JobSeen, entry: &Restart) {
-        let next = job.attempt + 1;
+    /// The attempt had begun and its Job is gone: what ran under it ends, so its return is another attempt.
+    fn jobless(&mut self, attempt: i32) {
+        let entry = self.keep_job_deleted(attempt);
+        self.set("Running", false, &entry.reason, &entry.message);
+        if self.judge(&entry) {
+            self.start(attempt + 1);
+        }
+    }
+
+    /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
+    fn failing(&mut self, job: &JobSeen) {
+        let pods = self.all_pods(job.attempt);
+        let seen = first_cause(pods.iter().copied());
+        if let Some(cause) = seen.as_ref().or(self.lost(job).as_ref()) {
+            self.keep(job.attempt, cause);
+        }
+        let Some(entry) = self.kept(job.attempt).cloned() else { return };
+        self.set("Running", false, &entry.reason, &entry.message);
+        let over = job.failed.is_some() && !pods.iter().any(|p| p.is_alive());
+        if !over && !self.replaced(job) {
+            if self.may_restart(&entry).is_ok() {
+                self.status.state = Some(State::Initializing);
+                let message = match self.late(job.attempt) {
+                    Some(late) => format!("{}; {late}", entry.message),
+                    None => entry.message.clone(),
+                };
+                self.set("Restarting", true, &entry.reason, &message);
+            }
+            return;
+        }
+        if self.judge(&entry) {
+            self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+        }
+    }
+
+    /// An attempt is over: another one follows, or the job has failed.
+    fn judge(&mut self, entry: &Restart) -> bool {
+        let verdict = self.may_restart(entry);
+        match &verdict {
+            Ok(()) => self.restart(entry),
+            Err(why) if why.is_empty() => self.fail(&entry.reason, &entry.message),
+            Err(why) => self.fail(&entry.reason, &format!("{} ({why})", entry.message)),
+        }
+        verdict.is_ok()
+    }
+
+    fn restart(&mut self, entry: &Restart) {
+        let next = entry.attempt + 1;
         self.status.attempt = Some(next);
         self.status.restart_count = Some(self.status.restart_count.unwrap_or(0) + 1);
         if entry.disruption {
@@ -314,12 +380,9 @@ impl<'a> Step<'a> {
         }
         self.status.state = Some(State::Initializing);
         self.set("Restarting", true, &entry.reason, &entry.message);
-        self.event(
-            true,
-            "Restarting",
-            format!("attempt {} failed, attempt {next} follows: {}", job.attempt, entry.message),
-        );
-        self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+        let ended = if entry.disruption { "was interrupted" } else { "failed" };
+        let note = format!("attempt {} {ended}, attempt {next} follows: {}", entry.attempt, entry.message);
+        self.event(true, "Restarting", note);
     }
 
     fn fail(&mut self, reason: &str, message: &str) {
@@ -335,10 +398,39 @@ impl<'a> Step<'a> {
 
     // ---- the rules
 
+    /// What keeps an attempt from ending, once it has lasted longer than it may.
+    fn late(&mut self, attempt: i32) -> Option<String> {
+        let (pods, now) = (self.all_pods(attempt), self.input.now);
+        let alive = pods.iter().filter(|p| p.is_alive());
+        let due = alive.filter_map(|p| p.end_by?.checked_add(waiting::LATE).ok());
+        if let Some(next) = due.filter(|at| *at > now).min() {
+            self.requeue(seconds(now, next).max(1));
+        }
+        waiting::for_end(&pods, now)
+    }
+
     /// Every pod ended well; the Job says so itself only with its next sync, up to a second later.
-    fn all_succeeded(&self, job: &JobSeen) -> bool {
-        let ended_well = self.pods(job.attempt).iter().filter(|p| p.ended == Some(true)).count();
-        job.complete || usize::try_from(self.input.spec.num_workers) == Ok(ended_well)
+    fn all_succeeded(&self, attempt: i32) -> bool {
+        let ended_well = self.pods(attempt).iter().filter(|p| p.ended == Some(true)).count();
+        usize::try_from(self.input.spec.num_workers) == Ok(ended_well)
+    }
+
+    fn begun(&self, attempt: i32) -> bool {
+        begun(&self.status, self.input.family, attempt)
+    }
+
+    /// Pods without a Job, where it went without them: their hostnames are those of the next attempt.
+    fn left_of_earlier_attempts(&self) -> Option<String> {
+        let next = self.status.attempt.unwrap_or(1);
+        let left = self.input.family.pods.values().filter(|p| p.attempt < next && p.is_alive());
+        // One that nobody has asked to end is named before the others.
+        let pod = left.min_by_key(|p| (p.deletion.is_some(), p.attempt, p.index))?;
+        let (name, attempt) = (&pod.name, pod.attempt);
+        Some(if pod.deletion.is_some() {
+            format!("waiting for the last pods of attempt {attempt} to end, {name} among them")
+        } else {
+            format!("pod {name} of attempt {attempt} runs on without its Job; delete it, since attempt {next} starts when no pod is left")
+        })
     }
 
     /// Why the spec can't run: by our own rules, or because the API server finds the Job invalid that follows from it.
@@ -380,8 +472,10 @@ impl<'a> Step<'a> {
             _ if !entry.disruption && counted >= policy.backoff_limit => Err(match counted {
                 0 => "failurePolicy.backoffLimit is 0".into(),
                 n => format!(
-                    "attempt {} after {n} restarts; failurePolicy.backoffLimit is {}",
-                    entry.attempt, policy.backoff_limit
+                    "attempt {} after {}; failurePolicy.backoffLimit is {}",
+                    entry.attempt,
+                    number_of(n, "restart"),
+                    policy.backoff_limit
                 ),
             }),
             _ => Ok(()),
@@ -405,28 +499,55 @@ impl<'a> Step<'a> {
             && condition(&self.status.conditions, "Restarting").is_some_and(|c| c.status == "True")
     }
 
+    fn kept(&self, attempt: i32) -> Option<&Restart> {
+        self.status.restarts.iter().find(|r| r.attempt == attempt)
+    }
+
+    /// Files that somebody deleted the Job, unless a worker failed before. Its pods were deleted with it.
+    fn keep_job_deleted(&mut self, attempt: i32) -> Restart {
+        let known = self.kept(attempt).filter(|known| known.reason != "PodDeleted").cloned();
+        known.unwrap_or_else(|| {
+            self.drop_running_failure(attempt);
+            let cause = Cause {
+                reason: "JobDeleted".into(),
+                message: "its Job was deleted, and not by the operator".into(),
+                worker: None,
+                exit_code: None,
+                disruption: true,
+                permanent: false,
+                time: None,
+            };
+            self.keep(attempt, &cause)
+        })
+    }
+
     /// Files the cause of the attempt that is failing; a later look may know better.
-    fn keep(&mut self, job: &JobSeen, cause: &Cause) {
+    fn keep(&mut self, attempt: i32, cause: &Cause) -> Restart {
         let time = cause.time.unwrap_or(self.input.now);
-        let started = self.pods(job.attempt).iter().filter_map(|p| p.started()).min();
-        let known = self.status.restarts.iter_mut().find(|r| r.attempt == job.attempt);
+        let started = self.pods(attempt).iter().filter_map(|p| p.started()).min();
+        let ended = |p: &&PodSeen| p.failed() || p.disruption.is_some();
+        let judged: Vec<_> = self.all_pods(attempt).into_iter().filter(ended).map(|p| Some(p.index)).collect();
+        let known = self.status.restarts.iter_mut().find(|r| r.attempt == attempt);
         let ran_seconds = started.map_or(0, |s| seconds(s, time).max(0));
         if let Some(known) = known {
-            // What was filed first stands, unless an earlier failure (or the same one, better told) comes to light.
+            // What was filed first stands, unless an earlier failure (or the same one, better told) comes to light, or
+            // its pod is still at hand and was judged again among all the others.
             let same = known.worker == cause.worker;
-            if !same && (known.disruption || known.time.0 <= time) {
-                return;
+            if !same && !judged.contains(&known.worker) && (known.disruption || known.time.0 <= time) {
+                return known.clone();
             }
             if same && known.disruption && !cause.disruption {
-                return;
+                return known.clone();
             }
             let ran_seconds = ran_seconds.max(known.ran_seconds);
-            *known = entry(job.attempt, cause, time, ran_seconds);
-            return;
+            *known = entry(attempt, cause, time, ran_seconds);
+            return known.clone();
         }
-        self.status.restarts.push(entry(job.attempt, cause, time, ran_seconds));
+        let new = entry(attempt, cause, time, ran_seconds);
+        self.status.restarts.push(new.clone());
         let surplus = self.status.restarts.len().saturating_sub(RESTARTS_KEPT);
         self.status.restarts.drain(..surplus);
+        new
     }
 
     /// The Job failed and no pod is left to tell why.
@@ -484,10 +605,24 @@ impl<'a> Step<'a> {
 
     // ---- counting
 
-    fn pods(&self, attempt: i32) -> Vec<&'a PodSeen> {
+    fn all_pods(&self, attempt: i32) -> Vec<&'a PodSeen> {
         let input: &'a Input<'a> = self.input;
-        // Of two pods with one index (one of them replaced by hand) the newer counts.
-        let mut pods: Vec<&PodSeen> = input.family.pods.values().filter(|p| p.attempt == attempt).collect();
+        let job = input.family.job.as_ref().filter(|job| job.attempt == attempt);
+        // What a queue manager has stopped tells nothing of the gang that runs, or will.
+        let stopped = |p: &PodSeen| job.is_some_and(|job| (job.held && p.failed()) || p.created < job.resumed);
+        input.family.pods.values().filter(|p| p.attempt == attempt && !stopped(p)).collect()
+    }
+
+    /// The Job made a new pod for a worker whose first one vanished without an end: its gang can't take it in.
+    fn replaced(&self, job: &JobSeen) -> bool {
+        let pods = self.all_pods(job.attempt);
+        pods.iter()
+            .any(|old| old.gone && !old.succeeded() && pods.iter().any(|p| p.index == old.index && p.uid != old.uid))
+    }
+
+    fn pods(&self, attempt: i32) -> Vec<&'a PodSeen> {
+        // Of two pods with one index the newer counts.
+        let mut pods = self.all_pods(attempt);
         pods.sort_by(|a, b| (a.index, b.gone, b.created, &b.uid).cmp(&(b.index, a.gone, a.created, &a.uid)));
         pods.dedup_by_key(|p| p.index);
         pods
@@ -531,6 +666,9 @@ impl<'a> Step<'a> {
     fn end(&mut self) {
         let now = self.input.now;
         self.status.completion_time = Some(Time(now));
+        if let Some(ttl) = self.input.spec.ttl_seconds_after_finished {
+            self.requeue(i64::from(ttl)); // nothing else may wake a job that has ended
+        }
         self.status.duration = self.status.start_time.as_ref().map(|start| {
             let span = SignedDuration::from_secs(seconds(start.0, now).max(0));
             human(span.as_secs())
@@ -575,6 +713,11 @@ fn entry(attempt: i32, cause: &Cause, time: Timestamp, ran_seconds: i64) -> Rest
 
 fn seconds(from: Timestamp, to: Timestamp) -> i64 {
     to.duration_since(from).as_secs()
+}
+
+/// `1 worker`, `2 workers`.
+fn number_of(n: i32, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// 3723 is `1h2m3s`.

@@ -10,7 +10,7 @@ mod waiting;
 
 pub use cause::{Cause, first_cause};
 pub use conditions::{condition, set_condition};
-pub use decide::{Action, Event, Input, Look, Verdict, decide};
+pub use decide::{Action, Event, Input, Look, Verdict, decide, misses_job};
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! The rules of the life of a job, each as a case, and what no sequence of observations may break.
 
 use super::*;
-use crate::agent::report::Report;
+use crate::agent::report::{Phase, Report};
 use crate::api::{RestartPolicy, State, TrainingJobSpec, TrainingJobStatus};
 use crate::observe::{Blocked, ChildKind, Container, Disruption, Family, JobSeen, Note, PodSeen, Waiting};
 use jiff::Timestamp;
@@ -201,7 +201,8 @@ fn refused_pods_are_looked_up_and_named() {
     world.second = 3;
     assert_eq!(world.step().look, [Look { uid: "job-1".into() }]);
     world.family.looked = Some(at(3));
-    world.family.note = Some(Note { reason: "PodSecurity".into(), message: "violates PodSecurity".into() });
+    world.family.note =
+        Some(Note { about: "job-1".into(), reason: "PodSecurity".into(), message: "violates PodSecurity".into() });
     let told = world.step();
     assert!(told.look.is_empty(), "it was just looked up");
     assert_eq!(world.condition("Scheduled").1, "PodSecurity");
@@ -218,7 +219,7 @@ fn an_image_that_cannot_be_pulled_is_named() {
     assert_eq!(world.status.state, Some(State::Initializing));
     assert_eq!(
         world.condition("Running"),
-        ("False", "ImagePull", "worker 1 (pod x-training-1-abcde, node-1): not found")
+        ("False", "ImagePull", "worker 1 (pod x-training-1-abcde, node node-1): not found")
     );
 }
 
@@ -338,6 +339,123 @@ fn a_pod_deleted_by_hand_is_the_cause_and_not_its_peers_complaint() {
 }
 
 #[test]
+fn a_worker_replaced_inside_its_job_restarts_the_gang() {
+    let mut world = World::to_running();
+    let vanished = PodSeen { gone: true, ..running(1, 1) };
+    let new = PodSeen { uid: "another".into(), created: Some(at(20)), ..running(1, 1) };
+    world.see(Some(job(1)), [vanished, new]);
+    let verdict = world.step();
+    assert_eq!((world.status.attempt, world.status.restarts[0].reason.as_str()), (Some(2), "PodDeleted"));
+    assert!(verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }));
+}
+
+/// A worker whose agent has told how its program ended: at this millisecond after second 20, with this on stderr.
+fn told(index: i32, millis: i64, stderr: &str) -> PodSeen {
+    let finished = Timestamp::from_millisecond(at(20).as_millisecond() + millis).unwrap();
+    let report = Report {
+        version: 1,
+        phase: Phase::Exited,
+        exit_code: Some(1),
+        finished_at: Some(finished),
+        stderr_tail: stderr.into(),
+        ..Report::default()
+    };
+    let mut pod = ended(index, 1, 1, finished.as_second() - at(0).as_second());
+    if let Container::Terminated { report: of_pod, .. } = &mut pod.training {
+        *of_pod = Some(Box::new(report));
+    }
+    pod
+}
+
+/// It was told to stop before its program ended, at this second.
+fn stopped(mut pod: PodSeen, second: i64) -> PodSeen {
+    if let Container::Terminated { report: Some(report), .. } = &mut pod.training {
+        report.stopped_by = Some(15);
+    }
+    PodSeen { deletion: Some(at(second)), ..pod }
+}
+
+const LOST: &str = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:1";
+const BAD: &str = "[rank1]: ValueError: label 11";
+
+#[test]
+fn a_worker_that_lost_its_peer_is_not_the_cause() {
+    let root = |pods: &[PodSeen]| {
+        let cause = first_cause(pods.iter()).unwrap();
+        (cause.reason, cause.worker.unwrap())
+    };
+    let exit_code = |worker| ("ExitCode".to_owned(), worker);
+    assert_eq!(root(&[told(0, 300, LOST), told(1, 900, BAD)]), exit_code(1), "though it ended later");
+    assert_eq!(root(&[told(0, 800, BAD), told(1, 300, BAD)]), exit_code(1), "of two the earlier, by milliseconds");
+    assert_eq!(root(&[told(0, 300, LOST), told(1, 200, LOST)]), exit_code(1), "the network, for all we know");
+
+    // The Job controller deletes the one that failed first, since the echo's pod has ended before.
+    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, BAD), 20)]), exit_code(1));
+    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, LOST), 20)]), exit_code(0));
+    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, "saving"), 20)]), exit_code(0));
+    // Somebody deletes it, and the other one loses its peer.
+    assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, "saving"), 20)]), ("PodDeleted".into(), 1));
+    assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, BAD), 20)]), ("PodDeleted".into(), 1));
+
+    let mut killed = told(0, 300, LOST);
+    if let Container::Terminated { report: Some(report), .. } = &mut killed.training {
+        report.oom_kills = 1;
+    }
+    assert_eq!(root(&[killed, told(1, 900, LOST)]), ("OOMKilled".into(), 0), "the lost peer was one of its own ranks");
+}
+
+#[test]
+fn a_better_cause_replaces_an_echo_that_was_seen_first() {
+    let mut world = World::to_running();
+    world.second = 22;
+    world.see(Some(job(1)), [told(0, 300, LOST)]);
+    world.step();
+    assert_eq!(world.status.restarts[0].worker, Some(0));
+    world.see(Some(job(1)), [stopped(told(1, 900, BAD), 20)]);
+    world.step();
+    assert_eq!(world.status.restarts[0].worker, Some(1));
+    assert!(world.condition("Restarting").2.ends_with(BAD), "{}", world.condition("Restarting").2);
+}
+
+#[test]
+fn a_pod_that_does_not_end_is_named_with_the_remedy() {
+    let mut world = World::to_running();
+    let disruption =
+        Disruption { reason: "DeletionByTaintManager".into(), message: "tainted".into(), time: Some(at(20)) };
+    let lost = PodSeen { disruption: Some(disruption), deletion: Some(at(20)), end_by: Some(at(80)), ..running(1, 1) };
+    world.second = 21;
+    world.see(Some(job(1)), [lost]);
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(74)));
+    let cause = "worker 1 (pod x-training-1-abcde, node node-1): its node is lost (tainted)";
+    assert_eq!(world.condition("Restarting"), ("True", "NodeLost", cause));
+    world.second = 95;
+    world.step();
+    let (_, reason, message) = world.condition("Restarting");
+    assert_eq!(reason, "NodeLost");
+    assert!(
+        message.starts_with(&format!("{cause}; waiting for worker 1 (pod x-training-1-abcde, node node-1)")),
+        "{message}"
+    );
+    assert!(message.contains("delete the Node"), "{message}");
+}
+
+#[test]
+fn what_the_events_of_a_job_said_is_not_said_of_its_pods() {
+    let mut world = World::new();
+    world.step();
+    let note =
+        |about: &str| Some(Note { about: about.into(), reason: "Storage".into(), message: "no such claim".into() });
+    world.see(Some(job(1)), [running(0, 1), placed(1, 1)]);
+    world.family.note = note("job-1");
+    world.step();
+    assert_eq!(world.condition("Running").1, "Starting");
+    world.family.note = note("pod-1-1");
+    world.step();
+    let told = ("False", "Storage", "worker 1 (pod x-training-1-abcde, node node-1): no such claim");
+    assert_eq!(world.condition("Running"), told);
+}
+
+#[test]
 fn out_of_memory_and_a_typo_have_names() {
     let oom = PodSeen {
         training: Container::Terminated {
@@ -391,7 +509,7 @@ fn suspend_and_resume() {
     assert_eq!(world.condition("Suspended").1, "Suspending");
 
     world.second = 40;
-    world.see(None, []);
+    world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..running(index, 1) }));
     assert_eq!(reasons(&world.step()), ["Suspended"]);
     assert_eq!(world.status.state, Some(State::Suspended));
     assert!(world.step().actions.is_empty());
@@ -434,8 +552,7 @@ fn ttl_deletes_the_finished_job() {
     let mut world = World::to_running();
     world.spec.ttl_seconds_after_finished = Some(30);
     world.see(Some(JobSeen { complete: true, ..job(1) }), []);
-    world.step();
-    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(30)));
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(30)), "also when nothing else happens");
     world.second = 40;
     assert_eq!(world.step().actions, [Action::DeleteTrainingJob]);
 }
@@ -479,12 +596,112 @@ fn a_job_that_the_api_server_finds_invalid_has_failed_in_its_words() {
 }
 
 #[test]
-fn a_job_deleted_by_hand_comes_back_when_it_is_gone() {
-    let mut world = World::to_running();
+fn a_job_deleted_before_it_had_a_pod_comes_back() {
+    let mut world = World::new();
+    world.step();
     world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
     assert!(world.step().actions.is_empty());
     world.see(None, []);
     assert!(world.step().actions.contains(&Action::CreateJob(1)));
+}
+
+/// What ran under the Job ends with it: it comes back as another attempt, when no pod of this one is left.
+#[test]
+fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = 0;
+    world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
+    assert!(world.step().actions.is_empty());
+    assert_eq!(world.status.state, Some(State::Initializing));
+    world.second = 20;
+    let stopping = |index| PodSeen { deletion: Some(at(12)), ..running(index, 1) };
+    world.see(None, [stopping(0), stopping(1)]);
+    let verdict = world.step();
+    assert_eq!((verdict.actions.as_slice(), reasons(&verdict)), (&[][..], vec!["Restarting"]));
+    assert_eq!(
+        world.condition("Scheduled"),
+        ("False", "OldPods", "waiting for the last pods of attempt 1 to end, x-training-0-abcde among them")
+    );
+    assert_eq!(world.status.attempt, Some(2));
+    assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)), "nobody's failure");
+    world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..stopping(index) }));
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJob(2)]);
+    assert_eq!(world.status.restarts[0].reason, "JobDeleted");
+}
+
+/// The watches of pods and of Jobs are not in step: pods that go are seen before the Job that goes.
+#[test]
+fn pods_deleted_with_their_job_are_not_the_cause() {
+    let mut world = World::to_running();
+    world.second = 20;
+    world.see(Some(job(1)), [PodSeen { deletion: Some(at(20)), gone: true, ..running(0, 1) }]);
+    world.step();
+    assert_eq!(world.status.restarts[0].reason, "PodDeleted");
+    world.see(None, [PodSeen { deletion: Some(at(20)), gone: true, ..running(1, 1) }]);
+    world.step();
+    assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("JobDeleted", Some(1)));
+}
+
+/// Kueue preempts by suspending the Job: its pods go, and later others come under the same Job.
+#[test]
+fn a_job_suspended_by_a_queue_manager_has_not_failed() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = 0;
+    let stopped = |index| PodSeen { deletion: Some(at(20)), gone: true, ..running(index, 1) };
+    world.second = 20;
+    world.see(Some(job(1)), [stopped(0)]); // seen before the change of the Job
+    world.step();
+    let held = JobSeen { held: true, ..job(1) };
+    world.see(Some(held), [stopped(1)]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Pending), 0));
+    assert_eq!((world.condition("Scheduled").1, world.condition("Running").0), ("Queued", "False"));
+    let workers = world.status.workers.unwrap();
+    assert_eq!((workers.active, workers.failed, workers.pending), (0, 0, 2));
+
+    world.second = 60;
+    let later = |index| PodSeen {
+        uid: format!("later-{index}"),
+        created: Some(at(60)),
+        training: Container::Running { since: Some(at(61)) },
+        ..running(index, 1)
+    };
+    world.see(Some(JobSeen { resumed: Some(at(60)), ..job(1) }), [later(0), later(1)]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restart_count), (Some(State::Running), Some(0)));
+}
+
+#[test]
+fn a_failure_outlives_its_job() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = 0;
+    world.second = 20;
+    world.see(Some(job(1)), [ended(1, 1, 3, 20)]);
+    world.step();
+    world.see(None, [PodSeen { gone: true, ..running(0, 1) }]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.status.failure_reason.as_deref(), Some("ExitCode"));
+}
+
+#[test]
+fn a_job_deleted_after_its_workers_ended_well_is_complete() {
+    let mut world = World::to_running();
+    world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..ended(index, 1, 0, 20) }));
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+}
+
+#[test]
+fn pods_left_without_their_job_are_named() {
+    let mut world = World::to_running();
+    world.see(None, []);
+    world.step();
+    let why = "pod x-training-0-abcde of attempt 1 runs on without its Job; delete it, since attempt 2 starts when no pod is left";
+    assert_eq!(world.condition("Scheduled"), ("False", "OldPods", why));
+    world.spec.suspend = true;
+    world.step();
+    assert_ne!(world.status.state, Some(State::Suspended), "a pod runs");
 }
 
 fn any_pod() -> impl Strategy<Value = PodSeen> {
@@ -535,6 +752,7 @@ proptest! {
             for action in &verdict.actions {
                 if let Action::CreateJob(attempt) = action {
                     prop_assert!(world.family.job.is_none() && !suspend);
+                    prop_assert!(!world.family.pods.values().any(|p| p.is_alive() && p.attempt < *attempt));
                     prop_assert_eq!(Some(*attempt), world.status.attempt);
                 }
                 if let Action::DeleteJob { uid, .. } = action {

@@ -1,6 +1,10 @@
 //! What a job that does not run yet waits for, in the words of whoever makes it wait.
 
 use crate::observe::{Note, PodSeen};
+use jiff::{SignedDuration, Timestamp};
+
+/// What a kubelet may need beyond a pod's grace to say that it has ended.
+pub const LATE: SignedDuration = SignedDuration::from_secs(15);
 
 /// A reason in one CamelCase word and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +13,7 @@ pub struct Why {
     pub message: String,
 }
 
-/// Why not every worker has a node. `pods` are those of this attempt.
+/// Why not every worker has a node. `pods` are those of this attempt, `note` what the Events of their Job say.
 pub fn for_nodes(pods: &[&PodSeen], desired: usize, note: Option<&Note>) -> Option<Why> {
     let waiting: Vec<_> =
         pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.unschedulable.as_ref()?))).collect();
@@ -47,15 +51,23 @@ pub fn for_start(pods: &[&PodSeen], note: Option<&Note>) -> Why {
             "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => "ContainerConfig",
             other => other,
         };
-        let node = pod.node.as_deref().unwrap_or("no node");
         let words = if waiting.message.is_empty() { &waiting.reason } else { &waiting.message };
-        return Why {
-            reason: reason.into(),
-            message: format!("worker {} (pod {}, {node}): {words}", pod.index, pod.name),
-        };
+        return Why { reason: reason.into(), message: format!("{}: {words}", pod.describe()) };
     }
-    if let Some(note) = note {
-        return Why { reason: note.reason.clone(), message: note.message.clone() };
+    let noted = note.and_then(|note| Some((pods.iter().find(|pod| pod.uid == note.about)?, note)));
+    if let Some((pod, note)) = noted {
+        return Why { reason: note.reason.clone(), message: format!("{}: {}", pod.describe(), note.message) };
     }
     Why { reason: "Starting".into(), message: "images, volumes and programs are starting".into() }
+}
+
+/// What a gang that stops waits for, when a pod should have ended and nobody says that it has.
+pub fn for_end(pods: &[&PodSeen], now: Timestamp) -> Option<String> {
+    let late = |pod: &&&PodSeen| pod.is_alive() && pod.end_by.is_some_and(|end| end <= now - LATE);
+    let pod = pods.iter().filter(late).min_by_key(|pod| pod.index)?;
+    Some(format!(
+        "waiting for {}, whose grace is over: if its node is gone for good, delete the Node or taint it \
+         node.kubernetes.io/out-of-service; else look at its kubelet",
+        pod.describe()
+    ))
 }

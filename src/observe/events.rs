@@ -5,6 +5,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 
 /// The newest warning among the Events of one object, told the way the other reasons are.
+///
+/// With its UID: what kept the Job's pods from being made says nothing about pods that are there.
 #[must_use]
 pub fn note(events: &[Event]) -> Option<Note> {
     events.iter().filter_map(|event| Some((time(event), classify(event)?))).max_by_key(|(at, _)| *at).map(|(_, n)| n)
@@ -29,7 +31,8 @@ fn classify(event: &Event) -> Option<Note> {
         "FailedCreatePodSandBox" | "NetworkNotReady" => "Network",
         _ => return None,
     };
-    Some(Note { reason: reason.to_owned(), message: without_prefix(&message).to_owned() })
+    let about = event.involved_object.uid.clone().unwrap_or_default();
+    Some(Note { about, reason: reason.to_owned(), message: without_prefix(&message).to_owned() })
 }
 
 /// The Job controller puts a generated pod name before the cause, another one each time: the same cause must read the same.
@@ -42,9 +45,11 @@ fn without_prefix(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::ObjectReference;
 
     fn event(reason: &str, message: &str, second: i64) -> Event {
         Event {
+            involved_object: ObjectReference { uid: Some("job".into()), ..ObjectReference::default() },
             reason: Some(reason.into()),
             message: Some(message.into()),
             last_timestamp: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
@@ -76,6 +81,7 @@ mod tests {
     fn pod_security_in_its_own_words() {
         let words = r#"violates PodSecurity "restricted:latest": runAsNonRoot != true"#;
         let event = event("FailedCreate", &format!(r#"Error creating: pods "x-0" is forbidden: {words}"#), 1);
-        assert_eq!(note(&[event]).unwrap(), Note { reason: "PodSecurity".into(), message: words.into() });
+        let expected = Note { about: "job".into(), reason: "PodSecurity".into(), message: words.into() };
+        assert_eq!(note(&[event]).unwrap(), expected);
     }
 }

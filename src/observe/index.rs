@@ -58,6 +58,8 @@ pub struct Blocked {
 /// What an Event of the Job or of a pod said, for it stands nowhere else.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Note {
+    /// UID of the object.
+    pub about: String,
     /// `PodSecurity`, `QuotaExceeded`, `PodsRefused`, `Storage`, `Starting`.
     pub reason: String,
     /// In Kubernetes' words.

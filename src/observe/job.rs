@@ -33,7 +33,7 @@ pub struct SlimJobSpec {
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimJobStatus {
-    /// Complete, Failed, FailureTarget.
+    /// Complete, Failed, FailureTarget, Suspended.
     #[serde(default)]
     pub conditions: Vec<JobCondition>,
 }
@@ -53,6 +53,8 @@ pub struct JobSeen {
     pub deleting: bool,
     /// A queue manager holds it back.
     pub held: bool,
+    /// When a queue manager last let it go on: pods from before then were stopped by it.
+    pub resumed: Option<Timestamp>,
     /// Every index succeeded.
     pub complete: bool,
     /// It failed, or is about to as soon as its pods have ended: the Job controller's reason and message.
@@ -64,14 +66,17 @@ impl SlimJob {
     #[must_use]
     pub fn seen(&self) -> Option<JobSeen> {
         let meta = &self.metadata;
-        let true_ = |type_: &str| self.status.conditions.iter().find(|c| c.type_ == type_ && c.status == "True");
+        let is = |type_: &str, status| self.status.conditions.iter().find(|c| c.type_ == type_ && c.status == status);
+        let true_ = |type_: &str| is(type_, "True");
         Some(JobSeen {
             uid: meta.uid.clone()?,
             name: meta.name.clone()?,
             attempt: meta.labels.as_ref()?.get(labels::ATTEMPT)?.parse().ok()?,
             created: meta.creation_timestamp.as_ref().map(|t| t.0),
             deleting: meta.deletion_timestamp.is_some(),
-            held: self.spec.suspend,
+            // Until the Job controller has taken note of either change there may be pods that it is about to delete.
+            held: self.spec.suspend || true_("Suspended").is_some(),
+            resumed: is("Suspended", "False").and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0),
             complete: true_("Complete").is_some(),
             failed: true_("Failed")
                 .or_else(|| true_("FailureTarget"))

@@ -57,6 +57,8 @@ pub struct PodSeen {
     pub disruption: Option<Disruption>,
     /// When its deletion was asked for.
     pub deletion: Option<Timestamp>,
+    /// When its grace is over.
+    pub end_by: Option<Timestamp>,
     /// It exists no more.
     pub gone: bool,
     /// The container `training`.
@@ -161,6 +163,7 @@ impl SlimPod {
                 .deletion_timestamp
                 .as_ref()
                 .map(|t| t.0.checked_sub(jiff::SignedDuration::from_secs(grace)).unwrap_or(t.0)),
+            end_by: meta.deletion_timestamp.as_ref().map(|t| t.0),
             gone,
             training: training(status),
             waiting: statuses().find_map(|s| {
@@ -193,7 +196,8 @@ fn training(status: &PodStatus) -> Container {
     if let Some(end) = &state.terminated {
         let report = end.message.as_deref().and_then(Report::parse).map(Box::new);
         return Container::Terminated {
-            started: end.started_at.as_ref().map(|t| t.0),
+            // 1970 is how the kubelet says that it never started.
+            started: end.started_at.as_ref().map(|t| t.0).filter(|t| *t > Timestamp::UNIX_EPOCH),
             finished: end.finished_at.as_ref().map(|t| t.0),
             exit_code: end.exit_code,
             reason: end.reason.clone().unwrap_or_default(),
@@ -212,6 +216,13 @@ impl PodSeen {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         !self.gone && self.ended.is_none()
+    }
+
+    /// As people are told of it.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let node = self.node.as_ref().map(|node| format!(", node {node}")).unwrap_or_default();
+        format!("worker {} (pod {}{node})", self.index, self.name)
     }
 
     /// Its program ended well.

@@ -1,0 +1,135 @@
+"""A throwaway control plane with simulated nodes, and what its processes cost."""
+
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import ssl
+import subprocess
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+CLUSTER = ROOT / "devcluster" / "cluster"
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Failure(Exception):
+    """Ends the program with a message a person can act on."""
+
+
+def wait(until, seconds, what, every=0.25):
+    deadline = time.monotonic() + seconds
+    while not until():
+        if time.monotonic() > deadline:
+            raise Failure(f"waited {seconds:.0f} s for {what}")
+        time.sleep(every)
+
+
+def cpu_seconds(pid):
+    """CPU of a process and of its children that have ended."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / TICK
+
+
+def memory_mb(pid, field="VmRSS"):
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return round(int(line.split()[1]) / 1024, 1)
+    return None
+
+
+def machine_seconds():
+    """CPU used by everything on this machine."""
+    fields = list(map(int, open("/proc/stat").readline().split()[1:9]))
+    return (sum(fields) - fields[3] - fields[4]) / TICK
+
+
+class Plane:
+    """`with Plane(...) as plane:` runs a cluster of its own; it goes, with all of its processes, at the end."""
+
+    def __init__(self, kcm_qps, kcm_burst, nodes):
+        self.flags = [f"--kcm-qps={kcm_qps}", f"--kcm-burst={kcm_burst}", f"--simulated-nodes={nodes}"]
+        self.local, self.processes = threading.local(), {}
+
+    def __enter__(self):
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="bench-"))
+        self.dir = self.work / "cluster"
+        self.name = ["--name", f"bench-{os.getpid()}", "--state-dir", str(self.dir)]
+        # The scheduler's own limit would hide what the operators cost: 1000 is more than it needs.
+        up = subprocess.run([CLUSTER, "up", *self.name, "--control-only", "--owner-pid", str(os.getpid()), *self.flags,
+                             "--scheduler-qps=1000", "--audit-policy", HERE / "audit-policy.yaml"], stdout=subprocess.DEVNULL)
+        if up.returncode:
+            raise Failure("the control plane did not start; what it said stands above")
+        self.audit_log, self.kubeconfig = self.dir / "log/audit.jsonl", self.dir / "kubeconfig"
+        config = json.loads(self.kubeconfig.read_text())
+        self.port = int(config["clusters"][0]["cluster"]["server"].rsplit(":", 1)[1])
+        pki = self.dir / "pki"
+        self.tls = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+        self.tls.load_cert_chain(str(pki / "admin.crt"), str(pki / "admin.key"))
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+        subprocess.run([CLUSTER, "down", *self.name], stderr=subprocess.DEVNULL)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def run(self, name, command, env):
+        """Starts an operator's process; its output in log/NAME.log."""
+        log = open(self.dir / "log" / f"{name}.log", "ab")
+        self.processes[name] = subprocess.Popen(["/bin/sh", "-c", "exec " + command], stdout=log, stderr=log, env=env,
+                                                start_new_session=True)
+
+    def check(self):
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                log = (self.dir / "log" / f"{name}.log").read_text(errors="replace")
+                raise Failure(f"{name} has ended with {process.returncode}; its log ends:\n{log[-2000:]}")
+
+    def cpu(self):
+        """CPU seconds of each process: the operator's, and the cluster's."""
+        used = {file.stem: cpu_seconds(json.loads(file.read_text())["pid"]) for file in (self.dir / "pids").glob("*.json")}
+        return used | {name: cpu_seconds(process.pid) for name, process in self.processes.items()}
+
+    def account(self, user, namespace, name):
+        """A kubeconfig with the token of a service account."""
+        # the controller manager starts a little later than the API server
+        wait(lambda: self.api("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}", check=False)[0] == 200, 60,
+             f"the service account {namespace}/{name}")
+        token = json.loads(self.api("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token",
+                                    {"spec": {"expirationSeconds": 86400}})[1])["status"]["token"]
+        config = json.loads(self.kubeconfig.read_text())
+        config["users"] = [{"name": config["contexts"][0]["context"]["user"], "user": {"token": token}}]
+        path = self.work / f"{user}.kubeconfig"
+        path.write_text(json.dumps(config))
+        return path
+
+    def api(self, method, path, body=None, check=True):
+        """One request on a connection that each thread keeps; `body` is YAML text or an object."""
+        data = body.encode() if isinstance(body, str) else body and json.dumps(body).encode()
+        if not hasattr(self.local, "connection"):
+            self.local.connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.tls, timeout=60)
+        self.local.connection.request(method, path, data, {
+            "Content-Type": "application/yaml" if isinstance(body, str) else "application/json", "User-Agent": "bench"})
+        response = self.local.connection.getresponse()
+        answer = response.read()
+        if check and response.status >= 300:
+            raise Failure(f"{method} {path}: {response.status} {answer[:600].decode(errors='replace')}")
+        return response.status, answer
+
+    def get(self, path):
+        return json.loads(self.api("GET", path)[1])

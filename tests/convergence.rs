@@ -1,0 +1,18 @@
+//! What becomes of a TrainingJob on a real control plane, whatever people and other controllers do to its objects.
+//!
+//! etcd, API server, controller manager and scheduler are real, the kubelets simulated. The operator runs in this
+//! process, with the rights of `deploy/namespaced`.
+
+mod common;
+#[path = "convergence/children.rs"]
+mod children;
+#[path = "convergence/life.rs"]
+mod life;
+#[path = "convergence/strangers.rs"]
+mod strangers;
+#[path = "convergence/takeover.rs"]
+mod takeover;
+#[path = "convergence/waiting.rs"]
+mod waiting;
+#[path = "convergence/world.rs"]
+mod world;

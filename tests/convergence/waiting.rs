@@ -1,0 +1,207 @@
+//! What a job waits for, and why one can't run at all, in the words that people read.
+
+use crate::world::{BY_HAND, Space, Watched, plane};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use trainingjob_operator::api::State::{Failed, Initializing, Pending, Running};
+
+/// What `kubectl describe` shows: the condition's reason and message, word for word.
+async fn says(job: &Watched, type_: &str, reason: &str, message: &str) {
+    let found = job.condition(type_, "False", reason).await;
+    assert_eq!(found.message, message, "{}", job.name);
+    let described = job.described();
+    assert!(described.contains(message), "{described}");
+}
+
+#[tokio::test]
+async fn what_a_job_waits_for_is_named() {
+    let space = plane().space("waiting", json!({})).await;
+    let operator = space.operator().await;
+    let volume = |claim: &str| {
+        json!({
+            "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": claim } }],
+            "volumeMounts": [{ "name": "v", "mountPath": "/v" }],
+        })
+    };
+    let no_pod = |why: &str| format!("2 of 2 workers have no pod: {why}");
+    let no_node = |why: &str| {
+        format!(
+            "worker 0 (and 1 more of 2 workers): 0/4 nodes are available: {why} preemption: 0/4 nodes are available: 4 \
+             Preemption is not helpful for scheduling."
+        )
+    };
+    let cases = [
+        (
+            "gpu",
+            json!({ "gpusPerWorker": 16 }),
+            "Unschedulable",
+            "worker 0 (and 1 more of 2 workers): 0/4 nodes are available: 4 Insufficient nvidia.com/gpu. no new claims \
+             to deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
+                .to_owned(),
+        ),
+        (
+            "selector",
+            json!({ "scheduling": { "nodeSelector": { "there": "is none" } } }),
+            "Unschedulable",
+            no_node("4 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate,"),
+        ),
+        ("claim", volume("missing"), "Unschedulable", no_node("persistentvolumeclaim \"missing\" not found. not found")),
+        (
+            "priority",
+            json!({ "scheduling": { "priority": "missing" } }),
+            "PodsRefused",
+            no_pod("no PriorityClass with name missing was found"),
+        ),
+        (
+            "account",
+            json!({ "serviceAccountName": "missing" }),
+            "PodsRefused",
+            no_pod(&format!(
+                "error looking up service account {}/missing: serviceaccount \"missing\" not found",
+                space.name
+            )),
+        ),
+    ];
+    join_all(cases.map(async |(name, spec, reason, message)| {
+        let job = space.submit(name, spec).await;
+        says(&job, "Scheduled", reason, &message).await;
+        assert_eq!(job.states(), [Pending]);
+        assert_eq!(job.status().workers.unwrap().pending, 2);
+    }))
+    .await;
+    space.end(operator).await;
+}
+
+/// A missing claim, once it is there, needs nobody's help; nor do the others.
+#[tokio::test]
+async fn what_was_missing_is_found() {
+    let space = plane().space("found", json!({})).await;
+    let operator = space.operator().await;
+    let job = space
+        .submit(
+            "x",
+            json!({
+                "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "late" } }],
+                "volumeMounts": [{ "name": "v", "mountPath": "/v" }],
+            }),
+        )
+        .await;
+    job.condition("Scheduled", "False", "Unschedulable").await;
+    let claim = json!({ "accessModes": ["ReadWriteMany"], "resources": { "requests": { "storage": "1Gi" } } });
+    space.create::<PersistentVolumeClaim>(json!({ "metadata": { "name": "late" }, "spec": claim })).await;
+    job.state(Running).await;
+    space.end(operator).await;
+}
+
+#[tokio::test]
+async fn quotas_are_quoted() {
+    let space = plane().space("quota", json!({})).await;
+    let operator = space.operator().await;
+    let quota = async |hard: Value| {
+        space.create::<ResourceQuota>(json!({ "metadata": { "name": "small" }, "spec": { "hard": hard } })).await;
+        let known = |q: &ResourceQuota| q.status.as_ref().is_some_and(|s| s.used.is_some());
+        space.until("small", "to be counted", known).await;
+    };
+    // Of pods, which only the Job's Events tell ...
+    quota(json!({ "pods": "0" })).await;
+    let pods = space.submit("pods", json!({})).await;
+    let refused = "exceeded quota: small, requested: pods=1, used: pods=0, limited: pods=0";
+    says(&pods, "Scheduled", "QuotaExceeded", &format!("2 of 2 workers have no pod: {refused}")).await;
+    space.delete::<ResourceQuota>("small").await;
+    pods.state(Running).await;
+    // ... and of objects, which is the answer to the operator itself.
+    quota(json!({ "count/jobs.batch": "1" })).await;
+    let jobs = space.submit("jobs", json!({})).await;
+    let refused =
+        "exceeded quota: small, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: count/jobs.batch=1";
+    says(&jobs, "Scheduled", "QuotaExceeded", &format!("Job: jobs.batch \"jobs-training\" is forbidden: {refused}")).await;
+    space.delete::<ResourceQuota>("small").await;
+    jobs.state(Running).await;
+    space.end(operator).await;
+}
+
+#[tokio::test]
+async fn pod_security_is_quoted() {
+    let space = plane().space("restricted", json!({ "pod-security.kubernetes.io/enforce": "restricted" })).await;
+    let operator = space.operator().await;
+    let job = space.submit("refused", json!({})).await;
+    let words = "2 of 2 workers have no pod: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false \
+                 (container \"training\" must set securityContext.allowPrivilegeEscalation=false), unrestricted \
+                 capabilities (container \"training\" must set securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot \
+                 != true (pod or container \"training\" must set securityContext.runAsNonRoot=true), seccompProfile (pod \
+                 or container \"training\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \
+                 \"Localhost\")";
+    says(&job, "Scheduled", "PodSecurity", words).await;
+    let conforming = json!({ "podTemplate": { "spec": {
+        "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
+        "containers": [{ "name": "training", "securityContext": {
+            "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } } }],
+    } } });
+    space.submit("admitted", conforming).await.state(Running).await;
+    space.end(operator).await;
+}
+
+/// Nodes are there, images and volumes not: the words of the kubelet.
+#[tokio::test]
+async fn what_keeps_a_program_from_starting_is_named() {
+    let space = plane().space("starting", json!({})).await;
+    let operator = space.operator().await;
+    let by_hand = json!({ "podTemplate": { "metadata": { "annotations": { BY_HAND: "" } } } });
+    let job = space.submit("x", by_hand).await;
+    let pods = space.placed("x", 2).await;
+    says(&job, "Running", "Starting", "images, volumes and programs are starting").await;
+    let waiting = |container: &str, reason: &str, message: &str| {
+        json!([{
+            "name": container, "image": "none", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "waiting": { "reason": reason, "message": message } },
+        }])
+    };
+    let words = "Back-off pulling image \"none\": ErrImagePull: no such host";
+    space
+        .set_pod(&pods[1], json!({ "containerStatuses": waiting("training", "ImagePullBackOff", words) }))
+        .await;
+    let node = pods[1].spec.as_ref().unwrap().node_name.clone().unwrap();
+    let of = |pod: usize, words: &str| {
+        let node = pods[pod].spec.as_ref().unwrap().node_name.clone().unwrap();
+        format!("worker {pod} (pod {}, {node}): {words}", pods[pod].name_any())
+    };
+    says(&job, "Running", "ImagePull", &of(1, words)).await;
+    assert!(node.starts_with("sim-"));
+    // The operator's own image, in the init container, and the first worker goes first.
+    let words = "Back-off pulling image \"localhost/trainingjob-operator:dev\"";
+    space
+        .set_pod(&pods[0], json!({ "initContainerStatuses": waiting("agent", "ErrImagePull", words) }))
+        .await;
+    says(&job, "Running", "ImagePull", &of(0, words)).await;
+    assert_eq!(job.states(), [Pending, Initializing]);
+    space.end(operator).await;
+}
+
+#[tokio::test]
+async fn a_spec_that_cannot_run_says_why() {
+    let space = plane().space("refused", json!({})).await;
+    let operator = space.operator().await;
+    let typed = json!({ "podTemplate": { "spec": { "terminationGracePeriodSeconds": "long", "tolerationz": [] } } });
+    let invalid = json!({ "volumes": [{ "name": "v", "emptyDir": {}, "hostPath": { "path": "/" } }] });
+    let (typed, invalid) = (space.submit("typed", typed).await, space.submit("invalid", invalid).await);
+    for job in [&typed, &invalid] {
+        job.state(Failed).await;
+    }
+    let message = "spec.podTemplate.spec.terminationGracePeriodSeconds: invalid type: string \"long\", expected i64";
+    says(&typed, "Accepted", "InvalidSpec", message).await;
+    refused(&space, &typed, message).await;
+    let message = "the API server finds the Job invalid: spec.template.spec.volumes[0].hostPath: Forbidden: may not \
+                   specify more than 1 volume type";
+    says(&invalid, "Accepted", "InvalidSpec", message).await;
+    refused(&space, &invalid, message).await;
+    space.end(operator).await;
+}
+
+async fn refused(space: &Space, job: &Watched, message: &str) {
+    let status = job.status();
+    assert_eq!(status.failure_reason.as_deref(), Some("InvalidSpec"));
+    assert_eq!(status.failure_message.as_deref(), Some(message));
+    assert!(space.pods(&job.name).await.is_empty());
+}

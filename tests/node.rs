@@ -1,0 +1,512 @@
+//! The whole path on a real node: kubelet, containerd, torchrun, and the operator installed as its users would.
+//!
+//! What it needs is built by `make test`. One cluster serves all tests, each in a namespace of its own; it ends with
+//! this program. With TRAININGJOB_TEST_KUBECONFIG another cluster serves, in which the operator already runs.
+
+mod common;
+#[path = "node/world.rs"]
+mod world;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota};
+use kube::api::{EvictParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+use trainingjob_operator::agent::report::Report;
+use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running, Suspended};
+use world::{SOON, Space, attempt, eventually, root, training, worker, world};
+
+// ---- training
+
+#[tokio::test]
+async fn the_demo_trains_to_completed() {
+    let Some(world) = world() else { return };
+    let space = world.space("demo", json!({})).await;
+    let mut example = example("demo");
+    example["spec"]["hyperparameters"]["epochs"] = json!(4);
+    let mut job = space.apply(example).await;
+    let status = job.state(Completed).await;
+
+    assert_eq!(job.states(), [Pending, Initializing, Running, Completed]);
+    assert_eq!(status.restart_count, Some(0));
+    let workers = status.workers.unwrap();
+    assert_eq!((workers.desired, workers.succeeded, workers.active, workers.failed), (2, 2, 0, 0));
+    assert!(status.start_time.is_some() && status.completion_time.is_some() && status.duration.is_some());
+    for rank in 0..2 {
+        let pod = &job.pods()[rank];
+        let log = String::from_utf8(space.logs(&pod.name_any())).unwrap();
+        for epoch in 1..=4 {
+            let line = format!("[rank {rank}/2] Epoch {epoch}/4 loss: ");
+            assert!(log.contains(&line), "{line:?} is not in the log of worker {rank}:\n{log}");
+        }
+    }
+    let mut saved: Vec<String> = folder(&space, "digits-checkpoints").await.map(|file| file.0).collect();
+    saved.sort();
+    assert_eq!(saved, ["checkpoint-2.pt", "checkpoint-4.pt"]);
+    space.end().await;
+}
+
+/// A state is told when it is true: not Running before the last program has started, not Initializing without nodes.
+#[tokio::test]
+async fn restricted_namespaces() {
+    let Some(world) = world() else { return };
+    let space = world.space("restricted", json!({ "pod-security.kubernetes.io/enforce": "restricted" })).await;
+    let mut admitted = example("restricted");
+    admitted["spec"]["image"] = json!(world::DEMO_IMAGE);
+    admitted["spec"]["hyperparameters"] = json!({ "epochs": 1 });
+    let mut refused = admitted.clone();
+    refused["metadata"]["name"] = json!("mnist-refused");
+    refused["spec"].as_object_mut().unwrap().remove("podTemplate");
+    let (mut admitted, mut refused) = (space.apply(admitted).await, space.apply(refused).await);
+
+    let (condition, status) = refused.condition("Scheduled", "False", "PodSecurity").await;
+    assert_eq!(status.state, Some(Pending));
+    let words = r#"violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false"#;
+    assert!(condition.message.contains(words), "{}", condition.message);
+    assert!(condition.message.starts_with("2 of 2 workers have no pod: "), "{}", condition.message);
+
+    admitted.state(Completed).await;
+    space.end().await;
+}
+
+#[tokio::test]
+async fn logs_are_what_the_program_wrote() {
+    let Some(world) = world() else { return };
+    let space = world.space("bytes", json!({})).await;
+    let mut job = space
+        .submit(
+            "bytes",
+            json!({ "command": ["python3", "/fixtures/bytes.py"], "env": [{ "name": "BYTES", "value": "3000000" }] }),
+        )
+        .await;
+    job.state(Completed).await;
+    let random = (0..3_000_000).step_by(32).flat_map(|at: u32| sha256(at.to_string().as_bytes()));
+    let mut wrote: Vec<u8> = Vec::new();
+    for byte in random {
+        if byte == b'\n' {
+            wrote.pop_if(|last| *last == b'\r');
+        }
+        wrote.push(byte);
+    }
+    for pod in job.pods() {
+        let shown = space.logs(&pod.name_any());
+        let differs = shown.iter().zip(&wrote).position(|(a, b)| a != b);
+        assert!(
+            shown == wrote,
+            "worker {}: {} of {} bytes, the first difference at {differs:?}",
+            worker(&pod),
+            shown.len(),
+            wrote.len()
+        );
+    }
+    space.end().await;
+}
+
+/// What every framework finds in each worker; `$(NAME)` in arguments; the config in files.
+#[tokio::test]
+async fn what_a_program_finds() {
+    let Some(world) = world() else { return };
+    let space = world.space("environment", json!({})).await;
+    let fields = |framework: &str| {
+        json!({
+            "framework": framework, "command": ["python3", "/fixtures/environment.py"],
+            "args": ["--lr=$(HYPERPARAM_LEARNING_RATE)", "$(MASTER_ADDR):$(MASTER_PORT)", "$$(RANK)", "$(NOT_SET)", "$(OWN)"],
+            "env": [{ "name": "OWN", "value": "$(TRAINING_JOB_NAME)/$(ATTEMPT)" }],
+            "networking": { "backend": "gloo", "masterPort": 23456 },
+            "hyperparameters": { "learningRate": 0.01, "batchSize": 64, "additionalParams": { "label_smoothing": "0.1" } },
+            "checkpoint": { "enabled": true, "frequency": 3 },
+        })
+    };
+    let mut jobs = Vec::new();
+    for framework in ["pytorch", "tensorflow", "jax"] {
+        jobs.push((framework, space.submit(framework, fields(framework)).await));
+    }
+    for (framework, job) in &mut jobs {
+        job.state(Completed).await;
+        let pods = job.pods();
+        assert_eq!(pods.iter().map(worker).collect::<Vec<_>>(), [0, 1]);
+        for pod in pods {
+            let found: Value = serde_json::from_slice(&space.logs(&pod.name_any())).unwrap();
+            let (env, index) = (&found["env"], worker(&pod).to_string());
+            let leader = format!("{framework}-training-0.{framework}-headless");
+            let expected = [
+                ("MASTER_ADDR", leader.as_str()),
+                ("MASTER_PORT", "23456"),
+                ("WORLD_SIZE", "2"),
+                ("NNODES", "2"),
+                ("NUM_WORKERS", "2"),
+                ("NPROC_PER_NODE", "1"),
+                ("GPUS_PER_WORKER", "0"),
+                ("NODE_RANK", &index),
+                ("RANK", &index),
+                ("ATTEMPT", "1"),
+                ("RESUME_FROM_CHECKPOINT", ""),
+                ("NCCL_BACKEND", "gloo"),
+                ("HYPERPARAM_LEARNING_RATE", "0.01"),
+                ("HYPERPARAM_BATCH_SIZE", "64"),
+                ("HYPERPARAM_LABEL_SMOOTHING", "0.1"),
+                ("CHECKPOINT_DIR", "/checkpoints"),
+                ("CHECKPOINT_FREQUENCY", "3"),
+                ("MODEL", "none"),
+                ("DATASET", "none"),
+                ("TRAINING_JOB_NAME", framework),
+                ("POD_NAME", &pod.name_any()),
+                ("POD_NAMESPACE", &space.name),
+                ("NODE_NAME", pod.spec.as_ref().unwrap().node_name.as_deref().unwrap()),
+                ("OWN", &format!("{framework}/1")),
+            ];
+            for (name, value) in expected {
+                assert_eq!(env[name], value, "{name} in worker {index} of {framework}");
+            }
+            let master = format!("{leader}:23456");
+            assert_eq!(found["args"], json!(["--lr=0.01", master, "$(RANK)", "$(NOT_SET)", format!("{framework}/1")]));
+            assert_eq!(found["config"]["framework"], *framework);
+            let hyperparameters: Value =
+                serde_json::from_str(found["config"]["hyperparameters.json"].as_str().unwrap()).unwrap();
+            assert_eq!(hyperparameters["learningRate"], 0.01, "{hyperparameters}");
+            match *framework {
+                "pytorch" => {
+                    let own = ["NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "MAX_RESTARTS"];
+                    let found = own.map(|name| env[format!("PET_{name}")].as_str().unwrap_or("").to_owned());
+                    assert_eq!(found, ["2", "1", &index, &leader, "23456", "0"]);
+                }
+                "tensorflow" => {
+                    let config: Value = serde_json::from_str(env["TF_CONFIG"].as_str().unwrap()).unwrap();
+                    let workers = [0, 1].map(|i| format!("{framework}-training-{i}.{framework}-headless:23456"));
+                    let expected = json!({ "cluster": { "worker": workers }, "task": { "type": "worker", "index": worker(&pod) } });
+                    assert_eq!(config, expected);
+                }
+                _ => {
+                    let own = ["COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID"];
+                    let found = own.map(|name| env[format!("JAX_{name}")].as_str().unwrap_or("").to_owned());
+                    assert_eq!(found, [&master, "2", &index]);
+                }
+            }
+        }
+    }
+    space.end().await;
+}
+
+// ---- failures and restarts
+
+#[tokio::test]
+async fn an_evicted_worker_is_no_failure() {
+    let Some(world) = world() else { return };
+    let space = world.space("evicted", json!({})).await;
+    let mut job = space
+        .submit(
+            "evicted",
+            json!({
+                "command": ["python3", "/fixtures/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
+                "failurePolicy": { "backoffLimit": 0 },
+            }),
+        )
+        .await;
+    job.state(Running).await;
+    job.says(1, 1, "attempt 1").await;
+    let pod = job.pod(1, 1, "to be there", |_| true).await.name_any();
+    space.api::<Pod>().evict(&pod, &EvictParams::default()).await.unwrap();
+    let status = job.state(Completed).await;
+
+    let ended = training(&job.pods()[1]).unwrap().state.unwrap().terminated.unwrap();
+    assert_eq!((ended.exit_code, report(&ended.message).exit_code), (143, Some(0)), "of the pod, of the program");
+    let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
+    assert_eq!(
+        (restart.reason.as_str(), restart.worker, restart.attempt, restart.disruption),
+        ("Evicted", Some(1), 1, true)
+    );
+    assert!(restart.message.contains(&pod), "{}", restart.message);
+    assert_eq!((status.attempt, status.restart_count, status.disruption_count), (Some(2), Some(1), Some(1)));
+    assert_eq!(job.states(), [Pending, Initializing, Running, Initializing, Running, Completed]);
+    space.end().await;
+}
+
+#[tokio::test]
+async fn a_failed_rank_restarts_the_gang_and_is_named() {
+    let Some(world) = world() else { return };
+    let space = world.space("fails", json!({})).await;
+    let fails_on = |attempts: &str| {
+        json!({
+            "command": ["torchrun", "/fixtures/fails.py"], "env": [{ "name": "FAIL_ON", "value": attempts }],
+            "failurePolicy": { "backoffLimit": if attempts == "1" { 3 } else { 0 } },
+        })
+    };
+    let mut once = space.submit("once", fails_on("1")).await;
+    let mut always = space.submit("always", fails_on("1,2")).await;
+
+    let status = once.state(Completed).await;
+    let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
+    let told = (restart.worker, restart.exit_code, restart.disruption, restart.permanent);
+    assert_eq!(told, (Some(1), Some(1), false, false), "{}", restart.message);
+    assert!(restart.message.contains("ValueError: label 11 is not one of the 10 classes"), "{}", restart.message);
+    assert_eq!((status.attempt, status.restart_count, status.disruption_count.unwrap_or(0)), (Some(2), Some(1), 0));
+    once.says(2, 0, "rank 0 is done").await;
+
+    let status = always.state(Failed).await;
+    let message = status.failure_message.clone().unwrap();
+    assert_eq!(status.failure_reason.as_deref(), Some("ExitCode"));
+    assert!(message.starts_with("worker 1 (pod always-training-1-"), "{message}");
+    assert!(message.contains("ValueError: label 11 is not one of the 10 classes"), "{message}");
+    assert!(message.ends_with("(failurePolicy.backoffLimit is 0)"), "{message}");
+    assert_eq!((status.attempt, status.restart_count), (Some(1), Some(0)));
+    space.end().await;
+}
+
+#[tokio::test]
+async fn failures_that_need_no_second_look() {
+    let Some(world) = world() else { return };
+    let space = world.space("causes", json!({})).await;
+    let mut memory = space
+        .submit(
+            "memory",
+            json!({
+                "command": ["python3", "/fixtures/memory.py"], "numWorkers": 1, "failurePolicy": { "backoffLimit": 0 },
+                "resources": { "limits": { "memory": "64Mi" } },
+            }),
+        )
+        .await;
+    let mut typo = space.submit("typo", json!({ "command": ["pyhton3", "/fixtures/leaves.py"] })).await;
+    let mut deadline = space
+        .submit(
+            "deadline",
+            json!({
+                "command": ["python3", "/fixtures/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
+                "failurePolicy": { "activeDeadlineSeconds": 5 },
+            }),
+        )
+        .await;
+
+    let status = memory.state(Failed).await;
+    assert_eq!(status.failure_reason.as_deref(), Some("OOMKilled"));
+    let message = status.failure_message.unwrap();
+    assert!(message.contains("resources.limits.memory"), "{message}");
+
+    let status = typo.state(Failed).await;
+    assert_eq!((status.failure_reason.as_deref(), status.restart_count), (Some("CommandNotFound"), Some(0)));
+    let message = status.failure_message.unwrap();
+    assert!(message.contains(r#"command "pyhton3" not found"#), "{message}");
+
+    let status = deadline.state(Failed).await;
+    assert_eq!(status.failure_reason.as_deref(), Some("DeadlineExceeded"));
+    let message = status.failure_message.unwrap();
+    assert!(message.contains("failurePolicy.activeDeadlineSeconds is 5"), "{message}");
+    deadline
+        .pod(1, 0, "to be ended by SIGTERM", |pod| {
+            let ended = training(pod).and_then(|c| c.state?.terminated);
+            ended.is_some_and(|end| end.exit_code == 143 && report(&end.message).stopped_by == Some(15))
+        })
+        .await;
+    eventually("the pods past their deadline to be gone", SOON, async || {
+        let pods = space.pods().await;
+        (!pods.iter().any(|pod| pod.name_any().starts_with("deadline-"))).then_some(())
+    })
+    .await;
+    space.end().await;
+}
+
+#[tokio::test]
+async fn what_keeps_a_job_from_starting_is_named() {
+    let Some(world) = world() else { return };
+    let space = world.space("waits", json!({})).await;
+    let program = json!(["python3", "/fixtures/leaves.py"]);
+    let mut image = space.submit("image", json!({ "command": program, "image": "localhost/nowhere:1" })).await;
+    let mut claim = space.submit("claim", json!({ "command": program, "model": "pvc://nobodys-claim" })).await;
+    let key = json!([{ "name": "KEY", "valueFrom": { "configMapKeyRef": { "name": "fixtures", "key": "nothing" } } }]);
+    let mut key = space.submit("key", json!({ "command": program, "env": key })).await;
+    let volumes = json!([{ "name": "fixtures", "configMap": { "name": "nobodys-map" } }]);
+    let mut volume = space.submit("volume", json!({ "command": program, "volumes": volumes })).await;
+
+    let (condition, status) = image.condition("Running", "False", "ImagePull").await;
+    assert_eq!(status.state, Some(Initializing), "a worker that pulls does not run");
+    assert!(condition.message.contains("localhost/nowhere:1"), "{}", condition.message);
+
+    let (condition, status) = claim.condition("Scheduled", "False", "Unschedulable").await;
+    assert_eq!(status.state, Some(Pending));
+    assert!(condition.message.contains(r#"persistentvolumeclaim "nobodys-claim" not found"#), "{}", condition.message);
+
+    let (condition, status) = key.condition("Running", "False", "ContainerConfig").await;
+    assert_eq!(status.state, Some(Initializing));
+    assert!(condition.message.contains("couldn't find key nothing in ConfigMap"), "{}", condition.message);
+
+    let (condition, status) = volume.condition("Running", "False", "Storage").await;
+    assert_eq!(status.state, Some(Initializing));
+    assert!(condition.message.contains(r#"configmap "nobodys-map" not found"#), "{}", condition.message);
+
+    assert!([&image, &claim, &key, &volume].iter().all(|job| !job.states().contains(&Running)));
+    let quota = json!({ "metadata": { "name": "quota" }, "spec": { "hard": { "pods": "1" } } });
+    space.create::<ResourceQuota>(quota).await;
+    let mut quota = space.submit("quota", json!({ "command": program })).await;
+    let (condition, status) = quota.condition("Scheduled", "False", "QuotaExceeded").await;
+    assert_eq!(status.state, Some(Pending));
+    assert!(condition.message.contains("exceeded quota: quota, requested: pods=1"), "{}", condition.message);
+    space.end().await;
+}
+
+/// The machine of one of two workers dies, and with it everything that could tell.
+#[tokio::test]
+async fn a_lost_node_is_no_failure() {
+    let Some(world) = world() else { return };
+    if world.cluster.name().is_none() {
+        return; // nobody's node is killed here but our own
+    }
+    let space = world.space("lost", json!({})).await;
+    let nodes: Api<Node> = Api::all(space.client.clone());
+    let taint = json!([{ "key": "doomed", "effect": "NoSchedule" }]);
+    let add = std::thread::spawn(|| world.devcluster(&["node", "add", "1"]));
+    // Before it is Ready, so that nothing of the other tests goes there.
+    eventually("node1 to register", SOON, async || {
+        let taints = nodes.get_opt("node1").await.unwrap()?.spec?.taints.unwrap_or_default();
+        let mut taints = serde_json::to_value(taints).unwrap();
+        taints.as_array_mut().unwrap().extend(taint.as_array().unwrap().clone());
+        let patch = Patch::Merge(json!({ "spec": { "taints": taints } }));
+        nodes.patch("node1", &PatchParams::default(), &patch).await.ok()
+    })
+    .await;
+    eventually("node1 to be ready", SOON, async || add.is_finished().then_some(())).await;
+    add.join().unwrap();
+
+    let apart = json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+        "weight": 100,
+        "podAffinityTerm": { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "training-job": "lost" } } },
+    }] } });
+    let mut job = space
+        .submit("lost", json!({
+            "command": ["python3", "/fixtures/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
+            "failurePolicy": { "backoffLimit": 0 },
+            "scheduling": { "affinity": apart, "tolerations": [
+                { "key": "doomed", "operator": "Exists" },
+                { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 3 },
+            ] },
+        }))
+        .await;
+    job.state(Running).await;
+    let on = |pods: Vec<Pod>| {
+        pods.into_iter()
+            .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.clone()?, worker(&pod))))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let lost = *on(job.pods()).get("node1").expect("one worker runs on each node");
+    world.devcluster(&["node", "lose", "1"]);
+
+    job.condition("Restarting", "True", "NodeLost").await;
+    // No kubelet says any more that the pod has ended, so it stays until somebody vouches that the machine is off.
+    let off = json!({ "spec": { "taints": [
+        { "key": "doomed", "effect": "NoSchedule" },
+        { "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" },
+    ] } });
+    nodes.patch("node1", &PatchParams::default(), &Patch::Strategic(off)).await.unwrap();
+    let status = job.state(Completed).await;
+    let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
+    assert_eq!((restart.reason.as_str(), restart.worker, restart.disruption), ("NodeLost", Some(lost), true));
+    assert!(restart.message.contains("node node1"), "{}", restart.message);
+    assert_eq!((status.restart_count, status.disruption_count), (Some(1), Some(1)));
+    let second = on(job.pods().into_iter().filter(|pod| attempt(pod) == 2).collect());
+    assert_eq!(second.into_keys().collect::<Vec<_>>(), ["node0"]);
+    space.end().await;
+}
+
+// ---- stopping
+
+#[tokio::test]
+async fn a_suspended_job_saves_and_goes_on() {
+    let Some(world) = world() else { return };
+    let space = world.space("suspended", json!({})).await;
+    let mut example = example("demo");
+    // No checkpoint but the one that SIGTERM asks for.
+    example["spec"]["checkpoint"]["frequency"] = json!(1000);
+    example["spec"]["hyperparameters"]["epochs"] = json!(60);
+    let mut job = space.apply(example).await;
+    job.state(Running).await;
+    job.says(1, 0, "] Epoch 2/60 ").await;
+    job.patch(json!({ "suspend": true })).await;
+    let status = job.state(Suspended).await;
+    assert_eq!(space.pods().await.len(), 0, "Suspended means that no pod is left");
+    assert_eq!((status.restart_count, status.restarts.len()), (Some(0), 0));
+    let saved: Vec<String> = folder(&space, "digits-checkpoints").await.map(|file| file.0).collect();
+    let [saved] = &saved[..] else { panic!("one checkpoint, not {saved:?}") };
+    let epoch: u32 = saved.strip_prefix("checkpoint-").unwrap().strip_suffix(".pt").unwrap().parse().unwrap();
+    assert!((2..60).contains(&epoch), "{saved}");
+
+    job.patch(json!({ "suspend": false })).await;
+    job.says(2, 0, &format!("resumed from /checkpoints/{saved}, epoch {epoch} of 60 done")).await;
+    let status = job.state(Completed).await;
+    assert_eq!((status.attempt, status.restart_count), (Some(2), Some(0)));
+    assert_eq!(job.states(), [Pending, Initializing, Running, Suspended, Pending, Initializing, Running, Completed]);
+    space.end().await;
+}
+
+/// torchrun gives each rank a session of its own: whoever ends only torchrun leaves them running.
+#[tokio::test]
+async fn no_process_is_left_behind() {
+    let Some(world) = world() else { return };
+    let space = world.space("stubborn", json!({})).await;
+    let marker = format!("--marker={}", space.name);
+    let grace = 16;
+    let mut job = space
+        .submit(
+            "stubborn",
+            json!({
+                "command": ["torchrun", "/fixtures/stubborn.py", marker], "numWorkers": 1, "procsPerWorker": 2,
+                "podTemplate": { "spec": { "terminationGracePeriodSeconds": grace } },
+            }),
+        )
+        .await;
+    job.says(1, 0, "rank 0 is deaf").await;
+    job.says(1, 0, "rank 1 is deaf").await;
+    assert_eq!(processes(&marker).len(), 3, "torchrun and two ranks");
+    job.delete().await;
+    let pod = job
+        .pod(1, 0, "to have ended", |pod| {
+            training(pod).is_some_and(|c| c.state.is_some_and(|s| s.terminated.is_some()))
+        })
+        .await;
+    let ended = training(&pod).unwrap().state.unwrap().terminated.unwrap();
+    let asked = pod.metadata.deletion_timestamp.as_ref().unwrap().0 - Duration::from_secs(grace);
+    let took = ended.finished_at.unwrap().0.duration_since(asked).as_secs();
+    assert!(took < i64::try_from(grace).unwrap(), "it took {took} s");
+    // Its own doing, and told: the kubelet would have killed it at the end of the grace and left no word.
+    let told = report(&ended.message);
+    assert_eq!((told.stopped_by, told.signal, ended.exit_code), (Some(15), Some(9), 137));
+    space.no_pod_is_left().await;
+    assert_eq!(processes(&marker), Vec::<String>::new());
+    space.end().await;
+}
+
+// ----
+
+/// An example of the repository, as it stands.
+fn example(name: &str) -> Value {
+    let text = fs::read_to_string(root(&format!("examples/{name}.yaml"))).unwrap();
+    serde_saphyr::from_str(&text).unwrap()
+}
+
+/// The files in the folder behind a claim.
+async fn folder(space: &Space, claim: &str) -> impl Iterator<Item = (String, PathBuf)> {
+    let claim = space.api::<PersistentVolumeClaim>().get(claim).await.unwrap();
+    let volume = claim.spec.unwrap().volume_name.unwrap();
+    let volume = Api::<PersistentVolume>::all(space.client.clone()).get(&volume).await.unwrap();
+    let path = volume.spec.unwrap().host_path.expect("a folder of this machine").path;
+    fs::read_dir(path)
+        .unwrap()
+        .map(|file| file.unwrap())
+        .map(|file| (file.file_name().into_string().unwrap(), file.path()))
+}
+
+/// The processes of this machine, those in containers too, that have this argument.
+fn processes(argument: &str) -> Vec<String> {
+    let commands = fs::read_dir("/proc").unwrap().filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
+    let commands = commands.map(|command| String::from_utf8_lossy(&command).replace('\0', " "));
+    commands.filter(|command| command.contains(argument) && !command.contains("/agent")).collect()
+}
+
+fn report(message: &Option<String>) -> Report {
+    Report::parse(message.as_deref().unwrap_or_default()).unwrap_or_default()
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    use sha2::Digest;
+    sha2::Sha256::digest(bytes).into()
+}

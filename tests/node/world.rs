@@ -1,0 +1,342 @@
+//! A cluster with a real node and the operator installed in it, and jobs that are watched from their first moment on.
+
+use crate::common::Cluster;
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, ValidationDirective,
+};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use trainingjob_operator::api::{Condition, State, TrainingJob, TrainingJobStatus};
+
+pub const DEMO_IMAGE: &str = "localhost/trainingjob-demo:cpu";
+/// For everything that should be there within seconds. Far more than it takes: other tests keep the machine busy.
+pub const SOON: Duration = Duration::from_secs(180);
+
+pub struct World {
+    pub cluster: Cluster,
+    kubectl: PathBuf,
+}
+
+/// The one cluster of this program; none, and a line that says so, where its parts have not been built.
+pub fn world() -> Option<&'static World> {
+    static WORLD: OnceLock<Option<World>> = OnceLock::new();
+    let world = WORLD.get_or_init(|| {
+        let parts = ["TRAININGJOB_TEST_TOOLS", "TRAININGJOB_TEST_IMAGE", "TRAININGJOB_TEST_DEMO_IMAGE"];
+        if let Some(missing) = parts.iter().find(|name| std::env::var_os(name).is_none()) {
+            let why = format!("{missing} is not set: `make test` builds what tests on a real node need, and runs them");
+            assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "{why}");
+            // Past the test harness, which keeps what is printed from whoever only sees that a test has passed.
+            let _ = writeln!(std::io::stderr(), "tests on a real node are SKIPPED. {why}");
+            return None;
+        }
+        let [tools, operator, demo] = parts.map(|name| std::env::var(name).expect("text"));
+        let cluster =
+            Cluster::up("node", &["--image", &demo, "--image", &operator, "--kcm-arg=--node-monitor-grace-period=20s"]);
+        let world = World { cluster, kubectl: Path::new(&tools).join("kubectl") };
+        if world.cluster.name().is_some() {
+            world.kubectl(&["apply", "-k", &root("deploy/dev")]);
+            let rollout =
+                ["rollout", "status", "deployment/trainingjob-operator", "-n", "ml-training", "--timeout=180s"];
+            world.kubectl(&rollout);
+        }
+        Some(world)
+    });
+    world.as_ref()
+}
+
+/// A path of the checkout.
+pub fn root(path: &str) -> String {
+    format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
+impl World {
+    pub fn kubectl(&self, args: &[&str]) -> Vec<u8> {
+        let output = self.try_kubectl(args);
+        output.unwrap_or_else(|error| panic!("kubectl {args:?}: {error}"))
+    }
+
+    fn try_kubectl(&self, args: &[&str]) -> Result<Vec<u8>, String> {
+        let kubeconfig = self.cluster.kubeconfig();
+        let output =
+            Command::new(&self.kubectl).arg("--kubeconfig").arg(kubeconfig).args(args).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("{}: {error}", self.kubectl.display()))?;
+        if output.status.success() {
+            Ok(output.stdout)
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    /// `devcluster/cluster` with these arguments, on this cluster.
+    pub fn devcluster(&self, args: &[&str]) {
+        let name = self.cluster.name().expect("the cluster is this test's own");
+        let output = Command::new(root("devcluster/cluster")).args(args).args(["--name", name]).output().unwrap();
+        assert!(output.status.success(), "cluster {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// A namespace of a test's own, with these labels and the programs of tests/fixtures as ConfigMap `fixtures`.
+    pub async fn space(&'static self, test: &str, labels: Value) -> Space {
+        let client = self.cluster.client().await;
+        let name = format!("{test}-{}", std::process::id());
+        let namespace = json!({ "metadata": { "name": name, "labels": labels } });
+        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &parsed(namespace)).await.unwrap();
+        let fixtures: BTreeMap<String, String> = std::fs::read_dir(root("tests/fixtures"))
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .map(|path| {
+                (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read_to_string(&path).unwrap())
+            })
+            .collect();
+        let space = Space { world: self, client, name };
+        space.create::<ConfigMap>(json!({ "metadata": { "name": "fixtures" }, "data": fixtures })).await;
+        // The controller manager makes it; until then no pod is admitted.
+        let accounts = space.api::<k8s_openapi::api::core::v1::ServiceAccount>();
+        eventually("the default service account", SOON, async || accounts.get_opt("default").await.unwrap()).await;
+        space
+    }
+}
+
+/// A namespace.
+#[derive(Clone)]
+pub struct Space {
+    pub world: &'static World,
+    pub client: Client,
+    pub name: String,
+}
+
+impl Space {
+    pub fn api<K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>>(&self) -> Api<K> {
+        Api::namespaced(self.client.clone(), &self.name)
+    }
+
+    pub async fn create<K>(&self, object: Value)
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + serde::de::DeserializeOwned
+            + serde::Serialize
+            + Clone
+            + Debug,
+    {
+        self.api::<K>().create(&PostParams::default(), &parsed(object)).await.unwrap();
+    }
+
+    /// A job of two small workers that run `fields.command` in the demo's image, unless `fields` say otherwise.
+    pub async fn submit(&self, name: &str, fields: Value) -> Job {
+        let mut spec = json!({
+            "model": "none", "dataset": "none", "numWorkers": 2, "gpusPerWorker": 0, "image": DEMO_IMAGE,
+            "networking": { "backend": "gloo" }, "checkpoint": { "enabled": false },
+            "volumes": [{ "name": "fixtures", "configMap": { "name": "fixtures" } }],
+            "volumeMounts": [{ "name": "fixtures", "mountPath": "/fixtures" }],
+        });
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        self.apply(json!({ "metadata": { "name": name }, "spec": spec })).await
+    }
+
+    /// Creates a TrainingJob as it stands, and watches it.
+    pub async fn apply(&self, mut job: Value) -> Job {
+        job["apiVersion"] = json!("ml.example.com/v1");
+        job["kind"] = json!("TrainingJob");
+        job["metadata"]["namespace"] = json!(self.name);
+        let name = job["metadata"]["name"].as_str().unwrap().to_owned();
+        let watched = Job::watch(self, &name);
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &self.name, &ApiResource::erase::<TrainingJob>(&()));
+        let params = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply("tests") };
+        api.patch(&name, &params, &Patch::Apply(job)).await.unwrap();
+        watched
+    }
+
+    pub async fn pods(&self) -> Vec<Pod> {
+        self.api::<Pod>().list(&ListParams::default()).await.unwrap().items
+    }
+
+    pub async fn no_pod_is_left(&self) {
+        eventually("all pods to be gone", SOON, async || self.pods().await.is_empty().then_some(())).await;
+    }
+
+    /// What a pod's program has printed, as `kubectl logs` shows it.
+    pub fn logs(&self, pod: &str) -> Vec<u8> {
+        self.world.kubectl(&["logs", pod, "-n", &self.name, "-c", "training"])
+    }
+
+    /// Removes the namespace with all that is in it, to leave the machine to the other tests. After a failed test it stays.
+    pub async fn end(self) {
+        Api::<Namespace>::all(self.client.clone()).delete(&self.name, &DeleteParams::default()).await.unwrap();
+    }
+}
+
+/// A TrainingJob, everything that its status ever said, and the last that was seen of each of its pods.
+pub struct Job {
+    pub space: Space,
+    pub name: String,
+    statuses: watch::Receiver<Vec<TrainingJobStatus>>,
+    pods: watch::Receiver<BTreeMap<String, Pod>>,
+}
+
+impl Job {
+    fn watch(space: &Space, name: &str) -> Self {
+        let (told, statuses) = watch::channel(Vec::new());
+        let jobs =
+            watcher(space.api::<TrainingJob>(), watcher::Config::default().fields(&format!("metadata.name={name}")));
+        tokio::spawn(jobs.default_backoff().applied_objects().try_for_each(move |job| {
+            if let Some(status) = job.status {
+                told.send_if_modified(|statuses: &mut Vec<_>| {
+                    let new = statuses.last() != Some(&status);
+                    statuses.extend(new.then_some(status));
+                    new
+                });
+            }
+            futures::future::ok(())
+        }));
+        let (seen, pods) = watch::channel(BTreeMap::new());
+        let workers = watcher(space.api::<Pod>(), watcher::Config::default().labels(&format!("training-job={name}")));
+        tokio::spawn(workers.default_backoff().touched_objects().for_each(move |pod| {
+            if let Ok(pod) = pod {
+                seen.send_modify(|pods: &mut BTreeMap<_, _>| drop(pods.insert(pod.uid().unwrap(), pod)));
+            }
+            futures::future::ready(())
+        }));
+        Self { space: space.clone(), name: name.to_owned(), statuses, pods }
+    }
+
+    /// Waits until the status is as wanted.
+    pub async fn until(&mut self, what: &str, wanted: impl Fn(&TrainingJobStatus) -> bool) -> TrainingJobStatus {
+        let mut statuses = self.statuses.clone();
+        let found = statuses.wait_for(|all| all.last().is_some_and(&wanted));
+        match tokio::time::timeout(SOON, found).await {
+            Ok(all) => all.expect("the watch goes on").last().unwrap().clone(),
+            Err(_) => self.explain(&format!("waited {SOON:?} for {what}")),
+        }
+    }
+
+    /// Waits for a state; Failed or Completed instead ends the test at once.
+    pub async fn state(&mut self, state: State) -> TrainingJobStatus {
+        let status = self
+            .until(state.as_str(), |status| status.state.is_some_and(|now| now == state || now.is_finished()))
+            .await;
+        if status.state != Some(state) {
+            self.explain(&format!("it is not {} but {:?}", state.as_str(), status.state));
+        }
+        status
+    }
+
+    /// Waits for a condition with this status and reason.
+    pub async fn condition(&mut self, type_: &str, value: &str, reason: &str) -> (Condition, TrainingJobStatus) {
+        let is = |c: &&Condition| c.type_ == type_ && c.status == value && c.reason == reason;
+        let status = self
+            .until(&format!("condition {type_}={value} {reason}"), |status| status.conditions.iter().any(|c| is(&c)))
+            .await;
+        (status.conditions.iter().find(is).unwrap().clone(), status)
+    }
+
+    /// The states that it went through.
+    pub fn states(&self) -> Vec<State> {
+        let mut states: Vec<_> = self.statuses.borrow().iter().filter_map(|status| status.state).collect();
+        states.dedup();
+        states
+    }
+
+    /// Every pod that it ever had, as it was last seen, by attempt and worker.
+    pub fn pods(&self) -> Vec<Pod> {
+        let mut pods: Vec<Pod> = self.pods.borrow().values().cloned().collect();
+        pods.sort_by_key(|pod| (attempt(pod), worker(pod)));
+        pods
+    }
+
+    /// Waits until the pod of a worker is as wanted.
+    pub async fn pod(&mut self, attempt: i32, worker: i32, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
+        let is = |pod: &&Pod| self::attempt(pod) == attempt && self::worker(pod) == worker && wanted(pod);
+        let mut pods = self.pods.clone();
+        let found = pods.wait_for(|all| all.values().any(|pod| is(&pod)));
+        match tokio::time::timeout(SOON, found).await {
+            Ok(all) => all.expect("the watch goes on").values().find(is).unwrap().clone(),
+            Err(_) => self.explain(&format!("waited {SOON:?} for worker {worker} of attempt {attempt}: {what}")),
+        }
+    }
+
+    /// Waits until the program of a worker has printed this; all that it has printed.
+    pub async fn says(&mut self, attempt: i32, worker: i32, words: &str) -> String {
+        let pod = self
+            .pod(attempt, worker, "to have started", |pod| {
+                training(pod).is_some_and(|c| c.state.is_some_and(|s| s.waiting.is_none()))
+            })
+            .await
+            .name_any();
+        let space = self.space.clone();
+        eventually(&format!("{words:?} in the log of {pod}"), SOON, async || {
+            let log = String::from_utf8_lossy(&space.logs(&pod)).into_owned();
+            log.contains(words).then_some(log)
+        })
+        .await
+    }
+
+    pub async fn patch(&self, spec: Value) {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        self.space.api::<TrainingJob>().patch(&self.name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    pub async fn delete(&self) {
+        self.space.api::<TrainingJob>().delete(&self.name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Ends the test with everything that a person would look at.
+    pub fn explain(&self, what: &str) -> ! {
+        let world = self.space.world;
+        let mut text = format!("{}: {what}\nstates: {:?}\n", self.name, self.states());
+        let ns = self.space.name.as_str();
+        let logs = format!("training-job={}", self.name);
+        for args in [
+            &["get", "tj", &self.name, "-n", ns, "-o", "yaml"][..],
+            &["get", "pods", "-n", ns, "-o", "wide"],
+            &["get", "events", "-n", ns, "--sort-by=.metadata.creationTimestamp"],
+            &["logs", "-n", ns, "-l", &logs, "--all-containers", "--prefix", "--tail=30"],
+            &["logs", "-n", "ml-training", "deployment/trainingjob-operator", "--all-pods", "--tail=50"],
+        ] {
+            let output =
+                world.try_kubectl(args).map_or_else(|error| error, |out| String::from_utf8_lossy(&out).into_owned());
+            text += &format!("---- kubectl {}\n{output}\n", args.join(" "));
+        }
+        panic!("{text}");
+    }
+}
+
+pub fn worker(pod: &Pod) -> i32 {
+    pod.labels()["batch.kubernetes.io/job-completion-index"].parse().unwrap()
+}
+
+pub fn attempt(pod: &Pod) -> i32 {
+    pod.labels()[trainingjob_operator::build::labels::ATTEMPT].parse().unwrap()
+}
+
+/// How the container `training` stands.
+pub fn training(pod: &Pod) -> Option<k8s_openapi::api::core::v1::ContainerStatus> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    statuses.iter().find(|status| status.name == "training").cloned()
+}
+
+/// Looks again and again until there is something to see.
+pub async fn eventually<T>(what: &str, deadline: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(begin.elapsed() < deadline, "waited {deadline:?} for {what}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
