@@ -2,6 +2,7 @@
 
 use super::{Context, Guarded, status};
 use crate::build::labels;
+use crate::observe;
 use futures::channel::{mpsc, oneshot};
 use futures::stream::{BoxStream, SelectAll};
 use futures::{StreamExt, future::BoxFuture};
@@ -162,6 +163,7 @@ where
 
 /// By name, not by UID: an object of a predecessor wakes the job that waits for its name.
 fn job_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Guarded>> {
-    let name = object.labels().get(labels::TRAINING_JOB)?;
+    let owner = observe::owner(object.meta()).map(|owner| &owner.name);
+    let name = owner.or_else(|| object.labels().get(labels::TRAINING_JOB))?;
     Some(ObjectRef::new(name).within(&object.namespace()?))
 }

@@ -1,15 +1,16 @@
 //! The index: everything seen of each TrainingJob, filed under its UID.
 
 use super::{JobSeen, PodSeen, SlimJob, SlimPod};
-use crate::api::TrainingJobStatus;
+use crate::api::{GROUP, TrainingJob, TrainingJobStatus};
 use crate::build::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt, runtime::watcher::Event};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A Service, ConfigMap or claim: who it is and what it says.
+/// A Service or ConfigMap: who it is and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildSeen {
     /// UID of the object.
@@ -49,10 +50,19 @@ impl ChildKind {
 /// Why a child could not be made: kept until it could.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// `NameTaken`, `QuotaExceeded`, `Forbidden`, `Invalid`.
+    /// `NameTaken`, `OldObject`, `QuotaExceeded`, `Forbidden`, `Invalid`.
     pub reason: String,
     /// What stands in the way and what would mend it.
     pub message: String,
+}
+
+impl Blocked {
+    /// The object is still there, but on its way out: the watch tells when it is gone.
+    #[must_use]
+    pub fn deleting(name: &str) -> Self {
+        let message = format!("{name} is being deleted; it is made again when it is gone");
+        Self { reason: "OldObject".into(), message }
+    }
 }
 
 /// What an Event of the Job or of a pod said, for it stands nowhere else.
@@ -79,6 +89,8 @@ pub struct Family {
     pub pods: BTreeMap<String, PodSeen>,
     /// Children that could not be made.
     pub blocked: BTreeMap<ChildKind, Blocked>,
+    /// Digests of children as the API server keeps them after our write, where admission changes what we write.
+    pub settled: BTreeMap<ChildKind, u64>,
     /// What Events said, and when they were read.
     pub note: Option<Note>,
     /// When Events were last read.
@@ -91,6 +103,31 @@ pub struct Family {
     pub counters_since: Option<std::time::Instant>,
 }
 
+impl Family {
+    /// Whether a child says what it should, as far as the API server lets it.
+    #[must_use]
+    pub fn is_right(&self, kind: ChildKind, digest: u64, should: u64) -> bool {
+        digest == should || self.settled.get(&kind) == Some(&digest)
+    }
+}
+
+/// A claim for checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimSeen {
+    /// Its deletion has begun.
+    pub deleting: bool,
+    /// UIDs of its owners; one that is to outlive its job has none.
+    pub owners: Vec<String>,
+}
+
+impl ClaimSeen {
+    /// Whether the job with this UID may use it: not if it goes, by itself or with an earlier job of the same name.
+    #[must_use]
+    pub fn serves(&self, uid: &str) -> bool {
+        !self.deleting && (self.owners.is_empty() || self.owners.iter().any(|owner| owner == uid))
+    }
+}
+
 /// All families, and the claims, which outlive them and so are filed by namespace and name.
 #[derive(Default, Debug)]
 pub struct Index {
@@ -100,7 +137,7 @@ pub struct Index {
 #[derive(Default, Debug)]
 struct Inner {
     families: HashMap<String, Family>,
-    claims: HashMap<(String, String), ChildSeen>,
+    claims: HashMap<(String, String), ClaimSeen>,
     /// What a watch that starts again has listed so far; what it does not list is gone.
     listed: HashMap<ChildKind, HashSet<String>>,
     pods_listed: HashSet<String>,
@@ -135,7 +172,7 @@ impl Index {
 
     /// The claim of this name, if it carries our label.
     #[must_use]
-    pub fn claim(&self, namespace: &str, name: &str) -> Option<ChildSeen> {
+    pub fn claim(&self, namespace: &str, name: &str) -> Option<ClaimSeen> {
         self.lock().claims.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
@@ -219,7 +256,13 @@ impl Index {
                 }
             }
             Event::InitApply(object) | Event::Apply(object) => {
-                let (Some(family), Some(uid)) = (family_uid(object), object.uid()) else { return };
+                let (Some(family), Some(uid)) = (family_uid(object), object.uid()) else {
+                    // Somebody took all that ties it to its job: to us it is gone.
+                    for family in inner.families.values_mut() {
+                        slot(family).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
+                    }
+                    return;
+                };
                 if let Some(listed) = inner.listed.get_mut(&kind) {
                     listed.insert(uid.clone());
                 }
@@ -244,14 +287,25 @@ impl Index {
             Event::InitDone => {}
             Event::InitApply(claim) | Event::Apply(claim) => {
                 let deleting = claim.metadata.deletion_timestamp.is_some();
-                let seen = ChildSeen { uid: claim.uid().unwrap_or_default(), digest: 0, deleting };
-                inner.claims.insert(key(claim), seen);
+                let owners = claim.owner_references().iter().map(|owner| owner.uid.clone()).collect();
+                inner.claims.insert(key(claim), ClaimSeen { deleting, owners });
             }
             Event::Delete(claim) => drop(inner.claims.remove(&key(claim))),
         }
     }
 }
 
+/// By its owner, or by its label: a person may have changed either.
 fn family_uid<K: Resource>(object: &K) -> Option<String> {
-    object.meta().labels.as_ref()?.get(labels::UID).cloned()
+    let meta = object.meta();
+    owner(meta).map(|owner| owner.uid.clone()).or_else(|| meta.labels.as_ref()?.get(labels::UID).cloned())
+}
+
+/// The TrainingJob that owns an object.
+#[must_use]
+pub fn owner(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    let group = format!("{GROUP}/");
+    let is_job =
+        |owner: &&OwnerReference| owner.kind == TrainingJob::kind(&()) && owner.api_version.starts_with(&group);
+    meta.owner_references.iter().flatten().find(is_job)
 }
