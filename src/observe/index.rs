@@ -97,13 +97,22 @@ pub struct Family {
     pub looked: Option<Timestamp>,
     /// Version and content of the status that we wrote last: the watch may not have shown it yet.
     pub written: Option<(u64, TrainingJobStatus)>,
+    /// Generation of a spec that can't be read, and why, once the TrainingJob says so.
+    pub unreadable: Option<(Option<i64>, String)>,
     /// Reconciles that failed in a row.
     pub failures: u32,
     /// Since when counters alone differ from what is written.
     pub counters_since: Option<std::time::Instant>,
+    /// The TrainingJob exists no more; some of its objects still may.
+    pub forgotten: bool,
 }
 
 impl Family {
+    fn is_over(&self) -> bool {
+        let has_child = self.service.is_some() || self.config.is_some() || self.job.is_some();
+        self.forgotten && !has_child && self.pods.values().all(|pod| pod.gone)
+    }
+
     /// Whether a child says what it should, as far as the API server lets it.
     #[must_use]
     pub fn is_right(&self, kind: ChildKind, digest: u64, should: u64) -> bool {
@@ -143,6 +152,15 @@ struct Inner {
     pods_listed: HashSet<String>,
 }
 
+impl Inner {
+    /// The last object of a forgotten TrainingJob has gone.
+    fn bury(&mut self, uid: &str) {
+        if self.families.get(uid).is_some_and(Family::is_over) {
+            self.families.remove(uid);
+        }
+    }
+}
+
 impl Index {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic while the lock was held leaves at worst one half-filed event; the next event of it mends that.
@@ -165,9 +183,27 @@ impl Index {
         change(self.lock().families.entry(uid.to_owned()).or_default())
     }
 
+    /// Changes one family, unless it has been forgotten.
+    pub fn update_known(&self, uid: &str, change: impl FnOnce(&mut Family)) {
+        if let Some(family) = self.lock().families.get_mut(uid) {
+            change(family);
+        }
+    }
+
     /// Forgets a TrainingJob that exists no more.
     pub fn forget(&self, uid: &str) {
-        self.lock().families.remove(uid);
+        let mut inner = self.lock();
+        inner.families.entry(uid.to_owned()).or_default().forgotten = true;
+        inner.bury(uid);
+    }
+
+    /// Forgets all TrainingJobs but these.
+    pub fn forget_all_but(&self, there: &HashSet<String>) {
+        let mut inner = self.lock();
+        for (_, family) in inner.families.iter_mut().filter(|(uid, _)| !there.contains(*uid)) {
+            family.forgotten = true;
+        }
+        inner.families.retain(|_, family| !family.is_over());
     }
 
     /// The claim of this name, if it carries our label.
@@ -195,7 +231,8 @@ impl Index {
                 if matches!(event, Event::InitApply(_)) {
                     inner.pods_listed.insert(seen.uid.clone());
                 }
-                inner.families.entry(family).or_default().pods.insert(seen.uid.clone(), seen);
+                inner.families.entry(family.clone()).or_default().pods.insert(seen.uid.clone(), seen);
+                inner.bury(&family);
             }
         }
     }
@@ -222,9 +259,11 @@ impl Index {
                 family.job = Some(seen);
             }
             Event::Delete(job) => {
-                if let Some(family) = family_uid(job).and_then(|uid| inner.families.get_mut(&uid)) {
+                let Some(uid) = family_uid(job) else { return };
+                if let Some(family) = inner.families.get_mut(&uid) {
                     family.job.take_if(|seen| Some(&seen.uid) == job.metadata.uid.as_ref());
                 }
+                inner.bury(&uid);
             }
         }
     }
@@ -271,9 +310,11 @@ impl Index {
                     Some(ChildSeen { uid, digest: digest(object), deleting });
             }
             Event::Delete(object) => {
-                if let Some(family) = family_uid(object).and_then(|uid| inner.families.get_mut(&uid)) {
+                let Some(uid) = family_uid(object) else { return };
+                if let Some(family) = inner.families.get_mut(&uid) {
                     slot(family).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
                 }
+                inner.bury(&uid);
             }
         }
     }
@@ -308,4 +349,49 @@ pub fn owner(meta: &ObjectMeta) -> Option<&OwnerReference> {
     let is_job =
         |owner: &&OwnerReference| owner.kind == TrainingJob::kind(&()) && owner.api_version.starts_with(&group);
     meta.owner_references.iter().flatten().find(is_job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::labels;
+
+    fn pod(uid: &str) -> SlimPod {
+        let text = |s: &str| s.to_owned();
+        let labels = [(labels::UID, "job"), (labels::ATTEMPT, "1"), ("batch.kubernetes.io/job-completion-index", "0")];
+        SlimPod {
+            metadata: ObjectMeta {
+                name: Some(text("x")),
+                uid: Some(text(uid)),
+                labels: Some(labels.map(|(key, value)| (text(key), text(value))).into()),
+                ..ObjectMeta::default()
+            },
+            ..SlimPod::default()
+        }
+    }
+
+    /// The pods of a deleted TrainingJob go after it.
+    #[test]
+    fn nothing_is_kept_of_a_job_that_is_gone() {
+        let index = Index::default();
+        index.pod(&Event::Apply(pod("a")));
+        index.forget("job");
+        assert_eq!(index.family("job").pods.len(), 1, "it still runs");
+        index.pod(&Event::Delete(pod("a")));
+        assert!(index.lock().families.is_empty());
+
+        index.pod(&Event::Apply(pod("b")));
+        index.forget_all_but(&HashSet::new());
+        index.pod(&Event::Delete(pod("b")));
+        assert!(index.lock().families.is_empty());
+    }
+
+    #[test]
+    fn the_last_words_of_a_living_jobs_pods_stay() {
+        let index = Index::default();
+        index.pod(&Event::Apply(pod("a")));
+        index.forget_all_but(&HashSet::from(["job".to_owned()]));
+        index.pod(&Event::Delete(pod("a")));
+        assert_eq!(index.family("job").pods.len(), 1);
+    }
 }
