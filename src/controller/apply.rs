@@ -4,11 +4,12 @@ use super::error::{Error, call, refusal};
 use super::{Context, Resolved};
 use crate::api::TrainingJob;
 use crate::build::{self, labels};
-use crate::observe::{Blocked, ChildKind, ChildSeen, Family, JobSeen, SlimJob, digest};
+use crate::observe::{Blocked, ChildKind, ChildSeen, Family, JobSeen, SlimJob, digest, owner};
 use crate::plan::{CheckpointVolume, Plan};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Resource, ResourceExt};
 use serde::{Serialize, de::DeserializeOwned};
@@ -17,16 +18,17 @@ use tracing::{debug, info, warn};
 
 /// What became of a create.
 enum Created<K> {
-    /// It is there and ours: made now, or found.
-    Ours(Box<K>),
-    /// A predecessor's or one on its way out: the watch tells when it is gone.
-    Wait,
-    /// It can't be made.
+    /// It is there now, as the API server keeps it.
+    Made(Box<K>),
+    /// It was there and is ours.
+    Found(Box<K>),
+    /// It can't be made, now or at all.
     Blocked(Blocked),
 }
 
 impl Context {
     /// Makes what is missing and puts right what was changed; what is as it should be costs no request.
+    #[allow(clippy::too_many_arguments)] // all that a pass knows of the job
     pub(super) async fn ensure(
         &self,
         job: &TrainingJob,
@@ -36,101 +38,133 @@ impl Context {
         family: &Family,
         confirmed: &mut bool,
     ) -> Result<(), Error> {
-        let as_should = |child: &Option<ChildSeen>, digest| child.as_ref().is_some_and(|c| c.digest == digest);
-        let claimed = || match plan.checkpoint.as_ref().map(|checkpoint| &checkpoint.volume) {
+        let claimed = match plan.checkpoint.as_ref().map(|checkpoint| &checkpoint.volume) {
             Some(CheckpointVolume::New { .. }) => {
-                self.index.claim(&plan.namespace, &build::names::claim_name(&plan.name)).is_some()
+                let claim = self.index.claim(&plan.namespace, &build::names::claim_name(&plan.name));
+                claim.is_some_and(|claim| claim.serves(uid))
             }
             _ => true,
         };
-        if as_should(&family.service, should.service) && as_should(&family.config, should.config) && claimed() {
+        let is_right = |kind, child: &Option<ChildSeen>, should| {
+            child.as_ref().is_some_and(|child| !child.deleting && family.is_right(kind, child.digest, should))
+        };
+        if is_right(ChildKind::Service, &family.service, should.service)
+            && is_right(ChildKind::ConfigMap, &family.config, should.config)
+            && claimed
+            && family.blocked.keys().all(|kind| *kind == ChildKind::Job)
+        {
             return Ok(());
         }
-        if family.service.is_none() || family.config.is_none() || !claimed() {
+        if family.service.is_none() || family.config.is_none() || !claimed {
             self.confirm(job, confirmed).await?;
         }
         let build::Objects { service, config, claim, job: _ } = build::objects(plan, 1);
-        let claims = async {
-            match claim {
-                Some(claim) if self.index.claim(&plan.namespace, &claim.name_any()).is_none() => {
-                    self.ensure_claim(plan, uid, claim).await
-                }
-                _ => Ok(()),
+        let claim = claim.filter(|_| !claimed);
+        let (services, configs, claims) = futures::join!(
+            self.ensure_one(plan, uid, family, family.service.as_ref(), service, digest::service, ChildKind::Service),
+            self.ensure_one(plan, uid, family, family.config.as_ref(), config, digest::config, ChildKind::ConfigMap),
+            self.ensure_claim(plan, uid, claim),
+        );
+        let mut result = Ok(());
+        for (kind, made) in [
+            (ChildKind::Service, services),
+            (ChildKind::ConfigMap, configs),
+            (ChildKind::PersistentVolumeClaim, claims),
+        ] {
+            match made {
+                Ok(blocked) => self.block(plan, uid, kind, blocked),
+                Err(error) => result = Err(error),
             }
-        };
-        let services =
-            self.ensure_one(plan, uid, family.service.as_ref(), service, digest::service, ChildKind::Service);
-        let configs = self.ensure_one(plan, uid, family.config.as_ref(), config, digest::config, ChildKind::ConfigMap);
-        let (services, configs, claims) = futures::join!(services, configs, claims);
-        services.and(configs).and(claims)
+        }
+        result
     }
 
+    #[allow(clippy::too_many_arguments)] // what a kind of child is, said once for each
     async fn ensure_one<K>(
         &self,
         plan: &Plan,
         uid: &str,
+        family: &Family,
         seen: Option<&ChildSeen>,
         wanted: K,
         digest: fn(&K) -> u64,
         kind: ChildKind,
-    ) -> Result<(), Error>
+    ) -> Result<Option<Blocked>, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
     {
         let should = digest(&wanted);
-        let present = match seen {
-            Some(child) if child.deleting || child.digest == should => return Ok(()),
+        let seen_as =
+            |object: &K| ChildSeen { uid: object.uid().unwrap_or_default(), digest: digest(object), deleting: false };
+        let mut written = false;
+        let mut present = match seen {
+            Some(child) if child.deleting => return Ok(Some(Blocked::deleting(&wanted.name_any()))),
             Some(child) => child.clone(),
             None => match self.create(plan, uid, &wanted).await? {
-                Created::Ours(object) => {
-                    ChildSeen { uid: object.uid().unwrap_or_default(), digest: digest(&object), deleting: false }
+                Created::Made(made) => {
+                    written = true;
+                    seen_as(&made)
                 }
-                Created::Wait => return Ok(()),
-                Created::Blocked(blocked) => return self.block(plan, uid, kind, Some(blocked)),
+                Created::Found(found) => seen_as(&found),
+                Created::Blocked(blocked) => return Ok(Some(blocked)),
             },
         };
-        self.block(plan, uid, kind, None)?;
-        if present.digest != should {
+        if !written && !family.is_right(kind, present.digest, should) {
             info!(kind = kind.as_str(), name = wanted.name_any(), "put right after a change by somebody else");
-            let mut wanted = wanted;
-            // With the UID the update can't make a new object, should this one be gone by now.
-            wanted.meta_mut().uid = Some(present.uid.clone());
-            let name = wanted.name_any();
-            call("update child", self.api::<K>(&plan.namespace).replace(&name, &PostParams::default(), &wanted))
-                .await?;
+            present = seen_as(&self.put_right(plan, &present.uid, wanted).await?);
+            written = true;
         }
-        let child = ChildSeen { digest: should, ..present };
-        self.index.update(uid, |family| match kind {
-            ChildKind::Service => family.service = Some(child),
-            ChildKind::ConfigMap => family.config = Some(child),
-            ChildKind::PersistentVolumeClaim | ChildKind::Job => {}
+        self.index.update(uid, |family| {
+            if written && present.digest != should {
+                // Changed by admission, which would do it again.
+                family.settled.insert(kind, present.digest);
+            }
+            match kind {
+                ChildKind::Service => family.service = Some(present),
+                ChildKind::ConfigMap => family.config = Some(present),
+                ChildKind::PersistentVolumeClaim | ChildKind::Job => {}
+            }
         });
-        Ok(())
+        Ok(None)
     }
 
-    async fn ensure_claim(&self, plan: &Plan, uid: &str, wanted: PersistentVolumeClaim) -> Result<(), Error> {
-        let kind = ChildKind::PersistentVolumeClaim;
-        match self.create(plan, uid, &wanted).await? {
-            Created::Ours(_) | Created::Wait => self.block(plan, uid, kind, None),
-            Created::Blocked(blocked) => self.block(plan, uid, kind, Some(blocked)),
-        }
+    async fn put_right<K>(&self, plan: &Plan, uid: &str, mut wanted: K) -> Result<K, Error>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+    {
+        let (api, name) = (self.api::<K>(&plan.namespace), wanted.name_any());
+        let found = call("get child", api.get_opt(&name)).await?.filter(|found| found.uid().as_deref() == Some(uid));
+        keep_others(found.ok_or(Error::Outdated)?.meta(), wanted.meta_mut());
+        call("update child", api.replace(&name, &PostParams::default(), &wanted)).await
+    }
+
+    async fn ensure_claim(
+        &self,
+        plan: &Plan,
+        uid: &str,
+        wanted: Option<PersistentVolumeClaim>,
+    ) -> Result<Option<Blocked>, Error> {
+        let Some(wanted) = wanted else { return Ok(None) };
+        Ok(match self.create(plan, uid, &wanted).await? {
+            Created::Made(_) | Created::Found(_) => None,
+            Created::Blocked(blocked) => Some(blocked),
+        })
     }
 
     pub(super) async fn create_job(&self, plan: &Plan, uid: &str, attempt: i32) -> Result<(), Error> {
         let wanted = build::objects(plan, attempt).job;
         match self.create(plan, uid, &wanted).await? {
-            Created::Ours(job) => {
-                self.block(plan, uid, ChildKind::Job, None)?;
+            Created::Made(job) | Created::Found(job) => {
+                self.block(plan, uid, ChildKind::Job, None);
                 // The watch may be slower than the next reconcile, which would ask again.
                 let seen = serde_json::to_value(&*job).ok().and_then(|v| serde_json::from_value::<SlimJob>(v).ok());
                 if let Some(seen) = seen.as_ref().and_then(SlimJob::seen) {
                     self.index.update(uid, |family| remember(family, seen));
                 }
-                Ok(())
             }
-            Created::Wait => Ok(()),
             Created::Blocked(blocked) => self.block(plan, uid, ChildKind::Job, Some(blocked)),
         }
+        Ok(())
     }
 
     /// A fresh read of the Job, which tells a deleted one from one that the watch has not shown yet.
@@ -155,7 +189,7 @@ impl Context {
         let error = match call("create child", api.create(&PostParams::default(), wanted)).await {
             Ok(object) => {
                 debug!(kind = %K::kind(&()), name, "created");
-                return Ok(Created::Ours(Box::new(object)));
+                return Ok(Created::Made(Box::new(object)));
             }
             Err(error) => error,
         };
@@ -163,18 +197,22 @@ impl Context {
         let blocked = |reason: &str, message: String| Ok(Created::Blocked(Blocked { reason: reason.into(), message }));
         if status.is_already_exists() {
             let Some(object) = call("get child", api.get_opt(&name)).await? else { return Err(Error::Outdated) };
-            if object.meta().deletion_timestamp.is_some() || is_predecessors(&object, uid) {
-                return Ok(Created::Wait);
+            if object.meta().deletion_timestamp.is_some() {
+                return Ok(Created::Blocked(Blocked::deleting(&name)));
             }
             if is_ours(&object, uid) {
-                return Ok(Created::Ours(Box::new(object)));
+                return Ok(Created::Found(Box::new(object)));
             }
-            return blocked(
-                "NameTaken",
-                format!(
-                    "{name} exists and belongs to somebody else; delete or rename it, or give the TrainingJob another name"
-                ),
-            );
+            if owner(object.meta()).is_some() {
+                let why = "belongs to an earlier TrainingJob of this name; Kubernetes is about to delete it";
+                return blocked("OldObject", format!("{name} {why}"));
+            }
+            let why = if object.labels().get(labels::TRAINING_JOB) == Some(&plan.name) && is_managed(&object) {
+                "is left over from an earlier TrainingJob of this name; delete it"
+            } else {
+                "exists and is not this TrainingJob's; delete it, or create the TrainingJob under another name"
+            };
+            return blocked("NameTaken", format!("{name} {why}"));
         }
         if status.is_forbidden() {
             let reason = if status.message.contains("exceeded quota") { "QuotaExceeded" } else { "Forbidden" };
@@ -186,16 +224,18 @@ impl Context {
         Err(error)
     }
 
-    #[allow(clippy::unnecessary_wraps)] // reads as the other ends of its callers do
-    fn block(&self, plan: &Plan, uid: &str, kind: ChildKind, blocked: Option<Blocked>) -> Result<(), Error> {
-        if let Some(blocked) = &blocked {
+    fn block(&self, plan: &Plan, uid: &str, kind: ChildKind, blocked: Option<Blocked>) {
+        let news = self.index.update(uid, |family| {
+            let news = blocked.as_ref() != family.blocked.get(&kind);
+            match blocked.clone() {
+                Some(blocked) => drop(family.blocked.insert(kind, blocked)),
+                None => drop(family.blocked.remove(&kind)),
+            }
+            news
+        });
+        if let Some(blocked) = blocked.filter(|_| news) {
             warn!(job = plan.name, kind = kind.as_str(), reason = blocked.reason, "{}", blocked.message);
         }
-        self.index.update(uid, |family| match blocked {
-            Some(blocked) => drop(family.blocked.insert(kind, blocked)),
-            None => drop(family.blocked.remove(&kind)),
-        });
-        Ok(())
     }
 
     /// The Job goes after its pods (foreground), and only if it is the one that was judged (UID).
@@ -254,18 +294,25 @@ fn remember(family: &mut Family, seen: JobSeen) {
 
 /// Owned by this TrainingJob; a claim that is to outlive its job has no owner and is ours by label.
 fn is_ours<K: Resource<DynamicType = ()>>(object: &K, uid: &str) -> bool {
-    let managed = object.labels().get(labels::MANAGED_BY).is_some_and(|v| v == labels::OPERATOR);
     object.owner_references().iter().any(|owner| owner.uid == uid)
-        || (K::kind(&()) == "PersistentVolumeClaim" && managed && object.owner_references().is_empty())
+        || (K::kind(&()) == "PersistentVolumeClaim" && is_managed(object) && object.owner_references().is_empty())
 }
 
-/// Owned by another TrainingJob: the one of this name before, whose objects are being collected.
-fn is_predecessors<K: Resource<DynamicType = ()>>(object: &K, uid: &str) -> bool {
-    let kind = TrainingJob::kind(&());
-    object
-        .owner_references()
-        .iter()
-        .any(|owner| owner.kind == kind && owner.uid != uid && owner.controller == Some(true))
+fn is_managed<K: Resource>(object: &K) -> bool {
+    object.labels().get(labels::MANAGED_BY).is_some_and(|v| v == labels::OPERATOR)
+}
+
+/// Labels, annotations and finalizers of others stay.
+fn keep_others(found: &ObjectMeta, wanted: &mut ObjectMeta) {
+    // Of exactly what was found: the update makes no new object, and undoes no change that came in between.
+    wanted.uid.clone_from(&found.uid);
+    wanted.resource_version.clone_from(&found.resource_version);
+    wanted.finalizers.clone_from(&found.finalizers);
+    for (found, wanted) in [(&found.labels, &mut wanted.labels), (&found.annotations, &mut wanted.annotations)] {
+        for (key, value) in found.iter().flatten() {
+            wanted.get_or_insert_default().entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    }
 }
 
 fn gone_is_fine(result: Result<(), Error>) -> Result<(), Error> {

@@ -19,11 +19,13 @@ use crate::lifecycle::{self, Action, Input, Verdict};
 use crate::observe::{ChildKind, Family, Index, digest};
 use crate::plan::{self, Plan, Runtime};
 use crate::telemetry::Metrics;
+use futures::FutureExt;
+use futures::future::{self, Either};
 use jiff::Timestamp;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::{self, Controller};
 use kube::{Api, Client, ResourceExt};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -99,6 +101,12 @@ impl Context {
         self.plans().remove(uid);
     }
 
+    /// TrainingJobs that were deleted while nobody watched.
+    fn forget_all_but(&self, there: &HashSet<String>) {
+        self.index.forget_all_but(there);
+        self.plans().retain(|uid, _| there.contains(uid));
+    }
+
     fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
@@ -123,10 +131,10 @@ pub async fn run(
     });
     let watch::Watches { children, jobs, store, touched, relisted, synced } = watch::start(&context);
     metrics.observe(store.clone());
+    let stop = stop.shared();
     let reconciling = async {
-        if synced.await.is_err() {
-            return; // the watches ended, which they do only with this future
-        }
+        // The watches end only with this future.
+        let Either::Left((Ok(()), _)) = future::select(synced, stop.clone()).await else { return };
         metrics.set_leading(true);
         info!("watching TrainingJobs");
         let config = controller::Config::default().concurrency(context.options.concurrency);
@@ -143,7 +151,7 @@ pub async fn run(
         })
         .await;
     };
-    futures::future::select(std::pin::pin!(children), std::pin::pin!(reconciling)).await;
+    future::select(std::pin::pin!(children), std::pin::pin!(reconciling)).await;
     metrics.set_leading(false);
 }
 
@@ -154,7 +162,7 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
     let result = match &object.0 {
         Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(controller::Action::await_change()),
         Ok(job) => context.reconcile(job).instrument(span).await,
-        Err(invalid) => context.undecodable(invalid).instrument(span).await,
+        Err(invalid) => context.unreadable(invalid).instrument(span).await,
     };
     context.metrics.reconciled(&namespace, started.elapsed(), result.as_ref().err().map(Error::label));
     result
@@ -206,7 +214,7 @@ impl Context {
                 break;
             }
         }
-        self.index.update(&uid, |family| {
+        self.index.update_known(&uid, |family| {
             family.failures = 0;
             if job.status.as_ref().and_then(|s| s.state).is_some_and(crate::api::State::is_finished) {
                 family.pods.retain(|_, pod| !pod.gone);

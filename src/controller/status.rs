@@ -6,11 +6,12 @@ use crate::api::{GROUP, State, TrainingJob, TrainingJobStatus, VERSION};
 use crate::lifecycle::set_condition;
 use crate::observe::Family;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller;
+use kube::{Api, Resource};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -100,35 +101,52 @@ impl Context {
         }
     }
 
-    /// A TrainingJob that this operator can't read: it says so on itself.
-    pub(super) async fn undecodable(&self, invalid: &InvalidObject) -> Result<controller::Action, Error> {
-        warn!(error = invalid.error, "can't be decoded");
-        let generation = invalid.metadata.generation;
-        let message = format!(
-            "this version of the operator can't read the TrainingJob: {}; correct the field, or upgrade the operator",
-            invalid.error
-        );
-        let uid = invalid.metadata.uid.clone().unwrap_or_default();
-        let seen = version(&invalid.metadata);
-        let done = self.index.update(&uid, |family| {
-            family.written.as_ref().is_some_and(|(_, s)| {
-                s.observed_generation == generation && s.conditions.iter().any(|c| c.message == message)
-            })
-        });
-        if done {
+    /// A TrainingJob that this operator can't read: it says so on itself, and what runs of it goes on.
+    pub(super) async fn unreadable(&self, invalid: &InvalidObject) -> Result<controller::Action, Error> {
+        let meta = &invalid.metadata;
+        let uid = meta.uid.clone().unwrap_or_default();
+        let told = (meta.generation, invalid.error.clone());
+        if self.index.read(&uid, |family| family.unreadable.as_ref() == Some(&told)).unwrap_or(false) {
             return Ok(controller::Action::await_change());
         }
-        // A merge keeps whatever else the status says: what runs goes on.
-        let mut status = TrainingJobStatus { observed_generation: generation, ..TrainingJobStatus::default() };
+        let (namespace, name) =
+            (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+        let resource = ApiResource::erase::<TrainingJob>(&());
+        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &resource);
+        let Some(object) = call("get TrainingJob", api.get_opt(name)).await? else { return Err(Error::Outdated) };
+        if object.metadata.resource_version != meta.resource_version {
+            return Err(Error::Outdated);
+        }
+        let what = what_is_unreadable(&object).unwrap_or_else(|| invalid.error.clone());
+        warn!(error = what, "a TrainingJob that can't be read");
+        let message = format!(
+            "this version of the operator can't read {what}; upgrade the operator, or delete the TrainingJob and create \
+             it with a value that this version knows"
+        );
         let now = super::truncated(Timestamp::now());
-        set_condition(&mut status.conditions, "Accepted", false, "Undecodable", &message, generation, now);
-        let api = self.api::<Guarded>(invalid.metadata.namespace.as_deref().unwrap_or_default());
-        let patch = Patch::Merge(serde_json::json!({ "metadata": { "uid": uid }, "status": status }));
-        let name = invalid.metadata.name.as_deref().unwrap_or_default();
-        call("write status", api.patch_status(name, &PatchParams::default(), &patch)).await?;
-        self.index.update(&uid, |family| family.written = Some((seen, status)));
+        let status = &object.data["status"];
+        let mut conditions: Vec<Condition> = serde_json::from_value(status["conditions"].clone()).unwrap_or_default();
+        set_condition(&mut conditions, "Accepted", false, "Unreadable", &message, meta.generation, now);
+        // A merge keeps whatever else the status says.
+        let patch = serde_json::json!({
+            "metadata": { "uid": uid, "resourceVersion": object.metadata.resource_version },
+            "status": {
+                "observedGeneration": meta.generation,
+                "conditions": conditions,
+                "state": status.get("state").cloned().unwrap_or_else(|| State::Pending.as_str().into()),
+            },
+        });
+        call("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await?;
+        self.index.update(&uid, |family| family.unreadable = Some(told));
         Ok(controller::Action::await_change())
     }
+}
+
+/// The field that can't be read, and why.
+fn what_is_unreadable(object: &DynamicObject) -> Option<String> {
+    let object = serde_json::to_value(object).ok()?;
+    let error = serde_path_to_error::deserialize::<_, TrainingJob>(object).err()?;
+    Some(format!("{}: {}", error.path(), error.inner()))
 }
 
 /// The status of the answer is what we sent; only the version is news.

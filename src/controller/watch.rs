@@ -2,6 +2,7 @@
 
 use super::{Context, Guarded, status};
 use crate::build::labels;
+use crate::observe;
 use futures::channel::{mpsc, oneshot};
 use futures::stream::{BoxStream, SelectAll};
 use futures::{StreamExt, future::BoxFuture};
@@ -11,11 +12,12 @@ use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 use tracing::warn;
 
-/// Watches of children.
+/// Kinds of children.
 const KINDS: usize = 5;
 
 pub(super) struct Watches {
@@ -36,7 +38,8 @@ pub(super) struct Watches {
 /// What a watch of children brought.
 enum News {
     Touched(ObjectRef<Guarded>),
-    Listed,
+    /// This kind of child.
+    Listed(&'static str),
 }
 
 pub(super) fn start(context: &Arc<Context>) -> Watches {
@@ -67,14 +70,14 @@ async fn pump(
     relist: mpsc::UnboundedSender<()>,
     sync: oneshot::Sender<()>,
 ) {
-    let (mut lists, mut sync) = (0, Some(sync));
+    let (mut listed, mut sync) = (HashSet::new(), Some(sync));
     while let Some(news) = news.next().await {
         // A receiver that is gone has stopped reconciling; nothing is left to wake.
         match news {
             News::Touched(job) => drop(touch.unbounded_send(job)),
-            News::Listed => {
-                lists += 1;
-                if lists < KINDS {
+            News::Listed(kind) => {
+                listed.insert(kind);
+                if listed.len() < KINDS {
                     continue;
                 }
                 match sync.take() {
@@ -101,7 +104,7 @@ where
                     file(&context, &event);
                     match &event {
                         Event::Apply(object) | Event::Delete(object) => job_of(object).map(News::Touched),
-                        Event::InitDone => Some(News::Listed),
+                        Event::InitDone => Some(News::Listed(std::any::type_name::<K>())),
                         Event::Init | Event::InitApply(_) => None,
                     }
                 }
@@ -126,8 +129,15 @@ fn jobs(
         }
     });
     let context = context.clone();
+    let mut listed = HashSet::new();
     reflector::reflector(writer, events)
         .filter_map(move |event| {
+            match &event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(job)) => drop(listed.insert(job.uid().unwrap_or_default())),
+                Ok(Event::InitDone) => context.forget_all_but(&std::mem::take(&mut listed)),
+                _ => {}
+            }
             let job = match event {
                 Ok(Event::Apply(job) | Event::InitApply(job)) => {
                     let uid = job.uid().unwrap_or_default();
@@ -162,6 +172,7 @@ where
 
 /// By name, not by UID: an object of a predecessor wakes the job that waits for its name.
 fn job_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Guarded>> {
-    let name = object.labels().get(labels::TRAINING_JOB)?;
+    let owner = observe::owner(object.meta()).map(|owner| &owner.name);
+    let name = owner.or_else(|| object.labels().get(labels::TRAINING_JOB))?;
     Some(ObjectRef::new(name).within(&object.namespace()?))
 }

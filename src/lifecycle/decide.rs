@@ -309,7 +309,12 @@ impl<'a> Step<'a> {
     fn held(&mut self, job: &JobSeen) {
         self.drop_running_failure(job.attempt);
         self.status.state = Some(State::Pending);
-        self.set("Scheduled", false, "Queued", "the Job is suspended, as a queue manager does until there is room for it");
+        self.set(
+            "Scheduled",
+            false,
+            "Queued",
+            "the Job is suspended, as a queue manager does until there is room for it",
+        );
         self.clear("Running", "Queued");
         self.clear("Restarting", "Queued");
     }
@@ -431,7 +436,9 @@ impl<'a> Step<'a> {
         Some(if pod.deletion.is_some() {
             format!("waiting for the last pods of attempt {attempt} to end, {name} among them")
         } else {
-            format!("pod {name} of attempt {attempt} runs on without its Job; delete it, since attempt {next} starts when no pod is left")
+            format!(
+                "pod {name} of attempt {attempt} runs on without its Job; delete it, since attempt {next} starts when no pod is left"
+            )
         })
     }
 

@@ -1,6 +1,7 @@
 //! What we own in a child, as one number: equal for the object as built and as the API server gives it back, and
 //! different after a change by anybody else. Only ever compared within one process.
 
+use crate::build::labels;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
@@ -34,18 +35,11 @@ pub fn service(service: &Service) -> u64 {
 /// Labels may be added by others (and are kept out of the digest); ours may not be changed.
 fn digest(meta: &ObjectMeta, content: impl FnOnce(&mut DefaultHasher)) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let ours: BTreeMap<_, _> = meta.labels.iter().flatten().filter(|(key, _)| is_ours(key)).collect();
+    let ours: BTreeMap<_, _> = meta.labels.iter().flatten().filter(|(key, _)| labels::is_common(key)).collect();
     ours.hash(&mut hasher);
     for owner in meta.owner_references.iter().flatten() {
         (&owner.uid, &owner.kind, owner.controller).hash(&mut hasher);
     }
     content(&mut hasher);
     hasher.finish()
-}
-
-fn is_ours(label: &str) -> bool {
-    label == "app"
-        || label == "training-job"
-        || label.starts_with("ml.example.com/")
-        || label.starts_with("app.kubernetes.io/")
 }

@@ -1,15 +1,16 @@
 //! The index: everything seen of each TrainingJob, filed under its UID.
 
 use super::{JobSeen, PodSeen, SlimJob, SlimPod};
-use crate::api::TrainingJobStatus;
+use crate::api::{GROUP, TrainingJob, TrainingJobStatus};
 use crate::build::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt, runtime::watcher::Event};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A Service, ConfigMap or claim: who it is and what it says.
+/// A Service or ConfigMap: who it is and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildSeen {
     /// UID of the object.
@@ -49,10 +50,19 @@ impl ChildKind {
 /// Why a child could not be made: kept until it could.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// `NameTaken`, `QuotaExceeded`, `Forbidden`, `Invalid`.
+    /// `NameTaken`, `OldObject`, `QuotaExceeded`, `Forbidden`, `Invalid`.
     pub reason: String,
     /// What stands in the way and what would mend it.
     pub message: String,
+}
+
+impl Blocked {
+    /// The object is still there, but on its way out: the watch tells when it is gone.
+    #[must_use]
+    pub fn deleting(name: &str) -> Self {
+        let message = format!("{name} is being deleted; it is made again when it is gone");
+        Self { reason: "OldObject".into(), message }
+    }
 }
 
 /// What an Event of the Job or of a pod said, for it stands nowhere else.
@@ -79,16 +89,52 @@ pub struct Family {
     pub pods: BTreeMap<String, PodSeen>,
     /// Children that could not be made.
     pub blocked: BTreeMap<ChildKind, Blocked>,
+    /// Digests of children as the API server keeps them after our write, where admission changes what we write.
+    pub settled: BTreeMap<ChildKind, u64>,
     /// What Events said, and when they were read.
     pub note: Option<Note>,
     /// When Events were last read.
     pub looked: Option<Timestamp>,
     /// Version and content of the status that we wrote last: the watch may not have shown it yet.
     pub written: Option<(u64, TrainingJobStatus)>,
+    /// Generation of a spec that can't be read, and why, once the TrainingJob says so.
+    pub unreadable: Option<(Option<i64>, String)>,
     /// Reconciles that failed in a row.
     pub failures: u32,
     /// Since when counters alone differ from what is written.
     pub counters_since: Option<std::time::Instant>,
+    /// The TrainingJob exists no more; some of its objects still may.
+    pub forgotten: bool,
+}
+
+impl Family {
+    fn is_over(&self) -> bool {
+        let has_child = self.service.is_some() || self.config.is_some() || self.job.is_some();
+        self.forgotten && !has_child && self.pods.values().all(|pod| pod.gone)
+    }
+
+    /// Whether a child says what it should, as far as the API server lets it.
+    #[must_use]
+    pub fn is_right(&self, kind: ChildKind, digest: u64, should: u64) -> bool {
+        digest == should || self.settled.get(&kind) == Some(&digest)
+    }
+}
+
+/// A claim for checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimSeen {
+    /// Its deletion has begun.
+    pub deleting: bool,
+    /// UIDs of its owners; one that is to outlive its job has none.
+    pub owners: Vec<String>,
+}
+
+impl ClaimSeen {
+    /// Whether the job with this UID may use it: not if it goes, by itself or with an earlier job of the same name.
+    #[must_use]
+    pub fn serves(&self, uid: &str) -> bool {
+        !self.deleting && (self.owners.is_empty() || self.owners.iter().any(|owner| owner == uid))
+    }
 }
 
 /// All families, and the claims, which outlive them and so are filed by namespace and name.
@@ -100,10 +146,19 @@ pub struct Index {
 #[derive(Default, Debug)]
 struct Inner {
     families: HashMap<String, Family>,
-    claims: HashMap<(String, String), ChildSeen>,
+    claims: HashMap<(String, String), ClaimSeen>,
     /// What a watch that starts again has listed so far; what it does not list is gone.
     listed: HashMap<ChildKind, HashSet<String>>,
     pods_listed: HashSet<String>,
+}
+
+impl Inner {
+    /// The last object of a forgotten TrainingJob has gone.
+    fn bury(&mut self, uid: &str) {
+        if self.families.get(uid).is_some_and(Family::is_over) {
+            self.families.remove(uid);
+        }
+    }
 }
 
 impl Index {
@@ -128,14 +183,32 @@ impl Index {
         change(self.lock().families.entry(uid.to_owned()).or_default())
     }
 
+    /// Changes one family, unless it has been forgotten.
+    pub fn update_known(&self, uid: &str, change: impl FnOnce(&mut Family)) {
+        if let Some(family) = self.lock().families.get_mut(uid) {
+            change(family);
+        }
+    }
+
     /// Forgets a TrainingJob that exists no more.
     pub fn forget(&self, uid: &str) {
-        self.lock().families.remove(uid);
+        let mut inner = self.lock();
+        inner.families.entry(uid.to_owned()).or_default().forgotten = true;
+        inner.bury(uid);
+    }
+
+    /// Forgets all TrainingJobs but these.
+    pub fn forget_all_but(&self, there: &HashSet<String>) {
+        let mut inner = self.lock();
+        for (_, family) in inner.families.iter_mut().filter(|(uid, _)| !there.contains(*uid)) {
+            family.forgotten = true;
+        }
+        inner.families.retain(|_, family| !family.is_over());
     }
 
     /// The claim of this name, if it carries our label.
     #[must_use]
-    pub fn claim(&self, namespace: &str, name: &str) -> Option<ChildSeen> {
+    pub fn claim(&self, namespace: &str, name: &str) -> Option<ClaimSeen> {
         self.lock().claims.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
@@ -158,7 +231,8 @@ impl Index {
                 if matches!(event, Event::InitApply(_)) {
                     inner.pods_listed.insert(seen.uid.clone());
                 }
-                inner.families.entry(family).or_default().pods.insert(seen.uid.clone(), seen);
+                inner.families.entry(family.clone()).or_default().pods.insert(seen.uid.clone(), seen);
+                inner.bury(&family);
             }
         }
     }
@@ -185,9 +259,11 @@ impl Index {
                 family.job = Some(seen);
             }
             Event::Delete(job) => {
-                if let Some(family) = family_uid(job).and_then(|uid| inner.families.get_mut(&uid)) {
+                let Some(uid) = family_uid(job) else { return };
+                if let Some(family) = inner.families.get_mut(&uid) {
                     family.job.take_if(|seen| Some(&seen.uid) == job.metadata.uid.as_ref());
                 }
+                inner.bury(&uid);
             }
         }
     }
@@ -219,7 +295,13 @@ impl Index {
                 }
             }
             Event::InitApply(object) | Event::Apply(object) => {
-                let (Some(family), Some(uid)) = (family_uid(object), object.uid()) else { return };
+                let (Some(family), Some(uid)) = (family_uid(object), object.uid()) else {
+                    // Somebody took all that ties it to its job: to us it is gone.
+                    for family in inner.families.values_mut() {
+                        slot(family).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
+                    }
+                    return;
+                };
                 if let Some(listed) = inner.listed.get_mut(&kind) {
                     listed.insert(uid.clone());
                 }
@@ -228,9 +310,11 @@ impl Index {
                     Some(ChildSeen { uid, digest: digest(object), deleting });
             }
             Event::Delete(object) => {
-                if let Some(family) = family_uid(object).and_then(|uid| inner.families.get_mut(&uid)) {
+                let Some(uid) = family_uid(object) else { return };
+                if let Some(family) = inner.families.get_mut(&uid) {
                     slot(family).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
                 }
+                inner.bury(&uid);
             }
         }
     }
@@ -244,14 +328,70 @@ impl Index {
             Event::InitDone => {}
             Event::InitApply(claim) | Event::Apply(claim) => {
                 let deleting = claim.metadata.deletion_timestamp.is_some();
-                let seen = ChildSeen { uid: claim.uid().unwrap_or_default(), digest: 0, deleting };
-                inner.claims.insert(key(claim), seen);
+                let owners = claim.owner_references().iter().map(|owner| owner.uid.clone()).collect();
+                inner.claims.insert(key(claim), ClaimSeen { deleting, owners });
             }
             Event::Delete(claim) => drop(inner.claims.remove(&key(claim))),
         }
     }
 }
 
+/// By its owner, or by its label: a person may have changed either.
 fn family_uid<K: Resource>(object: &K) -> Option<String> {
-    object.meta().labels.as_ref()?.get(labels::UID).cloned()
+    let meta = object.meta();
+    owner(meta).map(|owner| owner.uid.clone()).or_else(|| meta.labels.as_ref()?.get(labels::UID).cloned())
+}
+
+/// The TrainingJob that owns an object.
+#[must_use]
+pub fn owner(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    let group = format!("{GROUP}/");
+    let is_job =
+        |owner: &&OwnerReference| owner.kind == TrainingJob::kind(&()) && owner.api_version.starts_with(&group);
+    meta.owner_references.iter().flatten().find(is_job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::labels;
+
+    fn pod(uid: &str) -> SlimPod {
+        let text = |s: &str| s.to_owned();
+        let labels = [(labels::UID, "job"), (labels::ATTEMPT, "1"), ("batch.kubernetes.io/job-completion-index", "0")];
+        SlimPod {
+            metadata: ObjectMeta {
+                name: Some(text("x")),
+                uid: Some(text(uid)),
+                labels: Some(labels.map(|(key, value)| (text(key), text(value))).into()),
+                ..ObjectMeta::default()
+            },
+            ..SlimPod::default()
+        }
+    }
+
+    /// The pods of a deleted TrainingJob go after it.
+    #[test]
+    fn nothing_is_kept_of_a_job_that_is_gone() {
+        let index = Index::default();
+        index.pod(&Event::Apply(pod("a")));
+        index.forget("job");
+        assert_eq!(index.family("job").pods.len(), 1, "it still runs");
+        index.pod(&Event::Delete(pod("a")));
+        assert!(index.lock().families.is_empty());
+
+        index.pod(&Event::Apply(pod("b")));
+        index.forget_all_but(&HashSet::new());
+        index.pod(&Event::Delete(pod("b")));
+        assert!(index.lock().families.is_empty());
+    }
+
+    #[test]
+    fn the_last_words_of_a_living_jobs_pods_stay() {
+        let index = Index::default();
+        index.pod(&Event::Apply(pod("a")));
+        index.forget_all_but(&HashSet::from(["job".to_owned()]));
+        index.pod(&Event::Delete(pod("a")));
+        assert_eq!(index.family("job").pods.len(), 1);
+    }
 }

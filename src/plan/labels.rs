@@ -41,6 +41,12 @@ pub fn of(plan: &Plan) -> BTreeMap<String, String> {
     ])
 }
 
+/// Whether [`of`] sets the label: others may add what they like.
+#[must_use]
+pub fn is_common(key: &str) -> bool {
+    [MANAGED_BY, APP, TRAINING_JOB, K8S_NAME, K8S_INSTANCE, UID].contains(&key)
+}
+
 /// Labels of the pods of an attempt.
 #[must_use]
 pub fn of_pod(plan: &Plan, attempt: i32) -> BTreeMap<String, String> {
