@@ -43,8 +43,7 @@ async fn a_deleted_claim_comes_back() {
     job.condition("Scheduled", "False", "Unschedulable").await;
     let claim = space.has::<PersistentVolumeClaim>("x-checkpoints").await;
     space.delete::<PersistentVolumeClaim>("x-checkpoints").await;
-    let again =
-        space.until::<PersistentVolumeClaim>("x-checkpoints", "another one", |c| c.uid() != claim.uid()).await;
+    let again = space.until::<PersistentVolumeClaim>("x-checkpoints", "another one", |c| c.uid() != claim.uid()).await;
     assert_eq!(ours(&again.metadata), ours(&claim.metadata));
     space.end(operator).await;
 }
@@ -94,7 +93,8 @@ async fn a_deleted_job_comes_back_as_another_attempt() {
         let params = DeleteParams { propagation_policy: Some(cascade), ..DeleteParams::default() };
         space.delete_with::<Job>(&format!("{name}-training"), params).await;
 
-        let running = |s: &trainingjob_operator::api::TrainingJobStatus| s.attempt == Some(2) && s.state == Some(Running);
+        let running =
+            |s: &trainingjob_operator::api::TrainingJobStatus| s.attempt == Some(2) && s.state == Some(Running);
         let status = job.until("attempt 2 to run", running).await;
         let pods = space.pods(name).await;
         assert!(uids(&pods).is_disjoint(&before) && pods.iter().all(|pod| attempt(pod) == 2), "{name}");
@@ -208,11 +208,9 @@ async fn what_others_add_stays() {
     // Something else in both, which shows that the operator has seen what came before.
     space.patch::<Service>("x-headless", json!({ "metadata": { "labels": { "app": "theirs" } } })).await;
     space.patch::<ConfigMap>("x-config", json!({ "data": { "model": "theirs" } })).await;
-    let service =
-        space.until::<Service>("x-headless", "put right", |s| s.labels()["app"] == "training-job").await;
-    let config = space
-        .until::<ConfigMap>("x-config", "put right", |c| c.data.as_ref().unwrap()["model"] == "none")
-        .await;
+    let service = space.until::<Service>("x-headless", "put right", |s| s.labels()["app"] == "training-job").await;
+    let config =
+        space.until::<ConfigMap>("x-config", "put right", |c| c.data.as_ref().unwrap()["model"] == "none").await;
     for meta in [&service.metadata, &config.metadata] {
         let meta = serde_json::to_value(meta).unwrap();
         for kind in ["labels", "annotations"] {

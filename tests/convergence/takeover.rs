@@ -48,10 +48,8 @@ async fn another_version_restarts_nothing() {
     let operator = space.operator_of_version("registry.example/operator:2").await;
     waits.state(Running).await;
     eventually("a look at both", async || {
-        let all: f64 = operator.metric(&format!(
-            "trainingjob_reconciliation_total{{namespace=\"{}\",result=\"success\"}}",
-            space.name
-        ));
+        let all: f64 = operator
+            .metric(&format!("trainingjob_reconciliation_total{{namespace=\"{}\",result=\"success\"}}", space.name));
         (all >= 2.0).then_some(())
     })
     .await;

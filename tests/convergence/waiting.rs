@@ -116,7 +116,8 @@ async fn quotas_are_quoted() {
     let jobs = space.submit("jobs", json!({})).await;
     let refused =
         "exceeded quota: small, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: count/jobs.batch=1";
-    says(&jobs, "Scheduled", "QuotaExceeded", &format!("Job: jobs.batch \"jobs-training\" is forbidden: {refused}")).await;
+    says(&jobs, "Scheduled", "QuotaExceeded", &format!("Job: jobs.batch \"jobs-training\" is forbidden: {refused}"))
+        .await;
     space.delete::<ResourceQuota>("small").await;
     jobs.state(Running).await;
     space.end(operator).await;
@@ -159,9 +160,7 @@ async fn what_keeps_a_program_from_starting_is_named() {
         }])
     };
     let words = "Back-off pulling image \"none\": ErrImagePull: no such host";
-    space
-        .set_pod(&pods[1], json!({ "containerStatuses": waiting("training", "ImagePullBackOff", words) }))
-        .await;
+    space.set_pod(&pods[1], json!({ "containerStatuses": waiting("training", "ImagePullBackOff", words) })).await;
     let node = pods[1].spec.as_ref().unwrap().node_name.clone().unwrap();
     let of = |pod: usize, words: &str| {
         let node = pods[pod].spec.as_ref().unwrap().node_name.clone().unwrap();
@@ -171,9 +170,7 @@ async fn what_keeps_a_program_from_starting_is_named() {
     assert!(node.starts_with("sim-"));
     // The operator's own image, in the init container, and the first worker goes first.
     let words = "Back-off pulling image \"localhost/trainingjob-operator:dev\"";
-    space
-        .set_pod(&pods[0], json!({ "initContainerStatuses": waiting("agent", "ErrImagePull", words) }))
-        .await;
+    space.set_pod(&pods[0], json!({ "initContainerStatuses": waiting("agent", "ErrImagePull", words) })).await;
     says(&job, "Running", "ImagePull", &of(0, words)).await;
     assert_eq!(job.states(), [Pending, Initializing]);
     space.end(operator).await;

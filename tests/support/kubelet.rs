@@ -108,8 +108,8 @@ fn now() -> String {
 pub fn running(space: &super::witness::Space, attempt: i32, worker: i32) -> Option<&Value> {
     space.of(Kind::Pod).find(|pod| {
         let labels = &pod["metadata"]["labels"];
-        labels["ml.example.com/attempt"] == attempt.to_string()
-            && labels["batch.kubernetes.io/job-completion-index"] == worker.to_string()
+        labels["ml.example.com/attempt"] == *attempt.to_string()
+            && labels["batch.kubernetes.io/job-completion-index"] == *worker.to_string()
             && pod["status"]["phase"] == "Running"
             && pod["metadata"]["deletionTimestamp"].is_null()
     })
