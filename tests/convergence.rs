@@ -3,9 +3,9 @@
 //! etcd, API server, controller manager and scheduler are real, the kubelets simulated. The operator runs in this
 //! process, with the rights of `deploy/namespaced`.
 
-mod common;
 #[path = "convergence/children.rs"]
 mod children;
+mod common;
 #[path = "convergence/life.rs"]
 mod life;
 #[path = "convergence/strangers.rs"]

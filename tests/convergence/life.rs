@@ -31,9 +31,7 @@ async fn runs(space: &Space, pod: &Pod) {
 async fn ends(space: &Space, pod: &Pod, exit_code: i32) {
     let end = json!({ "exitCode": exit_code, "reason": "x", "finishedAt": Timestamp::now() });
     let phase = if exit_code == 0 { "Succeeded" } else { "Failed" };
-    space
-        .set_pod(pod, json!({ "phase": phase, "containerStatuses": container(json!({ "terminated": end })) }))
-        .await;
+    space.set_pod(pod, json!({ "phase": phase, "containerStatuses": container(json!({ "terminated": end })) })).await;
 }
 
 /// The pods are led step by step; after each step the status says what is true then, and never said more before.
@@ -129,7 +127,7 @@ async fn a_failed_worker_is_named_at_once() {
     let status = job.state(Failed).await;
     assert_eq!(status.failure_reason.as_deref(), Some("ExitCode"));
     let message = status.failure_message.unwrap();
-    let why = "exit code 3 (attempt 2 after 1 restarts; failurePolicy.backoffLimit is 1)";
+    let why = "exit code 3 (attempt 2 after 1 restart; failurePolicy.backoffLimit is 1)";
     assert!(message.starts_with("worker 1 (pod x-training-1-") && message.ends_with(why), "{message}");
     assert_eq!(status.restart_count, Some(1));
     assert!(job.described().contains(&message));
@@ -215,10 +213,10 @@ async fn deadline_and_time_to_live() {
 async fn a_deleted_job_takes_its_objects_along_but_not_its_checkpoints() {
     let space = plane().space("collected", json!({})).await;
     let operator = space.operator().await;
-    let storage = |policy: &str| {
-        json!({ "checkpoint": { "storage": { "type": "pvc", "size": "1Gi", "deletePolicy": policy } } })
-    };
-    let (keeps, drops) = (space.submit("keeps", storage("Retain")).await, space.submit("drops", storage("Delete")).await);
+    let storage =
+        |policy: &str| json!({ "checkpoint": { "storage": { "type": "pvc", "size": "1Gi", "deletePolicy": policy } } });
+    let (keeps, drops) =
+        (space.submit("keeps", storage("Retain")).await, space.submit("drops", storage("Delete")).await);
     for job in [&keeps, &drops] {
         job.state(Running).await;
         job.delete().await;
@@ -248,10 +246,7 @@ async fn a_life_takes_few_requests() {
     let space = plane().space("requests", json!({})).await;
     let operator = space.operator().await;
     let job = space
-        .submit(
-            "x",
-            json!({ "numWorkers": 8, "podTemplate": { "metadata": { "annotations": { DURATION: "2s" } } } }),
-        )
+        .submit("x", json!({ "numWorkers": 8, "podTemplate": { "metadata": { "annotations": { DURATION: "2s" } } } }))
         .await;
     job.state(Completed).await;
     // The last Event is sent beside the reconcile.
@@ -261,7 +256,9 @@ async fn a_life_takes_few_requests() {
     .await;
     let acts = space.acts();
     let statuses = job.statuses();
-    let telling = |s: &TrainingJobStatus| (s.state, s.conditions.iter().map(|c| (c.type_.clone(), c.status.clone())).collect::<Vec<_>>());
+    let telling = |s: &TrainingJobStatus| {
+        (s.state, s.conditions.iter().map(|c| (c.type_.clone(), c.status.clone())).collect::<Vec<_>>())
+    };
     let gathered = statuses.windows(2).filter(|pair| telling(&pair[0]) == telling(&pair[1])).count();
     let written = acts.iter().filter(|r| r.resource == "trainingjobs/status").count();
     let took = acts.last().unwrap().at - acts[0].at;
@@ -300,8 +297,15 @@ async fn an_idle_operator_sends_nothing() {
     })
     .await;
     let waited = begin.elapsed();
-    println!("idle: no request but watches for {QUIET:?}, {:.1} s after the last job was as it stays", (waited - QUIET).as_secs_f64());
-    assert!(waited < QUIET + Duration::from_secs(10), "it was busy for {:?} with jobs that do not change", waited - QUIET);
+    println!(
+        "idle: no request but watches for {QUIET:?}, {:.1} s after the last job was as it stays",
+        (waited - QUIET).as_secs_f64()
+    );
+    assert!(
+        waited < QUIET + Duration::from_secs(10),
+        "it was busy for {:?} with jobs that do not change",
+        waited - QUIET
+    );
     assert!(space.acts().iter().all(|r| r.at <= since));
     space.end(operator).await;
 }
@@ -313,9 +317,8 @@ async fn metrics_tell_of_jobs() {
     let operator = space.operator().await;
     let ns = &space.name;
     let runs = space.submit("runs", json!({ "numWorkers": 3, "gpusPerWorker": 1 })).await;
-    let ends = space
-        .submit("ends", json!({ "podTemplate": { "metadata": { "annotations": { DURATION: "0s" } } } }))
-        .await;
+    let ends =
+        space.submit("ends", json!({ "podTemplate": { "metadata": { "annotations": { DURATION: "0s" } } } })).await;
     let fails = space.submit("fails", json!({ "podTemplate": { "spec": { "nodeName": 1 } } })).await;
     runs.state(Running).await;
     ends.state(Completed).await;
@@ -340,7 +343,8 @@ async fn metrics_tell_of_jobs() {
         expected.iter().all(|(name, value)| series.get(name) == Some(value)).then_some(())
     })
     .await;
-    let duration = format!("trainingjob_duration_seconds{{namespace=\"{ns}\",training_job=\"runs\",state=\"Running\"}}");
+    let duration =
+        format!("trainingjob_duration_seconds{{namespace=\"{ns}\",training_job=\"runs\",state=\"Running\"}}");
     let series = prometheus(&operator.metrics.render());
     let then = series.iter().find(|(name, _)| same(name, &duration)).map(|(_, value)| *value).unwrap();
     eventually("the duration of what runs to grow", async || {

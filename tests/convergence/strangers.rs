@@ -55,7 +55,7 @@ where
     assert_eq!(
         why.message,
         format!(
-            "{kind}: {taken} exists and belongs to somebody else; delete or rename it, or give the TrainingJob another name"
+            "{kind}: {taken} exists and is not this TrainingJob's; delete it, or create the TrainingJob under another name"
         )
     );
     assert!(job.described().contains(&why.message));
@@ -81,7 +81,8 @@ async fn a_predecessors_objects_are_waited_for() {
         let spec = json!({ "checkpoint": { "storage": storage } });
         let job = space.submit(name, spec.clone()).await;
         job.state(Running).await;
-        let (first, claim) = (job.job().await, space.has::<PersistentVolumeClaim>(&format!("{name}-checkpoints")).await);
+        let (first, claim) =
+            (job.job().await, space.has::<PersistentVolumeClaim>(&format!("{name}-checkpoints")).await);
         let params = DeleteParams { propagation_policy: Some(cascade), ..DeleteParams::default() };
         space.delete_with::<TrainingJob>(name, params).await;
         eventually("the name to be free", async || space.get::<TrainingJob>(name).await.is_none().then_some(())).await;
@@ -95,7 +96,10 @@ async fn a_predecessors_objects_are_waited_for() {
         assert_ne!(job.job().await.uid(), first.uid());
         assert_eq!(job.status().restart_count, Some(0), "what was left of the first is no failure of the second");
         let again = space.has::<PersistentVolumeClaim>(&format!("{name}-checkpoints")).await;
-        assert!(again.uid() != claim.uid() && again.metadata.deletion_timestamp.is_none(), "a claim that goes serves nobody");
+        assert!(
+            again.uid() != claim.uid() && again.metadata.deletion_timestamp.is_none(),
+            "a claim that goes serves nobody"
+        );
         for meta in [
             job.job().await.metadata,
             space.has::<Service>(&format!("{name}-headless")).await.metadata,

@@ -101,8 +101,7 @@ fn stages() -> String {
     let stages = std::fs::read_to_string(root("devcluster/simulated/stages.yaml")).unwrap();
     let of_pods = "resourceRef: {apiGroup: v1, kind: Pod}\n  selector:\n    matchExpressions:\n";
     assert_eq!(stages.matches(of_pods).count(), 3, "the stages of devcluster have another form");
-    let spare =
-        format!("{of_pods}    - {{key: '.metadata.annotations[\"{BY_HAND}\"]', operator: DoesNotExist}}\n");
+    let spare = format!("{of_pods}    - {{key: '.metadata.annotations[\"{BY_HAND}\"]', operator: DoesNotExist}}\n");
     stages.replace(of_pods, &spare)
 }
 
@@ -243,10 +242,8 @@ impl Space {
     pub async fn operator_that_looked_at(&self, jobs: u32) -> Operator {
         let operator = self.operator().await;
         let series = format!("trainingjob_reconciliation_total{{namespace=\"{}\",result=\"success\"}}", self.name);
-        eventually("a first look at every job", async || {
-            (operator.metric(&series) >= f64::from(jobs)).then_some(())
-        })
-        .await;
+        eventually("a first look at every job", async || (operator.metric(&series) >= f64::from(jobs)).then_some(()))
+            .await;
         operator
     }
 
@@ -449,9 +446,8 @@ impl Watched {
     /// Waits for a condition with this status and reason.
     pub async fn condition(&self, type_: &str, value: &str, reason: &str) -> Condition {
         let is = |c: &&Condition| c.type_ == type_ && c.status == value && c.reason == reason;
-        let status = self
-            .until(&format!("condition {type_}={value} {reason}"), |s| s.conditions.iter().any(|c| is(&c)))
-            .await;
+        let status =
+            self.until(&format!("condition {type_}={value} {reason}"), |s| s.conditions.iter().any(|c| is(&c))).await;
         status.conditions.iter().find(is).unwrap().clone()
     }
 
