@@ -37,7 +37,7 @@ async fn a_deleted_claim_comes_back() {
     let space = plane().space("claim", json!({})).await;
     let operator = space.operator().await;
     // Without a node for its pods nothing uses the claim, and Kubernetes lets it go.
-    let nowhere = json!({ "nodeSelector": { "there": "is none" } });
+    let nowhere = json!({ "nodeSelector": { "there": "nowhere" } });
     let storage = json!({ "storage": { "type": "pvc", "size": "1Gi" } });
     let job = space.submit("x", json!({ "checkpoint": storage, "scheduling": nowhere })).await;
     job.condition("Scheduled", "False", "Unschedulable").await;
@@ -122,7 +122,9 @@ async fn pods_without_their_job_are_waited_for() {
     let name = orphans[0].name_any();
     assert_eq!(
         why.message,
-        format!("2 pods of attempt 1 have not ended, {name} first; attempt 2 starts when they are gone")
+        format!(
+            "pod {name} of attempt 1 runs on without its Job; delete it, since attempt 2 starts when no pod is left"
+        )
     );
     assert!(space.get::<Job>("x-training").await.is_none());
     for pod in &orphans {
@@ -262,8 +264,10 @@ async fn a_changed_job_is_left_as_it_is() {
     space.patch::<Job>("x-training", json!({ "spec": { "suspend": true } })).await;
     job.condition("Scheduled", "False", "Queued").await;
     eventually("no pod", async || space.pods("x").await.is_empty().then_some(())).await;
-    let status = job.state(Pending).await;
-    assert_eq!(status.workers.unwrap().active, 0);
+    job.until("no worker to run", |s| {
+        s.state == Some(Pending) && s.workers.is_some_and(|w| (w.active, w.pending, w.failed) == (0, 2, 0))
+    })
+    .await;
     space.patch::<Job>("x-training", json!({ "spec": { "suspend": false } })).await;
     let status = job.state(Running).await;
     assert_eq!((status.attempt, status.restart_count, status.restarts.len()), (Some(1), Some(0), 0));
@@ -281,7 +285,7 @@ async fn a_changed_job_is_left_as_it_is() {
 async fn a_job_of_less_parallelism_is_left_as_it_is() {
     let space = plane().space("partial", json!({})).await;
     let operator = space.operator().await;
-    let nowhere = json!({ "scheduling": { "nodeSelector": { "there": "is none" } } });
+    let nowhere = json!({ "scheduling": { "nodeSelector": { "there": "nowhere" } } });
     let job = space.submit("x", nowhere).await;
     job.condition("Scheduled", "False", "Unschedulable").await;
     space.patch::<Job>("x-training", json!({ "spec": { "parallelism": 1 } })).await;

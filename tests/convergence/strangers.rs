@@ -55,7 +55,7 @@ where
     assert_eq!(
         why.message,
         format!(
-            "{kind}: {taken} exists and belongs to somebody else; delete or rename it, or give the TrainingJob another name"
+            "{kind}: {taken} exists and is not this TrainingJob's; delete it, or create the TrainingJob under another name"
         )
     );
     assert!(job.described().contains(&why.message));

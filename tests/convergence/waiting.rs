@@ -6,11 +6,16 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use trainingjob_operator::api::State::{Failed, Initializing, Pending, Running};
+use trainingjob_operator::api::TrainingJobStatus;
 
 /// What `kubectl describe` shows: the condition's reason and message, word for word.
 async fn says(job: &Watched, type_: &str, reason: &str, message: &str) {
-    let found = job.condition(type_, "False", reason).await;
-    assert_eq!(found.message, message, "{}", job.name);
+    let found = |status: &TrainingJobStatus| {
+        let of_type = status.conditions.iter().find(|c| c.type_ == type_);
+        of_type
+            .is_some_and(|c| (c.status.as_str(), c.reason.as_str(), c.message.as_str()) == ("False", reason, message))
+    };
+    job.until(&format!("{type_}=False {reason}: {message}"), found).await;
     let described = job.described();
     assert!(described.contains(message), "{described}");
 }
@@ -43,11 +48,18 @@ async fn what_a_job_waits_for_is_named() {
         ),
         (
             "selector",
-            json!({ "scheduling": { "nodeSelector": { "there": "is none" } } }),
+            json!({ "scheduling": { "nodeSelector": { "there": "nowhere" } } }),
             "Unschedulable",
             no_node("4 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate,"),
         ),
-        ("claim", volume("missing"), "Unschedulable", no_node("persistentvolumeclaim \"missing\" not found. not found")),
+        (
+            "claim",
+            volume("missing"),
+            "Unschedulable",
+            "worker 0 (and 1 more of 2 workers): 0/4 nodes are available: persistentvolumeclaim \"missing\" not found. \
+             not found"
+                .to_owned(),
+        ),
         (
             "priority",
             json!({ "scheduling": { "priority": "missing" } }),
@@ -164,7 +176,7 @@ async fn what_keeps_a_program_from_starting_is_named() {
     let node = pods[1].spec.as_ref().unwrap().node_name.clone().unwrap();
     let of = |pod: usize, words: &str| {
         let node = pods[pod].spec.as_ref().unwrap().node_name.clone().unwrap();
-        format!("worker {pod} (pod {}, {node}): {words}", pods[pod].name_any())
+        format!("worker {pod} (pod {}, node {node}): {words}", pods[pod].name_any())
     };
     says(&job, "Running", "ImagePull", &of(1, words)).await;
     assert!(node.starts_with("sim-"));
@@ -189,8 +201,8 @@ async fn a_spec_that_cannot_run_says_why() {
     let message = "spec.podTemplate.spec.terminationGracePeriodSeconds: invalid type: string \"long\", expected i64";
     says(&typed, "Accepted", "InvalidSpec", message).await;
     refused(&space, &typed, message).await;
-    let message = "the API server finds the Job invalid: spec.template.spec.volumes[0].hostPath: Forbidden: may not \
-                   specify more than 1 volume type";
+    let message = "Job.batch \"invalid-training\" is invalid: spec.template.spec.volumes[3].hostPath: Forbidden: may \
+                   not specify more than 1 volume type";
     says(&invalid, "Accepted", "InvalidSpec", message).await;
     refused(&space, &invalid, message).await;
     space.end(operator).await;
