@@ -560,7 +560,7 @@ fn an_exception_of_python_is_told_and_nothing_changes() {
     assert!(exception.file.unwrap().ends_with("train.py") && exception.thread.is_none());
     assert!(report.started_at.unwrap() <= exception.time && exception.time <= report.finished_at.unwrap());
     let summary = report.summary().unwrap();
-    assert!(summary.starts_with("rank 3: json.decoder.JSONDecodeError: Expecting property name"), "{summary}");
+    assert!(summary.starts_with("[rank3]: json.decoder.JSONDecodeError: Expecting property name"), "{summary}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What Python raised and nothing caught, as `sitecustomize.py` tells it.
 
+use super::cause::is_echo;
 use super::report::start_of;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -57,9 +58,14 @@ impl Exception {
         }
     }
 
-    /// `rank 3: ValueError: bad shape at train.py:88`
+    /// Whether it only says that a peer has gone.
+    pub fn is_echo(&self) -> bool {
+        is_echo(&self.message)
+    }
+
+    /// `[rank3]: ValueError: bad shape at train.py:88`, with the mark that PyTorch gives its lines.
     pub fn summary(&self) -> String {
-        let rank = self.rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();
+        let rank = self.rank.map(|rank| format!("[rank{rank}]: ")).unwrap_or_default();
         let message = self.message.lines().map(str::trim).find(|line| !line.is_empty());
         let message = message.map(|message| format!(": {message}")).unwrap_or_default();
         let thread = self.thread.as_ref().map(|thread| format!(" in thread {thread}")).unwrap_or_default();
@@ -72,7 +78,8 @@ impl Exception {
     }
 }
 
-/// The first one of the last burst: a helper's that was caught hours ago is not why the program ends.
+/// The first one of the last burst: a helper's that was caught hours ago is not why the program ends. What only says that
+/// a peer has gone comes after all others.
 #[derive(Debug, Default)]
 pub struct Exceptions {
     first: Option<Exception>,
@@ -83,7 +90,9 @@ impl Exceptions {
     pub fn add(&mut self, exception: Exception) {
         let time = exception.time;
         let is_first = match (&self.first, self.last) {
-            (Some(first), Some(last)) => time.duration_since(last) > BURST || time < first.time,
+            (Some(first), Some(last)) => {
+                time.duration_since(last) > BURST || (exception.is_echo(), time) < (first.is_echo(), first.time)
+            }
             _ => true,
         };
         self.last = self.last.max(Some(time));
@@ -116,13 +125,17 @@ mod tests {
         assert_eq!(first(&[1001, 1000]), 1000, "the file may be behind the clock");
         assert_eq!(first(&[1000, 9000, 9001]), 9000);
         assert_eq!(first(&[1000, 1050, 1100]), 1000);
+        let mut exceptions = Exceptions::default();
+        exceptions.add(Exception { message: "Connection closed by peer".to_owned(), ..at("RuntimeError", 1000) });
+        exceptions.add(at("ValueError", 1001));
+        assert_eq!(exceptions.first().unwrap().class, "ValueError");
     }
 
     #[test]
     fn the_hooks_line() {
         let line = br#"{"type": "torch.OutOfMemoryError", "message": "CUDA out of memory.\nTried", "file": "train.py", "line": 88, "rank": 3, "thread": null, "seconds": 1763730000.1234}"#;
         let exception = Exception::parse(line).unwrap();
-        assert_eq!(exception.summary(), "rank 3: torch.OutOfMemoryError: CUDA out of memory. at train.py:88");
+        assert_eq!(exception.summary(), "[rank3]: torch.OutOfMemoryError: CUDA out of memory. at train.py:88");
         assert_eq!(exception.time.to_string(), "2025-11-21T13:00:00.123Z");
         let bare = br#"{"type": "Stop", "message": "", "seconds": 1, "thread": "Thread-1"}"#;
         assert_eq!(Exception::parse(bare).unwrap().summary(), "Stop in thread Thread-1");

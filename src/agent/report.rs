@@ -149,10 +149,13 @@ impl Report {
         if let Some(error) = self.error.as_ref().filter(|error| !error.message.is_empty()) {
             return Some(error.message.clone());
         }
-        if let Some(exception) = self.last_exception() {
-            return Some(exception.summary());
+        let line = || self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail)).map(str::to_owned);
+        match self.last_exception() {
+            // stderr may tell of a peer that a signal ended, which could raise nothing.
+            Some(echo) if echo.is_echo() => line().or_else(|| Some(echo.summary())),
+            Some(exception) => Some(exception.summary()),
+            None => line(),
         }
-        self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail)).map(str::to_owned)
     }
 
     /// The exception, unless the program went on after it for longer than ranks take to end each other.
@@ -180,7 +183,8 @@ impl Report {
         fitted.headline = None;
         fitted.fit_tail(&self.stderr_tail);
         let headline = self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail));
-        if self.exception.is_none() && headline != telling_line(&fitted.stderr_tail) {
+        let is_needed = self.error.is_none() && self.exception.as_ref().is_none_or(Exception::is_echo);
+        if is_needed && headline != telling_line(&fitted.stderr_tail) {
             fitted.headline = headline.map(|line| start_of(line, HEADLINE_BYTES).to_owned());
             fitted.fit_tail(&self.stderr_tail);
         }
@@ -314,6 +318,11 @@ mod tests {
         };
         assert_eq!(raised(1_800_000_055).summary().as_deref(), Some("ValueError: bad"));
         assert_eq!(raised(1_799_990_000).summary().as_deref(), Some("OSError: the tail"), "it went on for hours");
+        let mut echo = raised(1_800_000_055);
+        echo.exception.as_mut().unwrap().message = "Connection reset by peer".to_owned();
+        assert_eq!(echo.summary().as_deref(), Some("OSError: the tail"));
+        echo.stderr_tail.clear();
+        assert_eq!(echo.summary().as_deref(), Some("ValueError: Connection reset by peer"));
         let running = Report { finished_at: None, ..raised(1_799_990_000) };
         assert_eq!(running.summary().as_deref(), Some("ValueError: bad"));
         assert_eq!(Report::parse(&running.to_message()), Some(running));
