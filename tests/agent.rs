@@ -444,8 +444,8 @@ fn what_changes_per_attempt_is_set_and_expanded() {
 #[test]
 fn the_message_outlives_a_killed_agent() {
     let room = Room::new("killed");
-    let script =
-        "echo $$ > pid; echo step 1 >&2; until [ -e go ]; do sleep 0.02; done; echo step 2 >&2; exec sleep 1000";
+    let script = "echo $$ > pid; dirname $TRAININGJOB_PROGRESS_FILE > folder
+        echo step 1 >&2; until [ -e go ]; do sleep 0.02; done; echo step 2 >&2; exec sleep 1000";
     let mut agent = room.start(&["--attempt", "3"], script);
     let program = room.pid("pid");
     room.report_with("step 1", |report| report.stderr_tail == "step 1\n");
@@ -454,6 +454,8 @@ fn the_message_outlives_a_killed_agent() {
     agent.signal(Signal::SIGKILL);
     assert_eq!(agent.0.wait().unwrap().signal(), Some(9));
     kill(Pid::from_raw(program), Signal::SIGKILL).unwrap();
+    // What a killed agent can't do. In a pod this goes with it.
+    fs::remove_dir_all(fs::read_to_string(room.path("folder")).unwrap().trim()).unwrap();
     let report = room.report();
     assert_eq!((report.phase, report.attempt, report.exit_code), (Phase::Running, 3, None));
     assert_eq!(report.stderr_tail, "step 1\nstep 2\n");
