@@ -5,12 +5,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use trainingjob_operator::agent::report::{LaunchErrorKind, MAX_BYTES, Phase, Report};
+use trainingjob_operator::agent::progress::Source;
+use trainingjob_operator::agent::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
+use trainingjob_operator::agent::serve::status::Status;
+use trainingjob_operator::agent::signs::SignKind;
 
 const AGENT: &str = env!("CARGO_BIN_EXE_agent");
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -41,6 +45,14 @@ impl Room {
         let mut command = Command::new(AGENT);
         self.arguments(&mut command, options, program);
         command
+    }
+
+    /// An agent with what belongs to it, as the init container installs it.
+    fn installed(&self) -> PathBuf {
+        let agent = self.path("installed/agent");
+        fs::create_dir_all(agent.parent().unwrap()).unwrap();
+        assert!(Command::new(AGENT).arg("install").arg("--to").arg(&agent).status().unwrap().success());
+        agent
     }
 
     fn arguments(&self, command: &mut Command, options: &[&str], program: &[&str]) {
@@ -93,9 +105,14 @@ impl Running {
 
     /// Waits until the program has said a line.
     fn ready(&mut self) {
+        assert_eq!(self.line(), "ready\n");
+    }
+
+    /// The next line that the program says.
+    fn line(&mut self) -> String {
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
+        line
     }
 
     fn signal(&self, signal: Signal) {
@@ -268,6 +285,55 @@ fn output_passes_byte_for_byte() {
 }
 
 #[test]
+fn what_is_parsed_passes_byte_for_byte_too() {
+    let room = Room::new("parsed-bytes");
+    let noise = noise(1 << 20);
+    let parts: [&[u8]; 8] = [
+        b"Epoch 1/3 loss: 0.5\n",
+        b"\r 50%|\xe2\x96\x88     | 1/2 [00:01<00:01, loss=nan]",
+        b"{\"step\": 1, \"loss\": NaN}\r\n",
+        b"{'loss': '0.1', 'epoch': '0.5'}\n",
+        b"\x1b[1m\0\x08\xff\xfe\n",
+        b"NCCL error CUDA out of memory\n",
+        &noise[..100_000],
+        b"\n",
+    ];
+    // Every part next to every other, cut by the pipe wherever it is.
+    let mut data = Vec::new();
+    for (n, byte) in noise[..2000].iter().enumerate() {
+        let part = parts[usize::from(*byte) % parts.len()];
+        data.extend_from_slice(&part[..part.len().min(if n % 50 == 0 { usize::MAX } else { 200 })]);
+    }
+    room.write("data", &data, 0o644);
+    let output = room.sh("cat data & cat data >&2; wait");
+    assert!(output.stdout == data && output.stderr == data, "{} bytes", data.len());
+    assert!(room.report().progress.is_some());
+}
+
+#[test]
+fn a_flood_is_passed_on_whole_and_its_end_is_read() {
+    let room = Room::new("flood");
+    let mut data: Vec<u8> = (1..400_000).flat_map(|n| format!("step {n}/400000 | loss: 0.25\n").into_bytes()).collect();
+    data.extend_from_slice(b"step 400000/400000 | loss: 0.125\n");
+    room.write("data", &data, 0o644);
+    let output = room.sh("cat data");
+    assert!(output.stdout == data, "{} of {} bytes", output.stdout.len(), data.len());
+    let reached = room.report().progress.unwrap();
+    assert_eq!((reached.step, reached.percent, reached.loss), (Some(400_000.0), Some(100.0), Some(0.125)));
+}
+
+#[test]
+fn a_terminal_stays_one() {
+    let room = Room::new("terminal");
+    let script = format!(
+        "import pty, sys; sys.exit(pty.spawn(['{AGENT}', 'run', '--termination-log', 'message', '--', 'sh', '-c', \
+         'test -t 1 && echo terminal; exit 3']) >> 8)"
+    );
+    let Some(output) = python(&room, &script, |python| python.output().unwrap()) else { return };
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).trim()), (Some(3), "terminal"));
+}
+
+#[test]
 fn a_reader_that_does_not_read_loses_nothing() {
     let room = Room::new("blocked");
     // More than the pipe to the reader holds (64 KiB), so that the agent is blocked when the program ends, and not so
@@ -378,8 +444,8 @@ fn what_changes_per_attempt_is_set_and_expanded() {
 #[test]
 fn the_message_outlives_a_killed_agent() {
     let room = Room::new("killed");
-    let script =
-        "echo $$ > pid; echo step 1 >&2; until [ -e go ]; do sleep 0.02; done; echo step 2 >&2; exec sleep 1000";
+    let script = "echo $$ > pid; dirname $TRAININGJOB_PROGRESS_FILE > folder
+        echo step 1 >&2; until [ -e go ]; do sleep 0.02; done; echo step 2 >&2; exec sleep 1000";
     let mut agent = room.start(&["--attempt", "3"], script);
     let program = room.pid("pid");
     room.report_with("step 1", |report| report.stderr_tail == "step 1\n");
@@ -388,6 +454,8 @@ fn the_message_outlives_a_killed_agent() {
     agent.signal(Signal::SIGKILL);
     assert_eq!(agent.0.wait().unwrap().signal(), Some(9));
     kill(Pid::from_raw(program), Signal::SIGKILL).unwrap();
+    // What a killed agent can't do. In a pod this goes with it.
+    fs::remove_dir_all(fs::read_to_string(room.path("folder")).unwrap().trim()).unwrap();
     let report = room.report();
     assert_eq!((report.phase, report.attempt, report.exit_code), (Phase::Running, 3, None));
     assert_eq!(report.stderr_tail, "step 1\nstep 2\n");
@@ -438,7 +506,10 @@ fn install_copies_the_running_executable() {
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
         assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o7777, 0o755);
         assert!(fs::read(&to).unwrap() == fs::read(AGENT).unwrap());
-        assert_eq!(fs::read_dir(&room.0).unwrap().count(), 1, "nothing but the file itself");
+        let hook = room.path("python/sitecustomize.py");
+        assert_eq!(fs::metadata(&hook).unwrap().permissions().mode() & 0o7777, 0o644);
+        assert_eq!(fs::metadata(room.path("python")).unwrap().permissions().mode() & 0o7777, 0o755);
+        assert_eq!(fs::read_dir(&room.0).unwrap().count(), 2, "the file, what goes with it, and nothing else");
     }
     assert!(Command::new(&to).arg("--version").output().unwrap().status.success());
     for bad in [room.path("no/such/agent"), PathBuf::from("/")] {
@@ -447,6 +518,279 @@ fn install_copies_the_running_executable() {
         assert_eq!(output.status.code(), Some(1));
         assert!(stderr.contains(bad.to_str().unwrap()) && stderr.contains("--to"), "{stderr}");
     }
+}
+
+/// Runs `script` by python3, if there is one, prepared by `run`.
+fn python<T>(room: &Room, script: &str, run: impl FnOnce(&mut Command) -> T) -> Option<T> {
+    if Command::new("python3").arg("--version").output().is_err() {
+        skip("there is no python3");
+        return None;
+    }
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).current_dir(&room.0).stdin(Stdio::null());
+    Some(run(command.stdout(Stdio::piped()).stderr(Stdio::piped())))
+}
+
+/// Runs `file` in the room by python3, alone and under an installed agent: they must look the same. Returns the report.
+fn python_looks_the_same(room: &Room, file: &str, variables: &[(&str, &str)]) -> Option<Report> {
+    let alone = python(room, "", |python| {
+        let mut alone = Command::new(python.get_program());
+        alone.arg(file).current_dir(&room.0).envs(variables.iter().copied()).output().unwrap()
+    })?;
+    let mut agent = Command::new(room.installed());
+    room.arguments(&mut agent, &[], &["python3", file]);
+    let under = agent.envs(variables.iter().copied()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert_eq!(text(&under.stderr), text(&alone.stderr));
+    assert_eq!(text(&under.stdout), text(&alone.stdout));
+    assert_eq!(under.status.code(), alone.status.code());
+    Some(room.report())
+}
+
+#[test]
+fn an_exception_of_python_is_told_and_nothing_changes() {
+    let room = Room::new("exception");
+    let script = "import json, sys\nprint(sys.path[1:], [m for m in sys.modules if 'trainingjob' in m])\n\
+                  def load(text):\n    return json.loads(text)\n\nload('{')\n";
+    room.write("train.py", script.as_bytes(), 0o644);
+    let Some(report) = python_looks_the_same(&room, "train.py", &[("RANK", "3"), ("LOCAL_RANK", "1")]) else { return };
+    let exception = report.exception.clone().unwrap();
+    assert_eq!(
+        (exception.class.as_str(), exception.line, exception.rank),
+        ("json.decoder.JSONDecodeError", Some(4), Some(3))
+    );
+    assert!(exception.file.unwrap().ends_with("train.py") && exception.thread.is_none());
+    assert!(report.started_at.unwrap() <= exception.time && exception.time <= report.finished_at.unwrap());
+    let summary = report.summary().unwrap();
+    assert!(summary.starts_with("[rank3]: json.decoder.JSONDecodeError: Expecting property name"), "{summary}");
+}
+
+#[test]
+fn exceptions_of_threads_and_of_what_does_not_compile() {
+    let room = Room::new("exception-kinds");
+    let thread = "import threading\ndef work():\n    raise ValueError('in a thread')\n\
+                  t = threading.Thread(target=work, name='loader')\nt.start()\nt.join()\n";
+    room.write("thread.py", thread.as_bytes(), 0o644);
+    let Some(report) = python_looks_the_same(&room, "thread.py", &[]) else { return };
+    let exception = report.exception.unwrap();
+    assert_eq!(report.exit_code, Some(0));
+    assert_eq!((exception.message.as_str(), exception.thread.as_deref()), ("in a thread", Some("loader")));
+    for (program, class, line) in [
+        ("print('x')\nx x\n", "SyntaxError", Some(2)),
+        ("\nimport no_such_module\n", "ModuleNotFoundError", Some(2)),
+        ("class Stop(Exception): pass\nraise Stop", "__main__.Stop", Some(2)),
+    ] {
+        room.write("train.py", program.as_bytes(), 0o644);
+        let report = python_looks_the_same(&room, "train.py", &[]).unwrap();
+        let exception = report.exception.unwrap();
+        assert_eq!((exception.class.as_str(), exception.line), (class, line));
+    }
+    for program in ["import sys; sys.exit(4)", "import os; os._exit(5)", "print('well')"] {
+        room.write("train.py", program.as_bytes(), 0o644);
+        assert_eq!(python_looks_the_same(&room, "train.py", &[]).unwrap().exception, None, "{program}");
+    }
+}
+
+#[test]
+fn the_images_own_sitecustomize_and_hook_are_kept() {
+    let room = Room::new("sitecustomize");
+    fs::create_dir_all(room.path("own")).unwrap();
+    let own = "import sys\nsys.path.append('/of/the/image')\nvalue = 42\n\
+               hook = sys.excepthook\ndef mine(*a):\n    print('hooked')\n    hook(*a)\nsys.excepthook = mine\n";
+    let train = "import sys, sitecustomize\nprint(sitecustomize.value, sitecustomize.__file__, sys.path[1:])\n\
+                 raise RuntimeError('boom')\n";
+    room.write("own/sitecustomize.py", own.as_bytes(), 0o644);
+    room.write("train.py", train.as_bytes(), 0o644);
+    let path = room.path("own").display().to_string();
+    let environment = [("PYTHONPATH", path.as_str()), ("PYTHONDONTWRITEBYTECODE", "1")];
+    let Some(report) = python_looks_the_same(&room, "train.py", &environment) else { return };
+    assert_eq!(report.exception.unwrap().message, "boom");
+    room.write("own/sitecustomize.py", b"raise KeyError('broken')\n", 0o644);
+    room.write("train.py", b"raise RuntimeError('boom')\n", 0o644);
+    let report = python_looks_the_same(&room, "train.py", &environment).unwrap();
+    assert_eq!(report.exception.unwrap().message, "boom");
+}
+
+#[test]
+fn of_many_ranks_the_first_one_to_fail_is_told() {
+    let room = Room::new("ranks");
+    let rank = "import os, time\nif os.environ['RANK'] != '2':\n    while not os.path.exists('failed'): time.sleep(0.01)\n    time.sleep(0.02)\n\
+                try:\n    raise RuntimeError('rank ' + os.environ['RANK'])\nfinally:\n    os.environ['RANK'] == '2' and open('failed.tmp', 'w')\n";
+    room.write("rank.py", rank.as_bytes(), 0o644);
+    // The file is there only after the hook has run: an exit handler would come too late for that.
+    let script = "for r in 0 1 2 3; do (RANK=$r python3 rank.py; [ $r = 2 ] && touch failed) & done; wait; exit 1";
+    let mut agent = Command::new(room.installed());
+    room.arguments(&mut agent, &[], &["sh", "-c", script]);
+    if python(&room, "", |_| ()).is_none() {
+        return;
+    }
+    assert_eq!(agent.output().unwrap().status.code(), Some(1));
+    let exception = room.report().exception.unwrap();
+    assert_eq!((exception.rank, exception.message.as_str()), (Some(2), "rank 2"));
+}
+
+/// Posts what a client of the Kubeflow Trainer's protocol posts, as the Hugging Face Trainer does it.
+const POST: &str = r#"
+import json, os, sys, urllib.request, urllib.error
+token = open(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read().strip()
+def post(body, url=os.environ["KUBEFLOW_TRAINER_SERVER_URL"]):
+    headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
+    request = urllib.request.Request(url, data=body, headers=headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+status = {"progressPercentage": 40, "estimatedRemainingSeconds": 12, "lastUpdatedTime": "2026-01-01T00:00:00+00:00",
+          "metrics": [{"name": "loss", "value": "0.25"}, {"name": "current_step", "value": "4"}, {"name": "total_steps", "value": "10"}]}
+print(token != "", post(json.dumps({"trainerStatus": status}).encode()))
+print(post(b"{"), post(b'{"a": "b"}'), post(b"x" * 300000))
+print(post(b'{"loss": 9}', os.environ["TRAININGJOB_PROGRESS_URL"].rsplit("/", 1)[0] + "/progress"))
+"#;
+
+#[test]
+fn progress_by_post() {
+    let room = Room::new("post");
+    room.write("train.py", POST.as_bytes(), 0o644);
+    if python(&room, "", |_| ()).is_none() {
+        return;
+    }
+    let output = room.agent(&[], &["python3", "train.py"]).env("HTTP_PROXY", "http://127.0.0.1:9").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "True 200\n400 400 413\n404\n");
+    let reached = room.report().progress.unwrap();
+    assert_eq!(
+        (reached.step, reached.steps, reached.percent, reached.loss),
+        (Some(4.0), Some(10.0), Some(40.0), Some(0.25))
+    );
+}
+
+#[test]
+fn progress_by_file_goes_before_output_and_checkpoints() {
+    let room = Room::new("file");
+    fs::create_dir_all(room.path("checkpoint-500")).unwrap();
+    room.write("checkpoint-500/trainer_state.json", br#"{"global_step": 500, "max_steps": 1000, "epoch": 1.5}"#, 0o644);
+    let script = "echo step 7/9 loss=0.5 lr=0.1
+        echo '{\"step\": 600, \"loss\": 0.25}' >> \"$TRAININGJOB_PROGRESS_FILE\"
+        echo 'no JSON' >> \"$TRAININGJOB_PROGRESS_FILE\"
+        echo done > done; until [ -e go ]; do sleep 0.02; done";
+    let mut agent = room.agent(&[], &["sh", "-c", script]);
+    let mut agent = Running(agent.env("CHECKPOINT_DIR", &room.0).env_remove("NODE_RANK").spawn().unwrap());
+    let wanted = |reached: &Reached| {
+        (reached.step, reached.steps, reached.loss, reached.epoch) == (Some(600.0), Some(9.0), Some(0.25), Some(1.5))
+    };
+    room.report_with("all sources", |report| report.progress.as_ref().is_some_and(wanted));
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
+}
+
+#[test]
+fn progress_by_the_users_patterns() {
+    let room = Room::new("patterns");
+    let options =
+        ["--progress-pattern", r"it (?P<step>\d+) of (?P<steps>\d+)", "--progress-pattern", r"L=(?P<loss>\S+)"];
+    room.run(&options, &["sh", "-c", "echo Epoch 1/2 loss: 9; echo it 3 of 4; echo L=0.5 >&2"]);
+    let reached = room.report().progress.unwrap();
+    assert_eq!((reached.step, reached.steps, reached.epoch, reached.loss), (Some(3.0), Some(4.0), None, Some(0.5)));
+    for (pattern, words) in [("(?P<loss>", "no regular expression"), ("loss=(.*)", "no named group")] {
+        let output = room.run(&["--progress-pattern", pattern], &["sh", "-c", "echo started"]);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(126), &b""[..]));
+        let error = room.report().error.unwrap();
+        assert_eq!(error.kind, LaunchErrorKind::InvalidOption);
+        assert!(error.message.contains(words) && error.message.contains("--progress-pattern"), "{}", error.message);
+        assert!(String::from_utf8_lossy(&output.stderr).contains(&error.message));
+    }
+}
+
+#[test]
+fn signs_are_kept_with_their_lines() {
+    let room = Room::new("signs");
+    room.sh("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried' >&2; echo 'Epoch 2/9 loss: nan'; echo 'Epoch 3/9 loss: nan'");
+    let report = room.report();
+    let sign = |kind| report.signs.iter().find(|sign| sign.kind == kind).map(|sign| (sign.text.as_str(), sign.count));
+    assert_eq!(sign(SignKind::CudaOutOfMemory), Some(("torch.OutOfMemoryError: CUDA out of memory. Tried", 1)));
+    assert_eq!(sign(SignKind::NanLoss), Some(("Epoch 2/9 loss: nan", 2)));
+    assert!(report.progress.unwrap().loss.unwrap().is_nan());
+}
+
+/// GET `path` from this machine; the status line and the body.
+fn get(port: u16, path: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.lines().next()?.to_owned(), body.to_owned()))
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn status_and_metrics() {
+    let room = Room::new("serve");
+    let port = free_port();
+    let options = ["--attempt", "2", "--metrics-port", &port.to_string()];
+    let script = "echo secret words >&2; echo 'Epoch 3/4 loss: 0.5'; until [ -e go ]; do sleep 0.02; done; exit 7";
+    let mut agent = room.agent(&options, &["sh", "-c", script]);
+    agent.env("TRAINING_JOB_NAME", "mnist").env("NODE_RANK", "1").env_remove("CHECKPOINT_DIR");
+    let mut agent = Running(agent.spawn().unwrap());
+    let status = until("the status with progress", || {
+        let (head, body) = get(port, "/status")?;
+        assert_eq!(head, "HTTP/1.1 200 OK");
+        serde_json::from_str::<Status>(&body).ok().filter(|status| status.percent.is_some())
+    });
+    assert_eq!((status.training_job.as_deref(), status.worker), (Some("mnist"), Some(1)));
+    assert_eq!((status.report.phase, status.report.attempt, status.percent), (Phase::Running, 2, Some(75.0)));
+    assert_eq!(status.progress.epoch.map(|epoch| (epoch.value, epoch.source)), Some((3.0, Source::Output)));
+    assert_eq!((status.cause, status.unparsed_lines), (None, 0));
+    assert!(status.usage.resident_bytes > 0 && status.agent_usage.resident_bytes > 0);
+    let (_, page) = get(port, "/metrics").unwrap();
+    assert!(page.contains("trainingjob_worker_progress_percent{training_job=\"mnist\",worker=\"1\"} 75\n"), "{page}");
+    assert!(
+        page.contains("trainingjob_worker_metric{training_job=\"mnist\",worker=\"1\",name=\"loss\"} 0.5\n"),
+        "{page}"
+    );
+    assert_eq!(get(port, "/healthz").unwrap().1, "ok\n");
+    for path in ["/", "/progress", "/status/x"] {
+        assert_eq!(get(port, path).unwrap().0, "HTTP/1.1 404 Not Found", "{path}");
+    }
+    assert!(!get(port, "/status").unwrap().1.contains("secret words"));
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(7));
+    assert!(get(port, "/healthz").is_none());
+}
+
+#[test]
+fn who_holds_connections_harms_nobody() {
+    let room = Room::new("held");
+    let port = free_port();
+    let mut agent = room.start(&["--metrics-port", &port.to_string()], "until [ -e go ]; do sleep 0.02; done; exit 7");
+    until("the port", || get(port, "/healthz"));
+    // More than are served, none of which says anything.
+    let held: Vec<_> = (0..100).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(7));
+    drop(held);
+}
+
+#[test]
+fn a_port_that_is_taken_stops_nothing() {
+    let room = Room::new("taken");
+    let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = room.run(&["--metrics-port", &port], &["sh", "-c", "echo own words >&2; exit 6"]);
+    assert_eq!(output.status.code(), Some(6));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains(&format!("--metrics-port {port}")) && stderr.ends_with("own words\n"), "{stderr}");
+}
+
+#[test]
+fn nothing_is_left_in_memory() {
+    let room = Room::new("files");
+    let output = room.sh("dirname \"$TRAININGJOB_PROGRESS_FILE\"");
+    let folder = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+    assert!(folder.is_absolute() && !folder.exists(), "{}", folder.display());
 }
 
 #[test]

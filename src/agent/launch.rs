@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStderr, Command, Stdio};
+use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 
 /// Where a command is looked for if the environment has no PATH: the default of container runtimes.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -20,6 +20,13 @@ pub struct Program {
     /// The command as it was asked for, and its arguments.
     pub argv: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
+}
+
+/// A program that runs.
+pub struct Started {
+    pub pid: Pid,
+    pub stdout: Option<ChildStdout>,
+    pub stderr: ChildStderr,
 }
 
 impl Program {
@@ -40,15 +47,16 @@ impl Program {
     }
 
     /// Starts the program with `signal_mask`, in a process group of its own: a script's `kill 0` must not look like a
-    /// signal from outside. Only stderr is piped.
-    pub fn start(&self, signal_mask: SigSet) -> Result<(Pid, ChildStderr), LaunchError> {
+    /// signal from outside. stderr is piped, and stdout unless it is a terminal, which programs write to otherwise.
+    pub fn start(&self, signal_mask: SigSet) -> Result<Started, LaunchError> {
         let Some((name, args)) = self.argv.split_first() else {
             return Err(error(LaunchErrorKind::CommandNotFound, "no command was given".to_owned()));
         };
         let file = self.find(name)?;
         let mut command = Command::new(&file);
         command.arg0(name).args(args).env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.stderr(Stdio::piped()).process_group(0);
+        let stdout = if std::io::stdout().is_terminal() { Stdio::inherit() } else { Stdio::piped() };
+        command.stdout(stdout).stderr(Stdio::piped()).process_group(0);
         let on_terminal = std::io::stdin().is_terminal();
         let prepare = move || {
             if on_terminal {
@@ -64,7 +72,7 @@ impl Program {
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn().map_err(|cause| spawn_error(name, &file, &cause))?;
         let stderr = child.stderr.take().expect("stderr was asked to be piped");
-        Ok((Pid::from_raw(child.id().cast_signed()), stderr))
+        Ok(Started { pid: Pid::from_raw(child.id().cast_signed()), stdout: child.stdout.take(), stderr })
     }
 
     /// The file that `name` means, as `execvp` finds it: a name with a slash is a path, any other is looked up in PATH.
@@ -181,6 +189,9 @@ fn error(kind: LaunchErrorKind, message: String) -> LaunchError {
 pub fn exit_code(kind: LaunchErrorKind) -> i32 {
     match kind {
         LaunchErrorKind::CommandNotFound | LaunchErrorKind::InterpreterNotFound => 127,
-        LaunchErrorKind::PermissionDenied | LaunchErrorKind::NotExecutable | LaunchErrorKind::LaunchFailed => 126,
+        LaunchErrorKind::PermissionDenied
+        | LaunchErrorKind::NotExecutable
+        | LaunchErrorKind::InvalidOption
+        | LaunchErrorKind::LaunchFailed => 126,
     }
 }

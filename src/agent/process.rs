@@ -13,7 +13,7 @@ use std::process::ExitStatus;
 /// A process that came by `kubectl exec` is nobody's descendant here and is spared. What is forked meanwhile may be
 /// missed: whoever wants none left repeats this until [`reap`] says so.
 pub fn signal_descendants(signal: Signal) {
-    for pid in descendants(std::process::id(), &all()) {
+    for pid in descendants_of_self() {
         // A process gone meanwhile is what was wanted, one of another user will show as a child that stays.
         let _ = kill(as_pid(pid), signal);
     }
@@ -41,9 +41,9 @@ pub fn reap() -> Reaped {
     }
 }
 
-/// How many processes descend from this one.
-pub fn count_descendants() -> usize {
-    descendants(std::process::id(), &all()).len()
+/// Every process that descends from this one.
+pub fn descendants_of_self() -> Vec<u32> {
+    descendants(std::process::id(), &all())
 }
 
 fn as_pid(pid: u32) -> Pid {
@@ -62,11 +62,15 @@ fn all() -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// The parent's PID in `/proc/PID/stat`. The name in it may hold anything, parentheses and newlines included.
 fn parse_parent(stat: &[u8]) -> Option<u32> {
+    fields(stat)?.nth(1)?.parse().ok()
+}
+
+/// The fields of `/proc/PID/stat` from the state on, which follows the name. That may hold anything, parentheses and
+/// newlines included.
+pub fn fields(stat: &[u8]) -> Option<impl Iterator<Item = &str>> {
     let name_end = stat.iter().rposition(|&b| b == b')')?;
-    let fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-    fields.split_whitespace().nth(1)?.parse().ok()
+    Some(std::str::from_utf8(&stat[name_end + 1..]).ok()?.split_whitespace())
 }
 
 /// All of `processes` (PID, parent's PID) that descend from `root`, parents before their children.

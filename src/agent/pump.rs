@@ -1,107 +1,120 @@
-//! Passes the program's stderr on, byte for byte and at once, and remembers its end.
+//! Passes the program's output on, byte for byte and at once, and lets others read along.
 
+use super::queue::{Queue, Stream};
 use super::tail::Tail;
+use super::wake::Wake;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::process::ChildStderr;
+use std::process::{ChildStderr, ChildStdout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A thread that copies a program's stderr to this process's own.
+/// A thread for each of the program's streams that copies it to this process's own.
 ///
-/// A thread of its own, because a reader that doesn't read blocks it, and must block nobody else. It sleeps in the
+/// Threads of their own, because a reader that doesn't read blocks them, and must block nobody else. They sleep in the
 /// kernel while the program is silent.
 pub struct Pump {
-    shared: Arc<Shared>,
+    /// stderr, then stdout if that is piped.
+    streams: Vec<Arc<Copy>>,
 }
 
-struct Shared {
+struct Copy {
+    stream: Stream,
     tail: Mutex<Tail>,
-    /// Whether the tail has changed since it was last taken.
-    changed: AtomicBool,
     /// Bytes that the reader has taken.
     passed: AtomicU64,
     ended: AtomicBool,
-    /// Readable when `changed` or `ended` has become true.
-    wake: EventFd,
+    wake: Arc<Wake>,
+    parser: Arc<Queue>,
 }
 
 impl Pump {
-    pub fn start(stderr: ChildStderr) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            tail: Mutex::default(),
-            changed: AtomicBool::new(false),
-            passed: AtomicU64::new(0),
-            ended: AtomicBool::new(false),
-            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-        });
-        let of_thread = Arc::clone(&shared);
-        std::thread::Builder::new().name("stderr".to_owned()).spawn(move || of_thread.copy(stderr))?;
-        Ok(Self { shared })
+    pub fn start(
+        stdout: Option<ChildStdout>,
+        stderr: ChildStderr,
+        wake: &Arc<Wake>,
+        parser: &Arc<Queue>,
+    ) -> io::Result<Self> {
+        let copy = |stream| {
+            Arc::new(Copy {
+                stream,
+                tail: Mutex::default(),
+                passed: AtomicU64::new(0),
+                ended: AtomicBool::new(false),
+                wake: Arc::clone(wake),
+                parser: Arc::clone(parser),
+            })
+        };
+        let mut streams = vec![copy(Stream::Stderr)];
+        spawn(&streams[0], stderr)?;
+        if let Some(stdout) = stdout {
+            streams.push(copy(Stream::Stdout));
+            spawn(&streams[1], stdout)?;
+        }
+        Ok(Self { streams })
     }
 
-    /// Becomes readable when there is something new; [`Pump::clear_wake`] makes it wait again.
-    pub fn wake(&self) -> BorrowedFd<'_> {
-        self.shared.wake.as_fd()
-    }
-
-    pub fn clear_wake(&self) {
-        // Fails only if nobody has woken it.
-        let _ = self.shared.wake.read();
-    }
-
-    pub fn has_changed(&self) -> bool {
-        self.shared.changed.load(SeqCst)
-    }
-
-    /// The last lines so far.
-    pub fn take_tail(&self) -> String {
-        self.shared.changed.store(false, SeqCst);
-        self.shared.tail.lock().unwrap_or_else(PoisonError::into_inner).text()
+    /// The last lines of stderr so far.
+    pub fn tail(&self) -> String {
+        self.streams[0].tail.lock().unwrap_or_else(PoisonError::into_inner).text()
     }
 
     /// Whether all that was written has been passed on, and nobody is left who could write more.
     pub fn has_ended(&self) -> bool {
-        self.shared.ended.load(SeqCst)
+        self.streams.iter().all(|copy| copy.ended.load(SeqCst))
     }
 
-    /// How many bytes the reader has taken so far.
+    /// How many bytes the readers have taken so far.
     pub fn passed(&self) -> u64 {
-        self.shared.passed.load(SeqCst)
+        self.streams.iter().map(|copy| copy.passed.load(SeqCst)).sum()
     }
 }
 
-impl Shared {
-    fn copy(&self, mut stderr: ChildStderr) {
+fn spawn(copy: &Arc<Copy>, from: impl Read + Send + 'static) -> io::Result<()> {
+    let name = match copy.stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    };
+    let copy = Arc::clone(copy);
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || copy.run(from))?;
+    Ok(())
+}
+
+impl Copy {
+    fn run(&self, mut from: impl Read) {
+        let (stdout, stderr) = (io::stdout(), io::stderr());
+        // Not through std, which takes a closed stream for a success and would hold a lock while it blocks.
+        let to = match self.stream {
+            Stream::Stdout => stdout.as_fd(),
+            Stream::Stderr => stderr.as_fd(),
+        };
         let mut buffer = vec![0; 64 * 1024];
         let mut reader_is_there = true;
         loop {
-            let count = match stderr.read(&mut buffer) {
+            let bytes = match from.read(&mut buffer) {
                 Ok(0) => break,
-                Ok(count) => count,
+                Ok(count) => &buffer[..count],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => break,
             };
-            // Before it is passed on: what blocks there may be the last words.
-            self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..count]);
-            if !self.changed.swap(true, SeqCst) {
-                self.wake_up();
+            if self.stream == Stream::Stderr {
+                // Before it is passed on: what blocks there may be the last words.
+                self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+                self.wake.change();
             }
             // Without a reader it goes on reading: the program must not block, and its last words still count.
-            reader_is_there = reader_is_there && self.pass_on(&buffer[..count]).is_ok();
+            reader_is_there = reader_is_there && self.pass_on(to, bytes).is_ok();
+            self.parser.push(self.stream, bytes);
         }
         self.ended.store(true, SeqCst);
-        self.wake_up();
+        self.wake.wake();
     }
 
-    fn pass_on(&self, mut bytes: &[u8]) -> nix::Result<()> {
-        // Not through std, which takes a closed stderr for a success and would hold a lock while it blocks.
-        let stderr = io::stderr();
+    fn pass_on(&self, to: BorrowedFd, mut bytes: &[u8]) -> nix::Result<()> {
         while !bytes.is_empty() {
-            match nix::unistd::write(stderr.as_fd(), bytes) {
+            match nix::unistd::write(to, bytes) {
                 Ok(count) => {
                     bytes = &bytes[count..];
                     self.passed.fetch_add(count as u64, SeqCst);
@@ -109,16 +122,11 @@ impl Shared {
                 Err(Errno::EINTR) => {}
                 // Whoever shares the open file may have made it non-blocking.
                 Err(Errno::EAGAIN) => {
-                    let _ = poll(&mut [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE);
+                    let _ = poll(&mut [PollFd::new(to, PollFlags::POLLOUT)], PollTimeout::NONE);
                 }
                 Err(error) => return Err(error),
             }
         }
         Ok(())
-    }
-
-    fn wake_up(&self) {
-        // Fails only if the counter is full, and then it is readable already.
-        let _ = self.wake.write(1);
     }
 }

@@ -1,7 +1,10 @@
 //! The termination message: what the agent leaves for the operator, as JSON of at most [`MAX_BYTES`].
 
 use super::cause::telling_line;
-use jiff::Timestamp;
+use super::exception::Exception;
+use super::progress::{LOSS, Progress, number};
+use super::signs::{Sign, SignKind};
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// What the kubelet keeps of a container's termination message, in bytes; of a longer one it keeps the end, which
@@ -42,6 +45,15 @@ pub struct Report {
     /// Why the program could not be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<LaunchError>,
+    /// What Python raised and nothing caught: the first of the last exceptions that followed from each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exception: Option<Exception>,
+    /// Lines by which libraries tell of what ends programs, the first of each kind.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signs: Vec<Sign>,
+    /// How far the program had come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Reached>,
     /// The line that tells why, where [`Report::stderr_tail`] had to be cut below it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headline: Option<String>,
@@ -63,6 +75,39 @@ pub enum Phase {
     Running,
 }
 
+/// The last progress known. What was never reported is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Reached {
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<f64>,
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub step: Option<f64>,
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub steps: Option<f64>,
+    /// 0 to 100.
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub percent: Option<f64>,
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// When anything was last reported, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Timestamp>,
+}
+
+impl Reached {
+    /// `None` if nothing was ever reported.
+    pub fn of(progress: &Progress) -> Option<Self> {
+        let last = progress.last()?;
+        let [epoch, epochs, step, steps] =
+            [progress.epoch, progress.epochs, progress.step, progress.steps].map(|reading| Some(reading?.value));
+        let (percent, loss) = (progress.percent(), progress.metric(LOSS));
+        Some(Self { epoch, epochs, step, steps, percent, loss, time: Some(last.time) })
+    }
+}
+
 /// Why a program could not be started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -82,6 +127,8 @@ pub enum LaunchErrorKind {
     InterpreterNotFound,
     /// Not a program, or one for another CPU architecture.
     NotExecutable,
+    /// An option of the agent that it can't work with, such as a regular expression that is none.
+    InvalidOption,
     /// Any other error of the kernel, and what a newer agent may name.
     #[default]
     #[serde(other)]
@@ -96,14 +143,26 @@ impl Report {
         serde_json::from_str::<Self>(object).ok().filter(|report| report.version > 0)
     }
 
-    /// The one line that tells a person most: why it could not be started, else the most telling line of stderr.
+    /// The one line that tells a person most: why it could not be started, else the exception that ended it, else the
+    /// most telling line of stderr.
     pub fn summary(&self) -> Option<String> {
-        let line = match (&self.error, &self.headline) {
-            (Some(error), _) if !error.message.is_empty() => &error.message,
-            (_, Some(headline)) => headline,
-            _ => telling_line(&self.stderr_tail)?,
-        };
-        Some(line.to_owned())
+        if let Some(error) = self.error.as_ref().filter(|error| !error.message.is_empty()) {
+            return Some(error.message.clone());
+        }
+        let line = || self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail)).map(str::to_owned);
+        match self.last_exception() {
+            // stderr may tell of a peer that a signal ended, which could raise nothing.
+            Some(echo) if echo.is_echo() => line().or_else(|| Some(echo.summary())),
+            Some(exception) => Some(exception.summary()),
+            None => line(),
+        }
+    }
+
+    /// The exception, unless the program went on after it for longer than ranks take to end each other.
+    pub fn last_exception(&self) -> Option<&Exception> {
+        const FOLLOWS: SignedDuration = SignedDuration::from_mins(5);
+        let is_last = |e: &&Exception| self.finished_at.is_none_or(|end| end.duration_since(e.time) <= FOLLOWS);
+        self.exception.as_ref().filter(is_last)
     }
 
     /// The report as JSON of at most [`MAX_BYTES`], whatever it holds: the tail loses lines from its front.
@@ -116,10 +175,16 @@ impl Report {
         if let Some(error) = &mut fitted.error {
             error.message.truncate(start_of(&error.message, ERROR_BYTES).len());
         }
-        let headline = self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail));
+        if let Some(exception) = &mut fitted.exception {
+            exception.fit();
+        }
+        fitted.signs.truncate(SignKind::COUNT);
+        fitted.signs.iter_mut().for_each(|sign| sign.text.truncate(start_of(&sign.text, 140).len()));
         fitted.headline = None;
         fitted.fit_tail(&self.stderr_tail);
-        if headline != telling_line(&fitted.stderr_tail) {
+        let headline = self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail));
+        let is_needed = self.error.is_none() && self.exception.as_ref().is_none_or(Exception::is_echo);
+        if is_needed && headline != telling_line(&fitted.stderr_tail) {
             fitted.headline = headline.map(|line| start_of(line, HEADLINE_BYTES).to_owned());
             fitted.fit_tail(&self.stderr_tail);
         }
@@ -155,7 +220,7 @@ fn end_of(text: &str, room: usize) -> &str {
 }
 
 /// The longest start of `text` that takes at most `room` bytes in JSON.
-fn start_of(text: &str, room: usize) -> &str {
+pub(super) fn start_of(text: &str, room: usize) -> &str {
     let mut used = 0;
     let end = text.char_indices().find(|&(_, c)| {
         used += json_bytes(c);
@@ -243,6 +308,35 @@ mod tests {
         assert_eq!(report(b"").summary(), None);
     }
 
+    #[test]
+    fn an_exception_is_the_summary_if_it_ended_the_program() {
+        let raised = |second: i64| {
+            let time = Timestamp::from_millisecond(second * 1000).unwrap();
+            let exception =
+                Exception { class: "ValueError".into(), message: "bad".into(), time, ..Exception::default() };
+            Report { exception: Some(exception), ..report(b"OSError: the tail\n") }
+        };
+        assert_eq!(raised(1_800_000_055).summary().as_deref(), Some("ValueError: bad"));
+        assert_eq!(raised(1_799_990_000).summary().as_deref(), Some("OSError: the tail"), "it went on for hours");
+        let mut echo = raised(1_800_000_055);
+        echo.exception.as_mut().unwrap().message = "Connection reset by peer".to_owned();
+        assert_eq!(echo.summary().as_deref(), Some("OSError: the tail"));
+        echo.stderr_tail.clear();
+        assert_eq!(echo.summary().as_deref(), Some("ValueError: Connection reset by peer"));
+        let running = Report { finished_at: None, ..raised(1_799_990_000) };
+        assert_eq!(running.summary().as_deref(), Some("ValueError: bad"));
+        assert_eq!(Report::parse(&running.to_message()), Some(running));
+    }
+
+    #[test]
+    fn how_far_it_came() {
+        let reached = Reached { epoch: Some(1.5), step: Some(300.0), loss: Some(f64::INFINITY), ..Reached::default() };
+        let message = Report { progress: Some(reached), ..report(b"") }.to_message();
+        assert!(message.contains(r#""progress":{"epoch":1.5,"step":300,"loss":"+Inf"}"#), "{message}");
+        assert_eq!(Report::parse(&message).unwrap().progress, Some(reached));
+        assert_eq!(Reached::of(&Progress::default()), None);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
         #[test]
@@ -253,12 +347,30 @@ mod tests {
         }
 
         #[test]
-        fn any_text_fits(tail in "(?s).{0,5000}", error in "(?s).{0,5000}", headline in "(?s).{0,5000}") {
+        fn any_text_fits(texts in prop::collection::vec("(?s).{0,5000}", 8), number: f64) {
+            let [tail, error, headline, class, message, file, thread, sign] = texts.try_into().unwrap();
             let error = Some(LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error });
-            let full = Report { error, headline: Some(headline), stderr_tail: tail, oom_kills: u64::MAX, ..report(b"") };
-            let message = full.to_message();
-            prop_assert!(message.len() <= MAX_BYTES);
-            prop_assert!(Report::parse(&message).is_some());
+            let (line, rank) = (Some(u64::MAX), Some(u64::MAX));
+            let (file, thread, time) = (Some(file), Some(thread), Timestamp::MAX);
+            let exception = Exception { class, message, file, line, rank, thread, time };
+            let sign = Sign { kind: SignKind::CudaOutOfMemory, time, text: sign, count: u64::MAX };
+            let n = Some(number);
+            let progress = Reached { epoch: n, epochs: n, step: n, steps: n, percent: n, loss: n, time: Some(time) };
+            let full = Report {
+                error,
+                headline: Some(headline),
+                stderr_tail: tail,
+                oom_kills: u64::MAX,
+                exception: Some(exception),
+                signs: vec![sign; 9],
+                progress: Some(progress),
+                ..report(b"")
+            };
+            for full in [Report { exception: None, ..full.clone() }, full] {
+                let message = full.to_message();
+                prop_assert!(message.len() <= MAX_BYTES, "{} bytes", message.len());
+                prop_assert!(Report::parse(&message).is_some());
+            }
         }
     }
 }

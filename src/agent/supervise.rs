@@ -3,11 +3,18 @@
 use super::cgroup::OomKills;
 use super::expand::Variables;
 use super::launch::{self, Program};
+use super::listen::Ways;
 use super::message::MessageFile;
-use super::process::{Reaped, count_descendants, reap, signal_descendants};
+use super::now;
+use super::process::{Reaped, descendants_of_self, reap, signal_descendants};
+use super::progress::pattern::Patterns;
+use super::progress::{Source, Update};
 use super::pump::Pump;
-use super::report::{Phase, Report, VERSION};
-use jiff::Timestamp;
+use super::queue::Queue;
+use super::reader::Reader;
+use super::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
+use super::seen::Seen;
+use super::wake::Wake;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
@@ -19,6 +26,8 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What is passed on to the program. The rest stays with the kernel: faults of the agent itself, and job control.
@@ -39,9 +48,9 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
 const KILL_FOR: Duration = Duration::from_secs(10);
 /// Between two rounds of SIGKILL.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
-/// How long a reader of stderr may take nothing at all after the end.
+/// How long a reader of the output may take nothing at all after the end.
 const DRAIN_IDLE: Duration = Duration::from_secs(10);
-/// Between two messages while the program writes to stderr.
+/// Between two messages while the program tells something.
 const MESSAGE_EVERY: Duration = Duration::from_millis(500);
 
 pub struct Options {
@@ -54,6 +63,10 @@ pub struct Options {
     /// Between a SIGTERM or SIGINT from outside and SIGKILL.
     pub grace: Duration,
     pub termination_log: PathBuf,
+    /// Where `/status`, `/metrics` and `/healthz` are served; nowhere without one.
+    pub metrics_port: Option<u16>,
+    /// Regular expressions by which progress is read off the output, instead of the forms known by themselves.
+    pub progress_patterns: Vec<String>,
 }
 
 /// Runs the command until it and all its descendants have ended; returns the agent's exit code.
@@ -83,8 +96,14 @@ pub fn run(options: &Options) -> io::Result<i32> {
     let mut message = MessageFile::open(&options.termination_log);
     message.write(&report);
 
-    let program = Program::new(&options.argv, std::env::vars_os(), &variables(options));
-    let (pid, stderr) = match program.start(mask) {
+    let wake = Arc::new(Wake::new()?);
+    let (seen, queue) = (Arc::new(Seen::new(Arc::clone(&wake))), Arc::new(Queue::default()));
+    let ways = Ways::open(&seen, &queue, options.metrics_port);
+    seen.complete(&mut report);
+    let mut program = Program::new(&options.argv, std::env::vars_os(), &variables(options));
+    ways.add_to(&mut program.env);
+    let started = patterns(options).and_then(|patterns| Ok((patterns, program.start(mask)?)));
+    let (patterns, started) = match started {
         Ok(started) => started,
         Err(error) => {
             eprintln!("agent: {}", error.message);
@@ -95,25 +114,38 @@ pub fn run(options: &Options) -> io::Result<i32> {
         }
     };
     report.phase = Phase::Running;
-    let pump = Pump::start(stderr)?;
+    let pump = Pump::start(started.stdout, started.stderr, &wake, &queue)?;
+    let epochs = std::env::var("HYPERPARAM_EPOCHS").ok().and_then(|epochs| epochs.parse().ok());
+    seen.progress(Source::Environment, &Update { epochs, ..Update::default() }, None);
+    let reader = Reader::new(patterns, epochs, Arc::clone(&seen)).start(Arc::clone(&queue))?;
     let mut supervisor = Supervisor {
         grace: options.grace,
         signals,
+        wake,
         pump,
+        queue,
+        reader: Some(reader),
+        ways,
+        seen,
         oom_kills,
         message,
         report,
         written: Instant::now(),
-        program: pid,
+        program: started.pid,
         ended: None,
         kill_at: None,
         killing_since: None,
     };
     supervisor.write_message();
     supervisor.until_none_is_left()?;
-    supervisor.drain_stderr()?;
+    supervisor.drain()?;
     supervisor.write_message();
     Ok(supervisor.exit_code())
+}
+
+fn patterns(options: &Options) -> Result<Patterns, LaunchError> {
+    Patterns::new(&options.progress_patterns)
+        .map_err(|message| LaunchError { kind: LaunchErrorKind::InvalidOption, message: format!("--{message}") })
 }
 
 /// What changes from attempt to attempt, for the program's environment and for `$(NAME)`.
@@ -132,7 +164,12 @@ fn variables(options: &Options) -> Variables {
 struct Supervisor {
     grace: Duration,
     signals: SignalFd,
+    wake: Arc<Wake>,
     pump: Pump,
+    queue: Arc<Queue>,
+    reader: Option<JoinHandle<()>>,
+    ways: Ways,
+    seen: Arc<Seen>,
     oom_kills: Option<OomKills>,
     message: MessageFile,
     report: Report,
@@ -149,7 +186,7 @@ impl Supervisor {
     fn until_none_is_left(&mut self) -> io::Result<()> {
         while self.reap_ended() {
             if self.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR) {
-                let left = count_descendants();
+                let left = descendants_of_self().len();
                 eprintln!(
                     "agent: {left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in \
                      the kernel for a disk or file server, or of another user); giving up on them"
@@ -165,7 +202,7 @@ impl Supervisor {
             } else if let Some(at) = self.kill_at {
                 next = Some(at);
             }
-            if self.pump.has_changed() {
+            if self.wake.has_changed() {
                 let due = self.written + MESSAGE_EVERY;
                 if due <= now {
                     self.write_message();
@@ -196,6 +233,7 @@ impl Supervisor {
         self.report.phase = Phase::Exited;
         self.report.finished_at = Some(now());
         (self.report.exit_code, self.report.signal) = (status.code(), status.signal());
+        self.ways.read(&self.seen);
         self.write_message();
         // A shell dies of the SIGTERM that its python never hears of. Told to stop, those left have the rest of the
         // grace to save; else they have no business any more.
@@ -223,7 +261,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Sleeps until a signal, news from stderr, or `until`.
+    /// Sleeps until a signal, news of the program, or `until`.
     fn wait(&self, until: Option<Instant>) -> io::Result<()> {
         let timeout = until.map_or(PollTimeout::NONE, |until| {
             // Rounded up: a millisecond early would spin until it is over.
@@ -231,18 +269,18 @@ impl Supervisor {
             PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
         });
         let mut fds =
-            [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN), PollFd::new(self.pump.wake(), PollFlags::POLLIN)];
+            [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN), PollFd::new(self.wake.fd(), PollFlags::POLLIN)];
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        self.pump.clear_wake();
+        self.wake.clear();
         Ok(())
     }
 
-    /// Waits until the last words have been passed on. As long as the reader takes any, nothing is lost; not for
-    /// ever, since a process that is no descendant (and so lives on) may have been handed the pipe.
-    fn drain_stderr(&self) -> io::Result<()> {
+    /// Waits until the last words have been passed on and read. As long as their reader takes any, nothing is lost; not
+    /// for ever, since a process that is no descendant (and so lives on) may have been handed the pipe.
+    fn drain(&mut self) -> io::Result<()> {
         let mut passed = self.pump.passed();
         let mut give_up_at = Instant::now() + DRAIN_IDLE;
         while !self.pump.has_ended() {
@@ -255,11 +293,19 @@ impl Supervisor {
                 break;
             }
         }
+        self.queue.close();
+        if let Some(reader) = self.reader.take() {
+            // It ends soon, for what waits is bounded; that it could fail harms nothing but its own findings.
+            let _ = reader.join();
+        }
+        self.ways.read(&self.seen);
         Ok(())
     }
 
     fn write_message(&mut self) {
-        self.report.stderr_tail = self.pump.take_tail();
+        self.wake.take_change();
+        self.seen.complete(&mut self.report);
+        self.report.stderr_tail = self.pump.tail();
         self.report.oom_kills = self.oom_kills.as_ref().map_or(0, OomKills::since_start);
         self.message.write(&self.report);
         self.written = Instant::now();
@@ -274,9 +320,4 @@ impl Supervisor {
             (None, None, _) => unreachable!("waitpid was not asked for stopped processes"),
         }
     }
-}
-
-fn now() -> Timestamp {
-    let now = Timestamp::now();
-    Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
 }

@@ -96,7 +96,7 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
 }
 
 /// `bytes` as text without escape sequences (colours, cursor movements, titles) and control characters.
-fn printable(bytes: &[u8]) -> String {
+pub fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();

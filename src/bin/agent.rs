@@ -19,8 +19,9 @@ struct Cli {
 enum Command {
     /// Copy this executable to a volume that the training container mounts
     ///
-    /// Writes to the directory of PATH alone (a temporary file, then a rename), so the root file system may be
-    /// read-only. Doing it again replaces the file.
+    /// Writes to the directory of PATH alone (temporary files, then renames), so the root file system may be read-only.
+    /// The directory python beside it goes first on the command's PYTHONPATH: it has a sitecustomize.py that tells the
+    /// agent of exceptions. Doing it again replaces both.
     Install {
         /// The file to write, mode 0755; its directory must exist
         #[arg(long, value_name = "PATH")]
@@ -34,13 +35,18 @@ enum Command {
     /// forwarded to the command. TERM and INT also start the grace, at whose end every process that descends from
     /// the command is killed, in whatever session or process group it is.
     ///
+    /// How far the command is, and what it measures, is read from what it tells: a POST to the address in
+    /// TRAININGJOB_PROGRESS_URL (also KUBEFLOW_TRAINER_SERVER_URL, which the Hugging Face Trainer posts to by itself),
+    /// lines in the file TRAININGJOB_PROGRESS_FILE, both JSON such as {"step": 10, "total_steps": 100, "loss": 0.5}; its
+    /// output, where many forms are known; trainer_state.json in CHECKPOINT_DIR. The first of them wins for each value.
+    ///
     /// $(NAME) of the variables that the options below set is expanded in COMMAND, in its arguments and in the values
     /// of all inherited environment variables; $$(NAME) stands for the literal $(NAME).
     #[command(after_help = "\
 Exit code:
   the command's own, or 128+n if signal n ended it
   128+n (143 for TERM) if the agent got TERM or INT and the command then exited 0
-  126  COMMAND can't be executed
+  126  COMMAND can't be executed, or an option is wrong
   127  COMMAND, or the interpreter it needs, was not found")]
     Run {
         /// The gang's attempt, from 0: sets ATTEMPT
@@ -58,6 +64,15 @@ Exit code:
         /// The file kept up to date with what is known of the command: JSON, at most 4096 bytes
         #[arg(long, value_name = "PATH", default_value = "/dev/termination-log")]
         termination_log: PathBuf,
+        /// Serve /status, /metrics and /healthz on this port of all addresses; 0 is none
+        #[arg(long, value_name = "PORT")]
+        metrics_port: Option<u16>,
+        /// Read progress off lines that match, instead of the forms known by themselves; may be repeated
+        ///
+        /// Named groups say what is what: epoch, epochs, step, steps, loss, accuracy, lr, throughput; any other name is a
+        /// metric of its own. Example: 'it (?P<step>\d+)/(?P<steps>\d+) l=(?P<loss>\S+)'
+        #[arg(long, value_name = "REGEX")]
+        progress_pattern: Vec<String>,
         /// The command, looked up in PATH, and its arguments
         #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
         command: Vec<OsString>,
@@ -74,10 +89,26 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(&error),
         },
-        Command::Run { attempt, master_port, resume_from, grace_seconds, termination_log, command } => {
-            let grace = Duration::from_secs(grace_seconds.into());
-            let options =
-                supervise::Options { argv: command, attempt, master_port, resume_from, grace, termination_log };
+        Command::Run {
+            attempt,
+            master_port,
+            resume_from,
+            grace_seconds,
+            termination_log,
+            metrics_port,
+            progress_pattern,
+            command,
+        } => {
+            let options = supervise::Options {
+                argv: command,
+                attempt,
+                master_port,
+                resume_from,
+                grace: Duration::from_secs(grace_seconds.into()),
+                termination_log,
+                metrics_port,
+                progress_patterns: progress_pattern,
+            };
             match supervise::run(&options) {
                 // An exit code of a process is a byte, and 128 + the highest signal is 192.
                 Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),

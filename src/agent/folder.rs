@@ -1,0 +1,81 @@
+//! The files by which the program and its Python tell the agent something.
+
+use super::exception::Exception;
+use super::follow::Follow;
+use super::progress::{Source, json};
+use super::seen::Seen;
+use std::fs::{DirBuilder, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// A directory of this agent's own.
+pub struct Folder {
+    path: PathBuf,
+    files: Mutex<Files>,
+}
+
+struct Files {
+    progress: Follow,
+    exceptions: Follow,
+}
+
+impl Folder {
+    /// In memory if that can be, else where temporary files go. `secret` keeps strangers' names off.
+    pub fn make(secret: &str) -> io::Result<Self> {
+        let mut result = Err(io::ErrorKind::NotFound.into());
+        for parent in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
+            result = Self::make_in(&parent, secret);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    fn make_in(parent: &Path, secret: &str) -> io::Result<Self> {
+        let path = parent.join(format!("trainingjob-{secret}"));
+        // A program started by root may give up its rights before it writes.
+        let (of_directory, of_file) = if nix::unistd::geteuid().is_root() { (0o711, 0o666) } else { (0o700, 0o600) };
+        DirBuilder::new().mode(of_directory).create(&path)?;
+        let file = |name| path.join(name);
+        let files = Files { progress: Follow::new(file("progress")), exceptions: Follow::new(file("exceptions")) };
+        let folder = Self { files: Mutex::new(files), path: path.clone() };
+        for (name, content) in [("progress", ""), ("exceptions", ""), ("token", secret)] {
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join(name))?;
+            file.write_all(content.as_bytes())?;
+            file.set_permissions(Permissions::from_mode(of_file))?;
+        }
+        Ok(folder)
+    }
+
+    pub fn progress(&self) -> PathBuf {
+        self.path.join("progress")
+    }
+
+    pub fn exceptions(&self) -> PathBuf {
+        self.path.join("exceptions")
+    }
+
+    /// A token for clients that won't speak without one; the address is what has to be known.
+    pub fn token(&self) -> PathBuf {
+        self.path.join("token")
+    }
+
+    /// Tells `seen` what is new. A file that can't be read says nothing, and a line that is wrong is passed over.
+    pub fn read(&self, seen: &Seen) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = files.progress.read(|line| {
+            if let Ok(update) = json::parse(&String::from_utf8_lossy(line)) {
+                seen.progress(Source::File, &update, None);
+            }
+        });
+        let _ = files.exceptions.read(|line| _ = Exception::parse(line).map(|exception| seen.exception(exception)));
+    }
+
+    /// To be done at the end: it may be in memory, and there it would stay.
+    pub fn remove(&self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}

@@ -1,0 +1,174 @@
+//! The status in Prometheus' text format.
+
+use super::super::gpu::Gpu;
+use super::super::progress::Reading;
+use super::super::report::Phase;
+use super::status::Status;
+use jiff::Timestamp;
+use std::fmt::Write;
+
+/// `status` as metrics. What was never reported has none.
+pub fn render(status: &Status) -> String {
+    let mut page = Page::new(status);
+    let (report, progress) = (&status.report, &status.progress);
+    page.family("process_state", "gauge", "1 for the state that the program is in.");
+    for phase in [Phase::Starting, Phase::Running, Phase::Exited] {
+        page.sample(&[("state", &format!("{phase:?}"))], if report.phase == phase { 1.0 } else { 0.0 });
+    }
+    page.single("attempt", "gauge", "The gang's attempt, from 1.", Some(f64::from(report.attempt)));
+    page.single("start_time_seconds", "gauge", "When the agent started.", report.started_at.map(seconds));
+    page.single("progress_percent", "gauge", "Of steps if their total is known, else of epochs.", status.percent);
+    let value = |reading: Option<Reading>| reading.map(|reading| reading.value);
+    page.single("epoch", "gauge", "As the program counts them.", value(progress.epoch));
+    page.single("epochs", "gauge", "Epochs in all.", value(progress.epochs));
+    page.single("step", "gauge", "Step of the whole run.", value(progress.step));
+    page.single("steps", "gauge", "Steps in all.", value(progress.steps));
+    page.single(
+        "remaining_seconds",
+        "gauge",
+        "Time that remains, as the program reports it.",
+        value(progress.eta_seconds),
+    );
+    page.family(
+        "metric",
+        "gauge",
+        "What the program reports, by name: loss, accuracy, learningRate, throughput, others.",
+    );
+    for (name, reading) in &progress.metrics {
+        page.sample(&[("name", name)], reading.value);
+    }
+    let last = progress.last().map(|reading| seconds(reading.time));
+    page.single("last_progress_timestamp_seconds", "gauge", "When the program last reported anything.", last);
+    page.family("signs_total", "counter", "Lines of libraries that tell of what ends programs, by kind.");
+    for sign in &report.signs {
+        page.sample(&[("kind", &format!("{:?}", sign.kind))], sign.count as f64);
+    }
+    page.single("oom_kills_total", "counter", "Processes killed for lack of memory.", Some(report.oom_kills as f64));
+    page.single("cpu_seconds_total", "counter", "CPU time of the program.", Some(status.usage.cpu_seconds));
+    let resident = Some(status.usage.resident_bytes as f64);
+    page.single(
+        "resident_memory_bytes",
+        "gauge",
+        "Memory of the program, shared pages counted for each process.",
+        resident,
+    );
+    let unparsed = Some(status.unparsed_lines as f64);
+    page.single("unparsed_lines_total", "counter", "Lines passed on that came too fast to be parsed.", unparsed);
+    page.single("agent_cpu_seconds_total", "counter", "CPU time of the agent.", Some(status.agent_usage.cpu_seconds));
+    let resident = Some(status.agent_usage.resident_bytes as f64);
+    page.single("agent_resident_memory_bytes", "gauge", "Memory of the agent.", resident);
+
+    type Figure = (&'static str, &'static str, fn(&Gpu) -> Option<f64>);
+    const FIGURES: [Figure; 5] = [
+        ("gpu_utilization_percent", "Share of time in which the GPU computes.", |gpu| gpu.utilization_percent),
+        ("gpu_memory_used_bytes", "Memory of the GPU in use.", |gpu| gpu.memory_used_bytes),
+        ("gpu_memory_total_bytes", "Memory of the GPU.", |gpu| gpu.memory_total_bytes),
+        ("gpu_power_watts", "Power that the GPU draws.", |gpu| gpu.power_watts),
+        ("gpu_temperature_celsius", "Temperature of the GPU.", |gpu| gpu.temperature_celsius),
+    ];
+    for (name, help, figure) in FIGURES {
+        page.family(name, "gauge", help);
+        for gpu in &status.gpus {
+            if let Some(value) = figure(gpu) {
+                page.sample(&[("gpu", &gpu.index.to_string()), ("uuid", &gpu.uuid)], value);
+            }
+        }
+    }
+    page.text
+}
+
+fn seconds(time: Timestamp) -> f64 {
+    time.as_millisecond() as f64 / 1000.0
+}
+
+struct Page {
+    text: String,
+    /// Labels that every sample has.
+    common: String,
+    family: String,
+    /// Comes before the family's first sample: one without samples is not told.
+    head: String,
+}
+
+impl Page {
+    fn new(status: &Status) -> Self {
+        let job = status.training_job.iter().map(|job| label("training_job", job));
+        let worker = status.worker.iter().map(|worker| label("worker", &worker.to_string()));
+        let common = job.chain(worker).collect::<Vec<_>>().join(",");
+        Self { text: String::new(), common, family: String::new(), head: String::new() }
+    }
+
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.family = format!("trainingjob_worker_{name}");
+        self.head = format!("# HELP {0} {help}\n# TYPE {0} {kind}\n", self.family);
+    }
+
+    fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
+        self.text.push_str(&std::mem::take(&mut self.head));
+        let own = labels.iter().map(|(name, value)| label(name, value));
+        let all = Some(self.common.clone()).into_iter().chain(own).filter(|label| !label.is_empty());
+        let labels = all.collect::<Vec<_>>().join(",");
+        let value = match value {
+            f64::INFINITY => "+Inf".to_owned(),
+            f64::NEG_INFINITY => "-Inf".to_owned(),
+            value => value.to_string(),
+        };
+        let _ = writeln!(self.text, "{}{{{labels}}} {value}", self.family);
+    }
+
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: Option<f64>) {
+        if let Some(value) = value {
+            self.family(name, kind, help);
+            self.sample(&[], value);
+        }
+    }
+}
+
+fn label(name: &str, value: &str) -> String {
+    format!("{name}=\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::progress::{Progress, Source, Update};
+    use super::super::super::report::Report;
+    use super::*;
+
+    #[test]
+    fn a_page() {
+        let mut update = Update::default();
+        for (name, value) in [("step", 3.0), ("steps", 12.0), ("loss", f64::NAN), ("a \"b\"\\", f64::NEG_INFINITY)] {
+            update.set(name, value);
+        }
+        let mut progress = Progress::default();
+        progress.merge(&update, Source::Post, Timestamp::from_millisecond(1500).unwrap());
+        let gpu = Gpu { index: 1, uuid: "GPU-1".into(), power_watts: Some(300.5), ..Gpu::default() };
+        let status = Status {
+            training_job: Some("x".into()),
+            worker: Some(0),
+            report: Report { phase: Phase::Running, attempt: 2, ..Report::default() },
+            percent: progress.percent(),
+            progress,
+            gpus: vec![gpu],
+            ..Status::default()
+        };
+        let page = render(&status);
+        for line in [
+            "# TYPE trainingjob_worker_process_state gauge",
+            "trainingjob_worker_process_state{training_job=\"x\",worker=\"0\",state=\"Running\"} 1",
+            "trainingjob_worker_process_state{training_job=\"x\",worker=\"0\",state=\"Exited\"} 0",
+            "trainingjob_worker_attempt{training_job=\"x\",worker=\"0\"} 2",
+            "trainingjob_worker_progress_percent{training_job=\"x\",worker=\"0\"} 25",
+            "trainingjob_worker_metric{training_job=\"x\",worker=\"0\",name=\"loss\"} NaN",
+            "trainingjob_worker_metric{training_job=\"x\",worker=\"0\",name=\"a \\\"b\\\"\\\\\"} -Inf",
+            "trainingjob_worker_last_progress_timestamp_seconds{training_job=\"x\",worker=\"0\"} 1.5",
+            "trainingjob_worker_gpu_power_watts{training_job=\"x\",worker=\"0\",gpu=\"1\",uuid=\"GPU-1\"} 300.5",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+        }
+        for absent in ["worker_epoch", "gpu_utilization", "signs_total"] {
+            assert!(!page.contains(absent), "{absent} is in\n{page}");
+        }
+        assert!(render(&Status::default()).contains("trainingjob_worker_attempt{} 0"));
+    }
+}
