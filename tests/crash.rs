@@ -422,7 +422,7 @@ impl<'a> Life<'a> {
             }
             Scenario::Resume => json!({ "suspend": true }),
             Scenario::Budget => json!({ "failurePolicy": { "backoffLimit": 1 } }),
-            Scenario::Deadline => json!({ "failurePolicy": { "activeDeadlineSeconds": 4 } }),
+            Scenario::Deadline => json!({ "failurePolicy": { "activeDeadlineSeconds": 10 } }),
             Scenario::Ttl => json!({ "ttlSecondsAfterFinished": 1 }),
             _ => json!({}),
         };
