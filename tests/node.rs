@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use trainingjob_operator::agent::report::Report;
 use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running, Suspended};
-use world::{SOON, Space, attempt, eventually, root, training, worker, world};
+use world::{SOON, Space, attempt, condition, eventually, root, training, worker, world};
 
 // ---- training
 
@@ -32,6 +32,17 @@ async fn the_demo_trains_to_completed() {
 
     assert_eq!(job.states(), [Pending, Initializing, Running, Completed]);
     assert_eq!(status.restart_count, Some(0));
+    // Each when it is true: a worker without a node does not initialize, one that pulls its image does not run.
+    for pod in job.pods() {
+        let conditions = pod.status.as_ref().unwrap().conditions.as_ref().unwrap();
+        let placed = conditions.iter().find(|condition| condition.type_ == "PodScheduled").unwrap();
+        let initializing = job.first(Initializing);
+        assert!(
+            condition(&initializing, "Scheduled").last_transition_time >= placed.last_transition_time.clone().unwrap()
+        );
+        let ended = training(&pod).unwrap().state.unwrap().terminated.unwrap();
+        assert!(condition(&job.first(Running), "Running").last_transition_time >= ended.started_at.unwrap());
+    }
     let workers = status.workers.unwrap();
     assert_eq!((workers.desired, workers.succeeded, workers.active, workers.failed), (2, 2, 0, 0));
     assert!(status.start_time.is_some() && status.completion_time.is_some() && status.duration.is_some());
@@ -49,7 +60,6 @@ async fn the_demo_trains_to_completed() {
     space.end().await;
 }
 
-/// A state is told when it is true: not Running before the last program has started, not Initializing without nodes.
 #[tokio::test]
 async fn restricted_namespaces() {
     let Some(world) = world() else { return };
@@ -62,11 +72,11 @@ async fn restricted_namespaces() {
     refused["spec"].as_object_mut().unwrap().remove("podTemplate");
     let (mut admitted, mut refused) = (space.apply(admitted).await, space.apply(refused).await);
 
-    let (condition, status) = refused.condition("Scheduled", "False", "PodSecurity").await;
+    let (told, status) = refused.condition("Scheduled", "False", "PodSecurity").await;
     assert_eq!(status.state, Some(Pending));
     let words = r#"violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false"#;
-    assert!(condition.message.contains(words), "{}", condition.message);
-    assert!(condition.message.starts_with("2 of 2 workers have no pod: "), "{}", condition.message);
+    assert!(told.message.contains(words), "{}", told.message);
+    assert!(told.message.starts_with("2 of 2 workers have no pod: "), "{}", told.message);
 
     admitted.state(Completed).await;
     space.end().await;
@@ -319,29 +329,29 @@ async fn what_keeps_a_job_from_starting_is_named() {
     let volumes = json!([{ "name": "fixtures", "configMap": { "name": "nobodys-map" } }]);
     let mut volume = space.submit("volume", json!({ "command": program, "volumes": volumes })).await;
 
-    let (condition, status) = image.condition("Running", "False", "ImagePull").await;
+    let (told, status) = image.condition("Running", "False", "ImagePull").await;
     assert_eq!(status.state, Some(Initializing), "a worker that pulls does not run");
-    assert!(condition.message.contains("localhost/nowhere:1"), "{}", condition.message);
+    assert!(told.message.contains("localhost/nowhere:1"), "{}", told.message);
 
-    let (condition, status) = claim.condition("Scheduled", "False", "Unschedulable").await;
+    let (told, status) = claim.condition("Scheduled", "False", "Unschedulable").await;
     assert_eq!(status.state, Some(Pending));
-    assert!(condition.message.contains(r#"persistentvolumeclaim "nobodys-claim" not found"#), "{}", condition.message);
+    assert!(told.message.contains(r#"persistentvolumeclaim "nobodys-claim" not found"#), "{}", told.message);
 
-    let (condition, status) = key.condition("Running", "False", "ContainerConfig").await;
+    let (told, status) = key.condition("Running", "False", "ContainerConfig").await;
     assert_eq!(status.state, Some(Initializing));
-    assert!(condition.message.contains("couldn't find key nothing in ConfigMap"), "{}", condition.message);
+    assert!(told.message.contains("couldn't find key nothing in ConfigMap"), "{}", told.message);
 
-    let (condition, status) = volume.condition("Running", "False", "Storage").await;
+    let (told, status) = volume.condition("Running", "False", "Storage").await;
     assert_eq!(status.state, Some(Initializing));
-    assert!(condition.message.contains(r#"configmap "nobodys-map" not found"#), "{}", condition.message);
+    assert!(told.message.contains(r#"configmap "nobodys-map" not found"#), "{}", told.message);
 
     assert!([&image, &claim, &key, &volume].iter().all(|job| !job.states().contains(&Running)));
     let quota = json!({ "metadata": { "name": "quota" }, "spec": { "hard": { "pods": "1" } } });
     space.create::<ResourceQuota>(quota).await;
     let mut quota = space.submit("quota", json!({ "command": program })).await;
-    let (condition, status) = quota.condition("Scheduled", "False", "QuotaExceeded").await;
+    let (told, status) = quota.condition("Scheduled", "False", "QuotaExceeded").await;
     assert_eq!(status.state, Some(Pending));
-    assert!(condition.message.contains("exceeded quota: quota, requested: pods=1"), "{}", condition.message);
+    assert!(told.message.contains("exceeded quota: quota, requested: pods=1"), "{}", told.message);
     space.end().await;
 }
 
@@ -376,6 +386,7 @@ async fn a_lost_node_is_no_failure() {
         .submit("lost", json!({
             "command": ["python3", "/fixtures/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
             "failurePolicy": { "backoffLimit": 0 },
+            "podTemplate": { "spec": { "terminationGracePeriodSeconds": 3 } },
             "scheduling": { "affinity": apart, "tolerations": [
                 { "key": "doomed", "operator": "Exists" },
                 { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 3 },
@@ -391,8 +402,14 @@ async fn a_lost_node_is_no_failure() {
     let lost = *on(job.pods()).get("node1").expect("one worker runs on each node");
     world.devcluster(&["node", "lose", "1"]);
 
-    job.condition("Restarting", "True", "NodeLost").await;
-    // No kubelet says any more that the pod has ended, so it stays until somebody vouches that the machine is off.
+    let (_, status) = job.condition("Restarting", "True", "NodeLost").await;
+    assert_eq!(status.state, Some(Initializing));
+    // No kubelet says any more that the pod has ended: it stays until somebody vouches that the machine is off.
+    job.until("the remedy to be told", |status| {
+        let told = &condition(status, "Restarting").message;
+        told.contains("its node is lost (") && told.contains("node.kubernetes.io/out-of-service")
+    })
+    .await;
     let off = json!({ "spec": { "taints": [
         { "key": "doomed", "effect": "NoSchedule" },
         { "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" },
@@ -417,10 +434,10 @@ async fn a_suspended_job_saves_and_goes_on() {
     let mut example = example("demo");
     // No checkpoint but the one that SIGTERM asks for.
     example["spec"]["checkpoint"]["frequency"] = json!(1000);
-    example["spec"]["hyperparameters"]["epochs"] = json!(60);
+    example["spec"]["hyperparameters"]["epochs"] = json!(40);
     let mut job = space.apply(example).await;
     job.state(Running).await;
-    job.says(1, 0, "] Epoch 2/60 ").await;
+    job.says(1, 0, "] Epoch 2/40 ").await;
     job.patch(json!({ "suspend": true })).await;
     let status = job.state(Suspended).await;
     assert_eq!(space.pods().await.len(), 0, "Suspended means that no pod is left");
@@ -428,10 +445,10 @@ async fn a_suspended_job_saves_and_goes_on() {
     let saved: Vec<String> = folder(&space, "digits-checkpoints").await.map(|file| file.0).collect();
     let [saved] = &saved[..] else { panic!("one checkpoint, not {saved:?}") };
     let epoch: u32 = saved.strip_prefix("checkpoint-").unwrap().strip_suffix(".pt").unwrap().parse().unwrap();
-    assert!((2..60).contains(&epoch), "{saved}");
+    assert!((2..40).contains(&epoch), "{saved}");
 
     job.patch(json!({ "suspend": false })).await;
-    job.says(2, 0, &format!("resumed from /checkpoints/{saved}, epoch {epoch} of 60 done")).await;
+    job.says(2, 0, &format!("resumed from /checkpoints/{saved}, epoch {epoch} of 40 done")).await;
     let status = job.state(Completed).await;
     assert_eq!((status.attempt, status.restart_count), (Some(2), Some(0)));
     assert_eq!(job.states(), [Pending, Initializing, Running, Suspended, Pending, Initializing, Running, Completed]);

@@ -7,7 +7,10 @@
 pub fn telling_line(text: &str) -> Option<&str> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
     let own = without_torchrun(&lines);
-    let torchruns = |words| own.iter().rev().find(|line| line.contains(words)).copied();
+    let torchruns = |words| {
+        let line = own.iter().rev().find(|line| line.contains(words))?;
+        Some(line.split_once("] ").map_or(*line, |(_, text)| text)) // without time and place in torchrun's source
+    };
     last_exception(&own, |line| !is_echo(line))
         .or_else(|| torchruns("failed (exitcode: -")) // a signal, of which its rank could not tell
         .or_else(|| last_exception(&own, is_echo))
@@ -154,7 +157,7 @@ Root Cause (first observed failure):
         assert_eq!(telling_line(&format!("{own}{LOST}{TORCHRUN}")), Some("[rank1]: ValueError: bad"));
         assert!(telling_line(&format!("{LOST}{TORCHRUN}")).is_some_and(is_echo));
         let killed = TORCHRUN.replace("(exitcode: 1)", "(exitcode: -11)");
-        assert!(telling_line(&format!("{LOST}{killed}")).unwrap().contains("failed (exitcode: -11) local_rank: 0"));
+        assert!(telling_line(&format!("{LOST}{killed}")).unwrap().starts_with("failed (exitcode: -11) local_rank: 0"));
         assert!(is_own_exception("[rank1]: ValueError: bad") && !is_own_exception("torch.Error: Socket closed"));
         assert!(!is_own_exception("W1121 10:00:00 Sending process 21 closing signal SIGTERM"));
     }

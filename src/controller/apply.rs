@@ -28,7 +28,16 @@ enum Created<K> {
 
 impl Context {
     /// Makes what is missing and puts right what was changed; what is as it should be costs no request.
-    pub(super) async fn ensure(&self, plan: &Plan, should: &Resolved, uid: &str, family: &Family) -> Result<(), Error> {
+    #[allow(clippy::too_many_arguments)] // all that a pass knows of the job
+    pub(super) async fn ensure(
+        &self,
+        job: &TrainingJob,
+        plan: &Plan,
+        should: &Resolved,
+        uid: &str,
+        family: &Family,
+        confirmed: &mut bool,
+    ) -> Result<(), Error> {
         let claimed = match plan.checkpoint.as_ref().map(|checkpoint| &checkpoint.volume) {
             Some(CheckpointVolume::New { .. }) => {
                 let claim = self.index.claim(&plan.namespace, &build::names::claim_name(&plan.name));
@@ -45,6 +54,9 @@ impl Context {
             && family.blocked.keys().all(|kind| *kind == ChildKind::Job)
         {
             return Ok(());
+        }
+        if family.service.is_none() || family.config.is_none() || !claimed {
+            self.confirm(job, confirmed).await?;
         }
         let build::Objects { service, config, claim, job: _ } = build::objects(plan, 1);
         let claim = claim.filter(|_| !claimed);
@@ -248,8 +260,11 @@ impl Context {
         gone_is_fine(call("delete TrainingJob", api.delete(&job.name_any(), &params)).await.map(drop))
     }
 
-    /// A fresh read: the TrainingJob is as it was seen, or the watch will soon tell.
-    pub(super) async fn confirm(&self, job: &TrainingJob) -> Result<(), Error> {
+    /// A fresh read, once in a pass: the TrainingJob is as it was seen, or the watch will soon tell.
+    pub(super) async fn confirm(&self, job: &TrainingJob, confirmed: &mut bool) -> Result<(), Error> {
+        if *confirmed {
+            return Ok(());
+        }
         let api = self.api::<TrainingJob>(&job.namespace().unwrap_or_default());
         let version =
             self.index.read(&job.uid().unwrap_or_default(), |f| f.written.as_ref().map(|(v, _)| *v)).flatten();
@@ -262,6 +277,7 @@ impl Context {
                     && fresh.metadata.deletion_timestamp.is_none()
                     && super::status::version(&fresh.metadata) <= seen =>
             {
+                *confirmed = true;
                 Ok(())
             }
             _ => Err(Error::Outdated),

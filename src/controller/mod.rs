@@ -1,8 +1,9 @@
 //! The only place that writes to the API server.
 //!
-//! [`run`] watches, keeps the [`Index`] and reconciles; [`reconcile`] is one pass for one job. A Job is created only
+//! [`run`] watches, keeps the [`Index`] and reconciles; [`reconcile`] is one pass for one job. Objects are created only
 //! by a pass that has just proven, by a successful write of the status or by a fresh read, that it does not act on an
-//! outdated TrainingJob: without that an operator behind on its watches would start a suspended job again.
+//! outdated TrainingJob: without that an operator behind on its watches would start a suspended job again, or make
+//! objects for one that is deleted.
 
 mod apply;
 mod error;
@@ -233,7 +234,7 @@ impl Context {
     ) -> Result<(), Error> {
         match action {
             Action::Ensure => match &resolved.plan {
-                Ok(plan) => self.ensure(plan, resolved, uid, family).await,
+                Ok(plan) => self.ensure(job, plan, resolved, uid, family, confirmed).await,
                 Err(_) => Ok(()), // a job that an older operator accepted goes on with the children it has
             },
             Action::CreateJob(attempt) => {
@@ -241,10 +242,7 @@ impl Context {
                 if self.index.read(uid, |f| f.blocked.keys().any(|kind| *kind != ChildKind::Job)).unwrap_or(false) {
                     return Ok(()); // the Service goes before the Job
                 }
-                if !*confirmed {
-                    self.confirm(job).await?;
-                    *confirmed = true;
-                }
+                self.confirm(job, confirmed).await?;
                 self.create_job(plan, uid, *attempt).await
             }
             Action::DeleteJob { name, uid: job_uid } => self.delete_job(job, name, job_uid).await,

@@ -1,6 +1,6 @@
 //! The status: written once per pass, only if it differs, and never over somebody else's write.
 
-use super::error::{Error, call};
+use super::error::{Error, call, refusal};
 use super::{Context, Guarded};
 use crate::api::{GROUP, State, TrainingJob, TrainingJobStatus, VERSION};
 use crate::lifecycle::set_condition;
@@ -93,8 +93,12 @@ impl Context {
                     .map_err(|e| Error::Api { what: "write status", source: Box::new(e) })?,
             )
             .map_err(|e| Error::Api { what: "write status", source: Box::new(kube::Error::HttpError(e)) })?;
-        let written: Written = call("write status", self.client.request(request)).await?;
-        Ok(self::version(&written.metadata))
+        let written: Result<Written, Error> = call("write status", self.client.request(request)).await;
+        match written {
+            Ok(written) => Ok(self::version(&written.metadata)),
+            Err(error) if refusal(&error).is_some_and(kube::core::Status::is_not_found) => Err(Error::Outdated),
+            Err(error) => Err(error),
+        }
     }
 
     /// A TrainingJob that this operator can't read: it says so on itself, and what runs of it goes on.

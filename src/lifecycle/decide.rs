@@ -175,9 +175,11 @@ impl<'a> Step<'a> {
     fn complete(&mut self) {
         self.status.state = Some(State::Completed);
         self.end();
+        // Nobody may have been there to see it.
+        self.set("Scheduled", true, "Scheduled", "every worker has a node");
         self.set("Running", false, "Completed", "every worker's program has ended");
         self.set("Succeeded", true, "Completed", "every worker exited with code 0");
-        self.clear("Restarting", "Completed");
+        self.close("Restarting", "Completed");
         let took = self.status.duration.clone().unwrap_or_else(|| "unknown time".into());
         self.event(false, "Completed", format!("every worker exited with code 0, after {took}"));
     }
@@ -396,8 +398,8 @@ impl<'a> Step<'a> {
         self.status.failure_message = Some(message.to_owned());
         self.end();
         self.set("Failed", true, reason, message);
-        self.clear("Running", "Failed");
-        self.clear("Restarting", "Failed");
+        self.close("Running", "Failed");
+        self.close("Restarting", "Failed");
         self.event(true, "Failed", format!("{reason}: {message}"));
     }
 
@@ -690,6 +692,13 @@ impl<'a> Step<'a> {
     /// Sets a condition to False if it was ever set.
     fn clear(&mut self, type_: &str, reason: &str) {
         if condition(&self.status.conditions, type_).is_some_and(|c| c.status == "True") {
+            self.set(type_, false, reason, "");
+        }
+    }
+
+    /// Sets a condition to False for good, if it was ever set: the same end, whatever was seen on the way.
+    fn close(&mut self, type_: &str, reason: &str) {
+        if condition(&self.status.conditions, type_).is_some() {
             self.set(type_, false, reason, "");
         }
     }

@@ -1,10 +1,11 @@
 //! A cluster with a real node and the operator installed in it, and jobs that are watched from their first moment on.
 
 use crate::common::Cluster;
-use futures::{StreamExt, TryStreamExt};
+use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, ValidationDirective,
+    ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams,
+    ValidationDirective,
 };
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -21,7 +22,7 @@ use trainingjob_operator::api::{Condition, State, TrainingJob, TrainingJobStatus
 
 pub const DEMO_IMAGE: &str = "localhost/trainingjob-demo:cpu";
 /// For everything that should be there within seconds. Far more than it takes: other tests keep the machine busy.
-pub const SOON: Duration = Duration::from_secs(180);
+pub const SOON: Duration = Duration::from_secs(300);
 
 pub struct World {
     pub cluster: Cluster,
@@ -247,6 +248,11 @@ impl Job {
         states
     }
 
+    /// The status that was the first with this state.
+    pub fn first(&self, state: State) -> TrainingJobStatus {
+        self.statuses.borrow().iter().find(|status| status.state == Some(state)).unwrap().clone()
+    }
+
     /// Every pod that it ever had, as it was last seen, by attempt and worker.
     pub fn pods(&self) -> Vec<Pod> {
         let mut pods: Vec<Pod> = self.pods.borrow().values().cloned().collect();
@@ -265,20 +271,25 @@ impl Job {
         }
     }
 
-    /// Waits until the program of a worker has printed this; all that it has printed.
-    pub async fn says(&mut self, attempt: i32, worker: i32, words: &str) -> String {
-        let pod = self
-            .pod(attempt, worker, "to have started", |pod| {
-                training(pod).is_some_and(|c| c.state.is_some_and(|s| s.waiting.is_none()))
-            })
-            .await
-            .name_any();
-        let space = self.space.clone();
-        eventually(&format!("{words:?} in the log of {pod}"), SOON, async || {
-            let log = String::from_utf8_lossy(&space.logs(&pod)).into_owned();
-            log.contains(words).then_some(log)
-        })
-        .await
+    /// Waits until the program of a worker has printed this.
+    pub async fn says(&mut self, attempt: i32, worker: i32, words: &str) {
+        let started = |pod: &Pod| training(pod).is_some_and(|c| c.state.is_some_and(|s| s.waiting.is_none()));
+        let pod = self.pod(attempt, worker, "to have started", started).await.name_any();
+        let params = LogParams { container: Some("training".into()), follow: true, ..LogParams::default() };
+        let mut lines = self.space.api::<Pod>().log_stream(&pod, &params).await.unwrap().lines();
+        let mut log = String::new();
+        let said = async {
+            while let Some(line) = lines.try_next().await.unwrap() {
+                log += &format!("{line}\n");
+                if line.contains(words) {
+                    return true;
+                }
+            }
+            false
+        };
+        if tokio::time::timeout(SOON, said).await != Ok(true) {
+            self.explain(&format!("{pod} never says {words:?}:\n{log}"));
+        }
     }
 
     pub async fn patch(&self, spec: Value) {
@@ -313,6 +324,11 @@ impl Job {
 
 pub fn worker(pod: &Pod) -> i32 {
     pod.labels()["batch.kubernetes.io/job-completion-index"].parse().unwrap()
+}
+
+/// The condition of this type, which must be there.
+pub fn condition<'a>(status: &'a TrainingJobStatus, type_: &str) -> &'a Condition {
+    status.conditions.iter().find(|condition| condition.type_ == type_).unwrap()
 }
 
 pub fn attempt(pod: &Pod) -> i32 {

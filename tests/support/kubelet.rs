@@ -106,10 +106,11 @@ fn now() -> String {
 
 /// The pod of a worker in an attempt that runs.
 pub fn running(space: &super::witness::Space, attempt: i32, worker: i32) -> Option<&Value> {
+    let (attempt, worker) = (attempt.to_string(), worker.to_string());
     space.of(Kind::Pod).find(|pod| {
         let labels = &pod["metadata"]["labels"];
-        labels["ml.example.com/attempt"] == attempt.to_string()
-            && labels["batch.kubernetes.io/job-completion-index"] == worker.to_string()
+        labels["ml.example.com/attempt"] == attempt
+            && labels["batch.kubernetes.io/job-completion-index"] == worker
             && pod["status"]["phase"] == "Running"
             && pod["metadata"]["deletionTimestamp"].is_null()
     })

@@ -7,8 +7,8 @@ use super::DEADLINE;
 use futures::StreamExt;
 use futures::stream::select_all;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -113,12 +113,7 @@ impl Witness {
     }
 
     /// Waits until `test` finds what it looks for in a namespace.
-    pub async fn until<T>(
-        &self,
-        namespace: &str,
-        what: &str,
-        test: impl Fn(&Space) -> Option<T>,
-    ) -> Result<T, String> {
+    pub async fn until<T>(&self, namespace: &str, what: &str, test: impl Fn(&Space) -> Option<T>) -> Result<T, String> {
         let mut bell = self.lock().entry(namespace.to_owned()).or_default().bell.subscribe();
         let found = async {
             loop {
@@ -135,15 +130,20 @@ impl Witness {
         })
     }
 
-    /// Waits until nothing has changed in a namespace for so long.
-    pub async fn rest(&self, namespace: &str, quiet: Duration) {
-        loop {
-            let left = quiet.saturating_sub(self.read(namespace, |space| space.changed.elapsed()));
-            if left.is_zero() {
-                return;
+    /// Waits until nothing has changed in a namespace for so long, and nothing is expected to.
+    pub async fn rest(&self, namespace: &str, quiet: Duration, at_rest: impl Fn(&Space) -> bool) {
+        let resting = async {
+            loop {
+                let (still, resting) = self.read(namespace, |space| (space.changed.elapsed(), at_rest(space)));
+                if resting && still >= quiet {
+                    return;
+                }
+                let left = quiet.saturating_sub(still).max(Duration::from_millis(100));
+                tokio::time::sleep(left).await;
             }
-            tokio::time::sleep(left).await;
-        }
+        };
+        // What never rests is found by what is waited for next.
+        let _ = tokio::time::timeout(DEADLINE, resting).await;
     }
 
     /// Lets everybody look again who waits.
@@ -162,7 +162,9 @@ impl Witness {
     fn note(&self, kind: Kind, mut object: DynamicObject, gone: bool) {
         object.metadata.managed_fields = None;
         let metadata = object.metadata.clone();
-        let (Some(namespace), Some(name), Some(uid)) = (metadata.namespace, metadata.name, metadata.uid) else { return };
+        let (Some(namespace), Some(name), Some(uid)) = (metadata.namespace, metadata.name, metadata.uid) else {
+            return;
+        };
         let version = metadata.resource_version.and_then(|version| version.parse().ok()).expect("versions are numbers");
         let object = Arc::new(serde_json::to_value(object).expect("an object is JSON"));
         if kind == Kind::Pod && !gone {
