@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
@@ -105,19 +106,26 @@ async fn main() -> anyhow::Result<()> {
         .with_lease_duration(Duration::from_secs(9))
         .with_renew_deadline(Duration::from_secs(6))
         .with_retry_period(Duration::from_millis(1500));
+    let leads = AtomicBool::new(false);
+    let work = async {
+        leads.store(true, Ordering::Relaxed);
+        work.await;
+    };
     tokio::select! {
         led = election.with_lease(work) => match led {
             Some(()) => Ok(()), // ended on a signal, the lease is given back
             None => anyhow::bail!("lost the lease {}/{}: another replica acts now", args.lease_namespace, args.lease_name),
         },
-        () = standby_stopped(stopping(stopped), &metrics) => Ok(()),
+        () = standby_stopped(stopping(stopped), &leads) => Ok(()),
     }
 }
 
 /// A standby has nothing to finish; a leader ends through its work.
-async fn standby_stopped(stopping: impl Future<Output = ()>, metrics: &Metrics) {
+///
+/// Whether it has led, not whether it still does: its work ends before the lease is given back.
+async fn standby_stopped(stopping: impl Future<Output = ()>, leads: &AtomicBool) {
     stopping.await;
-    if metrics.phase() == telemetry::Phase::Standby {
+    if !leads.load(Ordering::Relaxed) {
         return;
     }
     // The leader's reconciles are bounded by their requests' time-outs; the lease outlives no hung one.

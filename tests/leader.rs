@@ -1,0 +1,334 @@
+//! Several operators, as processes: one acts, and another one takes over whatever becomes of it.
+//!
+//! They work for all namespaces, with the rights of `deploy/cluster` and nothing else.
+
+mod common;
+
+use common::{Cluster, tools};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, PostParams};
+use kube::config::Kubeconfig;
+use kube::{Api, Client, Config};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use trainingjob_operator::api::{self, State, TrainingJob};
+
+/// For everything that should be there within seconds. Far more than it takes: others keep the machine busy.
+const SOON: Duration = Duration::from_secs(120);
+/// After the leader was killed. Its lease lasts 9 s.
+const TAKE_OVER: Duration = Duration::from_secs(15);
+/// After the leader has given back its lease; a standby looks every 2.25 s at the latest.
+const AT_ONCE: Duration = Duration::from_secs(8);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_acts_and_another_takes_over() {
+    let world = World::new().await;
+    let first = world.operator("first", &world.direct).await;
+    first.leads(SOON).await;
+    let mut second = world.operator("second", &world.direct).await;
+    second.stands_by().await;
+    for operator in [&first, &second] {
+        assert_eq!(operator.get("/healthz").await.as_deref(), Some("ok\n"), "{}", operator.name);
+    }
+    assert_eq!(first.get("/readyz").await.as_deref(), Some("ok: leading\n"));
+    assert_eq!(second.get("/readyz").await.as_deref(), Some("ok: standby\n"));
+    world.submit("a").await;
+    world.runs("a").await;
+    let pods = world.pods().await;
+
+    // Killed: nobody gives back the lease.
+    first.signal("KILL");
+    let killed = Instant::now();
+    world.submit("b").await;
+    second.leads(TAKE_OVER).await;
+    println!("killed: the other one leads after {:.1} s", killed.elapsed().as_secs_f64());
+    world.runs("b").await;
+    assert!(pods.is_subset(&world.pods().await), "what runs goes on");
+
+    // Told to stop: the lease is given back.
+    let mut third = world.operator("third", &world.cut_off).await;
+    third.stands_by().await;
+    second.signal("TERM");
+    let told = Instant::now();
+    third.leads(AT_ONCE).await;
+    println!("told to stop: the other one leads after {:.1} s", told.elapsed().as_secs_f64());
+    assert!(second.end().await.success(), "{}", second.log());
+    world.submit("c").await;
+    world.runs("c").await;
+
+    // Cut off from the API server: it steps down by itself before the other one acts.
+    let fourth = world.operator("fourth", &world.direct).await;
+    fourth.stands_by().await;
+    world.cable.send(false).unwrap();
+    let cut = Instant::now();
+    let mut stepped_down = None;
+    loop {
+        if stepped_down.is_none() && !third.is_leader().await {
+            stepped_down = Some(cut.elapsed());
+        }
+        if fourth.is_leader().await {
+            break;
+        }
+        assert!(cut.elapsed() < TAKE_OVER, "no leader {TAKE_OVER:?} after the cut\n{}", fourth.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let stepped_down = stepped_down.expect("the one that is cut off has stepped down before");
+    println!(
+        "cut off: steps down after {:.1} s, the other one leads after {:.1} s",
+        stepped_down.as_secs_f64(),
+        cut.elapsed().as_secs_f64()
+    );
+    assert!(!third.end().await.success(), "it says that it did not mean to end");
+    assert!(third.log().contains("lost the lease ml-training/trainingjob-operator"), "{}", third.log());
+    world.submit("d").await;
+    world.runs("d").await;
+    assert!(pods.is_subset(&world.pods().await), "what runs goes on");
+
+    // A standby that is told to stop ends at once, and disturbs nobody.
+    let mut fifth = world.operator("fifth", &world.direct).await;
+    fifth.stands_by().await;
+    fifth.signal("TERM");
+    assert!(fifth.end().await.success(), "{}", fifth.log());
+    assert!(fourth.is_leader().await);
+
+    world.nothing_was_forbidden_or_done_twice();
+    world.secrets_are_out_of_reach().await;
+}
+
+struct World {
+    cluster: Cluster,
+    client: Client,
+    /// Kubeconfig of the operator's service account.
+    direct: PathBuf,
+    /// The same by way of a cable that can be cut.
+    cut_off: PathBuf,
+    cable: watch::Sender<bool>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let cluster = Cluster::up("leader", &["--control-only", "--simulated-nodes", "1"]);
+        let kubectl = |args: &[&str], input: &str| kubectl(&cluster, args, input);
+        kubectl(&["apply", "-f", "-"], &serde_json::to_string(&api::crd()).unwrap());
+        kubectl(&["wait", "--for=condition=Established", "crd/trainingjobs.ml.example.com", "--timeout=60s"], "");
+        let installation = kubectl(&["kustomize", &format!("{}/deploy/cluster", env!("CARGO_MANIFEST_DIR"))], "");
+        let rights: Vec<&str> = installation
+            .split("\n---\n")
+            .filter(|object| {
+                let object: Value = serde_saphyr::from_str(object).unwrap();
+                !["Deployment", "CustomResourceDefinition"].contains(&object["kind"].as_str().unwrap())
+            })
+            .collect();
+        kubectl(&["apply", "-f", "-"], &rights.join("\n---\n"));
+        let token = kubectl(&["create", "token", "trainingjob-operator", "-n", "ml-training"], "");
+        kubectl(&["create", "namespace", "elsewhere"], "");
+
+        let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
+        let server = kubeconfig.clusters[0].cluster.as_ref().unwrap().server.clone().unwrap();
+        let (cable, connected) = watch::channel(true);
+        let through = cable_to(server.trim_start_matches("https://").parse().unwrap(), connected).await;
+        let direct = account(&kubeconfig, token.trim(), &server, "direct");
+        let cut_off = account(&kubeconfig, token.trim(), &format!("https://{through}"), "cut-off");
+        let client = cluster.client().await;
+        Self { cluster, client, direct, cut_off, cable }
+    }
+
+    /// Starts an operator and waits until it serves its metrics.
+    async fn operator(&self, name: &'static str, kubeconfig: &Path) -> Operator {
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.log"));
+        let process = Command::new(env!("CARGO_BIN_EXE_operator"))
+            .args(["--metrics-address", &address.to_string(), "--identity", name])
+            .env("KUBECONFIG", kubeconfig)
+            .env_remove("KUBERNETES_SERVICE_HOST")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let operator = Operator { name, process, address, log };
+        operator.wait("to serve its health", SOON, async || operator.get("/healthz").await.is_some()).await;
+        operator
+    }
+
+    async fn submit(&self, name: &str) {
+        let spec = json!({
+            "model": "none", "dataset": "none", "numWorkers": 2, "gpusPerWorker": 0, "image": "none",
+            "networking": { "backend": "gloo" }, "checkpoint": { "enabled": false },
+        });
+        let job = json!({
+            "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": name }, "spec": spec,
+        });
+        self.jobs().create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
+    }
+
+    fn jobs(&self) -> Api<TrainingJob> {
+        Api::namespaced(self.client.clone(), "elsewhere")
+    }
+
+    async fn runs(&self, name: &str) {
+        let begin = Instant::now();
+        while self.jobs().get(name).await.unwrap().status.and_then(|s| s.state) != Some(State::Running) {
+            assert!(begin.elapsed() < SOON, "waited {SOON:?} for {name} to run");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn pods(&self) -> BTreeSet<String> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "elsewhere");
+        pods.list(&ListParams::default()).await.unwrap().items.into_iter().filter_map(|pod| pod.metadata.uid).collect()
+    }
+
+    /// From the API server's audit log: RBAC let everything pass, and no create found that somebody had been quicker.
+    fn nothing_was_forbidden_or_done_twice(&self) {
+        let log = fs::read_to_string(self.cluster.kubeconfig().parent().unwrap().join("log/audit.jsonl")).unwrap();
+        let user = r#""username":"system:serviceaccount:ml-training:trainingjob-operator""#;
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains(user)).collect();
+        assert!(lines.iter().any(|line| line.contains(r#""resource":"jobs""#)), "no line of the operators");
+        let refused = |line: &&&str| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            line["annotations"]["authorization.k8s.io/decision"] == "forbid"
+                || (line["verb"] == "create" && line["responseStatus"]["code"] == 409)
+        };
+        let refused: Vec<_> = lines.iter().filter(refused).collect();
+        assert!(refused.is_empty(), "{refused:#?}");
+    }
+
+    async fn secrets_are_out_of_reach(&self) {
+        let kubeconfig = Kubeconfig::read_from(&self.direct).unwrap();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
+        let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::all(Client::try_from(config).unwrap());
+        let answer = secrets.list(&ListParams::default()).await;
+        assert!(matches!(&answer, Err(kube::Error::Api(status)) if status.is_forbidden()), "{answer:?}");
+    }
+}
+
+fn kubectl(cluster: &Cluster, args: &[&str], input: &str) -> String {
+    let mut kubectl = Command::new(tools().join("kubectl"))
+        .arg("--kubeconfig")
+        .arg(cluster.kubeconfig())
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    kubectl.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = kubectl.wait_with_output().unwrap();
+    assert!(output.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A kubeconfig of the service account with this token.
+fn account(admin: &Kubeconfig, token: &str, server: &str, name: &str) -> PathBuf {
+    let mut config = serde_json::to_value(admin).unwrap();
+    config["clusters"][0]["cluster"]["server"] = json!(server);
+    config["users"][0]["user"] = json!({ "token": token });
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.kubeconfig"));
+    fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+/// Passes connections on for as long as it is connected; after that nothing passes, and nobody is told.
+async fn cable_to(server: SocketAddr, connected: watch::Receiver<bool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut connected = connected.clone();
+            tokio::spawn(async move {
+                let Ok(mut far) = TcpStream::connect(server).await else { return };
+                let cut = async { drop(connected.wait_for(|connected| !connected).await) };
+                tokio::select! {
+                    _ = copy_bidirectional(&mut near, &mut far) => {}
+                    () = cut => std::future::pending().await,
+                }
+            });
+        }
+    });
+    address
+}
+
+struct Operator {
+    name: &'static str,
+    process: Child,
+    address: SocketAddr,
+    log: PathBuf,
+}
+
+impl Operator {
+    async fn leads(&self, deadline: Duration) {
+        self.wait("to lead", deadline, async || self.is_leader().await).await;
+    }
+
+    async fn stands_by(&self) {
+        let ready = async || self.get("/readyz").await.as_deref() == Some("ok: standby\n");
+        self.wait("to be ready as a standby", SOON, ready).await;
+        assert!(!self.is_leader().await);
+    }
+
+    async fn is_leader(&self) -> bool {
+        self.get("/metrics").await.is_some_and(|text| text.lines().any(|line| line == "trainingjob_leader 1"))
+    }
+
+    /// The body of a page that was answered with 200.
+    async fn get(&self, path: &str) -> Option<String> {
+        let answer = tokio::time::timeout(Duration::from_secs(5), async {
+            let mut stream = TcpStream::connect(self.address).await.ok()?;
+            let request = format!("GET {path} HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.ok()?;
+            Some(answer)
+        });
+        let answer = answer.await.ok()??;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        head.starts_with("HTTP/1.1 200 ").then(|| body.to_owned())
+    }
+
+    fn signal(&self, signal: &str) {
+        let signal: nix::sys::signal::Signal = format!("SIG{signal}").parse().unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.process.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Waits until it has ended by itself.
+    async fn end(&mut self) -> ExitStatus {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begin.elapsed() < SOON, "waited {SOON:?} for {} to end\n{}", self.name, self.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn wait(&self, what: &str, deadline: Duration, mut is: impl AsyncFnMut() -> bool) {
+        let begin = Instant::now();
+        while !is().await {
+            assert!(begin.elapsed() < deadline, "waited {deadline:?} for {} {what}\n{}", self.name, self.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
