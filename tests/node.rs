@@ -89,7 +89,7 @@ async fn logs_are_what_the_program_wrote() {
     let mut job = space
         .submit(
             "bytes",
-            json!({ "command": ["python3", "/fixtures/bytes.py"], "env": [{ "name": "BYTES", "value": "3000000" }] }),
+            json!({ "command": ["python3", "/programs/bytes.py"], "env": [{ "name": "BYTES", "value": "3000000" }] }),
         )
         .await;
     job.state(Completed).await;
@@ -122,7 +122,7 @@ async fn what_a_program_finds() {
     let space = world.space("environment", json!({})).await;
     let fields = |framework: &str| {
         json!({
-            "framework": framework, "command": ["python3", "/fixtures/environment.py"],
+            "framework": framework, "command": ["python3", "/programs/environment.py"],
             "args": ["--lr=$(HYPERPARAM_LEARNING_RATE)", "$(MASTER_ADDR):$(MASTER_PORT)", "$$(RANK)", "$(NOT_SET)", "$(OWN)"],
             "env": [{ "name": "OWN", "value": "$(TRAINING_JOB_NAME)/$(ATTEMPT)" }],
             "networking": { "backend": "gloo", "masterPort": 23456 },
@@ -210,7 +210,7 @@ async fn an_evicted_worker_is_no_failure() {
         .submit(
             "evicted",
             json!({
-                "command": ["python3", "/fixtures/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
+                "command": ["python3", "/programs/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
                 "failurePolicy": { "backoffLimit": 0 },
             }),
         )
@@ -240,7 +240,7 @@ async fn a_failed_rank_restarts_the_gang_and_is_named() {
     let space = world.space("fails", json!({})).await;
     let fails_on = |attempts: &str| {
         json!({
-            "command": ["torchrun", "/fixtures/fails.py"], "env": [{ "name": "FAIL_ON", "value": attempts }],
+            "command": ["torchrun", "/programs/fails.py"], "env": [{ "name": "FAIL_ON", "value": attempts }],
             "failurePolicy": { "backoffLimit": if attempts == "1" { 3 } else { 0 } },
         })
     };
@@ -273,17 +273,17 @@ async fn failures_that_need_no_second_look() {
         .submit(
             "memory",
             json!({
-                "command": ["python3", "/fixtures/memory.py"], "numWorkers": 1, "failurePolicy": { "backoffLimit": 0 },
+                "command": ["python3", "/programs/memory.py"], "numWorkers": 1, "failurePolicy": { "backoffLimit": 0 },
                 "resources": { "limits": { "memory": "64Mi" } },
             }),
         )
         .await;
-    let mut typo = space.submit("typo", json!({ "command": ["pyhton3", "/fixtures/leaves.py"] })).await;
+    let mut typo = space.submit("typo", json!({ "command": ["pyhton3", "/programs/leaves.py"] })).await;
     let mut deadline = space
         .submit(
             "deadline",
             json!({
-                "command": ["python3", "/fixtures/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
+                "command": ["python3", "/programs/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
                 "failurePolicy": { "activeDeadlineSeconds": 5 },
             }),
         )
@@ -321,12 +321,12 @@ async fn failures_that_need_no_second_look() {
 async fn what_keeps_a_job_from_starting_is_named() {
     let Some(world) = world() else { return };
     let space = world.space("waits", json!({})).await;
-    let program = json!(["python3", "/fixtures/leaves.py"]);
+    let program = json!(["python3", "/programs/leaves.py"]);
     let mut image = space.submit("image", json!({ "command": program, "image": "localhost/nowhere:1" })).await;
     let mut claim = space.submit("claim", json!({ "command": program, "model": "pvc://nobodys-claim" })).await;
-    let key = json!([{ "name": "KEY", "valueFrom": { "configMapKeyRef": { "name": "fixtures", "key": "nothing" } } }]);
+    let key = json!([{ "name": "KEY", "valueFrom": { "configMapKeyRef": { "name": "programs", "key": "nothing" } } }]);
     let mut key = space.submit("key", json!({ "command": program, "env": key })).await;
-    let volumes = json!([{ "name": "fixtures", "configMap": { "name": "nobodys-map" } }]);
+    let volumes = json!([{ "name": "programs", "configMap": { "name": "nobodys-map" } }]);
     let mut volume = space.submit("volume", json!({ "command": program, "volumes": volumes })).await;
 
     let (told, status) = image.condition("Running", "False", "ImagePull").await;
@@ -384,7 +384,7 @@ async fn a_lost_node_is_no_failure() {
     }] } });
     let mut job = space
         .submit("lost", json!({
-            "command": ["python3", "/fixtures/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
+            "command": ["python3", "/programs/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
             "failurePolicy": { "backoffLimit": 0 },
             "podTemplate": { "spec": { "terminationGracePeriodSeconds": 3 } },
             "scheduling": { "affinity": apart, "tolerations": [
@@ -466,7 +466,7 @@ async fn no_process_is_left_behind() {
         .submit(
             "stubborn",
             json!({
-                "command": ["torchrun", "/fixtures/stubborn.py", marker], "numWorkers": 1, "procsPerWorker": 2,
+                "command": ["torchrun", "/programs/stubborn.py", marker], "numWorkers": 1, "procsPerWorker": 2,
                 "podTemplate": { "spec": { "terminationGracePeriodSeconds": grace } },
             }),
         )

@@ -86,13 +86,13 @@ impl World {
         assert!(output.status.success(), "cluster {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// A namespace of a test's own, with these labels and the programs of tests/fixtures as ConfigMap `fixtures`.
+    /// A namespace of a test's own, with these labels and the programs of tests/node/programs as ConfigMap `programs`.
     pub async fn space(&'static self, test: &str, labels: Value) -> Space {
         let client = self.cluster.client().await;
         let name = format!("{test}-{}", std::process::id());
         let namespace = json!({ "metadata": { "name": name, "labels": labels } });
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &parsed(namespace)).await.unwrap();
-        let fixtures: BTreeMap<String, String> = std::fs::read_dir(root("tests/fixtures"))
+        let programs: BTreeMap<String, String> = std::fs::read_dir(root("tests/node/programs"))
             .unwrap()
             .map(|file| file.unwrap().path())
             .map(|path| {
@@ -100,7 +100,7 @@ impl World {
             })
             .collect();
         let space = Space { world: self, client, name };
-        space.create::<ConfigMap>(json!({ "metadata": { "name": "fixtures" }, "data": fixtures })).await;
+        space.create::<ConfigMap>(json!({ "metadata": { "name": "programs" }, "data": programs })).await;
         // The controller manager makes it; until then no pod is admitted.
         let accounts = space.api::<k8s_openapi::api::core::v1::ServiceAccount>();
         eventually("the default service account", SOON, async || accounts.get_opt("default").await.unwrap()).await;
@@ -137,8 +137,8 @@ impl Space {
         let mut spec = json!({
             "model": "none", "dataset": "none", "numWorkers": 2, "gpusPerWorker": 0, "image": DEMO_IMAGE,
             "networking": { "backend": "gloo" }, "checkpoint": { "enabled": false },
-            "volumes": [{ "name": "fixtures", "configMap": { "name": "fixtures" } }],
-            "volumeMounts": [{ "name": "fixtures", "mountPath": "/fixtures" }],
+            "volumes": [{ "name": "programs", "configMap": { "name": "programs" } }],
+            "volumeMounts": [{ "name": "programs", "mountPath": "/programs" }],
         });
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         self.apply(json!({ "metadata": { "name": name }, "spec": spec })).await
