@@ -264,6 +264,10 @@ impl<'a> Step<'a> {
         if job.held && job.failed.is_none() {
             return self.held(job);
         }
+        let few = job.parallelism.filter(|pods| *pods < self.input.spec.num_workers);
+        if let Some(pods) = few.filter(|_| job.failed.is_none()) {
+            return self.reduced(job, pods);
+        }
         let pods = self.pods(job.attempt);
         if job.failed.is_some() || self.replaced(job) || pods.iter().any(|p| p.failed() || p.disruption.is_some()) {
             return self.failing(job);
@@ -317,6 +321,20 @@ impl<'a> Step<'a> {
         );
         self.clear("Running", "Queued");
         self.clear("Restarting", "Queued");
+    }
+
+    /// Somebody has made the Job smaller than its gang: pods that go for that are no failure.
+    fn reduced(&mut self, job: &JobSeen, pods: i32) {
+        self.drop_running_failure(job.attempt);
+        self.status.state = Some(State::Pending);
+        let gang = number_of(self.input.spec.num_workers, "worker");
+        let message = format!(
+            "the Job's parallelism is {pods} by somebody else's will, and the gang is of {gang}: set it back, or delete \
+             the Job, which is made again"
+        );
+        self.set("Scheduled", false, "Parallelism", &message);
+        self.clear("Running", "Parallelism");
+        self.clear("Restarting", "Parallelism");
     }
 
     /// The Job is being deleted by somebody else, and its pods go first.

@@ -672,6 +672,19 @@ fn a_job_suspended_by_a_queue_manager_has_not_failed() {
 }
 
 #[test]
+fn a_job_made_smaller_than_its_gang_has_not_failed() {
+    let mut world = World::to_running();
+    world.second = 20;
+    let gone = PodSeen { deletion: Some(at(20)), gone: true, ..running(1, 1) };
+    world.see(Some(job(1)), [gone]); // seen before the change of the Job
+    world.step();
+    world.see(Some(JobSeen { parallelism: Some(1), ..job(1) }), []);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Pending), 0));
+    assert_eq!(world.condition("Scheduled").1, "Parallelism");
+}
+
+#[test]
 fn a_failure_outlives_its_job() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = 0;

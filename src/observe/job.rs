@@ -27,6 +27,9 @@ pub struct SlimJobSpec {
     /// Set by a queue manager.
     #[serde(default)]
     pub suspend: bool,
+    /// Pods at one time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallelism: Option<i32>,
 }
 
 /// The part of a Job's status that the watch decodes.
@@ -53,6 +56,8 @@ pub struct JobSeen {
     pub deleting: bool,
     /// A queue manager holds it back.
     pub held: bool,
+    /// Pods at one time; made with as many as workers.
+    pub parallelism: Option<i32>,
     /// When a queue manager last let it go on: pods from before then were stopped by it.
     pub resumed: Option<Timestamp>,
     /// Every index succeeded.
@@ -76,6 +81,7 @@ impl SlimJob {
             deleting: meta.deletion_timestamp.is_some(),
             // Until the Job controller has taken note of either change there may be pods that it is about to delete.
             held: self.spec.suspend || true_("Suspended").is_some(),
+            parallelism: self.spec.parallelism,
             resumed: is("Suspended", "False").and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0),
             complete: true_("Complete").is_some(),
             failed: true_("Failed")

@@ -291,7 +291,10 @@ async fn a_job_of_less_parallelism_is_left_as_it_is() {
     job.condition("Scheduled", "False", "Unschedulable").await;
     space.patch::<Job>("x-training", json!({ "spec": { "parallelism": 1 } })).await;
     eventually("one pod", async || (space.pods("x").await.len() == 1).then_some(())).await;
-    job.until("one worker less", |s| s.state == Some(Pending)).await;
+    let why = job.condition("Scheduled", "False", "Parallelism").await;
+    let words = "the Job's parallelism is 1 by somebody else's will, and the gang is of 2 workers: set it back, or delete \
+                 the Job, which is made again";
+    assert_eq!((why.message.as_str(), job.status().state), (words, Some(Pending)));
     assert_eq!(job.job().await.spec.unwrap().parallelism, Some(1));
     assert_eq!(space.writes("jobs").len(), 1);
     space.end(operator).await;
