@@ -119,6 +119,11 @@ impl World {
         let cluster = Cluster::up("leader", &["--control-only", "--simulated-nodes", "1"]);
         let kubectl = |args: &[&str], input: &str| kubectl(&cluster, args, input);
         kubectl(&["apply", "-f", "-"], &serde_json::to_string(&api::crd()).unwrap());
+        // `--for=condition` fails where there are no conditions at all yet.
+        kubectl(
+            &["wait", "--for=jsonpath={.status.conditions}", "crd/trainingjobs.ml.example.com", "--timeout=60s"],
+            "",
+        );
         kubectl(&["wait", "--for=condition=Established", "crd/trainingjobs.ml.example.com", "--timeout=60s"], "");
         let installation = kubectl(&["kustomize", &format!("{}/deploy/cluster", env!("CARGO_MANIFEST_DIR"))], "");
         let rights: Vec<&str> = installation

@@ -56,6 +56,13 @@ pub fn plane() -> &'static Plane {
         assert!(audit.exists(), "{} is missing: these tests need a cluster of devcluster/cluster", audit.display());
         let mut plane = Plane { cluster, kubectl: tools().join("kubectl"), audit, rights: Vec::new() };
         plane.kubectl_with(&["apply", "-f", "-"], &crd().to_string());
+        // `--for=condition` fails where there are no conditions at all yet.
+        plane.kubectl(&[
+            "wait",
+            "--for=jsonpath={.status.conditions}",
+            "crd/trainingjobs.ml.example.com",
+            "--timeout=60s",
+        ]);
         plane.kubectl(&["wait", "--for=condition=Established", "crd/trainingjobs.ml.example.com", "--timeout=60s"]);
         plane.kubectl_with(&["apply", "-f", "-"], REWRITES);
         plane.rights = rendered(&plane.kubectl(&["kustomize", &root("deploy/namespaced")]));
