@@ -121,11 +121,13 @@ class Plane:
     def api(self, method, path, body=None, check=True):
         """One request on a connection that each thread keeps; `body` is YAML text or an object."""
         data = body.encode() if isinstance(body, str) else body and json.dumps(body).encode()
-        if not hasattr(self.local, "connection"):
+        headers = {"Content-Type": "application/yaml" if isinstance(body, str) else "application/json", "User-Agent": "bench"}
+        # The API server closes a connection that was not used for 90 s: that is found out only by using it again.
+        if time.monotonic() - getattr(self.local, "used", -60) > 60:
             self.local.connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.tls, timeout=60)
-        self.local.connection.request(method, path, data, {
-            "Content-Type": "application/yaml" if isinstance(body, str) else "application/json", "User-Agent": "bench"})
+        self.local.connection.request(method, path, data, headers)
         response = self.local.connection.getresponse()
+        self.local.used = time.monotonic()
         answer = response.read()
         if check and response.status >= 300:
             raise Failure(f"{method} {path}: {response.status} {answer[:600].decode(errors='replace')}")

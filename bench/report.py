@@ -19,7 +19,8 @@ def markdown(results):
 def head(results):
     m = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
-    return (f"{m['when']}: {m['cpus']} cores ({m['cpu']}), {m['memory_gb']} GB, Linux {m['kernel']}; {versions}; "
+    busy = "" if m["load_before"] < 1 else "**Smoke figures: this machine was busy, so times and CPU are far too high.** "
+    return (f"{busy}{m['when']}: {m['cpus']} cores ({m['cpu']}), {m['memory_gb']} GB, Linux {m['kernel']}; {versions}; "
             f"load before the start {m['load_before']:.1f}.")
 
 
