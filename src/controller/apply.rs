@@ -4,7 +4,7 @@ use super::error::{Error, call, refusal};
 use super::{Context, Resolved};
 use crate::api::TrainingJob;
 use crate::build::{self, labels};
-use crate::observe::{Blocked, ChildKind, ChildSeen, Family, JobSeen, SlimJob, digest, owner};
+use crate::observe::{Blocked, ChildKind, ChildSeen, Family, SlimJob, digest, owner, version};
 use crate::plan::{CheckpointVolume, Plan};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
@@ -94,30 +94,27 @@ impl Context {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
     {
         let should = digest(&wanted);
-        let seen_as =
-            |object: &K| ChildSeen { uid: object.uid().unwrap_or_default(), digest: digest(object), deleting: false };
-        let mut written = false;
-        let mut present = match seen {
+        let (object, written) = match seen {
             Some(child) if child.deleting => return Ok(Some(Blocked::deleting(&wanted.name_any()))),
-            Some(child) => child.clone(),
+            Some(child) if family.is_right(kind, child.digest, should) => return Ok(None),
+            Some(child) => (self.put_right(plan, &child.uid, wanted, kind).await?, true),
             None => match self.create(plan, uid, &wanted).await? {
-                Created::Made(made) => {
-                    written = true;
-                    seen_as(&made)
+                Created::Made(made) => (*made, true),
+                Created::Found(found) if family.is_right(kind, digest(&found), should) => (*found, false),
+                Created::Found(found) => {
+                    (self.put_right(plan, &found.uid().unwrap_or_default(), wanted, kind).await?, true)
                 }
-                Created::Found(found) => seen_as(&found),
                 Created::Blocked(blocked) => return Ok(Some(blocked)),
             },
         };
-        if !written && !family.is_right(kind, present.digest, should) {
-            info!(kind = kind.as_str(), name = wanted.name_any(), "put right after a change by somebody else");
-            present = seen_as(&self.put_right(plan, &present.uid, wanted).await?);
-            written = true;
-        }
+        let present = ChildSeen { uid: object.uid().unwrap_or_default(), digest: digest(&object), deleting: false };
         self.index.update(uid, |family| {
             if written && present.digest != should {
                 // Changed by admission, which would do it again.
                 family.settled.insert(kind, present.digest);
+            }
+            if !family.is_news(kind, object.meta()) {
+                return;
             }
             match kind {
                 ChildKind::Service => family.service = Some(present),
@@ -128,11 +125,12 @@ impl Context {
         Ok(None)
     }
 
-    async fn put_right<K>(&self, plan: &Plan, uid: &str, mut wanted: K) -> Result<K, Error>
+    async fn put_right<K>(&self, plan: &Plan, uid: &str, mut wanted: K, kind: ChildKind) -> Result<K, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
     {
         let (api, name) = (self.api::<K>(&plan.namespace), wanted.name_any());
+        info!(kind = kind.as_str(), name, "putting right what somebody else changed");
         let found = call("get child", api.get_opt(&name)).await?.filter(|found| found.uid().as_deref() == Some(uid));
         keep_others(found.ok_or(Error::Outdated)?.meta(), wanted.meta_mut());
         call("update child", api.replace(&name, &PostParams::default(), &wanted)).await
@@ -158,9 +156,7 @@ impl Context {
                 self.block(plan, uid, ChildKind::Job, None);
                 // The watch may be slower than the next reconcile, which would ask again.
                 let seen = serde_json::to_value(&*job).ok().and_then(|v| serde_json::from_value::<SlimJob>(v).ok());
-                if let Some(seen) = seen.as_ref().and_then(SlimJob::seen) {
-                    self.index.update(uid, |family| remember(family, seen));
-                }
+                self.index.update(uid, |family| remember(family, seen.as_ref()));
             }
             Created::Blocked(blocked) => self.block(plan, uid, ChildKind::Job, Some(blocked)),
         }
@@ -171,12 +167,8 @@ impl Context {
     pub(super) async fn find_job(&self, job: &TrainingJob, uid: &str) -> Result<bool, Error> {
         let api = self.api::<SlimJob>(&job.namespace().unwrap_or_default());
         let found = call("get Job", api.get_opt(&build::names::job_name(&job.name_any()))).await?;
-        let seen = found.filter(|found| is_ours(found, uid)).as_ref().and_then(SlimJob::seen);
-        let is_there = seen.is_some();
-        if let Some(seen) = seen {
-            self.index.update(uid, |family| remember(family, seen));
-        }
-        Ok(is_there)
+        let found = found.filter(|found| is_ours(found, uid));
+        Ok(self.index.update(uid, |family| remember(family, found.as_ref())))
     }
 
     /// Makes an object, or finds out whose the one of that name is.
@@ -266,16 +258,16 @@ impl Context {
             return Ok(());
         }
         let api = self.api::<TrainingJob>(&job.namespace().unwrap_or_default());
-        let version =
+        let written =
             self.index.read(&job.uid().unwrap_or_default(), |f| f.written.as_ref().map(|(v, _)| *v)).flatten();
         let fresh = call("get TrainingJob", api.get_metadata_opt(&job.name_any())).await?;
-        let seen = super::status::version(&job.metadata).max(version.unwrap_or(0));
+        let seen = version(&job.metadata).max(written.unwrap_or(0));
         match fresh {
             Some(fresh)
                 if fresh.metadata.uid == job.metadata.uid
                     && fresh.metadata.generation == job.metadata.generation
                     && fresh.metadata.deletion_timestamp.is_none()
-                    && super::status::version(&fresh.metadata) <= seen =>
+                    && version(&fresh.metadata) <= seen =>
             {
                 *confirmed = true;
                 Ok(())
@@ -285,11 +277,14 @@ impl Context {
     }
 }
 
-/// Files a Job that was just created, unless the watch has told more of it already.
-fn remember(family: &mut Family, seen: JobSeen) {
-    if family.job.as_ref().is_none_or(|job| job.uid != seen.uid) {
+/// Files a Job that was just made or read, unless the watch has told more of it already. True if there is one.
+fn remember(family: &mut Family, job: Option<&SlimJob>) -> bool {
+    if let Some((job, seen)) = job.and_then(|job| Some((job, job.seen()?)))
+        && family.is_news(ChildKind::Job, &job.metadata)
+    {
         family.job = Some(seen);
     }
+    family.job.is_some()
 }
 
 /// Owned by this TrainingJob; a claim that is to outlive its job has no owner and is ours by label.

@@ -4,7 +4,7 @@ use super::error::{Error, call, refusal};
 use super::{Context, Guarded};
 use crate::api::{GROUP, State, TrainingJob, TrainingJobStatus, VERSION};
 use crate::lifecycle::set_condition;
-use crate::observe::Family;
+use crate::observe::{Family, version};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -28,11 +28,6 @@ pub(super) enum Write {
     Same,
     Later(Duration),
     Done,
-}
-
-/// Resource versions are numbers that grow, as Kubernetes guarantees since 1.35.
-pub(super) fn version(meta: &ObjectMeta) -> u64 {
-    meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
 pub(super) fn current(job: &TrainingJob, family: &Family) -> Current {
@@ -95,7 +90,7 @@ impl Context {
             .map_err(|e| Error::Api { what: "write status", source: Box::new(kube::Error::HttpError(e)) })?;
         let written: Result<Written, Error> = call("write status", self.client.request(request)).await;
         match written {
-            Ok(written) => Ok(self::version(&written.metadata)),
+            Ok(written) => Ok(crate::observe::version(&written.metadata)),
             Err(error) if refusal(&error).is_some_and(kube::core::Status::is_not_found) => Err(Error::Outdated),
             Err(error) => Err(error),
         }

@@ -89,6 +89,9 @@ pub struct Family {
     pub pods: BTreeMap<String, PodSeen>,
     /// Children that could not be made.
     pub blocked: BTreeMap<ChildKind, Blocked>,
+    /// The newest version seen of a child, its deletion included: the answer to a write of ours may come after the
+    /// watch has told of what followed.
+    pub versions: BTreeMap<ChildKind, u64>,
     /// Digests of children as the API server keeps them after our write, where admission changes what we write.
     pub settled: BTreeMap<ChildKind, u64>,
     /// What Events said, and when they were read.
@@ -113,11 +116,25 @@ impl Family {
         self.forgotten && !has_child && self.pods.values().all(|pod| pod.gone)
     }
 
+    /// Whether an object is news: nothing newer was seen of this child.
+    pub fn is_news(&mut self, kind: ChildKind, meta: &ObjectMeta) -> bool {
+        let (version, newest) = (version(meta), self.versions.entry(kind).or_default());
+        let is_news = version >= *newest;
+        *newest = version.max(*newest);
+        is_news
+    }
+
     /// Whether a child says what it should, as far as the API server lets it.
     #[must_use]
     pub fn is_right(&self, kind: ChildKind, digest: u64, should: u64) -> bool {
         digest == should || self.settled.get(&kind) == Some(&digest)
     }
+}
+
+/// Resource versions are numbers that grow, as Kubernetes guarantees since 1.35.
+#[must_use]
+pub fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
 /// A claim for checkpoints.
@@ -254,6 +271,9 @@ impl Index {
                     listed.insert(seen.uid.clone());
                 }
                 let family = inner.families.entry(family).or_default();
+                if !family.is_news(ChildKind::Job, &job.metadata) {
+                    return;
+                }
                 // The pods of earlier attempts have had their say once a newer Job is there.
                 family.pods.retain(|_, pod| pod.attempt >= seen.attempt || !pod.gone);
                 family.job = Some(seen);
@@ -261,6 +281,7 @@ impl Index {
             Event::Delete(job) => {
                 let Some(uid) = family_uid(job) else { return };
                 if let Some(family) = inner.families.get_mut(&uid) {
+                    family.is_news(ChildKind::Job, &job.metadata);
                     family.job.take_if(|seen| Some(&seen.uid) == job.metadata.uid.as_ref());
                 }
                 inner.bury(&uid);
@@ -306,12 +327,15 @@ impl Index {
                     listed.insert(uid.clone());
                 }
                 let deleting = object.meta().deletion_timestamp.is_some();
-                *slot(inner.families.entry(family).or_default()) =
-                    Some(ChildSeen { uid, digest: digest(object), deleting });
+                let family = inner.families.entry(family).or_default();
+                if family.is_news(kind, object.meta()) {
+                    *slot(family) = Some(ChildSeen { uid, digest: digest(object), deleting });
+                }
             }
             Event::Delete(object) => {
                 let Some(uid) = family_uid(object) else { return };
                 if let Some(family) = inner.families.get_mut(&uid) {
+                    family.is_news(kind, object.meta());
                     slot(family).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
                 }
                 inner.bury(&uid);
@@ -384,6 +408,28 @@ mod tests {
         index.forget_all_but(&HashSet::new());
         index.pod(&Event::Delete(pod("b")));
         assert!(index.lock().families.is_empty());
+    }
+
+    /// The watch may tell that an object is gone before the answer to its creation has come.
+    #[test]
+    fn an_answer_that_comes_late_is_no_news() {
+        let index = Index::default();
+        let config = |version: &str| ConfigMap {
+            metadata: ObjectMeta {
+                uid: Some("c".into()),
+                resource_version: Some(version.into()),
+                labels: Some([(labels::UID.to_owned(), "job".to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        };
+        index.config(&Event::Apply(config("7")));
+        index.config(&Event::Delete(config("9")));
+        assert!(!index.update("job", |family| family.is_news(ChildKind::ConfigMap, &config("7").metadata)));
+        index.config(&Event::Apply(config("8")));
+        assert_eq!(index.family("job").config, None);
+        index.config(&Event::Apply(config("10")));
+        assert!(index.family("job").config.is_some());
     }
 
     #[test]

@@ -10,6 +10,6 @@ mod index;
 mod job;
 mod pod;
 
-pub use index::{Blocked, ChildKind, ChildSeen, ClaimSeen, Family, Index, Note, owner};
+pub use index::{Blocked, ChildKind, ChildSeen, ClaimSeen, Family, Index, Note, owner, version};
 pub use job::{JobSeen, SlimJob};
 pub use pod::{Container, Disruption, PodSeen, SlimPod, Waiting};
