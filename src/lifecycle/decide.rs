@@ -207,6 +207,8 @@ impl<'a> Step<'a> {
         if self.status.state != Some(State::Suspended) {
             self.event(false, "Suspended", "no worker runs; checkpoints stay".into());
         }
+        // What a job that ran before has is what one that is suspended from the start gets.
+        self.verdict.actions.push(Action::Ensure);
         self.status.state = Some(State::Suspended);
         if self.status.start_time.is_some() && self.status.suspended_at.is_none() {
             self.status.suspended_at = Some(Time(self.input.now));

@@ -512,7 +512,7 @@ fn suspend_and_resume() {
     world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..running(index, 1) }));
     assert_eq!(reasons(&world.step()), ["Suspended"]);
     assert_eq!(world.status.state, Some(State::Suspended));
-    assert!(world.step().actions.is_empty());
+    assert_eq!(world.step().actions, [Action::Ensure]);
 
     world.second = 100;
     world.spec.suspend = false;
@@ -526,7 +526,7 @@ fn suspend_and_resume() {
 fn created_suspended_has_no_job() {
     let mut world = World::new();
     world.spec.suspend = true;
-    assert!(world.step().actions.is_empty());
+    assert_eq!(world.step().actions, [Action::Ensure], "as in a job that ran before");
     assert_eq!(world.status.state, Some(State::Suspended));
     world.spec.suspend = false;
     assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJob(1)]);
