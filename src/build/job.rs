@@ -2,7 +2,9 @@
 
 use super::{labels, metadata, names, pod};
 use crate::plan::Plan;
-use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::api::batch::v1::{
+    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub(super) fn job(plan: &Plan, attempt: i32) -> Job {
@@ -13,14 +15,31 @@ pub(super) fn job(plan: &Plan, attempt: i32) -> Job {
             completions: Some(plan.num_workers),
             parallelism: Some(plan.num_workers),
             // One failed worker is a failed gang: whether and when to start another is the operator's to decide, and
-            // so are deadline and TTL. A pod policy would count evictions into a back-off of up to ten minutes.
+            // so are deadline and TTL.
             backoff_limit: Some(0),
+            pod_failure_policy: Some(tell_disruptions()),
             // Never two pods of one hostname.
             pod_replacement_policy: Some("Failed".to_owned()),
             template: pod::template(plan, attempt),
             ..JobSpec::default()
         }),
         status: None,
+    }
+}
+
+/// Fails the Job as any failed pod does, but with a condition that says that it was a disruption: an evicted pod may be
+/// gone before an operator that comes back has seen it. (To ignore disruptions instead would replace pods within the
+/// attempt, after a back-off of up to ten minutes.)
+fn tell_disruptions() -> PodFailurePolicy {
+    PodFailurePolicy {
+        rules: vec![PodFailurePolicyRule {
+            action: "FailJob".to_owned(),
+            on_exit_codes: None,
+            on_pod_conditions: Some(vec![PodFailurePolicyOnPodConditionsPattern {
+                type_: "DisruptionTarget".to_owned(),
+                status: "True".to_owned(),
+            }]),
+        }],
     }
 }
 

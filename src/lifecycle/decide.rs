@@ -585,12 +585,14 @@ impl<'a> Step<'a> {
         if self.status.restarts.iter().any(|r| r.attempt == job.attempt) {
             return None;
         }
+        // Of the Job's pod failure policy, whose only rule is for disruptions.
+        let disruption = reason == "PodFailurePolicy";
         Some(Cause {
-            reason: "PodsLost".into(),
+            reason: if disruption { "Disrupted" } else { "PodsLost" }.into(),
             message: format!("its pods were gone before their last words were seen; the Job says {reason}: {message}"),
             worker: None,
             exit_code: None,
-            disruption: false,
+            disruption,
             permanent: false,
             time: Some(self.input.now),
         })

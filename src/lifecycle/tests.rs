@@ -327,6 +327,20 @@ fn evidence_outlives_its_pod_and_the_operator() {
     assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("Preempted", Some(1)));
 }
 
+/// Nobody lived to see the eviction; the Job's condition keeps the fact.
+#[test]
+fn a_disruption_that_nobody_saw_does_not_count() {
+    for (reason, told, disruptions) in
+        [("PodFailurePolicy", "Disrupted", Some(1)), ("BackoffLimitExceeded", "PodsLost", None)]
+    {
+        let mut world = World::to_running();
+        world.family.pods.clear();
+        world.see(Some(JobSeen { failed: Some((reason.into(), String::new())), ..job(1) }), []);
+        world.step();
+        assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (told, disruptions));
+    }
+}
+
 #[test]
 fn a_pod_deleted_by_hand_is_the_cause_and_not_its_peers_complaint() {
     let mut world = World::to_running();
