@@ -249,6 +249,11 @@ async fn a_status_comes_back_as_written() {
         "restarts": [{ "attempt": 1, "time": time, "reason": "ExitCode", "message": "worker 1 exited 1", "worker": 1,
                        "exitCode": 1, "disruption": false, "permanent": false, "ranSeconds": 7 }],
         "resources": { "allocatedGPUs": 2, "allocatedNodes": 1 },
+        "progress": "45%", "currentEpoch": 2, "totalEpochs": 10, "currentStep": 450, "totalSteps": 1000,
+        "estimatedSecondsRemaining": 60, "lastProgressTime": time,
+        "metrics": { "loss": 0.5, "accuracy": 0.9, "learningRate": 0.001, "throughput": 12.5, "gpuUtilization": 80.0,
+                     "customMetrics": { "eval_loss": 0.7 } },
+        "earlyStopping": { "metric": "eval_loss", "best": 0.7, "evaluationsSinceBest": 2 },
         "startTime": time, "completionTime": time, "duration": "1s", "suspendedAt": time, "suspendedSeconds": 3,
         "failureReason": "BackoffLimitExceeded", "failureMessage": "worker 1 exited 1",
     });

@@ -25,7 +25,9 @@ pub use rules::{
 pub use scheduling::Scheduling;
 pub use schema::crd;
 pub use spec::{TrainingJob, TrainingJobSpec};
-pub use status::{AllocatedResources, Condition, Restart, State, TrainingJobStatus, Workers};
+pub use status::{
+    AllocatedResources, Condition, EarlyStoppingStatus, ProgramMetrics, Restart, State, TrainingJobStatus, Workers,
+};
 
 /// API group of every kind of ours.
 pub const GROUP: &str = "ml.example.com";

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -35,6 +36,33 @@ pub struct TrainingJobStatus {
     /// The last ten attempts that ended in a restart, and the one that is failing now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarts: Vec<Restart>,
+    /// How far the program is, in percent of its steps if their total is known, else of its epochs, for example 45%.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<String>,
+    /// Epoch that the program is in, as it counts them; without the fraction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_epoch: Option<i64>,
+    /// Epochs in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_epochs: Option<i64>,
+    /// Step of the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_step: Option<i64>,
+    /// Steps in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_steps: Option<i64>,
+    /// Seconds that remain: as the program reports them, else at the pace of this attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_seconds_remaining: Option<i64>,
+    /// When the program last reported anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_progress_time: Option<Time>,
+    /// What the program measures. Values that it never reported are absent; so is one that is NaN or infinite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<ProgramMetrics>,
+    /// How early stopping stands, over all attempts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early_stopping: Option<EarlyStoppingStatus>,
     /// What the job holds in the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<AllocatedResources>,
@@ -113,6 +141,42 @@ pub struct Workers {
     pub failed: i32,
     /// Not there yet, waiting for a node, or starting.
     pub pending: i32,
+}
+
+/// What the program measures, as it last reported it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ProgramMetrics {
+    /// Training loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Accuracy, as the program counts it: a share or a percentage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// Learning rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    /// Samples, tokens or steps per second: whatever the program reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<f64>,
+    /// Mean over the GPUs of the worker that reports, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_utilization: Option<f64>,
+    /// All others, by the program's own names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub custom_metrics: BTreeMap<String, f64>,
+}
+
+/// How early stopping stands.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct EarlyStoppingStatus {
+    /// Name of the metric that is watched.
+    pub metric: String,
+    /// Its best value so far.
+    pub best: f64,
+    /// Evaluations since then that were not better by more than `minDelta`.
+    pub evaluations_since_best: i32,
 }
 
 /// An attempt that ended in a restart, or is about to.
