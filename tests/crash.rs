@@ -184,7 +184,8 @@ async fn a_job_comes_out_the_same_wherever_the_operator_is_ended() {
         .filter(|trial| only.is_empty() || trial.name().contains(&only))
         .collect();
     let check = |trial: &Trial, ended: &Ended| {
-        let differences = expected[&trial.scenario].outcome.differences(&ended.outcome);
+        let [one, other] = [&expected[&trial.scenario], ended].map(|ended| without_lost_words(&ended.outcome));
+        let differences = one.differences(&other);
         if differences.is_empty() {
             Ok(())
         } else {
@@ -216,6 +217,23 @@ async fn a_job_comes_out_the_same_wherever_the_operator_is_ended() {
         }),
     );
     assert!(wrong.is_empty(), "{} of {} trials failed:\n{}", wrong.len(), results.len(), wrong.join("\n"));
+}
+
+/// An evicted pod may be gone before anybody saw it: then the Job's condition tells that there was a disruption, and not
+/// which. That it does not count is what must stay.
+fn without_lost_words(outcome: &Outcome) -> Outcome {
+    let mut outcome = outcome.clone();
+    for (_, job) in outcome.left.iter_mut().filter(|(key, _)| key.starts_with("TrainingJob")) {
+        for restart in job["status"]["restarts"].as_array_mut().into_iter().flatten() {
+            if restart["reason"] == "Evicted" || restart["reason"] == "Disrupted" {
+                assert_eq!(restart["disruption"], true);
+                for words in ["reason", "message", "worker"] {
+                    restart[words] = Value::Null;
+                }
+            }
+        }
+    }
+    outcome
 }
 
 /// Runs trials side by side; what is wrong with one comes with what its operators sent and said.

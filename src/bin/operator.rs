@@ -65,7 +65,8 @@ struct Args {
 /// Image used outside a cluster when none is given: what `make image` builds.
 const DEV_IMAGE: &str = "localhost/trainingjob-operator:dev";
 
-#[tokio::main(worker_threads = 2)]
+// One thread does the work of thousands of jobs; two would mostly wake each other.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     telemetry::init_log(&args.log_level, args.log_format)?;

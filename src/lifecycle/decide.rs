@@ -278,7 +278,7 @@ impl<'a> Step<'a> {
         let note = self.input.family.note.as_ref();
         let of_job = note.filter(|note| note.about == job.uid);
         if let Some(why) = waiting::for_nodes(&pods, desired, of_job) {
-            let quiet = why.reason == "Scheduling" && self.after_restart();
+            let quiet = why.reason == waiting::SCHEDULING && self.after_restart();
             self.status.state = Some(if quiet { State::Initializing } else { State::Pending });
             self.set("Scheduled", false, &why.reason, &why.message);
             self.clear("Running", "Waiting");
@@ -364,13 +364,15 @@ impl<'a> Step<'a> {
     /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
     fn failing(&mut self, job: &JobSeen) {
         let pods = self.all_pods(job.attempt);
-        let seen = first_cause(pods.iter().copied());
-        if let Some(cause) = seen.as_ref().or(self.lost(job).as_ref()) {
-            self.keep(job.attempt, cause);
+        let alive = pods.iter().any(|pod| pod.is_alive());
+        // Of pods that seem to live the watch has not told yet how they ended: their Job's was faster.
+        let lost = || self.lost(job).filter(|_| !alive);
+        if let Some(cause) = first_cause(pods.iter().copied()).or_else(lost) {
+            self.keep(job.attempt, &cause);
         }
         let Some(entry) = self.kept(job.attempt).cloned() else { return };
         self.set("Running", false, &entry.reason, &entry.message);
-        let over = job.failed.is_some() && !pods.iter().any(|p| p.is_alive());
+        let over = job.failed.is_some() && !alive;
         if !over && !self.replaced(job) {
             if self.may_restart(&entry).is_ok() {
                 self.status.state = Some(State::Initializing);
@@ -389,6 +391,11 @@ impl<'a> Step<'a> {
 
     /// An attempt is over: another one follows, or the job has failed.
     fn judge(&mut self, entry: &Restart) -> bool {
+        let unknown = condition(&self.status.conditions, "Scheduled").is_some_and(|c| c.reason == waiting::SCHEDULING);
+        if entry.exit_code.is_some() && unknown {
+            // Programs have run, and nobody was there to see it.
+            self.set("Scheduled", true, "Scheduled", "every worker has a node");
+        }
         let verdict = self.may_restart(entry);
         match &verdict {
             Ok(()) => self.restart(entry),
@@ -684,6 +691,11 @@ impl<'a> Step<'a> {
         };
         let idle = ended || self.status.state == Some(State::Suspended);
         let completed = self.status.state == Some(State::Completed);
+        // Whoever had not ended well by then was stopped, whether or not its pod is there to be counted.
+        let failed = match self.status.state {
+            Some(State::Failed) if self.status.start_time.is_some() => desired - succeeded,
+            _ => failed,
+        };
         self.status.workers = Some(Workers {
             desired,
             active: if idle { 0 } else { active },

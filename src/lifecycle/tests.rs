@@ -341,6 +341,19 @@ fn a_disruption_that_nobody_saw_does_not_count() {
     }
 }
 
+/// The watch of Jobs may be ahead of that of pods.
+#[test]
+fn a_failed_job_waits_for_the_words_of_its_pods() {
+    let mut world = World::to_running();
+    let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+    world.see(Some(failed.clone()), [running(0, 1), running(1, 1)]);
+    world.step();
+    assert!(world.status.restarts.is_empty(), "{:?}", world.status.restarts);
+    world.see(Some(failed), [ended(0, 1, 3, 6), ended(1, 1, 1, 7)]);
+    world.step();
+    assert_eq!(world.status.restarts[0].reason, "ExitCode");
+}
+
 #[test]
 fn a_pod_deleted_by_hand_is_the_cause_and_not_its_peers_complaint() {
     let mut world = World::to_running();

@@ -6,6 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 /// What a kubelet may need beyond a pod's grace to say that it has ended.
 pub const LATE: SignedDuration = SignedDuration::from_secs(15);
 
+/// The reason while nobody has said why a worker has no node yet.
+pub const SCHEDULING: &str = "Scheduling";
+
 /// A reason in one CamelCase word and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
@@ -34,7 +37,7 @@ pub fn for_nodes(pods: &[&PodSeen], desired: usize, note: Option<&Note>) -> Opti
     }
     // No counts here: they change with every pod and stand in status.workers.
     let complete = pods.len() >= desired && pods.iter().all(|p| p.node.is_some());
-    (!complete).then(|| Why { reason: "Scheduling".into(), message: "waiting for pods and their nodes".into() })
+    (!complete).then(|| Why { reason: SCHEDULING.into(), message: "waiting for pods and their nodes".into() })
 }
 
 /// Why not every worker with a node runs its program.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 #[resource(inherit = Job)]
 pub struct SlimJob {
     /// Name, UID, labels, deletion.
+    #[serde(deserialize_with = "super::slim::metadata")]
     pub metadata: ObjectMeta,
     /// Whether somebody holds it back.
     #[serde(default)]

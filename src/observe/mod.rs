@@ -9,6 +9,7 @@ pub mod events;
 mod index;
 mod job;
 mod pod;
+mod slim;
 
 pub use index::{Blocked, ChildKind, ChildSeen, ClaimSeen, Family, Index, Note, owner, version};
 pub use job::{JobSeen, SlimJob};

@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 #[resource(inherit = Pod)]
 pub struct SlimPod {
     /// Name, UID, labels.
+    #[serde(deserialize_with = "super::slim::metadata")]
     pub metadata: ObjectMeta,
     /// Where it runs.
     #[serde(default)]
     pub spec: SlimPodSpec,
     /// How it stands.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "super::slim::pod_status")]
     pub status: PodStatus,
 }
 

@@ -5,10 +5,11 @@ use super::witness::{Kind, Witness};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub fn start(client: Client, witness: &Witness) {
     let mut pods = witness.pods();
@@ -81,8 +82,18 @@ async fn end(client: &Client, pod: &Value, code: i32, message: &Value) {
 async fn report(client: &Client, pod: &Value, status: Value) {
     let patch = json!({ "metadata": { "uid": pod["metadata"]["uid"] }, "status": status });
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-    // A pod that has gone meanwhile needs no status.
-    let _ = api(client, pod).patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+    let uid = pod["metadata"]["uid"].as_str().map(str::to_owned);
+    let (api, patch) = (api(client, pod), Patch::Strategic(patch));
+    // A busy API server may answer that others were faster; a kubelet doesn't let go.
+    while let Err(error) = api.patch_status(name, &PatchParams::default(), &patch).await {
+        // A pod that has gone meanwhile needs no status.
+        let there = api.get_opt(name).await.ok().is_none_or(|there| there.is_some_and(|there| there.uid() == uid));
+        if !there {
+            return;
+        }
+        eprintln!("kubelet: status of {name}: {error}; trying again");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 fn containers(pod: &Value, running: bool, state: &Value) -> Vec<Value> {
