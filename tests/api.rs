@@ -253,7 +253,8 @@ async fn a_status_comes_back_as_written() {
         "estimatedSecondsRemaining": 60, "lastProgressTime": time,
         "metrics": { "loss": 0.5, "accuracy": 0.9, "learningRate": 0.001, "throughput": 12.5, "gpuUtilization": 80.0,
                      "customMetrics": { "eval_loss": 0.7 } },
-        "earlyStopping": { "metric": "eval_loss", "best": 0.7, "evaluationsSinceBest": 2 },
+        "earlyStopping": { "metric": "eval_loss", "best": 0.7, "evaluationsSinceBest": 2, "attempt": 2,
+                           "evaluations": 3, "step": 400 },
         "startTime": time, "completionTime": time, "duration": "1s", "suspendedAt": time, "suspendedSeconds": 3,
         "failureReason": "BackoffLimitExceeded", "failureMessage": "worker 1 exited 1",
     });

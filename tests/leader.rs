@@ -153,7 +153,7 @@ impl World {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.log"));
         let process = Command::new(env!("CARGO_BIN_EXE_operator"))
-            .args(["--metrics-address", &address.to_string(), "--identity", name])
+            .args(["--metrics-address", &address.to_string(), "--identity", name, "--agent-access", "off"])
             .env("KUBECONFIG", kubeconfig)
             .env_remove("KUBERNETES_SERVICE_HOST")
             .stdin(Stdio::null())

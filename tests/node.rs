@@ -4,6 +4,8 @@
 //! this program. With TRAININGJOB_TEST_KUBECONFIG another cluster serves, in which the operator already runs.
 
 mod common;
+#[path = "node/presets.rs"]
+mod presets;
 #[path = "node/world.rs"]
 mod world;
 

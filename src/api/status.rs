@@ -177,6 +177,15 @@ pub struct EarlyStoppingStatus {
     pub best: f64,
     /// Evaluations since then that were not better by more than `minDelta`.
     pub evaluations_since_best: i32,
+    /// Attempt of the last evaluation.
+    #[serde(default)]
+    pub attempt: i32,
+    /// Number of the last evaluation, in that attempt.
+    #[serde(default)]
+    pub evaluations: i64,
+    /// Step of the last evaluation, if the program tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
 }
 
 /// An attempt that ended in a restart, or is about to.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
-use trainingjob_operator::controller::{self, Options};
+use trainingjob_operator::controller::{self, AgentAccess, Options};
 use trainingjob_operator::plan::Runtime;
 use trainingjob_operator::telemetry::{self, LogFormat, Metrics};
 
@@ -36,6 +36,10 @@ struct Args {
     /// Reconciles at one time.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=512))]
     concurrency: u16,
+
+    /// How the workers' agents are asked for progress; default: direct in a cluster, proxy outside.
+    #[arg(long, env = "AGENT_ACCESS", value_enum)]
+    agent_access: Option<AgentAccess>,
 
     /// Act without a lease; for a single operator outside a cluster.
     #[arg(long)]
@@ -86,6 +90,7 @@ async fn main() -> anyhow::Result<()> {
         runtime,
         concurrency: args.concurrency,
         identity: identity.clone(),
+        agent_access: args.agent_access.unwrap_or(if in_cluster() { AgentAccess::Direct } else { AgentAccess::Proxy }),
     };
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let stopping = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
@@ -144,6 +149,10 @@ async fn signalled() {
     info!("stopping");
 }
 
+fn in_cluster() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+}
+
 fn own_name() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok()).unwrap_or_else(|| "operator".into());
     format!("{host}-{}", std::process::id())
@@ -154,7 +163,7 @@ async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
     if let Some(image) = &args.agent_image {
         return Ok(Runtime { agent_image: image.clone(), agent_image_pull_policy: None });
     }
-    let (Some(name), true) = (&args.identity, std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()) else {
+    let (Some(name), true) = (&args.identity, in_cluster()) else {
         return Ok(Runtime { agent_image: DEV_IMAGE.into(), agent_image_pull_policy: None });
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), &args.lease_namespace);

@@ -9,15 +9,17 @@
 mod apply;
 mod error;
 mod events;
+mod poll;
 mod status;
 mod watch;
 
 pub use error::Error;
+pub use poll::AgentAccess;
 
 use crate::api::TrainingJob;
 use crate::build;
 use crate::lifecycle::{self, Action, Input, Verdict};
-use crate::observe::{ChildKind, Index, digest};
+use crate::observe::{ChildKind, Index, Polled, digest};
 use crate::plan::{self, Plan, Runtime};
 use crate::telemetry::Metrics;
 use futures::FutureExt;
@@ -46,12 +48,14 @@ pub struct Options {
     pub concurrency: u16,
     /// Name of this replica, in Events.
     pub identity: String,
+    /// How the agents are asked for progress.
+    pub agent_access: AgentAccess,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let runtime = Runtime { agent_image: String::new(), agent_image_pull_policy: None };
-        Self { namespace: None, runtime, concurrency: 32, identity: "trainingjob-operator".into() }
+        Self { namespace: None, runtime, concurrency: 32, identity: "trainingjob-operator".into(), agent_access: AgentAccess::Off }
     }
 }
 
@@ -60,6 +64,8 @@ pub(crate) struct Context {
     options: Options,
     index: Index,
     plans: Mutex<HashMap<String, Arc<Resolved>>>,
+    polled: Arc<Polled>,
+    poller: poll::Poller,
     metrics: Arc<Metrics>,
 }
 
@@ -128,9 +134,12 @@ pub async fn run(
         options,
         index: Index::default(),
         plans: Mutex::default(),
+        polled: Arc::default(),
+        poller: poll::Poller::new(),
         metrics: metrics.clone(),
     });
-    let watch::Watches { children, jobs, store, touched, relisted, synced } = watch::start(&context);
+    let watch::Watches { children, jobs, store, touch, touched, relisted, synced } = watch::start(&context);
+    let polling = poll::run(context.clone(), store.clone(), touch);
     metrics.observe(store.clone());
     let stop = stop.shared();
     let reconciling = async {
@@ -152,7 +161,8 @@ pub async fn run(
         })
         .await;
     };
-    future::select(std::pin::pin!(children), std::pin::pin!(reconciling)).await;
+    let watching = future::join(children, polling);
+    future::select(std::pin::pin!(watching), std::pin::pin!(reconciling)).await;
     metrics.set_leading(false);
 }
 
@@ -183,6 +193,7 @@ impl Context {
                 family = self.index.family(&uid);
             }
             let refused = resolved.plan.as_ref().err().cloned();
+            let told = self.poller.told(self, &uid);
             let now = truncated(Timestamp::now());
             let Verdict { status, actions, events, look, requeue: again } = lifecycle::decide(&Input {
                 spec: &job.spec,
@@ -190,6 +201,7 @@ impl Context {
                 status: &current.status,
                 refused,
                 family: &family,
+                told: told.as_ref(),
                 now,
             });
             requeue = [requeue, again].into_iter().flatten().min();

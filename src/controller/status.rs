@@ -17,6 +17,8 @@ use tracing::{info, warn};
 
 /// Changes of counters alone are gathered for this long.
 const GATHER: Duration = Duration::from_secs(1);
+/// A job's progress alone is written at most this often.
+const PROGRESS: Duration = Duration::from_secs(10);
 
 /// The newest status that we know of: our own last write may be ahead of the watch.
 pub(super) struct Current {
@@ -50,12 +52,19 @@ impl Context {
             self.index.update(uid, |family| family.counters_since = None);
             return Ok(Write::Same);
         }
-        if only_counters(&current.status, status) {
-            let since = self.index.update(uid, |family| *family.counters_since.get_or_insert_with(Instant::now));
-            let left = GATHER.saturating_sub(since.elapsed());
-            if !left.is_zero() {
-                return Ok(Write::Later(left));
+        let wait = match haste(&current.status, status) {
+            Haste::Now => Duration::ZERO,
+            Haste::Gather => {
+                let since = self.index.update(uid, |family| *family.counters_since.get_or_insert_with(Instant::now));
+                GATHER.saturating_sub(since.elapsed())
             }
+            Haste::Progress => {
+                let last = self.index.read(uid, |family| family.progress_written).flatten();
+                last.map_or(Duration::ZERO, |last| PROGRESS.saturating_sub(last.elapsed()))
+            }
+        };
+        if !wait.is_zero() {
+            return Ok(Write::Later(wait));
         }
         if current.status.state != status.state {
             let from = current.status.state.map_or("new", State::as_str);
@@ -63,6 +72,9 @@ impl Context {
         }
         let version = self.put_status(&job.metadata, current.version, status).await?;
         self.index.update(uid, |family| {
+            if without_progress(&current.status).0 != without_progress(status).0 {
+                family.progress_written = Some(Instant::now());
+            }
             family.written = Some((version, status.clone()));
             family.counters_since = None;
         });
@@ -150,8 +162,17 @@ struct Written {
     metadata: ObjectMeta,
 }
 
-/// Whether nothing but counters, the start time and the wording of a condition differs.
-fn only_counters(old: &TrainingJobStatus, new: &TrainingJobStatus) -> bool {
+/// How soon a status is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Haste {
+    Now,
+    /// Nothing but counters, the start time and the wording of a condition differs.
+    Gather,
+    /// Nothing but what the program reports differs.
+    Progress,
+}
+
+fn haste(old: &TrainingJobStatus, new: &TrainingJobStatus) -> Haste {
     let telling = |s: &TrainingJobStatus| {
         let mut s = s.clone();
         s.workers = None;
@@ -162,10 +183,62 @@ fn only_counters(old: &TrainingJobStatus, new: &TrainingJobStatus) -> bool {
         }
         s
     };
-    old.state.is_some() && telling(old) == telling(new)
+    let ((_, old), (_, new)) = (without_progress(old), without_progress(new));
+    match () {
+        () if old.state.is_none() => Haste::Now,
+        () if old == new => Haste::Progress,
+        () if telling(&old) == telling(&new) => Haste::Gather,
+        () => Haste::Now,
+    }
+}
+
+/// What the program reports, and all the rest.
+fn without_progress(status: &TrainingJobStatus) -> (TrainingJobStatus, TrainingJobStatus) {
+    let (mut progress, mut rest) = (TrainingJobStatus::default(), status.clone());
+    macro_rules! part {
+        ($($field:ident),*) => { $(progress.$field = rest.$field.take();)* };
+    }
+    part!(
+        progress,
+        current_epoch,
+        total_epochs,
+        current_step,
+        total_steps,
+        estimated_seconds_remaining,
+        last_progress_time,
+        metrics,
+        early_stopping
+    );
+    (progress, rest)
 }
 
 /// The names by which the watch files an object.
 pub(super) fn is_echo(object: &Guarded, family: &Family) -> bool {
     family.written.as_ref().is_some_and(|(ours, _)| *ours == version(object.meta()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{ProgramMetrics, Workers};
+
+    #[test]
+    fn states_are_told_at_once_and_progress_now_and_then() {
+        let running = TrainingJobStatus { state: Some(State::Running), ..TrainingJobStatus::default() };
+        let with = |change: fn(&mut TrainingJobStatus)| {
+            let mut status = running.clone();
+            change(&mut status);
+            haste(&running, &status)
+        };
+        assert_eq!(with(|s| s.state = Some(State::Completed)), Haste::Now);
+        assert_eq!(with(|s| s.workers = Some(Workers::default())), Haste::Gather);
+        assert_eq!(with(|s| s.progress = Some("4%".into())), Haste::Progress);
+        assert_eq!(with(|s| s.metrics = Some(ProgramMetrics::default())), Haste::Progress);
+        let both = |s: &mut TrainingJobStatus| {
+            s.progress = Some("4%".into());
+            s.workers = Some(Workers::default());
+        };
+        assert_eq!(with(both), Haste::Gather);
+        assert_eq!(haste(&TrainingJobStatus::default(), &running), Haste::Now, "the first word");
+    }
 }

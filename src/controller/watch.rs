@@ -27,6 +27,8 @@ pub(super) struct Watches {
     pub jobs: BoxStream<'static, Result<Guarded, watcher::Error>>,
     /// TrainingJobs by name.
     pub store: Store<Guarded>,
+    /// Wakes a TrainingJob as one of its children would.
+    pub touch: mpsc::UnboundedSender<ObjectRef<Guarded>>,
     /// TrainingJobs whose children changed.
     pub touched: mpsc::UnboundedReceiver<ObjectRef<Guarded>>,
     /// A watch had to list anew: what it missed may concern any job.
@@ -55,9 +57,10 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
     let (sync, synced) = oneshot::channel();
     let (reader, writer) = reflector::store();
     Watches {
-        children: Box::pin(pump(news, touch, relist, sync)),
+        children: Box::pin(pump(news, touch.clone(), relist, sync)),
         jobs: jobs(context, writer),
         store: reader,
+        touch,
         touched,
         relisted,
         synced,

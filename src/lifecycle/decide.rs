@@ -2,9 +2,13 @@
 
 use super::cause::{Cause, first_cause};
 use super::conditions::{condition, set_condition};
+use super::progress::{self, Told};
 use super::waiting::{self, Why};
-use crate::api::{AllocatedResources, Restart, RestartPolicy, State, TrainingJobSpec, TrainingJobStatus, Workers};
-use crate::observe::{ChildKind, Family, JobSeen, PodSeen};
+use crate::agent::progress::LOSS;
+use crate::api::{
+    AllocatedResources, Restart, RestartPolicy, State, SuccessPolicy, TrainingJobSpec, TrainingJobStatus, Workers,
+};
+use crate::observe::{ChildKind, Container, Family, JobSeen, PodSeen};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeSet;
@@ -20,6 +24,10 @@ const QUICK: i64 = 300;
 const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(3);
 /// How long a scheduled pod may take to start before its Events are read.
 const LOOK_AT_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
+/// How long an agent may be silent before the status says so: some polls may fail.
+const SILENT: SignedDuration = SignedDuration::from_secs(30);
+/// How long a program that reports may be silent before that is said.
+const STALLED: SignedDuration = SignedDuration::from_mins(10);
 /// How often Events are read again while they are needed.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(15);
 
@@ -35,6 +43,8 @@ pub struct Input<'a> {
     pub refused: Option<String>,
     /// What was seen of its objects.
     pub family: &'a Family,
+    /// What its agents told last.
+    pub told: Option<&'a Told>,
     /// Now, in whole seconds.
     pub now: Timestamp,
 }
@@ -140,9 +150,11 @@ impl<'a> Step<'a> {
             self.verdict.actions.push(Action::DeleteJob { name: old.name.clone(), uid: old.uid.clone() });
         }
         self.note_start();
+        self.note_progress(attempt);
         match current {
-            Some(job) if job.complete => self.complete(),
-            _ if self.all_succeeded(attempt) => self.complete(),
+            Some(job) if job.complete => self.succeed(),
+            _ if self.all_succeeded(attempt) => self.succeed(),
+            _ if self.stopping().is_some() => self.stop(current),
             _ if self.input.spec.suspend => self.suspend(attempt),
             _ if self.past_deadline() => {}
             Some(job) => self.running(job),
@@ -172,16 +184,50 @@ impl<'a> Step<'a> {
         }
     }
 
-    fn complete(&mut self) {
+    fn succeed(&mut self) {
+        match self.stopping() {
+            // They ended by themselves meanwhile.
+            Some((reason, message)) => self.complete(&reason, &message),
+            None => self.complete("Completed", "every worker exited with code 0"),
+        }
+    }
+
+    fn complete(&mut self, reason: &str, message: &str) {
         self.status.state = Some(State::Completed);
         self.end();
         // Nobody may have been there to see it.
         self.set("Scheduled", true, "Scheduled", "every worker has a node");
-        self.set("Running", false, "Completed", "every worker's program has ended");
-        self.set("Succeeded", true, "Completed", "every worker exited with code 0");
-        self.close("Restarting", "Completed");
+        self.set("Running", false, reason, "every worker's program has ended");
+        self.set("Succeeded", true, reason, message);
+        self.close("Restarting", reason);
+        self.close("Stopping", reason);
+        self.close("ProgressStalled", reason);
         let took = self.status.duration.clone().unwrap_or_else(|| "unknown time".into());
-        self.event(false, "Completed", format!("every worker exited with code 0, after {took}"));
+        self.event(false, "Completed", format!("{message}, after {took}"));
+    }
+
+    /// What successPolicy wanted has come: since then the gang is being stopped, whatever happens to it.
+    fn stopping(&self) -> Option<(String, String)> {
+        let stopping = condition(&self.status.conditions, "Stopping").filter(|c| c.status == "True")?;
+        Some((stopping.reason.clone(), stopping.message.clone()))
+    }
+
+    /// The workers end, with their grace period, and the job is completed when the last one has.
+    fn stop(&mut self, job: Option<&JobSeen>) {
+        if let Some(job) = job.filter(|job| !job.deleting) {
+            self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+        }
+        let attempt = self.status.attempt.unwrap_or(1);
+        let late = self.late(attempt);
+        if job.is_some() || self.all_pods(attempt).iter().any(|pod| pod.is_alive()) {
+            let stopping = "the job is good enough: its workers are stopping, with their grace period";
+            self.set("Running", true, "Stopping", late.as_deref().unwrap_or(stopping));
+            return;
+        }
+        self.drop_running_failure(attempt);
+        if let Some((reason, message)) = self.stopping() {
+            self.complete(&reason, &message);
+        }
     }
 
     fn suspend(&mut self, attempt: i32) {
@@ -300,6 +346,7 @@ impl<'a> Step<'a> {
             self.status.state = Some(State::Running);
             self.set("Running", true, "Running", "every worker's program runs or has ended well");
             self.clear("Restarting", "Restarted");
+            self.judge_success(job);
         } else {
             let why = waiting::for_start(&pods, note);
             self.status.state = Some(State::Initializing);
@@ -427,7 +474,95 @@ impl<'a> Step<'a> {
         self.set("Failed", true, reason, message);
         self.close("Running", "Failed");
         self.close("Restarting", "Failed");
+        self.close("ProgressStalled", "Failed");
         self.event(true, "Failed", format!("{reason}: {message}"));
+    }
+
+    // ---- what the agents tell
+
+    /// Takes in what the programs report, and how far they had come when they ended.
+    fn note_progress(&mut self, attempt: i32) {
+        if let Some(told) = self.input.told.filter(|told| told.is_of(attempt)) {
+            progress::fold(&mut self.status, told);
+            self.note_loss(told);
+            self.note_silence(told);
+            self.note_stall(told);
+            let policy = self.input.spec.success_policy.as_ref().and_then(SuccessPolicy::early_stopping);
+            if let Some(policy) = policy {
+                let known = self.status.early_stopping.take();
+                let watched = &told.seen.status.watched;
+                self.status.early_stopping = progress::evaluate(&policy, known.as_ref(), attempt, watched);
+            }
+        }
+        let pods = self.pods(attempt);
+        let last_words = pods.iter().find_map(|pod| match &pod.training {
+            Container::Terminated { report: Some(report), .. } => report.progress,
+            _ => None,
+        });
+        if let Some(reached) = last_words {
+            progress::fold_end(&mut self.status, &reached);
+        }
+    }
+
+    fn note_loss(&mut self, told: &Told) {
+        let was = condition(&self.status.conditions, "LossFinite").map(|c| c.status == "True");
+        let loss = told.seen.status.progress.metric(LOSS);
+        match (told.lost(), loss.is_none_or(f64::is_finite)) {
+            (Some(_), true) if was == Some(false) => {
+                self.set("LossFinite", true, "Recovered", "the loss is a number again");
+            }
+            (Some(line), false) if was != Some(false) => {
+                let message = format!("the loss is not a number: {line}");
+                self.set("LossFinite", false, "NaNLoss", &message);
+                self.event(true, "LossNotFinite", message);
+            }
+            _ => {}
+        }
+    }
+
+    /// The last values stay; that they are old is said.
+    fn note_silence(&mut self, told: &Told) {
+        let was = condition(&self.status.conditions, "AgentReady").map(|c| c.status == "True");
+        match told.seen.failing_since {
+            Some(since) if self.input.now.duration_since(since) >= SILENT => {
+                let message = format!("the agent has not answered since {since:.0}; progress and metrics are from before");
+                self.set("AgentReady", false, "Unreachable", &message);
+            }
+            None if was == Some(false) => self.set("AgentReady", true, "Answers", "the agent answers"),
+            _ => {}
+        }
+    }
+
+    /// A program that told of its progress and goes on without a word: it may hang, or do something slow.
+    fn note_stall(&mut self, told: &Told) {
+        let was = condition(&self.status.conditions, "ProgressStalled").is_some_and(|c| c.status == "True");
+        let Some(last) = told.seen.status.progress.last().map(|reading| reading.time) else { return };
+        let silent = self.input.now.duration_since(last);
+        let runs = self.status.state == Some(State::Running);
+        if runs && silent >= STALLED && told.seen.failing_since.is_none() {
+            let at = self.status.progress.as_ref().map(|progress| format!(" (at {progress})")).unwrap_or_default();
+            let message = format!("the program has reported nothing since {last:.0}{at}: see its log, or its stacks");
+            self.set("ProgressStalled", true, "NoProgress", &message);
+            if !was {
+                self.event(true, "ProgressStalled", message);
+            }
+        } else if was {
+            self.set("ProgressStalled", false, "Progresses", "the program reports again");
+        } else if runs {
+            self.requeue((STALLED - silent).as_secs().max(1));
+        }
+    }
+
+    fn judge_success(&mut self, job: &JobSeen) {
+        let (Some(policy), Some(told)) = (&self.input.spec.success_policy, self.input.told) else { return };
+        if !told.is_of(job.attempt) {
+            return;
+        }
+        if let Some((reason, message)) = progress::success(policy, &self.status, told) {
+            self.set("Stopping", true, reason, &message);
+            self.event(false, "GoodEnough", format!("the workers are stopped: {message}"));
+            self.stop(Some(job));
+        }
     }
 
     // ---- the rules
@@ -617,11 +752,10 @@ impl<'a> Step<'a> {
             let reason = blocked.reason.clone();
             self.set("Scheduled", false, &reason, &message);
         } else if condition(&self.status.conditions, "Scheduled")
-            .is_none_or(|c| c.status == "True" || c.reason != "Scheduling")
+            .is_none_or(|c| c.status == "True" || c.reason != waiting::SCHEDULING)
             && self.input.family.job.is_none()
         {
-            let Why { reason, message } =
-                Why { reason: "Scheduling".into(), message: "waiting for pods and their nodes".into() };
+            let Why { reason, message } = waiting::scheduling();
             self.set("Scheduled", false, &reason, &message);
         }
     }
@@ -708,6 +842,7 @@ impl<'a> Step<'a> {
 
     fn end(&mut self) {
         let now = self.input.now;
+        progress::end(&mut self.status);
         self.status.completion_time = Some(Time(now));
         if let Some(ttl) = self.input.spec.ttl_seconds_after_finished {
             self.requeue(i64::from(ttl)); // nothing else may wake a job that has ended

@@ -6,11 +6,13 @@
 mod cause;
 mod conditions;
 mod decide;
+mod progress;
 mod waiting;
 
 pub use cause::{Cause, first_cause};
 pub use conditions::{condition, set_condition};
 pub use decide::{Action, Event, Input, Look, Verdict, decide, misses_job};
+pub use progress::Told;
 
 #[cfg(test)]
 mod tests;

@@ -37,7 +37,12 @@ pub fn for_nodes(pods: &[&PodSeen], desired: usize, note: Option<&Note>) -> Opti
     }
     // No counts here: they change with every pod and stand in status.workers.
     let complete = pods.len() >= desired && pods.iter().all(|p| p.node.is_some());
-    (!complete).then(|| Why { reason: SCHEDULING.into(), message: "waiting for pods and their nodes".into() })
+    (!complete).then(scheduling)
+}
+
+/// Nobody has said why yet.
+pub fn scheduling() -> Why {
+    Why { reason: SCHEDULING.into(), message: "waiting for pods and their nodes".into() }
 }
 
 /// Why not every worker with a node runs its program.

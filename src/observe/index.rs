@@ -106,6 +106,8 @@ pub struct Family {
     pub failures: u32,
     /// Since when counters alone differ from what is written.
     pub counters_since: Option<std::time::Instant>,
+    /// When what the program reports was last written.
+    pub progress_written: Option<std::time::Instant>,
     /// The TrainingJob exists no more; some of its objects still may.
     pub forgotten: bool,
 }

@@ -46,6 +46,8 @@ pub struct PodSeen {
     pub created: Option<Timestamp>,
     /// The node, once there is one.
     pub node: Option<String>,
+    /// Its address, once it has one.
+    pub ip: Option<String>,
     /// When it got its node.
     pub scheduled_at: Option<Timestamp>,
     /// Why it has no node: the scheduler's reason and words.
@@ -142,6 +144,7 @@ impl SlimPod {
             attempt,
             created: meta.creation_timestamp.as_ref().map(|t| t.0),
             node: self.spec.node_name.clone(),
+            ip: status.pod_ip.clone(),
             scheduled_at: scheduled
                 .filter(|c| c.status == "True")
                 .and_then(|c| c.last_transition_time.as_ref())

@@ -45,6 +45,8 @@ struct Pod {
     phase: Option<String>,
     reason: Option<String>,
     message: Option<String>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
     conditions: Option<Vec<PodCondition>>,
     init_container_statuses: Option<Vec<Container>>,
     container_statuses: Option<Vec<Container>>,
@@ -71,6 +73,7 @@ pub fn pod_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PodStatu
         phase: pod.phase,
         reason: pod.reason,
         message: pod.message,
+        pod_ip: pod.pod_ip,
         conditions: pod.conditions,
         init_container_statuses: containers(pod.init_container_statuses),
         container_statuses: containers(pod.container_statuses),
@@ -95,7 +98,7 @@ mod tests {
             },
             "spec": { "nodeName": "n", "containers": [{ "name": "training" }] },
             "status": {
-                "phase": "Running", "hostIP": "10.0.0.1",
+                "phase": "Running", "hostIP": "10.0.0.1", "podIP": "10.0.0.2",
                 "conditions": [{ "type": "PodScheduled", "status": "True", "lastTransitionTime": "2030-01-02T03:04:06Z" }],
                 "containerStatuses": [{
                     "name": "training", "ready": true, "restartCount": 0, "image": "i", "imageID": "i",
@@ -108,6 +111,7 @@ mod tests {
         let seen = pod.seen(false).unwrap();
         assert_eq!((seen.index, seen.attempt, seen.node.as_deref()), (0, 2, Some("n")));
         assert!(seen.runs());
+        assert_eq!(seen.ip.as_deref(), Some("10.0.0.2"));
         let times = [seen.created, seen.scheduled_at, seen.started(), seen.deletion, seen.end_by];
         assert_eq!(
             times.map(|time| time.unwrap().to_string()),

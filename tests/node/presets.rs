@@ -1,0 +1,79 @@
+//! Programs that know nothing of TrainingJob, each with its own library: their progress is seen while they run.
+
+use crate::world::{Job, Space, root, world};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::Command;
+use trainingjob_operator::api::State::Running;
+use trainingjob_operator::api::TrainingJobStatus;
+
+/// The libraries, on this machine: its node is the only one.
+fn packages() -> PathBuf {
+    let home = || std::env::home_dir().expect("a home").join(".cache/trainingjob");
+    let cache = std::env::var_os("TRAININGJOB_CACHE").map_or_else(home, PathBuf::from);
+    let lists = ["transformers-keras", "lightning"].map(|list| {
+        std::fs::read(root(&format!("tests/node/packages/{list}.txt"))).expect("it is in the checkout")
+    });
+    let digest: String = crate::sha256(&lists.concat())[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    let folder = cache.join(format!("packages-{digest}"));
+    let output = Command::new(root("tests/node/packages/install")).arg(&folder).output().expect("bash");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    folder
+}
+
+async fn submit(space: &Space, name: &str, workers: i32, command: &[&str], list: Option<&str>) -> Job {
+    let volumes = json!([
+        { "name": "programs", "configMap": { "name": "programs" } },
+        { "name": "packages", "hostPath": { "path": packages() } },
+    ]);
+    let mounts = json!([
+        { "name": "programs", "mountPath": "/programs" },
+        { "name": "packages", "mountPath": "/packages", "readOnly": true },
+    ]);
+    let mut fields = json!({
+        "numWorkers": workers, "command": command, "volumes": volumes, "volumeMounts": mounts,
+        "hyperparameters": { "epochs": 500 }, "env": [{ "name": "EPOCHS", "value": "500" }],
+    });
+    if let Some(list) = list {
+        let path = json!({ "name": "PYTHONPATH", "value": format!("/packages/{list}") });
+        fields["env"].as_array_mut().unwrap().push(path);
+    }
+    space.submit(name, fields).await
+}
+
+#[tokio::test]
+async fn unchanged_programs_show_their_progress() {
+    let Some(world) = world() else { return };
+    if world.cluster.name().is_none() {
+        return eprintln!("SKIPPED: the packages are on this machine, and its nodes are not");
+    }
+    let space = world.space("presets", json!({})).await;
+    let train: &[&str] = &["torchrun", "/workspace/train.py"];
+    let jobs = [
+        ("hugging-face", 1, &["python3", "/programs/hugging_face.py"][..], Some("transformers-keras")),
+        ("keras", 1, &["python3", "/programs/keras_fit.py"], Some("transformers-keras")),
+        ("lightning", 1, &["python3", "/programs/lightning_fit.py"], Some("lightning")),
+        ("torchrun", 2, train, None),
+    ];
+    for (name, workers, command, list) in jobs {
+        let mut job = submit(&space, name, workers, command, list).await;
+        let is_told = |status: &TrainingJobStatus| {
+            let loss = status.metrics.as_ref().and_then(|metrics| metrics.loss);
+            let epochs = (status.current_epoch, status.total_epochs);
+            status.state == Some(Running)
+                && status.progress.is_some()
+                && loss.is_some()
+                && matches!(epochs, (Some(epoch), Some(500)) if epoch >= 1)
+        };
+        job.until("progress, epoch and loss while it runs", is_told).await;
+        let row = world.kubectl(&["get", "tj", name, "-n", &space.name, "-o", "wide"]);
+        let row = String::from_utf8(row).unwrap();
+        print!("{row}");
+        let cells: Vec<&str> = row.lines().last().unwrap().split_whitespace().collect();
+        assert!(cells[1] == "Running" && cells[2].ends_with('%'), "{row}");
+        assert!(cells[3].parse::<i64>().is_ok_and(|epoch| epoch >= 1), "{row}");
+        assert!(row.lines().next().unwrap().contains("LOSS"), "{row}");
+        job.delete().await;
+    }
+    space.end().await;
+}
