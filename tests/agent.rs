@@ -42,7 +42,9 @@ impl Room {
 
     /// `agent run OPTIONS -- PROGRAM`, everything piped, nothing started yet.
     fn agent(&self, options: &[&str], program: &[&str]) -> Command {
-        let mut command = Command::new(AGENT);
+        // As in a container: what was started in the background of a shell ignores SIGINT.
+        let mut command = Command::new("/usr/bin/env");
+        command.args(["--default-signal", AGENT]);
         self.arguments(&mut command, options, program);
         command
     }

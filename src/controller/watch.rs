@@ -5,7 +5,8 @@ use crate::build::labels;
 use crate::observe;
 use futures::channel::{mpsc, oneshot};
 use futures::stream::{BoxStream, SelectAll};
-use futures::{StreamExt, future::BoxFuture};
+use futures::future::{self, BoxFuture, Either, Fuse, FusedFuture};
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -14,11 +15,15 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tracing::warn;
 
 /// Kinds of children.
 const KINDS: usize = 5;
+/// Children come in crowds (a gang's pods, each with several changes): a job is woken once for those of this time.
+const GATHER: Duration = Duration::from_millis(50);
 
 pub(super) struct Watches {
     /// Feeds the index for as long as it is polled.
@@ -74,11 +79,18 @@ async fn pump(
     sync: oneshot::Sender<()>,
 ) {
     let (mut listed, mut sync) = (HashSet::new(), Some(sync));
-    while let Some(news) = news.next().await {
+    let mut touched = HashSet::new();
+    let mut gathering = pin!(Fuse::terminated());
+    loop {
         // A receiver that is gone has stopped reconciling; nothing is left to wake.
-        match news {
-            News::Touched(job) => drop(touch.unbounded_send(job)),
-            News::Listed(kind) => {
+        match future::select(news.next(), gathering.as_mut()).await {
+            Either::Left((Some(News::Touched(job)), _)) => {
+                touched.insert(job);
+                if gathering.is_terminated() {
+                    gathering.set(tokio::time::sleep(GATHER).fuse());
+                }
+            }
+            Either::Left((Some(News::Listed(kind)), _)) => {
                 listed.insert(kind);
                 if listed.len() < KINDS {
                     continue;
@@ -88,6 +100,8 @@ async fn pump(
                     None => drop(relist.unbounded_send(())),
                 }
             }
+            Either::Left((None, _)) => return,
+            Either::Right(((), _)) => touched.drain().for_each(|job| drop(touch.unbounded_send(job))),
         }
     }
 }
@@ -117,7 +131,7 @@ where
                     None
                 }
             };
-            futures::future::ready(news)
+            future::ready(news)
         })
         .boxed()
 }
@@ -158,7 +172,7 @@ fn jobs(
                     Some(Err(error))
                 }
             };
-            futures::future::ready(job)
+            future::ready(job)
         })
         .boxed()
 }

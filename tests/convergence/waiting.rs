@@ -3,7 +3,9 @@
 use crate::world::{BY_HAND, Space, Watched, plane};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota};
-use kube::ResourceExt;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use trainingjob_operator::api::State::{Failed, Initializing, Pending, Running};
 use trainingjob_operator::api::TrainingJobStatus;
@@ -83,6 +85,29 @@ async fn what_a_job_waits_for_is_named() {
         assert_eq!(job.status().workers.unwrap().pending, 2);
     }))
     .await;
+    space.end(operator).await;
+}
+
+/// The largest example, on a cluster that has no such nodes, and at first not even its PriorityClass.
+#[tokio::test]
+async fn the_advanced_example_says_why_it_waits() {
+    let space = plane().space("advanced", json!({})).await;
+    let operator = space.operator().await;
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/advanced.yaml")).unwrap();
+    let example: Value = serde_saphyr::from_str(&text).unwrap();
+    let job = space.submit("advanced-training", example["spec"].clone()).await;
+    let class = "8 of 8 workers have no pod: no PriorityClass with name high-priority was found";
+    says(&job, "Scheduled", "PodsRefused", class).await;
+    let classes: Api<PriorityClass> = Api::all(space.client.clone());
+    let high: PriorityClass =
+        serde_json::from_value(json!({ "metadata": { "name": "high-priority" }, "value": 1000 })).unwrap();
+    classes.create(&PostParams::default(), &high).await.unwrap();
+    let words = "worker 0 (and 7 more of 8 workers): 0/4 nodes are available: 4 node(s) didn't match Pod's node \
+                 affinity/selector. no new claims to deallocate, preemption: 0/4 nodes are available: 4 Preemption is not \
+                 helpful for scheduling.";
+    says(&job, "Scheduled", "Unschedulable", words).await;
+    assert_eq!(job.states(), [Pending]);
+    classes.delete("high-priority", &DeleteParams::default()).await.unwrap();
     space.end(operator).await;
 }
 
