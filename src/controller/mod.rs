@@ -9,6 +9,7 @@ mod apply;
 mod error;
 mod events;
 mod status;
+mod tensorboard;
 mod watch;
 
 pub use error::Error;
@@ -58,6 +59,7 @@ pub(crate) struct Context {
     client: Client,
     options: Options,
     index: Index,
+    boards: tensorboard::Boards,
     plans: Mutex<HashMap<String, Arc<Resolved>>>,
     metrics: Arc<Metrics>,
 }
@@ -98,12 +100,14 @@ impl Context {
     /// A TrainingJob that exists no more.
     fn forget(&self, uid: &str) {
         self.index.forget(uid);
+        self.boards.forget(uid);
         self.plans().remove(uid);
     }
 
     /// TrainingJobs that were deleted while nobody watched.
     fn forget_all_but(&self, there: &HashSet<String>) {
         self.index.forget_all_but(there);
+        self.boards.forget_all_but(there);
         self.plans().retain(|uid, _| there.contains(uid));
     }
 
@@ -126,6 +130,7 @@ pub async fn run(
         client,
         options,
         index: Index::default(),
+        boards: tensorboard::Boards::default(),
         plans: Mutex::default(),
         metrics: metrics.clone(),
     });
@@ -202,6 +207,8 @@ impl Context {
                 self.act(job, &uid, &resolved, &family, action, &mut confirmed).await?;
             }
             self.tell(job, status.attempt, events);
+            let board = self.board(job, &uid, &resolved, &status, &mut confirmed).await;
+            requeue = [requeue, board].into_iter().flatten().min();
             let mut learnt = self.index.read(&uid, |f| f.blocked != family.blocked).unwrap_or(false);
             if !look.is_empty() {
                 learnt |= self.look(job, &uid, &look).await?;

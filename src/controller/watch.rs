@@ -7,6 +7,7 @@ use futures::channel::{mpsc, oneshot};
 use futures::stream::{BoxStream, SelectAll};
 use futures::{StreamExt, future::BoxFuture};
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
@@ -17,7 +18,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use tracing::warn;
 
-/// Kinds of children.
+/// Kinds of children without which nothing is decided.
 const KINDS: usize = 5;
 
 pub(super) struct Watches {
@@ -44,11 +45,16 @@ enum News {
 
 pub(super) fn start(context: &Arc<Context>) -> Watches {
     let news: SelectAll<BoxStream<'static, News>> = futures::stream::select_all([
-        children(context, |context, event| context.index.service(event)),
+        children(context, |context, event| {
+            if !context.boards.service(event) {
+                context.index.service(event);
+            }
+        }),
         children(context, |context, event| context.index.config(event)),
         children(context, |context, event| context.index.claim_event(event)),
         children(context, |context, event| context.index.job(event)),
         children(context, |context, event| context.index.pod(event)),
+        children(context, |context, event| context.boards.deployment(event)),
     ]);
     let (touch, touched) = mpsc::unbounded();
     let (relist, relisted) = mpsc::unbounded();
@@ -76,7 +82,10 @@ async fn pump(
         match news {
             News::Touched(job) => drop(touch.unbounded_send(job)),
             News::Listed(kind) => {
-                listed.insert(kind);
+                // A training waits for no TensorBoard: an operator without the right to see Deployments goes on.
+                if kind != std::any::type_name::<Deployment>() {
+                    listed.insert(kind);
+                }
                 if listed.len() < KINDS {
                     continue;
                 }
