@@ -155,19 +155,22 @@ async fn defaults_are_visible_at_every_level() {
         "model": "resnet50", "dataset": "cifar10", "numWorkers": 2, "gpusPerWorker": 1, "procsPerWorker": "auto",
         "framework": "pytorch", "suspend": false,
         "checkpoint": { "enabled": true, "frequency": 5 },
+        "monitoring": { "enabled": true, "metricsPort": 8080, "tensorboardEnabled": false },
         "networking": { "backend": "nccl", "masterPort": 29500, "rdmaEnabled": false },
-        "failurePolicy": { "restartPolicy": "OnFailure", "backoffLimit": 3 },
+        "failurePolicy": { "restartPolicy": "OnFailure", "backoffLimit": 3, "nanPolicy": "Report" },
     });
     let stored = create(&client, &job("defaults", json!({})), true).await.unwrap();
     assert_eq!(stored["spec"], defaults);
     // What is null counts as not written, and what is written in part is filled up.
     let partly = json!({
         "image": null, "networking": null, "failurePolicy": {}, "checkpoint": { "frequency": 2, "storage": { "type": "pvc" } },
+        "monitoring": {}, "successPolicy": { "earlyStopping": { "patience": 3 } },
     });
     let stored = create(&client, &job("partly", partly), true).await.unwrap();
     let mut expected = defaults.clone();
     expected["checkpoint"] =
         json!({ "enabled": true, "frequency": 2, "storage": { "type": "pvc", "deletePolicy": "Retain" } });
+    expected["successPolicy"] = json!({ "earlyStopping": { "mode": "min", "patience": 3, "minDelta": 0.0 } });
     assert_eq!(stored["spec"], expected);
     // The types have the same defaults as the schema.
     let typed: TrainingJob = serde_json::from_value(job("typed", json!({}))).unwrap();
@@ -225,6 +228,11 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
         "hyperparameters": { "additionalParams": map(128, &"b".repeat(65), &"v".repeat(512)) },
         "scheduling": { "nodeSelector": map(64, &format!("{}/", "a".repeat(253)), &"v".repeat(63)) },
         "checkpoint": { "storage": { "type": "nfs", "nfsServer": "s".repeat(253), "nfsPath": "/p".repeat(2048) } },
+        "monitoring": {
+            "progress": { "patterns": list(16, &|index| json!(format!("(?P<a>){}", name(index, 1017)))) },
+            "mlflowTrackingUri": format!("http://{}", "a".repeat(2041)), "mlflowExperiment": "e".repeat(500),
+            "wandbProject": "w".repeat(128), "trackerSecret": "t".repeat(253), "tensorboardImage": "i".repeat(1024),
+        },
     });
     let largest = create(&client, &job(&"a".repeat(49), fields), false).await.expect("the largest job is admitted");
     let url = format!("{}/{}", url("api"), "a".repeat(49));
@@ -341,6 +349,25 @@ fn accepted() -> Vec<(String, Value)> {
             json!({ "hyperparameters": { "learningRate": 1e-5, "additionalParams": { "adam.beta1": "0.9", "weightDecay": "", "k-fold": "5" } } }),
         ),
         (
+            "a".repeat(51),
+            json!({ "monitoring": { "tensorboardEnabled": true, "tensorboardImage": "registry.example/board:1" } }),
+        ),
+        (
+            "watched".into(),
+            json!({ "monitoring": {
+                "metricsPort": 29502, "mlflowTrackingUri": "https://mlflow.example.com/ml/", "mlflowExperiment": "a b/c",
+                "wandbProject": "a.b_c-d e", "trackerSecret": "keys.of-team",
+                "progress": { "patterns": ["(?P<step>\\d+)/(?P<steps>\\d+)", "loss=(?<loss>\\S+)"] },
+            } }),
+        ),
+        ("unwatched".into(), json!({ "monitoring": { "enabled": false, "metricsPort": 29500 } })),
+        (
+            "good-enough".into(),
+            json!({ "successPolicy": { "targetAccuracy": 95, "targetLoss": -1.5,
+                                       "earlyStopping": { "metric": "val/acc", "mode": "max", "patience": 1, "minDelta": 0 } } }),
+        ),
+        ("patient".into(), json!({ "successPolicy": { "earlyStoppingPatience": 5 } })),
+        (
             "template-patch".into(),
             json!({ "podTemplate": { "metadata": { "labels": { "a": "b" } },
                                                            "spec": { "containers": [{ "name": "training", "$patch": "merge", "newField": [1] }] } } }),
@@ -368,6 +395,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("image", json!("a"), json!("b"), false),
         ("imagePullSecrets", json!([{ "name": "a" }]), json!([{ "name": "b" }]), false),
         ("model", json!("a"), json!("b"), false),
+        ("monitoring", json!({ "metricsPort": 8081 }), json!({ "metricsPort": 8082 }), false),
         ("networking", json!({ "backend": "gloo" }), json!({ "backend": "mpi" }), false),
         ("numWorkers", json!(1), json!(2), false),
         ("output", json!("pvc://a"), json!("pvc://b"), false),
@@ -376,6 +404,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("resources", json!({ "limits": { "cpu": "1" } }), json!({ "limits": { "cpu": "2" } }), false),
         ("scheduling", json!({ "queue": "a" }), json!({ "queue": "b" }), false),
         ("serviceAccountName", json!("a"), json!("b"), false),
+        ("successPolicy", json!({ "targetLoss": 0.1 }), json!({ "earlyStoppingPatience": 3 }), true),
         ("suspend", json!(true), json!(false), true),
         ("ttlSecondsAfterFinished", json!(1), json!(2), true),
         (
@@ -428,6 +457,8 @@ fn changes() -> Vec<Change> {
     push("activeDeadlineSeconds: added".into(), job("x", json!({})), policy(1), None);
     let policy = |kind: &str| job("x", json!({ "failurePolicy": { "restartPolicy": kind } }));
     push("restartPolicy: changed".into(), policy("Never"), policy("Always"), Some("restartPolicy"));
+    let policy = |kind: &str| job("x", json!({ "failurePolicy": { "nanPolicy": kind } }));
+    push("nanPolicy: changed".into(), policy("Report"), policy("Fail"), Some("nanPolicy"));
     let mut labelled = job("x", json!({}));
     labelled["metadata"]["labels"] = json!({ "team": "a" });
     labelled["metadata"]["annotations"] = json!({ "note": "b" });

@@ -12,6 +12,8 @@ mod life;
 mod strangers;
 #[path = "convergence/takeover.rs"]
 mod takeover;
+#[path = "convergence/tensorboard.rs"]
+mod tensorboard;
 #[path = "convergence/waiting.rs"]
 mod waiting;
 #[path = "convergence/world.rs"]

@@ -8,6 +8,20 @@ use std::path::{Path, PathBuf};
 /// Directory beside the executable that goes first on a program's PYTHONPATH.
 const PYTHON: &str = "python";
 const HOOK: &str = "sitecustomize.py";
+/// What is in [`PYTHON`]; [`HOOK`] comes last, by which it is known to be whole.
+const FILES: [(&str, &str); 5] = [
+    ("trackers/trainingjob_mlflow.py", include_str!("python/trackers/trainingjob_mlflow.py")),
+    ("trackers/trainingjob_wandb.py", include_str!("python/trackers/trainingjob_wandb.py")),
+    (
+        "trackers/trainingjob_trackers-1.dist-info/METADATA",
+        include_str!("python/trackers/trainingjob_trackers-1.dist-info/METADATA"),
+    ),
+    (
+        "trackers/trainingjob_trackers-1.dist-info/entry_points.txt",
+        include_str!("python/trackers/trainingjob_trackers-1.dist-info/entry_points.txt"),
+    ),
+    (HOOK, include_str!("python/sitecustomize.py")),
+];
 
 /// Copies the running executable to `to`, mode 0755, with [`PYTHON`] beside it, and replaces what is there at once.
 ///
@@ -19,12 +33,20 @@ pub fn install(to: &Path) -> Result<(), InstallError> {
     };
     let python = directory.join(PYTHON);
     put(to, 0o755, |temporary| fs::copy("/proc/self/exe", temporary).map(drop))
-        .and_then(|()| fs::create_dir_all(&python))
-        .and_then(|()| fs::set_permissions(&python, fs::Permissions::from_mode(0o755)))
-        .and_then(|()| {
-            put(&python.join(HOOK), 0o644, |temporary| fs::write(temporary, include_str!("python/sitecustomize.py")))
-        })
+        .and_then(|()| FILES.iter().try_for_each(|(name, content)| put_in(&python, name, content)))
         .map_err(failed)
+}
+
+/// Makes a file below `folder`, and the folders on the way to it, such as every user can read.
+fn put_in(folder: &Path, name: &str, content: &str) -> io::Result<()> {
+    let file = folder.join(name);
+    let mut folders: Vec<&Path> = file.ancestors().skip(1).take_while(|path| path.starts_with(folder)).collect();
+    folders.reverse();
+    for folder in folders {
+        fs::create_dir_all(folder)?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    }
+    put(&file, 0o644, |temporary| fs::write(temporary, content))
 }
 
 /// The directory for PYTHONPATH beside the running executable, if it was installed with one.

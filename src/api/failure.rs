@@ -18,11 +18,19 @@ pub struct FailurePolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub active_deadline_seconds: Option<i64>,
+    /// What happens when the loss is NaN or infinite. `Report`: the metric says so, the program goes on. `Fail`: the worker's program is ended, and fails with the reason NanLoss.
+    #[serde(default)]
+    pub nan_policy: NanPolicy,
 }
 
 impl Default for FailurePolicy {
     fn default() -> Self {
-        Self { restart_policy: RestartPolicy::default(), backoff_limit: three(), active_deadline_seconds: None }
+        Self {
+            restart_policy: RestartPolicy::default(),
+            backoff_limit: three(),
+            active_deadline_seconds: None,
+            nan_policy: NanPolicy::default(),
+        }
     }
 }
 
@@ -36,6 +44,16 @@ pub enum RestartPolicy {
     OnFailure,
     /// After every failure.
     Always,
+}
+
+/// What happens when the loss is NaN or infinite.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NanPolicy {
+    /// It is told.
+    #[default]
+    Report,
+    /// The program is ended.
+    Fail,
 }
 
 fn three() -> i32 {

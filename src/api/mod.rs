@@ -6,6 +6,7 @@ mod checkpoint;
 mod container;
 mod failure;
 mod hyperparameters;
+mod monitoring;
 mod networking;
 mod rules;
 mod scheduling;
@@ -13,11 +14,13 @@ mod schema;
 #[allow(clippy::duplicated_attributes)] // printcolumns repeat their keys
 mod spec;
 mod status;
+mod success;
 
 pub use checkpoint::{Checkpoint, DeletePolicy, Storage, StorageType};
 pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
-pub use failure::{FailurePolicy, RestartPolicy};
+pub use failure::{FailurePolicy, NanPolicy, RestartPolicy};
 pub use hyperparameters::Hyperparameters;
+pub use monitoring::{Monitoring, ProgressForms};
 pub use networking::{Backend, Networking};
 pub use rules::{
     MUTABLE, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal, immutable_message,
@@ -28,6 +31,7 @@ pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
     AllocatedResources, Condition, EarlyStoppingStatus, ProgramMetrics, Restart, State, TrainingJobStatus, Workers,
 };
+pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 
 /// API group of every kind of ours.
 pub const GROUP: &str = "ml.example.com";

@@ -93,7 +93,7 @@ pub const RESERVED_ENV: [&str; 21] = [
 pub const RESERVED_ENV_PREFIXES: [&str; 2] = ["PET_", "TRAININGJOB_"];
 
 /// Top-level fields of the spec that may change after creation. Of `failurePolicy`, `activeDeadlineSeconds` may.
-pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy"];
+pub const MUTABLE: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy", "successPolicy"];
 
 /// Why `field` can't change, and the way out.
 #[must_use]
@@ -119,6 +119,14 @@ pub const RULES: &[Rule] = &[
         wrong: "metadata.name is too long for the host name NAME-training-INDEX of the last worker, which holds 63 characters",
         remedy: "shorten it to 53 characters less the digits of numWorkers - 1",
         example: "name-too-long",
+    },
+    Rule {
+        at: "",
+        field: ".metadata.name",
+        rule: "!self.spec.monitoring.tensorboardEnabled || size(self.metadata.name) <= 51",
+        wrong: "metadata.name is too long for the Service NAME-tensorboard, whose name holds 63 characters",
+        remedy: "shorten it to 51 characters, or set monitoring.tensorboardEnabled to false",
+        example: "name-too-long-for-tensorboard",
     },
     // ---- model, dataset, output
     Rule {
@@ -520,6 +528,105 @@ pub const RULES: &[Rule] = &[
         remedy: "write KEY: VALUE as kubectl get nodes --show-labels prints them",
         example: "node-selector",
     },
+    // ---- monitoring
+    Rule {
+        at: "spec",
+        field: ".monitoring.metricsPort",
+        rule: "!self.monitoring.enabled || \
+               !(self.monitoring.metricsPort in [self.networking.masterPort, self.networking.masterPort + 1])",
+        wrong: "monitoring.metricsPort (8080 if it is not written) is networking.masterPort or the port after it, which the next attempt uses",
+        remedy: "choose another port for one of the two",
+        example: "metrics-port-taken",
+    },
+    Rule {
+        at: "spec.monitoring.progress.patterns[]",
+        field: "",
+        rule: "self.matches('[(][?]P?<[A-Za-z_]')",
+        wrong: "a pattern of monitoring.progress names nothing that it finds",
+        remedy: "put what it finds into named groups, as in 'it (?P<step>[0-9]+)/(?P<steps>[0-9]+) loss=(?P<loss>[^ ]+)'",
+        example: "pattern-without-group",
+    },
+    Rule {
+        at: "spec.monitoring.mlflowTrackingUri",
+        field: "",
+        rule: "self.matches('^https?://[^[:space:]/]+(/[^[:space:]]*)?$')",
+        wrong: "mlflowTrackingUri is not the address of an MLflow tracking server",
+        remedy: "write http://HOST:PORT or https://HOST, as in http://mlflow.ml-infra.svc.cluster.local:5000",
+        example: "mlflow-scheme",
+    },
+    Rule {
+        at: "spec.monitoring.mlflowTrackingUri",
+        field: "",
+        rule: "!self.matches('^https?://[^/]*@')",
+        wrong: "mlflowTrackingUri holds a user or a password, which everybody can read here",
+        remedy: "put them into a Secret as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD and name it in trackerSecret",
+        example: "mlflow-password",
+    },
+    Rule {
+        at: "spec.monitoring",
+        field: ".mlflowExperiment",
+        rule: "!has(self.mlflowExperiment) || has(self.mlflowTrackingUri)",
+        wrong: "mlflowExperiment without a server",
+        remedy: "set mlflowTrackingUri, or remove mlflowExperiment",
+        example: "mlflow-experiment-alone",
+    },
+    Rule {
+        at: "spec.monitoring.wandbProject",
+        field: "",
+        rule: r"!self.matches('[/\\\\#?%:]')",
+        wrong: "wandbProject holds a character that Weights & Biases allows in no project's name",
+        remedy: "write the project alone, and its entity in env as WANDB_ENTITY",
+        example: "wandb-project",
+    },
+    Rule {
+        at: "spec.monitoring.trackerSecret",
+        field: "",
+        rule: "self.matches($SUBDOMAIN)",
+        wrong: "trackerSecret can't be the name of a Secret",
+        remedy: "write the name of a Secret of this namespace, in lower case, and not a key itself",
+        example: "tracker-secret-name",
+    },
+    Rule {
+        at: "spec.monitoring.tensorboardImage",
+        field: "",
+        rule: "!self.matches('[[:space:]]')",
+        wrong: "tensorboardImage holds white space",
+        remedy: "write REGISTRY/NAME:TAG without blanks",
+        example: "tensorboard-image-space",
+    },
+    // ---- success
+    Rule {
+        at: "spec",
+        field: ".successPolicy",
+        rule: "!has(self.successPolicy) || self.monitoring.enabled",
+        wrong: "successPolicy can't be judged with monitoring.enabled: false, where nobody sees what the program reports",
+        remedy: "set monitoring.enabled to true, or remove successPolicy",
+        example: "success-unwatched",
+    },
+    Rule {
+        at: "spec.successPolicy",
+        field: ".earlyStoppingPatience",
+        rule: "!has(self.earlyStopping) || !has(self.earlyStoppingPatience)",
+        wrong: "earlyStoppingPatience is short for earlyStopping, and both are written",
+        remedy: "keep earlyStopping, and write its patience there",
+        example: "early-stopping-twice",
+    },
+    Rule {
+        at: "spec.successPolicy.targetAccuracy",
+        field: "",
+        rule: "self > 0.0",
+        wrong: "targetAccuracy must be greater than 0",
+        remedy: "write it as the program counts it: a share such as 0.95, or a percentage such as 95",
+        example: "target-accuracy",
+    },
+    Rule {
+        at: "spec.successPolicy.earlyStopping",
+        field: ".mode",
+        rule: "has(self.metric) || self.mode == 'min'",
+        wrong: "earlyStopping with mode max names no metric",
+        remedy: "name the metric that should grow, as in metric: accuracy",
+        example: "early-stopping-max",
+    },
     // ---- networking
     Rule {
         at: "spec.networking",
@@ -692,6 +799,42 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         says: "spec.failurePolicy.activeDeadlineSeconds in body should be greater than or equal to 1",
         remedy: "write a number of seconds from 1, or leave it out for no limit",
         example: "deadline-zero",
+    },
+    SchemaRefusal {
+        field: "spec.failurePolicy.nanPolicy",
+        says: r#"supported values: "Report", "Fail""#,
+        remedy: "write one of these",
+        example: "nan-policy",
+    },
+    SchemaRefusal {
+        field: "spec.monitoring.metricsPort",
+        says: "spec.monitoring.metricsPort in body should be greater than or equal to 1024",
+        remedy: "write a port from 1024 to 65535",
+        example: "metrics-port-low",
+    },
+    SchemaRefusal {
+        field: "spec.successPolicy.earlyStopping.patience",
+        says: "spec.successPolicy.earlyStopping.patience: Required value",
+        remedy: "write how many evaluations without a better value are borne, from 1",
+        example: "patience-missing",
+    },
+    SchemaRefusal {
+        field: "spec.successPolicy.earlyStopping.minDelta",
+        says: "spec.successPolicy.earlyStopping.minDelta in body should be greater than or equal to 0",
+        remedy: "write a number from 0, and which way is better in mode",
+        example: "min-delta-negative",
+    },
+    SchemaRefusal {
+        field: "spec.successPolicy.earlyStopping.mode",
+        says: r#"supported values: "min", "max""#,
+        remedy: "write one of these",
+        example: "mode-unknown",
+    },
+    SchemaRefusal {
+        field: "spec.successPolicy.earlyStoppingPatience",
+        says: "spec.successPolicy.earlyStoppingPatience in body should be greater than or equal to 1",
+        remedy: "write a number of evaluations from 1",
+        example: "patience-zero",
     },
     SchemaRefusal {
         field: "spec.ttlSecondsAfterFinished",

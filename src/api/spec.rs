@@ -1,8 +1,8 @@
 //! The TrainingJob and its spec.
 
 use super::{
-    Checkpoint, FailurePolicy, Framework, Hyperparameters, Networking, ProcsPerWorker, Resources, Scheduling,
-    TrainingJobStatus, schema,
+    Checkpoint, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking, ProcsPerWorker, Resources,
+    Scheduling, SuccessPolicy, TrainingJobStatus, schema,
 };
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
 use kube::{CustomResource, KubeSchema};
@@ -22,10 +22,12 @@ use serde::{Deserialize, Serialize};
     status = "TrainingJobStatus",
     derive = "PartialEq",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
-    printcolumn(name = "Workers", type_ = "integer", json_path = ".status.workers.active"),
-    printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restartCount"),
+    printcolumn(name = "Progress", type_ = "string", json_path = ".status.progress"),
+    printcolumn(name = "Epoch", type_ = "integer", json_path = ".status.currentEpoch"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Desired", type_ = "integer", json_path = ".status.workers.desired", priority = 1),
+    printcolumn(name = "Workers", type_ = "integer", json_path = ".status.workers.active", priority = 1),
+    printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restartCount", priority = 1),
+    printcolumn(name = "Loss", type_ = "number", json_path = ".status.metrics.loss", priority = 1),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.resources.allocatedGPUs", priority = 1),
     printcolumn(name = "Duration", type_ = "string", json_path = ".status.duration", priority = 1),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.failureReason", priority = 1)
@@ -134,6 +136,10 @@ pub struct TrainingJobSpec {
     #[serde(default)]
     pub scheduling: Scheduling,
 
+    /// How the job is watched, and where its program records what it does.
+    #[serde(default)]
+    pub monitoring: Monitoring,
+
     /// How the workers talk to each other.
     #[serde(default)]
     pub networking: Networking,
@@ -141,6 +147,10 @@ pub struct TrainingJobSpec {
     /// What happens when a worker fails.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
+
+    /// When the job is good enough: it is then stopped, and Completed. It may change while the job runs; a metric that it did not name when the attempt began is watched from the next attempt on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success_policy: Option<SuccessPolicy>,
 
     /// Stops the workers (with their grace period) and keeps the job; setting it back to false starts them again.
     #[serde(default)]

@@ -4,7 +4,7 @@
 //! agent, and what refers to that ([`MASTER_PORT`]) is expanded by the agent.
 
 use super::config::source;
-use super::{framework, names, pod};
+use super::{framework, names, pod, trackers};
 use crate::api::Backend;
 use crate::plan::Plan;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
@@ -19,6 +19,7 @@ pub(super) fn of(plan: &Plan) -> Vec<EnvVar> {
     env.extend(framework::env(plan));
     env.extend(job(plan));
     env.extend(network(plan));
+    env.extend(trackers::env(plan));
     env.retain(|ours| plan.env.iter().all(|theirs| theirs.name != ours.name));
     env.extend(plan.env.iter().cloned());
     env
@@ -100,6 +101,6 @@ fn field(name: &str, path: &str) -> EnvVar {
 }
 
 /// Text that the kubelet hands on as it is: two dollars stand for one.
-fn literal(text: &str) -> String {
+pub(super) fn literal(text: &str) -> String {
     text.replace('$', "$$")
 }

@@ -10,8 +10,11 @@ mod framework;
 mod job;
 mod pod;
 mod service;
+mod tensorboard;
+mod trackers;
 
 pub use crate::plan::{labels, names};
+pub use tensorboard::{Board, board};
 
 use crate::plan::Plan;
 use k8s_openapi::api::batch::v1::Job;

@@ -6,7 +6,7 @@ use crate::plan::template::{AGENT, TRAINING};
 use crate::plan::{CheckpointVolume, ClaimPath, Plan};
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, NFSVolumeSource,
+    Affinity, Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, NFSVolumeSource,
     PersistentVolumeClaimVolumeSource, PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec, ResourceRequirements,
     SeccompProfile, SecurityContext, Volume, VolumeMount, WeightedPodAffinityTerm,
 };
@@ -18,6 +18,8 @@ pub(super) use paths::{CHECKPOINTS, DATASET, MODEL, OUTPUT};
 
 /// The agent, in the container `training`.
 const AGENT_PATH: &str = "/trainingjob/agent";
+/// Name of the port on which the agent serves metrics.
+const METRICS: &str = "metrics";
 /// User of the init container; any but root, the folder that it writes into is everybody's.
 const NOBODY: i64 = 65532;
 
@@ -27,10 +29,7 @@ pub(super) fn template(plan: &Plan, attempt: i32) -> PodTemplateSpec {
     let mut template = PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(labels::of_pod(plan, attempt)),
-            annotations: Some(BTreeMap::from([(
-                "kubectl.kubernetes.io/default-container".to_owned(),
-                TRAINING.to_owned(),
-            )])),
+            annotations: Some(annotations(plan)),
             ..ObjectMeta::default()
         }),
         spec: Some(pod(plan, attempt)),
@@ -43,6 +42,19 @@ pub(super) fn template(plan: &Plan, attempt: i32) -> PodTemplateSpec {
     let pod = template.spec.get_or_insert_default();
     finish(plan, pod);
     template
+}
+
+fn annotations(plan: &Plan) -> BTreeMap<String, String> {
+    let mut annotations = vec![("kubectl.kubernetes.io/default-container", TRAINING.to_owned())];
+    if let Some(port) = plan.monitoring.metrics_port {
+        // For a Prometheus without the operator's monitors.
+        annotations.extend([
+            ("prometheus.io/scrape", "true".to_owned()),
+            ("prometheus.io/port", port.to_string()),
+            ("prometheus.io/path", "/metrics".to_owned()),
+        ]);
+    }
+    annotations.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 fn pod(plan: &Plan, attempt: i32) -> PodSpec {
@@ -107,6 +119,7 @@ fn training(plan: &Plan, attempt: i32, mounts: &Mounts) -> Container {
         image: Some(plan.image.clone()),
         command: Some(vec![AGENT_PATH.to_owned()]),
         args: Some(agent_args(plan, attempt)),
+        ports: plan.monitoring.metrics_port.map(|port| vec![metrics(port)]),
         env: Some(environment::of(plan)),
         env_from: some(&plan.env_from),
         resources: (plan.resources != ResourceRequirements::default()).then(|| plan.resources.clone()),
@@ -117,17 +130,34 @@ fn training(plan: &Plan, attempt: i32, mounts: &Mounts) -> Container {
     }
 }
 
+/// What the agent serves.
+fn metrics(port: i32) -> ContainerPort {
+    ContainerPort {
+        name: Some(METRICS.to_owned()),
+        container_port: port,
+        protocol: Some("TCP".to_owned()),
+        ..ContainerPort::default()
+    }
+}
+
 fn agent_args(plan: &Plan, attempt: i32) -> Vec<String> {
     // The agent kills what is left in time to tell of it, before the kubelet kills the agent.
     let grace = (plan.grace_seconds.saturating_mul(3) / 4).max(1);
-    let own = [
+    let monitoring = &plan.monitoring;
+    let mut args = vec![
         "run".to_owned(),
         format!("--attempt={attempt}"),
         format!("--master-port={}", plan.port(attempt)),
         format!("--grace-seconds={grace}"),
-        "--".to_owned(),
     ];
-    own.into_iter().chain(plan.command.iter().cloned()).collect()
+    args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
+    // The kubelet expands arguments, too.
+    args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", environment::literal(p))));
+    args.extend(monitoring.nan_fails.then(|| "--nan-policy=fail".to_owned()));
+    args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", environment::literal(name))));
+    args.push("--".to_owned());
+    args.extend(plan.command.iter().cloned());
+    args
 }
 
 /// The operator's volumes and where they are mounted in `training`.
@@ -240,9 +270,13 @@ fn finish(plan: &Plan, pod: &mut PodSpec) {
     if let Some(key) = &plan.scheduling.topology_key {
         prefer_together(plan, key, pod.affinity.get_or_insert_default());
     }
-    // Without it a pod in the node's network doesn't find the others by name.
-    if pod.host_network == Some(true) && pod.dns_policy.is_none() {
-        pod.dns_policy = Some("ClusterFirstWithHostNet".to_owned());
+    if pod.host_network == Some(true) {
+        // There a container's port is the node's, and of two workers that name it one would find no node.
+        if let Some(ports) = &mut pod.containers[0].ports {
+            ports.retain(|port| port.name.as_deref() != Some(METRICS));
+        }
+        // Without it a pod in the node's network doesn't find the others by name.
+        pod.dns_policy.get_or_insert_with(|| "ClusterFirstWithHostNet".to_owned());
     }
 }
 

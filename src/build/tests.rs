@@ -194,9 +194,146 @@ fn attempts_differ_only_in_number_and_port() {
     assert_eq!((&first.service, &first.config), (&third.service, &third.config));
     let args =
         |attempt| training(&objects(&plan, attempt).job.spec.unwrap().template.spec.unwrap()).args.clone().unwrap();
-    assert_eq!(args(1)[..5], ["run", "--attempt=1", "--master-port=29500", "--grace-seconds=45", "--"]);
-    assert_eq!(args(2)[..5], ["run", "--attempt=2", "--master-port=29501", "--grace-seconds=45", "--"]);
-    assert_eq!(args(3)[..5], ["run", "--attempt=3", "--master-port=29500", "--grace-seconds=45", "--"]);
+    for (attempt, number, port) in [(1, "--attempt=1", 29500), (2, "--attempt=2", 29501), (3, "--attempt=3", 29500)] {
+        let port = format!("--master-port={port}");
+        let expected =
+            ["run", number, &port, "--grace-seconds=45", "--metrics-port=8080", "--", "torchrun", "train.py"];
+        assert_eq!(args(attempt), expected);
+    }
+}
+
+#[test]
+fn the_agent_is_told_what_to_watch() {
+    let args = |fields: Value| {
+        let args = training(&pod_of(&fields)).args.clone().unwrap();
+        args.into_iter().skip(4).take_while(|arg| arg != "--").collect::<Vec<_>>()
+    };
+    assert_eq!(args(json!({ "monitoring": { "enabled": false } })), Vec::<String>::new());
+    let all = args(json!({
+        "failurePolicy": { "nanPolicy": "Fail" },
+        "monitoring": { "metricsPort": 9000, "progress": { "patterns": [r"(?P<loss>\S+)$(x)", "(?P<a>.)"] } },
+        "successPolicy": { "targetAccuracy": 0.9, "targetLoss": 0.1, "earlyStoppingPatience": 3 },
+    }));
+    let expected = [
+        "--metrics-port=9000",
+        r"--progress-pattern=(?P<loss>\S+)$$(x)",
+        "--progress-pattern=(?P<a>.)",
+        "--nan-policy=fail",
+        "--watch-metric=accuracy",
+        "--watch-metric=loss",
+        "--watch-metric=eval_loss",
+        "--watch-metric=val_loss",
+        "--watch-metric=validation_loss",
+        "--watch-metric=valid_loss",
+    ];
+    assert_eq!(all, expected);
+    let stopping = json!({ "metric": "f1", "mode": "max", "patience": 1 });
+    assert_eq!(
+        args(json!({ "successPolicy": { "earlyStopping": stopping } })),
+        ["--metrics-port=8080", "--watch-metric=f1"]
+    );
+}
+
+#[test]
+fn prometheus_finds_the_agent() {
+    let found = |fields: Value| {
+        let template = template_of(&fields);
+        let annotations = template.metadata.unwrap().annotations.unwrap();
+        let ports = training(template.spec.as_ref().unwrap()).ports.clone().unwrap_or_default();
+        let ports: Vec<_> =
+            ports.into_iter().map(|port| (port.name.unwrap_or_default(), port.container_port)).collect();
+        (annotations.get("prometheus.io/port").cloned(), ports)
+    };
+    let metrics = |port: i32| vec![("metrics".to_owned(), port)];
+    assert_eq!(found(json!({})), (Some("8080".into()), metrics(8080)));
+    assert_eq!(found(json!({ "monitoring": { "metricsPort": 9000 } })), (Some("9000".into()), metrics(9000)));
+    assert_eq!(found(json!({ "monitoring": { "enabled": false } })), (None, vec![]));
+    // Two workers on one node would want the same port of it.
+    let host = json!({ "podTemplate": { "spec": { "hostNetwork": true } } });
+    assert_eq!(found(host), (Some("8080".into()), vec![]));
+}
+
+#[test]
+fn trackers_find_the_attempt_and_its_keys() {
+    let pod = pod_of(&json!({
+        "monitoring": {
+            "mlflowTrackingUri": "http://mlflow.example:5000", "mlflowExperiment": "cost $(x)", "wandbProject": "p",
+            "trackerSecret": "keys", "tensorboardEnabled": true,
+        },
+        "output": "pvc://out/runs",
+        "env": [{ "name": "WANDB_NAME", "value": "mine" }, { "name": "WANDB_API_KEY", "value": "mine" }],
+    }));
+    let training = training(&pod);
+    let one = |name: &str| env(training, name)[0].to_owned();
+    assert_eq!(one("MLFLOW_TRACKING_URI"), "http://mlflow.example:5000");
+    assert_eq!(one("MLFLOW_EXPERIMENT_NAME"), "cost $$(x)");
+    assert_eq!(one("MLFLOW_RUN_NAME"), "x-attempt-$$(ATTEMPT)");
+    let tags: Value = serde_json::from_str(&one("MLFLOW_RUN_CONTEXT")).unwrap();
+    let expected = json!({ "mlflow.runName": "x-attempt-$$(ATTEMPT)", "training_job": "x", "namespace": "ml-training",
+                           "attempt": "$$(ATTEMPT)" });
+    assert_eq!(tags, expected);
+    assert_eq!((one("WANDB_PROJECT"), one("WANDB_RUN_GROUP")), ("p".into(), "x".into()));
+    assert_eq!(one("WANDB_TAGS"), "x,ml-training,attempt-$$(ATTEMPT)");
+    assert_eq!((env(training, "WANDB_NAME"), env(training, "WANDB_API_KEY")), (vec!["mine"], vec!["mine"]));
+    let password = training.env.iter().flatten().find(|v| v.name == "MLFLOW_TRACKING_PASSWORD").unwrap();
+    let key = password.value_from.clone().unwrap().secret_key_ref.unwrap();
+    assert_eq!((key.name.as_str(), key.key.as_str(), key.optional), ("keys", "MLFLOW_TRACKING_PASSWORD", Some(true)));
+    for name in ["TENSORBOARD_LOG_DIR", "TENSORBOARD_LOGGING_DIR"] {
+        assert_eq!(one(name), "/out/tensorboard");
+    }
+
+    let without = pod_of(&json!({}));
+    let names = self::training(&without).env.iter().flatten().map(|v| v.name.as_str());
+    let trackers = ["MLFLOW_", "WANDB_", "TENSORBOARD_"];
+    assert_eq!(names.filter(|name| trackers.iter().any(|t| name.starts_with(t))).next(), None);
+}
+
+/// A spec with a TensorBoard and these fields.
+fn board_of(fields: &Value) -> Option<Board> {
+    let mut spec =
+        json!({ "model": "m", "dataset": "d", "numWorkers": 2, "monitoring": { "tensorboardEnabled": true } });
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    board(&plan_of("x", &spec))
+}
+
+#[test]
+fn a_tensorboard() {
+    let fields = json!({ "output": "pvc://out/runs", "numWorkers": 1, "imagePullSecrets": [{ "name": "registry" }] });
+    let Board { deployment, service } = board_of(&fields).unwrap();
+    insta::assert_json_snapshot!("tensorboard", json!({ "deployment": deployment, "service": service }));
+}
+
+#[test]
+fn a_tensorboard_looks_where_the_workers_write() {
+    let volume = |fields: Value| {
+        let pod = board_of(&fields).map(|board| board.deployment.spec.unwrap().template.spec.unwrap());
+        pod.map(|pod| (serde_json::to_value(&pod.volumes.unwrap()[0]).unwrap(), pod.affinity.is_some()))
+    };
+    let claim = |name: &str| json!({ "name": "logs", "persistentVolumeClaim": { "claimName": name } });
+    let storage = |storage: Value| json!({ "checkpoint": { "storage": storage } });
+    assert_eq!(volume(storage(json!({ "type": "pvc" }))), Some((claim("x-checkpoints"), false)));
+    let one = json!({ "numWorkers": 1, "checkpoint": { "storage": { "type": "pvc", "pvcName": "mine" } }, "output": "pvc://out" });
+    assert_eq!(volume(one), Some((claim("mine"), true)), "beside the worker, since one node may hold the volume");
+    let nfs = json!({ "type": "nfs", "nfsServer": "s", "nfsPath": "/p" });
+    let mounted = json!({ "name": "logs", "nfs": { "server": "s", "path": "/p" } });
+    assert_eq!(volume(json!({ "numWorkers": 1, "checkpoint": { "storage": nfs } })), Some((mounted, false)));
+    assert_eq!(volume(json!({ "output": "pvc://out" })), Some((claim("out"), false)));
+    let off = json!({ "output": "pvc://out", "checkpoint": { "enabled": false, "storage": { "type": "pvc" } } });
+    assert_eq!(volume(off), Some((claim("out"), false)));
+    assert_eq!(volume(json!({})), None);
+}
+
+/// Watches and people find the workers by these labels: a TensorBoard is none.
+#[test]
+fn a_tensorboard_is_no_worker() {
+    let Board { deployment, service } = board_of(&json!({ "output": "pvc://out" })).unwrap();
+    let spec = deployment.spec.unwrap();
+    let pod = spec.template.metadata.unwrap().labels.unwrap();
+    assert!(!pod.contains_key(labels::MANAGED_BY) && !pod.contains_key(labels::TRAINING_JOB), "{pod:?}");
+    assert_eq!(spec.selector.match_labels.as_ref(), Some(&pod));
+    assert_eq!(service.spec.unwrap().selector, Some(pod.clone()));
+    let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    assert!(labels::pod_selector(&plan).iter().any(|(key, value)| pod.get(key) != Some(value)));
 }
 
 #[test]

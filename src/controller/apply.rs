@@ -17,7 +17,7 @@ use std::fmt::Debug;
 use tracing::{debug, info, warn};
 
 /// What became of a create.
-enum Created<K> {
+pub(super) enum Created<K> {
     /// It is there now, as the API server keeps it.
     Made(Box<K>),
     /// It was there and is ours.
@@ -167,7 +167,7 @@ impl Context {
     }
 
     /// Makes an object, or finds out whose the one of that name is.
-    async fn create<K>(&self, plan: &Plan, uid: &str, wanted: &K) -> Result<Created<K>, Error>
+    pub(super) async fn create<K>(&self, plan: &Plan, uid: &str, wanted: &K) -> Result<Created<K>, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
     {

@@ -11,6 +11,7 @@ mod error;
 mod events;
 mod poll;
 mod status;
+mod tensorboard;
 mod watch;
 
 pub use error::Error;
@@ -63,6 +64,7 @@ pub(crate) struct Context {
     client: Client,
     options: Options,
     index: Index,
+    boards: tensorboard::Boards,
     plans: Mutex<HashMap<String, Arc<Resolved>>>,
     polled: Arc<Polled>,
     poller: poll::Poller,
@@ -105,12 +107,14 @@ impl Context {
     /// A TrainingJob that exists no more.
     fn forget(&self, uid: &str) {
         self.index.forget(uid);
+        self.boards.forget(uid);
         self.plans().remove(uid);
     }
 
     /// TrainingJobs that were deleted while nobody watched.
     fn forget_all_but(&self, there: &HashSet<String>) {
         self.index.forget_all_but(there);
+        self.boards.forget_all_but(there);
         self.plans().retain(|uid, _| there.contains(uid));
     }
 
@@ -133,6 +137,7 @@ pub async fn run(
         client,
         options,
         index: Index::default(),
+        boards: tensorboard::Boards::default(),
         plans: Mutex::default(),
         polled: Arc::default(),
         poller: poll::Poller::new(),
@@ -226,6 +231,8 @@ impl Context {
                 self.act(job, &uid, &resolved, action, &mut confirmed).await?;
             }
             self.tell(job, status.attempt, events);
+            let board = self.board(job, &uid, &resolved, &status, &mut confirmed).await;
+            requeue = [requeue, board].into_iter().flatten().min();
             let mut learnt = self.index.read(&uid, |f| f.blocked != family.blocked).unwrap_or(false);
             if !look.is_empty() {
                 learnt |= self.look(job, &uid, &look).await?;

@@ -20,8 +20,12 @@ pub const INTENT: &str = "ml.example.com/intent";
 /// Kueue's LocalQueue, on the Job.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
+/// What an object is for: of a worker's pod `worker`, of what belongs to a TensorBoard [`TENSORBOARD`].
+pub const COMPONENT: &str = "component";
+/// Value of [`COMPONENT`].
+pub const TENSORBOARD: &str = "tensorboard";
+
 const APP: &str = "app";
-const COMPONENT: &str = "component";
 const K8S_NAME: &str = "app.kubernetes.io/name";
 const K8S_INSTANCE: &str = "app.kubernetes.io/instance";
 const K8S_COMPONENT: &str = "app.kubernetes.io/component";
@@ -59,6 +63,26 @@ pub fn of_pod(plan: &Plan, attempt: i32) -> BTreeMap<String, String> {
 #[must_use]
 pub fn pod_selector(plan: &Plan) -> BTreeMap<String, String> {
     owned([(COMPONENT, WORKER), (UID, &plan.uid)])
+}
+
+/// Labels of a TensorBoard's Deployment and Service.
+#[must_use]
+pub fn of_board(plan: &Plan) -> BTreeMap<String, String> {
+    let mut labels = of(plan);
+    labels.append(&mut owned([(COMPONENT, TENSORBOARD), (K8S_COMPONENT, TENSORBOARD)]));
+    labels
+}
+
+/// Labels of a TensorBoard's pod, which also select it. Not those by which people and watches find the workers.
+#[must_use]
+pub fn of_board_pod(plan: &Plan) -> BTreeMap<String, String> {
+    owned([
+        (COMPONENT, TENSORBOARD),
+        (K8S_NAME, TENSORBOARD),
+        (K8S_INSTANCE, &plan.name),
+        (K8S_COMPONENT, TENSORBOARD),
+        (UID, &plan.uid),
+    ])
 }
 
 /// Whether a label or annotation belongs to the operator or to the Job controller.

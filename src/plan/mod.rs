@@ -6,6 +6,7 @@
 mod environment;
 mod hyperparameters;
 pub mod labels;
+mod monitoring;
 pub mod names;
 mod quantity;
 mod refusal;
@@ -18,6 +19,7 @@ pub use environment::is_reserved;
 #[cfg(test)]
 pub(crate) use environment::tf_config_bytes;
 pub use hyperparameters::Hyperparameter;
+pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
 pub use refusal::{Refusal, Refusals};
 pub use source::{ClaimPath, Source};
@@ -54,7 +56,7 @@ pub struct Plan {
     /// The TrainingJob as the owner and controller of its objects.
     pub owner: OwnerReference,
     /// Hash of what the spec asks for: the same for the same wish, whatever the operator's version or agent, and for
-    /// every attempt. What may change in a created job (suspend, TTL, failure policy) is not part of it.
+    /// every attempt. What may change in a created job (suspend, TTL, the policies) is not part of it.
     pub intent: String,
 
     /// Pods of the gang.
@@ -109,6 +111,8 @@ pub struct Plan {
     pub checkpoint: Option<Checkpoint>,
     /// Where and when the workers run.
     pub scheduling: Scheduling,
+    /// How the job is watched, and where its program records what it does.
+    pub monitoring: Monitoring,
     /// What happens when a worker fails.
     pub failure_policy: FailurePolicy,
     /// Whether the workers are to be stopped.
@@ -165,6 +169,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Result<Plan, Refusals> {
     let dataset = Source::resolve("spec.dataset", &spec.dataset, &mut no);
     let output = spec.output.as_deref().and_then(|uri| ClaimPath::resolve("spec.output", uri, &mut no));
     let checkpoint = storage::resolve(&spec.checkpoint, &mut no);
+    let monitoring = monitoring::resolve(&name, spec, checkpoint.as_ref(), output.as_ref(), &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
     let worker = resources::resolve(spec, &mut no);
     environment::check("spec.env", &spec.env, &mut no);
@@ -206,6 +211,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Result<Plan, Refusals> {
         service_account_name: spec.service_account_name.clone(),
         checkpoint,
         scheduling: spec.scheduling.clone(),
+        monitoring,
         failure_policy: spec.failure_policy.clone(),
         suspend: spec.suspend,
         ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
@@ -239,7 +245,7 @@ fn command(spec: &TrainingJobSpec) -> Vec<String> {
 }
 
 /// What may change in a TrainingJob after its creation and doesn't shape its objects.
-const NOT_INTENT: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy"];
+const NOT_INTENT: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy", "successPolicy"];
 
 /// A short hash of what the spec asks for beyond the defaults, so that a later version's new fields change nothing.
 fn intent(spec: &TrainingJobSpec) -> String {

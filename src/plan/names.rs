@@ -29,6 +29,12 @@ pub fn claim_name(name: &str) -> String {
     format!("{name}-checkpoints")
 }
 
+/// The Deployment of a TensorBoard, and its Service.
+#[must_use]
+pub fn tensorboard_name(name: &str) -> String {
+    format!("{name}-tensorboard")
+}
+
 /// DNS name of a worker within its namespace. Short on purpose: the resolver's search path leads to the Service.
 #[must_use]
 pub fn worker_host(name: &str, index: i32) -> String {

@@ -231,6 +231,75 @@ fn processes_are_a_number() {
 }
 
 #[test]
+fn monitoring_is_on_by_itself() {
+    let monitoring = plan(&json!({})).monitoring;
+    assert_eq!(monitoring.metrics_port, Some(8080));
+    assert_eq!((monitoring.watched.len(), monitoring.nan_fails, monitoring.tensorboard), (0, false, None));
+    let mlflow = plan(&json!({ "monitoring": { "mlflowTrackingUri": "http://m" } })).monitoring.mlflow.unwrap();
+    assert_eq!((mlflow.uri.as_str(), mlflow.experiment.as_str()), ("http://m", "x"));
+}
+
+#[test]
+fn patterns_are_tried_before_the_job_runs() {
+    let pattern = |pattern: &str| json!({ "monitoring": { "progress": { "patterns": ["(?P<loss>.)", pattern] } } });
+    plan(&pattern(r"it (?P<step>\d+)"));
+    for (wrong, words) in
+        [("(?P<loss>[)", "unclosed character class"), ("(?P<loss>.)(?=x)", "look-around"), ("x", "no named group")]
+    {
+        let refusals = refusals(&pattern(wrong));
+        assert_eq!(refusals.len(), 1);
+        assert!(refusals[0].starts_with("spec.monitoring.progress.patterns[1]: "), "{refusals:?}");
+        assert!(refusals[0].contains(words) && !refusals[0].contains('\n'), "{refusals:?}");
+    }
+}
+
+#[test]
+fn monitoring_keeps_out_of_the_gangs_way() {
+    for port in [29500, 29501] {
+        refused(
+            &json!({ "monitoring": { "metricsPort": port } }),
+            &format!(
+                "spec.monitoring.metricsPort: {port} is used by the rendezvous of one attempt or the next: choose another"
+            ),
+        );
+    }
+    plan(&json!({ "monitoring": { "metricsPort": 29500, "enabled": false } }));
+    refused(
+        &json!({ "monitoring": { "mlflowTrackingUri": "databricks" } }),
+        "spec.monitoring.mlflowTrackingUri: \"databricks\" is not the address of a server; write for example http://mlflow.example.com:5000",
+    );
+    refused(
+        &json!({ "monitoring": { "trackerSecret": "A_B" } }),
+        "spec.monitoring.trackerSecret: \"A_B\" is not the name of a Secret",
+    );
+    refused(
+        &json!({ "monitoring": { "enabled": false }, "successPolicy": { "targetLoss": 0.1 } }),
+        "spec.successPolicy: can't be judged with monitoring.enabled: false, where nobody sees what the program reports: switch one of them",
+    );
+    let board = |name: &str| named(name, &json!({ "numWorkers": 1, "monitoring": { "tensorboardEnabled": true } }));
+    assert!(resolve(&board(&"x".repeat(51)), &runtime()).is_ok());
+    assert_eq!(
+        refusals_of(&board(&"x".repeat(52))),
+        ["metadata.name: has 52 characters; with a TensorBoard at most 51 fit into the name of its Service"]
+    );
+}
+
+#[test]
+fn a_tensorboard_needs_a_volume() {
+    let board = |fields: Value| {
+        let mut all = json!({ "monitoring": { "tensorboardEnabled": true } });
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        plan(&all).monitoring.tensorboard
+    };
+    assert_eq!(board(json!({})), Some(TensorBoard::NoStorage));
+    let Some(TensorBoard::Beside(found)) = board(json!({ "checkpoint": { "storage": { "type": "pvc" } } })) else {
+        panic!("it has a claim");
+    };
+    assert_eq!((found.log_dir().as_str(), found.one_node), ("/checkpoints/tensorboard", false));
+    assert_eq!(found.image, "tensorflow/tensorflow:2.19.0");
+}
+
+#[test]
 fn rdma_needs_its_resource() {
     let fields = json!({ "networking": { "rdmaEnabled": true, "rdmaResource": "rdma/hca" } });
     assert_eq!(quantities(plan(&fields).resources.limits.as_ref()), BTreeMap::from([("rdma/hca", "1")]));
@@ -544,6 +613,7 @@ fn the_intent_is_what_was_asked_for() {
     for fields in [
         json!({ "framework": "pytorch", "networking": { "masterPort": 29500 }, "checkpoint": { "frequency": 5 } }),
         json!({ "suspend": true, "ttlSecondsAfterFinished": 5, "failurePolicy": { "activeDeadlineSeconds": 9 } }),
+        json!({ "monitoring": { "metricsPort": 8080 }, "successPolicy": { "targetLoss": 0.5 } }),
     ] {
         assert_eq!(intent(&fields), base, "{fields}");
     }
@@ -551,6 +621,7 @@ fn the_intent_is_what_was_asked_for() {
         json!({ "numWorkers": 3 }),
         json!({ "networking": { "masterPort": 29501 } }),
         json!({ "args": ["x"] }),
+        json!({ "monitoring": { "metricsPort": 8081 } }),
         json!({ "podTemplate": { "spec": { "hostNetwork": true } } }),
     ] {
         assert_ne!(intent(&fields), base, "{fields}");

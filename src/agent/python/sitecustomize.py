@@ -1,4 +1,7 @@
-"""Tells the agent of exceptions that nothing catches. Does nothing else, and changes nothing that a program sees."""
+"""Tells the agent of exceptions that nothing catches, and lets a program outlive its experiment tracker.
+
+Does nothing else, and changes nothing that a program sees.
+"""
 
 
 def _load_shadowed():
@@ -49,6 +52,21 @@ def _install():
         threading.excepthook = thread_excepthook
     elif thread_hook:
         _thread._excepthook = thread_excepthook
+
+
+def _guard_trackers():
+    import os
+    import sys
+
+    mlflow, wandb = os.environ.get("MLFLOW_TRACKING_URI"), os.environ.get("WANDB_PROJECT")
+    if (mlflow or wandb) and sys.version_info >= (3, 8):
+        # At the end: nothing of the program's is shadowed. MLflow finds its part by itself.
+        sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "trackers"))
+        if wandb:
+            try:
+                import trainingjob_wandb  # noqa: F401
+            except ImportError:
+                pass
 
 
 def _tell(out, kind, value, traceback, thread):
@@ -103,3 +121,4 @@ try:
     _load_shadowed()
 finally:
     _install()
+    _guard_trackers()

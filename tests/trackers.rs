@@ -1,0 +1,415 @@
+//! Experiment trackers for real: programs run by the agent's binary, in exactly the environment that a pod of such a
+//! spec has, record to a real MLflow server, to a real TensorBoard, and to Weights & Biases without its server. A tracker
+//! that is gone harms none of them.
+//!
+//! The packages come from PyPI once and are kept in the cache.
+
+use k8s_openapi::api::core::v1::Container;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use trainingjob_operator::api::TrainingJob;
+use trainingjob_operator::build;
+use trainingjob_operator::plan::{self, Plan, Runtime};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_agent");
+/// The longest that anything is waited for: servers written in Python start slowly on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(180);
+const PACKAGES: [&str; 4] = ["mlflow==3.17.2", "tensorboard==2.21.0", "tensorboardX==2.6.5", "wandb==0.31.0"];
+
+// ---- MLflow
+
+const TRAINS: &str = r#"
+import mlflow
+with mlflow.start_run():
+    mlflow.log_param("lr", 0.1)
+    for step in range(3):
+        mlflow.log_metric("loss", 1 / (step + 1), step=step)
+"#;
+
+/// Goes on when the server has died between two steps.
+const OUTLIVES: &str = r#"
+import mlflow, os, time
+with mlflow.start_run():
+    mlflow.log_metric("loss", 1, step=0)
+    open("open", "w").close()
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+    for step in range(1, 100):
+        mlflow.log_metric("loss", 1 / step, step=step)
+    mlflow.set_tag("done", "yes")
+"#;
+
+#[test]
+fn a_run_at_mlflow_is_the_attempt_and_outlives_the_server() {
+    let room = Room::new("mlflow");
+    let server = MlflowServer::start(&room);
+    let spec = json!({ "monitoring": { "mlflowTrackingUri": server.uri(), "mlflowExperiment": "digits" } });
+    let ended = room.train(&spec, 2, &[], TRAINS);
+    assert!(ended.status.success(), "{}", text(&ended));
+
+    let experiment = server.get("/api/2.0/mlflow/experiments/get-by-name?experiment_name=digits");
+    let search = json!({ "experiment_ids": [experiment["experiment"]["experiment_id"]] });
+    let found = server.post("/api/2.0/mlflow/runs/search", &search);
+    let runs = found["runs"].as_array().unwrap_or_else(|| panic!("no runs: {found}"));
+    assert_eq!(runs.len(), 1, "{found}");
+    assert_eq!((&runs[0]["info"]["run_name"], &runs[0]["info"]["status"]), (&json!("x-attempt-2"), &json!("FINISHED")));
+    let of = |list: &str| -> BTreeMap<String, Value> {
+        let items = runs[0]["data"][list].as_array().cloned().unwrap_or_default();
+        items
+            .into_iter()
+            .map(|item| (item["key"].as_str().unwrap_or_default().to_owned(), item["value"].clone()))
+            .collect()
+    };
+    let tags = of("tags");
+    for (tag, value) in [("training_job", "x"), ("namespace", "ml-training"), ("attempt", "2")] {
+        assert_eq!(tags.get(tag), Some(&json!(value)), "{tags:?}");
+    }
+    assert_eq!(of("params")["lr"], "0.1");
+    assert_eq!(of("metrics")["loss"], 1.0 / 3.0);
+
+    // What the server refuses is still the program's business.
+    let ended = room.train(&spec, 3, &[], "import mlflow\nmlflow.MlflowClient().get_run('0' * 32)\n");
+    assert!(!ended.status.success() && text(&ended).contains("not found"), "{}", text(&ended));
+
+    let ended = std::thread::scope(|scope| {
+        let program = scope.spawn(|| room.train(&spec, 4, &[], OUTLIVES));
+        until("the run to be open", || room.path("open").exists().then_some(()));
+        drop(server);
+        fs::write(room.path("go"), "").unwrap();
+        program.join().unwrap()
+    });
+    assert!(ended.status.success(), "{}", text(&ended));
+    assert!(text(&ended).contains("nothing is recorded"), "{}", text(&ended));
+}
+
+/// Nothing listens there from the beginning.
+#[test]
+fn a_program_outlives_an_mlflow_that_was_never_there() {
+    let room = Room::new("no-mlflow");
+    let spec = json!({ "monitoring": { "mlflowTrackingUri": format!("http://127.0.0.1:{}", free_port()) } });
+    let started = Instant::now();
+    let ended = room.train(&spec, 1, &[], TRAINS);
+    assert!(ended.status.success(), "{}", text(&ended));
+    assert!(text(&ended).contains("nothing is recorded"), "{}", text(&ended));
+    assert!(started.elapsed() < Duration::from_secs(90), "{:?}", started.elapsed());
+}
+
+// ---- Weights & Biases
+
+#[test]
+fn a_run_at_wandb_is_the_attempt_also_without_its_server() {
+    let room = Room::new("wandb");
+    let spec = json!({
+        "monitoring": { "wandbProject": "digits", "trackerSecret": "keys" },
+        "env": [{ "name": "WANDB_BASE_URL", "value": format!("http://127.0.0.1:{}", free_port()) }],
+    });
+    let program = r#"
+import json, os, wandb
+run = wandb.init()
+run.log({"loss": 0.5})
+with open("seen", "w") as file:
+    json.dump([run.project, run.name, run.group, sorted(run.tags), os.environ["WANDB_API_KEY"]], file)
+run.finish()
+"#;
+    let key = "0123456789".repeat(4);
+    let ended = room.train(&spec, 3, &[("WANDB_API_KEY", &key)], program);
+    assert!(ended.status.success(), "{}", text(&ended));
+    assert!(text(&ended).contains("can't be reached"), "{}", text(&ended));
+    let seen: Value = serde_json::from_slice(&fs::read(room.path("seen")).unwrap()).unwrap();
+    assert_eq!(seen, json!(["digits", "x-attempt-3", "x", ["attempt-3", "ml-training", "x"], key]));
+}
+
+// ---- TensorBoard
+
+#[test]
+fn a_tensorboard_shows_what_the_program_writes() {
+    let room = Room::new("tensorboard");
+    let spec = json!({ "monitoring": { "tensorboardEnabled": true }, "checkpoint": { "storage": { "type": "pvc" } } });
+    let program = r#"
+import os
+from tensorboardX import SummaryWriter
+with SummaryWriter(os.environ["TENSORBOARD_LOG_DIR"]) as writer:
+    for step in range(3):
+        writer.add_scalar("loss", 1 / (step + 1), step)
+"#;
+    let ended = room.train(&spec, 1, &[], program);
+    assert!(ended.status.success(), "{}", text(&ended));
+
+    let deployment = build::board(&plan(&spec)).unwrap().deployment;
+    let container = deployment.spec.unwrap().template.spec.unwrap().containers.remove(0);
+    assert_eq!(container.command.unwrap(), ["tensorboard"]);
+    let (port, volume) = (free_port(), room.path("checkpoints"));
+    // The volume is mounted at /logs, and the port may be taken here.
+    let volume = format!("{}/", volume.display());
+    let args = container.args.unwrap();
+    let args = args.iter().map(|arg| arg.replace("/logs/", &volume).replace("6006", &port.to_string()));
+    let tensorboard = Command::new(python().join("bin/tensorboard"))
+        .args(args)
+        .env("HOME", &room.0)
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(room.path("tensorboard.log")).unwrap())
+        .process_group(0)
+        .spawn();
+    let _tensorboard = Group(tensorboard.unwrap());
+    let points = until("the scalar at TensorBoard", || {
+        let answer = http(port, "GET", "/data/plugin/scalars/scalars?run=.&tag=loss", None)?;
+        answer.as_array().filter(|points| points.len() == 3).cloned()
+    });
+    let values: Vec<(i64, f64)> =
+        points.iter().map(|point| (point[1].as_i64().unwrap(), point[2].as_f64().unwrap())).collect();
+    assert_eq!(values[0], (0, 1.0));
+    assert_eq!(values[1], (1, 0.5));
+}
+
+// ---- a worker's pod, without Kubernetes
+
+fn plan(fields: &Value) -> Plan {
+    let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 1, "gpusPerWorker": 0, "command": ["python3", "train.py"] });
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let mut job = TrainingJob::new("x", serde_json::from_value(spec).unwrap());
+    job.metadata.namespace = Some("ml-training".into());
+    job.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
+    // Other tests may run at the same time.
+    job.spec.monitoring.metrics_port = free_port().into();
+    let runtime = Runtime { agent_image: "agent:1".into(), agent_image_pull_policy: None };
+    plan::resolve(&job, &runtime).unwrap_or_else(|refusals| panic!("{refusals}"))
+}
+
+/// Environment and arguments of a container as the kubelet makes them.
+fn as_the_kubelet_does(container: &Container, secret: &[(&str, &str)]) -> (BTreeMap<String, String>, Vec<String>) {
+    let mut env = BTreeMap::new();
+    for variable in container.env.iter().flatten() {
+        let from = variable.value_from.as_ref();
+        let value = if let Some(field) = from.and_then(|from| from.field_ref.as_ref()) {
+            match field.field_path.as_str() {
+                "metadata.name" => "x-training-0-abcde",
+                "metadata.namespace" => "ml-training",
+                "spec.nodeName" => "node-1",
+                "metadata.annotations['batch.kubernetes.io/job-completion-index']" => "0",
+                other => panic!("{other}"),
+            }
+            .to_owned()
+        } else if let Some(key) = from.and_then(|from| from.secret_key_ref.as_ref()) {
+            match secret.iter().find(|(name, _)| *name == key.key) {
+                Some((_, value)) => (*value).to_owned(),
+                None if key.optional == Some(true) => continue,
+                None => panic!("no key {} in the Secret: the pod would not start", key.key),
+            }
+        } else {
+            expand(variable.value.as_deref().unwrap_or_default(), &env)
+        };
+        env.insert(variable.name.clone(), value);
+    }
+    let args = container.args.iter().flatten().map(|arg| expand(arg, &env)).collect();
+    (env, args)
+}
+
+/// `$(NAME)` of a known variable, and two dollars for one.
+fn expand(text: &str, env: &BTreeMap<String, String>) -> String {
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some(start) = rest.find('$') {
+        out.push_str(&rest[..start]);
+        rest = &rest[start + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+            match env.get(name) {
+                Some(value) => out.push_str(value),
+                None => out.push_str(&format!("$({name})")),
+            }
+            rest = after;
+        } else {
+            out.push('$');
+        }
+    }
+    out + rest
+}
+
+/// A directory of one test, removed at its end.
+struct Room(PathBuf);
+
+impl Room {
+    fn new(test: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("trackers-{test}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Runs a program as worker 0 of a job with this spec, in an attempt.
+    fn train(&self, spec: &Value, attempt: i32, secret: &[(&str, &str)], program: &str) -> Output {
+        fs::write(self.path("train.py"), program).unwrap();
+        let agent = self.path("trainingjob/agent");
+        fs::create_dir_all(agent.parent().unwrap()).unwrap();
+        assert!(Command::new(AGENT).arg("install").arg("--to").arg(&agent).status().unwrap().success());
+        let pod = build::objects(&plan(spec), attempt).job.spec.unwrap().template.spec.unwrap();
+        let (mut env, mut args) = as_the_kubelet_does(&pod.containers[0], secret);
+        args.insert(1, format!("--termination-log={}", self.path("message").display()));
+        // Where the volume for checkpoints is mounted.
+        let mounted = self.path("checkpoints").display().to_string();
+        env.values_mut().for_each(|value| *value = value.replace("/checkpoints", &mounted));
+        let path = format!("{}/bin:{}", python().display(), std::env::var("PATH").unwrap());
+        Command::new(agent)
+            .args(args)
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", &self.0)
+            .envs(env)
+            .current_dir(&self.0)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// What a program said.
+fn text(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    format!("{}\n{out}\n{err}", output.status)
+}
+
+// ---- the servers
+
+/// A process with its children, ended with the test.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = killpg(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGKILL);
+        let _ = self.0.wait();
+    }
+}
+
+struct MlflowServer {
+    port: u16,
+    _process: Group,
+}
+
+impl MlflowServer {
+    fn start(room: &Room) -> Self {
+        let port = free_port();
+        let log = fs::File::create(room.path("mlflow.log")).unwrap();
+        let process = Command::new(python().join("bin/mlflow"))
+            .args(["server", "--host", "127.0.0.1", "--workers", "1", "--port", &port.to_string()])
+            .arg("--backend-store-uri")
+            .arg(format!("sqlite:///{}", room.path("mlflow.db").display()))
+            .arg("--artifacts-destination")
+            .arg(room.path("artifacts"))
+            .current_dir(&room.0)
+            .env("HOME", &room.0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .process_group(0)
+            .spawn();
+        let server = Self { port, _process: Group(process.unwrap()) };
+        let search = json!({ "max_results": 1 });
+        until("the MLflow server", || http(port, "POST", "/api/2.0/mlflow/experiments/search", Some(&search)));
+        server
+    }
+
+    fn uri(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn get(&self, path: &str) -> Value {
+        http(self.port, "GET", path, None).expect("an answer")
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        http(self.port, "POST", path, Some(body)).expect("an answer")
+    }
+}
+
+/// Asks a server of this machine; none if it does not answer with JSON.
+fn http(port: u16, method: &str, path: &str, body: Option<&Value>) -> Option<Value> {
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    // 1.0: the answer comes whole and ends with the connection.
+    let request = format!(
+        "{method} {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    head.lines().next()?.contains(" 200 ").then(|| serde_json::from_str(body).ok())?
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited {DEADLINE:?} for {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A virtual environment with the packages; made once and kept.
+fn python() -> &'static Path {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let cache = std::env::var_os("TRAININGJOB_CACHE").map_or_else(
+            || PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/trainingjob"),
+            PathBuf::from,
+        );
+        let hash = Sha256::digest(PACKAGES.join(" "));
+        let name: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let folder = cache.join("trackers").join(name);
+        let complete = folder.join("complete");
+        if complete.exists() {
+            return folder;
+        }
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let run = |program: &Path, args: &[&str]| {
+            let ended = Command::new(program).args(args).stdin(Stdio::null()).output();
+            let ended = ended.unwrap_or_else(|error| panic!("{} can't be run: {error}", program.display()));
+            assert!(
+                ended.status.success(),
+                "no MLflow, TensorBoard and wandb for these tests: they come from PyPI once and are kept in {}, and \
+                 `{} {}` failed: {}",
+                folder.display(),
+                program.display(),
+                args.join(" "),
+                text(&ended)
+            );
+        };
+        run(Path::new("python3"), &["-m", "venv", folder.to_str().expect("UTF-8")]);
+        let install = ["install", "--quiet", "--disable-pip-version-check", "--no-input"];
+        run(&folder.join("bin/pip"), &[&install[..], &PACKAGES].concat());
+        fs::write(complete, "").unwrap();
+        folder
+    })
+}
