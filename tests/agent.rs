@@ -714,6 +714,86 @@ fn signs_are_kept_with_their_lines() {
     assert!(report.progress.unwrap().loss.unwrap().is_nan());
 }
 
+const LOST: &str = "echo Epoch 2/9 loss: nan";
+const FAIL: [&str; 4] = ["--nan-policy", "fail", "--grace-seconds", "1"];
+
+/// Runs `script` where a loss that is no number is a failure; the exit code, and what the report says.
+fn lost(room: &Room, script: &str) -> (Option<i32>, Report) {
+    let code = room.run(&FAIL, &["sh", "-c", script]).status.code();
+    (code, room.report())
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_the_program() {
+    let room = Room::new("nan");
+    let wait = "while :; do sleep 0.02; done";
+    for (script, code, own, signal) in [
+        (format!("trap 'exit 0' TERM; {LOST}; {wait}"), 1, Some(0), None),
+        (format!("trap 'exit 9' TERM; {LOST}; {wait}"), 9, Some(9), None),
+        (format!("{LOST} >&2; exec sleep 1000"), 143, None, Some(15)),
+        (format!("trap '' TERM; {LOST}; {wait}"), 137, None, Some(9)),
+        // It may end before its words are read.
+        (LOST.to_owned(), 1, Some(0), None),
+    ] {
+        let (exit_code, report) = lost(&room, &script);
+        assert_eq!((exit_code, report.exit_code, report.signal), (Some(code), own, signal), "{script}");
+        assert_eq!((report.ended_for, report.stopped_by), (Some(SignKind::NanLoss), None), "{script}");
+        assert_eq!(report.summary().as_deref(), Some("Epoch 2/9 loss: nan"));
+    }
+    let ended_by_itself = lost(&room, &format!("{LOST}; exit 3"));
+    assert_eq!(ended_by_itself.0, Some(3));
+    let words = room.run(&FAIL, &["sh", "-c", LOST]).stderr;
+    assert_eq!(
+        String::from_utf8(words).unwrap(),
+        "agent: the loss is NaN or infinite, and failurePolicy.nanPolicy is Fail\n"
+    );
+}
+
+#[test]
+fn a_loss_that_is_no_number_may_be_nothing_but_told() {
+    let room = Room::new("nan-told");
+    let output = room.sh(LOST);
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+    let report = room.report();
+    assert_eq!((report.ended_for, report.signs[0].kind), (None, SignKind::NanLoss));
+    let output = room.run(&["--nan-policy", "never"], &["true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("report, fail"));
+}
+
+#[test]
+fn the_loss_of_whoever_is_believed_counts() {
+    let room = Room::new("nan-believed");
+    let script =
+        format!("echo '{{\"loss\": 0.5}}' >> $TRAININGJOB_PROGRESS_FILE; until [ -e go ]; do sleep 0.02; done; {LOST}");
+    let mut agent = room.start(&FAIL, &script);
+    room.report_with("the loss in the file", |report| report.progress.is_some_and(|reached| reached.loss == Some(0.5)));
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
+    // What a checkpoint says was so before.
+    fs::create_dir_all(room.path("checkpoint-5")).unwrap();
+    let state = br#"{"global_step": 5, "log_history": [{"loss": NaN, "step": 5}]}"#;
+    room.write("checkpoint-5/trainer_state.json", state, 0o644);
+    let mut agent = room.agent(&FAIL, &["sh", "-c", "until [ -e gone ]; do sleep 0.02; done"]);
+    let mut agent = Running(agent.env("CHECKPOINT_DIR", &room.0).env_remove("NODE_RANK").spawn().unwrap());
+    room.report_with("the checkpoint", |report| report.progress.is_some_and(|reached| reached.step == Some(5.0)));
+    room.write("gone", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
+    assert!(room.report().signs.is_empty());
+}
+
+#[test]
+fn a_stop_from_outside_goes_before_the_loss() {
+    let room = Room::new("nan-stopped");
+    let script = format!("trap '{LOST}; exit 0' TERM; echo ready; while :; do sleep 0.02; done");
+    let mut agent = room.start(&FAIL, &script);
+    agent.ready();
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.exit_code(), Some(143));
+    let report = room.report();
+    assert_eq!((report.ended_for, report.stopped_by), (None, Some(15)));
+}
+
 /// GET `path` from this machine; the status line and the body.
 fn get(port: u16, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
@@ -761,6 +841,41 @@ fn status_and_metrics() {
     room.write("go", b"", 0o644);
     assert_eq!(agent.exit_code(), Some(7));
     assert!(get(port, "/healthz").is_none());
+}
+
+#[test]
+fn watched_metrics_are_told_with_every_reading() {
+    let room = Room::new("watched");
+    let port = free_port();
+    let options = [
+        "--metrics-port",
+        &port.to_string(),
+        "--watch-metric",
+        "accuracy",
+        "--watch-metric",
+        "eval_loss",
+        "--watch-metric",
+        "mIoU",
+    ];
+    let script = r#"echo '{"step": 1, "loss": 0.5, "acc": 0.1}'; echo '{"step": 2, "loss": 0.4, "acc": 0.2}'
+        echo '{"step": 3, "eval_loss": "NaN", "loss": 1}'; until [ -e go ]; do sleep 0.02; done"#;
+    let mut agent = room.start(&options, script);
+    let status = until("all readings", || {
+        let status: Status = serde_json::from_str(&get(port, "/status")?.1).ok()?;
+        (status.watched.get("eval_loss")?.count == 1).then_some(status)
+    });
+    let readings = |name: &str| {
+        let watched = &status.watched[name];
+        let recent = watched.recent.iter().map(|reading| (reading.n, reading.value.to_string(), reading.step));
+        (watched.count, recent.collect::<Vec<_>>())
+    };
+    let reading = |n, value: &str, step| (n, value.to_owned(), Some(step));
+    assert_eq!(readings("accuracy"), (2, vec![reading(1, "0.1", 1.0), reading(2, "0.2", 2.0)]));
+    assert_eq!(readings("eval_loss"), (1, vec![reading(1, "NaN", 3.0)]));
+    assert_eq!(readings("mIoU"), (0, vec![]));
+    assert_eq!(status.watched.len(), 3);
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
 }
 
 #[test]

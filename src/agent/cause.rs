@@ -1,20 +1,28 @@
-//! The one line of a program's stderr that tells a person why it ended.
+//! What the last lines of a program's stderr tell of why it ended.
+
+use super::signs::{self, SignKind};
+use regex::Regex;
+use std::sync::LazyLock;
 
 /// The most telling line of `text`: of Python's the last exception, else the last line that is not torchrun's
 /// closing words (which say only that some rank failed).
 ///
-/// A rank that complains of a lost peer tells nothing of its own: that counts only if nobody tells more.
+/// A rank that complains of others tells nothing of its own: that counts only if nobody tells more.
 pub fn telling_line(text: &str) -> Option<&str> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
     let own = without_torchrun(&lines);
-    let torchruns = |words| {
-        let line = own.iter().rev().find(|line| line.contains(words))?;
+    let exception = |wanted| last_exception(&own, |line| whose(line) == wanted);
+    let torchruns = |wanted: fn(&str) -> bool| {
+        let line = own.iter().rev().find(|line| wanted(line))?;
         Some(line.split_once("] ").map_or(*line, |(_, text)| text)) // without time and place in torchrun's source
     };
-    last_exception(&own, |line| !is_echo(line))
-        .or_else(|| torchruns("failed (exitcode: -")) // a signal, of which its rank could not tell
-        .or_else(|| last_exception(&own, is_echo))
-        .or_else(|| torchruns("failed (exitcode:"))
+    exception(Whose::Own)
+        // A signal, of which its rank could not tell, unless it is the one by which a library ends a rank that complains.
+        .or_else(|| torchruns(|line| line.contains("failed (exitcode: -") && !line.contains("(exitcode: -6)")))
+        .or_else(|| exception(Whose::Gang))
+        .or_else(|| exception(Whose::Peer))
+        .or_else(|| own.iter().rev().find(|line| is_usage_error(text, line)).copied())
+        .or_else(|| torchruns(|line| line.contains("failed (exitcode:")))
         .or_else(|| own.last().copied())
         .or_else(|| lines.iter().rev().find(|line| line.trim_start().starts_with("exitcode")).copied())
         .or_else(|| lines.last().copied())
@@ -30,8 +38,19 @@ fn without_torchrun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
     [&lines[..start], &lines[end + 1..]].concat()
 }
 
-/// Whether a line says that a peer has gone: what a rank says when another one failed first.
-pub fn is_echo(line: &str) -> bool {
+/// Whose failure a line tells of, the most telling first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Whose {
+    /// The one's who says it.
+    Own,
+    /// Of those who wait for each other: it may have been any of them.
+    Gang,
+    /// A peer's, who has gone.
+    Peer,
+}
+
+/// Whose failure `line` tells of.
+pub fn whose(line: &str) -> Whose {
     // Gloo, the kernel, NCCL, PyTorch's store, gRPC.
     const GONE: [&str; 7] = [
         "connection closed by peer",
@@ -42,13 +61,46 @@ pub fn is_echo(line: &str) -> bool {
         "failed to recv, got 0 bytes",
         "socket closed",
     ];
-    let line = line.to_lowercase();
-    GONE.iter().any(|gone| line.contains(gone))
+    // Gloo, PyTorch's store.
+    const WAITED: [&str; 5] = [
+        "timed out waiting",
+        "caused pair closure",
+        "seconds waiting for clients",
+        "client socket has timed out",
+        "wait timeout after",
+    ];
+    let is_nccls = || matches!(signs::of_line(line.as_bytes()), Some(SignKind::NcclTimeout | SignKind::NcclError));
+    let lower = line.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|words| lower.contains(words));
+    match () {
+        () if has(&GONE) => Whose::Peer,
+        () if has(&WAITED) || is_nccls() => Whose::Gang,
+        () => Whose::Own,
+    }
 }
 
-/// Whether a line is a Python exception that is no echo of a peer's end.
-pub fn is_own_exception(line: &str) -> bool {
-    names_exception(without_rank(line)) && !is_echo(line)
+/// Whether `line` of `text` is how a program complains of its arguments (Python's argparse and click).
+pub fn is_usage_error(text: &str, line: &str) -> bool {
+    static ERROR: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^(?:\S+: error|Error): ").expect("a constant"));
+    ERROR.is_match(line) && text.lines().any(|line| line.starts_with("usage: ") || line.starts_with("Usage: "))
+}
+
+/// Of a rank that torchrun names as the first to fail: its number and exit code, less than 0 for a signal.
+pub fn first_rank(text: &str) -> Option<(u64, i32)> {
+    static FIELDS: LazyLock<[Regex; 2]> = LazyLock::new(|| {
+        [r"(?m)^ *rank *: (\d+)", r"(?m)^ *exitcode *: (-?\d+)"].map(|field| Regex::new(field).expect("a constant"))
+    });
+    let (_, cause) = text.rsplit_once("Root Cause (first observed failure)")?;
+    let [rank, code] = FIELDS.each_ref().map(|field| Some(field.captures(cause)?.extract::<1>().1[0]));
+    Some((rank?.parse().ok()?, code?.parse().ok()?))
+}
+
+/// A Python exception as the end of a traceback shows it: rank, class and message.
+pub fn exception(line: &str) -> Option<(Option<u64>, &str, &str)> {
+    let (rank, text) = split_rank(line);
+    let (class, message) = text.split_once(':').unwrap_or((text, ""));
+    // Shells and Go say "Error: ..." too.
+    (is_exception(class) && class != "Error").then(|| (rank, class, message.trim()))
 }
 
 fn last_exception<'t>(lines: &[&'t str], wanted: impl Fn(&str) -> bool) -> Option<&'t str> {
@@ -73,20 +125,32 @@ fn is_traceback(line: &str) -> bool {
     without_rank(line).starts_with("Traceback (most recent call last):")
 }
 
-/// `line` without the mark of the rank that PyTorch's excepthook (`[rank3]: `) or torchrun (`[default3]:`) prepends.
-fn without_rank(line: &str) -> &str {
-    let unmarked = |mark: &str| {
+/// `line` without the mark of the rank that PyTorch's excepthook (`[rank3]: `) or torchrun (`[default3]:`) prepends, and
+/// the rank in the first of these.
+pub fn split_rank(line: &str) -> (Option<u64>, &str) {
+    let split = |mark: &str| {
         let (number, rest) = line.strip_prefix(mark)?.split_once("]:")?;
-        number.bytes().all(|b| b.is_ascii_digit()).then(|| rest.strip_prefix(' ').unwrap_or(rest))
+        number.bytes().all(|b| b.is_ascii_digit()).then(|| (number, rest.strip_prefix(' ').unwrap_or(rest)))
     };
-    unmarked("[rank").or_else(|| unmarked("[default")).unwrap_or(line)
+    match (split("[rank"), split("[default")) {
+        (Some((rank, rest)), _) => (rank.parse().ok(), rest),
+        (None, Some((_, rest))) => (None, rest),
+        (None, None) => (None, line),
+    }
+}
+
+fn without_rank(line: &str) -> &str {
+    split_rank(line).1
 }
 
 /// Whether `line` is `some.module.NameError`, alone or with a message after a colon.
 fn names_exception(line: &str) -> bool {
-    let name = line.split(':').next().unwrap_or(line);
-    (name.ends_with("Error") || name.ends_with("Exception"))
-        && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.')
+    is_exception(line.split(':').next().unwrap_or(line))
+}
+
+fn is_exception(class: &str) -> bool {
+    (class.ends_with("Error") || class.ends_with("Exception"))
+        && class.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.')
 }
 
 #[cfg(test)]
@@ -155,11 +219,62 @@ Root Cause (first observed failure):
         const LOST: &str = "[rank0]: Traceback (most recent call last):\n[rank0]:   x\n[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n";
         let own = "[rank1]: Traceback (most recent call last):\n[rank1]:   x\n[rank1]: ValueError: bad\n";
         assert_eq!(telling_line(&format!("{own}{LOST}{TORCHRUN}")), Some("[rank1]: ValueError: bad"));
-        assert!(telling_line(&format!("{LOST}{TORCHRUN}")).is_some_and(is_echo));
+        assert_eq!(telling_line(&format!("{LOST}{TORCHRUN}")).map(whose), Some(Whose::Peer));
         let killed = TORCHRUN.replace("(exitcode: 1)", "(exitcode: -11)");
         assert!(telling_line(&format!("{LOST}{killed}")).unwrap().starts_with("failed (exitcode: -11) local_rank: 0"));
-        assert!(is_own_exception("[rank1]: ValueError: bad") && !is_own_exception("torch.Error: Socket closed"));
-        assert!(!is_own_exception("W1121 10:00:00 Sending process 21 closing signal SIGTERM"));
+        let aborted = TORCHRUN.replace("(exitcode: 1)", "(exitcode: -6)");
+        assert!(telling_line(&format!("{WAITED}{aborted}")).unwrap().contains("Timed out waiting"));
+        assert!(telling_line(&format!("{WAITED}{own}{LOST}{aborted}")).unwrap().contains("ValueError: bad"));
+        assert!(telling_line(&aborted).unwrap().starts_with("failed (exitcode: -6)"));
+    }
+
+    const WAITED: &str = "[rank2]: Traceback (most recent call last):\n[rank2]:   x\n[rank2]: RuntimeError: [/gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n";
+
+    #[test]
+    fn whose_failure_it_is() {
+        for (line, expected) in [
+            ("ValueError: bad", Whose::Own),
+            ("torch.OutOfMemoryError: CUDA out of memory.", Whose::Own),
+            ("torch.Error: Socket closed", Whose::Peer),
+            ("NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error", Whose::Peer),
+            ("NCCL error in: NCCLUtils.hpp:268, unhandled system error", Whose::Gang),
+            ("[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)", Whose::Gang),
+            ("torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 1/2", Whose::Gang),
+            ("RuntimeError: The client socket has timed out after 60000ms while trying to connect", Whose::Gang),
+        ] {
+            assert_eq!(whose(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_rank_that_torchrun_names() {
+        assert_eq!(first_rank(TORCHRUN), Some((0, 1)));
+        let with_others = TORCHRUN
+            .replace("  <NO_OTHER_FAILURES>", "[1]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : 1 (pid: 22)");
+        let killed = with_others.replace(
+            "rank      : 0 (local_rank: 0)\n  exitcode  : 1",
+            "rank      : 4 (local_rank: 0)\n  exitcode  : -11",
+        );
+        assert_eq!(first_rank(&killed), Some((4, -11)));
+        assert_eq!(first_rank("rank : 1\nexitcode : 2\n"), None);
+    }
+
+    #[test]
+    fn exceptions_taken_apart() {
+        assert_eq!(exception("[rank3]: a.b.C_Error: x: y"), Some((Some(3), "a.b.C_Error", "x: y")));
+        assert_eq!(exception("[default1]:KeyError: 'x'"), Some((None, "KeyError", "'x'")));
+        assert_eq!(exception("AssertionError"), Some((None, "AssertionError", "")));
+        for other in ["Error: no such option: --x", "W1121 10:00:00 Sending process 21", "some words: Error", ""] {
+            assert_eq!(exception(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn wrong_arguments_under_torchrun() {
+        let usage = "usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n";
+        let text = format!("{usage}{}", TORCHRUN.replace("exitcode: 1", "exitcode: 2"));
+        assert_eq!(telling_line(&text), Some("t.py: error: unrecognized arguments: --x"));
+        assert!(!is_usage_error("kernel.cu:3:5: error: expected", "kernel.cu:3:5: error: expected"));
     }
 
     #[test]

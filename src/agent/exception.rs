@@ -1,12 +1,17 @@
 //! What Python raised and nothing caught, as `sitecustomize.py` tells it.
 
-use super::cause::is_echo;
+use super::cause::{Whose, whose};
 use super::report::start_of;
+use super::signs::{self, SignKind};
 use jiff::{SignedDuration, Timestamp};
+use regex::Regex;
 use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
 
 /// Exceptions this close follow from each other: a thread's and the main program's, one rank's and its neighbours'.
 const BURST: SignedDuration = SignedDuration::from_secs(60);
+/// Those who wait for a rank that has failed and hangs complain of it after time-outs of 10 to 30 minutes.
+const WAITS: SignedDuration = SignedDuration::from_mins(60);
 
 /// An exception that ended a Python program or one of its threads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -58,28 +63,79 @@ impl Exception {
         }
     }
 
-    /// Whether it only says that a peer has gone.
-    pub fn is_echo(&self) -> bool {
-        is_echo(&self.message)
+    /// Whose failure it tells of.
+    pub fn whose(&self) -> Whose {
+        whose(&self.message)
+    }
+
+    fn first_line(&self) -> Option<&str> {
+        self.message.lines().map(str::trim).find(|line| !line.is_empty())
+    }
+
+    /// Whether `line` is how Python ended its traceback.
+    pub fn is_in(&self, line: &str) -> bool {
+        line.contains(&self.class) && self.first_line().is_none_or(|message| line.contains(message))
     }
 
     /// `[rank3]: ValueError: bad shape at train.py:88`, with the mark that PyTorch gives its lines.
     pub fn summary(&self) -> String {
         let rank = self.rank.map(|rank| format!("[rank{rank}]: ")).unwrap_or_default();
-        let message = self.message.lines().map(str::trim).find(|line| !line.is_empty());
-        let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+        format!("{rank}{}", self.text())
+    }
+
+    /// The same without the rank.
+    pub fn text(&self) -> String {
+        let message = self.first_line().map(|message| format!(": {message}")).unwrap_or_default();
         let thread = self.thread.as_ref().map(|thread| format!(" in thread {thread}")).unwrap_or_default();
         let place = match (&self.file, self.line) {
             (Some(file), Some(line)) => format!(" at {file}:{line}"),
             (Some(file), None) => format!(" at {file}"),
             _ => String::new(),
         };
-        format!("{rank}{}{message}{thread}{place}", self.class)
+        format!("{}{message}{thread}{place}", self.class)
     }
 }
 
-/// The first one of the last burst: a helper's that was caught hours ago is not why the program ends. What only says that
-/// a peer has gone comes after all others.
+/// What sort of failure an exception is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// A module, or what is wanted of it, is not there.
+    Import,
+    /// Some source is no Python.
+    Syntax,
+    /// The memory of a GPU did not suffice.
+    CudaOutOfMemory,
+    /// A collective did not end in time.
+    NcclTimeout,
+    /// NCCL failed otherwise.
+    NcclError,
+    /// The program itself would not go on with a loss that is no number.
+    NanLoss,
+    Other,
+}
+
+/// What sort of failure an exception of this class and message is.
+pub fn sort(class: &str, message: &str) -> Sort {
+    static NO_NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?i)\b(?:nan|inf|infinity|infinite|non-?finite|not finite)\b").expect("a constant")
+    });
+    match signs::of_line(format!("{class}: {message}").as_bytes()) {
+        Some(SignKind::CudaOutOfMemory) => return Sort::CudaOutOfMemory,
+        Some(SignKind::NcclTimeout) => return Sort::NcclTimeout,
+        Some(SignKind::NcclError) => return Sort::NcclError,
+        _ => {}
+    }
+    match class.rsplit('.').next().unwrap_or(class) {
+        "ImportError" | "ModuleNotFoundError" => Sort::Import,
+        "SyntaxError" | "IndentationError" | "TabError" => Sort::Syntax,
+        "OutOfMemoryError" if class.starts_with("torch") => Sort::CudaOutOfMemory, // of any other accelerator
+        _ if message.to_lowercase().contains("loss") && NO_NUMBER.is_match(message) => Sort::NanLoss,
+        _ => Sort::Other,
+    }
+}
+
+/// The first one of the last burst: a helper's that was caught hours ago is not why the program ends. What only complains
+/// of others comes after all that does not, be it minutes earlier.
 #[derive(Debug, Default)]
 pub struct Exceptions {
     first: Option<Exception>,
@@ -91,7 +147,9 @@ impl Exceptions {
         let time = exception.time;
         let is_first = match (&self.first, self.last) {
             (Some(first), Some(last)) => {
-                time.duration_since(last) > BURST || (exception.is_echo(), time) < (first.is_echo(), first.time)
+                let may_have_hung = first.whose() == Whose::Own && first.thread.is_none();
+                let follows = if may_have_hung && exception.whose() > Whose::Own { WAITS } else { BURST };
+                time.duration_since(last) > follows || (exception.whose(), time) < (first.whose(), first.time)
             }
             _ => true,
         };
@@ -129,6 +187,14 @@ mod tests {
         exceptions.add(Exception { message: "Connection closed by peer".to_owned(), ..at("RuntimeError", 1000) });
         exceptions.add(at("ValueError", 1001));
         assert_eq!(exceptions.first().unwrap().class, "ValueError");
+        let waited =
+            || Exception { message: "Timed out waiting 600000ms for recv".to_owned(), ..at("RuntimeError", 1600) };
+        exceptions.add(waited());
+        assert_eq!(exceptions.first().unwrap().class, "ValueError", "it hung, and the others waited for it");
+        let mut exceptions = Exceptions::default();
+        exceptions.add(Exception { thread: Some("loader".to_owned()), ..at("ValueError", 1000) });
+        exceptions.add(waited());
+        assert_eq!(exceptions.first().unwrap().class, "RuntimeError", "the program went on without its thread");
     }
 
     #[test]
@@ -139,6 +205,29 @@ mod tests {
         assert_eq!(exception.time.to_string(), "2025-11-21T13:00:00.123Z");
         let bare = br#"{"type": "Stop", "message": "", "seconds": 1, "thread": "Thread-1"}"#;
         assert_eq!(Exception::parse(bare).unwrap().summary(), "Stop in thread Thread-1");
+    }
+
+    #[test]
+    fn sorts() {
+        for (class, message, expected) in [
+            ("ModuleNotFoundError", "No module named 'x'", Sort::Import),
+            ("ImportError", "cannot import name 'x' from 'y'", Sort::Import),
+            ("IndentationError", "unexpected indent (t.py, line 3)", Sort::Syntax),
+            ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", Sort::CudaOutOfMemory),
+            ("torch.cuda.OutOfMemoryError", "XPU out of memory.", Sort::CudaOutOfMemory),
+            ("RuntimeError", "CUDA error: out of memory\nCUDA kernel errors might be", Sort::CudaOutOfMemory),
+            ("jaxlib._jax.XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while", Sort::CudaOutOfMemory),
+            ("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, unhandled system error", Sort::NcclError),
+            ("torch.DistBackendError", "[Rank 0] Watchdog caught collective operation timeout", Sort::NcclTimeout),
+            ("ValueError", "The loss returned in `training_step` is nan.", Sort::NanLoss),
+            ("RuntimeError", "Function 'MseLossBackward0' returned nan values in its 0th output.", Sort::NanLoss),
+            ("AssertionError", "loss is not finite", Sort::NanLoss),
+            ("FloatingPointError", "overflow encountered in exp", Sort::Other),
+            ("ValueError", "unknown loss info_nce", Sort::Other),
+            ("MemoryError", "", Sort::Other),
+        ] {
+            assert_eq!(sort(class, message), expected, "{class}: {message}");
+        }
     }
 
     #[test]

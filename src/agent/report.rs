@@ -1,6 +1,6 @@
 //! The termination message: what the agent leaves for the operator, as JSON of at most [`MAX_BYTES`].
 
-use super::cause::telling_line;
+use super::cause::{Whose, telling_line};
 use super::exception::Exception;
 use super::progress::{LOSS, Progress, number};
 use super::signs::{Sign, SignKind};
@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub const MAX_BYTES: usize = 4096;
 /// The format's version. A reader takes any: fields are only ever added.
 pub const VERSION: u32 = 1;
+/// What the program went on after for longer than this is not why it ended.
+pub const FOLLOWS: SignedDuration = SignedDuration::from_mins(5);
 
 /// What one worker's agent knows about its program.
 ///
@@ -40,15 +42,21 @@ pub struct Report {
     /// The signal by which the agent was told to stop (SIGTERM or SIGINT), if that came before the program's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_by: Option<i32>,
+    /// What the agent ended the program for by itself, or did not let its end count as success for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_for: Option<SignKind>,
     /// Processes of this container that the kernel killed for lack of memory since the agent started.
     pub oom_kills: u64,
+    /// When that was last seen to rise, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_time: Option<Timestamp>,
     /// Why the program could not be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<LaunchError>,
     /// What Python raised and nothing caught: the first of the last exceptions that followed from each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exception: Option<Exception>,
-    /// Lines by which libraries tell of what ends programs, the first of each kind.
+    /// Lines by which libraries tell of what ends programs, one of each kind.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signs: Vec<Sign>,
     /// How far the program had come.
@@ -149,20 +157,46 @@ impl Report {
         if let Some(error) = self.error.as_ref().filter(|error| !error.message.is_empty()) {
             return Some(error.message.clone());
         }
-        let line = || self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail)).map(str::to_owned);
+        if let Some(sign) = self.signs.iter().find(|sign| Some(sign.kind) == self.ended_for) {
+            return Some(sign.text.clone());
+        }
+        let line = || self.line().map(str::to_owned);
         match self.last_exception() {
             // stderr may tell of a peer that a signal ended, which could raise nothing.
-            Some(echo) if echo.is_echo() => line().or_else(|| Some(echo.summary())),
+            Some(echo) if echo.whose() == Whose::Peer => line().or_else(|| Some(echo.summary())),
             Some(exception) => Some(exception.summary()),
             None => line(),
         }
     }
 
-    /// The exception, unless the program went on after it for longer than ranks take to end each other.
+    /// The most telling line of stderr.
+    pub fn line(&self) -> Option<&str> {
+        self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail))
+    }
+
+    /// The exception, unless the program went on after it for longer than [`FOLLOWS`].
     pub fn last_exception(&self) -> Option<&Exception> {
-        const FOLLOWS: SignedDuration = SignedDuration::from_mins(5);
         let is_last = |e: &&Exception| self.finished_at.is_none_or(|end| end.duration_since(e.time) <= FOLLOWS);
         self.exception.as_ref().filter(is_last)
+    }
+
+    /// Whether a process was killed for lack of memory, unless the program went on after that for longer than [`FOLLOWS`].
+    pub fn ended_by_oom(&self) -> bool {
+        let since = self.finished_at.zip(self.oom_time).map(|(end, oom)| end.duration_since(oom));
+        self.oom_kills > 0 && since.is_none_or(|since| since <= FOLLOWS)
+    }
+
+    /// Whether stderr has the end of a Python traceback in it.
+    pub fn has_traceback(&self) -> bool {
+        // Of a headline the text around it is lost.
+        self.headline.is_some() || self.stderr_tail.contains("Traceback (most recent call last):")
+    }
+
+    /// The sign of this kind, unless the program went on after the last of them for longer than [`FOLLOWS`].
+    pub fn last_sign(&self, kind: SignKind) -> Option<&Sign> {
+        let is_last =
+            |sign: &&Sign| sign.kind == kind && self.finished_at.is_none_or(|end| sign.is_within(FOLLOWS, end));
+        self.signs.iter().find(is_last)
     }
 
     /// The report as JSON of at most [`MAX_BYTES`], whatever it holds: the tail loses lines from its front.
@@ -171,19 +205,24 @@ impl Report {
     pub fn to_message(&self) -> String {
         const ERROR_BYTES: usize = 1500;
         const HEADLINE_BYTES: usize = 600;
+        const SIGN_BYTES: usize = 220;
         let mut fitted = self.clone();
         if let Some(error) = &mut fitted.error {
             error.message.truncate(start_of(&error.message, ERROR_BYTES).len());
+            // What was never started has told nothing.
+            fitted.exception = None;
+            fitted.signs.clear();
         }
         if let Some(exception) = &mut fitted.exception {
             exception.fit();
         }
         fitted.signs.truncate(SignKind::COUNT);
-        fitted.signs.iter_mut().for_each(|sign| sign.text.truncate(start_of(&sign.text, 140).len()));
+        fitted.signs.iter_mut().for_each(|sign| sign.text.truncate(start_of(&sign.text, SIGN_BYTES).len()));
         fitted.headline = None;
         fitted.fit_tail(&self.stderr_tail);
-        let headline = self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail));
-        let is_needed = self.error.is_none() && self.exception.as_ref().is_none_or(Exception::is_echo);
+        let headline = self.line();
+        let is_needed =
+            self.error.is_none() && self.exception.as_ref().is_none_or(|exception| exception.whose() > Whose::Own);
         if is_needed && headline != telling_line(&fitted.stderr_tail) {
             fitted.headline = headline.map(|line| start_of(line, HEADLINE_BYTES).to_owned());
             fitted.fit_tail(&self.stderr_tail);
@@ -329,6 +368,24 @@ mod tests {
     }
 
     #[test]
+    fn signs_count_if_the_program_ended_soon_after() {
+        let sign = |second: i64, kind| {
+            let time = Timestamp::from_second(second).unwrap();
+            Sign { kind, time, last_time: time, text: "Epoch 2 loss: nan".into(), count: 1 }
+        };
+        let signs = vec![sign(1_799_990_000, SignKind::CudaOutOfMemory), sign(1_800_000_055, SignKind::NanLoss)];
+        let mut report = Report { signs, ..report(b"KeyError: 1\n") };
+        assert_eq!(report.last_sign(SignKind::CudaOutOfMemory), None);
+        assert!(report.last_sign(SignKind::NanLoss).is_some());
+        assert_eq!(report.summary().as_deref(), Some("KeyError: 1"), "evidence, and no verdict");
+        report.signs[0].last_time = Timestamp::from_second(1_800_000_000).unwrap();
+        assert!(report.last_sign(SignKind::CudaOutOfMemory).is_some());
+        report.ended_for = Some(SignKind::NanLoss);
+        assert_eq!(report.summary().as_deref(), Some("Epoch 2 loss: nan"));
+        assert!(report.to_message().contains(r#""endedFor":"NanLoss""#));
+    }
+
+    #[test]
     fn how_far_it_came() {
         let reached = Reached { epoch: Some(1.5), step: Some(300.0), loss: Some(f64::INFINITY), ..Reached::default() };
         let message = Report { progress: Some(reached), ..report(b"") }.to_message();
@@ -353,7 +410,7 @@ mod tests {
             let (line, rank) = (Some(u64::MAX), Some(u64::MAX));
             let (file, thread, time) = (Some(file), Some(thread), Timestamp::MAX);
             let exception = Exception { class, message, file, line, rank, thread, time };
-            let sign = Sign { kind: SignKind::CudaOutOfMemory, time, text: sign, count: u64::MAX };
+            let sign = Sign { kind: SignKind::CudaOutOfMemory, time, last_time: time, text: sign, count: u64::MAX };
             let n = Some(number);
             let progress = Reached { epoch: n, epochs: n, step: n, steps: n, percent: n, loss: n, time: Some(time) };
             let full = Report {
@@ -361,12 +418,14 @@ mod tests {
                 headline: Some(headline),
                 stderr_tail: tail,
                 oom_kills: u64::MAX,
+                oom_time: Some(time),
                 exception: Some(exception),
                 signs: vec![sign; 9],
+                ended_for: Some(SignKind::CudaOutOfMemory),
                 progress: Some(progress),
                 ..report(b"")
             };
-            for full in [Report { exception: None, ..full.clone() }, full] {
+            for full in [Report { exception: None, ..full.clone() }, Report { error: None, ..full.clone() }, full] {
                 let message = full.to_message();
                 prop_assert!(message.len() <= MAX_BYTES, "{} bytes", message.len());
                 prop_assert!(Report::parse(&message).is_some());

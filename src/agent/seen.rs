@@ -2,10 +2,12 @@
 
 use super::exception::{Exception, Exceptions};
 use super::now;
+use super::progress::watched::{Watched, Watches};
 use super::progress::{LOSS, Progress, Source, Update};
 use super::report::{Reached, Report};
 use super::signs::{self, Sign, SignKind};
 use super::wake::Wake;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shared by the threads that read and those that tell.
@@ -17,29 +19,49 @@ pub struct Seen {
 #[derive(Default)]
 struct Inner {
     progress: Progress,
+    watches: Watches,
+    is_lost: bool,
     exceptions: Exceptions,
     signs: Vec<Sign>,
     report: Report,
 }
 
 impl Seen {
-    pub fn new(wake: Arc<Wake>) -> Self {
-        Self { inner: Mutex::default(), wake }
+    /// Keeps every reading of the metrics that are to be watched.
+    pub fn new(wake: Arc<Wake>, watch: &[String]) -> Self {
+        let inner = Inner { watches: Watches::new(watch), ..Inner::default() };
+        Self { inner: Mutex::new(inner), wake }
     }
 
     /// `source` has told `update`, in a line of output if there is one.
     pub fn progress(&self, source: Source, update: &Update, line: Option<&str>) {
-        let mut inner = self.lock();
+        let mut guard = self.lock();
+        let inner = &mut *guard;
         let mut changed = inner.progress.merge(update, source, now());
-        if let Some(loss) = update.lost() {
+        inner.watches.read(update, source, &inner.progress);
+        let was_lost = inner.is_lost;
+        // A checkpoint tells of what was, be it in an attempt before.
+        if let Some(loss) = update.lost().filter(|_| source != Source::Checkpoint) {
             let at = inner.progress.step.map(|step| format!(" at step {}", step.value)).unwrap_or_default();
             let text = || line.map_or_else(|| format!("{LOSS}: {loss}{at}"), str::to_owned);
             changed |= signs::add(&mut inner.signs, SignKind::NanLoss, text, now());
+            // If it is believed.
+            inner.is_lost |= inner.progress.metrics.get(LOSS).is_some_and(|known| known.source == source);
         }
-        drop(inner);
+        let is_lost = inner.is_lost && !was_lost;
+        drop(guard);
         if changed {
             self.wake.change();
         }
+        if is_lost {
+            // `change` leaves whoever is to write a message later asleep until then.
+            self.wake.wake();
+        }
+    }
+
+    /// Whether the loss was ever NaN or infinite.
+    pub fn is_lost(&self) -> bool {
+        self.lock().is_lost
     }
 
     pub fn sign(&self, kind: SignKind, line: &str) {
@@ -66,10 +88,10 @@ impl Seen {
         inner.report.clone_from(report);
     }
 
-    /// The last report, and the progress in full.
-    pub fn now(&self) -> (Report, Progress) {
+    /// The last report, the progress in full, and the metrics that are watched.
+    pub fn now(&self) -> (Report, Progress, BTreeMap<String, Watched>) {
         let inner = self.lock();
-        (inner.report.clone(), inner.progress.clone())
+        (inner.report.clone(), inner.progress.clone(), inner.watches.watched())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

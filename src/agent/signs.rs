@@ -1,6 +1,8 @@
 //! Lines by which libraries tell what is about to end a program, as evidence and not as a verdict.
 
-use jiff::Timestamp;
+use super::cause::split_rank;
+use super::report::FOLLOWS;
+use jiff::{SignedDuration, Timestamp};
 use regex::bytes::{Regex, RegexSet};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
@@ -27,26 +29,48 @@ impl SignKind {
     pub const COUNT: usize = 4;
 }
 
-/// The first line of its kind.
+/// The first of the last lines of its kind that followed from each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Sign {
     pub kind: SignKind,
     /// When the agent read it, to the millisecond.
     pub time: Timestamp,
+    /// When it read the last one, to the millisecond.
+    pub last_time: Timestamp,
     /// The line.
     pub text: String,
     /// How many lines of this kind there were.
     pub count: u64,
 }
 
-/// Files a line of this kind under `signs`; whether it is the first one.
+impl Sign {
+    /// The rank that says it, as far as that is told, and the line without where in which source it was logged.
+    pub fn words(&self) -> (Option<u64>, &str) {
+        let (rank, mut words) = split_rank(self.text.trim());
+        while let Some((_, rest)) = words.strip_prefix('[').and_then(|words| words.split_once("] ")) {
+            words = rest;
+        }
+        (rank, words)
+    }
+
+    /// Whether the last one came within `time` before `end`.
+    pub fn is_within(&self, time: SignedDuration, end: Timestamp) -> bool {
+        end.duration_since(self.time.max(self.last_time)) <= time
+    }
+}
+
+/// Files a line of this kind under `signs`; whether it is the first one, or the first for [`FOLLOWS`].
 pub fn add(signs: &mut Vec<Sign>, kind: SignKind, text: impl FnOnce() -> String, time: Timestamp) -> bool {
     if let Some(sign) = signs.iter_mut().find(|sign| sign.kind == kind) {
-        sign.count += 1;
-        return false;
+        let is_new = !sign.is_within(FOLLOWS, time);
+        if is_new {
+            (sign.time, sign.text) = (time, text());
+        }
+        (sign.last_time, sign.count) = (time, sign.count + 1);
+        return is_new;
     }
-    signs.push(Sign { kind, time, text: text(), count: 1 });
+    signs.push(Sign { kind, time, last_time: time, text: text(), count: 1 });
     true
 }
 
@@ -56,11 +80,11 @@ pub fn of_line(line: &[u8]) -> Option<SignKind> {
         // torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, which aborts the process after either.
         (
             SignKind::NcclTimeout,
-            r"[Ww]atchdog caught collective operation timeout|ProcessGroupNCCL's watchdog got stuck|Some NCCL operations have failed or timed out",
+            r"[Ww]atchdog caught collective operation timeout|ProcessGroupNCCL's watchdog got stuck",
         ),
         (
             SignKind::NcclError,
-            r"NCCL [Ee]rror|\bnccl[A-Z][A-Za-z]+Error\b|NCCL communicator (?:encountered error|was aborted)",
+            r"NCCL [Ee]rror|Some NCCL operations have failed or timed out|\bnccl[A-Z][A-Za-z]+Error\b|NCCL communicator (?:encountered error|was aborted)",
         ),
         // PyTorch, the driver's API, JAX, TensorFlow.
         (
@@ -117,12 +141,28 @@ mod tests {
     }
 
     #[test]
-    fn the_first_one_of_a_kind_is_kept() {
+    fn words_without_their_place() {
+        let words = |text: &str| {
+            let sign = Sign { text: text.to_owned(), ..Sign::default() };
+            (sign.words().0, sign.words().1.to_owned())
+        };
+        let line = "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught it";
+        assert_eq!(words(line), (Some(3), "Watchdog caught it".to_owned()));
+        assert_eq!(words("Epoch 2/9 loss: nan"), (None, "Epoch 2/9 loss: nan".to_owned()));
+        assert_eq!(words("[open"), (None, "[open".to_owned()));
+    }
+
+    #[test]
+    fn the_first_one_of_a_kind_is_kept_until_there_was_none_for_long() {
         let mut signs = Vec::new();
         let at = Timestamp::from_second;
         assert!(add(&mut signs, SignKind::NanLoss, || "a".to_owned(), at(1).unwrap()));
         assert!(!add(&mut signs, SignKind::NanLoss, || "b".to_owned(), at(2).unwrap()));
         assert!(add(&mut signs, SignKind::NcclError, || "c".to_owned(), at(3).unwrap()));
         assert_eq!(signs.iter().map(|sign| (sign.text.as_str(), sign.count)).collect::<Vec<_>>(), [("a", 2), ("c", 1)]);
+        assert!(add(&mut signs, SignKind::NanLoss, || "d".to_owned(), at(1000).unwrap()));
+        assert!(!add(&mut signs, SignKind::NanLoss, || "e".to_owned(), at(1200).unwrap()));
+        let sign = &signs[0];
+        assert_eq!((sign.text.as_str(), sign.count, sign.last_time), ("d", 4, at(1200).unwrap()));
     }
 }

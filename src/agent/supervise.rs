@@ -14,6 +14,7 @@ use super::queue::Queue;
 use super::reader::Reader;
 use super::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
 use super::seen::Seen;
+use super::signs::SignKind;
 use super::wake::Wake;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -67,12 +68,17 @@ pub struct Options {
     pub metrics_port: Option<u16>,
     /// Regular expressions by which progress is read off the output, instead of the forms known by themselves.
     pub progress_patterns: Vec<String>,
+    /// A loss that is NaN or infinite ends the program and is a failure.
+    pub fail_on_nan: bool,
+    /// Metrics whose every reading is kept for `/status`.
+    pub watch_metrics: Vec<String>,
 }
 
 /// Runs the command until it and all its descendants have ended; returns the agent's exit code.
 ///
 /// That is the program's own, or 128 + n if signal n ended it. A program told to stop from outside that exits 0 gives
-/// 128 + n too: a pod that is evicted and exits 0 would count as finished, and never be replaced.
+/// 128 + n too: a pod that is evicted and exits 0 would count as finished, and never be replaced. Where a loss that is no
+/// number is a failure, a program that exits 0 after one gives 1.
 ///
 /// # Errors
 /// Only where the kernel denies what every process may have: a signalfd, an eventfd, a thread.
@@ -97,7 +103,8 @@ pub fn run(options: &Options) -> io::Result<i32> {
     message.write(&report);
 
     let wake = Arc::new(Wake::new()?);
-    let (seen, queue) = (Arc::new(Seen::new(Arc::clone(&wake))), Arc::new(Queue::default()));
+    let seen = Arc::new(Seen::new(Arc::clone(&wake), &options.watch_metrics));
+    let queue = Arc::new(Queue::default());
     let ways = Ways::open(&seen, &queue, options.metrics_port);
     seen.complete(&mut report);
     let mut program = Program::new(&options.argv, std::env::vars_os(), &variables(options));
@@ -120,6 +127,7 @@ pub fn run(options: &Options) -> io::Result<i32> {
     let reader = Reader::new(patterns, epochs, Arc::clone(&seen)).start(Arc::clone(&queue))?;
     let mut supervisor = Supervisor {
         grace: options.grace,
+        fail_on_nan: options.fail_on_nan,
         signals,
         wake,
         pump,
@@ -139,6 +147,7 @@ pub fn run(options: &Options) -> io::Result<i32> {
     supervisor.write_message();
     supervisor.until_none_is_left()?;
     supervisor.drain()?;
+    supervisor.judge_loss();
     supervisor.write_message();
     Ok(supervisor.exit_code())
 }
@@ -163,6 +172,7 @@ fn variables(options: &Options) -> Variables {
 
 struct Supervisor {
     grace: Duration,
+    fail_on_nan: bool,
     signals: SignalFd,
     wake: Arc<Wake>,
     pump: Pump,
@@ -177,7 +187,7 @@ struct Supervisor {
     written: Instant,
     program: Pid,
     ended: Option<ExitStatus>,
-    /// When whoever still lives gets SIGKILL: set by a signal from outside and by the program's end.
+    /// When whoever still lives gets SIGKILL: set by a signal from outside, a lost loss, and the program's end.
     kill_at: Option<Instant>,
     killing_since: Option<Instant>,
 }
@@ -193,6 +203,7 @@ impl Supervisor {
                 );
                 return Ok(());
             }
+            self.end_if_lost();
             let now = Instant::now();
             let mut next = None;
             if self.kill_at.is_some_and(|at| at <= now) {
@@ -242,6 +253,33 @@ impl Supervisor {
         self.kill_at.get_or_insert(soon);
     }
 
+    /// Ends the program if its loss is no number any more and that is a failure, the way a signal from outside would.
+    fn end_if_lost(&mut self) {
+        if self.ended.is_none() && self.fails_by_loss() {
+            self.report.ended_for = Some(SignKind::NanLoss);
+            self.kill_at = Some(Instant::now() + self.grace);
+            self.write_message();
+            // Fails only if it has just ended.
+            let _ = kill(self.program, Signal::SIGTERM);
+        }
+    }
+
+    /// A program may end before its last words are read, and think that all is well.
+    fn judge_loss(&mut self) {
+        if self.ended.is_some_and(|status| status.success()) && self.fails_by_loss() {
+            self.report.ended_for = Some(SignKind::NanLoss);
+        }
+        // Where the program's own words still wait for their reader, these would too.
+        if self.report.ended_for.is_some() && self.pump.has_ended() {
+            eprintln!("agent: the loss is NaN or infinite, and failurePolicy.nanPolicy is Fail");
+        }
+    }
+
+    fn fails_by_loss(&self) -> bool {
+        let is_told = self.report.stopped_by.is_some() || self.report.ended_for.is_some();
+        self.fail_on_nan && !is_told && self.seen.is_lost()
+    }
+
     fn take_signals(&mut self) -> io::Result<()> {
         while let Some(info) = self.signals.read_signal()? {
             let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed()) else { continue };
@@ -252,7 +290,7 @@ impl Supervisor {
             }
             if matches!(signal, Signal::SIGTERM | Signal::SIGINT) && self.report.stopped_by.is_none() {
                 self.report.stopped_by = Some(signal as i32);
-                self.kill_at = Some(Instant::now() + self.grace);
+                self.kill_at.get_or_insert(Instant::now() + self.grace);
                 self.write_message();
             }
             // Fails only if it has just ended.
@@ -306,7 +344,10 @@ impl Supervisor {
         self.wake.take_change();
         self.seen.complete(&mut self.report);
         self.report.stderr_tail = self.pump.tail();
-        self.report.oom_kills = self.oom_kills.as_ref().map_or(0, OomKills::since_start);
+        let oom_kills = self.oom_kills.as_ref().map_or(0, OomKills::since_start);
+        if oom_kills > self.report.oom_kills {
+            (self.report.oom_kills, self.report.oom_time) = (oom_kills, Some(now()));
+        }
         self.message.write(&self.report);
         self.written = Instant::now();
     }
@@ -314,6 +355,7 @@ impl Supervisor {
     fn exit_code(&self) -> i32 {
         let Some(status) = self.ended else { return 128 + Signal::SIGKILL as i32 };
         match (status.code(), status.signal(), self.report.stopped_by) {
+            (Some(0), ..) if self.report.ended_for.is_some() => 1,
             (Some(0), _, Some(stop)) => 128 + stop,
             (Some(code), ..) => code,
             (None, Some(signal), _) => 128 + signal,

@@ -1,6 +1,6 @@
 //! Runs a worker's program as PID 1 of its container; see [`trainingjob_operator::agent`].
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +46,7 @@ enum Command {
 Exit code:
   the command's own, or 128+n if signal n ended it
   128+n (143 for TERM) if the agent got TERM or INT and the command then exited 0
+  1    if --nan-policy is fail, the loss was NaN or infinite and the command exited 0
   126  COMMAND can't be executed, or an option is wrong
   127  COMMAND, or the interpreter it needs, was not found")]
     Run {
@@ -73,10 +74,25 @@ Exit code:
         /// metric of its own. Example: 'it (?P<step>\d+)/(?P<steps>\d+) l=(?P<loss>\S+)'
         #[arg(long, value_name = "REGEX")]
         progress_pattern: Vec<String>,
+        /// What a loss that is NaN or infinite means: it is only told of, or ends the command as a failure
+        ///
+        /// fail: the command gets TERM and the grace, then what is left is killed. A command that exits 0 after such a loss
+        /// has failed too.
+        #[arg(long, value_name = "POLICY", value_enum, default_value = "report")]
+        nan_policy: NanPolicy,
+        /// Keep every reading of this metric for /status, the last 100 of them; may be repeated
+        #[arg(long, value_name = "NAME")]
+        watch_metric: Vec<String>,
         /// The command, looked up in PATH, and its arguments
         #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
         command: Vec<OsString>,
     },
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum NanPolicy {
+    Report,
+    Fail,
 }
 
 fn main() -> ExitCode {
@@ -97,6 +113,8 @@ fn main() -> ExitCode {
             termination_log,
             metrics_port,
             progress_pattern,
+            nan_policy,
+            watch_metric,
             command,
         } => {
             let options = supervise::Options {
@@ -108,6 +126,8 @@ fn main() -> ExitCode {
                 termination_log,
                 metrics_port,
                 progress_patterns: progress_pattern,
+                fail_on_nan: nan_policy == NanPolicy::Fail,
+                watch_metrics: watch_metric,
             };
             match supervise::run(&options) {
                 // An exit code of a process is a byte, and 128 + the highest signal is 192.

@@ -1,7 +1,9 @@
 //! The rules of the life of a job, each as a case, and what no sequence of observations may break.
 
 use super::*;
-use crate::agent::report::{Phase, Report};
+use crate::agent::exception::Exception;
+use crate::agent::report::{LaunchError, LaunchErrorKind, Phase, Reached, Report};
+use crate::agent::signs::{Sign, SignKind};
 use crate::api::{RestartPolicy, State, TrainingJobSpec, TrainingJobStatus};
 use crate::observe::{Blocked, ChildKind, Container, Disruption, Family, JobSeen, Note, PodSeen, Waiting};
 use jiff::Timestamp;
@@ -411,33 +413,335 @@ fn stopped(mut pod: PodSeen, second: i64) -> PodSeen {
     PodSeen { deletion: Some(at(second)), ..pod }
 }
 
-const LOST: &str = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:1";
-const BAD: &str = "[rank1]: ValueError: label 11";
+const LOST: &str = "\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File \"t.py\", line 1
+[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:1
+";
+const BAD: &str = "\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File \"t.py\", line 1
+[rank1]: ValueError: label 11
+";
+/// torchrun's closing words, of rank 3 and this exit code.
+fn torchrun(exit_code: i32) -> String {
+    format!(
+        "E0101 10:00:00.000000 7 torch/distributed/elastic/api.py:1] failed (exitcode: {exit_code}) local_rank: 1 (pid: 21) of binary: python\n\
+         Traceback (most recent call last):\n  File \"torchrun\"\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n\
+         ============\nt.py FAILED\nFailures:\n  <NO_OTHER_FAILURES>\nRoot Cause (first observed failure):\n[0]:\n  time      : x\n\
+         \x20 rank      : 3 (local_rank: 1)\n  exitcode  : {exit_code} (pid: 21)\n============\n"
+    )
+}
+
+/// The same pod with its report changed.
+fn but(mut pod: PodSeen, change: impl FnOnce(&mut Report)) -> PodSeen {
+    if let Container::Terminated { report: Some(report), exit_code, .. } = &mut pod.training {
+        change(report);
+        let otherwise = if report.phase == Phase::Exited { 1 } else { 137 };
+        *exit_code = report.signal.map_or(otherwise, |signal| 128 + signal);
+    }
+    pod
+}
+
+fn after(millis: i64) -> Timestamp {
+    Timestamp::from_millisecond(at(20).as_millisecond() + millis).unwrap()
+}
+
+/// It raised this at that millisecond after second 20.
+fn raised(pod: PodSeen, class: &str, message: &str, millis: i64) -> PodSeen {
+    let exception = Exception {
+        class: class.into(),
+        message: message.into(),
+        file: Some("train.py".into()),
+        line: Some(88),
+        rank: Some(25),
+        thread: None,
+        time: after(millis),
+    };
+    but(pod, |report| report.exception = Some(exception))
+}
+
+fn said(pod: PodSeen, kind: SignKind, text: &str, millis: i64) -> PodSeen {
+    let time = after(millis);
+    but(pod, |report| report.signs.push(Sign { kind, time, last_time: time, text: text.into(), count: 1 }))
+}
+
+const WATCHDOG: &str = "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)";
+const NCCL: &str = "NCCL error in: NCCLUtils.hpp:268, unhandled system error";
+const OOM: &str = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation";
+
+/// How the first cause of these is told, without the name of the worker.
+fn cause(pods: &[PodSeen]) -> (String, String) {
+    let cause = first_cause(pods.iter()).unwrap();
+    let (who, what) = cause.message.split_once("node-").unwrap();
+    assert!(who.starts_with(&format!("worker {0} (pod x-training-{0}-abcde, ", cause.worker.unwrap())), "{who}");
+    (cause.reason, what.to_owned())
+}
 
 #[test]
-fn a_worker_that_lost_its_peer_is_not_the_cause() {
+fn every_failure_has_a_reason_and_words() {
+    let ended = |stderr: &str| told(1, 900, stderr);
+    let plain = || ended("step 3\n");
+    let by_signal = |signal| but(plain(), |report| (report.exit_code, report.signal) = (None, Some(signal)));
+    let unstarted = |kind, message: &str| {
+        let error = LaunchError { kind, message: message.into() };
+        but(ended(""), |report| (report.exit_code, report.error) = (None, Some(error)))
+    };
+    let killed = |phase| but(by_signal(9), |report| (report.phase, report.signal) = (phase, None));
+    let memory = "killed for using more memory than resources.limits.memory allows; raise it or use less";
+    let sigkill = "ended by SIGKILL, and nobody says by whom; mostly the kernel does that for lack of memory: raise \
+                   resources.limits.memory, or use less";
+    let nan = "its loss is NaN or infinite, and failurePolicy.nanPolicy is Fail: Epoch 2/9 loss: nan";
+    for (pod, reason, words) in [
+        // What Python raised, told by itself with file and line, else read off stderr.
+        (
+            raised(plain(), "ValueError", "bad\nshape", 800),
+            "PythonException",
+            "1), rank 25: ValueError: bad at train.py:88",
+        ),
+        (ended(BAD), "PythonException", "1), rank 1: ValueError: label 11"),
+        (ended(&format!("{BAD}{}", torchrun(1))), "PythonException", "1), rank 1: ValueError: label 11"),
+        (ended("Error: no such file\n"), "ExitCode", "1): exit code 1: Error: no such file"),
+        (ended("ValueError: said, not raised\n"), "ExitCode", "1): exit code 1: ValueError: said, not raised"),
+        (
+            raised(plain(), "ModuleNotFoundError", "No module named 'x'", 800),
+            "ImportError",
+            "1), rank 25: ModuleNotFoundError: No module named 'x' at train.py:88",
+        ),
+        (
+            raised(plain(), "SyntaxError", "invalid syntax", 800),
+            "PythonException",
+            "1), rank 25: SyntaxError: invalid syntax at train.py:88",
+        ),
+        (
+            raised(plain(), "torch.OutOfMemoryError", OOM, 800),
+            "CudaOutOfMemory",
+            "1), rank 25: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. at train.py:88",
+        ),
+        (
+            raised(plain(), "ValueError", "The loss is NaN.", 800),
+            "NaNLoss",
+            "1), rank 25: ValueError: The loss is NaN. at train.py:88",
+        ),
+        (
+            raised(plain(), "DistBackendError", NCCL, 800),
+            "NcclError",
+            "1), rank 25: DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled system error at train.py:88",
+        ),
+        // What libraries said.
+        (
+            said(by_signal(6), SignKind::NcclTimeout, WATCHDOG, 800),
+            "NcclTimeout",
+            "1), rank 3: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
+        ),
+        (
+            said(by_signal(6), SignKind::NcclError, NCCL, 800),
+            "NcclError",
+            "1): NCCL error in: NCCLUtils.hpp:268, unhandled system error",
+        ),
+        (
+            said(by_signal(6), SignKind::CudaOutOfMemory, "CUDA error: out of memory", 800),
+            "CudaOutOfMemory",
+            "1): CUDA error: out of memory",
+        ),
+        (said(plain(), SignKind::CudaOutOfMemory, "caught and told", -600_000), "ExitCode", "1): exit code 1: step 3"),
+        (said(plain(), SignKind::NanLoss, "Epoch 2/9 loss: nan", 800), "ExitCode", "1): exit code 1: step 3"),
+        (
+            but(said(by_signal(15), SignKind::NanLoss, "Epoch 2/9 loss: nan", 800), |r| {
+                r.ended_for = Some(SignKind::NanLoss)
+            }),
+            "NaNLoss",
+            &format!("1): {nan}"),
+        ),
+        // What was raised long before is no cause: it was caught, or the thread was not needed.
+        (raised(plain(), "KeyError", "'x'", -600_000), "ExitCode", "1): exit code 1: step 3"),
+        (
+            raised(ended("Traceback (most recent call last):\n  x\nKeyError: 'x'\n"), "KeyError", "'x'", -600_000),
+            "ExitCode",
+            "1): exit code 1: KeyError: 'x'",
+        ),
+        // Memory of the container.
+        (but(plain(), |r| r.oom_kills = 1), "OOMKilled", &format!("1): {memory}")),
+        (
+            but(raised(plain(), "RuntimeError", "DataLoader worker (pid 9) is killed", 800), |r| r.oom_kills = 1),
+            "OOMKilled",
+            &format!("1): {memory}"),
+        ),
+        (
+            but(plain(), |r| (r.oom_kills, r.oom_time) = (1, Some(after(-600_000)))),
+            "ExitCode",
+            "1): exit code 1: step 3",
+        ),
+        // Signals: of the program, of a rank, of all with the agent.
+        (by_signal(11), "Signal", "1): ended by SIGSEGV: step 3"),
+        (by_signal(9), "Signal", &format!("1): {sigkill}")),
+        (ended(&torchrun(-11)), "Signal", "1), rank 3: ended by SIGSEGV"),
+        (ended(&format!("{LOST}{}", torchrun(-11))), "Signal", "1), rank 3: ended by SIGSEGV"),
+        (ended(&format!("{LOST}{}", torchrun(-6))), "Signal", "1), rank 3: ended by SIGABRT"),
+        (killed(Phase::Running), "Signal", &format!("1): {sigkill}")),
+        (raised(killed(Phase::Running), "KeyError", "'x'", 800), "Signal", &format!("1): {sigkill}")),
+        (
+            but(plain(), |r| (r.exit_code, r.stopped_by) = (Some(0), Some(15))),
+            "Signal",
+            "1): told to stop by SIGTERM, and not by Kubernetes (exit code 0)",
+        ),
+        // Exit codes.
+        (plain(), "ExitCode", "1): exit code 1: step 3"),
+        (ended(&torchrun(42)), "ExitCode", "1), rank 3: exit code 42"),
+        // What never ran.
+        (unstarted(LaunchErrorKind::CommandNotFound, "no train"), "CommandNotFound", "1): no train"),
+        (unstarted(LaunchErrorKind::LaunchFailed, "no memory"), "CommandNotFound", "1): no memory"),
+        (
+            unstarted(LaunchErrorKind::InvalidOption, "--progress-pattern \"(\" is no regular expression"),
+            "InvalidSpec",
+            "1): monitoring.progress.patterns: \"(\" is no regular expression",
+        ),
+    ] {
+        assert_eq!(cause(&[pod]), (reason.to_owned(), words.to_owned()));
+    }
+}
+
+#[test]
+fn containers_tell_where_no_agent_could() {
+    let ended_as = |code: i32, reason: &str, words: &str| {
+        let mut pod = ended(1, 1, code, 20);
+        if let Container::Terminated { reason: of_pod, message, .. } = &mut pod.training {
+            (*of_pod, *message) = (reason.into(), Some(words.to_owned()).filter(|words| !words.is_empty()));
+        }
+        cause(&[pod])
+    };
+    let told = |reason: &str, words: &str| (reason.to_owned(), format!("1): {words}"));
+    assert_eq!(ended_as(137, "OOMKilled", "").0, "OOMKilled");
+    assert_eq!(
+        ended_as(128, "StartError", "no such dir"),
+        told("ContainerConfig", "its container can't be started: no such dir")
+    );
+    assert_eq!(
+        ended_as(137, "ContainerStatusUnknown", "could not be located"),
+        told("ContainerStatusUnknown", "could not be located")
+    );
+    assert!(ended_as(137, "Error", "").1.starts_with("1): ended by SIGKILL, and nobody says by whom"));
+    assert_eq!(ended_as(2, "Error", "panic: x"), told("ExitCode", "exit code 2: panic: x"));
+}
+
+#[test]
+fn what_trying_again_cannot_mend() {
+    let usage = "usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n";
+    let plain = || told(1, 900, "");
+    let exit_2 = |stderr: &str| but(told(1, 900, stderr), |report| report.exit_code = Some(2));
+    let unstarted = |kind| but(plain(), |report| report.error = Some(LaunchError { kind, message: "no".into() }));
+    for (pod, permanent) in [
+        (raised(plain(), "ModuleNotFoundError", "No module named 'x'", 800), true),
+        (raised(plain(), "SyntaxError", "invalid syntax", 800), true),
+        (raised(plain(), "ValueError", "bad", 800), false),
+        (exit_2(usage), true),
+        (told(1, 900, &format!("{usage}{}", torchrun(2))), true),
+        (exit_2("Usage: t [OPTIONS]\n\nError: No such option: --x\n"), true),
+        (told(1, 900, usage), false),
+        (exit_2("no such file\n"), false),
+        (unstarted(LaunchErrorKind::PermissionDenied), true),
+        (unstarted(LaunchErrorKind::InvalidOption), true),
+        (unstarted(LaunchErrorKind::LaunchFailed), false),
+    ] {
+        let told = first_cause([&pod].into_iter()).unwrap();
+        assert_eq!(told.permanent, permanent, "{}", told.message);
+        // In a program that has worked before it comes of something else, such as a file server.
+        let always =
+            matches!(&pod.training, Container::Terminated { report: Some(report), .. } if report.error.is_some());
+        let later = first_cause([&PodSeen { attempt: 2, ..pod.clone() }].into_iter()).unwrap();
+        let trained = but(pod.clone(), |report| report.progress = Some(Reached::default()));
+        let trained = first_cause([&trained].into_iter()).unwrap();
+        assert_eq!(
+            (later.permanent, trained.permanent),
+            (permanent && always, permanent && always),
+            "{}",
+            told.message
+        );
+    }
+}
+
+/// Who of a gang is named, and why.
+#[test]
+fn the_first_cause_and_not_its_echo() {
     let root = |pods: &[PodSeen]| {
         let cause = first_cause(pods.iter()).unwrap();
-        (cause.reason, cause.worker.unwrap())
+        (cause.worker.unwrap(), cause.reason)
     };
-    let exit_code = |worker| ("ExitCode".to_owned(), worker);
-    assert_eq!(root(&[told(0, 300, LOST), told(1, 900, BAD)]), exit_code(1), "though it ended later");
-    assert_eq!(root(&[told(0, 800, BAD), told(1, 300, BAD)]), exit_code(1), "of two the earlier, by milliseconds");
-    assert_eq!(root(&[told(0, 300, LOST), told(1, 200, LOST)]), exit_code(1), "the network, for all we know");
+    let is = |worker: i32, reason: &str| (worker, reason.to_owned());
+    let bad = |index, millis| raised(told(index, millis, ""), "ValueError", "bad", millis - 100);
+    let timeout = |index, millis| said(told(index, millis, ""), SignKind::NcclTimeout, WATCHDOG, millis - 100);
+    let nccl = |index, millis| raised(told(index, millis, ""), "DistBackendError", NCCL, millis - 100);
+    let by_signal = |index, millis, signal| but(told(index, millis, ""), |report| report.signal = Some(signal));
+
+    assert_eq!(root(&[told(0, 300, LOST), told(1, 900, BAD)]), is(1, "PythonException"), "though it ended later");
+    assert_eq!(root(&[told(0, 800, BAD), told(1, 300, BAD)]), is(1, "PythonException"), "the earlier, by milliseconds");
+    assert_eq!(
+        root(&[told(0, 300, LOST), told(1, 200, LOST)]),
+        is(1, "PythonException"),
+        "the network, for all we know"
+    );
+    assert_eq!(root(&[told(0, 300, "broken pipe\n"), told(1, 900, "")]), is(1, "ExitCode"), "in any language");
 
     // The Job controller deletes the one that failed first, since the echo's pod has ended before.
-    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, BAD), 20)]), exit_code(1));
-    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, LOST), 20)]), exit_code(0));
-    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, "saving"), 20)]), exit_code(0));
+    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, BAD), 20)]), is(1, "PythonException"));
+    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, LOST), 20)]), is(0, "PythonException"));
+    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, "saving"), 20)]), is(0, "PythonException"));
+    let mut stopping = stopped(bad(1, 1900), 20);
+    assert_eq!(
+        root(&[told(0, 300, LOST), stopping.clone()]),
+        is(0, "PythonException"),
+        "raised for it was told to stop"
+    );
+    stopping = but(stopping, |report| report.oom_kills = 1);
+    assert_eq!(root(&[told(0, 300, LOST), stopping]), is(1, "OOMKilled"));
     // Somebody deletes it, and the other one loses its peer.
-    assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, "saving"), 20)]), ("PodDeleted".into(), 1));
-    assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, BAD), 20)]), ("PodDeleted".into(), 1));
+    assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
+    assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, BAD), 20)]), is(1, "PodDeleted"));
+    assert_eq!(root(&[timeout(0, 900), stopped(told(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
 
-    let mut killed = told(0, 300, LOST);
-    if let Container::Terminated { report: Some(report), .. } = &mut killed.training {
-        report.oom_kills = 1;
-    }
-    assert_eq!(root(&[killed, told(1, 900, LOST)]), ("OOMKilled".into(), 0), "the lost peer was one of its own ranks");
+    let killed = but(told(0, 300, LOST), |report| report.oom_kills = 1);
+    assert_eq!(root(&[killed, told(1, 900, LOST)]), is(0, "OOMKilled"), "the lost peer was one of its own ranks");
+
+    // What several do together fails for all of them.
+    assert_eq!(
+        root(&[nccl(0, 300), raised(told(1, 900, ""), "torch.OutOfMemoryError", OOM, 800)]),
+        is(1, "CudaOutOfMemory")
+    );
+    assert_eq!(root(&[timeout(0, 300), by_signal(1, 900, 11)]), is(1, "Signal"));
+    assert_eq!(root(&[told(0, 200, LOST), timeout(1, 900)]), is(1, "NcclTimeout"), "it lost its peer by that");
+    assert_eq!(root(&[nccl(0, 900), timeout(1, 300)]), is(1, "NcclTimeout"), "the network, for all we know");
+    assert_eq!(
+        root(&[raised(told(0, 300, ""), "E", "NCCL error: remote process exited", 200), nccl(1, 900)]),
+        is(1, "NcclError")
+    );
+
+    // An evicted worker breaks the others' collectives.
+    let disruption = Disruption { reason: "EvictionByEvictionAPI".into(), message: String::new(), time: Some(at(20)) };
+    let evicted = PodSeen { disruption: Some(disruption), ..running(1, 1) };
+    assert_eq!(root(&[nccl(0, -900), evicted]), is(1, "Evicted"));
+}
+
+/// A rank fails and can't end, say since NCCL would wait for the others; their collectives time out after minutes.
+#[test]
+fn a_rank_that_fails_and_hangs_is_the_cause() {
+    const MINUTES: i64 = 10 * 60_000;
+    let timed_out = said(told(0, MINUTES, ""), SignKind::NcclTimeout, WATCHDOG, MINUTES - 500);
+    let hung = stopped(raised(told(1, MINUTES + 900, ""), "ValueError", "bad", 0), 20 + 600);
+    let progress = |millis| Reached { time: Some(after(millis)), ..Reached::default() };
+    let root = |first: &PodSeen, second: &PodSeen| {
+        let cause = first_cause([first, second].into_iter()).unwrap();
+        (cause.worker.unwrap(), cause.reason)
+    };
+    let trained_until = |millis| but(timed_out.clone(), |report| report.progress = Some(progress(millis)));
+    assert_eq!(root(&trained_until(100), &hung), (1, "PythonException".into()));
+    assert_eq!(root(&trained_until(MINUTES / 2), &hung), (0, "NcclTimeout".into()), "the gang went on after it");
+    assert_eq!(root(&timed_out, &hung), (0, "NcclTimeout".into()), "nobody knows");
+    let thread = but(hung.clone(), |report| report.exception.as_mut().unwrap().thread = Some("loader".into()));
+    assert_eq!(root(&trained_until(100), &thread), (0, "NcclTimeout".into()));
+    // Somebody lost patience.
+    let lost = raised(told(0, MINUTES + 1900, ""), "RuntimeError", "Connection closed by peer", MINUTES + 1500);
+    let lost = but(lost, |report| report.progress = Some(progress(100)));
+    assert_eq!(root(&lost, &hung), (1, "PythonException".into()));
 }
 
 #[test]
@@ -450,7 +754,8 @@ fn a_better_cause_replaces_an_echo_that_was_seen_first() {
     world.see(Some(job(1)), [stopped(told(1, 900, BAD), 20)]);
     world.step();
     assert_eq!(world.status.restarts[0].worker, Some(1));
-    assert!(world.condition("Restarting").2.ends_with(BAD), "{}", world.condition("Restarting").2);
+    let message = world.condition("Restarting").2;
+    assert!(message.ends_with("(pod x-training-1-abcde, node node-1), rank 1: ValueError: label 11"), "{message}");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! How far a program has come and what it measured, from everything that says so. Pure.
 //!
 //! An [`Update`] is what one source said at once: `json` reads the Kubeflow Trainer's messages and objects like them,
-//! [`text`] reads lines of output. [`Progress`] merges updates field by field.
+//! [`text`] reads lines of output. [`Progress`] merges updates field by field, [`watched`] keeps every reading of some.
 
 pub mod json;
 pub mod number;
 pub mod pattern;
 pub mod text;
+pub mod watched;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -199,6 +200,14 @@ enum Field<'n> {
     Metric(&'n str),
     /// Means that metric, where nothing in the same message is called so.
     Alias(&'static str),
+}
+
+/// The metric that `name` means.
+fn field_metric(name: &str) -> &str {
+    match field(name) {
+        Field::Metric(metric) | Field::Alias(metric) => metric,
+        _ => name,
+    }
 }
 
 /// What programs mean by `name`.

@@ -1,12 +1,14 @@
 //! All that one worker's agent tells, as the operator reads it.
 
 use super::super::gpu::{Gpu, Gpus};
+use super::super::progress::watched::Watched;
 use super::super::progress::{Progress, number};
 use super::super::queue::Queue;
 use super::super::report::{Phase, Report};
 use super::super::seen::Seen;
 use super::super::usage::{Meter, Usage, of_agent};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The answer of `/status`. A reader may be older or newer: unknown fields are ignored, missing ones have their default.
@@ -28,6 +30,9 @@ pub struct Status {
     /// 0 to 100: of steps if their total is known, else of epochs, else as reported.
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub percent: Option<f64>,
+    /// Every reading of the metrics that were asked for by `--watch-metric`, by that name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub watched: BTreeMap<String, Watched>,
     /// Lines of output that were passed on but not looked at, since they came faster than they can be parsed.
     pub unparsed_lines: u64,
     /// What the program uses, all its processes together.
@@ -50,7 +55,7 @@ pub struct Teller {
 
 impl Teller {
     pub fn status(&self) -> Status {
-        let (mut report, progress) = self.seen.now();
+        let (mut report, progress, watched) = self.seen.now();
         let has_failed = report.phase == Phase::Exited && report.exit_code != Some(0);
         let cause = (has_failed || report.exception.is_some()).then(|| report.summary()).flatten();
         // Whoever can reach the port may read what is said here, and a program may print anything.
@@ -62,6 +67,7 @@ impl Teller {
             report,
             percent: progress.percent(),
             progress,
+            watched,
             unparsed_lines: self.queue.dropped_lines(),
             usage: self.meter.program(),
             agent_usage: of_agent(),
