@@ -16,7 +16,7 @@ pub use error::Error;
 use crate::api::TrainingJob;
 use crate::build;
 use crate::lifecycle::{self, Action, Input, Verdict};
-use crate::observe::{ChildKind, Family, Index, digest};
+use crate::observe::{ChildKind, Family, Index, Polled, digest};
 use crate::plan::{self, Plan, Runtime};
 use crate::telemetry::Metrics;
 use futures::FutureExt;
@@ -59,6 +59,7 @@ pub(crate) struct Context {
     options: Options,
     index: Index,
     plans: Mutex<HashMap<String, Arc<Resolved>>>,
+    polled: Arc<Polled>,
     metrics: Arc<Metrics>,
 }
 
@@ -99,12 +100,16 @@ impl Context {
     fn forget(&self, uid: &str) {
         self.index.forget(uid);
         self.plans().remove(uid);
+        self.polled.forget(uid);
+        self.metrics.forget(uid);
     }
 
     /// TrainingJobs that were deleted while nobody watched.
     fn forget_all_but(&self, there: &HashSet<String>) {
         self.index.forget_all_but(there);
         self.plans().retain(|uid, _| there.contains(uid));
+        self.polled.retain(there);
+        self.metrics.retain(there);
     }
 
     fn api<K>(&self, namespace: &str) -> Api<K>
@@ -127,10 +132,11 @@ pub async fn run(
         options,
         index: Index::default(),
         plans: Mutex::default(),
+        polled: Arc::default(),
         metrics: metrics.clone(),
     });
     let watch::Watches { children, jobs, store, touched, relisted, synced } = watch::start(&context);
-    metrics.observe(store.clone());
+    metrics.observe(store.clone(), context.polled.clone());
     let stop = stop.shared();
     let reconciling = async {
         // The watches end only with this future.
@@ -158,13 +164,14 @@ pub async fn run(
 async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<controller::Action, Error> {
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     let started = Instant::now();
+    let _in_flight = context.metrics.reconciling();
     let span = info_span!("reconcile", %namespace, %name);
     let result = match &object.0 {
         Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(controller::Action::await_change()),
         Ok(job) => context.reconcile(job).instrument(span).await,
         Err(invalid) => context.unreadable(invalid).instrument(span).await,
     };
-    context.metrics.reconciled(&namespace, started.elapsed(), result.as_ref().err().map(Error::label));
+    context.metrics.reconciled(&object, started.elapsed(), result.as_ref().err().map(Error::label));
     result
 }
 

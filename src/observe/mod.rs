@@ -9,7 +9,9 @@ pub mod events;
 mod index;
 mod job;
 mod pod;
+mod polled;
 
 pub use index::{Blocked, ChildKind, ChildSeen, ClaimSeen, Family, Index, Note, owner, version};
 pub use job::{JobSeen, SlimJob};
 pub use pod::{Container, Disruption, PodSeen, SlimPod, Waiting};
+pub use polled::{Polled, Seen};
