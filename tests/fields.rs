@@ -71,6 +71,7 @@ fn cases() -> Vec<Case> {
         case("failurePolicy.backoffLimit", json!(1), json!(2)),
         case("failurePolicy.nanPolicy", json!("Fail"), json!("Report")),
         case("failurePolicy.restartPolicy", json!("Never"), json!("Always")),
+        case("failurePolicy.startDeadlineSeconds", json!(3600), json!(7200)),
         case("framework", json!("jax"), json!("tensorflow")),
         case("gpusPerWorker", json!(2), json!(3)),
         case("hyperparameters.additionalParams", json!({ "a": "1" }), json!({ "a": "2" })),

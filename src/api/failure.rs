@@ -18,7 +18,11 @@ pub struct FailurePolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub active_deadline_seconds: Option<i64>,
-    /// What happens when the loss is NaN or infinite. `Report`: the metric says so, the program goes on. `Fail`: the worker's program is ended, and fails with the reason NanLoss.
+    /// Seconds that each attempt may take until every worker's program runs: then the job fails with what it waited for, such as Unschedulable or ImagePull. Time in a queue doesn't count. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_147_483_647))]
+    pub start_deadline_seconds: Option<i64>,
+    /// What happens when the loss is NaN or infinite. `Report`: the metric says so, the program goes on. `Fail`: the worker's program is ended, and fails with the reason NaNLoss.
     #[serde(default)]
     pub nan_policy: NanPolicy,
 }
@@ -29,6 +33,7 @@ impl Default for FailurePolicy {
             restart_policy: RestartPolicy::default(),
             backoff_limit: three(),
             active_deadline_seconds: None,
+            start_deadline_seconds: None,
             nan_policy: NanPolicy::default(),
         }
     }

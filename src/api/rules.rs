@@ -801,6 +801,12 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         example: "deadline-zero",
     },
     SchemaRefusal {
+        field: "spec.failurePolicy.startDeadlineSeconds",
+        says: "spec.failurePolicy.startDeadlineSeconds in body should be greater than or equal to 1",
+        remedy: "write a number of seconds from 1, or leave it out to wait for ever",
+        example: "start-deadline-zero",
+    },
+    SchemaRefusal {
         field: "spec.failurePolicy.nanPolicy",
         says: r#"supported values: "Report", "Fail""#,
         remedy: "write one of these",

@@ -4,7 +4,8 @@ use anyhow::Context as _;
 use clap::Parser;
 use k8s_controller::LeaderElection;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client};
+use kube::client::ClientBuilder;
+use kube::{Api, Client, Config};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,11 @@ struct Args {
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, env = "METRICS_ADDRESS", default_value = "0.0.0.0:8080")]
     metrics_address: SocketAddr,
+
+    /// Give the metrics of reconciles the label training_job; their series go with their job, and their number grows
+    /// with that of the jobs.
+    #[arg(long)]
+    per_job_metrics: bool,
 
     /// Reconciles at one time.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=512))]
@@ -74,9 +80,10 @@ const DEV_IMAGE: &str = "localhost/trainingjob-operator:dev";
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     telemetry::init_log(&args.log_level, args.log_format)?;
-    let client =
-        Client::try_default().await.context("no cluster: set KUBECONFIG, or run in a pod with a service account")?;
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(if args.per_job_metrics { Metrics::per_job() } else { Metrics::new() });
+    let config = Config::infer().await.context("no cluster: set KUBECONFIG, or run in a pod with a service account")?;
+    let client = ClientBuilder::try_from(config).context("the cluster's address or credentials can't be used")?;
+    let client = client.with_layer(&telemetry::count_requests(metrics.clone())).build();
     let listener = tokio::net::TcpListener::bind(args.metrics_address)
         .await
         .with_context(|| format!("--metrics-address {} can't be listened on", args.metrics_address))?;

@@ -91,6 +91,7 @@ impl Context {
     /// Counts what the change of status means.
     pub(super) fn count(&self, job: &TrainingJob, old: &TrainingJobStatus, new: &TrainingJobStatus) {
         let namespace = job.namespace().unwrap_or_default();
+        self.metrics.changed(job, old, new);
         if old.state.is_none() && new.state.is_some() {
             self.metrics.created(&namespace);
         }

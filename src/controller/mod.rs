@@ -109,6 +109,8 @@ impl Context {
         self.index.forget(uid);
         self.boards.forget(uid);
         self.plans().remove(uid);
+        self.polled.forget(uid);
+        self.metrics.forget(uid);
     }
 
     /// TrainingJobs that were deleted while nobody watched.
@@ -116,6 +118,8 @@ impl Context {
         self.index.forget_all_but(there);
         self.boards.forget_all_but(there);
         self.plans().retain(|uid, _| there.contains(uid));
+        self.polled.retain(there);
+        self.metrics.retain(there);
     }
 
     fn api<K>(&self, namespace: &str) -> Api<K>
@@ -145,7 +149,7 @@ pub async fn run(
     });
     let watch::Watches { children, jobs, store, touch, touched, relisted, synced } = watch::start(&context);
     let polling = poll::run(context.clone(), store.clone(), touch);
-    metrics.observe(store.clone());
+    metrics.observe(store.clone(), context.polled.clone());
     let stop = stop.shared();
     let reconciling = async {
         // The watches end only with this future.
@@ -174,13 +178,14 @@ pub async fn run(
 async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<controller::Action, Error> {
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     let started = Instant::now();
+    let _in_flight = context.metrics.reconciling();
     let span = info_span!("reconcile", %namespace, %name);
     let result = match &object.0 {
         Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(controller::Action::await_change()),
         Ok(job) => context.reconcile(job).instrument(span).await,
         Err(invalid) => context.unreadable(invalid).instrument(span).await,
     };
-    context.metrics.reconciled(&namespace, started.elapsed(), result.as_ref().err().map(Error::label));
+    context.metrics.reconciled(&object, started.elapsed(), result.as_ref().err().map(Error::label));
     result
 }
 

@@ -329,6 +329,9 @@ impl<'a> Step<'a> {
             self.set("Scheduled", false, &why.reason, &why.message);
             self.clear("Running", "Waiting");
             self.blocked();
+            if self.past_start(job, &why) {
+                return;
+            }
             if pods.len() < desired {
                 let last = pods.iter().filter_map(|p| p.created).chain(job.created).max();
                 self.look(last, LOOK_AT_JOB_AFTER, &job.uid);
@@ -351,6 +354,9 @@ impl<'a> Step<'a> {
             let why = waiting::for_start(&pods, note);
             self.status.state = Some(State::Initializing);
             self.set("Running", false, &why.reason, &why.message);
+            if self.past_start(job, &why) {
+                return;
+            }
             if let Some(pod) = pods.iter().find(|p| p.is_alive() && !p.runs() && p.waiting.is_none()) {
                 let uid = pod.uid.clone();
                 self.look(pod.scheduled_at, LOOK_AT_POD_AFTER, &uid);
@@ -630,6 +636,27 @@ impl<'a> Step<'a> {
         }
         let message = format!("ran for {active} s; failurePolicy.activeDeadlineSeconds is {deadline}");
         self.fail("DeadlineExceeded", &message);
+        true
+    }
+
+    /// Whether this attempt has taken too long to start: the job fails with what it waits for.
+    fn past_start(&mut self, job: &JobSeen, why: &Why) -> bool {
+        let (Some(deadline), Some(since)) =
+            (self.input.spec.failure_policy.start_deadline_seconds, job.created.max(job.resumed))
+        else {
+            return false;
+        };
+        let left = deadline - seconds(since, self.input.now);
+        if left > 0 {
+            self.requeue(left);
+            return false;
+        }
+        self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+        let late = format!(
+            "not every worker ran within {} s; failurePolicy.startDeadlineSeconds is {deadline}",
+            seconds(since, self.input.now)
+        );
+        self.fail(&why.reason, &format!("{} ({late})", why.message));
         true
     }
 

@@ -1,13 +1,14 @@
 //! What the agents tell, folded into the status, and whether the job is good enough by that. Pure.
 
+use crate::agent::progress::watched::Watched;
 use crate::agent::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
 use crate::agent::report::Reached;
-use crate::agent::serve::status::{Status as Agent, Watched};
+use crate::agent::serve::status::Status as Agent;
 use crate::agent::signs::SignKind;
 use crate::api::{
     EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, SuccessPolicy, TrainingJobStatus,
 };
-use crate::observe::polled::Seen;
+use crate::observe::Seen;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
@@ -217,7 +218,7 @@ mod tests {
     use super::*;
     use crate::agent::progress::{Progress, Source};
     use crate::agent::report::Report;
-    use crate::agent::serve::status::WatchedReading;
+    use crate::agent::progress::watched::Numbered;
     use std::sync::Arc;
 
     fn at(second: i64) -> Timestamp {
@@ -235,7 +236,7 @@ mod tests {
     }
 
     fn watched(readings: &[(u64, f64, Option<f64>)]) -> Watched {
-        let recent = readings.iter().map(|&(n, value, step)| WatchedReading { n, value, step }).collect();
+        let recent = readings.iter().map(|&(n, value, step)| Numbered { n, value, step }).collect();
         Watched { count: readings.last().map_or(0, |(n, _, _)| *n), recent }
     }
 

@@ -2,10 +2,13 @@
 
 use super::*;
 use crate::agent::exception::Exception;
+use crate::agent::progress::watched::{Numbered, Watched};
+use crate::agent::progress::{Reading, Source};
 use crate::agent::report::{LaunchError, LaunchErrorKind, Phase, Reached, Report};
+use crate::agent::serve::status::Status;
 use crate::agent::signs::{Sign, SignKind};
-use crate::api::{RestartPolicy, State, TrainingJobSpec, TrainingJobStatus};
-use crate::observe::{Blocked, ChildKind, Container, Disruption, Family, JobSeen, Note, PodSeen, Waiting};
+use crate::api::{RestartPolicy, State, SuccessPolicy, TrainingJobSpec, TrainingJobStatus};
+use crate::observe::{Blocked, ChildKind, Container, Disruption, Family, JobSeen, Note, PodSeen, Seen, Waiting};
 use jiff::Timestamp;
 use proptest::prelude::*;
 
@@ -1122,32 +1125,31 @@ proptest! {
 
 // ---- what the agents tell
 
-fn told(attempt: u32, change: impl FnOnce(&mut crate::agent::serve::status::Status)) -> Told {
-    let mut status = crate::agent::serve::status::Status::default();
+fn answer(attempt: u32, change: impl FnOnce(&mut Status)) -> Told {
+    let mut status = Status::default();
     status.report.attempt = attempt;
     change(&mut status);
-    let seen = crate::observe::polled::Seen { status: status.into(), time: at(10), failing_since: None };
+    let seen = Seen { status: status.into(), time: at(10), failing_since: None };
     Told { seen, remaining: None }
 }
 
-fn metric(name: &str, value: f64) -> impl FnOnce(&mut crate::agent::serve::status::Status) {
-    use crate::agent::progress::{Reading, Source};
+fn metric(name: &str, value: f64) -> impl FnOnce(&mut Status) {
     let name = name.to_owned();
     move |status| {
         let reading = Reading { value, time: at(9), source: Source::Output };
         status.progress.metrics.insert(name.clone(), reading);
-        let recent = vec![crate::agent::serve::status::WatchedReading { n: 1, value, step: None }];
-        status.watched.insert(name, crate::agent::serve::status::Watched { count: 1, recent });
+        let recent = [Numbered { n: 1, value, step: None }].into();
+        status.watched.insert(name, Watched { count: 1, recent });
     }
 }
 
 #[test]
 fn the_answer_of_an_earlier_attempt_tells_nothing_of_this_one() {
     let mut world = World::to_running();
-    world.told = Some(told(2, |status| status.percent = Some(50.0)));
+    world.told = Some(answer(2, |status| status.percent = Some(50.0)));
     world.step();
     assert_eq!(world.status.progress, None);
-    world.told = Some(told(1, |status| status.percent = Some(50.0)));
+    world.told = Some(answer(1, |status| status.percent = Some(50.0)));
     world.step();
     assert_eq!(world.status.progress.as_deref(), Some("50%"));
 }
@@ -1156,8 +1158,8 @@ fn the_answer_of_an_earlier_attempt_tells_nothing_of_this_one() {
 fn a_job_that_is_good_enough_is_stopped_and_completed() {
     let mut world = World::to_running();
     world.spec.success_policy =
-        Some(crate::api::SuccessPolicy { target_accuracy: Some(0.9), ..crate::api::SuccessPolicy::default() });
-    world.told = Some(told(1, metric("accuracy", 0.95)));
+        Some(SuccessPolicy { target_accuracy: Some(0.9), ..SuccessPolicy::default() });
+    world.told = Some(answer(1, metric("accuracy", 0.95)));
     let verdict = world.step();
     assert!(verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }));
     assert_eq!(reasons(&verdict), ["GoodEnough"]);
@@ -1182,10 +1184,10 @@ fn a_loss_that_is_no_number_is_said_once() {
     let mut world = World::to_running();
     let lost = |value: f64| {
         let reading = metric("loss", value);
-        told(1, |status| {
+        answer(1, |status| {
             reading(status);
-            let kind = crate::agent::signs::SignKind::NanLoss;
-            let sign = crate::agent::signs::Sign { kind, text: "epoch 3 loss nan".into(), ..Default::default() };
+            let kind = SignKind::NanLoss;
+            let sign = Sign { kind, text: "epoch 3 loss nan".into(), ..Default::default() };
             status.report.signs.push(sign);
         })
     };
@@ -1202,7 +1204,7 @@ fn a_loss_that_is_no_number_is_said_once() {
 #[test]
 fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
     let mut world = World::to_running();
-    let mut last = told(1, |status| status.percent = Some(50.0));
+    let mut last = answer(1, |status| status.percent = Some(50.0));
     last.seen.failing_since = Some(at(20));
     world.told = Some(last.clone());
     world.second = 30;
@@ -1221,16 +1223,47 @@ fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
 #[test]
 fn a_program_that_falls_silent_is_told_of() {
     let mut world = World::to_running();
-    world.told = Some(told(1, metric("loss", 0.5)));
+    world.told = Some(answer(1, metric("loss", 0.5)));
     assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(599)));
     world.second = 609;
     assert_eq!(reasons(&world.step()), ["ProgressStalled"]);
     world.second = 700;
     assert!(world.step().events.is_empty(), "once");
-    world.told = Some(told(1, |status| {
+    world.told = Some(answer(1, |status| {
         metric("loss", 0.4)(status);
         status.progress.metrics.get_mut("loss").unwrap().time = at(690);
     }));
     world.step();
     assert_eq!(world.condition("ProgressStalled").1, "Progresses");
+}
+
+/// Whoever set the deadline learns what the job waited for, in the same words as before.
+#[test]
+fn a_job_that_cannot_start_in_time_fails_with_what_it_waited_for() {
+    let mut world = World::new();
+    world.spec.failure_policy.start_deadline_seconds = Some(60);
+    world.step();
+    let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
+    world.see(Some(job(1)), [0, 1].map(|index| PodSeen { unschedulable: Some(words.clone()), ..pod(index, 1) }));
+    world.second = 20;
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(40)));
+    world.second = 60;
+    let verdict = world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.status.failure_reason.as_deref(), Some("Unschedulable"));
+    assert_eq!(
+        world.status.failure_message.as_deref(),
+        Some(
+            "worker 0 (and 1 more of 2 workers): 0/3 nodes are available (not every worker ran within 60 s; \
+             failurePolicy.startDeadlineSeconds is 60)"
+        )
+    );
+    assert!(verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }));
+
+    // It counts for each attempt, and not once its programs run.
+    let mut world = World::to_running();
+    world.spec.failure_policy.start_deadline_seconds = Some(60);
+    world.second = 1000;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
 }

@@ -9,10 +9,10 @@ pub mod events;
 mod index;
 mod job;
 mod pod;
-pub mod polled;
+mod polled;
 mod slim;
 
 pub use index::{Blocked, ChildKind, ChildSeen, ClaimSeen, Family, Index, Note, owner, version};
 pub use job::{JobSeen, SlimJob};
-pub use polled::Polled;
 pub use pod::{Container, Disruption, PodSeen, SlimPod, Waiting};
+pub use polled::{Polled, Seen};

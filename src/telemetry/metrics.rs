@@ -1,15 +1,20 @@
-//! Metrics, under the names of the requirements. Series of one job exist only while the job does: they are made from
-//! the cache at each scrape. Counters and histograms carry the namespace at most.
+//! Metrics, under the names of the requirements. Counters and histograms carry the namespace at most, unless the
+//! operator was asked for more: a label with the names of jobs outlives them. What is of one job alone is in [`jobs`].
 
-use crate::api::{State, TrainingJob};
+use super::jobs;
+use crate::agent::usage::of_agent;
+use crate::api::{State, TrainingJob, TrainingJobStatus};
 use crate::controller::Guarded;
+use crate::observe::Polled;
+use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::runtime::reflector::Store;
+use kube::runtime::reflector::{ObjectRef, Store};
 use prometheus::{
-    Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How far the operator has come, for `/readyz`.
@@ -25,19 +30,46 @@ pub enum Phase {
     Leading,
 }
 
+/// Seconds, of what a machine does.
+const QUICK: [f64; 13] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+/// Seconds, of what has to wait for pods: from those of an idle cluster to those of a queue of a day.
+const SLOW: [f64; 15] =
+    [1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10_800.0, 28_800.0, 86_400.0];
+
 /// All metrics of one operator.
 pub struct Metrics {
     registry: Registry,
+    /// Whether those of reconciles have the job's name.
+    per_job: bool,
     reconciles: IntCounterVec,
     durations: HistogramVec,
     errors: IntCounterVec,
+    in_flight: IntGauge,
+    requests: IntCounterVec,
+    request_durations: HistogramVec,
     watch_errors: IntCounterVec,
     created: IntCounterVec,
     completed: IntCounterVec,
     failed: IntCounterVec,
     restarts: IntCounterVec,
+    queued: HistogramVec,
+    restarted_after: HistogramVec,
     leader: IntGauge,
-    jobs: Mutex<(Phase, Option<Store<Guarded>>)>,
+    jobs: Mutex<(Phase, Option<Jobs>)>,
+    lives: Mutex<HashMap<String, Life>>,
+}
+
+/// Where the series of living jobs come from.
+type Jobs = (Store<Guarded>, Arc<Polled>);
+
+/// What must be remembered of a job from one change to the next, by its UID.
+#[derive(Default)]
+struct Life {
+    has_run: bool,
+    /// The first failure since all workers last ran.
+    down_since: Option<Timestamp>,
+    /// Namespace, name and kinds of errors of its own series, if it has such.
+    series: Option<(String, String, BTreeSet<&'static str>)>,
 }
 
 impl Default for Metrics {
@@ -46,72 +78,149 @@ impl Default for Metrics {
     }
 }
 
+/// A reconcile under way; over when dropped.
+pub(crate) struct InFlight(IntGauge);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 impl Metrics {
     /// Registers everything.
     #[must_use]
     pub fn new() -> Self {
+        Self::with(false)
+    }
+
+    /// As [`Metrics::new`], and those of reconciles tell the job.
+    #[must_use]
+    pub fn per_job() -> Self {
+        Self::with(true)
+    }
+
+    fn with(per_job: bool) -> Self {
         let registry = Registry::new();
         let counter = |name: &str, help: &str, labels: &[&str]| {
             let counter = IntCounterVec::new(Opts::new(name, help), labels).expect("names and labels are constants");
             registry.register(Box::new(counter.clone())).expect("each name is registered once");
             counter
         };
-        let reconciles = counter(
-            "trainingjob_reconciliation_total",
-            "Reconciles, by result success or error.",
-            &["namespace", "result"],
-        );
-        let errors = counter(
-            "trainingjob_reconciliation_errors_total",
-            "Failed reconciles, by kind of error.",
-            &["namespace", "error_type"],
-        );
-        let watch_errors = counter("trainingjob_watch_errors_total", "Broken watches, by kind watched.", &["kind"]);
-        let created = counter("trainingjob_created_total", "TrainingJobs seen for the first time.", &["namespace"]);
-        let completed = counter(
-            "trainingjob_completed_total",
-            "TrainingJobs that ended, by result succeeded or failed.",
-            &["namespace", "result"],
-        );
-        let failed =
-            counter("trainingjob_failed_total", "TrainingJobs that failed, by first cause.", &["namespace", "reason"]);
-        let restarts =
-            counter("trainingjob_restarts_total", "Restarts of gangs, by first cause.", &["namespace", "reason"]);
-        let buckets = vec![0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
-        let opts = HistogramOpts::new("trainingjob_reconciliation_duration_seconds", "Time of one reconcile.")
-            .buckets(buckets);
-        let durations = HistogramVec::new(opts, &["namespace"]).expect("names and labels are constants");
-        registry.register(Box::new(durations.clone())).expect("each name is registered once");
-        let leader =
-            IntGauge::new("trainingjob_leader", "1 on the replica that acts.").expect("the name is a constant");
-        registry.register(Box::new(leader.clone())).expect("each name is registered once");
+        let histogram = |name: &str, help: &str, buckets: &[f64], labels: &[&str]| {
+            let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+            let histogram = HistogramVec::new(opts, labels).expect("names and labels are constants");
+            registry.register(Box::new(histogram.clone())).expect("each name is registered once");
+            histogram
+        };
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help).expect("the name is a constant");
+            registry.register(Box::new(gauge.clone())).expect("each name is registered once");
+            gauge
+        };
+        let of_job: &[&str] = if per_job { &["namespace", "training_job"] } else { &["namespace"] };
         let build =
             IntGaugeVec::new(Opts::new("trainingjob_build_info", "1, with the version of the operator."), &["version"])
                 .expect("names and labels are constants");
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         registry.register(Box::new(build)).expect("each name is registered once");
         Self {
-            registry,
-            reconciles,
-            durations,
-            errors,
-            watch_errors,
-            created,
-            completed,
-            failed,
-            restarts,
-            leader,
+            per_job,
+            reconciles: counter(
+                "trainingjob_reconciliation_total",
+                "Reconciles, by result success or error.",
+                &[of_job, &["result"]].concat(),
+            ),
+            durations: histogram(
+                "trainingjob_reconciliation_duration_seconds",
+                "Time of one reconcile.",
+                &QUICK,
+                of_job,
+            ),
+            errors: counter(
+                "trainingjob_reconciliation_errors_total",
+                "Failed reconciles, by kind of error.",
+                &[of_job, &["error_type"]].concat(),
+            ),
+            in_flight: gauge("trainingjob_reconciliations_in_flight", "Reconciles that are under way."),
+            requests: counter(
+                "trainingjob_api_requests_total",
+                "Requests to the API server, by the code of the answer; error without one, cancelled if not waited for.",
+                &["verb", "resource", "code"],
+            ),
+            request_durations: histogram(
+                "trainingjob_api_request_duration_seconds",
+                "Time until the API server begins its answer.",
+                &QUICK,
+                &["verb", "resource"],
+            ),
+            watch_errors: counter("trainingjob_watch_errors_total", "Broken watches, by kind watched.", &["kind"]),
+            created: counter("trainingjob_created_total", "TrainingJobs seen for the first time.", &["namespace"]),
+            completed: counter(
+                "trainingjob_completed_total",
+                "TrainingJobs that ended, by result succeeded or failed.",
+                &["namespace", "result"],
+            ),
+            failed: counter(
+                "trainingjob_failed_total",
+                "TrainingJobs that failed, by first cause.",
+                &["namespace", "reason"],
+            ),
+            restarts: counter(
+                "trainingjob_restarts_total",
+                "Restarts of gangs, by first cause.",
+                &["namespace", "reason"],
+            ),
+            queued: histogram(
+                "trainingjob_queue_seconds",
+                "From the creation of a TrainingJob until all its workers run.",
+                &SLOW,
+                &["namespace"],
+            ),
+            restarted_after: histogram(
+                "trainingjob_restart_duration_seconds",
+                "From the first failure until all workers run again.",
+                &SLOW,
+                &["namespace"],
+            ),
+            leader: gauge("trainingjob_leader", "1 on the replica that acts."),
             jobs: Mutex::new((Phase::Starting, None)),
+            lives: Mutex::default(),
+            registry,
         }
     }
 
-    pub(crate) fn reconciled(&self, namespace: &str, took: Duration, error: Option<&str>) {
+    pub(crate) fn reconciling(&self) -> InFlight {
+        self.in_flight.inc();
+        InFlight(self.in_flight.clone())
+    }
+
+    pub(crate) fn reconciled(&self, object: &Guarded, took: Duration, error: Option<&'static str>) {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let of_job = if self.per_job { vec![&*namespace, &*name] } else { vec![&*namespace] };
         let result = if error.is_some() { "error" } else { "success" };
-        self.reconciles.with_label_values(&[namespace, result]).inc();
-        self.durations.with_label_values(&[namespace]).observe(took.as_secs_f64());
+        self.reconciles.with_label_values(&[&*of_job, &[result]].concat()).inc();
+        self.durations.with_label_values(&of_job).observe(took.as_secs_f64());
         if let Some(error) = error {
-            self.errors.with_label_values(&[namespace, error]).inc();
+            self.errors.with_label_values(&[&*of_job, &[error]].concat()).inc();
         }
+        let (true, Some(uid)) = (self.per_job, object.uid()) else { return };
+        let mut lives = self.lives();
+        let life = lives.entry(uid.clone()).or_default();
+        let (_, _, errors) = life.series.get_or_insert_with(|| (namespace.clone(), name.clone(), BTreeSet::default()));
+        errors.extend(error);
+        drop(lives);
+        // It was deleted while it was reconciled: nobody will say so once more.
+        let reference = ObjectRef::from_obj(object);
+        let is_gone = |(store, _): &Jobs| store.get(&reference).is_none();
+        if self.lock().1.as_ref().is_some_and(is_gone) {
+            self.forget(&uid);
+        }
+    }
+
+    pub(super) fn requested(&self, verb: &str, resource: &str, code: &str, took: Duration) {
+        self.requests.with_label_values(&[verb, resource, code]).inc();
+        self.request_durations.with_label_values(&[verb, resource]).observe(took.as_secs_f64());
     }
 
     pub(crate) fn watch_failed(&self, kind: &str) {
@@ -120,6 +229,9 @@ impl Metrics {
 
     pub(crate) fn created(&self, namespace: &str) {
         self.created.with_label_values(&[namespace]).inc();
+        for result in ["succeeded", "failed"] {
+            self.completed.with_label_values(&[namespace, result]);
+        }
     }
 
     pub(crate) fn completed(&self, namespace: &str) {
@@ -135,9 +247,83 @@ impl Metrics {
         self.restarts.with_label_values(&[namespace, reason]).inc();
     }
 
-    /// The cache from which the series of living jobs are made.
-    pub(crate) fn observe(&self, store: Store<Guarded>) {
-        *self.lock() = (Phase::Syncing, Some(store));
+    /// Measures how long a job waited, once that is over.
+    pub(crate) fn changed(&self, job: &TrainingJob, old: &TrainingJobStatus, new: &TrainingJobStatus) {
+        let Some(uid) = &job.metadata.uid else { return };
+        let namespace = job.namespace().unwrap_or_default();
+        // A series that begins with its first event hides that from `rate` and `increase`.
+        let [queued, restarted_after] =
+            [&self.queued, &self.restarted_after].map(|histogram| histogram.with_label_values(&[&namespace]));
+        let mut lives = self.lives();
+        let life = lives.entry(uid.clone()).or_default();
+        let last_failed = |status: &TrainingJobStatus| status.restarts.last().map(|r| r.attempt);
+        match last_failed(new).cmp(&last_failed(old)) {
+            Ordering::Greater => {
+                let at = new.restarts.last().map(|restart| restart.time.0);
+                life.down_since = life.down_since.or(at);
+            }
+            // It was no failure after all: somebody stopped the workers.
+            Ordering::Less => life.down_since = None,
+            Ordering::Equal => {}
+        }
+        if new.state.is_none_or(|state| state.is_finished() || state == State::Suspended) {
+            life.down_since = None;
+        }
+        if old.state == new.state || new.state != Some(State::Running) {
+            return;
+        }
+        let (now, attempt) = (Timestamp::now(), new.attempt.unwrap_or(1));
+        let resumed = new.conditions.iter().find(|c| c.type_ == "Suspended" && c.status == "False");
+        let resumed = resumed.map(|c| c.last_transition_time.0);
+        // The operator may not have been there when it failed.
+        let last = new.restarts.last().filter(|last| last.attempt == attempt - 1).map(|last| last.time.0);
+        let failed = life.down_since.take().or(last.filter(|last| resumed.is_none_or(|resumed| resumed < *last)));
+        let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let (histogram, since) = match failed {
+            Some(failed) => (restarted_after, Some(failed)),
+            // Later attempts have waited for other things too: for failures, or because they were suspended.
+            None if attempt == 1 && !life.has_run => (queued, created.max(resumed)),
+            None => return life.has_run = true,
+        };
+        life.has_run = true;
+        if let Some(since) = since {
+            histogram.observe(now.duration_since(since).as_secs_f64().max(0.0));
+        }
+    }
+
+    /// A TrainingJob that exists no more.
+    pub(crate) fn forget(&self, uid: &str) {
+        if let Some(life) = self.lives().remove(uid) {
+            self.remove_series(&life);
+        }
+    }
+
+    /// Only these TrainingJobs exist.
+    pub(crate) fn retain(&self, there: &HashSet<String>) {
+        self.lives().retain(|uid, life| {
+            let stays = there.contains(uid);
+            if !stays {
+                self.remove_series(life);
+            }
+            stays
+        });
+    }
+
+    fn remove_series(&self, life: &Life) {
+        let Some((namespace, name, errors)) = &life.series else { return };
+        // The error says that there is no such series.
+        for result in ["success", "error"] {
+            let _ = self.reconciles.remove_label_values(&[namespace, name, result]);
+        }
+        let _ = self.durations.remove_label_values(&[namespace, name]);
+        for error in errors {
+            let _ = self.errors.remove_label_values(&[namespace.as_str(), name, error]);
+        }
+    }
+
+    /// The cache from which the series of living jobs are made, and what their agents answered.
+    pub(crate) fn observe(&self, store: Store<Guarded>, polled: Arc<Polled>) {
+        *self.lock() = (Phase::Syncing, Some((store, polled)));
     }
 
     pub(crate) fn set_leading(&self, leading: bool) {
@@ -160,62 +346,145 @@ impl Metrics {
         self.lock().0
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, (Phase, Option<Store<Guarded>>)> {
+    fn lock(&self) -> MutexGuard<'_, (Phase, Option<Jobs>)> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lives(&self) -> MutexGuard<'_, HashMap<String, Life>> {
+        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All metrics in Prometheus' text format.
     #[must_use]
     pub fn render(&self) -> String {
-        let mut families = self.registry.gather();
-        if let Some(store) = &self.lock().1 {
-            families.extend(of_jobs(store).gather());
-        }
         let mut text = Vec::new();
         // Writing to memory fails only for a family without metrics, which `gather` leaves out.
-        let _ = TextEncoder::new().encode(&families, &mut text);
-        String::from_utf8(text).unwrap_or_default()
-    }
-}
-
-fn of_jobs(store: &Store<Guarded>) -> Registry {
-    let registry = Registry::new();
-    let gauge = |name: &str, help: &str, labels: &[&str]| {
-        let gauge = GaugeVec::new(Opts::new(name, help), labels).expect("names and labels are constants");
-        registry.register(Box::new(gauge.clone())).expect("each name is registered once");
-        gauge
-    };
-    let job = ["namespace", "training_job"];
-    let total = gauge("trainingjob_total", "TrainingJobs, by state.", &["namespace", "state"]);
-    let gpus = gauge("trainingjob_allocated_gpus", "GPUs that the job holds.", &job);
-    let workers = gauge("trainingjob_allocated_workers", "Workers whose program runs.", &job);
-    let durations = gauge(
-        "trainingjob_duration_seconds",
-        "Seconds from the start to the end, or to now.",
-        &["namespace", "training_job", "state"],
-    );
-    let mut states: BTreeMap<(String, &str), u32> = BTreeMap::new();
-    for object in store.state() {
-        let Ok(object) = &object.0 else { continue };
-        let state = object.status.as_ref().and_then(|s| s.state).map_or("Pending", State::as_str);
-        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-        *states.entry((namespace.clone(), state)).or_default() += 1;
-        let labels = [namespace.as_str(), name.as_str()];
-        let Some(status) = &object.status else { continue };
-        gpus.with_label_values(&labels).set(status.resources.map_or(0.0, |r| f64::from(r.allocated_gpus)));
-        workers.with_label_values(&labels).set(status.workers.map_or(0.0, |w| f64::from(w.active)));
-        if let Some(seconds) = duration(object) {
-            durations.with_label_values(&[labels[0], labels[1], state]).set(seconds);
+        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
+        let mut text = String::from_utf8(text).unwrap_or_default();
+        let own = of_agent();
+        text += &format!(
+            "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total {}\n\
+             # TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes {}\n",
+            own.cpu_seconds, own.resident_bytes
+        );
+        let jobs = self.lock().1.clone();
+        if let Some((store, polled)) = jobs {
+            jobs::render(&store, &polled, &mut text);
         }
+        text
     }
-    for ((namespace, state), count) in states {
-        total.with_label_values(&[namespace.as_str(), state]).set(f64::from(count));
-    }
-    registry
 }
 
-fn duration(job: &TrainingJob) -> Option<f64> {
-    let status = job.status.as_ref()?;
-    let end = status.completion_time.as_ref().map_or_else(jiff::Timestamp::now, |t| t.0);
-    Some(end.duration_since(status.start_time.as_ref()?.0).as_secs_f64().max(0.0))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::SignedDuration;
+    use kube::runtime::reflector;
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    /// So many seconds ago.
+    fn ago(seconds: i64) -> Timestamp {
+        Timestamp::now() - SignedDuration::from_secs(seconds)
+    }
+
+    fn job(name: &str) -> Value {
+        json!({
+            "apiVersion": "ml.example.com/v1", "kind": "TrainingJob",
+            "metadata": { "name": name, "namespace": "ns", "uid": name, "creationTimestamp": ago(50) },
+            "spec": { "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 1, "image": "i" },
+        })
+    }
+
+    fn status(status: Value) -> TrainingJobStatus {
+        serde_json::from_value(status).unwrap()
+    }
+
+    /// Drives a job through these statuses and tells how many values each histogram has, with their sum.
+    fn waits(statuses: &[Value]) -> [(u64, i64); 2] {
+        let (metrics, job) = (Metrics::new(), serde_json::from_value(job("a")).unwrap());
+        let mut old = TrainingJobStatus::default();
+        for new in statuses {
+            let new = status(new.clone());
+            metrics.changed(&job, &old, &new);
+            old = new;
+        }
+        [&metrics.queued, &metrics.restarted_after].map(|histogram| {
+            let histogram = histogram.with_label_values(&["ns"]);
+            (histogram.get_sample_count(), histogram.get_sample_sum().round() as i64)
+        })
+    }
+
+    #[test]
+    fn waits_are_measured_once() {
+        let at = |state: &str, attempt: i32, failures: &[(i32, i64)]| {
+            let failure = |(attempt, seconds): &(i32, i64)| json!({ "attempt": attempt, "time": ago(*seconds), "reason": "ExitCode", "message": "" });
+            let failures: Vec<_> = failures.iter().map(failure).collect();
+            json!({ "state": state, "attempt": attempt, "restarts": failures })
+        };
+        let run = at("Running", 1, &[]);
+        assert_eq!(waits(&[at("Pending", 1, &[]), run.clone(), run.clone()]), [(1, 50), (0, 0)]);
+        let held = [at("Pending", 1, &[]), run.clone(), at("Pending", 1, &[]), run.clone()];
+        assert_eq!(waits(&held), [(1, 50), (0, 0)], "a queue manager stopped it and let it go on");
+        let restart = [run.clone(), at("Initializing", 2, &[(1, 30)]), at("Running", 2, &[(1, 30)])];
+        assert_eq!(waits(&restart), [(1, 50), (1, 30)]);
+        let twice = [run.clone(), at("Initializing", 2, &[(1, 30)]), at("Initializing", 3, &[(1, 30), (2, 10)])];
+        let ran = at("Running", 3, &[(1, 30), (2, 10)]);
+        assert_eq!(waits(&[&twice[..], &[ran.clone()]].concat()), [(1, 50), (1, 30)], "attempt 2 never ran");
+        assert_eq!(waits(&[twice[2].clone(), ran]), [(0, 0), (1, 10)], "this operator knows of the last failure alone");
+        let dropped = [run.clone(), at("Running", 1, &[(1, 30)]), at("Pending", 1, &[]), run.clone()];
+        assert_eq!(waits(&dropped), [(1, 50), (0, 0)], "it was no failure");
+        let mut resumed = at("Running", 3, &[(1, 30)]);
+        resumed["conditions"] = json!([{
+            "type": "Suspended", "status": "False", "reason": "Resumed", "message": "", "lastTransitionTime": ago(5),
+        }]);
+        let suspended = [run, at("Initializing", 2, &[(1, 30)]), at("Suspended", 3, &[(1, 30)]), resumed.clone()];
+        assert_eq!(waits(&suspended), [(1, 50), (0, 0)], "the suspension was no wait");
+        resumed["attempt"] = 1.into();
+        resumed["restarts"] = json!([]);
+        assert_eq!(waits(&[at("Suspended", 1, &[]), resumed]), [(1, 5), (0, 0)], "nor was that before it");
+    }
+
+    #[test]
+    fn series_of_a_job_go_with_it() {
+        let metrics = Metrics::per_job();
+        let (store, mut writer) = reflector::store();
+        metrics.observe(store, Arc::default());
+        let object = |name: &str| -> Guarded { serde_json::from_value(job(name)).unwrap() };
+        let took = Duration::from_millis(1);
+        for name in ["a", "b", "c"] {
+            writer.apply_watcher_event(&Event::Apply(object(name)));
+            metrics.reconciled(&object(name), took, None);
+            metrics.reconciled(&object(name), took, Some("timeout"));
+        }
+        let of = |name: &str| {
+            let text = metrics.render();
+            let own = |line: &&str| line.contains("_reconciliation_") && line.contains(&format!("=\"{name}\""));
+            text.lines().filter(own).count()
+        };
+        // Three counters, and the histogram with its buckets.
+        let all = 3 + QUICK.len() + 3;
+        assert_eq!([of("a"), of("b"), of("c")], [all; 3]);
+        metrics.forget("a");
+        metrics.retain(&HashSet::from(["c".to_owned()]));
+        assert_eq!([of("a"), of("b"), of("c")], [0, 0, all]);
+        writer.apply_watcher_event(&Event::Delete(object("c")));
+        metrics.forget("c");
+        metrics.reconciled(&object("c"), took, None);
+        assert_eq!(of("c"), 0, "a reconcile that ended after its job");
+
+        let metrics = Metrics::new();
+        metrics.reconciled(&object("a"), took, None);
+        assert!(metrics.render().contains("trainingjob_reconciliation_total{namespace=\"ns\",result=\"success\"} 1"));
+    }
+
+    #[test]
+    fn reconciles_under_way() {
+        let metrics = Metrics::new();
+        let one = metrics.reconciling();
+        let two = metrics.reconciling();
+        assert!(metrics.render().contains("trainingjob_reconciliations_in_flight 2"));
+        drop((one, two));
+        assert!(metrics.render().contains("trainingjob_reconciliations_in_flight 0"));
+    }
 }

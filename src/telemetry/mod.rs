@@ -1,9 +1,12 @@
 //! What can be seen of the operator: logs, metrics, health.
 
+mod jobs;
 mod log;
 mod metrics;
+mod requests;
 mod server;
 
 pub use log::{LogFormat, init as init_log};
 pub use metrics::{Metrics, Phase};
+pub use requests::{Counted, count_requests};
 pub use server::serve;

@@ -1,0 +1,400 @@
+//! The series of the jobs that there are, made from the cache at each scrape: they go with their job.
+//!
+//! Written as text at once: as objects of a library the series of some thousand jobs would take more memory than all
+//! else that the operator keeps.
+
+use crate::agent::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
+use crate::agent::serve::status::Status;
+use crate::api::{Condition, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
+use crate::controller::Guarded;
+use crate::observe::{Polled, Seen};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use kube::runtime::reflector::Store;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+const STATES: [State; 6] =
+    [State::Pending, State::Initializing, State::Running, State::Completed, State::Failed, State::Suspended];
+
+/// Appends the series of all jobs.
+pub(super) fn render(store: &Store<Guarded>, polled: &Polled, text: &mut String) {
+    let (objects, none) = (store.state(), TrainingJobStatus::default());
+    let mut totals: BTreeMap<(String, &str), u32> = BTreeMap::new();
+    let mut jobs = Vec::new();
+    for object in &objects {
+        let Ok(object) = &object.0 else { continue };
+        let job = Job::of(object, &none, polled);
+        *totals.entry((object.namespace().unwrap_or_default(), job.state.as_str())).or_default() += 1;
+        jobs.push(job);
+    }
+    let mut page = Page { text, name: "", head: String::new() };
+    page.family("trainingjob_total", "TrainingJobs, by state.");
+    for ((namespace, state), count) in totals {
+        page.sample(&labels(&[("namespace", &namespace), ("state", state)]), f64::from(count));
+    }
+    page.family("trainingjob_state", "1 for the state that the job is in, 0 for the others.");
+    for job in &jobs {
+        for state in STATES {
+            page.sample(&job.with(&[("state", state.as_str())]), f64::from(u8::from(job.state == state)));
+        }
+    }
+    for (name, help, value) in GAUGES {
+        page.family(name, help);
+        for job in &jobs {
+            if let Some(value) = value(job) {
+                page.sample(&job.labels, value);
+            }
+        }
+    }
+    page.family("trainingjob_duration_seconds", "Seconds from the start to the end, or to now.");
+    for job in &jobs {
+        if let Some(seconds) = job.duration() {
+            page.sample(&job.with(&[("state", job.state.as_str())]), seconds);
+        }
+    }
+    page.family("trainingjob_waiting", "1, with the condition and the reason for which the job does not run yet.");
+    for job in &jobs {
+        if let Some(Condition { type_, reason, .. }) = job.waits_for() {
+            page.sample(&job.with(&[("condition", type_), ("reason", reason)]), 1.0);
+        }
+    }
+    page.family("trainingjob_failure_timestamp_seconds", "When the job failed, with the first cause.");
+    for job in jobs.iter().filter(|job| job.state == State::Failed) {
+        if let (Some(reason), Some(Time(at))) = (&job.status.failure_reason, &job.status.completion_time) {
+            page.sample(&job.with(&[("reason", reason)]), seconds(*at));
+        }
+    }
+    page.family("trainingjob_early_stopping_best", "Best value so far of the metric that early stopping watches.");
+    for job in &jobs {
+        if let Some(early) = &job.status.early_stopping {
+            page.sample(&job.with(&[("metric", &early.metric)]), early.best);
+        }
+    }
+}
+
+type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
+
+/// The series of which a job has one, or none where the value was never reported.
+const GAUGES: [Gauge; 18] = [
+    ("trainingjob_allocated_gpus", "GPUs that the job holds.", |job| {
+        Some(job.status.resources.map_or(0.0, |r| r.allocated_gpus.into()))
+    }),
+    ("trainingjob_allocated_workers", "Workers whose program runs.", |job| {
+        Some(job.status.workers.map_or(0.0, |w| w.active.into()))
+    }),
+    ("trainingjob_attempt", "Number of this attempt, from 1; restarts and resumes begin another one.", |job| {
+        job.status.attempt.map(f64::from)
+    }),
+    ("trainingjob_job_restarts", "Restarts of the job so far, after failures and disruptions.", |job| {
+        Some(job.status.restart_count.unwrap_or(0).into())
+    }),
+    ("trainingjob_job_disruptions", "Restarts of the job so far that were after disruptions.", |job| {
+        Some(job.status.disruption_count.unwrap_or(0).into())
+    }),
+    ("trainingjob_agent_up", "1 if the agent of the running job answered when it was last asked, 0 if not.", |job| {
+        job.up.filter(|_| job.runs()).map(|up| f64::from(u8::from(up)))
+    }),
+    (
+        "trainingjob_progress_percent",
+        "How far the program is: of steps if their total is known, else of epochs.",
+        |job| job.told(|agent| agent.percent, |status| status.progress.as_ref()?.trim_end_matches('%').parse().ok()),
+    ),
+    ("trainingjob_current_epoch", "Epoch that the program is in.", |job| {
+        job.told(|agent| value(agent.progress.epoch).map(f64::floor), |status| count(status.current_epoch))
+    }),
+    ("trainingjob_epochs", "Epochs in all.", |job| {
+        job.told(|agent| value(agent.progress.epochs), |status| count(status.total_epochs))
+    }),
+    ("trainingjob_step", "Step of the whole run.", |job| {
+        job.told(|agent| value(agent.progress.step), |status| count(status.current_step))
+    }),
+    ("trainingjob_steps", "Steps in all.", |job| {
+        job.told(|agent| value(agent.progress.steps), |status| count(status.total_steps))
+    }),
+    ("trainingjob_remaining_seconds", "Estimated seconds until the running program ends.", |job| {
+        count(job.status.estimated_seconds_remaining).filter(|_| job.runs())
+    }),
+    ("trainingjob_loss", "Training loss as last reported; NaN if the program says so.", |job| {
+        job.told(|agent| agent.progress.metric(LOSS), measured(|m| m.loss))
+    }),
+    ("trainingjob_accuracy", "Accuracy as last reported, as the program counts it.", |job| {
+        job.told(|agent| agent.progress.metric(ACCURACY), measured(|m| m.accuracy))
+    }),
+    ("trainingjob_throughput", "Samples, tokens or steps per second: what the program reports.", |job| {
+        job.told(|agent| agent.progress.metric(THROUGHPUT), measured(|m| m.throughput))
+    }),
+    ("trainingjob_gpu_utilization_percent", "Mean over the GPUs of the worker that reports.", |job| {
+        job.told(gpu_utilization, measured(|m| m.gpu_utilization)).filter(|_| job.runs())
+    }),
+    ("trainingjob_last_progress_timestamp_seconds", "When the program last reported anything.", |job| {
+        job.told(
+            |agent| Some(seconds(agent.progress.last()?.time)),
+            |status| status.last_progress_time.as_ref().map(|time| seconds(time.0)),
+        )
+    }),
+    (
+        "trainingjob_early_stopping_evaluations_since_best",
+        "Evaluations since the best value that were not better; early stopping ends the job at its patience.",
+        |job| job.status.early_stopping.as_ref().map(|early| early.evaluations_since_best.into()),
+    ),
+];
+
+/// A job at the time of the scrape.
+struct Job<'a> {
+    labels: String,
+    state: State,
+    status: &'a TrainingJobStatus,
+    /// The last answer of the agent, if it is of this attempt.
+    answer: Option<Seen>,
+    up: Option<bool>,
+}
+
+impl<'a> Job<'a> {
+    fn of(object: &'a TrainingJob, none: &'a TrainingJobStatus, polled: &Polled) -> Self {
+        let status = object.status.as_ref().unwrap_or(none);
+        let uid = object.metadata.uid.as_deref().unwrap_or_default();
+        let attempt = status.attempt.and_then(|attempt| u32::try_from(attempt).ok());
+        let is_of_this_attempt = |seen: &Seen| {
+            let of = seen.status.report.attempt;
+            of == 0 || Some(of) == attempt
+        };
+        let namespace = object.namespace().unwrap_or_default();
+        Self {
+            labels: labels(&[("namespace", &namespace), ("training_job", &object.name_any())]),
+            state: status.state.unwrap_or(State::Pending),
+            status,
+            answer: polled.get(uid).filter(is_of_this_attempt),
+            up: polled.is_up(uid),
+        }
+    }
+
+    fn runs(&self) -> bool {
+        self.state == State::Running
+    }
+
+    /// While the job runs the agent knows better than the status, whose writes are spaced out. Afterwards the status
+    /// has the last word, and the agent's counts for what a status can't say, such as a loss that is NaN.
+    fn told(
+        &self,
+        by_agent: impl Fn(&Status) -> Option<f64>,
+        by_status: impl Fn(&TrainingJobStatus) -> Option<f64>,
+    ) -> Option<f64> {
+        let (agent, status) = (self.answer.as_ref().and_then(|seen| by_agent(&seen.status)), by_status(self.status));
+        if self.runs() { agent.or(status) } else { status.or(agent) }
+    }
+
+    fn duration(&self) -> Option<f64> {
+        let end = self.status.completion_time.as_ref().map_or_else(Timestamp::now, |time| time.0);
+        Some(end.duration_since(self.status.start_time.as_ref()?.0).as_secs_f64().max(0.0))
+    }
+
+    /// Of a job that is to run: why it does not.
+    fn waits_for(&self) -> Option<&'a Condition> {
+        let of_type = |type_| self.status.conditions.iter().find(|c| c.type_ == type_ && c.status == "False");
+        let waits = matches!(self.state, State::Pending | State::Initializing);
+        waits.then(|| of_type("Scheduled").or(of_type("Running"))).flatten()
+    }
+
+    fn with(&self, more: &[(&str, &str)]) -> String {
+        format!("{},{}", self.labels, labels(more))
+    }
+}
+
+fn value(reading: Option<Reading>) -> Option<f64> {
+    reading.map(|reading| reading.value)
+}
+
+fn count(number: Option<i64>) -> Option<f64> {
+    number.map(|number| number as f64)
+}
+
+fn measured(of: fn(&ProgramMetrics) -> Option<f64>) -> impl Fn(&TrainingJobStatus) -> Option<f64> {
+    move |status| status.metrics.as_ref().and_then(of)
+}
+
+fn gpu_utilization(agent: &Status) -> Option<f64> {
+    let busy: Vec<f64> = agent.gpus.iter().filter_map(|gpu| gpu.utilization_percent).collect();
+    (!busy.is_empty()).then(|| busy.iter().sum::<f64>() / busy.len() as f64)
+}
+
+fn seconds(time: Timestamp) -> f64 {
+    time.as_millisecond() as f64 / 1000.0
+}
+
+fn labels(labels: &[(&str, &str)]) -> String {
+    let label = |(name, value): &(&str, &str)| {
+        format!("{name}=\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+    };
+    labels.iter().map(label).collect::<Vec<_>>().join(",")
+}
+
+/// Prometheus' text format.
+struct Page<'t> {
+    text: &'t mut String,
+    name: &'static str,
+    /// Comes before the first sample: a family without samples is not told.
+    head: String,
+}
+
+impl Page<'_> {
+    fn family(&mut self, name: &'static str, help: &str) {
+        self.name = name;
+        self.head = format!("# HELP {name} {help}\n# TYPE {name} gauge\n");
+    }
+
+    fn sample(&mut self, labels: &str, value: f64) {
+        self.text.push_str(&std::mem::take(&mut self.head));
+        let value = match value {
+            f64::INFINITY => "+Inf".to_owned(),
+            f64::NEG_INFINITY => "-Inf".to_owned(),
+            value => value.to_string(),
+        };
+        let _ = writeln!(self.text, "{}{{{labels}}} {value}", self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::gpu::Gpu;
+    use crate::agent::progress::{Progress, Source, Update};
+    use crate::agent::report::Report;
+    use kube::runtime::reflector;
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    fn store(jobs: Vec<Value>) -> Store<Guarded> {
+        let (store, mut writer) = reflector::store();
+        for (n, job) in jobs.into_iter().enumerate() {
+            let mut object = json!({
+                "apiVersion": "ml.example.com/v1", "kind": "TrainingJob",
+                "metadata": { "name": format!("j{n}"), "namespace": "ns", "uid": format!("u{n}") },
+                "spec": { "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 1, "image": "i" },
+            });
+            object["status"] = job;
+            writer.apply_watcher_event(&Event::Apply(serde_json::from_value(object).unwrap()));
+        }
+        store
+    }
+
+    fn answer(attempt: u32, values: &[(&str, f64)]) -> Status {
+        let (mut update, mut progress) = (Update::default(), Progress::default());
+        values.iter().for_each(|&(name, value)| update.set(name, value));
+        progress.merge(&update, Source::Post, Timestamp::from_millisecond(1500).unwrap());
+        let gpu = |percent| Gpu { utilization_percent: percent, ..Gpu::default() };
+        Status {
+            report: Report { attempt, ..Report::default() },
+            percent: progress.percent(),
+            progress,
+            gpus: vec![gpu(Some(40.0)), gpu(None), gpu(Some(60.0))],
+            ..Status::default()
+        }
+    }
+
+    fn page(jobs: Vec<Value>, polled: &Polled) -> String {
+        let mut text = String::new();
+        render(&store(jobs), polled, &mut text);
+        text
+    }
+
+    fn has(page: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(page.lines().any(|found| found == *line), "{line} is not in\n{page}");
+        }
+    }
+
+    #[test]
+    fn the_agent_knows_better_while_the_job_runs() {
+        let polled = Polled::default();
+        polled.answered("u0", answer(2, &[("step", 30.0), ("steps", 60.0), ("epoch", 1.7), ("loss", f64::NAN)]));
+        let status = json!({
+            "state": "Running", "attempt": 2, "restartCount": 1, "progress": "45%", "currentStep": 27, "totalSteps": 60,
+            "currentEpoch": 1, "metrics": { "loss": 0.5, "accuracy": 0.25, "gpuUtilization": 10.0 },
+            "earlyStopping": { "metric": "eval \"x\"", "best": 0.125, "evaluationsSinceBest": 2 },
+        });
+        let page = page(vec![status], &polled);
+        has(
+            &page,
+            &[
+                "# TYPE trainingjob_state gauge",
+                "trainingjob_total{namespace=\"ns\",state=\"Running\"} 1",
+                "trainingjob_state{namespace=\"ns\",training_job=\"j0\",state=\"Running\"} 1",
+                "trainingjob_state{namespace=\"ns\",training_job=\"j0\",state=\"Failed\"} 0",
+                "trainingjob_progress_percent{namespace=\"ns\",training_job=\"j0\"} 50",
+                "trainingjob_step{namespace=\"ns\",training_job=\"j0\"} 30",
+                "trainingjob_current_epoch{namespace=\"ns\",training_job=\"j0\"} 1",
+                "trainingjob_loss{namespace=\"ns\",training_job=\"j0\"} NaN",
+                "trainingjob_accuracy{namespace=\"ns\",training_job=\"j0\"} 0.25",
+                "trainingjob_gpu_utilization_percent{namespace=\"ns\",training_job=\"j0\"} 50",
+                "trainingjob_last_progress_timestamp_seconds{namespace=\"ns\",training_job=\"j0\"} 1.5",
+                "trainingjob_agent_up{namespace=\"ns\",training_job=\"j0\"} 1",
+                "trainingjob_job_restarts{namespace=\"ns\",training_job=\"j0\"} 1",
+                "trainingjob_early_stopping_best{namespace=\"ns\",training_job=\"j0\",metric=\"eval \\\"x\\\"\"} 0.125",
+                "trainingjob_early_stopping_evaluations_since_best{namespace=\"ns\",training_job=\"j0\"} 2",
+            ],
+        );
+        for absent in ["throughput", "remaining_seconds", "trainingjob_epochs", "waiting", "failure_timestamp"] {
+            assert!(!page.contains(absent), "{absent} was never reported, and is in\n{page}");
+        }
+    }
+
+    #[test]
+    fn the_status_has_the_last_word() {
+        let polled = Polled::default();
+        polled.answered("u0", answer(1, &[("step", 58.0), ("steps", 60.0), ("loss", f64::INFINITY)]));
+        polled.failed("u0");
+        let status = json!({
+            "state": "Completed", "attempt": 1, "progress": "100%", "startTime": "2026-01-02T03:04:05Z",
+            "completionTime": "2026-01-02T03:05:05Z", "metrics": { "accuracy": 0.9 },
+        });
+        let page = page(vec![status], &polled);
+        has(
+            &page,
+            &[
+                "trainingjob_progress_percent{namespace=\"ns\",training_job=\"j0\"} 100",
+                "trainingjob_step{namespace=\"ns\",training_job=\"j0\"} 58",
+                "trainingjob_loss{namespace=\"ns\",training_job=\"j0\"} +Inf",
+                "trainingjob_duration_seconds{namespace=\"ns\",training_job=\"j0\",state=\"Completed\"} 60",
+            ],
+        );
+        for absent in ["agent_up", "gpu_utilization"] {
+            assert!(!page.contains(absent), "{absent} of a job that has ended is in\n{page}");
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_attempt_said_is_not_of_this_one() {
+        let polled = Polled::default();
+        polled.answered("u0", answer(1, &[("step", 58.0), ("steps", 60.0)]));
+        polled.failed("u1");
+        let statuses = vec![json!({ "state": "Running", "attempt": 2 }), json!({ "state": "Running", "attempt": 1 })];
+        let page = page(statuses, &polled);
+        has(&page, &["trainingjob_agent_up{namespace=\"ns\",training_job=\"j1\"} 0"]);
+        assert!(!page.contains("trainingjob_step"), "{page}");
+    }
+
+    #[test]
+    fn why_it_waits_and_why_it_failed() {
+        let condition = |type_: &str, reason: &str| json!({ "type": type_, "status": "False", "reason": reason, "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z" });
+        let statuses = vec![
+            json!({ "state": "Pending", "conditions": [condition("Scheduled", "QuotaExceeded")] }),
+            json!({ "state": "Initializing", "conditions": [condition("Running", "ImagePull")] }),
+            json!({ "state": "Failed", "failureReason": "OOMKilled", "completionTime": "1970-01-01T00:01:00Z",
+                    "conditions": [condition("Running", "Failed")] }),
+            Value::Null,
+        ];
+        let page = page(statuses, &Polled::default());
+        has(
+            &page,
+            &[
+                "trainingjob_total{namespace=\"ns\",state=\"Pending\"} 2",
+                "trainingjob_waiting{namespace=\"ns\",training_job=\"j0\",condition=\"Scheduled\",reason=\"QuotaExceeded\"} 1",
+                "trainingjob_waiting{namespace=\"ns\",training_job=\"j1\",condition=\"Running\",reason=\"ImagePull\"} 1",
+                "trainingjob_failure_timestamp_seconds{namespace=\"ns\",training_job=\"j2\",reason=\"OOMKilled\"} 60",
+            ],
+        );
+        assert_eq!(page.matches("trainingjob_waiting{").count(), 2, "{page}");
+    }
+}
