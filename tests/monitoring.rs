@@ -556,6 +556,9 @@ async fn every_query_gives_data() {
     world.until("fails", State::Running, 2).await;
     world.fail("fails").await;
     world.until("fails", State::Failed, 2).await;
+    // The others ran before Prometheus looked for the first time, so that it saw no increase.
+    world.submit("later", json!({})).await;
+    world.until("later", State::Running, 1).await;
 
     let begin = Instant::now();
     let answers = loop {
