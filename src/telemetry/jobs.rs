@@ -1,7 +1,7 @@
 //! The series of the jobs that there are, made from the cache at each scrape: they go with their job.
 //!
-//! Written as text at once: as objects of a library the series of some thousand jobs would take more memory than all
-//! else that the operator keeps.
+//! Written as text at once: the metrics of a library would be built anew for each scrape, some thirty objects a job, and
+//! thrown away.
 
 use crate::agent::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
 use crate::agent::serve::status::Status;
