@@ -14,6 +14,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -243,10 +244,10 @@ async fn refused(world: &World) -> (usize, Vec<Change>) {
     for change in &changes {
         let count = jobs.len();
         let key = change.old.to_string();
-        if !jobs.contains_key(&key) {
+        if let Entry::Vacant(vacant) = jobs.entry(key) {
             let name = format!("x{count}");
             let made = world.send("POST", &jobs_url(namespace), &job(&name, &change.old)).await;
-            jobs.insert(key, made.map(|_| name));
+            vacant.insert(made.map(|_| name));
         }
     }
     for (spec, name) in jobs.iter().filter_map(|(spec, name)| Some((spec, name.as_ref().ok()?))) {
