@@ -170,7 +170,7 @@ async fn defaults_are_visible_at_every_level() {
     let mut expected = defaults.clone();
     expected["checkpoint"] =
         json!({ "enabled": true, "frequency": 2, "storage": { "type": "pvc", "deletePolicy": "Retain" } });
-    expected["successPolicy"] = json!({ "earlyStopping": { "mode": "min", "patience": 3, "minDelta": 0.0 } });
+    expected["successPolicy"] = json!({ "earlyStopping": { "mode": "min", "patience": 3, "minDelta": 0 } });
     assert_eq!(stored["spec"], expected);
     // The types have the same defaults as the schema.
     let typed: TrainingJob = serde_json::from_value(job("typed", json!({}))).unwrap();

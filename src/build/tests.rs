@@ -283,9 +283,9 @@ fn trackers_find_the_attempt_and_its_keys() {
     }
 
     let without = pod_of(&json!({}));
-    let names = self::training(&without).env.iter().flatten().map(|v| v.name.as_str());
+    let mut names = self::training(&without).env.iter().flatten().map(|v| v.name.as_str());
     let trackers = ["MLFLOW_", "WANDB_", "TENSORBOARD_"];
-    assert_eq!(names.filter(|name| trackers.iter().any(|t| name.starts_with(t))).next(), None);
+    assert_eq!(names.find(|name| trackers.iter().any(|t| name.starts_with(t))), None);
 }
 
 /// A spec with a TensorBoard and these fields.

@@ -32,10 +32,11 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
             var("MLFLOW_EXPERIMENT_NAME", literal(&mlflow.experiment)),
             var("MLFLOW_RUN_NAME", &run),
             var("MLFLOW_RUN_CONTEXT", tags.to_string()),
-            // By default a server that is gone is waited for by each call for minutes, with GPUs idle.
+            // By default a server that is gone is waited for by each call for minutes, with GPUs idle. What the program is
+            // told then is up to the agent's tracking store, see agent/python/trackers.
             var("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"),
             var("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1"),
-            var("MLFLOW_HTTP_REQUEST_TIMEOUT", "10"),
+            var("MLFLOW_HTTP_REQUEST_TIMEOUT", "20"),
         ]);
     }
     if let Some(project) = &monitoring.wandb_project {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     fn status(state: State, started: bool) -> TrainingJobStatus {
-        let start_time = started.then(|| Time(Timestamp::UNIX_EPOCH));
+        let start_time = started.then_some(Time(Timestamp::UNIX_EPOCH));
         TrainingJobStatus { state: Some(state), start_time, ..TrainingJobStatus::default() }
     }
 

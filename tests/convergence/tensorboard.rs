@@ -1,11 +1,12 @@
 //! The TensorBoard beside a job.
 
-use crate::world::{eventually, plane, uids};
+use crate::world::{eventually, parsed, plane, uids};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod, Service};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use trainingjob_operator::api::State::{Pending, Running};
+use trainingjob_operator::api::State::{Pending, Running, Suspended};
 
 fn with_board(more: Value) -> Value {
     let mut fields = json!({
@@ -18,8 +19,7 @@ fn with_board(more: Value) -> Value {
 
 #[tokio::test]
 async fn a_tensorboard_comes_and_goes_with_its_job() {
-    // As strict as namespaces are.
-    let space = plane().space("board", json!({ "pod-security.kubernetes.io/warn": "restricted" })).await;
+    let space = plane().space("board", json!({})).await;
     let operator = space.operator().await;
 
     // Not before the workers: its volume would be bound where they can't go.
@@ -50,6 +50,46 @@ async fn a_tensorboard_comes_and_goes_with_its_job() {
         (left.0.is_none() && left.1.is_none()).then_some(())
     })
     .await;
+    space.end(operator).await;
+}
+
+/// Where only one node can mount the volume, it stands beside the worker and never in the way of the next one. In a
+/// namespace as strict as there are.
+#[tokio::test]
+async fn a_tensorboard_gives_back_its_volume() {
+    let space = plane().space("one-node", json!({ "pod-security.kubernetes.io/enforce": "restricted" })).await;
+    let operator = space.operator().await;
+    let volumes = Api::<PersistentVolume>::all(space.client.clone());
+    let volume = json!({ "metadata": { "name": space.name }, "spec": {
+        "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": space.name,
+        "hostPath": { "path": "/nowhere" },
+    } });
+    volumes.create(&PostParams::default(), &parsed(volume)).await.unwrap();
+
+    let context = json!({ "runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": { "type": "RuntimeDefault" } });
+    let training = json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
+    let template = json!({ "spec": {
+        "securityContext": context, "containers": [{ "name": "training", "securityContext": training }],
+    } });
+    let storage = json!({ "storage": { "type": "pvc", "size": "1Gi", "storageClassName": space.name } });
+    let fields = json!({ "numWorkers": 1, "checkpoint": storage, "podTemplate": template });
+    let job = space.submit("x", with_board(fields)).await;
+    job.state(Running).await;
+    let up = |d: &Deployment| d.status.as_ref().and_then(|s| s.ready_replicas) == Some(1);
+    let down = |d: &Deployment| d.status.as_ref().and_then(|s| s.replicas).unwrap_or(0) == 0;
+    space.until::<Deployment>("x-tensorboard", "its pod is ready", up).await;
+    let boards = ListParams::default().labels("component=tensorboard");
+    let board = space.api::<Pod>().list(&boards).await.unwrap().items.remove(0);
+    let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    assert_eq!(node(&board), node(&space.pods("x").await[0]));
+
+    job.set(json!({ "suspend": true })).await;
+    job.state(Suspended).await;
+    space.until::<Deployment>("x-tensorboard", "no pod", down).await;
+    job.set(json!({ "suspend": false })).await;
+    job.until("the second attempt to run", |s| s.state == Some(Running) && s.attempt == Some(2)).await;
+    space.until::<Deployment>("x-tensorboard", "its pod is ready again", up).await;
+    volumes.delete(&space.name, &DeleteParams::default()).await.unwrap();
     space.end(operator).await;
 }
 

@@ -14,8 +14,8 @@ import uuid
 # If a version of MLflow has it no more, this fails, and MLflow goes on with its own.
 from mlflow.tracking._tracking_service.utils import _get_rest_store
 
-# Seconds in which a server that gave no answer is not asked again: each call would wait for it.
-PAUSE = 60
+# Seconds in which a server that gave no answer is not asked again, doubled each time: each call would wait for it.
+SHORTEST, LONGEST = 10, 3600
 
 
 def store(store_uri=None, artifact_uri=None, **_):
@@ -27,7 +27,7 @@ def store(store_uri=None, artifact_uri=None, **_):
 class Guard:
     def __init__(self, uri, call):
         self.uri, self.call = uri, call
-        self.asked_again_at = 0
+        self.asked_again_at, self.pause = 0, SHORTEST
         # Runs that the server knows nothing of.
         self.lost = {}
 
@@ -35,18 +35,21 @@ class Guard:
         body = json.loads(json_body) if json_body else {}
         if body.get("run_id") not in self.lost and time.monotonic() >= self.asked_again_at:
             try:
-                return self.call(api, json_body, *args, **kwargs)
+                answer = self.call(api, json_body, *args, **kwargs)
+                self.pause = SHORTEST
+                return answer
             except Exception as error:
                 status = getattr(error, "get_http_status_code", lambda: 500)()
                 if status < 500 and status != 429:
                     raise
-                self.asked_again_at = time.monotonic() + PAUSE
+                self.asked_again_at = time.monotonic() + self.pause
                 text = " ".join(str(error).split())[:300]
                 print(
                     "trainingjob: the MLflow server %s can't be used, so nothing is recorded for %d s: %s"
-                    % (self.uri, PAUSE, text),
+                    % (self.uri, self.pause, text),
                     file=sys.stderr,
                 )
+                self.pause = min(2 * self.pause, LONGEST)
         return self.pretend(api.__name__, kwargs.get("response_proto") or api.Response(), body)
 
     def pretend(self, name, response, body):
