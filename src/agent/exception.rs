@@ -65,7 +65,7 @@ impl Exception {
 
     /// Whose failure it tells of.
     pub fn whose(&self) -> Whose {
-        whose(&self.message)
+        whose(&format!("{}: {}", self.class, self.message))
     }
 
     fn first_line(&self) -> Option<&str> {
@@ -86,13 +86,16 @@ impl Exception {
     /// The same without the rank.
     pub fn text(&self) -> String {
         let message = self.first_line().map(|message| format!(": {message}")).unwrap_or_default();
+        // What NCCL failed at; its first line only says that it did.
+        let last_error = self.message.split_once("Last error:\n").and_then(|(_, error)| error.lines().next());
+        let last_error = last_error.map(|error| format!(" ({})", error.trim())).unwrap_or_default();
         let thread = self.thread.as_ref().map(|thread| format!(" in thread {thread}")).unwrap_or_default();
         let place = match (&self.file, self.line) {
             (Some(file), Some(line)) => format!(" at {file}:{line}"),
             (Some(file), None) => format!(" at {file}"),
             _ => String::new(),
         };
-        format!("{}{message}{thread}{place}", self.class)
+        format!("{}{message}{last_error}{thread}{place}", self.class)
     }
 }
 
@@ -203,6 +206,8 @@ mod tests {
         let exception = Exception::parse(line).unwrap();
         assert_eq!(exception.summary(), "[rank3]: torch.OutOfMemoryError: CUDA out of memory. at train.py:88");
         assert_eq!(exception.time.to_string(), "2025-11-21T13:00:00.123Z");
+        let nccl = br#"{"type": "E", "message": "NCCL error\nncclSystemError: x\nLast error:\nsocket: refused\n", "seconds": 1}"#;
+        assert_eq!(Exception::parse(nccl).unwrap().summary(), "E: NCCL error (socket: refused)");
         let bare = br#"{"type": "Stop", "message": "", "seconds": 1, "thread": "Thread-1"}"#;
         assert_eq!(Exception::parse(bare).unwrap().summary(), "Stop in thread Thread-1");
     }

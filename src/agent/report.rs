@@ -205,7 +205,7 @@ impl Report {
     pub fn to_message(&self) -> String {
         const ERROR_BYTES: usize = 1500;
         const HEADLINE_BYTES: usize = 600;
-        const SIGN_BYTES: usize = 220;
+        const SIGN_BYTES: usize = 240;
         let mut fitted = self.clone();
         if let Some(error) = &mut fitted.error {
             error.message.truncate(start_of(&error.message, ERROR_BYTES).len());

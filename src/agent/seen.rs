@@ -65,7 +65,11 @@ impl Seen {
     }
 
     pub fn sign(&self, kind: SignKind, line: &str) {
-        signs::add(&mut self.lock().signs, kind, || line.to_owned(), now());
+        let text = || match signs::words(line) {
+            (Some(rank), words) => format!("[rank{rank}]: {words}"),
+            (None, words) => words.to_owned(),
+        };
+        signs::add(&mut self.lock().signs, kind, text, now());
         self.wake.change();
     }
 

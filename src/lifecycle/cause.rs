@@ -8,7 +8,7 @@
 use crate::agent::cause::{Whose, exception, first_rank, is_usage_error, split_rank, whose};
 use crate::agent::exception::{Exception, Sort, sort};
 use crate::agent::report::{LaunchError, LaunchErrorKind, Phase, Report};
-use crate::agent::signs::{Sign, SignKind};
+use crate::agent::signs::{Sign, SignKind, words};
 use crate::observe::{Container, PodSeen};
 use jiff::{SignedDuration, Timestamp};
 use nix::libc::{SIGABRT, SIGKILL, SIGTERM};
@@ -267,7 +267,7 @@ impl Evidence {
             Sort::Syntax | Sort::Other => "PythonException",
         };
         let is_of_start = matches!(sort(class, message), Sort::Import | Sort::Syntax);
-        Self { whose: whose(message), is_of_start, ..Self::new(reason, what) }
+        Self { whose: whose(&format!("{class}: {message}")), is_of_start, ..Self::new(reason, what) }
     }
 }
 
@@ -282,9 +282,8 @@ fn of_sign(sign: &Sign) -> Evidence {
         SignKind::CudaOutOfMemory => "CudaOutOfMemory",
         _ => "NcclError",
     };
-    let (rank, words) = sign.words();
-    let what = words.to_owned();
-    Evidence { whose: whose(&sign.text), rank, time: Some(sign.time), ..Evidence::new(reason, what) }
+    let (rank, words) = words(&sign.text);
+    Evidence { whose: whose(&sign.text), rank, time: Some(sign.time), ..Evidence::new(reason, words.to_owned()) }
 }
 
 /// The rank that a signal ended, by the word of torchrun. An abort is how libraries end one that complains of others.

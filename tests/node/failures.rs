@@ -1,0 +1,291 @@
+//! docs/failures.md: each failure in its tables is provoked here, and what the tables say is what the status said.
+//!
+//! With UPDATE=1 the tables are written anew.
+
+use crate::world::{Job, SOON, Space, eventually, root, training, worker, world};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, EvictParams};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use regex::Regex;
+use serde_json::{Value, json};
+use std::fs;
+use trainingjob_operator::api::State::{Completed, Failed, Running};
+use trainingjob_operator::api::TrainingJobStatus;
+
+const PAGE: &str = "docs/failures.md";
+
+/// What is told of a failure, and where.
+#[derive(Clone, Copy)]
+enum Told {
+    /// By a job that has failed for good, though it might have tried again.
+    AtOnce,
+    /// By a job that has failed for good after its last attempt.
+    Failed,
+    /// Of the first attempt, by a job that goes on with the second.
+    Restarted,
+    /// By a job that waits, in this condition, in words that have this in them.
+    Waiting(&'static str, &'static str),
+}
+
+/// A failure: what is done, the job's name, how it comes about, and how that is told.
+struct Case(&'static str, &'static str, Value, Told);
+
+fn cases() -> Vec<Case> {
+    let python = |arguments: &[&str]| {
+        let program = ["python3", "/programs/failures.py"].iter().chain(arguments).collect::<Vec<_>>();
+        json!({ "command": program, "numWorkers": 1 })
+    };
+    let with = |mut fields: Value, more: Value| {
+        fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fields
+    };
+    let broken = ["sh", "-c", "echo 'import os sys' > /tmp/train.py; exec python3 /tmp/train.py"];
+    let key =
+        json!([{ "name": "TOKEN", "valueFrom": { "secretKeyRef": { "name": "nobodys-secret", "key": "token" } } }]);
+    let volumes = json!([{ "name": "programs", "configMap": { "name": "nobodys-map" } }]);
+    let selector = json!({ "nodeSelector": { "gpu": "h200" }, "tolerations": [{ "operator": "Exists" }] });
+    let stays = |fields| {
+        with(
+            json!({ "command": ["python3", "/programs/leaves.py"], "numWorkers": 1, "env": [{ "name": "WAIT_ON", "value": "1" }] }),
+            fields,
+        )
+    };
+    vec![
+        Case(
+            "rank 1 of 2 raises an exception, in a script that knows nothing of the operator; rank 0 loses its peer",
+            "raises",
+            json!({ "command": ["torchrun", "/programs/fails.py"], "env": [{ "name": "FAIL_ON", "value": "1" }] }),
+            Told::Failed,
+        ),
+        Case(
+            "a worker eats memory past its limit",
+            "memory",
+            json!({ "command": ["python3", "/programs/memory.py"], "numWorkers": 1, "resources": { "limits": { "memory": "64Mi" } } }),
+            Told::Failed,
+        ),
+        Case(
+            "every process of a worker gets SIGKILL at once, the agent too, as when the kernel ends a whole container for lack of memory, and nobody says why",
+            "killed",
+            python(&["wait", "--marker=killed"]),
+            Told::Failed,
+        ),
+        Case(
+            "a GPU has too little memory in worker 1, which then can't end; worker 0 waits for it, times out and ends first",
+            "cuda",
+            with(python(&["cuda_out_of_memory"]), json!({ "numWorkers": 2 })),
+            Told::Failed,
+        ),
+        Case("NCCL fails", "nccl-error", python(&["nccl_error"]), Told::Failed),
+        Case(
+            "a collective of NCCL times out, and its watchdog aborts the program",
+            "nccl-timeout",
+            python(&["nccl_timeout"]),
+            Told::Failed,
+        ),
+        Case(
+            "the loss turns NaN, with `nanPolicy: Fail`",
+            "nan",
+            with(python(&["nan"]), json!({ "failurePolicy": { "nanPolicy": "Fail" } })),
+            Told::Failed,
+        ),
+        Case("a crash in native code", "crash", python(&["crash"]), Told::Failed),
+        Case(
+            "the same in one of two ranks that torchrun runs",
+            "rank-crash",
+            json!({ "command": ["torchrun", "/programs/failures.py", "crash"], "numWorkers": 1, "procsPerWorker": 2 }),
+            Told::Failed,
+        ),
+        Case("an exit code of the program's own", "exit-code", python(&["exit_code"]), Told::Failed),
+        Case(
+            "a typo in the command",
+            "typo",
+            json!({ "command": ["pyhton3", "/programs/failures.py"], "numWorkers": 1 }),
+            Told::AtOnce,
+        ),
+        Case("a typo in an argument", "argument", python(&["wait", "--learning-rte=0.1"]), Told::AtOnce),
+        Case("a typo in the script", "syntax", json!({ "command": broken, "numWorkers": 1 }), Told::AtOnce),
+        Case("a module that is not in the image", "module", python(&["missing_module"]), Told::AtOnce),
+        Case("a worker is evicted, as by a drain", "evicted", stays(json!({})), Told::Restarted),
+        Case("somebody deletes a worker's pod", "deleted", stays(json!({})), Told::Restarted),
+        Case(
+            "an image that is not there",
+            "image",
+            with(python(&["wait"]), json!({ "image": "localhost:1/nowhere:1" })),
+            Told::Waiting("Running", "Back-off"),
+        ),
+        Case(
+            "a node with what is asked for does not exist",
+            "node",
+            with(python(&["wait"]), json!({ "scheduling": selector })),
+            Told::Waiting("Scheduled", "selector"),
+        ),
+        Case(
+            "a claim that does not exist",
+            "claim",
+            with(python(&["wait"]), json!({ "model": "pvc://nobodys-claim" })),
+            Told::Waiting("Scheduled", "nobodys-claim"),
+        ),
+        Case(
+            "a volume that does not mount: its ConfigMap does not exist",
+            "volume",
+            with(python(&["wait"]), json!({ "volumes": volumes })),
+            Told::Waiting("Running", "nobodys-map"),
+        ),
+        Case(
+            "a Secret that does not exist",
+            "secret",
+            with(python(&["wait"]), json!({ "env": key })),
+            Told::Waiting("Running", "nobodys-secret"),
+        ),
+        Case("a quota that is used up", "quota", python(&["wait"]), Told::Waiting("Scheduled", "exceeded quota")),
+    ]
+}
+
+#[tokio::test]
+async fn failures_are_told_as_documented() {
+    let Some(world) = world() else { return };
+    let space = world.space("failures", json!({})).await;
+    let full = world.space("failures-quota", json!({})).await;
+    full.create::<ResourceQuota>(json!({ "metadata": { "name": "quota" }, "spec": { "hard": { "pods": "0" } } })).await;
+
+    let mut jobs = Vec::new();
+    for Case(what, name, fields, told) in cases() {
+        let space = if name == "quota" { &full } else { &space };
+        jobs.push((what, space.submit(name, limited(fields, told)).await, told));
+    }
+    tokio::join!(evict(&space), delete(&space), end_all(&space));
+    let (mut failures, mut waits) = (Vec::new(), Vec::new());
+    for (what, job, told) in &mut jobs {
+        match told {
+            Told::AtOnce | Told::Failed | Told::Restarted => failures.push(row(&failed(what, job, *told).await)),
+            Told::Waiting(condition, words) => waits.push(row(&waiting(what, job, condition, words).await)),
+        }
+    }
+    compare(&[("failures", failures), ("waits", waits)]);
+    tokio::join!(space.end(), full.end());
+}
+
+/// One attempt, unless it is the operator that has to see that more are of no use.
+fn limited(mut fields: Value, told: Told) -> Value {
+    if !matches!(told, Told::AtOnce) {
+        let policy = fields.as_object_mut().unwrap().entry("failurePolicy").or_insert(json!({}));
+        policy["backoffLimit"] = json!(if matches!(told, Told::Restarted) { 1 } else { 0 });
+    }
+    fields
+}
+
+async fn failed(what: &str, job: &mut Job, told: Told) -> [String; 4] {
+    let (reason, message, again) = match told {
+        Told::Restarted => {
+            let status = job.state(Completed).await;
+            let restart = status.restarts[0].clone();
+            (restart.reason, restart.message, if restart.disruption { "yes, not counted" } else { "yes" })
+        }
+        _ => {
+            let status = job.state(Failed).await;
+            let TrainingJobStatus { failure_reason, failure_message, restart_count, .. } = status;
+            assert_eq!(restart_count, Some(0), "{}", job.name);
+            (failure_reason.unwrap(), failure_message.unwrap(), if matches!(told, Told::AtOnce) { "no" } else { "yes" })
+        }
+    };
+    [what.to_owned(), format!("`{reason}`"), again.to_owned(), code(&message)]
+}
+
+async fn waiting(what: &str, job: &mut Job, condition: &str, words: &str) -> [String; 4] {
+    let is_told = |status: &TrainingJobStatus| {
+        status
+            .conditions
+            .iter()
+            .find(|c| c.type_ == condition && c.status == "False" && c.message.contains(words))
+            .cloned()
+    };
+    let status = job.until(words, |status| is_told(status).is_some()).await;
+    let told = is_told(&status).unwrap();
+    assert!(!job.states().contains(&Running), "{}", job.name);
+    let state = status.state.unwrap().as_str();
+    [what.to_owned(), format!("`{state}`"), format!("`{condition}`: `{}`", told.reason), code(&told.message)]
+}
+
+// ---- what is done from outside
+
+async fn pod_of(space: &Space, job: &str) -> String {
+    let runs = |pod: &Pod| training(pod).is_some_and(|c| c.state.is_some_and(|s| s.running.is_some()));
+    eventually(&format!("the worker of {job} to run"), SOON, async || {
+        let pods = space.pods().await;
+        pods.iter()
+            .find(|pod| pod.labels()["training-job"] == job && worker(pod) == 0 && runs(pod))
+            .map(|pod| pod.name_any())
+    })
+    .await
+}
+
+async fn evict(space: &Space) {
+    let pod = pod_of(space, "evicted").await;
+    space.api::<Pod>().evict(&pod, &EvictParams::default()).await.unwrap();
+}
+
+async fn delete(space: &Space) {
+    let pod = pod_of(space, "deleted").await;
+    space.api::<Pod>().delete(&pod, &DeleteParams::default()).await.unwrap();
+}
+
+/// With the first process of a container go all others.
+async fn end_all(space: &Space) {
+    pod_of(space, "killed").await;
+    let agent = eventually("the agent to be found", SOON, async || {
+        let is_agent = |pid: i32| {
+            let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let command = String::from_utf8_lossy(&command).into_owned();
+            let job = fs::read(format!("/proc/{pid}/environ")).ok()?;
+            let job = String::from_utf8_lossy(&job).contains(&format!("POD_NAMESPACE={}\0", space.name));
+            (job && command.starts_with("/trainingjob/agent") && command.contains("--marker=killed")).then_some(pid)
+        };
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find_map(is_agent)
+    })
+    .await;
+    kill(Pid::from_raw(agent), Signal::SIGKILL).unwrap();
+}
+
+// ---- the page
+
+fn row(cells: &[String; 4]) -> String {
+    format!("| {} |", cells.join(" | "))
+}
+
+/// `message` without what differs from run to run, as code in a cell of a table.
+fn code(message: &str) -> String {
+    let steady = [
+        (r"(-training-\d+)-[a-z0-9]{5}\b", "$1-xxxxx"),
+        (r", node [^)]+\)", ", node node0)"),
+        (r" \(failurePolicy\.backoffLimit is 0\)$", ""),
+        (r"0/\d+ nodes", "0/1 nodes"),
+        (r"\d+ node\(s\)", "1 node(s)"),
+        (r"\d+ Preemption", "1 Preemption"),
+        (r"dial tcp \S+:1:", "dial tcp 127.0.0.1:1:"),
+    ];
+    let message = steady.iter().fold(message.to_owned(), |message, (differs, stays)| {
+        Regex::new(differs).unwrap().replace_all(&message, *stays).into_owned()
+    });
+    format!("`{}`", message.replace('|', r"\|"))
+}
+
+fn compare(tables: &[(&str, Vec<String>)]) {
+    let path = root(PAGE);
+    let page = fs::read_to_string(&path).unwrap();
+    let current = tables.iter().fold(page.clone(), |page, (mark, rows)| {
+        let (begin, end) = (format!("<!-- {mark} -->\n"), format!("<!-- /{mark} -->"));
+        let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("{PAGE} has no {begin}"));
+        let (old, after) = rest.split_once(&end).unwrap_or_else(|| panic!("{PAGE} has no {end}"));
+        let head: Vec<&str> = old.lines().take(2).collect();
+        format!("{before}{begin}{}\n{}\n{end}{after}", head.join("\n"), rows.join("\n"))
+    });
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, current).unwrap();
+    } else if page != current {
+        let differing: Vec<&str> = current.lines().filter(|line| !page.contains(line)).collect();
+        panic!("the status says otherwise than {PAGE} (UPDATE=1 writes it anew):\n{}", differing.join("\n"));
+    }
+}
