@@ -76,6 +76,14 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     ("Network", "The pod gets no network: look at the network plugin of its node."),
     ("Waiting", "It ran, and waits for nodes again: free or add some."),
+    (
+        "NoProgress",
+        "It hangs, or does something slow such as a checkpoint or a compilation: look at what the workers print.",
+    ),
+    (
+        "Unreachable",
+        "Look for a NetworkPolicy between operator and workers, for a program that took monitoring.metricsPort, and at the node.",
+    ),
     ("ExitCode", "Read the log of the worker that failed first."),
     (
         "PythonException",
@@ -104,10 +112,6 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "NaNLoss",
-        "Lower the learning rate, warm up longer, clip gradients or leave float16 for bfloat16; look at the data of that step. Go on from a checkpoint before it.",
-    ),
-    (
-        "NanLoss",
         "Lower the learning rate, warm up longer, clip gradients or leave float16 for bfloat16; look at the data of that step. Go on from a checkpoint before it.",
     ),
     ("InvalidOption", "Correct the field of the spec that the message names."),

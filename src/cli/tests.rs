@@ -10,8 +10,7 @@ use super::why::{Diagnosis, Verdict};
 use super::{Args, cluster, status, top, why};
 use crate::agent::report::{Phase, Report};
 use crate::api::{
-    AllocatedResources, Condition, EarlyStoppingStatus, ProgramMetrics, Restart, State, TrainingJobSpec,
-    TrainingJobStatus, Workers,
+    AllocatedResources, Condition, ProgramMetrics, Restart, State, TrainingJobSpec, TrainingJobStatus, Workers,
 };
 use crate::observe::{Container, PodSeen, Waiting};
 use clap::CommandFactory;
@@ -269,8 +268,8 @@ fn workers_without_a_pod_are_named() {
 #[test]
 fn early_stopping_is_told() {
     let mut facts = running();
-    facts.status.early_stopping =
-        Some(EarlyStoppingStatus { metric: "eval_loss".into(), best: 0.4321, evaluations_since_best: 1 });
+    let stopping = serde_json::json!({ "metric": "eval_loss", "best": 0.4321, "evaluationsSinceBest": 1 });
+    facts.status.early_stopping = serde_json::from_value(stopping).unwrap();
     assert!(on_screen(&facts).contains("Early stop   eval_loss: best 0.4321, 1 evaluation since then\n"));
 }
 
@@ -507,6 +506,31 @@ fn a_job_that_is_slow() {
 }
 
 #[test]
+fn what_the_operator_found_about_a_running_job() {
+    let with = |found: Condition| {
+        let mut facts = running();
+        facts.status.conditions.push(found);
+        told(&facts)
+    };
+    let (verdict, says, advice) = with(condition("LossFinite", false, "NaNLoss", "step 40 loss nan", -90));
+    assert_eq!(verdict, Verdict::Slow);
+    assert!(
+        says.starts_with(
+            "bert has been Running for 12m, and trains nothing. Its loss is no number, for 1m30s: step 40"
+        )
+    );
+    assert!(advice.starts_with("Lower the learning rate"), "{advice}");
+    let (verdict, says, _) = with(condition("ProgressStalled", true, "NoProgress", "nothing for 10 minutes", -9));
+    assert_eq!(verdict, Verdict::Slow);
+    assert!(says.contains("Its progress stalls: nothing for 10 minutes."), "{says}");
+    let (verdict, says, advice) = with(condition("AgentReady", false, "Unreachable", "no answer", -60));
+    assert_eq!(verdict, Verdict::Running, "what is not heard may well go on");
+    assert!(says.contains("Its agent has not answered for 1m: no answer.") && !advice.is_empty(), "{says}");
+    let (_, says, _) = with(condition("Stopping", true, "EarlyStopped", "eval_loss 0.4", -3));
+    assert!(says.contains("It is good enough and stops, EarlyStopped: eval_loss 0.4."), "{says}");
+}
+
+#[test]
 fn why_a_job_failed() {
     insta::assert_snapshot!(why::render(&Diagnosis::of(&failed()), plain()));
 }
@@ -573,8 +597,23 @@ fn there_is_advice_for_every_reason_of_the_documentation() {
         rest.split("\n## ").next().unwrap().to_owned()
     };
     // States, and what a condition says when nothing is wrong.
-    let fine =
-        ["Valid", "Scheduled", "Running", "Completed", "Failed", "Suspended", "Suspending", "Resumed", "Restarted"];
+    let fine = [
+        "Valid",
+        "Scheduled",
+        "Running",
+        "Completed",
+        "Failed",
+        "Suspended",
+        "Suspending",
+        "Resumed",
+        "Restarted",
+        "Answers",
+        "Progresses",
+        "Recovered",
+        "EarlyStopped",
+        "TargetAccuracyReached",
+        "TargetLossReached",
+    ];
     let mut reasons = BTreeSet::new();
     for (title, column) in [("Conditions and their reasons", 3), ("Why a job failed or restarted", 1)] {
         for row in section(title).lines().filter(|line| line.starts_with("| ")).skip(1) {

@@ -223,6 +223,24 @@ impl Diagnosis {
             }
             None => self.say("It has reported no progress, so that its pace is not known.".into()),
         }
+        if let Some(nan) = facts.is("LossFinite", false) {
+            self.decided_by(nan);
+            let since = age(nan.last_transition_time.0, facts.time);
+            why_slow.push(format!("Its loss is no number, for {since}: {}", sentence(&nan.message)));
+            self.advise_on_reason();
+        }
+        if let Some(silent) = facts.is("AgentReady", false) {
+            // What is not heard may well go on.
+            why_slow.retain(|why| !why.contains("progress"));
+            let since = age(silent.last_transition_time.0, facts.time);
+            self.say(format!("Its agent has not answered for {since}: {}", sentence(&silent.message)));
+            self.advise_on(&silent.reason);
+        } else if let Some(stalled) = facts.is("ProgressStalled", true).filter(|_| why_slow.is_empty()) {
+            why_slow.push(format!("Its progress stalls: {}", sentence(&stalled.message)));
+        }
+        if let Some(enough) = facts.is("Stopping", true) {
+            self.say(format!("It is good enough and stops, {}: {}", enough.reason, sentence(&enough.message)));
+        }
         let gpu = status.metrics.as_ref().and_then(|m| m.gpu_utilization);
         if let Some(gpu) = gpu.filter(|gpu| *gpu < LOW_GPU && facts.gpus() > 0 && ran >= WARM_UP) {
             why_slow.push(format!("Its GPUs were used by {} % when last asked.", number(gpu)));
@@ -243,7 +261,11 @@ impl Diagnosis {
             );
         }
         self.verdict = if why_slow.is_empty() { Verdict::Running } else { Verdict::Slow };
-        let how = if why_slow.is_empty() { "" } else { ", and is slow or stuck" };
+        let how = match (why_slow.is_empty(), facts.is("LossFinite", false)) {
+            (true, _) => "",
+            (false, None) => ", and is slow or stuck",
+            (false, Some(_)) => ", and trains nothing",
+        };
         self.says.insert(0, format!("{}{how}.", has_been(facts, "Running")));
         self.says.splice(1..1, why_slow);
         if let Some(left) = status.estimated_seconds_remaining.filter(|_| !quiet) {
