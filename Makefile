@@ -16,7 +16,7 @@ IMAGE := localhost/trainingjob-operator:dev
 TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 DENY = $(firstword $(wildcard $(CACHE)/bin/cargo-deny) $(shell command -v cargo-deny))
 
-.PHONY: help demo test unit lint fmt audit cluster image binaries bench clean need-rust
+.PHONY: help demo test unit lint fmt audit cluster image binaries plugin bench clean need-rust
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -66,6 +66,13 @@ binaries: need-rust
 	    echo "$$program is not static: it needs a loader that the image does not have" >&2; exit 1; fi; \
 	  install -C target/$(TRIPLE)/release/$$program target/release/$$program; \
 	  install -C target/$(TRIPLE)/release/$$program dist/$$program; done
+
+plugin: need-rust ## build `kubectl trainingjob` into target/release/kubectl-trainingjob
+	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(TRIPLE) --target-dir target --bin kubectl-trainingjob
+	@mkdir -p target/release
+	@install -C target/$(TRIPLE)/release/kubectl-trainingjob target/release/kubectl-trainingjob
+	@echo "target/release/kubectl-trainingjob: put it into a folder on PATH, such as by" \
+	  "install -m 755 target/release/kubectl-trainingjob ~/.local/bin/"
 
 # An archive that did not change keeps its time, so clusters that have it import nothing and restart nothing.
 image: binaries ## build the operator's image into dist/image.tar (a docker-archive)

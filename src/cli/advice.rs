@@ -1,0 +1,150 @@
+//! What to do about a reason. `docs/operate.md` has the same in its tables; a test holds the two together.
+
+/// What is to be done about a reason of the status; `None` if nobody has to do anything, or nobody knows what.
+#[must_use]
+pub fn advice(reason: &str) -> Option<&'static str> {
+    ADVICE.iter().find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
+}
+
+/// Reasons by which a job waits, then those by which an attempt fails.
+pub const ADVICE: &[(&str, &str)] = &[
+    ("Unreadable", "Correct the field that the message names, or upgrade the operator."),
+    (
+        "Scheduling",
+        "Usually nothing: pods are being made and placed. If it lasts, see whether a scheduler of the name in scheduling.schedulerName runs.",
+    ),
+    (
+        "Unschedulable",
+        "Free or add nodes, or ask for less. The words after the node count tell what each node lacks: GPUs, CPU or memory, a label of nodeSelector, a tolerated taint, a claim. kubectl describe nodes shows what is taken.",
+    ),
+    (
+        "SchedulingGated",
+        "Somebody has put scheduling gates on the pods (podTemplate or an admission webhook): whoever set them must lift them.",
+    ),
+    (
+        "Queued",
+        "Nothing, if the queue is merely full: Kueue starts the job when there is quota. kubectl get workloads shows its place; see that the LocalQueue of scheduling.queue exists.",
+    ),
+    (
+        "QuotaExceeded",
+        "Have the ResourceQuota of the namespace raised, or end what uses it up: kubectl describe quota.",
+    ),
+    (
+        "PodSecurity",
+        "Give the workers what the namespace's Pod Security level asks for, through podTemplate: examples/restricted.yaml has all of it.",
+    ),
+    (
+        "PodsRefused",
+        "Mend what the message names: a missing service account or PriorityClass, a LimitRange, a webhook.",
+    ),
+    ("Parallelism", "Set the Job's parallelism back to the number of workers, or delete the Job: it is made again."),
+    (
+        "OldPods",
+        "Usually nothing: the next attempt starts when the last pod of the earlier one is gone. If that pod hangs in Terminating, look at its node; if the node is gone for good, delete the Node object.",
+    ),
+    (
+        "OldObject",
+        "Usually nothing: an object of that name is on its way out and is made again when it is gone. If it stays, look at its finalizers.",
+    ),
+    (
+        "NameTaken",
+        "Delete or rename the object of that name, which belongs to somebody else, or give the job another name.",
+    ),
+    (
+        "Forbidden",
+        "The operator may not make the object: apply its rights again (kubectl apply -k deploy/), or look at the admission policy that the message names.",
+    ),
+    (
+        "Invalid",
+        "The API server finds the object invalid: correct the fields that the message names, delete the job and apply it again.",
+    ),
+    (
+        "Starting",
+        "Usually nothing: images are pulled and volumes mounted. If it lasts, the events of the pods tell more.",
+    ),
+    (
+        "ImagePull",
+        "Correct spec.image, or give the workers the right to pull it (imagePullSecrets); see that the nodes reach the registry. It goes on by itself once the image is there.",
+    ),
+    (
+        "ContainerConfig",
+        "Correct what the message names: often a Secret or ConfigMap that is missing, a workingDir that is a file, or a mount that the image forbids.",
+    ),
+    (
+        "Storage",
+        "A volume does not attach or mount: look at the claim (kubectl describe pvc), and with several workers use one that many nodes can mount (ReadWriteMany).",
+    ),
+    ("Network", "The pod gets no network: look at the network plugin of its node."),
+    ("Waiting", "It ran, and waits for nodes again: free or add some."),
+    (
+        "NoProgress",
+        "It hangs, or does something slow such as a checkpoint or a compilation: look at what the workers print.",
+    ),
+    (
+        "Unreachable",
+        "Look for a NetworkPolicy between operator and workers, for a program that took monitoring.metricsPort, and at the node.",
+    ),
+    ("ExitCode", "Read the log of the worker that failed first."),
+    (
+        "PythonException",
+        "Read the log of the worker that failed first: the message has the exception, and the file and line that raised it.",
+    ),
+    ("ImportError", "Use an image that has the module, or install it there: another attempt can't find it either."),
+    (
+        "Signal",
+        "Signal 11 is a crash in native code; 9 without OOMKilled came from outside or from another process. Read the log of the worker that failed first.",
+    ),
+    (
+        "OOMKilled",
+        "Raise resources.limits.memory, or use less: data loaders with many workers are a frequent cause, and /dev/shm counts, too.",
+    ),
+    (
+        "CudaOutOfMemory",
+        "Use a smaller batch, accumulate gradients, use mixed precision or checkpoint activations; or take GPUs with more memory. See that nothing else runs on that GPU.",
+    ),
+    (
+        "NcclError",
+        "Look at the network and the GPUs of the node that the message names; env NCCL_DEBUG=INFO makes NCCL tell more.",
+    ),
+    (
+        "NcclTimeout",
+        "One rank did not come to a collective that the others waited in: look at what the slowest worker did last, for a rank that skips a step, and at the network between the nodes.",
+    ),
+    (
+        "NaNLoss",
+        "Lower the learning rate, warm up longer, clip gradients or leave float16 for bfloat16; look at the data of that step. Go on from a checkpoint before it.",
+    ),
+    ("InvalidOption", "Correct the field of the spec that the message names."),
+    (
+        "CommandNotFound",
+        "Correct command or image: the program is not there, not executable, or made for another architecture.",
+    ),
+    (
+        "Evicted",
+        "Nothing if a node was drained; if the kubelet evicted it, its node is short of memory or disk: look at it. It does not count against backoffLimit.",
+    ),
+    (
+        "Preempted",
+        "Nothing, or a higher scheduling.priority: pods of higher priority took the node. It does not count against backoffLimit.",
+    ),
+    (
+        "NodeLost",
+        "Nothing for the job: it starts again on other nodes, and this does not count against backoffLimit. Look at the node.",
+    ),
+    ("PodDeleted", "Somebody deleted the pod. Ask who: it counts against backoffLimit."),
+    ("JobDeleted", "Somebody deleted the Job under the TrainingJob. To stop a job, suspend or delete the TrainingJob."),
+    ("PodFailed", "The pod failed before its program started: look at its node and the node's devices."),
+    (
+        "Disrupted",
+        "Nothing: the pod was evicted or preempted or its node lost, and this does not count against backoffLimit.",
+    ),
+    (
+        "PodsLost",
+        "The pods were gone before their last words could be read: look at the nodes, and ship logs off them.",
+    ),
+    (
+        "DeadlineExceeded",
+        "Raise failurePolicy.activeDeadlineSeconds, or let the job go on from its last checkpoint as a new one.",
+    ),
+    ("InvalidSpec", "Correct the fields that the message names, delete the job and apply it again."),
+];

@@ -1,0 +1,135 @@
+//! Completions: a script for the program itself, and the answers that `kubectl` asks for when it completes a plugin.
+
+use super::Args;
+use super::cluster::{Cluster, Place};
+use clap::{Arg, Command, CommandFactory};
+use kube::ResourceExt;
+use kube::api::ListParams;
+use std::time::Duration;
+
+/// Shells that completions are made for.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub enum Shell {
+    /// bash
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
+
+/// How long a person may wait for a list of jobs after the Tab key.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The completion script of a shell, for the program by its own name.
+#[must_use]
+pub fn script(shell: Shell) -> Vec<u8> {
+    let shell = match shell {
+        Shell::Bash => clap_complete::Shell::Bash,
+        Shell::Zsh => clap_complete::Shell::Zsh,
+        Shell::Fish => clap_complete::Shell::Fish,
+    };
+    let mut command = Args::command().bin_name("kubectl-trainingjob");
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "kubectl-trainingjob", &mut script);
+    script
+}
+
+/// What may stand where the last of these words is: candidates a line with what they are, and a last line for cobra, the
+/// library of kubectl's command line, that says "no file names".
+pub async fn answer(words: &[String]) -> String {
+    let command = Args::command();
+    let mut candidates = match candidates(&command, words) {
+        Wanted::These(candidates) => candidates,
+        Wanted::Jobs => jobs(words).await,
+    };
+    let begun = words.last().map_or("", String::as_str);
+    candidates.retain(|candidate| candidate.starts_with(begun));
+    candidates.push(":4".into());
+    candidates.join("\n") + "\n"
+}
+
+/// What may come next.
+#[derive(Debug, PartialEq)]
+pub(super) enum Wanted {
+    These(Vec<String>),
+    Jobs,
+}
+
+pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
+    let (begun, before) = words.split_last().map_or(("", words), |(last, before)| (last.as_str(), before));
+    let mut command = root;
+    let mut positional = 0;
+    let mut value_of: Option<&Arg> = None;
+    for word in before {
+        if value_of.take().is_some() {
+            continue;
+        }
+        if word.starts_with('-') {
+            value_of = option(root, command, word).filter(|arg| arg.get_action().takes_values() && !word.contains('='));
+        } else if let (true, Some(sub)) = (command.has_subcommands(), command.find_subcommand(word)) {
+            command = sub;
+        } else {
+            positional += 1;
+        }
+    }
+    let told = |name: String, help: Option<String>| help.map_or(name.clone(), |help| format!("{name}\t{help}"));
+    let values = |arg: &Arg| {
+        let values = arg.get_possible_values().into_iter().filter(|value| !value.is_hide_set());
+        values.map(|value| value.get_name().to_owned()).collect()
+    };
+    if let Some(arg) = value_of {
+        return Wanted::These(values(arg));
+    }
+    if begun.starts_with('-') {
+        let mut options: Vec<String> = options(root, command)
+            .filter_map(|arg| Some(told(format!("--{}", arg.get_long()?), arg.get_help().map(ToString::to_string))))
+            .collect();
+        options.sort();
+        options.dedup();
+        return Wanted::These(options);
+    }
+    if command.has_subcommands() {
+        let subcommands = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+        let named = subcommands.map(|sub| told(sub.get_name().to_owned(), sub.get_about().map(ToString::to_string)));
+        return Wanted::These(named.collect());
+    }
+    match command.get_positionals().nth(positional) {
+        Some(arg) if arg.get_id() == "job" => Wanted::Jobs,
+        Some(arg) => Wanted::These(values(arg)),
+        None => Wanted::These(Vec::new()),
+    }
+}
+
+fn options<'a>(root: &'a Command, command: &'a Command) -> impl Iterator<Item = &'a Arg> {
+    let global = root.get_arguments().filter(|arg| arg.is_global_set());
+    command.get_arguments().chain(global).filter(|arg| !arg.is_positional() && !arg.is_hide_set())
+}
+
+fn option<'a>(root: &'a Command, command: &'a Command, word: &str) -> Option<&'a Arg> {
+    let name = word.split('=').next().unwrap_or(word);
+    options(root, command).find(|arg| match name.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long),
+        None => arg.get_short().is_some_and(|short| name.ends_with(short)),
+    })
+}
+
+/// The names of jobs, in the namespace and the cluster that the words name; none if they can't be had at once.
+async fn jobs(words: &[String]) -> Vec<String> {
+    let value = |names: &[&str]| {
+        let at = words.iter().position(|word| names.contains(&word.as_str()));
+        let after = at.and_then(|at| words.get(at + 1)).cloned();
+        let joined =
+            |name: &&str| words.iter().find_map(|word| word.strip_prefix(&format!("{name}=")).map(str::to_owned));
+        after.or_else(|| names.iter().find_map(joined))
+    };
+    let place = Place {
+        namespace: value(&["-n", "--namespace"]),
+        all_namespaces: words.iter().any(|word| word == "-A" || word == "--all-namespaces"),
+        context: value(&["--context"]),
+        kubeconfig: value(&["--kubeconfig"]).map(Into::into),
+    };
+    let list = async { Cluster::reach(&place).await?.jobs(&ListParams::default()).await };
+    let jobs = tokio::time::timeout(PATIENCE, list).await.ok().and_then(Result::ok).unwrap_or_default();
+    jobs.iter().map(ResourceExt::name_any).collect()
+}

@@ -1,0 +1,340 @@
+//! What is known of a TrainingJob at one moment: all that the commands tell, and the JSON of `-o json`.
+
+use crate::api::{Condition, State, StorageType, TrainingJob, TrainingJobSpec, TrainingJobStatus};
+use crate::build::names;
+use crate::lifecycle::condition;
+use crate::observe::{Container, PodSeen};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use kube::ResourceExt;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// A TrainingJob with its workers and events.
+#[derive(Serialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Facts {
+    /// When this was so.
+    pub time: Timestamp,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// When it was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<Timestamp>,
+    /// When its deletion was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deleting: Option<Timestamp>,
+    /// Since when it is in its state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Number of the spec's last change; the status speaks of `status.observedGeneration`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// What is asked for.
+    #[serde(skip)]
+    pub spec: TrainingJobSpec,
+    /// What the operator tells.
+    pub status: TrainingJobStatus,
+    /// The workers' pods, those of earlier attempts that still end included.
+    pub workers: Vec<Worker>,
+    /// Where checkpoints go; absent if the job keeps none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<String>,
+    /// The last events of the job, its Job and its pods, oldest first.
+    pub events: Vec<Event>,
+    /// What could not be read, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<String>,
+}
+
+/// A worker's pod.
+#[derive(Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Worker {
+    /// Index of the worker.
+    pub rank: i32,
+    /// The attempt that it belongs to.
+    pub attempt: i32,
+    /// Name of the pod.
+    pub pod: String,
+    /// The node, once there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// How it stands.
+    pub state: WorkerState,
+    /// Exit code of its program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// What it waits for, or its last words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// How a worker stands.
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WorkerState {
+    /// Its program or pod failed.
+    Failed,
+    /// It waits for a node.
+    #[default]
+    Waiting,
+    /// Images, volumes, start.
+    Starting,
+    /// It was told to stop and has not ended yet.
+    Stopping,
+    /// It ended since it was told to.
+    Stopped,
+    /// Its program runs.
+    Running,
+    /// Its program ended well.
+    Succeeded,
+}
+
+impl WorkerState {
+    /// In a sentence.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Waiting => "waiting for a node",
+            Self::Starting => "starting",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+        }
+    }
+}
+
+impl Worker {
+    /// Of a pod.
+    #[must_use]
+    pub fn of(pod: &PodSeen) -> Self {
+        let mut it = Self {
+            rank: pod.index,
+            attempt: pod.attempt,
+            pod: pod.name.clone(),
+            node: pod.node.clone(),
+            ..Self::default()
+        };
+        let words = |w: &crate::observe::Waiting| {
+            if w.message.is_empty() { w.reason.clone() } else { format!("{}: {}", w.reason, w.message) }
+        };
+        let mut stopped = pod.deletion.is_some();
+        if let Container::Terminated { exit_code, reason, report, message, .. } = &pod.training {
+            let report = report.as_deref();
+            stopped |= report.is_some_and(|r| r.stopped_by.is_some());
+            it.exit_code = report.and_then(|r| r.exit_code).or(Some(*exit_code));
+            let told = report.map_or(message.clone(), crate::agent::report::Report::summary);
+            let plain = matches!(reason.as_str(), "Error" | "Completed" | "");
+            it.message = if plain { told } else { Some(reason.clone()) }.filter(|_| !pod.succeeded());
+        }
+        it.state = if pod.succeeded() {
+            WorkerState::Succeeded
+        } else if pod.failed() {
+            it.message = it.message.or_else(|| pod.pod_reason.as_ref().map(words));
+            if stopped && pod.disruption.is_none() { WorkerState::Stopped } else { WorkerState::Failed }
+        } else if stopped {
+            WorkerState::Stopping
+        } else if pod.runs() {
+            WorkerState::Running
+        } else if pod.node.is_some() {
+            it.message = pod.waiting.as_ref().map(words);
+            WorkerState::Starting
+        } else {
+            it.message = pod.unschedulable.as_ref().map(|w| w.message.clone());
+            WorkerState::Waiting
+        };
+        if let Some(disruption) = pod.disruption.as_ref().filter(|_| it.state != WorkerState::Succeeded) {
+            it.message = Some(format!("{}: {}", disruption.reason, disruption.message));
+        }
+        it
+    }
+}
+
+/// An Event.
+#[derive(Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// When it was last seen.
+    pub time: Timestamp,
+    /// Normal or Warning.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// In one word.
+    pub reason: String,
+    /// TrainingJob, Job or Pod.
+    pub kind: String,
+    /// Name of the object.
+    pub object: String,
+    /// In words.
+    pub message: String,
+    /// How often it was seen.
+    pub count: i32,
+    /// How many others of this reason, of other pods or earlier, are left out: a gang's pods tell the same, each.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub alike: usize,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+impl Event {
+    /// Of an Event of the API that is about the job or one of its own; `None` for any other.
+    #[must_use]
+    pub fn of(event: &core::Event, job: &str, uid: Option<&str>) -> Option<Self> {
+        let about = &event.involved_object;
+        let (kind, object) = (about.kind.as_deref()?, about.name.as_deref()?);
+        let ours = match kind {
+            "TrainingJob" => object == job && about.uid.as_deref() == uid,
+            "Job" => object == names::job_name(job),
+            "Pod" => is_worker(object, job),
+            _ => false,
+        };
+        let series = event.series.as_ref();
+        let time = series
+            .and_then(|s| s.last_observed_time.as_ref().map(|t| t.0))
+            .or(event.last_timestamp.as_ref().map(|t| t.0))
+            .or(event.event_time.as_ref().map(|t| t.0))
+            .or(event.metadata.creation_timestamp.as_ref().map(|t| t.0))?;
+        ours.then(|| Self {
+            time,
+            type_: event.type_.clone().unwrap_or_default(),
+            reason: event.reason.clone().unwrap_or_default(),
+            kind: kind.to_owned(),
+            object: object.to_owned(),
+            message: event.message.clone().unwrap_or_default(),
+            count: series.and_then(|s| s.count).or(event.count).unwrap_or(1),
+            alike: 0,
+        })
+    }
+}
+
+/// Whether a pod is `<job>-training-<index>-<random>`: `a` must not be told the events of `a-training-0`'s pods.
+fn is_worker(pod: &str, job: &str) -> bool {
+    let rest = pod.strip_prefix(&names::job_name(job)).and_then(|rest| rest.strip_prefix('-'));
+    rest.and_then(|rest| rest.split_once('-'))
+        .is_some_and(|(index, random)| index.parse::<u32>().is_ok() && !random.contains('-'))
+}
+
+/// The last of these events, oldest first: all of the job itself, and of its Job and pods the last one of each reason.
+#[must_use]
+pub fn last_events(mut events: Vec<Event>, most: usize) -> Vec<Event> {
+    events.sort_by_key(|event| event.time);
+    let mut kept: Vec<Event> = Vec::new();
+    for event in events.into_iter().rev() {
+        let same = |known: &&mut Event| known.kind == event.kind && known.reason == event.reason;
+        match kept.iter_mut().find(same).filter(|known| known.kind != "TrainingJob") {
+            Some(known) => known.alike += 1,
+            None => kept.push(event),
+        }
+    }
+    kept.truncate(most);
+    kept.reverse();
+    kept
+}
+
+impl Facts {
+    /// Of the TrainingJob alone.
+    #[must_use]
+    pub fn of(job: &TrainingJob, time: Timestamp) -> Self {
+        let status = job.status.clone().unwrap_or_default();
+        let created = job.metadata.creation_timestamp.as_ref().map(|t| t.0);
+        Self {
+            time,
+            namespace: job.namespace().unwrap_or_default(),
+            name: job.name_any(),
+            created,
+            deleting: job.metadata.deletion_timestamp.as_ref().map(|t| t.0),
+            since: since(&status, created),
+            generation: job.metadata.generation,
+            spec: job.spec.clone(),
+            checkpoints: checkpoints(&job.spec, &job.name_any()),
+            status,
+            ..Self::default()
+        }
+    }
+
+    /// The condition of this type.
+    #[must_use]
+    pub fn condition(&self, type_: &str) -> Option<&Condition> {
+        condition(&self.status.conditions, type_)
+    }
+
+    /// The condition of this type, if it has this status.
+    #[must_use]
+    pub fn is(&self, type_: &str, status: bool) -> Option<&Condition> {
+        self.condition(type_).filter(|c| c.status == if status { "True" } else { "False" })
+    }
+
+    /// Whether the operator has not yet seen the last change of the spec.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.status.state.is_some()
+            && !self.is_finished()
+            && self.status.observed_generation.is_some_and(|seen| self.generation.is_some_and(|now| seen < now))
+    }
+
+    /// Whether the job has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.status.state.is_some_and(State::is_finished)
+    }
+
+    /// GPUs that all workers together ask for.
+    #[must_use]
+    pub fn gpus(&self) -> i32 {
+        self.spec.num_workers.saturating_mul(self.spec.gpus_per_worker)
+    }
+
+    /// Progress in percent.
+    #[must_use]
+    pub fn percent(&self) -> Option<f64> {
+        self.status.progress.as_ref()?.trim_end_matches('%').trim().parse().ok()
+    }
+
+    /// Workers of this attempt that have no pod.
+    #[must_use]
+    pub fn without_pod(&self) -> Vec<i32> {
+        let attempt = self.status.attempt.unwrap_or(1);
+        let there: BTreeSet<i32> = self.workers.iter().filter(|w| w.attempt == attempt).map(|w| w.rank).collect();
+        (0..self.spec.num_workers).filter(|rank| !there.contains(rank)).collect()
+    }
+}
+
+/// Since when a job is in its state, by the conditions that make the state.
+fn since(status: &TrainingJobStatus, created: Option<Timestamp>) -> Option<Timestamp> {
+    let at = |type_: &str, value: &str| {
+        condition(&status.conditions, type_).filter(|c| c.status == value).map(|c| c.last_transition_time.0)
+    };
+    match status.state {
+        None => created,
+        Some(State::Pending) => at("Scheduled", "False").or(created),
+        Some(State::Initializing) => at("Running", "False").max(at("Scheduled", "True")),
+        Some(State::Running) => at("Running", "True"),
+        Some(State::Suspended) => at("Suspended", "True"),
+        Some(State::Completed | State::Failed) => status.completion_time.as_ref().map(|t| t.0),
+    }
+}
+
+/// Where checkpoints go, in words.
+fn checkpoints(spec: &TrainingJobSpec, name: &str) -> Option<String> {
+    let checkpoint = &spec.checkpoint;
+    if !checkpoint.enabled {
+        return None;
+    }
+    let Some(storage) = &checkpoint.storage else {
+        return Some("none that outlives a pod: /checkpoints is an emptyDir".into());
+    };
+    Some(match (storage.type_, &storage.pvc_name) {
+        (StorageType::Pvc, Some(claim)) => format!("claim {claim} at /checkpoints"),
+        (StorageType::Pvc, None) => format!("claim {} at /checkpoints", names::claim_name(name)),
+        (StorageType::Nfs, _) => {
+            let part = |part: &Option<String>| part.clone().unwrap_or_default();
+            format!("nfs {}:{} at /checkpoints", part(&storage.nfs_server), part(&storage.nfs_path))
+        }
+    })
+}

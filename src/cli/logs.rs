@@ -1,0 +1,599 @@
+//! What the workers print: all ranks in the order of time, also through restarts.
+
+use super::cluster::{self, Cluster};
+use super::gather::{self, pods};
+use super::screen::{Look, Style, count, ranges};
+use super::why::Diagnosis;
+use crate::api::{Restart, State, TrainingJob};
+use crate::observe::{Container, PodSeen, SlimPod};
+use crate::plan::template::TRAINING;
+use anyhow::bail;
+use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt, StreamExt, stream};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::LogParams;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::io::{self, Write};
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Logs that are read at one time: each is a connection of its own.
+const MOST: usize = 256;
+/// How long a log that broke off is left alone.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long logs may still come in once the job has ended.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// Ranks as people write them: 3, or 0-7, or 0,3,8-15.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranks(pub BTreeSet<i32>);
+
+impl std::str::FromStr for Ranks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "write indices of workers such as 3, 0-7 or 0,3,8-15".to_owned();
+        let number = |text: &str| text.trim().parse::<i32>().ok().filter(|n| (0..4096).contains(n)).ok_or_else(wrong);
+        let mut ranks = BTreeSet::new();
+        for part in text.split(',') {
+            match part.split_once('-') {
+                Some((first, last)) => ranks.extend(number(first)?..=number(last)?),
+                None => drop(ranks.insert(number(part)?)),
+            }
+        }
+        if ranks.is_empty() { Err(wrong()) } else { Ok(Self(ranks)) }
+    }
+}
+
+/// Which lines of which workers.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// None is all.
+    pub ranks: Option<Ranks>,
+    /// Goes on, also with the pods of later attempts.
+    pub follow: bool,
+    /// Only so many last lines of each worker.
+    pub tail: Option<i64>,
+    /// Only lines this young.
+    pub since: Option<SignedDuration>,
+    /// Only the worker that caused the last failure.
+    pub failed: bool,
+    /// With the time of each line.
+    pub timestamps: bool,
+    /// An object a line.
+    pub json: bool,
+}
+
+/// A pod that has a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Name of the pod.
+    pub pod: String,
+    /// UID of the pod.
+    pub uid: String,
+    /// Its attempt.
+    pub attempt: i32,
+    /// Index of the worker.
+    pub rank: i32,
+}
+
+impl Source {
+    fn of(pod: &PodSeen) -> Self {
+        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt: pod.attempt, rank: pod.index }
+    }
+}
+
+/// A line of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// When the container wrote it.
+    pub time: Option<Timestamp>,
+    /// Without its end.
+    pub text: Vec<u8>,
+}
+
+impl Line {
+    /// Of a line as the API gives it, with its time before it.
+    #[must_use]
+    pub fn of(raw: &[u8]) -> Self {
+        let raw = raw.strip_suffix(b"\n").unwrap_or(raw);
+        let end = raw.iter().position(|byte| *byte == b' ').unwrap_or(raw.len());
+        match std::str::from_utf8(&raw[..end]).ok().and_then(|time| time.parse().ok()) {
+            Some(time) => Self { time: Some(time), text: raw.get(end + 1..).unwrap_or_default().to_vec() },
+            None => Self { time: None, text: raw.to_vec() },
+        }
+    }
+}
+
+/// How lines look.
+#[derive(Clone, Debug, Default)]
+pub struct Form {
+    /// Of the job.
+    pub namespace: String,
+    /// Of the job.
+    pub job: String,
+    /// Digits of the largest rank.
+    pub digits: usize,
+    /// See [`Wanted`].
+    pub timestamps: bool,
+    /// See [`Wanted`].
+    pub json: bool,
+    /// Where they are shown.
+    pub look: Look,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Object<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<Timestamp>,
+    namespace: &'a str,
+    job: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<&'a str>,
+    /// The pod is gone; this is what was kept of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    kept: bool,
+    line: std::borrow::Cow<'a, str>,
+}
+
+impl Form {
+    /// A line of a worker, with its end.
+    #[must_use]
+    pub fn render(&self, source: &Source, line: &Line) -> Vec<u8> {
+        if self.json {
+            let (attempt, rank, pod) = (Some(source.attempt), Some(source.rank), Some(source.pod.as_str()));
+            return self.object(attempt, rank, pod, line.time, false, &String::from_utf8_lossy(&line.text));
+        }
+        let mark = format!("[{:>1$}]", source.rank, self.digits);
+        let mut shown = Style::Rank(source.rank).paint(&mark, self.look.colour).into_bytes();
+        shown.push(b' ');
+        if let Some(time) = line.time.filter(|_| self.timestamps) {
+            shown.extend(Style::Dim.paint(&format!("{time:.3}"), self.look.colour).bytes());
+            shown.push(b' ');
+        }
+        shown.extend_from_slice(if self.look.terminal { at_last(&line.text) } else { &line.text });
+        shown.push(b'\n');
+        shown
+    }
+
+    /// Words that were kept of a worker, or of nobody in particular.
+    #[must_use]
+    pub fn kept(&self, attempt: Option<i32>, rank: Option<i32>, pod: Option<&str>, words: &str) -> Vec<u8> {
+        if self.json {
+            return words.lines().flat_map(|line| self.object(attempt, rank, pod, None, true, line)).collect();
+        }
+        let mark = match rank {
+            Some(rank) => Style::Rank(rank).paint(&format!("[{rank:>0$}]", self.digits), self.look.colour) + " ",
+            None => String::new(),
+        };
+        words.lines().flat_map(|line| format!("{mark}{line}\n").into_bytes()).collect()
+    }
+
+    fn object(
+        &self,
+        attempt: Option<i32>,
+        rank: Option<i32>,
+        pod: Option<&str>,
+        time: Option<Timestamp>,
+        kept: bool,
+        line: &str,
+    ) -> Vec<u8> {
+        let (namespace, job, line) = (self.namespace.as_str(), self.job.as_str(), line.into());
+        let object = Object { time, namespace, job, attempt, rank, pod, kept, line };
+        let mut text = serde_json::to_vec(&object).expect("text and numbers are JSON");
+        text.push(b'\n');
+        text
+    }
+}
+
+/// What a terminal would show of a line that returns to its start, as progress bars do: it would overwrite the mark.
+fn at_last(text: &[u8]) -> &[u8] {
+    let last = text.rsplit(|byte| *byte == b'\r').find(|part| !part.is_empty());
+    last.unwrap_or_default()
+}
+
+/// Shows the logs of a job.
+///
+/// # Errors
+/// If there are none, and why.
+pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out: &mut dyn Write) -> anyhow::Result<()> {
+    let job = cluster.find(name).await?;
+    let workers = job.spec.num_workers;
+    if let Some(rank) = wanted.ranks.as_ref().and_then(|ranks| ranks.0.iter().find(|rank| **rank >= workers)) {
+        bail!(
+            "{name} has {}, there is no rank {rank}: --rank takes 0 to {}",
+            count(workers.into(), "worker"),
+            workers - 1
+        );
+    }
+    let form = Form {
+        namespace: job.namespace().unwrap_or_default(),
+        job: name.to_owned(),
+        digits: (workers - 1).max(0).to_string().len(),
+        timestamps: wanted.timestamps,
+        json: wanted.json,
+        look,
+    };
+    let pods_of_job = pods(cluster, &job).await?;
+    let namespace = form.namespace.clone();
+    let mut logs = Logs { cluster, api: cluster.api(&namespace), form, wanted, attempt: None, out };
+    if logs.wanted.failed {
+        return logs.failed(&job, &pods_of_job).await;
+    }
+    let sources = logs.sources(&pods_of_job);
+    let chosen = logs.wanted.ranks.as_ref().map_or(usize::try_from(workers).unwrap_or(0), |ranks| ranks.0.len());
+    if chosen.max(sources.len()) > MOST {
+        bail!("{chosen} logs are too many at one time: choose at most {MOST} workers, such as --rank 0-{}", MOST - 1);
+    }
+    let follow = logs.wanted.follow && !is_finished(&job);
+    if sources.is_empty() && !follow {
+        let diagnosis = Diagnosis::of(&super::facts::Facts::of(&job, gather::now()));
+        bail!("no worker of {name} has a log. {}", diagnosis.says.join(" "));
+    }
+    let seen = logs.backlog(&sources).await?;
+    if follow {
+        return logs.follow(&job, seen).await;
+    }
+    logs.tell_of_missing(&sources, workers);
+    Ok(())
+}
+
+fn is_finished(job: &TrainingJob) -> bool {
+    job.status.as_ref().and_then(|status| status.state).is_some_and(State::is_finished)
+}
+
+fn has_started(pod: &PodSeen) -> bool {
+    !matches!(pod.training, Container::Waiting)
+}
+
+struct Logs<'a> {
+    cluster: &'a Cluster,
+    api: Api<Pod>,
+    form: Form,
+    wanted: Wanted,
+    /// Of the last line shown.
+    attempt: Option<i32>,
+    out: &'a mut dyn Write,
+}
+
+impl Logs<'_> {
+    fn is_wanted(&self, rank: i32) -> bool {
+        self.wanted.ranks.as_ref().is_none_or(|ranks| ranks.0.contains(&rank))
+    }
+
+    fn sources(&self, pods: &[PodSeen]) -> Vec<Source> {
+        let wanted = pods.iter().filter(|pod| has_started(pod) && self.is_wanted(pod.index));
+        let mut sources: Vec<Source> = wanted.map(Source::of).collect();
+        sources.sort_by_key(|source| (source.attempt, source.rank));
+        sources
+    }
+
+    fn show(&mut self, source: &Source, line: &Line) -> io::Result<()> {
+        if self.attempt.is_none_or(|last| last < source.attempt) {
+            if self.attempt.is_some() {
+                self.out.flush()?;
+                aside(&format!("-- attempt {} --", source.attempt));
+            }
+            self.attempt = Some(source.attempt);
+        }
+        self.out.write_all(&self.form.render(source, line))
+    }
+
+    /// What there is, all workers in the order of time. Returns the time of each pod's last line.
+    async fn backlog(&mut self, sources: &[Source]) -> anyhow::Result<HashMap<String, Option<Timestamp>>> {
+        let (tail, since) = (self.wanted.tail, self.wanted.since);
+        let api = &self.api;
+        let opened: Vec<(&Source, Result<Reader, kube::Error>)> = stream::iter(sources)
+            .map(|source| async move {
+                let params = LogParams { tail_lines: tail, since_seconds: since.map(|s| s.as_secs()), ..parameters() };
+                (source, Reader::open(api, source, &params, None).await)
+            })
+            .buffered(16)
+            .collect()
+            .await;
+        let mut readers = Vec::new();
+        let mut refused = None;
+        for (source, reader) in opened {
+            match reader {
+                Ok(reader) => readers.push(reader),
+                Err(error) => {
+                    let error = self.cluster.explain(&format!("read the log of pod {}", source.pod), &error);
+                    aside(&format!("worker {}: {error:#}", source.rank));
+                    refused = Some(error);
+                }
+            }
+        }
+        if let (true, Some(error)) = (readers.is_empty(), refused) {
+            return Err(error);
+        }
+        // The next line of each, the oldest first; a line without a time goes with the one before it.
+        let mut next = BinaryHeap::new();
+        let mut lines: Vec<Option<Line>> = vec![None; readers.len()];
+        let mut queue: Vec<usize> = (0..readers.len()).collect();
+        loop {
+            for at in queue.drain(..) {
+                if let Some(line) = readers[at].next().await? {
+                    let source = &readers[at].source;
+                    next.push(Reverse((source.attempt, line.time.or(readers[at].last), source.rank, at)));
+                    lines[at] = Some(line);
+                }
+            }
+            let Some(Reverse((.., at))) = next.pop() else { break };
+            if let Some(line) = lines[at].take() {
+                let source = readers[at].source.clone();
+                self.show(&source, &line)?;
+            }
+            queue.push(at);
+        }
+        self.out.flush()?;
+        Ok(readers.into_iter().map(|reader| (reader.source.uid, reader.last)).collect())
+    }
+
+    fn tell_of_missing(&self, sources: &[Source], workers: i32) {
+        let there: BTreeSet<i32> = sources.iter().map(|source| source.rank).collect();
+        let missing: Vec<i32> = (0..workers).filter(|rank| self.is_wanted(*rank) && !there.contains(rank)).collect();
+        if !missing.is_empty() {
+            aside(&format!("workers without a log: {}", ranges(&missing)));
+        }
+    }
+
+    /// What comes, of these pods and of those that follow them, until the job has ended.
+    async fn follow(&mut self, job: &TrainingJob, seen: HashMap<String, Option<Timestamp>>) -> anyhow::Result<()> {
+        let name = job.name_any();
+        let (tell, mut told) = mpsc::channel::<(Source, Line)>(1024);
+        let mut tasks = JoinSet::new();
+        let mut followed = HashSet::new();
+        let pods_api: Api<SlimPod> = self.cluster.api(&self.form.namespace);
+        let (api, slim, since) = (self.api.clone(), pods_api.clone(), self.wanted.since);
+        let mut start = |tasks: &mut JoinSet<()>, pod: &PodSeen| {
+            if followed.insert(pod.uid.clone()) {
+                let after = seen.get(&pod.uid).copied().flatten();
+                // A pod of which nothing was shown, since all of it was older than --since or there was nothing yet.
+                let since = since.filter(|_| seen.contains_key(&pod.uid)).map(|since| Timestamp::now() - since);
+                tasks.spawn(follow_pod(api.clone(), slim.clone(), Source::of(pod), after.max(since), tell.clone()));
+            }
+        };
+        let wanted_ranks = self.wanted.ranks.clone();
+        let is_wanted = |rank: i32| wanted_ranks.as_ref().is_none_or(|ranks| ranks.0.contains(&rank));
+        let mut pods_seen = watcher(pods_api, watcher::Config::default().labels(&gather::selector(job)))
+            .default_backoff()
+            .applied_objects()
+            .boxed();
+        let jobs = self.cluster.api::<cluster::Guarded>(&self.form.namespace);
+        let mut jobs_seen = watcher(jobs, watcher::Config::default().fields(&format!("metadata.name={name}")))
+            .default_backoff()
+            .boxed();
+        let mut restarts =
+            job.status.as_ref().map_or(0, |status| status.restarts.last().map_or(0, |last| last.attempt));
+        let mut end: Option<String> = None;
+        let mut shown = Vec::new();
+        loop {
+            let over = async {
+                match &end {
+                    Some(_) => tokio::time::sleep(LAST_WORDS).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some((source, line)) = told.recv() => {
+                    shown.push((source, line));
+                    // What has gathered meanwhile goes out in one write.
+                    while let Some(Some(more)) = told.recv().now_or_never() {
+                        shown.push(more);
+                    }
+                }
+                Some(pod) = pods_seen.next() => match pod {
+                    Ok(pod) => {
+                        if let Some(pod) = pod.seen(false).filter(|pod| has_started(pod) && is_wanted(pod.index)) {
+                            start(&mut tasks, &pod);
+                        }
+                    }
+                    Err(error) => watch_error(self.cluster, "watch pods", error)?,
+                },
+                Some(event) = jobs_seen.next(), if end.is_none() => match event {
+                    Ok(watcher::Event::Apply(job) | watcher::Event::InitApply(job)) => {
+                        let Ok(job) = job.0 else { continue };
+                        let status = job.status.clone().unwrap_or_default();
+                        if let Some(last) = status.restarts.last().filter(|last| last.attempt > restarts) {
+                            restarts = last.attempt;
+                            aside(&format!("-- attempt {} ended, {}: {} --", last.attempt, last.reason, last.message));
+                        }
+                        if is_finished(&job) {
+                            // Pods that started and ended since the watch last told of them.
+                            for pod in pods(self.cluster, &job).await?.iter().filter(|p| has_started(p) && is_wanted(p.index)) {
+                                start(&mut tasks, pod);
+                            }
+                            end = Some(status.state.map_or("", State::as_str).to_owned());
+                        }
+                    }
+                    Ok(watcher::Event::Delete(_)) => end = Some("deleted".into()),
+                    Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
+                    Err(error) => watch_error(self.cluster, "watch the TrainingJob", error)?,
+                },
+                Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
+                () = over => break,
+            }
+            for (source, line) in shown.drain(..) {
+                self.show(&source, &line)?;
+            }
+            self.out.flush()?;
+            if end.is_some() && tasks.is_empty() && told.is_empty() {
+                break;
+            }
+        }
+        aside(&format!("-- {name} is {} --", end.unwrap_or_default()));
+        Ok(())
+    }
+
+    /// The worker that failed first in the last attempt that failed: its log, else what was kept of it.
+    async fn failed(&mut self, job: &TrainingJob, pods: &[PodSeen]) -> anyhow::Result<()> {
+        let name = job.name_any();
+        let status = job.status.clone().unwrap_or_default();
+        let Some(last) = culprit(&status.restarts, status.failure_reason.as_deref()) else {
+            let Some(message) = &status.failure_message else {
+                bail!("no attempt of {name} has failed, so that there are no last words");
+            };
+            let reason = status.failure_reason.as_deref().unwrap_or("Failed");
+            aside(&format!("{name} failed by {reason}, and no worker caused it"));
+            let kept = self.form.kept(None, None, None, message);
+            return self.last(&kept);
+        };
+        let pod = pods.iter().find(|pod| Some(pod.index) == last.worker && pod.attempt == last.attempt);
+        if let Some(pod) = pod.filter(|pod| has_started(pod)) {
+            let source = Source::of(pod);
+            match self.backlog(std::slice::from_ref(&source)).await {
+                Ok(seen) if seen.values().any(Option::is_some) => {
+                    aside(&format!("-- {}, attempt {}: {} --", last.reason, last.attempt, last.message));
+                    return Ok(());
+                }
+                Ok(_) => aside(&format!("the log of pod {} is empty", source.pod)),
+                Err(_) => {} // told already
+            }
+        }
+        let report = pod.and_then(|pod| match &pod.training {
+            Container::Terminated { report, .. } => report.as_deref(),
+            _ => None,
+        });
+        let tail = report.map(|report| report.stderr_tail.clone()).filter(|tail| !tail.trim().is_empty());
+        let kept = match (&tail, pod) {
+            (Some(_), _) => "the last lines of its stderr, which its pod keeps",
+            (None, Some(_)) => "there is no log; this is what the status has",
+            (None, None) => "its pod is gone; this is what the status has",
+        };
+        aside(&format!("attempt {} of {name} ended, {}: {kept}", last.attempt, last.reason));
+        let words = tail.unwrap_or_else(|| last.message.clone());
+        let shown = self.form.kept(Some(last.attempt), last.worker, pod.map(|pod| pod.name.as_str()), &words);
+        self.last(&shown)
+    }
+
+    fn last(&mut self, text: &[u8]) -> anyhow::Result<()> {
+        self.out.write_all(text)?;
+        Ok(self.out.flush()?)
+    }
+}
+
+/// The last failure that a worker caused. None if the job itself failed for another reason.
+#[must_use]
+pub fn culprit<'a>(restarts: &'a [Restart], failure: Option<&str>) -> Option<&'a Restart> {
+    restarts.last().filter(|last| failure.is_none_or(|failure| failure == last.reason))
+}
+
+/// A refusal ends it, a broken connection is taken up again.
+fn watch_error(cluster: &Cluster, what: &str, error: watcher::Error) -> anyhow::Result<()> {
+    let source = match error {
+        watcher::Error::InitialListFailed(source)
+        | watcher::Error::WatchStartFailed(source)
+        | watcher::Error::WatchFailed(source) => source,
+        _ => return Ok(()),
+    };
+    match &source {
+        kube::Error::Api(status) if [401, 403].contains(&status.code) => Err(cluster.explain(what, &source)),
+        _ => Ok(()),
+    }
+}
+
+/// Shows something that is no line of a log, where it does not get among the lines of a file.
+fn aside(text: &str) {
+    use std::io::IsTerminal;
+    let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    // Nobody listens any more: no reason to end.
+    let _ = writeln!(io::stderr(), "{}", Style::Dim.paint(text, colour));
+}
+
+fn parameters() -> LogParams {
+    LogParams { container: Some(TRAINING.to_owned()), timestamps: true, ..LogParams::default() }
+}
+
+/// One log, line by line.
+struct Reader {
+    source: Source,
+    stream: Pin<Box<dyn AsyncBufRead + Send>>,
+    /// Time of the last line; earlier ones and itself have been shown.
+    last: Option<Timestamp>,
+}
+
+impl Reader {
+    async fn open(
+        api: &Api<Pod>,
+        source: &Source,
+        params: &LogParams,
+        last: Option<Timestamp>,
+    ) -> Result<Self, kube::Error> {
+        let opening = tokio::time::timeout(cluster::PATIENCE, api.log_stream(&source.pod, params));
+        let late = |_| kube::Error::Service("its node gave no answer".into());
+        let stream = opening.await.map_err(late)??;
+        Ok(Self { source: source.clone(), stream: Box::pin(stream), last })
+    }
+
+    async fn next(&mut self) -> io::Result<Option<Line>> {
+        loop {
+            let mut raw = Vec::new();
+            if self.stream.read_until(b'\n', &mut raw).await? == 0 {
+                return Ok(None);
+            }
+            let line = Line::of(&raw);
+            if line.time.is_some() && line.time <= self.last {
+                continue;
+            }
+            self.last = line.time.or(self.last);
+            return Ok(Some(line));
+        }
+    }
+}
+
+/// Follows the log of one pod from after this time until it has ended, however often the connection breaks.
+async fn follow_pod(
+    api: Api<Pod>,
+    pods: Api<SlimPod>,
+    source: Source,
+    mut after: Option<Timestamp>,
+    tell: mpsc::Sender<(Source, Line)>,
+) {
+    loop {
+        // The API knows whole seconds only, and rounds; the reader leaves out what was shown.
+        let since_time = after.and_then(|after| Timestamp::from_second(after.as_second() - 1).ok());
+        let params = LogParams { follow: true, since_time, ..parameters() };
+        let mut whole = false;
+        if let Ok(mut reader) = Reader::open(&api, &source, &params, after).await {
+            loop {
+                match reader.next().await {
+                    Ok(Some(line)) => {
+                        if tell.send((source.clone(), line)).await.is_err() {
+                            return;
+                        }
+                    }
+                    Ok(None) => {
+                        whole = true;
+                        break;
+                    }
+                    Err(_) => break,
+                }
+            }
+            after = reader.last;
+        }
+        match pods.get_opt(&source.pod).await {
+            Ok(None) => return,
+            Ok(Some(pod)) => {
+                let same = pod.seen(false).filter(|pod| pod.uid == source.uid);
+                let ended =
+                    same.is_none_or(|pod| !pod.is_alive() || matches!(pod.training, Container::Terminated { .. }));
+                if whole && ended {
+                    return;
+                }
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}

@@ -1,0 +1,265 @@
+//! `kubectl trainingjob`: what a job does, and why it does not.
+//!
+//! [`facts`] has what is known, [`gather`] and [`logs`] read it from the cluster; the rest is functions from facts to text.
+
+pub mod advice;
+pub mod cluster;
+mod complete;
+pub mod facts;
+pub mod gather;
+pub mod logs;
+pub mod screen;
+pub mod status;
+pub mod top;
+pub mod why;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use cluster::{Cluster, Place};
+use facts::Facts;
+use gather::Gatherer;
+use jiff::SignedDuration;
+use kube::api::ListParams;
+use screen::Look;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+use why::Diagnosis;
+
+/// How often `--watch` looks.
+const WATCH: Duration = Duration::from_secs(2);
+
+/// Shows what TrainingJobs do, and why they don't.
+///
+/// As `kubectl trainingjob`, once this program is on PATH.
+#[derive(Parser)]
+#[command(name = "kubectl-trainingjob", bin_name = "kubectl trainingjob", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    place: Place,
+    /// Form of what is printed.
+    #[arg(short, long, global = true, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// For whom it is printed.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: one document with the same facts; of logs and with --watch, one a line.
+    Json,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// One job on one screen: state, workers, progress, metrics, what it waits for or why it failed, last events.
+    Status {
+        /// Name of the TrainingJob.
+        job: String,
+        /// Shows it again and again, until the job has ended.
+        #[arg(short, long)]
+        watch: bool,
+    },
+    /// What the workers print, all in the order of time, each line with the rank of its worker.
+    Logs {
+        /// Name of the TrainingJob.
+        job: String,
+        /// Only these workers: 3, 0-7 or 0,3,8-15.
+        #[arg(short, long)]
+        rank: Option<logs::Ranks>,
+        /// Goes on until the job has ended, also through restarts.
+        #[arg(short, long)]
+        follow: bool,
+        /// Only so many last lines of each worker.
+        #[arg(long, value_parser = clap::value_parser!(i64).range(0..), allow_hyphen_values = true)]
+        tail: Option<i64>,
+        /// Only lines this young: 90s, 10m, 1h30m.
+        #[arg(long, value_parser = screen::read_span)]
+        since: Option<SignedDuration>,
+        /// The worker that caused the last failure: its log, or the last words that were kept of it.
+        #[arg(long, conflicts_with_all = ["rank", "follow"])]
+        failed: bool,
+        /// With the time of each line.
+        #[arg(long)]
+        timestamps: bool,
+    },
+    /// All jobs: state, workers, progress, loss, GPUs and their use.
+    Top,
+    /// Why a job waits, is slow or has failed, and what to do.
+    Why {
+        /// Name of the TrainingJob.
+        job: String,
+    },
+    /// Prints a script that completes the command `kubectl-trainingjob`.
+    Completion {
+        /// The shell.
+        shell: complete::Shell,
+    },
+}
+
+/// Does what the arguments say.
+pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let done = match args.get(1) {
+        // kubectl asks what may come next: what follows is half a command line, which is not to be parsed.
+        Some(word) if word == "__complete" => {
+            let words: Vec<String> = args[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
+            print(&complete::answer(&words).await)
+        }
+        _ => run(Args::parse_from(args)).await,
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // `kubectl trainingjob logs x | head` is no error.
+        Err(error) if is_closed(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_closed(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let look = Look::of_stdout();
+    let json = args.output == Output::Json;
+    if let Command::Completion { shell } = args.command {
+        return Ok(io::stdout().write_all(&complete::script(shell))?);
+    }
+    let cluster = Cluster::reach(&args.place).await?;
+    match args.command {
+        Command::Status { job, watch: true } => watch(cluster, &job, json, look).await,
+        Command::Status { job, watch: false } => {
+            let facts = Gatherer::new(cluster).facts(&job).await?;
+            let diagnosis = Diagnosis::of(&facts);
+            print(&if json { document(&Told { facts, diagnosis })? } else { status::render(&facts, &diagnosis, look) })
+        }
+        Command::Logs { job, rank: ranks, follow, tail, since, failed, timestamps } => {
+            let wanted = logs::Wanted { ranks, follow, tail, since, failed, timestamps, json };
+            logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(io::stdout())).await
+        }
+        Command::Top => top(&cluster, args.place.all_namespaces, json, look).await,
+        Command::Why { job } => {
+            let facts = Gatherer::new(cluster).facts(&job).await?;
+            let diagnosis = Diagnosis::of(&facts);
+            let Facts { namespace, name, .. } = facts;
+            let why = Why { namespace, name, state: facts.status.state, diagnosis };
+            print(&if json { document(&why)? } else { why::render(&why.diagnosis, look) })
+        }
+        Command::Completion { .. } => unreachable!("answered without a cluster"),
+    }
+}
+
+/// `status -o json`.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    facts: Facts,
+    diagnosis: Diagnosis,
+}
+
+/// `why -o json`.
+#[derive(Serialize)]
+struct Why {
+    namespace: String,
+    name: String,
+    state: Option<crate::api::State>,
+    #[serde(flatten)]
+    diagnosis: Diagnosis,
+}
+
+/// `top -o json`.
+#[derive(Serialize)]
+struct Top {
+    jobs: Vec<top::Row>,
+    /// Jobs that this version can't read, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unread: Vec<String>,
+}
+
+async fn top(cluster: &Cluster, all_namespaces: bool, json: bool, look: Look) -> anyhow::Result<()> {
+    let now = gather::now();
+    let mut all = Top { jobs: Vec::new(), unread: Vec::new() };
+    for job in cluster.jobs(&ListParams::default()).await? {
+        match job.0 {
+            Ok(job) => all.jobs.push(top::Row::of(&Facts::of(&job, now))),
+            Err(invalid) => {
+                let name = invalid.metadata.name.clone().unwrap_or_default();
+                all.unread.push(format!("{name} can't be read by this version of the plugin: {invalid}"));
+            }
+        }
+    }
+    top::sort(&mut all.jobs);
+    if json {
+        return print(&document(&all)?);
+    }
+    for unread in &all.unread {
+        let _ = writeln!(io::stderr(), "{unread}");
+    }
+    if all.jobs.is_empty() {
+        let place = cluster.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
+        let _ = writeln!(io::stderr(), "There are no TrainingJobs in {place}.");
+        return Ok(());
+    }
+    print(&top::render(&all.jobs, all_namespaces, look))
+}
+
+/// Shows a job whenever something about it has changed, on a terminal in place.
+async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::Result<()> {
+    let mut gatherer = Gatherer::new(cluster);
+    let mut before: Option<serde_json::Value> = None;
+    if look.terminal && !json {
+        print("\x1b[2J")?;
+    }
+    loop {
+        let facts = gatherer.facts(job).await?;
+        let ended = facts.is_finished();
+        let diagnosis = Diagnosis::of(&facts);
+        // All but the time.
+        let now = serde_json::to_value(Facts { time: jiff::Timestamp::UNIX_EPOCH, ..facts.clone() })?;
+        if look.terminal && !json {
+            print(&frame(&status::render(&facts, &diagnosis, look), look))?;
+        } else if before.as_ref() != Some(&now) {
+            if json {
+                print(&(serde_json::to_string(&Told { facts, diagnosis })? + "\n"))?;
+            } else {
+                let gap = if before.is_some() { "\n" } else { "" };
+                print(&format!("{gap}{}", status::render(&facts, &diagnosis, look)))?;
+            }
+        }
+        if ended {
+            return Ok(());
+        }
+        before = Some(now);
+        tokio::time::sleep(WATCH).await;
+    }
+}
+
+/// A screen drawn over the last one: no more lines than the terminal has, or the first ones would roll away.
+fn frame(text: &str, look: Look) -> String {
+    let rows = look.height.unwrap_or(usize::MAX).saturating_sub(1);
+    let lines: String = text.lines().take(rows).map(|line| format!("{line}\x1b[K\n")).collect();
+    format!("\x1b[H{lines}\x1b[J")
+}
+
+fn document(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests;

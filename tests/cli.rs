@@ -1,0 +1,279 @@
+//! `kubectl trainingjob` against a real API server: what it tells of jobs that run, wait and fail, and its errors.
+//!
+//! The nodes are simulated, so that nothing is logged: of logs only what is kept of them is tested here.
+
+mod common;
+#[path = "convergence/world.rs"]
+#[allow(dead_code, reason = "of the world of another program a part is needed")]
+mod world;
+
+use common::tools;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use trainingjob_operator::api::State::{Failed, Running};
+use world::{BY_HAND, Space, eventually, parsed, plane, root};
+
+const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-trainingjob");
+
+/// A kubeconfig of the cluster, for this user if it is one that the API server lets us be.
+fn kubeconfig(user: Option<&str>) -> PathBuf {
+    let text = plane().kubectl(&["config", "view", "--raw", "-o", "json"]);
+    let mut config: Value = serde_json::from_slice(&text).unwrap();
+    if let Some(user) = user {
+        config["users"][0]["user"]["as"] = json!(user);
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plugin-{}", user.unwrap_or("admin")));
+    std::fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+fn run(kubeconfig: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(PLUGIN);
+    command.args(args).env("KUBECONFIG", kubeconfig).env_remove("COLUMNS").stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// What it prints, and that it could.
+async fn told(space: &Space, args: &[&str]) -> String {
+    let args: Vec<String> = args.iter().chain(&["-n", &space.name]).map(|arg| (*arg).to_owned()).collect();
+    // The operator works in this process: it must not be held up.
+    tokio::task::spawn_blocking(move || {
+        let output = run(&kubeconfig(None), &args.iter().map(String::as_str).collect::<Vec<_>>());
+        let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert!(output.status.success(), "{args:?}: {out}{err}");
+        println!("$ kubectl trainingjob {}\n{out}{err}", args.join(" "));
+        out
+    })
+    .await
+    .unwrap()
+}
+
+/// The error that it ends with.
+fn refused(kubeconfig: &Path, args: &[&str]) -> String {
+    let output = run(kubeconfig, args);
+    let error = String::from_utf8(output.stderr).unwrap();
+    println!("$ kubectl trainingjob {}\n{error}", args.join(" "));
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+    assert!(output.stdout.is_empty());
+    error
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_run_wait_and_fail() {
+    let space = plane().space("plugin", json!({})).await;
+    let operator = space.operator().await;
+    let runs = space.submit("runs", json!({})).await;
+    let waits = space.submit("waits", json!({ "gpusPerWorker": 16 })).await;
+    let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
+    let fails =
+        space.submit("fails", json!({ "podTemplate": by_hand, "failurePolicy": { "restartPolicy": "Never" } })).await;
+    let typo = json!({ "podTemplate": { "spec": { "terminationGracePeriodSeconds": "long" } } });
+    space.submit("typo", typo).await.state(Failed).await;
+    let pods = space.placed("fails", 2).await;
+    let ended = |code: i32, message: &str| {
+        json!({
+            "phase": "Failed",
+            "containerStatuses": [{
+                "name": "training", "image": "none", "imageID": "", "ready": false, "restartCount": 0,
+                "state": { "terminated": {
+                    "exitCode": code, "reason": "Error", "message": message, "finishedAt": "2026-01-01T00:00:00Z",
+                    "startedAt": "2026-01-01T00:00:00Z",
+                } },
+            }],
+        })
+    };
+    let report =
+        json!({ "version": 1, "phase": "Exited", "exitCode": 3, "stderrTail": "first\nValueError: label 11\n" });
+    space.set_pod(&pods[1], ended(3, &report.to_string())).await;
+    let stopped = json!({ "version": 1, "phase": "Exited", "exitCode": 143, "stoppedBy": 15 });
+    space.set_pod(&pods[0], ended(143, &stopped.to_string())).await;
+    runs.state(Running).await;
+    waits.condition("Scheduled", "False", "Unschedulable").await;
+    fails.state(Failed).await;
+
+    // ---- status
+    let text = told(&space, &["status", "runs"]).await;
+    assert!(text.starts_with(&format!("runs  in namespace {}\nState        Running for ", space.name)), "{text}");
+    for words in ["Attempt      1; 3 more allowed\n", "Workers      2 running of 2, on ", "  running\n", "  Started "] {
+        assert!(text.contains(words), "{words:?}: {text}");
+    }
+    let status = json_of(&told(&space, &["status", "runs", "-o", "json"]).await);
+    assert_eq!(status["status"]["state"], "Running");
+    assert_eq!(status["diagnosis"]["verdict"], "Running");
+    let nodes: Vec<&str> = (0..2).map(|n| status["workers"][n]["node"].as_str().unwrap()).collect();
+    assert!(nodes.iter().all(|node| text.contains(&format!("\n  {node}  "))), "{nodes:?} {text}");
+
+    let text = told(&space, &["status", "waits"]).await;
+    assert!(text.contains("\nWaits for    Unschedulable: worker 0 (and 1 more of 2 workers): 0/4 nodes"), "{text}");
+    assert!(text.contains("\n  no node  0-1      waiting for a node  0/4 nodes"), "{text}");
+    assert!(text.contains("What to do: kubectl trainingjob why waits -n"), "{text}");
+
+    let text = told(&space, &["status", "fails"]).await;
+    assert!(text.contains("\nState        Failed "), "{text}");
+    assert!(text.contains("\nWhy          ExitCode: worker 1 (pod fails-training-1-"), "{text}");
+    assert!(text.contains("failed  exit code 3, ValueError: label 11\n"), "{text}");
+    // Events of the job's own, and of its Job.
+    eventually("the events of the Job", async || {
+        let events = json_of(&told(&space, &["status", "fails", "-o", "json"]).await)["events"].clone();
+        let of = |kind: &str, reason: &str| {
+            events.as_array().unwrap().iter().any(|event| event["kind"] == kind && event["reason"] == reason)
+        };
+        (of("TrainingJob", "Failed") && of("Job", "SuccessfulCreate") && of("Pod", "Scheduled")).then_some(())
+    })
+    .await;
+
+    // ---- why
+    let text = told(&space, &["why", "waits"]).await;
+    assert!(text.starts_with("waits has been Pending for "), "{text}");
+    assert!(text.contains("4 Insufficient nvidia.com/gpu"), "{text}");
+    assert!(text.contains("It asks for 2 workers with 16 GPUs each, 32 in all.\n"), "{text}");
+    assert!(text.contains("\nWhat to do\n- Free or add nodes, or ask for less."), "{text}");
+    let text = told(&space, &["why", "fails"]).await;
+    assert!(text.contains("in attempt 1: ExitCode.\n") && text.contains("): exit code 3: ValueError"), "{text}");
+    assert!(text.contains("ValueError: label 11 (failurePolicy.restartPolicy is Never)."), "{text}");
+    assert!(text.contains(&format!("kubectl trainingjob logs fails -n {} --failed\n", space.name)), "{text}");
+    let why = json_of(&told(&space, &["why", "typo", "-o", "json"]).await);
+    assert_eq!((&why["verdict"], &why["reason"]), (&json!("Failed"), &json!("InvalidSpec")));
+    assert!(why["says"].as_array().unwrap().iter().any(|says| says.as_str().unwrap().contains("\"long\"")), "{why}");
+    assert!(told(&space, &["why", "runs"]).await.starts_with("runs has been Running for "));
+
+    // ---- top
+    let text = told(&space, &["top"]).await;
+    let first: Vec<&str> = text.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(first, ["NAME", "runs", "waits", "fails", "typo", "4"], "{text}");
+    assert!(text.ends_with("4 jobs: 2 Failed, 1 Pending, 1 Running\n"), "{text}");
+    let top = json_of(&told(&space, &["top", "-o", "json"]).await);
+    assert_eq!(top["jobs"][0]["name"], "runs");
+    assert_eq!(top["jobs"][1]["reason"], "Unschedulable");
+
+    // ---- the last words of a worker without a log: the simulated kubelet has none
+    let text = told(&space, &["logs", "fails", "--failed"]).await;
+    assert_eq!(text, "[1] first\n[1] ValueError: label 11\n");
+    let line = told(&space, &["logs", "fails", "--failed", "-o", "json"]).await;
+    assert_eq!(json_of(line.lines().nth(1).unwrap())["line"], "ValueError: label 11");
+
+    // ---- the end of a watch
+    let namespace = space.name.clone();
+    let watching = tokio::task::spawn_blocking(move || {
+        run(&kubeconfig(None), &["status", "runs", "--watch", "-o", "json", "-n", &namespace])
+    });
+    for pod in &space.placed("runs", 2).await {
+        space
+            .patch::<k8s_openapi::api::core::v1::Pod>(
+                pod.metadata.name.as_deref().unwrap(),
+                json!({ "metadata": { "annotations": { world::DURATION: "1s" } } }),
+            )
+            .await;
+    }
+    let seen = watching.await.unwrap();
+    assert!(seen.status.success());
+    let states: Vec<Value> =
+        String::from_utf8(seen.stdout).unwrap().lines().map(|line| json_of(line)["status"]["state"].clone()).collect();
+    assert_eq!(states.last(), Some(&json!("Completed")), "{states:?}");
+    space.end(operator).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_tell_the_remedy() {
+    let space = plane().space("plugin-errors", json!({})).await;
+    let (ns, operator) = (space.name.clone(), space.operator().await);
+    space.submit("bert", json!({})).await.state(Running).await;
+    let elsewhere = plane().space("plugin-empty", json!({})).await;
+    let empty = elsewhere.name.clone();
+    // Whoever may view, and nothing else: with the roles that come with the installation.
+    let role = std::fs::read_to_string(root("deploy/admin/users.yaml")).unwrap();
+    let role: Value = serde_saphyr::from_str(role.split("\n---\n").next().unwrap()).unwrap();
+    let roles: Api<ClusterRole> = Api::all(space.client.clone());
+    roles.create(&PostParams::default(), &parsed(role)).await.unwrap();
+    let viewer = "plugin-viewer";
+    space
+        .create::<RoleBinding>(json!({
+            "metadata": { "name": "viewer" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view" },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": viewer }],
+        }))
+        .await;
+    eventually("the role of viewers", async || {
+        let (viewer, ns) = (kubeconfig(Some(viewer)), ns.clone());
+        let output = tokio::task::spawn_blocking(move || run(&viewer, &["status", "bert", "-n", &ns])).await.unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.success() && !text.contains("Not read") && text.contains("Last events")).then_some(())
+    })
+    .await;
+
+    tokio::task::spawn_blocking(move || {
+        let admin = kubeconfig(None);
+        let error = refused(&admin, &["status", "bret", "-n", &ns]);
+        assert_eq!(error, format!("error: there is no TrainingJob bret in namespace {ns}; did you mean bert?\n"));
+        let error = refused(&admin, &["why", "bert", "-n", &empty]);
+        let there = format!("there is one in namespace {ns}: add -n {ns}");
+        assert_eq!(error, format!("error: there is no TrainingJob bert in namespace {empty}; {there}\n"));
+        assert!(run(&admin, &["status", "bert", "-A"]).status.success());
+
+        let error = refused(&admin, &["logs", "bert", "-n", &ns, "--rank", "2"]);
+        assert_eq!(error, "error: bert has 2 workers, there is no rank 2: --rank takes 0 to 1\n");
+        let error = refused(&admin, &["logs", "bert", "-n", &ns, "--failed"]);
+        assert!(error.contains("no attempt of bert has failed"), "{error}");
+
+        let error = refused(&kubeconfig(Some("nobody")), &["status", "bert", "-n", &ns]);
+        assert!(error.starts_with(&format!("error: you may not get TrainingJob bert in namespace {ns}: ")), "{error}");
+        assert!(error.contains("Ask for the role `view`"), "{error}");
+        let error = refused(&kubeconfig(Some("plugin-viewer")), &["top", "-A"]);
+        assert!(error.starts_with("error: you may not list TrainingJobs in all namespaces: "), "{error}");
+
+        let error = refused(&admin, &["top", "--context", "other"]);
+        assert!(error.contains("no context other: choose one of "), "{error}");
+        let error = refused(Path::new("/nowhere/kubeconfig"), &["top"]);
+        assert!(error.starts_with("error: no cluster: "), "{error}");
+        let dead = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugin-dead");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&admin).unwrap()).unwrap();
+        // Port 9 is that of the service "discard", which nobody offers any more.
+        config["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:9");
+        std::fs::write(&dead, config.to_string()).unwrap();
+        let error = refused(&dead, &["top"]);
+        assert!(error.contains("no answer from https://127.0.0.1:9/: Connection refused"), "{error}");
+
+        let empty = run(&admin, &["top", "-n", &empty]);
+        assert!(empty.status.success());
+        assert!(String::from_utf8_lossy(&empty.stderr).starts_with("There are no TrainingJobs in namespace "));
+        as_a_plugin(&admin, &ns);
+    })
+    .await
+    .unwrap();
+    roles.delete("trainingjobs-view", &DeleteParams::default()).await.unwrap();
+    Api::<Namespace>::all(space.client.clone()).delete(&elsewhere.name, &DeleteParams::default()).await.unwrap();
+    space.end(operator).await;
+}
+
+/// kubectl finds it on PATH, and its completion asks it.
+fn as_a_plugin(kubeconfig: &Path, ns: &str) {
+    let folder = Path::new(PLUGIN).parent().unwrap();
+    let path = std::env::join_paths(
+        [folder.to_owned()].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
+    );
+    let kubectl = Command::new(tools().join("kubectl"))
+        .args(["trainingjob", "status", "bert", "-n", ns])
+        .env("KUBECONFIG", kubeconfig)
+        .env("PATH", path.unwrap())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&kubectl.stdout);
+    assert!(text.starts_with("bert  in namespace "), "{text}{}", String::from_utf8_lossy(&kubectl.stderr));
+    assert!(!text.contains('\x1b'), "colours in a pipe: {text:?}");
+
+    let completed = run(kubeconfig, &["__complete", "status", "-n", ns, "b"]);
+    assert_eq!(String::from_utf8_lossy(&completed.stdout), "bert\n:4\n");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(Path::new("/nowhere"), &["completion", shell]);
+        assert!(String::from_utf8_lossy(&script.stdout).contains("kubectl-trainingjob"), "{shell}");
+    }
+}
