@@ -90,6 +90,12 @@ impl Resolved {
     }
 }
 
+impl Resolved {
+    fn has_blind_board(&self) -> bool {
+        self.plan.as_ref().is_ok_and(|plan| plan.monitoring.tensorboard == Some(plan::TensorBoard::NoStorage))
+    }
+}
+
 impl Context {
     fn resolved(&self, job: &TrainingJob, uid: &str) -> Arc<Resolved> {
         let known = self.plans().get(uid).filter(|known| known.generation == job.metadata.generation).cloned();
@@ -211,6 +217,7 @@ impl Context {
                 status: &current.status,
                 refused,
                 family: &family,
+                blind_board: resolved.has_blind_board(),
                 told: told.as_ref(),
                 now,
             });

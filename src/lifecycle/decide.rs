@@ -9,6 +9,7 @@ use crate::api::{
     AllocatedResources, Restart, RestartPolicy, State, SuccessPolicy, TrainingJobSpec, TrainingJobStatus, Workers,
 };
 use crate::observe::{ChildKind, Container, Family, JobSeen, PodSeen};
+use crate::plan::TensorBoard;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeSet;
@@ -43,6 +44,8 @@ pub struct Input<'a> {
     pub refused: Option<String>,
     /// What was seen of its objects.
     pub family: &'a Family,
+    /// The TensorBoard that was asked for can't see what the workers write.
+    pub blind_board: bool,
     /// What its agents told last.
     pub told: Option<&'a Told>,
     /// Now, in whole seconds.
@@ -146,6 +149,9 @@ impl<'a> Step<'a> {
             return self.count();
         }
         self.set("Accepted", true, "Valid", "the spec can run");
+        if self.input.blind_board {
+            self.set("TensorBoard", false, TensorBoard::NO_STORAGE, TensorBoard::REMEDY);
+        }
         if let Some(old) = job.filter(|j| j.attempt < attempt && !j.deleting) {
             self.verdict.actions.push(Action::DeleteJob { name: old.name.clone(), uid: old.uid.clone() });
         }

@@ -96,6 +96,7 @@ impl World {
             status: &self.status,
             refused: self.refused.clone(),
             family: &self.family,
+            blind_board: false,
             told: self.told.as_ref(),
             now: at(self.second),
         });

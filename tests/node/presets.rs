@@ -31,7 +31,7 @@ async fn submit(space: &Space, name: &str, workers: i32, command: &[&str], list:
         { "name": "packages", "mountPath": "/packages", "readOnly": true },
     ]);
     let mut fields = json!({
-        "numWorkers": workers, "command": command, "volumes": volumes, "volumeMounts": mounts,
+        "model": "mlp", "numWorkers": workers, "command": command, "volumes": volumes, "volumeMounts": mounts,
         "hyperparameters": { "epochs": 500 }, "env": [{ "name": "EPOCHS", "value": "500" }],
     });
     if let Some(list) = list {
