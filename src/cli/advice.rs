@@ -39,6 +39,10 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     ("Parallelism", "Set the Job's parallelism back to the number of workers, or delete the Job: it is made again."),
     (
+        "NoStorage",
+        "Set checkpoint.storage or output, so that the workers and TensorBoard share a volume, or switch monitoring.tensorboardEnabled off. The training goes on without it.",
+    ),
+    (
         "OldPods",
         "Usually nothing: the next attempt starts when the last pod of the earlier one is gone. If that pod hangs in Terminating, look at its node; if the node is gone for good, delete the Node object.",
     ),

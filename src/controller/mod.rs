@@ -56,7 +56,13 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let runtime = Runtime { agent_image: String::new(), agent_image_pull_policy: None };
-        Self { namespace: None, runtime, concurrency: 32, identity: "trainingjob-operator".into(), agent_access: AgentAccess::Off }
+        Self {
+            namespace: None,
+            runtime,
+            concurrency: 32,
+            identity: "trainingjob-operator".into(),
+            agent_access: AgentAccess::Off,
+        }
     }
 }
 

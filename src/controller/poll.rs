@@ -191,9 +191,12 @@ async fn poll(context: &Context, asked: &Asked) -> bool {
     };
     let before = context.polled.get(&asked.uid);
     let answer = match (ask(&asked.first).await, &asked.last) {
-        (Ok(status), Some(last)) if status.progress.last().is_none() => {
-            ask(last).await.ok().filter(|other| other.progress.last().is_some()).or(Some(status)).ok_or_else(String::new)
-        }
+        (Ok(status), Some(last)) if status.progress.last().is_none() => ask(last)
+            .await
+            .ok()
+            .filter(|other| other.progress.last().is_some())
+            .or(Some(status))
+            .ok_or_else(String::new),
         (answer, _) => answer,
     };
     let status = match answer {

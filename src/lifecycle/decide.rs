@@ -537,7 +537,8 @@ impl<'a> Step<'a> {
         let was = condition(&self.status.conditions, "AgentReady").map(|c| c.status == "True");
         match told.seen.failing_since {
             Some(since) if self.input.now.duration_since(since) >= SILENT => {
-                let message = format!("the agent has not answered since {since:.0}; progress and metrics are from before");
+                let message =
+                    format!("the agent has not answered since {since:.0}; progress and metrics are from before");
                 self.set("AgentReady", false, "Unreachable", &message);
             }
             None if was == Some(false) => self.set("AgentReady", true, "Answers", "the agent answers"),

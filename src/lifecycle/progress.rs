@@ -5,9 +5,7 @@ use crate::agent::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT}
 use crate::agent::report::Reached;
 use crate::agent::serve::status::Status as Agent;
 use crate::agent::signs::SignKind;
-use crate::api::{
-    EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, SuccessPolicy, TrainingJobStatus,
-};
+use crate::api::{EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, SuccessPolicy, TrainingJobStatus};
 use crate::observe::Seen;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -216,9 +214,9 @@ pub fn evaluate(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::progress::watched::Numbered;
     use crate::agent::progress::{Progress, Source};
     use crate::agent::report::Report;
-    use crate::agent::progress::watched::Numbered;
     use std::sync::Arc;
 
     fn at(second: i64) -> Timestamp {

@@ -1158,8 +1158,7 @@ fn the_answer_of_an_earlier_attempt_tells_nothing_of_this_one() {
 #[test]
 fn a_job_that_is_good_enough_is_stopped_and_completed() {
     let mut world = World::to_running();
-    world.spec.success_policy =
-        Some(SuccessPolicy { target_accuracy: Some(0.9), ..SuccessPolicy::default() });
+    world.spec.success_policy = Some(SuccessPolicy { target_accuracy: Some(0.9), ..SuccessPolicy::default() });
     world.told = Some(answer(1, metric("accuracy", 0.95)));
     let verdict = world.step();
     assert!(verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }));

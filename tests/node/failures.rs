@@ -118,8 +118,14 @@ fn cases() -> Vec<Case> {
         Case(
             "a node with what is asked for does not exist",
             "node",
-            with(python(&["wait"]), json!({ "scheduling": selector })),
+            with(python(&["wait"]), json!({ "scheduling": selector.clone() })),
             Told::Waiting("Scheduled", "selector"),
+        ),
+        Case(
+            "the same, with a deadline for the start",
+            "late",
+            with(python(&["wait"]), json!({ "scheduling": selector, "failurePolicy": { "startDeadlineSeconds": 5 } })),
+            Told::AtOnce,
         ),
         Case(
             "a claim that does not exist",
@@ -261,6 +267,7 @@ fn code(message: &str) -> String {
         (r"(-training-\d+)-[a-z0-9]{5}\b", "$1-xxxxx"),
         (r", node [^)]+\)", ", node node0)"),
         (r" \(failurePolicy\.backoffLimit is 0\)$", ""),
+        (r"ran within \d+ s", "ran within 5 s"),
         (r"0/\d+ nodes", "0/1 nodes"),
         (r"\d+ node\(s\)", "1 node(s)"),
         (r"\d+ Preemption", "1 Preemption"),

@@ -11,9 +11,8 @@ use trainingjob_operator::api::TrainingJobStatus;
 fn packages() -> PathBuf {
     let home = || std::env::home_dir().expect("a home").join(".cache/trainingjob");
     let cache = std::env::var_os("TRAININGJOB_CACHE").map_or_else(home, PathBuf::from);
-    let lists = ["transformers-keras", "lightning"].map(|list| {
-        std::fs::read(root(&format!("tests/node/packages/{list}.txt"))).expect("it is in the checkout")
-    });
+    let lists = ["transformers-keras", "lightning"]
+        .map(|list| std::fs::read(root(&format!("tests/node/packages/{list}.txt"))).expect("it is in the checkout"));
     let digest: String = crate::sha256(&lists.concat())[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     let folder = cache.join(format!("packages-{digest}"));
     let output = Command::new(root("tests/node/packages/install")).arg(&folder).output().expect("bash");
