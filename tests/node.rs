@@ -88,16 +88,22 @@ async fn restricted_namespaces() {
 
 #[tokio::test]
 async fn logs_are_what_the_program_wrote() {
+    // 50 MB, as fast as Python can write them.
+    const BYTES: u32 = 2_500_000;
+    const TIMES: usize = 20;
     let Some(world) = world() else { return };
     let space = world.space("bytes", json!({})).await;
     let mut job = space
         .submit(
             "bytes",
-            json!({ "command": ["python3", "/programs/bytes.py"], "env": [{ "name": "BYTES", "value": "3000000" }] }),
+            json!({
+                "command": ["python3", "/programs/bytes.py"],
+                "env": [{ "name": "BYTES", "value": BYTES.to_string() }, { "name": "TIMES", "value": TIMES.to_string() }],
+            }),
         )
         .await;
     job.state(Completed).await;
-    let random = (0..3_000_000).step_by(32).flat_map(|at: u32| sha256(at.to_string().as_bytes()));
+    let random = (0..BYTES).step_by(32).flat_map(|at: u32| sha256(at.to_string().as_bytes()));
     let mut wrote: Vec<u8> = Vec::new();
     for byte in random {
         if byte == b'\n' {
@@ -105,6 +111,7 @@ async fn logs_are_what_the_program_wrote() {
         }
         wrote.push(byte);
     }
+    let wrote = wrote.repeat(TIMES);
     for pod in job.pods() {
         let shown = space.logs(&pod.name_any());
         let differs = shown.iter().zip(&wrote).position(|(a, b)| a != b);

@@ -140,6 +140,7 @@ def start_kubelet(cluster, index, runtime):
         "containerRuntimeEndpoint": f"unix://{socket(home)}",
         "clusterDNS": [cluster.ip], "clusterDomain": "cluster.local", "resolvConf": resolv_conf(cluster),
         "tlsCertFile": str(certificate), "tlsPrivateKeyFile": str(key),
+        "containerLogMaxSize": "200Mi",  # `kubectl logs` shows the newest file only, and nobody loses a cause here
         "maxPods": 200, "podLogsDir": str(home / "logs"), "serializeImagePulls": False,
         "localStorageCapacityIsolation": False,  # on disks without a partition cAdvisor finds no file system
         "evictionHard": {"memory.available": "50Mi"},  # a developer's disk is often nearly full; pods need little of it

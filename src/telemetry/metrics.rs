@@ -430,7 +430,11 @@ mod tests {
         assert_eq!(waits(&restart), [(1, 50), (1, 30)]);
         let twice = [run.clone(), at("Initializing", 2, &[(1, 30)]), at("Initializing", 3, &[(1, 30), (2, 10)])];
         let ran = at("Running", 3, &[(1, 30), (2, 10)]);
-        assert_eq!(waits(&[&twice[..], std::slice::from_ref(&ran)].concat()), [(1, 50), (1, 30)], "attempt 2 never ran");
+        assert_eq!(
+            waits(&[&twice[..], std::slice::from_ref(&ran)].concat()),
+            [(1, 50), (1, 30)],
+            "attempt 2 never ran"
+        );
         assert_eq!(waits(&[twice[2].clone(), ran]), [(0, 0), (1, 10)], "this operator knows of the last failure alone");
         let dropped = [run.clone(), at("Running", 1, &[(1, 30)]), at("Pending", 1, &[]), run.clone()];
         assert_eq!(waits(&dropped), [(1, 50), (0, 0)], "it was no failure");

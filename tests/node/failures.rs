@@ -122,7 +122,7 @@ fn cases() -> Vec<Case> {
             Told::Waiting("Scheduled", "selector"),
         ),
         Case(
-            "the same, with a deadline for the start",
+            "a node with what is asked for does not exist, and `startDeadlineSeconds` is over",
             "late",
             with(python(&["wait"]), json!({ "scheduling": selector, "failurePolicy": { "startDeadlineSeconds": 5 } })),
             Told::AtOnce,
