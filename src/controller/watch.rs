@@ -24,7 +24,7 @@ use tracing::warn;
 /// Kinds of children without which nothing is decided.
 const KINDS: usize = 5;
 /// Children come in crowds (a gang's pods, each with several changes): a job is woken once for those of this time.
-const GATHER: Duration = Duration::from_millis(50);
+const GATHER: Duration = Duration::from_millis(200);
 
 pub(super) struct Watches {
     /// Feeds the index for as long as it is polled.

@@ -22,7 +22,7 @@ const BACKOFF_MAX: i64 = 60;
 /// An attempt that ran this long, in seconds, ends a series of quick failures.
 const QUICK: i64 = 300;
 /// How long no pod may come, while some are missing, before the Job's Events are read.
-const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(3);
+const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// How long a scheduled pod may take to start before its Events are read.
 const LOOK_AT_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
 /// How long an agent may be silent before the status says so: some polls may fail.
@@ -338,8 +338,8 @@ impl<'a> Step<'a> {
             if self.past_start(job, &why) {
                 return;
             }
-            if pods.len() < desired {
-                let last = pods.iter().filter_map(|p| p.created).chain(job.created).max();
+            if pods.len() < desired && job.taken_up.is_some() {
+                let last = pods.iter().filter_map(|p| p.created).chain(job.taken_up).max();
                 self.look(last, LOOK_AT_JOB_AFTER, &job.uid);
             }
             return;

@@ -28,6 +28,7 @@ fn job(attempt: i32) -> JobSeen {
         name: "x-training".into(),
         attempt,
         created: Some(at(0)),
+        taken_up: Some(at(0)),
         ..JobSeen::default()
     }
 }
@@ -213,9 +214,12 @@ fn refused_pods_are_looked_up_and_named() {
     world.see(Some(job(1)), []);
     world.second = 1;
     assert!(world.step().look.is_empty(), "pods may take a moment");
-    world.second = 3;
+    world.second = 5;
+    world.see(Some(JobSeen { taken_up: None, ..job(1) }), []);
+    assert!(world.step().look.is_empty(), "the Job controller has not come to it");
+    world.see(Some(job(1)), []);
     assert_eq!(world.step().look, [Look { uid: "job-1".into() }]);
-    world.family.looked = Some(at(3));
+    world.family.looked = Some(at(5));
     world.family.note =
         Some(Note { about: "job-1".into(), reason: "PodSecurity".into(), message: "violates PodSecurity".into() });
     let told = world.step();

@@ -3,7 +3,7 @@
 use crate::build::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 
 /// The part of a Job that the watch decodes.
@@ -40,6 +40,9 @@ pub struct SlimJobStatus {
     /// Complete, Failed, FailureTarget, Suspended.
     #[serde(default)]
     pub conditions: Vec<JobCondition>,
+    /// When the Job controller first took it up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
 }
 
 /// What the index keeps of a Job.
@@ -53,6 +56,8 @@ pub struct JobSeen {
     pub attempt: i32,
     /// When it was created.
     pub created: Option<Timestamp>,
+    /// When the Job controller took it up: before that it has made no pod, and said nothing of why not.
+    pub taken_up: Option<Timestamp>,
     /// Its deletion has begun.
     pub deleting: bool,
     /// A queue manager holds it back.
@@ -79,6 +84,7 @@ impl SlimJob {
             name: meta.name.clone()?,
             attempt: meta.labels.as_ref()?.get(labels::ATTEMPT)?.parse().ok()?,
             created: meta.creation_timestamp.as_ref().map(|t| t.0),
+            taken_up: self.status.start_time.as_ref().map(|t| t.0),
             deleting: meta.deletion_timestamp.is_some(),
             // Until the Job controller has taken note of either change there may be pods that it is about to delete.
             held: self.spec.suspend || true_("Suspended").is_some(),
