@@ -27,31 +27,50 @@ pub(super) enum Created<K> {
 }
 
 impl Context {
-    /// Makes Service and ConfigMap where they are missing and puts right what was changed of them; what is as it should
-    /// be costs no request.
-    pub(super) async fn ensure_small(
+    /// Makes what is missing and puts right what was changed; what is as it should be costs no request.
+    #[allow(clippy::too_many_arguments)] // all that a pass knows of the job
+    pub(super) async fn ensure(
         &self,
+        job: &TrainingJob,
         plan: &Plan,
         should: &Resolved,
         uid: &str,
         family: &Family,
+        confirmed: &mut bool,
     ) -> Result<(), Error> {
+        let claimed = match plan.checkpoint.as_ref().map(|checkpoint| &checkpoint.volume) {
+            Some(CheckpointVolume::New { .. }) => {
+                let claim = self.index.claim(&plan.namespace, &build::names::claim_name(&plan.name));
+                claim.is_some_and(|claim| claim.serves(uid))
+            }
+            _ => true,
+        };
         let is_right = |kind, child: &Option<ChildSeen>, should| {
             child.as_ref().is_some_and(|child| !child.deleting && family.is_right(kind, child.digest, should))
-                && !family.blocked.contains_key(&kind)
         };
         if is_right(ChildKind::Service, &family.service, should.service)
             && is_right(ChildKind::ConfigMap, &family.config, should.config)
+            && claimed
+            && family.blocked.keys().all(|kind| *kind == ChildKind::Job)
         {
             return Ok(());
         }
-        let build::Objects { service, config, .. } = build::objects(plan, 1);
-        let (service, config) = futures::join!(
+        if family.service.is_none() || family.config.is_none() || !claimed {
+            self.confirm(job, confirmed).await?;
+        }
+        let build::Objects { service, config, claim, .. } = build::objects(plan, 1);
+        let claim = claim.filter(|_| !claimed);
+        let (services, configs, claims) = futures::join!(
             self.ensure_one(plan, uid, family, family.service.as_ref(), service, digest::service, ChildKind::Service),
             self.ensure_one(plan, uid, family, family.config.as_ref(), config, digest::config, ChildKind::ConfigMap),
+            self.ensure_claim(plan, uid, claim),
         );
         let mut result = Ok(());
-        for (kind, made) in [(ChildKind::Service, service), (ChildKind::ConfigMap, config)] {
+        for (kind, made) in [
+            (ChildKind::Service, services),
+            (ChildKind::ConfigMap, configs),
+            (ChildKind::PersistentVolumeClaim, claims),
+        ] {
             match made {
                 Ok(blocked) => self.block(plan, uid, kind, blocked),
                 Err(error) => result = Err(error),
@@ -60,31 +79,17 @@ impl Context {
         result
     }
 
-    /// Makes the claim for checkpoints, if the job is to have one of its own and there is none. It may outlive its job,
-    /// so none is made for a job that is gone.
-    pub(super) async fn ensure_claim(
+    async fn ensure_claim(
         &self,
-        job: &TrainingJob,
         plan: &Plan,
         uid: &str,
-        confirmed: &mut bool,
-    ) -> Result<(), Error> {
-        let Some(CheckpointVolume::New { .. }) = plan.checkpoint.as_ref().map(|checkpoint| &checkpoint.volume) else {
-            return Ok(());
-        };
-        let claim = self.index.claim(&plan.namespace, &build::names::claim_name(&plan.name));
-        let is_blocked = |family: &Family| family.blocked.contains_key(&ChildKind::PersistentVolumeClaim);
-        if claim.is_some_and(|claim| claim.serves(uid)) && !self.index.read(uid, is_blocked).unwrap_or(false) {
-            return Ok(());
-        }
-        self.confirm(job, confirmed).await?;
-        let Some(wanted) = build::objects(plan, 1).claim else { return Ok(()) };
-        let blocked = match self.create(plan, uid, &wanted).await? {
+        wanted: Option<PersistentVolumeClaim>,
+    ) -> Result<Option<Blocked>, Error> {
+        let Some(wanted) = wanted else { return Ok(None) };
+        Ok(match self.create(plan, uid, &wanted).await? {
             Created::Made(_) | Created::Found(_) => None,
             Created::Blocked(blocked) => Some(blocked),
-        };
-        self.block(plan, uid, ChildKind::PersistentVolumeClaim, blocked);
-        Ok(())
+        })
     }
 
     #[allow(clippy::too_many_arguments)] // what a kind of child is, said once for each

@@ -1,10 +1,9 @@
 //! The only place that writes to the API server.
 //!
-//! [`run`] watches, keeps the [`Index`] and reconciles; [`reconcile`] is one pass for one job. A Job and a claim are created
-//! only by a pass that has just proven, by a successful write of the status or by a fresh read, that it does not act on
-//! an outdated TrainingJob: without that an operator behind on its watches would start a suspended job again, or make a
-//! claim for one that is deleted. Service and ConfigMap are made beside that write, for speed: they do nothing, and go
-//! with their owner.
+//! [`run`] watches, keeps the [`Index`] and reconciles; [`reconcile`] is one pass for one job. Objects are created only
+//! by a pass that has just proven, by a successful write of the status or by a fresh read, that it does not act on an
+//! outdated TrainingJob: without that an operator behind on its watches would start a suspended job again, or make
+//! objects for one that is deleted.
 
 mod apply;
 mod error;
@@ -20,7 +19,7 @@ pub use poll::AgentAccess;
 use crate::api::TrainingJob;
 use crate::build;
 use crate::lifecycle::{self, Action, Input, Verdict};
-use crate::observe::{ChildKind, Index, Polled, digest};
+use crate::observe::{ChildKind, Family, Index, Polled, digest};
 use crate::plan::{self, Plan, Runtime};
 use crate::telemetry::Metrics;
 use futures::FutureExt;
@@ -228,25 +227,14 @@ impl Context {
                 now,
             });
             requeue = [requeue, again].into_iter().flatten().min();
-            // The Service and the ConfigMap need not wait for the answer.
-            let small = async {
-                match &resolved.plan {
-                    Ok(plan) if actions.contains(&Action::Ensure) => {
-                        self.ensure_small(plan, &resolved, &uid, &family).await
-                    }
-                    _ => Ok(()), // a job that an older operator accepted goes on with the children it has
-                }
-            };
-            let (written, ensured) = futures::join!(self.write_status(job, &uid, &current, &status), small);
-            match written? {
+            match self.write_status(job, &uid, &current, &status).await? {
                 status::Write::Same => {}
                 status::Write::Later(wait) => requeue = Some(requeue.map_or(wait, |r| r.min(wait))),
                 status::Write::Done => confirmed = true,
             }
             self.count(job, &current.status, &status);
-            ensured?;
             for action in &actions {
-                self.act(job, &uid, &resolved, action, &mut confirmed).await?;
+                self.act(job, &uid, &resolved, &family, action, &mut confirmed).await?;
             }
             self.tell(job, status.attempt, events);
             let board = self.board(job, &uid, &resolved, &status, &mut confirmed).await;
@@ -277,13 +265,14 @@ impl Context {
         job: &TrainingJob,
         uid: &str,
         resolved: &Resolved,
+        family: &Family,
         action: &Action,
         confirmed: &mut bool,
     ) -> Result<(), Error> {
         match action {
             Action::Ensure => match &resolved.plan {
-                Ok(plan) => self.ensure_claim(job, plan, uid, confirmed).await,
-                Err(_) => Ok(()),
+                Ok(plan) => self.ensure(job, plan, resolved, uid, family, confirmed).await,
+                Err(_) => Ok(()), // a job that an older operator accepted goes on with the children it has
             },
             Action::CreateJob(attempt) => {
                 let Ok(plan) = &resolved.plan else { return Ok(()) };

@@ -113,12 +113,14 @@ pub fn decide(input: &Input<'_>) -> Verdict {
     verdict
 }
 
-/// Whether an attempt has begun whose Job is not known: either it was deleted, or the watch of Jobs is behind.
+/// Whether an attempt has begun whose Job is not known, or only that of an earlier one: either it was deleted, or the watch
+/// of Jobs is behind.
 #[must_use]
 pub fn misses_job(status: &TrainingJobStatus, family: &Family) -> bool {
-    family.job.is_none()
+    let attempt = status.attempt.unwrap_or(1);
+    family.job.as_ref().is_none_or(|job| job.attempt < attempt)
         && !status.state.is_some_and(State::is_finished)
-        && begun(status, family, status.attempt.unwrap_or(1))
+        && begun(status, family, attempt)
 }
 
 /// Whether this attempt has had a pod, or a failure.

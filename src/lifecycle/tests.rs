@@ -360,6 +360,19 @@ fn a_disruption_that_nobody_saw_does_not_count() {
     }
 }
 
+/// Pods of the second attempt are seen, and of Jobs still the first one's.
+#[test]
+fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
+    let mut world = World::to_running();
+    assert!(!misses_job(&world.status, &world.family));
+    world.status.attempt = Some(2);
+    assert!(!misses_job(&world.status, &world.family), "attempt 2 has not begun");
+    world.see(Some(job(1)), [running(0, 2)]);
+    assert!(misses_job(&world.status, &world.family));
+    world.see(Some(job(2)), []);
+    assert!(!misses_job(&world.status, &world.family));
+}
+
 /// The watch of Jobs may be ahead of that of pods.
 #[test]
 fn a_failed_job_waits_for_the_words_of_its_pods() {
