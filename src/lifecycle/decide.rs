@@ -817,7 +817,11 @@ impl<'a> Step<'a> {
         let input: &'a Input<'a> = self.input;
         let job = input.family.job.as_ref().filter(|job| job.attempt == attempt);
         // What a queue manager has stopped tells nothing of the gang that runs, or will.
-        let stopped = |p: &PodSeen| job.is_some_and(|job| (job.held && p.failed()) || p.created < job.resumed);
+        let stopped = |p: &PodSeen| {
+            // Times are whole seconds: a pod may have been made in the one in which the Job was let go again.
+            let before = |resumed| p.created < Some(resumed) || p.deletion.is_some_and(|deletion| deletion <= resumed);
+            job.is_some_and(|job| (job.held && p.failed()) || job.resumed.is_some_and(before))
+        };
         input.family.pods.values().filter(|p| p.attempt == attempt && !stopped(p)).collect()
     }
 

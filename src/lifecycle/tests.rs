@@ -1028,7 +1028,9 @@ fn a_job_suspended_by_a_queue_manager_has_not_failed() {
         training: Container::Running { since: Some(at(61)) },
         ..running(index, 1)
     };
-    world.see(Some(JobSeen { resumed: Some(at(60)), ..job(1) }), [later(0), later(1)]);
+    // All within one second: made, stopped, and the Job let go again.
+    let quick = PodSeen { uid: "quick".into(), deletion: Some(at(60)), gone: true, ..later(0) };
+    world.see(Some(JobSeen { resumed: Some(at(60)), ..job(1) }), [quick, later(0), later(1)]);
     assert_eq!(world.step().actions, [Action::Ensure]);
     assert_eq!((world.status.state, world.status.restart_count), (Some(State::Running), Some(0)));
 }
