@@ -2,10 +2,10 @@
 
 use super::screen::shortened;
 use crate::api::TrainingJob;
+use crate::controller::Guarded;
 use anyhow::{Context as _, anyhow, bail};
 use kube::api::{ListParams, ObjectList};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::core::DeserializeGuard;
 use kube::{Api, Client, Config, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -41,9 +41,6 @@ pub struct Cluster {
     /// Where a job is looked for; `None` is everywhere.
     pub namespace: Option<String>,
 }
-
-/// A TrainingJob, or why it can't be read.
-pub type Guarded = DeserializeGuard<TrainingJob>;
 
 impl Cluster {
     /// By the kubeconfig, or from within a pod by its service account.

@@ -2,7 +2,7 @@
 
 use crate::api::{Condition, State, StorageType, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use crate::build::names;
-use crate::lifecycle::condition;
+use crate::lifecycle::{condition, condition_is};
 use crate::observe::{Container, PodSeen};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
@@ -267,7 +267,7 @@ impl Facts {
     /// The condition of this type, if it has this status.
     #[must_use]
     pub fn is(&self, type_: &str, status: bool) -> Option<&Condition> {
-        self.condition(type_).filter(|c| c.status == if status { "True" } else { "False" })
+        condition_is(&self.status.conditions, type_, status)
     }
 
     /// Whether the operator has not yet seen the last change of the spec.

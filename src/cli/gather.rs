@@ -4,6 +4,7 @@ use super::cluster::Cluster;
 use super::facts::{Event, Facts, Worker, last_events};
 use crate::api::TrainingJob;
 use crate::build::labels;
+use crate::lifecycle::whole_second;
 use crate::observe::{PodSeen, SlimPod};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
@@ -106,6 +107,5 @@ fn workers(pods: &[PodSeen], attempt: i32) -> Vec<Worker> {
 /// The time, as the status tells it.
 #[must_use]
 pub fn now() -> Timestamp {
-    let now = Timestamp::now();
-    Timestamp::from_second(now.as_second()).unwrap_or(now)
+    whole_second(Timestamp::now())
 }

@@ -5,6 +5,7 @@ use super::gather::{self, pods};
 use super::screen::{Look, Style, count, ranges};
 use super::why::Diagnosis;
 use crate::api::{Restart, State, TrainingJob};
+use crate::controller::Guarded;
 use crate::observe::{Container, PodSeen, SlimPod};
 use crate::plan::template::TRAINING;
 use anyhow::bail;
@@ -370,7 +371,7 @@ impl Logs<'_> {
             .default_backoff()
             .applied_objects()
             .boxed();
-        let jobs = self.cluster.api::<cluster::Guarded>(&self.form.namespace);
+        let jobs = self.cluster.api::<Guarded>(&self.form.namespace);
         let mut jobs_seen = watcher(jobs, watcher::Config::default().fields(&format!("metadata.name={name}")))
             .default_backoff()
             .boxed();

@@ -3,7 +3,7 @@
 use super::Context;
 use super::error::{Error, call};
 use crate::api::{State, TrainingJob, TrainingJobStatus};
-use crate::lifecycle::{self, Look};
+use crate::lifecycle::{self, Look, whole_second};
 use crate::observe::events::note;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
@@ -81,7 +81,7 @@ impl Context {
             found = found.or(note(&list.items));
         }
         Ok(self.index.update(uid, |family| {
-            family.looked = Some(super::truncated(Timestamp::now()));
+            family.looked = Some(whole_second(Timestamp::now()));
             let learnt = family.note != found;
             family.note = found;
             learnt

@@ -214,8 +214,8 @@ impl Context {
                 family = self.index.family(&uid);
             }
             let refused = resolved.plan.as_ref().err().cloned();
-            let told = self.poller.told(self, &uid);
-            let now = truncated(Timestamp::now());
+            let told = self.polled.get(&uid);
+            let now = lifecycle::whole_second(Timestamp::now());
             let Verdict { status, actions, events, look, requeue: again } = lifecycle::decide(&Input {
                 spec: &job.spec,
                 generation: job.metadata.generation,
@@ -309,9 +309,4 @@ fn error_policy(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> c
 fn backoff(failures: u32) -> Duration {
     let base = Duration::from_millis(100) * 2u32.saturating_pow(failures.saturating_sub(1).min(10));
     base.min(Duration::from_secs(60)).mul_f64(rand::random_range(1.0..1.5))
-}
-
-/// Status times are in whole seconds, or each read-back would differ from what was meant.
-fn truncated(now: Timestamp) -> Timestamp {
-    Timestamp::from_second(now.as_second()).unwrap_or(now)
 }

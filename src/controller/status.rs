@@ -3,7 +3,7 @@
 use super::error::{Error, call, refusal};
 use super::{Context, Guarded};
 use crate::api::{GROUP, State, TrainingJob, TrainingJobStatus, VERSION};
-use crate::lifecycle::set_condition;
+use crate::lifecycle::{set_condition, whole_second};
 use crate::observe::{Family, version};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -32,12 +32,18 @@ pub(super) enum Write {
     Done,
 }
 
-pub(super) fn current(job: &TrainingJob, family: &Family) -> Current {
+/// The newest status and the version of the object that has it.
+pub(super) fn newest<'a>(job: &'a TrainingJob, family: &'a Family) -> (Option<&'a TrainingJobStatus>, u64) {
     let seen = version(&job.metadata);
     match &family.written {
-        Some((ours, status)) if *ours > seen => Current { status: status.clone(), version: *ours },
-        _ => Current { status: job.status.clone().unwrap_or_default(), version: seen },
+        Some((ours, status)) if *ours > seen => (Some(status), *ours),
+        _ => (job.status.as_ref(), seen),
     }
+}
+
+pub(super) fn current(job: &TrainingJob, family: &Family) -> Current {
+    let (status, version) = newest(job, family);
+    Current { status: status.cloned().unwrap_or_default(), version }
 }
 
 impl Context {
@@ -52,7 +58,8 @@ impl Context {
             self.index.update(uid, |family| family.counters_since = None);
             return Ok(Write::Same);
         }
-        let wait = match haste(&current.status, status) {
+        let (old, new) = (Parts::of(&current.status), Parts::of(status));
+        let wait = match haste(&old, &new) {
             Haste::Now => Duration::ZERO,
             Haste::Gather => {
                 let since = self.index.update(uid, |family| *family.counters_since.get_or_insert_with(Instant::now));
@@ -72,7 +79,7 @@ impl Context {
         }
         let version = self.put_status(&job.metadata, current.version, status).await?;
         self.index.update(uid, |family| {
-            if without_progress(&current.status).0 != without_progress(status).0 {
+            if old.progress != new.progress {
                 family.progress_written = Some(Instant::now());
             }
             family.written = Some((version, status.clone()));
@@ -130,7 +137,7 @@ impl Context {
             "this version of the operator can't read {what}; upgrade the operator, or delete the TrainingJob and create \
              it with a value that this version knows"
         );
-        let now = super::truncated(Timestamp::now());
+        let now = whole_second(Timestamp::now());
         let status = &object.data["status"];
         let mut conditions: Vec<Condition> = serde_json::from_value(status["conditions"].clone()).unwrap_or_default();
         set_condition(&mut conditions, "Accepted", false, "Unreadable", &message, meta.generation, now);
@@ -172,7 +179,7 @@ enum Haste {
     Progress,
 }
 
-fn haste(old: &TrainingJobStatus, new: &TrainingJobStatus) -> Haste {
+fn haste(old: &Parts, new: &Parts) -> Haste {
     let telling = |s: &TrainingJobStatus| {
         let mut s = s.clone();
         s.workers = None;
@@ -183,33 +190,40 @@ fn haste(old: &TrainingJobStatus, new: &TrainingJobStatus) -> Haste {
         }
         s
     };
-    let ((_, old), (_, new)) = (without_progress(old), without_progress(new));
+    let (old, new) = (&old.rest, &new.rest);
     match () {
         () if old.state.is_none() => Haste::Now,
         () if old == new => Haste::Progress,
-        () if telling(&old) == telling(&new) => Haste::Gather,
+        () if telling(old) == telling(new) => Haste::Gather,
         () => Haste::Now,
     }
 }
 
-/// What the program reports, and all the rest.
-fn without_progress(status: &TrainingJobStatus) -> (TrainingJobStatus, TrainingJobStatus) {
-    let (mut progress, mut rest) = (TrainingJobStatus::default(), status.clone());
-    macro_rules! part {
-        ($($field:ident),*) => { $(progress.$field = rest.$field.take();)* };
+/// A status in two: what the program reports, and all the rest.
+struct Parts {
+    progress: TrainingJobStatus,
+    rest: TrainingJobStatus,
+}
+
+impl Parts {
+    fn of(status: &TrainingJobStatus) -> Self {
+        let (mut progress, mut rest) = (TrainingJobStatus::default(), status.clone());
+        macro_rules! part {
+            ($($field:ident),*) => { $(progress.$field = rest.$field.take();)* };
+        }
+        part!(
+            progress,
+            current_epoch,
+            total_epochs,
+            current_step,
+            total_steps,
+            estimated_seconds_remaining,
+            last_progress_time,
+            metrics,
+            early_stopping
+        );
+        Self { progress, rest }
     }
-    part!(
-        progress,
-        current_epoch,
-        total_epochs,
-        current_step,
-        total_steps,
-        estimated_seconds_remaining,
-        last_progress_time,
-        metrics,
-        early_stopping
-    );
-    (progress, rest)
 }
 
 /// The names by which the watch files an object.
@@ -228,7 +242,7 @@ mod tests {
         let with = |change: fn(&mut TrainingJobStatus)| {
             let mut status = running.clone();
             change(&mut status);
-            haste(&running, &status)
+            haste(&Parts::of(&running), &Parts::of(&status))
         };
         assert_eq!(with(|s| s.state = Some(State::Completed)), Haste::Now);
         assert_eq!(with(|s| s.workers = Some(Workers::default())), Haste::Gather);
@@ -239,6 +253,10 @@ mod tests {
             s.workers = Some(Workers::default());
         };
         assert_eq!(with(both), Haste::Gather);
-        assert_eq!(haste(&TrainingJobStatus::default(), &running), Haste::Now, "the first word");
+        assert_eq!(
+            haste(&Parts::of(&TrainingJobStatus::default()), &Parts::of(&running)),
+            Haste::Now,
+            "the first word"
+        );
     }
 }

@@ -5,6 +5,7 @@
 //! disruption goes before a program's failure, a program's failure before a deletion, and of two programs the agents'
 //! milliseconds decide.
 
+use super::conditions::whole_second;
 use crate::agent::cause::{Whose, exception, first_rank, is_usage_error, split_rank, whose};
 use crate::agent::exception::{Exception, Sort, sort};
 use crate::agent::report::{LaunchError, LaunchErrorKind, Phase, Report};
@@ -188,10 +189,6 @@ impl End<'_> {
             time: self.second(),
         }
     }
-}
-
-fn whole_second(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 // ---- what a worker has told

@@ -9,6 +9,22 @@ pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Con
     conditions.iter().find(|c| c.type_ == type_)
 }
 
+/// The condition of this type, if it has this status.
+#[must_use]
+pub fn condition_is<'a>(conditions: &'a [Condition], type_: &str, status: bool) -> Option<&'a Condition> {
+    condition(conditions, type_).filter(|c| c.status == word(status))
+}
+
+/// Status times are in whole seconds, or each read-back would differ from what was meant.
+#[must_use]
+pub fn whole_second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+fn word(status: bool) -> &'static str {
+    if status { "True" } else { "False" }
+}
+
 /// Sets a condition; its transition time changes only with its status. The message is cut to the API's 32,768 bytes.
 pub fn set_condition(
     conditions: &mut Vec<Condition>,
@@ -19,7 +35,7 @@ pub fn set_condition(
     generation: Option<i64>,
     now: Timestamp,
 ) {
-    let status = if status { "True" } else { "False" };
+    let status = word(status);
     let new = Condition {
         type_: type_.to_owned(),
         status: status.to_owned(),

@@ -1,14 +1,14 @@
 //! One step of the life of a job.
 
 use super::cause::{Cause, first_cause};
-use super::conditions::{condition, set_condition};
-use super::progress::{self, Told};
+use super::conditions::{condition, condition_is, set_condition};
+use super::progress;
 use super::waiting::{self, Why};
 use crate::agent::progress::LOSS;
 use crate::api::{
     AllocatedResources, Restart, RestartPolicy, State, SuccessPolicy, TrainingJobSpec, TrainingJobStatus, Workers,
 };
-use crate::observe::{ChildKind, Container, Family, JobSeen, PodSeen};
+use crate::observe::{ChildKind, Container, Family, JobSeen, PodSeen, Seen};
 use crate::plan::TensorBoard;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -47,7 +47,7 @@ pub struct Input<'a> {
     /// The TensorBoard that was asked for can't see what the workers write.
     pub blind_board: bool,
     /// What its agents told last.
-    pub told: Option<&'a Told>,
+    pub told: Option<&'a Seen>,
     /// Now, in whole seconds.
     pub now: Timestamp,
 }
@@ -155,7 +155,7 @@ impl<'a> Step<'a> {
             self.set("TensorBoard", false, TensorBoard::NO_STORAGE, TensorBoard::REMEDY);
         }
         if let Some(old) = job.filter(|j| j.attempt < attempt && !j.deleting) {
-            self.verdict.actions.push(Action::DeleteJob { name: old.name.clone(), uid: old.uid.clone() });
+            self.delete(old);
         }
         self.note_start();
         self.note_progress(attempt);
@@ -179,7 +179,7 @@ impl<'a> Step<'a> {
         let unfinished = |j: &&JobSeen| !j.complete && j.failed.is_none() && !j.deleting;
         let failed = self.status.state == Some(State::Failed);
         if let Some(job) = self.input.family.job.as_ref().filter(unfinished).filter(|_| failed) {
-            self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+            self.delete(job);
         }
         let (Some(ttl), Some(end)) = (self.input.spec.ttl_seconds_after_finished, &self.status.completion_time) else {
             return;
@@ -216,14 +216,14 @@ impl<'a> Step<'a> {
 
     /// What successPolicy wanted has come: since then the gang is being stopped, whatever happens to it.
     fn stopping(&self) -> Option<(String, String)> {
-        let stopping = condition(&self.status.conditions, "Stopping").filter(|c| c.status == "True")?;
+        let stopping = condition_is(&self.status.conditions, "Stopping", true)?;
         Some((stopping.reason.clone(), stopping.message.clone()))
     }
 
     /// The workers end, with their grace period, and the job is completed when the last one has.
     fn stop(&mut self, job: Option<&JobSeen>) {
         if let Some(job) = job.filter(|job| !job.deleting) {
-            self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+            self.delete(job);
         }
         let attempt = self.status.attempt.unwrap_or(1);
         let late = self.late(attempt);
@@ -247,7 +247,7 @@ impl<'a> Step<'a> {
             self.drop_running_failure(attempt);
         }
         if let Some(job) = current.filter(|j| !j.deleting) {
-            self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+            self.delete(job);
         }
         let left = self.left_of_earlier_attempts();
         if job.is_some() || left.is_some() {
@@ -346,7 +346,7 @@ impl<'a> Step<'a> {
             }
             return;
         }
-        if condition(&self.status.conditions, "Scheduled").is_none_or(|c| c.status != "True") {
+        if self.was("Scheduled") != Some(true) {
             self.event(false, "Scheduled", "every worker has a node".into());
         }
         self.set("Scheduled", true, "Scheduled", "every worker has a node");
@@ -446,7 +446,7 @@ impl<'a> Step<'a> {
             return;
         }
         if self.judge(&entry) {
-            self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+            self.delete(job);
         }
     }
 
@@ -504,7 +504,7 @@ impl<'a> Step<'a> {
             let policy = self.input.spec.success_policy.as_ref().and_then(SuccessPolicy::early_stopping);
             if let Some(policy) = policy {
                 let known = self.status.early_stopping.take();
-                let watched = &told.seen.status.watched;
+                let watched = &told.status.watched;
                 self.status.early_stopping = progress::evaluate(&policy, known.as_ref(), attempt, watched);
             }
         }
@@ -518,10 +518,10 @@ impl<'a> Step<'a> {
         }
     }
 
-    fn note_loss(&mut self, told: &Told) {
-        let was = condition(&self.status.conditions, "LossFinite").map(|c| c.status == "True");
-        let loss = told.seen.status.progress.metric(LOSS);
-        match (told.lost(), loss.is_none_or(f64::is_finite)) {
+    fn note_loss(&mut self, told: &Seen) {
+        let was = self.was("LossFinite");
+        let loss = told.status.progress.metric(LOSS);
+        match (progress::lost(told), loss.is_none_or(f64::is_finite)) {
             (Some(_), true) if was == Some(false) => {
                 self.set("LossFinite", true, "Recovered", "the loss is a number again");
             }
@@ -535,9 +535,9 @@ impl<'a> Step<'a> {
     }
 
     /// The last values stay; that they are old is said.
-    fn note_silence(&mut self, told: &Told) {
-        let was = condition(&self.status.conditions, "AgentReady").map(|c| c.status == "True");
-        match told.seen.failing_since {
+    fn note_silence(&mut self, told: &Seen) {
+        let was = self.was("AgentReady");
+        match told.failing_since {
             Some(since) if self.input.now.duration_since(since) >= SILENT => {
                 let message =
                     format!("the agent has not answered since {since:.0}; progress and metrics are from before");
@@ -549,12 +549,12 @@ impl<'a> Step<'a> {
     }
 
     /// A program that told of its progress and goes on without a word: it may hang, or do something slow.
-    fn note_stall(&mut self, told: &Told) {
-        let was = condition(&self.status.conditions, "ProgressStalled").is_some_and(|c| c.status == "True");
-        let Some(last) = told.seen.status.progress.last().map(|reading| reading.time) else { return };
+    fn note_stall(&mut self, told: &Seen) {
+        let was = self.was("ProgressStalled") == Some(true);
+        let Some(last) = told.status.progress.last().map(|reading| reading.time) else { return };
         let silent = self.input.now.duration_since(last);
         let runs = self.status.state == Some(State::Running);
-        if runs && silent >= STALLED && told.seen.failing_since.is_none() {
+        if runs && silent >= STALLED && told.failing_since.is_none() {
             let at = self.status.progress.as_ref().map(|progress| format!(" (at {progress})")).unwrap_or_default();
             let message = format!("the program has reported nothing since {last:.0}{at}: see its log, or its stacks");
             self.set("ProgressStalled", true, "NoProgress", &message);
@@ -638,10 +638,7 @@ impl<'a> Step<'a> {
             return false;
         }
         if let Some(job) = self.input.family.job.as_ref().filter(|j| !j.deleting) {
-            let delete = Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() };
-            if !self.verdict.actions.contains(&delete) {
-                self.verdict.actions.push(delete);
-            }
+            self.delete(job);
         }
         let message = format!("ran for {active} s; failurePolicy.activeDeadlineSeconds is {deadline}");
         self.fail("DeadlineExceeded", &message);
@@ -660,7 +657,7 @@ impl<'a> Step<'a> {
             self.requeue(left);
             return false;
         }
-        self.verdict.actions.push(Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() });
+        self.delete(job);
         let late = format!(
             "not every worker ran within {} s; failurePolicy.startDeadlineSeconds is {deadline}",
             seconds(since, self.input.now)
@@ -703,7 +700,7 @@ impl<'a> Step<'a> {
         let attempt = self.status.attempt.unwrap_or(1);
         self.status.restarts.last().is_some_and(|last| last.attempt == attempt - 1)
             && self.status.state != Some(State::Suspended)
-            && condition(&self.status.conditions, "Restarting").is_some_and(|c| c.status == "True")
+            && self.was("Restarting") == Some(true)
     }
 
     fn kept(&self, attempt: i32) -> Option<&Restart> {
@@ -900,16 +897,28 @@ impl<'a> Step<'a> {
 
     /// Sets a condition to False if it was ever set.
     fn clear(&mut self, type_: &str, reason: &str) {
-        if condition(&self.status.conditions, type_).is_some_and(|c| c.status == "True") {
+        if self.was(type_) == Some(true) {
             self.set(type_, false, reason, "");
         }
     }
 
     /// Sets a condition to False for good, if it was ever set: the same end, whatever was seen on the way.
     fn close(&mut self, type_: &str, reason: &str) {
-        if condition(&self.status.conditions, type_).is_some() {
+        if self.was(type_).is_some() {
             self.set(type_, false, reason, "");
         }
+    }
+
+    fn delete(&mut self, job: &JobSeen) {
+        let delete = Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() };
+        if !self.verdict.actions.contains(&delete) {
+            self.verdict.actions.push(delete);
+        }
+    }
+
+    /// Whether the condition of this type is True; none if it was never set.
+    fn was(&self, type_: &str) -> Option<bool> {
+        condition(&self.status.conditions, type_).map(|c| c.status == "True")
     }
 
     fn event(&mut self, warning: bool, reason: &'static str, note: String) {

@@ -10,9 +10,8 @@ mod progress;
 mod waiting;
 
 pub use cause::{Cause, first_cause};
-pub use conditions::{condition, set_condition};
+pub use conditions::{condition, condition_is, set_condition, whole_second};
 pub use decide::{Action, Event, Input, Look, Verdict, decide, misses_job};
-pub use progress::Told;
 
 #[cfg(test)]
 mod tests;

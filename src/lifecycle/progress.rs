@@ -1,5 +1,6 @@
 //! What the agents tell, folded into the status, and whether the job is good enough by that. Pure.
 
+use super::conditions::whole_second;
 use crate::agent::progress::watched::Watched;
 use crate::agent::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
 use crate::agent::report::Reached;
@@ -7,37 +8,18 @@ use crate::agent::serve::status::Status as Agent;
 use crate::agent::signs::SignKind;
 use crate::api::{EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, SuccessPolicy, TrainingJobStatus};
 use crate::observe::Seen;
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 
-/// What the agent that was asked last has told.
-#[derive(Clone, Debug)]
-pub struct Told {
-    /// Its last answer.
-    pub seen: Seen,
-    /// Seconds that remain at the pace seen so far; the program's own estimate goes before it.
-    pub remaining: Option<i64>,
-}
-
-impl Told {
-    /// Whether it speaks of this attempt: the answer of the last one may still be at hand.
-    #[must_use]
-    pub fn is_of(&self, attempt: i32) -> bool {
-        i64::from(self.seen.status.report.attempt) == i64::from(attempt)
-    }
-
-    /// The line that first showed a loss that is no number.
-    #[must_use]
-    pub fn lost(&self) -> Option<&str> {
-        let signs = &self.seen.status.report.signs;
-        signs.iter().find(|sign| sign.kind == SignKind::NanLoss).map(|sign| sign.text.as_str())
-    }
+/// The line that first showed a loss that is no number.
+pub fn lost(told: &Seen) -> Option<&str> {
+    let signs = &told.status.report.signs;
+    signs.iter().find(|sign| sign.kind == SignKind::NanLoss).map(|sign| sign.text.as_str())
 }
 
 /// Takes in what a running program reports. What it never reported stays as it was.
-pub fn fold(status: &mut TrainingJobStatus, told: &Told) {
-    let agent: &Agent = &told.seen.status;
+pub fn fold(status: &mut TrainingJobStatus, told: &Seen) {
+    let agent: &Agent = &told.status;
     let progress = &agent.progress;
     let value = |reading: Option<Reading>| reading.map(|reading| reading.value);
     let reached = Reached {
@@ -57,10 +39,7 @@ pub fn fold(status: &mut TrainingJobStatus, told: &Told) {
     for (name, reading) in &progress.metrics {
         set(&mut metrics, name, reading.value);
     }
-    let used: Vec<f64> = agent.gpus.iter().filter_map(|gpu| gpu.utilization_percent).collect();
-    if !used.is_empty() {
-        #[allow(clippy::cast_precision_loss)] // a machine has a handful
-        let mean = used.iter().sum::<f64>() / used.len() as f64;
+    if let Some(mean) = agent.gpu_utilization() {
         metrics.gpu_utilization = finite(mean);
     }
     status.metrics = Some(metrics).filter(|metrics| *metrics != ProgramMetrics::default());
@@ -70,7 +49,7 @@ pub fn fold(status: &mut TrainingJobStatus, told: &Told) {
 pub fn fold_end(status: &mut TrainingJobStatus, reached: &Reached) {
     status.estimated_seconds_remaining = None;
     let known = status.last_progress_time.as_ref().map(|time| time.0);
-    if reached.time.is_none_or(|time| known.is_some_and(|known| truncated(time) < known)) {
+    if reached.time.is_none_or(|time| known.is_some_and(|known| whole_second(time) < known)) {
         return;
     }
     count(status, reached);
@@ -101,12 +80,8 @@ fn count(status: &mut TrainingJobStatus, reached: &Reached) {
         status.progress = Some(format!("{percent}%"));
     }
     if let Some(time) = reached.time {
-        status.last_progress_time = Some(Time(truncated(time)));
+        status.last_progress_time = Some(Time(whole_second(time)));
     }
-}
-
-fn truncated(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 #[allow(clippy::cast_possible_truncation)] // of what is in range
@@ -134,8 +109,8 @@ fn set(metrics: &mut ProgramMetrics, name: &str, value: f64) {
 }
 
 /// Why the job is good enough: a reason in one CamelCase word, and a message.
-pub fn success(policy: &SuccessPolicy, status: &TrainingJobStatus, told: &Told) -> Option<(&'static str, String)> {
-    let watched = &told.seen.status.watched;
+pub fn success(policy: &SuccessPolicy, status: &TrainingJobStatus, told: &Seen) -> Option<(&'static str, String)> {
+    let watched = &told.status.watched;
     // Any of the readings: the program may have gone on since.
     let reached = |name: &str, is_enough: &dyn Fn(f64) -> bool| {
         let reading = watched.get(name)?.recent.iter().find(|reading| is_enough(reading.value))?;
@@ -217,16 +192,17 @@ mod tests {
     use crate::agent::progress::watched::Numbered;
     use crate::agent::progress::{Progress, Source};
     use crate::agent::report::Report;
+    use jiff::Timestamp;
     use std::sync::Arc;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + second).unwrap()
     }
 
-    fn told(agent: Agent) -> Told {
+    fn told(agent: Agent) -> Seen {
         let report = Report { attempt: 1, ..agent.report.clone() };
         let status = Arc::new(Agent { report, ..agent });
-        Told { seen: Seen { status, time: at(9), failing_since: None }, remaining: Some(77) }
+        Seen { status, time: at(9), failing_since: None, remaining: Some(77) }
     }
 
     fn reading(value: f64) -> Option<Reading> {

@@ -73,7 +73,7 @@ struct World {
     spec: TrainingJobSpec,
     status: TrainingJobStatus,
     family: Family,
-    told: Option<Told>,
+    told: Option<Seen>,
     second: i64,
     refused: Option<String>,
 }
@@ -1145,12 +1145,11 @@ proptest! {
 
 // ---- what the agents tell
 
-fn answer(attempt: u32, change: impl FnOnce(&mut Status)) -> Told {
+fn answer(attempt: u32, change: impl FnOnce(&mut Status)) -> Seen {
     let mut status = Status::default();
     status.report.attempt = attempt;
     change(&mut status);
-    let seen = Seen { status: status.into(), time: at(10), failing_since: None };
-    Told { seen, remaining: None }
+    Seen { status: status.into(), time: at(10), failing_since: None, remaining: None }
 }
 
 fn metric(name: &str, value: f64) -> impl FnOnce(&mut Status) {
@@ -1224,7 +1223,7 @@ fn a_loss_that_is_no_number_is_said_once() {
 fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
     let mut world = World::to_running();
     let mut last = answer(1, |status| status.percent = Some(50.0));
-    last.seen.failing_since = Some(at(20));
+    last.failing_since = Some(at(20));
     world.told = Some(last.clone());
     world.second = 30;
     world.step();
@@ -1233,7 +1232,7 @@ fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
     world.step();
     assert_eq!(world.condition("AgentReady").1, "Unreachable");
     assert_eq!(world.status.progress.as_deref(), Some("50%"));
-    last.seen.failing_since = None;
+    last.failing_since = None;
     world.told = Some(last);
     world.step();
     assert_eq!(world.condition("AgentReady").1, "Answers");

@@ -9,10 +9,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 pub struct Polled(Mutex<HashMap<String, Poll>>);
 
+/// A pace is known once this much of the whole has gone by since it was first looked at, in percent ...
+const SOME_PROGRESS: f64 = 0.5;
+/// ... and this long, in seconds.
+const SOME_TIME: f64 = 10.0;
+
 #[derive(Debug, Default)]
 struct Poll {
     answer: Option<(Arc<Status>, Timestamp)>,
     failing_since: Option<Timestamp>,
+    first: Option<Pace>,
+}
+
+/// A point from which the pace is counted.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Which program: its attempt, and when its agent began.
+    program: (u32, Option<Timestamp>),
+    since: Timestamp,
+    percent: f64,
+}
+
+impl Pace {
+    /// Seconds that the rest takes at the pace so far.
+    fn remaining(&self, percent: f64, time: Timestamp) -> Option<i64> {
+        let (done, took) = (percent - self.percent, time.duration_since(self.since).as_secs_f64());
+        #[allow(clippy::cast_possible_truncation)] // of what is in range
+        let rest = || ((100.0 - percent) / done * took).round().min(1e12) as i64;
+        (done >= SOME_PROGRESS && took >= SOME_TIME).then(rest)
+    }
 }
 
 /// The last good answer of a job's agent.
@@ -24,13 +49,32 @@ pub struct Seen {
     pub time: Timestamp,
     /// Since when it gives none any more.
     pub failing_since: Option<Timestamp>,
+    /// Seconds that remain at the pace seen so far; the program's own estimate goes before it.
+    pub remaining: Option<i64>,
+}
+
+impl Seen {
+    /// Whether it speaks of this attempt: the answer of the last one may still be at hand.
+    #[must_use]
+    pub fn is_of(&self, attempt: i32) -> bool {
+        i64::from(self.status.report.attempt) == i64::from(attempt)
+    }
 }
 
 impl Polled {
     /// The agent answered.
     pub fn answered(&self, uid: &str, status: Status) {
-        let poll = Poll { answer: Some((Arc::new(status), Timestamp::now())), failing_since: None };
-        self.lock().insert(uid.to_owned(), poll);
+        let now = Timestamp::now();
+        let mut polls = self.lock();
+        let poll = polls.entry(uid.to_owned()).or_default();
+        if let Some(percent) = status.percent {
+            let program = (status.report.attempt, status.report.started_at);
+            // Another program goes on from somewhere else.
+            poll.first = poll.first.filter(|first| first.program == program && percent >= first.percent);
+            poll.first.get_or_insert(Pace { program, since: now, percent });
+        }
+        poll.answer = Some((Arc::new(status), now));
+        poll.failing_since = None;
     }
 
     /// It did not, or with something that can't be read.
@@ -42,9 +86,10 @@ impl Polled {
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<Seen> {
         let polls = self.lock();
-        let Poll { answer, failing_since } = polls.get(uid)?;
+        let Poll { answer, failing_since, first } = polls.get(uid)?;
         let (status, time) = answer.clone()?;
-        Some(Seen { status, time, failing_since: *failing_since })
+        let remaining = first.zip(status.percent).and_then(|(first, percent)| first.remaining(percent, time));
+        Some(Seen { status, time, failing_since: *failing_since, remaining })
     }
 
     /// Whether the agent answered when it was last asked; none if it never was.
@@ -71,6 +116,7 @@ impl Polled {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::report::Report;
 
     #[test]
     fn an_answer_outlives_failures_and_not_its_job() {
@@ -91,5 +137,28 @@ mod tests {
         assert!(polled.get("a").is_some() && polled.get("b").is_none());
         polled.forget("a");
         assert_eq!(polled.is_up("a"), None);
+    }
+
+    #[test]
+    fn what_remains_is_told_once_the_pace_is_known() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let pace = Pace { program: (1, None), since: at(100), percent: 40.0 };
+        assert_eq!(pace.remaining(40.1, at(160)), None, "hardly anything was done");
+        assert_eq!(pace.remaining(50.0, at(105)), None, "too short");
+        assert_eq!(pace.remaining(50.0, at(160)), Some(300), "ten percent took a minute, fifty are left");
+        assert_eq!(pace.remaining(100.0, at(160)), Some(0));
+    }
+
+    #[test]
+    fn the_pace_is_of_one_program() {
+        let polled = Polled::default();
+        let tell = |attempt, percent| {
+            let report = Report { attempt, ..Report::default() };
+            polled.answered("a", Status { report, percent: Some(percent), ..Status::default() });
+            polled.lock()["a"].first.map(|first| first.percent)
+        };
+        assert_eq!([tell(1, 10.0), tell(1, 20.0)], [Some(10.0), Some(10.0)]);
+        assert_eq!([tell(2, 30.0), tell(2, 40.0)], [Some(30.0), Some(30.0)], "another attempt");
+        assert_eq!(tell(2, 5.0), Some(5.0), "it began again");
     }
 }

@@ -3,23 +3,24 @@
 //! Written as text at once: the metrics of a library would be built anew for each scrape, some thirty objects a job, and
 //! thrown away.
 
+use super::page::{Page, labels, seconds};
 use crate::agent::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
 use crate::agent::serve::status::Status;
 use crate::api::{Condition, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
 use crate::controller::Guarded;
+use crate::lifecycle::condition_is;
 use crate::observe::{Polled, Seen};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 const STATES: [State; 6] =
     [State::Pending, State::Initializing, State::Running, State::Completed, State::Failed, State::Suspended];
 
-/// Appends the series of all jobs.
-pub(super) fn render(store: &Store<Guarded>, polled: &Polled, text: &mut String) {
+/// The series of all jobs.
+pub(super) fn render(store: &Store<Guarded>, polled: &Polled) -> String {
     let (objects, none) = (store.state(), TrainingJobStatus::default());
     let mut totals: BTreeMap<(String, &str), u32> = BTreeMap::new();
     let mut jobs = Vec::new();
@@ -29,49 +30,58 @@ pub(super) fn render(store: &Store<Guarded>, polled: &Polled, text: &mut String)
         *totals.entry((object.namespace().unwrap_or_default(), job.state.as_str())).or_default() += 1;
         jobs.push(job);
     }
-    let mut page = Page { text, name: "", head: String::new() };
-    page.family("trainingjob_total", "TrainingJobs, by state.");
+    let mut page = Page::default();
+    page.family("trainingjob_total", "gauge", "TrainingJobs, by state.");
     for ((namespace, state), count) in totals {
         page.sample(&labels(&[("namespace", &namespace), ("state", state)]), f64::from(count));
     }
-    page.family("trainingjob_state", "1 for the state that the job is in, 0 for the others.");
+    page.family("trainingjob_state", "gauge", "1 for the state that the job is in, 0 for the others.");
     for job in &jobs {
         for state in STATES {
             page.sample(&job.with(&[("state", state.as_str())]), f64::from(u8::from(job.state == state)));
         }
     }
     for (name, help, value) in GAUGES {
-        page.family(name, help);
+        page.family(name, "gauge", help);
         for job in &jobs {
             if let Some(value) = value(job) {
                 page.sample(&job.labels, value);
             }
         }
     }
-    page.family("trainingjob_duration_seconds", "Seconds from the start to the end, or to now.");
+    page.family("trainingjob_duration_seconds", "gauge", "Seconds from the start to the end, or to now.");
     for job in &jobs {
         if let Some(seconds) = job.duration() {
             page.sample(&job.with(&[("state", job.state.as_str())]), seconds);
         }
     }
-    page.family("trainingjob_waiting", "1, with the condition and the reason for which the job does not run yet.");
+    page.family(
+        "trainingjob_waiting",
+        "gauge",
+        "1, with the condition and the reason for which the job does not run yet.",
+    );
     for job in &jobs {
         if let Some(Condition { type_, reason, .. }) = job.waits_for() {
             page.sample(&job.with(&[("condition", type_), ("reason", reason)]), 1.0);
         }
     }
-    page.family("trainingjob_failure_timestamp_seconds", "When the job failed, with the first cause.");
+    page.family("trainingjob_failure_timestamp_seconds", "gauge", "When the job failed, with the first cause.");
     for job in jobs.iter().filter(|job| job.state == State::Failed) {
         if let (Some(reason), Some(Time(at))) = (&job.status.failure_reason, &job.status.completion_time) {
             page.sample(&job.with(&[("reason", reason)]), seconds(*at));
         }
     }
-    page.family("trainingjob_early_stopping_best", "Best value so far of the metric that early stopping watches.");
+    page.family(
+        "trainingjob_early_stopping_best",
+        "gauge",
+        "Best value so far of the metric that early stopping watches.",
+    );
     for job in &jobs {
         if let Some(early) = &job.status.early_stopping {
             page.sample(&job.with(&[("metric", &early.metric)]), early.best);
         }
     }
+    page.text()
 }
 
 type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
@@ -126,7 +136,7 @@ const GAUGES: [Gauge; 18] = [
         job.told(|agent| agent.progress.metric(THROUGHPUT), measured(|m| m.throughput))
     }),
     ("trainingjob_gpu_utilization_percent", "Mean over the GPUs of the worker that reports.", |job| {
-        job.told(gpu_utilization, measured(|m| m.gpu_utilization)).filter(|_| job.runs())
+        job.told(Status::gpu_utilization, measured(|m| m.gpu_utilization)).filter(|_| job.runs())
     }),
     ("trainingjob_last_progress_timestamp_seconds", "When the program last reported anything.", |job| {
         job.told(
@@ -192,7 +202,7 @@ impl<'a> Job<'a> {
 
     /// Of a job that is to run: why it does not.
     fn waits_for(&self) -> Option<&'a Condition> {
-        let of_type = |type_| self.status.conditions.iter().find(|c| c.type_ == type_ && c.status == "False");
+        let of_type = |type_| condition_is(&self.status.conditions, type_, false);
         let waits = matches!(self.state, State::Pending | State::Initializing);
         waits.then(|| of_type("Scheduled").or(of_type("Running"))).flatten()
     }
@@ -212,47 +222,6 @@ fn count(number: Option<i64>) -> Option<f64> {
 
 fn measured(of: fn(&ProgramMetrics) -> Option<f64>) -> impl Fn(&TrainingJobStatus) -> Option<f64> {
     move |status| status.metrics.as_ref().and_then(of)
-}
-
-fn gpu_utilization(agent: &Status) -> Option<f64> {
-    let busy: Vec<f64> = agent.gpus.iter().filter_map(|gpu| gpu.utilization_percent).collect();
-    (!busy.is_empty()).then(|| busy.iter().sum::<f64>() / busy.len() as f64)
-}
-
-fn seconds(time: Timestamp) -> f64 {
-    time.as_millisecond() as f64 / 1000.0
-}
-
-fn labels(labels: &[(&str, &str)]) -> String {
-    let label = |(name, value): &(&str, &str)| {
-        format!("{name}=\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
-    };
-    labels.iter().map(label).collect::<Vec<_>>().join(",")
-}
-
-/// Prometheus' text format.
-struct Page<'t> {
-    text: &'t mut String,
-    name: &'static str,
-    /// Comes before the first sample: a family without samples is not told.
-    head: String,
-}
-
-impl Page<'_> {
-    fn family(&mut self, name: &'static str, help: &str) {
-        self.name = name;
-        self.head = format!("# HELP {name} {help}\n# TYPE {name} gauge\n");
-    }
-
-    fn sample(&mut self, labels: &str, value: f64) {
-        self.text.push_str(&std::mem::take(&mut self.head));
-        let value = match value {
-            f64::INFINITY => "+Inf".to_owned(),
-            f64::NEG_INFINITY => "-Inf".to_owned(),
-            value => value.to_string(),
-        };
-        let _ = writeln!(self.text, "{}{{{labels}}} {value}", self.name);
-    }
 }
 
 #[cfg(test)]
@@ -294,9 +263,7 @@ mod tests {
     }
 
     fn page(jobs: Vec<Value>, polled: &Polled) -> String {
-        let mut text = String::new();
-        render(&store(jobs), polled, &mut text);
-        text
+        render(&store(jobs), polled)
     }
 
     fn has(page: &str, lines: &[&str]) {

@@ -2,9 +2,11 @@
 //! operator was asked for more: a label with the names of jobs outlives them. What is of one job alone is in [`jobs`].
 
 use super::jobs;
+use super::page::Page;
 use crate::agent::usage::of_agent;
 use crate::api::{State, TrainingJob, TrainingJobStatus};
 use crate::controller::Guarded;
+use crate::lifecycle::condition_is;
 use crate::observe::Polled;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -273,7 +275,7 @@ impl Metrics {
             return;
         }
         let (now, attempt) = (Timestamp::now(), new.attempt.unwrap_or(1));
-        let resumed = new.conditions.iter().find(|c| c.type_ == "Suspended" && c.status == "False");
+        let resumed = condition_is(&new.conditions, "Suspended", false);
         let resumed = resumed.map(|c| c.last_transition_time.0);
         // The operator may not have been there when it failed.
         let last = new.restarts.last().filter(|last| last.attempt == attempt - 1).map(|last| last.time.0);
@@ -362,14 +364,15 @@ impl Metrics {
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         let mut text = String::from_utf8(text).unwrap_or_default();
         let own = of_agent();
-        text += &format!(
-            "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total {}\n\
-             # TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes {}\n",
-            own.cpu_seconds, own.resident_bytes
-        );
+        let mut process = Page::default();
+        process.family("process_cpu_seconds_total", "counter", "CPU time of the operator.");
+        process.sample("", own.cpu_seconds);
+        process.family("process_resident_memory_bytes", "gauge", "Memory of the operator.");
+        process.sample("", own.resident_bytes as f64);
+        text += &process.text();
         let jobs = self.lock().1.clone();
         if let Some((store, polled)) = jobs {
-            jobs::render(&store, &polled, &mut text);
+            text += &jobs::render(&store, &polled);
         }
         text
     }

@@ -3,6 +3,7 @@
 mod jobs;
 mod log;
 mod metrics;
+pub mod page;
 mod requests;
 mod server;
 

@@ -4,8 +4,7 @@ use super::super::gpu::Gpu;
 use super::super::progress::Reading;
 use super::super::report::Phase;
 use super::status::Status;
-use jiff::Timestamp;
-use std::fmt::Write;
+use crate::telemetry::page::{self, labels, seconds};
 
 /// `status` as metrics. What was never reported has none.
 pub fn render(status: &Status) -> String {
@@ -74,46 +73,31 @@ pub fn render(status: &Status) -> String {
             }
         }
     }
-    page.text
+    page.inner.text()
 }
 
-fn seconds(time: Timestamp) -> f64 {
-    time.as_millisecond() as f64 / 1000.0
-}
-
+/// The page of one worker.
 struct Page {
-    text: String,
+    inner: page::Page,
     /// Labels that every sample has.
     common: String,
-    family: String,
-    /// Comes before the family's first sample: one without samples is not told.
-    head: String,
 }
 
 impl Page {
     fn new(status: &Status) -> Self {
-        let job = status.training_job.iter().map(|job| label("training_job", job));
-        let worker = status.worker.iter().map(|worker| label("worker", &worker.to_string()));
-        let common = job.chain(worker).collect::<Vec<_>>().join(",");
-        Self { text: String::new(), common, family: String::new(), head: String::new() }
+        let worker = status.worker.map(|worker| worker.to_string());
+        let job = status.training_job.as_deref().map(|job| ("training_job", job));
+        let common: Vec<_> = job.into_iter().chain(worker.as_deref().map(|worker| ("worker", worker))).collect();
+        Self { inner: page::Page::default(), common: labels(&common) }
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.family = format!("trainingjob_worker_{name}");
-        self.head = format!("# HELP {0} {help}\n# TYPE {0} {kind}\n", self.family);
+        self.inner.family(&format!("trainingjob_worker_{name}"), kind, help);
     }
 
-    fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
-        self.text.push_str(&std::mem::take(&mut self.head));
-        let own = labels.iter().map(|(name, value)| label(name, value));
-        let all = Some(self.common.clone()).into_iter().chain(own).filter(|label| !label.is_empty());
-        let labels = all.collect::<Vec<_>>().join(",");
-        let value = match value {
-            f64::INFINITY => "+Inf".to_owned(),
-            f64::NEG_INFINITY => "-Inf".to_owned(),
-            value => value.to_string(),
-        };
-        let _ = writeln!(self.text, "{}{{{labels}}} {value}", self.family);
+    fn sample(&mut self, own: &[(&str, &str)], value: f64) {
+        let all = [self.common.clone(), labels(own)].into_iter().filter(|labels| !labels.is_empty());
+        self.inner.sample(&all.collect::<Vec<_>>().join(","), value);
     }
 
     fn single(&mut self, name: &str, kind: &str, help: &str, value: Option<f64>) {
@@ -124,15 +108,12 @@ impl Page {
     }
 }
 
-fn label(name: &str, value: &str) -> String {
-    format!("{name}=\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::progress::{Progress, Source, Update};
     use super::super::super::report::Report;
     use super::*;
+    use jiff::Timestamp;
 
     #[test]
     fn a_page() {

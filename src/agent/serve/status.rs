@@ -43,6 +43,16 @@ pub struct Status {
     pub gpus: Vec<Gpu>,
 }
 
+impl Status {
+    /// Mean over the worker's GPUs in percent, if any was told.
+    #[must_use]
+    pub fn gpu_utilization(&self) -> Option<f64> {
+        let used: Vec<f64> = self.gpus.iter().filter_map(|gpu| gpu.utilization_percent).collect();
+        #[allow(clippy::cast_precision_loss)] // a machine has a handful
+        (!used.is_empty()).then(|| used.iter().sum::<f64>() / used.len() as f64)
+    }
+}
+
 /// Puts the status together for whoever asks.
 pub struct Teller {
     pub training_job: Option<String>,
