@@ -4,11 +4,8 @@ use super::cause::{Cause, first_cause};
 use super::conditions::{condition, condition_is, set_condition};
 use super::progress;
 use super::waiting::{self, Why};
-use crate::agent::progress::LOSS;
-use crate::api::{
-    AllocatedResources, Restart, RestartPolicy, State, SuccessPolicy, TrainingJobSpec, TrainingJobStatus, Workers,
-};
-use crate::observe::{ChildKind, Container, Family, JobSeen, PodSeen, Seen};
+use crate::api::{AllocatedResources, Restart, RestartPolicy, State, TrainingJobSpec, TrainingJobStatus, Workers};
+use crate::observe::{ChildKind, Family, JobSeen, PodSeen, Seen};
 use crate::plan::TensorBoard;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -25,10 +22,6 @@ const QUICK: i64 = 300;
 const LOOK_AT_JOB_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// How long a scheduled pod may take to start before its Events are read.
 const LOOK_AT_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
-/// How long an agent may be silent before the status says so: some polls may fail.
-const SILENT: SignedDuration = SignedDuration::from_secs(30);
-/// How long a program that reports may be silent before that is said.
-const STALLED: SignedDuration = SignedDuration::from_mins(10);
 /// How often Events are read again while they are needed.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(15);
 
@@ -128,9 +121,9 @@ fn begun(status: &TrainingJobStatus, family: &Family, attempt: i32) -> bool {
     family.pods.values().any(|p| p.attempt == attempt) || status.restarts.iter().any(|r| r.attempt == attempt)
 }
 
-struct Step<'a> {
-    input: &'a Input<'a>,
-    status: TrainingJobStatus,
+pub(super) struct Step<'a> {
+    pub(super) input: &'a Input<'a>,
+    pub(super) status: TrainingJobStatus,
     verdict: Verdict,
 }
 
@@ -221,7 +214,7 @@ impl<'a> Step<'a> {
     }
 
     /// The workers end, with their grace period, and the job is completed when the last one has.
-    fn stop(&mut self, job: Option<&JobSeen>) {
+    pub(super) fn stop(&mut self, job: Option<&JobSeen>) {
         if let Some(job) = job.filter(|job| !job.deleting) {
             self.delete(job);
         }
@@ -492,94 +485,6 @@ impl<'a> Step<'a> {
         self.event(true, "Failed", format!("{reason}: {message}"));
     }
 
-    // ---- what the agents tell
-
-    /// Takes in what the programs report, and how far they had come when they ended.
-    fn note_progress(&mut self, attempt: i32) {
-        if let Some(told) = self.input.told.filter(|told| told.is_of(attempt)) {
-            progress::fold(&mut self.status, told);
-            self.note_loss(told);
-            self.note_silence(told);
-            self.note_stall(told);
-            let policy = self.input.spec.success_policy.as_ref().and_then(SuccessPolicy::early_stopping);
-            if let Some(policy) = policy {
-                let known = self.status.early_stopping.take();
-                let watched = &told.status.watched;
-                self.status.early_stopping = progress::evaluate(&policy, known.as_ref(), attempt, watched);
-            }
-        }
-        let pods = self.pods(attempt);
-        let last_words = pods.iter().find_map(|pod| match &pod.training {
-            Container::Terminated { report: Some(report), .. } => report.progress,
-            _ => None,
-        });
-        if let Some(reached) = last_words {
-            progress::fold_end(&mut self.status, &reached);
-        }
-    }
-
-    fn note_loss(&mut self, told: &Seen) {
-        let was = self.was("LossFinite");
-        let loss = told.status.progress.metric(LOSS);
-        match (progress::lost(told), loss.is_none_or(f64::is_finite)) {
-            (Some(_), true) if was == Some(false) => {
-                self.set("LossFinite", true, "Recovered", "the loss is a number again");
-            }
-            (Some(line), false) if was != Some(false) => {
-                let message = format!("the loss is not a number: {line}");
-                self.set("LossFinite", false, "NaNLoss", &message);
-                self.event(true, "LossNotFinite", message);
-            }
-            _ => {}
-        }
-    }
-
-    /// The last values stay; that they are old is said.
-    fn note_silence(&mut self, told: &Seen) {
-        let was = self.was("AgentReady");
-        match told.failing_since {
-            Some(since) if self.input.now.duration_since(since) >= SILENT => {
-                let message =
-                    format!("the agent has not answered since {since:.0}; progress and metrics are from before");
-                self.set("AgentReady", false, "Unreachable", &message);
-            }
-            None if was == Some(false) => self.set("AgentReady", true, "Answers", "the agent answers"),
-            _ => {}
-        }
-    }
-
-    /// A program that told of its progress and goes on without a word: it may hang, or do something slow.
-    fn note_stall(&mut self, told: &Seen) {
-        let was = self.was("ProgressStalled") == Some(true);
-        let Some(last) = told.status.progress.last().map(|reading| reading.time) else { return };
-        let silent = self.input.now.duration_since(last);
-        let runs = self.status.state == Some(State::Running);
-        if runs && silent >= STALLED && told.failing_since.is_none() {
-            let at = self.status.progress.as_ref().map(|progress| format!(" (at {progress})")).unwrap_or_default();
-            let message = format!("the program has reported nothing since {last:.0}{at}: see its log, or its stacks");
-            self.set("ProgressStalled", true, "NoProgress", &message);
-            if !was {
-                self.event(true, "ProgressStalled", message);
-            }
-        } else if was {
-            self.set("ProgressStalled", false, "Progresses", "the program reports again");
-        } else if runs {
-            self.requeue((STALLED - silent).as_secs().max(1));
-        }
-    }
-
-    fn judge_success(&mut self, job: &JobSeen) {
-        let (Some(policy), Some(told)) = (&self.input.spec.success_policy, self.input.told) else { return };
-        if !told.is_of(job.attempt) {
-            return;
-        }
-        if let Some((reason, message)) = progress::success(policy, &self.status, told) {
-            self.set("Stopping", true, reason, &message);
-            self.event(false, "GoodEnough", format!("the workers are stopped: {message}"));
-            self.stop(Some(job));
-        }
-    }
-
     // ---- the rules
 
     /// What keeps an attempt from ending, once it has lasted longer than it may.
@@ -829,7 +734,7 @@ impl<'a> Step<'a> {
             .any(|old| old.gone && !old.succeeded() && pods.iter().any(|p| p.index == old.index && p.uid != old.uid))
     }
 
-    fn pods(&self, attempt: i32) -> Vec<&'a PodSeen> {
+    pub(super) fn pods(&self, attempt: i32) -> Vec<&'a PodSeen> {
         // Of two pods with one index the newer counts.
         let mut pods = self.all_pods(attempt);
         pods.sort_by(|a, b| (a.index, b.gone, b.created, &b.uid).cmp(&(b.index, a.gone, a.created, &a.uid)));
@@ -890,7 +795,7 @@ impl<'a> Step<'a> {
         });
     }
 
-    fn set(&mut self, type_: &str, status: bool, reason: &str, message: &str) {
+    pub(super) fn set(&mut self, type_: &str, status: bool, reason: &str, message: &str) {
         let (generation, now) = (self.input.generation, self.input.now);
         set_condition(&mut self.status.conditions, type_, status, reason, message, generation, now);
     }
@@ -917,15 +822,15 @@ impl<'a> Step<'a> {
     }
 
     /// Whether the condition of this type is True; none if it was never set.
-    fn was(&self, type_: &str) -> Option<bool> {
+    pub(super) fn was(&self, type_: &str) -> Option<bool> {
         condition(&self.status.conditions, type_).map(|c| c.status == "True")
     }
 
-    fn event(&mut self, warning: bool, reason: &'static str, note: String) {
+    pub(super) fn event(&mut self, warning: bool, reason: &'static str, note: String) {
         self.verdict.events.push(Event { warning, reason, note });
     }
 
-    fn requeue(&mut self, seconds: i64) {
+    pub(super) fn requeue(&mut self, seconds: i64) {
         let after = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         self.verdict.requeue = Some(self.verdict.requeue.map_or(after, |old| old.min(after)));
     }

@@ -7,6 +7,7 @@ mod cause;
 mod conditions;
 mod decide;
 mod progress;
+mod told;
 mod waiting;
 
 pub use cause::{Cause, first_cause};

@@ -165,17 +165,12 @@ impl<'a> Job<'a> {
     fn of(object: &'a TrainingJob, none: &'a TrainingJobStatus, polled: &Polled) -> Self {
         let status = object.status.as_ref().unwrap_or(none);
         let uid = object.metadata.uid.as_deref().unwrap_or_default();
-        let attempt = status.attempt.and_then(|attempt| u32::try_from(attempt).ok());
-        let is_of_this_attempt = |seen: &Seen| {
-            let of = seen.status.report.attempt;
-            of == 0 || Some(of) == attempt
-        };
         let namespace = object.namespace().unwrap_or_default();
         Self {
             labels: labels(&[("namespace", &namespace), ("training_job", &object.name_any())]),
             state: status.state.unwrap_or(State::Pending),
             status,
-            answer: polled.get(uid).filter(is_of_this_attempt),
+            answer: polled.get(uid).filter(|seen| status.attempt.is_some_and(|attempt| seen.is_of(attempt))),
             up: polled.is_up(uid),
         }
     }
