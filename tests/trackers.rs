@@ -349,7 +349,7 @@ fn python() -> &'static Path {
             assert!(
                 ended.status.success(),
                 "no MLflow, TensorBoard and wandb for these tests: they come from PyPI once and are kept in {}, and \
-                 `{} {}` failed: {}",
+                 `{} {}` failed (where pip or venv is missing, `devcluster/cluster packages --tests` installs them): {}",
                 folder.display(),
                 program.display(),
                 args.join(" "),
