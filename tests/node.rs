@@ -8,6 +8,8 @@ mod common;
 mod failures;
 #[path = "node/presets.rs"]
 mod presets;
+#[path = "node/success.rs"]
+mod success;
 #[path = "node/world.rs"]
 mod world;
 
