@@ -1,6 +1,11 @@
 //! The agent's binary, run for real. Each test has a directory of its own, which is also the program's working
 //! directory, and leaves no process behind.
 
+mod common;
+
+use common::free_port;
+use common::room::Room;
+use common::wait::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -19,20 +24,7 @@ use trainingjob_operator::agent::signs::SignKind;
 const AGENT: &str = env!("CARGO_BIN_EXE_agent");
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A directory of one test, removed at its end.
-struct Room(PathBuf);
-
 impl Room {
-    fn new(test: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("agent-{test}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
     fn write(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, content).unwrap();
@@ -47,14 +39,6 @@ impl Room {
         command.args(["--default-signal", AGENT]);
         self.arguments(&mut command, options, program);
         command
-    }
-
-    /// An agent with what belongs to it, as the init container installs it.
-    fn installed(&self) -> PathBuf {
-        let agent = self.path("installed/agent");
-        fs::create_dir_all(agent.parent().unwrap()).unwrap();
-        assert!(Command::new(AGENT).arg("install").arg("--to").arg(&agent).status().unwrap().success());
-        agent
     }
 
     fn arguments(&self, command: &mut Command, options: &[&str], program: &[&str]) {
@@ -82,18 +66,12 @@ impl Room {
 
     /// Waits for a report that `wanted` likes.
     fn report_with(&self, what: &str, wanted: impl Fn(&Report) -> bool) {
-        until(what, || Report::parse(&fs::read_to_string(self.path("message")).ok()?).filter(&wanted));
+        until(what, DEADLINE, || Report::parse(&fs::read_to_string(self.path("message")).ok()?).filter(&wanted));
     }
 
     /// The PID that the program has written to the file `name`, once it is there.
     fn pid(&self, name: &str) -> i32 {
-        until(name, || fs::read_to_string(self.path(name)).ok()?.strip_suffix('\n')?.parse().ok())
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        until(name, DEADLINE, || fs::read_to_string(self.path(name)).ok()?.strip_suffix('\n')?.parse().ok())
     }
 }
 
@@ -122,7 +100,7 @@ impl Running {
     }
 
     fn exit_code(&mut self) -> Option<i32> {
-        until("the agent's end", || self.0.try_wait().unwrap()).code()
+        until("the agent's end", DEADLINE, || self.0.try_wait().unwrap()).code()
     }
 }
 
@@ -130,17 +108,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "waited {DEADLINE:?} for {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -269,7 +236,7 @@ fn orphans_are_reaped_while_the_program_runs() {
     let mut agent = room.start(&[], "(sh -c 'echo $$ > orphan' &); echo ready; exec sleep 1000");
     agent.ready();
     let orphan = room.pid("orphan");
-    until("the orphan to be reaped", || (!is_there(orphan)).then_some(()));
+    until("the orphan to be reaped", DEADLINE, || (!is_there(orphan)).then_some(()));
     agent.signal(Signal::SIGTERM);
     assert_eq!(agent.exit_code(), Some(143));
 }
@@ -804,10 +771,6 @@ fn get(port: u16, path: &str) -> Option<(String, String)> {
     Some((head.lines().next()?.to_owned(), body.to_owned()))
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
-}
-
 #[test]
 fn status_and_metrics() {
     let room = Room::new("serve");
@@ -817,7 +780,7 @@ fn status_and_metrics() {
     let mut agent = room.agent(&options, &["sh", "-c", script]);
     agent.env("TRAINING_JOB_NAME", "mnist").env("NODE_RANK", "1").env_remove("CHECKPOINT_DIR");
     let mut agent = Running(agent.spawn().unwrap());
-    let status = until("the status with progress", || {
+    let status = until("the status with progress", DEADLINE, || {
         let (head, body) = get(port, "/status")?;
         assert_eq!(head, "HTTP/1.1 200 OK");
         serde_json::from_str::<Status>(&body).ok().filter(|status| status.percent.is_some())
@@ -860,7 +823,7 @@ fn watched_metrics_are_told_with_every_reading() {
     let script = r#"echo '{"step": 1, "loss": 0.5, "acc": 0.1}'; echo '{"step": 2, "loss": 0.4, "acc": 0.2}'
         echo '{"step": 3, "eval_loss": "NaN", "loss": 1}'; until [ -e go ]; do sleep 0.02; done"#;
     let mut agent = room.start(&options, script);
-    let status = until("all readings", || {
+    let status = until("all readings", DEADLINE, || {
         let status: Status = serde_json::from_str(&get(port, "/status")?.1).ok()?;
         (status.watched.get("eval_loss")?.count == 1).then_some(status)
     });
@@ -883,7 +846,7 @@ fn who_holds_connections_harms_nobody() {
     let room = Room::new("held");
     let port = free_port();
     let mut agent = room.start(&["--metrics-port", &port.to_string()], "until [ -e go ]; do sleep 0.02; done; exit 7");
-    until("the port", || get(port, "/healthz"));
+    until("the port", DEADLINE, || get(port, "/healthz"));
     // More than are served, none of which says anything.
     let held: Vec<_> = (0..100).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     room.write("go", b"", 0o644);
@@ -990,7 +953,7 @@ fn as_pid_1() {
     assert_eq!(unshared.exit_code(), Some(143));
     let report = room.report();
     assert_eq!((report.exit_code, report.stopped_by), (Some(0), Some(15)));
-    until("the guest to end with its namespace", || guest.0.try_wait().unwrap());
+    until("the guest to end with its namespace", DEADLINE, || guest.0.try_wait().unwrap());
     assert!(!room.path("hit").exists(), "a process that came by exec must not be signalled");
 }
 

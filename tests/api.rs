@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Cluster;
+use common::cluster::Cluster;
 use k8s_openapi::{
     api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };

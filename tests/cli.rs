@@ -7,7 +7,9 @@ mod common;
 #[allow(dead_code, reason = "of the world of another program a part is needed")]
 mod world;
 
-use common::tools;
+use common::cluster::tools;
+use common::root;
+use common::wait::{SOON, eventually};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding};
 use kube::Api;
@@ -16,14 +18,14 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use trainingjob_operator::api::State::{Failed, Running};
-use world::{BY_HAND, Space, eventually, parsed, plane, root};
+use world::{BY_HAND, Space, parsed, plane};
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-trainingjob");
 
 /// A kubeconfig of the cluster, for this user if it is one that the API server lets us be.
 fn kubeconfig(user: Option<&str>) -> PathBuf {
-    let text = plane().kubectl(&["config", "view", "--raw", "-o", "json"]);
-    let mut config: Value = serde_json::from_slice(&text).unwrap();
+    let text = plane().cluster.kubectl(&["config", "view", "--raw", "-o", "json"]);
+    let mut config: Value = serde_json::from_str(&text).unwrap();
     if let Some(user) = user {
         config["users"][0]["user"]["as"] = json!(user);
     }
@@ -122,7 +124,7 @@ async fn jobs_that_run_wait_and_fail() {
     assert!(text.contains("\nWhy          ExitCode: worker 1 (pod fails-training-1-"), "{text}");
     assert!(text.contains("failed  exit code 3, ValueError: label 11\n"), "{text}");
     // Events of the job's own, and of its Job.
-    eventually("the events of the Job", async || {
+    eventually("the events of the Job", SOON, async || {
         let events = json_of(&told(&space, &["status", "fails", "-o", "json"]).await)["events"].clone();
         let of = |kind: &str, reason: &str| {
             events.as_array().unwrap().iter().any(|event| event["kind"] == kind && event["reason"] == reason)
@@ -202,7 +204,7 @@ async fn errors_tell_the_remedy() {
             "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": viewer }],
         }))
         .await;
-    eventually("the role of viewers", async || {
+    eventually("the role of viewers", SOON, async || {
         let (viewer, ns) = (kubeconfig(Some(viewer)), ns.clone());
         let output = tokio::task::spawn_blocking(move || run(&viewer, &["status", "bert", "-n", &ns])).await.unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

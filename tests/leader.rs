@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{Cluster, tools};
+use common::cluster::{self, Cluster};
+use common::wait::SOON;
+use common::{free_port, root};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
 use kube::config::Kubeconfig;
@@ -12,7 +14,6 @@ use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -22,8 +23,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use trainingjob_operator::api::{self, State, TrainingJob};
 
-/// For everything that should be there within seconds. Far more than it takes: others keep the machine busy.
-const SOON: Duration = Duration::from_secs(120);
 /// After the leader was killed. Its lease lasts 9 s.
 const TAKE_OVER: Duration = Duration::from_secs(15);
 /// After the leader has given back its lease; a standby looks every 2.25 s at the latest.
@@ -117,15 +116,8 @@ struct World {
 impl World {
     async fn new() -> Self {
         let cluster = Cluster::up("leader", &["--control-only", "--simulated-nodes", "1"]);
-        let kubectl = |args: &[&str], input: &str| kubectl(&cluster, args, input);
-        kubectl(&["apply", "-f", "-"], &serde_json::to_string(&api::crd()).unwrap());
-        // `--for=condition` fails where there are no conditions at all yet.
-        kubectl(
-            &["wait", "--for=jsonpath={.status.conditions}", "crd/trainingjobs.ml.example.com", "--timeout=60s"],
-            "",
-        );
-        kubectl(&["wait", "--for=condition=Established", "crd/trainingjobs.ml.example.com", "--timeout=60s"], "");
-        let installation = kubectl(&["kustomize", &format!("{}/deploy/cluster", env!("CARGO_MANIFEST_DIR"))], "");
+        cluster.apply_crd(&api::crd());
+        let installation = cluster.kubectl(&["kustomize", &root("deploy/cluster")]);
         let rights: Vec<&str> = installation
             .split("\n---\n")
             .filter(|object| {
@@ -133,9 +125,9 @@ impl World {
                 !["Deployment", "CustomResourceDefinition"].contains(&object["kind"].as_str().unwrap())
             })
             .collect();
-        kubectl(&["apply", "-f", "-"], &rights.join("\n---\n"));
-        let token = kubectl(&["create", "token", "trainingjob-operator", "-n", "ml-training"], "");
-        kubectl(&["create", "namespace", "elsewhere"], "");
+        cluster.kubectl_with(&["apply", "-f", "-"], &rights.join("\n---\n"));
+        let token = cluster.kubectl(&["create", "token", "trainingjob-operator", "-n", "ml-training"]);
+        cluster.kubectl(&["create", "namespace", "elsewhere"]);
 
         let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
         let server = kubeconfig.clusters[0].cluster.as_ref().unwrap().server.clone().unwrap();
@@ -149,8 +141,7 @@ impl World {
 
     /// Starts an operator and waits until it serves its metrics.
     async fn operator(&self, name: &'static str, kubeconfig: &Path) -> Operator {
-        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.log"));
         let process = Command::new(env!("CARGO_BIN_EXE_operator"))
             .args(["--metrics-address", &address.to_string(), "--identity", name, "--agent-access", "off"])
@@ -167,13 +158,7 @@ impl World {
     }
 
     async fn submit(&self, name: &str) {
-        let spec = json!({
-            "model": "none", "dataset": "none", "numWorkers": 2, "gpusPerWorker": 0, "image": "none",
-            "networking": { "backend": "gloo" }, "checkpoint": { "enabled": false },
-        });
-        let job = json!({
-            "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": name }, "spec": spec,
-        });
+        let job = cluster::job(name, &json!({}));
         self.jobs().create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
     }
 
@@ -216,22 +201,6 @@ impl World {
         let answer = secrets.list(&ListParams::default()).await;
         assert!(matches!(&answer, Err(kube::Error::Api(status)) if status.is_forbidden()), "{answer:?}");
     }
-}
-
-fn kubectl(cluster: &Cluster, args: &[&str], input: &str) -> String {
-    let mut kubectl = Command::new(tools().join("kubectl"))
-        .arg("--kubeconfig")
-        .arg(cluster.kubeconfig())
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    kubectl.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = kubectl.wait_with_output().unwrap();
-    assert!(output.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// A kubeconfig of the service account with this token.

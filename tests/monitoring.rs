@@ -5,7 +5,9 @@
 
 mod common;
 
-use common::{Cluster, tools};
+use common::cluster::{self, Cluster, tools};
+use common::wait::{SOON, eventually};
+use common::{ask, cache, free_port, root};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -14,15 +16,12 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use trainingjob_operator::api::{self, State, TrainingJob};
-
-/// For everything that should be there within seconds. Far more than it takes: others keep the machine busy.
-const SOON: Duration = Duration::from_secs(120);
 
 /// What NVIDIA's exporter says of a worker's GPU, with the labels that it has in Kubernetes.
 const DCGM: [(&str, &str); 6] = [
@@ -33,10 +32,6 @@ const DCGM: [(&str, &str); 6] = [
     ("DCGM_FI_DEV_GPU_TEMP", "58"),
     ("DCGM_FI_DEV_XID_ERRORS", "0"),
 ];
-
-fn root(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
 
 fn read(path: &str) -> String {
     fs::read_to_string(root(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -198,12 +193,9 @@ fn prometheus() -> &'static Path {
         if let Some(folder) = std::env::split_paths(&path).find(has_both) {
             return folder;
         }
-        let cache = std::env::var_os("TRAININGJOB_CACHE").map(PathBuf::from);
-        let cache =
-            cache.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/trainingjob"));
-        let folder = cache.join("prometheus");
+        let folder = cache().join("prometheus");
         if !has_both(&folder) {
-            unpack(&cache, &folder);
+            unpack(&cache(), &folder);
         }
         folder
     })
@@ -327,30 +319,9 @@ impl Drop for Process {
     }
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// The body of a page that was answered with 200.
 fn get(port: u16, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    (head.split(' ').nth(1) == Some("200")).then(|| body.to_owned())
-}
-
-async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(begin.elapsed() < SOON, "waited {SOON:?} for {what}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    ask(port, "GET", path, "")
 }
 
 /// Serves [`DCGM`] until the end; its port.
@@ -420,21 +391,6 @@ impl World {
         Self { client, folder, cluster }
     }
 
-    fn kubectl(&self, args: &[&str], input: &str) {
-        let mut kubectl = Command::new(tools().join("kubectl"))
-            .arg("--kubeconfig")
-            .arg(self.cluster.kubeconfig())
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        kubectl.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = kubectl.wait_with_output().unwrap();
-        assert!(output.status.success(), "kubectl {args:?}: {}", said(&output));
-    }
-
     fn operator(&self, port: u16) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_operator"));
         command.args(["--metrics-address", &format!("127.0.0.1:{port}"), "--identity", "operator-0"]);
@@ -497,23 +453,16 @@ impl World {
     }
 
     async fn submit(&self, name: &str, fields: Value) {
-        let mut spec = json!({
-            "model": "none", "dataset": "none", "numWorkers": 2, "gpusPerWorker": 0, "image": "none",
-            "networking": { "backend": "gloo" }, "checkpoint": { "enabled": false },
-        });
-        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let mut job = cluster::job(name, &fields);
+        job["metadata"]["namespace"] = json!("train");
         // The operator asks its agents: of this machine.
-        spec["podTemplate"]["metadata"]["annotations"]["simulated/ip"] = json!("127.0.0.1");
-        let job = json!({
-            "apiVersion": "ml.example.com/v1", "kind": "TrainingJob",
-            "metadata": { "name": name, "namespace": "train" }, "spec": spec,
-        });
+        job["spec"]["podTemplate"]["metadata"]["annotations"]["simulated/ip"] = json!("127.0.0.1");
         // By way of kubectl: fields that this version does not have yet are left out, with a warning.
-        self.kubectl(&["create", "--validate=warn", "-f", "-"], &job.to_string());
+        self.cluster.kubectl_with(&["create", "--validate=warn", "-f", "-"], &job.to_string());
     }
 
     async fn until(&self, name: &str, state: State, attempt: i32) {
-        eventually(&format!("attempt {attempt} of {name} to be {}", state.as_str()), async || {
+        eventually(&format!("attempt {attempt} of {name} to be {}", state.as_str()), SOON, async || {
             let status = self.jobs().get(name).await.unwrap().status?;
             (status.state == Some(state) && status.attempt == Some(attempt)).then_some(())
         })
@@ -571,13 +520,14 @@ async fn every_query_gives_data() {
     let _operator = world.operator(operator);
     let _agent = world.agent(agent);
     let _prometheus = world.prometheus(port, operator, agent, dcgm_exporter());
-    eventually("a broken watch", async || {
+    eventually("a broken watch", SOON, async || {
         get(operator, "/metrics")?.contains("trainingjob_watch_errors_total{").then_some(())
     })
     .await;
-    world.kubectl(&["apply", "-f", "-"], &serde_json::to_string(&api::crd()).unwrap());
-    world.kubectl(&["apply", "-f", "-"], DENIES);
-    eventually("the operator to lead", async || (get(operator, "/readyz")? == "ok: leading\n").then_some(())).await;
+    world.cluster.apply_crd(&api::crd());
+    world.cluster.kubectl_with(&["apply", "-f", "-"], DENIES);
+    eventually("the operator to lead", SOON, async || (get(operator, "/readyz")? == "ok: leading\n").then_some(()))
+        .await;
 
     let pod_template = |fields: Value| json!({ "podTemplate": { "metadata": { "annotations": fields } } });
     world.submit("runs", json!({ "monitoring": { "metricsPort": agent } })).await;
@@ -623,7 +573,7 @@ async fn every_query_gives_data() {
     }
 
     // The job that failed is told of, with nothing made up between the operator and the alert.
-    let alert = eventually("the alert", async || {
+    let alert = eventually("the alert", SOON, async || {
         let alerts: Value = serde_json::from_str(&get(port, "/api/v1/alerts")?).ok()?;
         let is_it = |alert: &&Value| alert["labels"]["alertname"] == "TrainingJobFailed" && alert["state"] == "firing";
         list(&alerts["data"]["alerts"]).iter().find(is_it).cloned()
@@ -640,7 +590,7 @@ async fn every_query_gives_data() {
 
     // A series goes with its job.
     world.jobs().delete("runs", &Default::default()).await.unwrap();
-    eventually("its series to go", async || {
+    eventually("its series to go", SOON, async || {
         let page = get(operator, "/metrics")?;
         (!page.contains("training_job=\"runs\"") && page.contains("training_job=\"fails\"")).then_some(())
     })

@@ -8,9 +8,13 @@ mod common;
 mod failures;
 #[path = "node/presets.rs"]
 mod presets;
+#[path = "node/success.rs"]
+mod success;
 #[path = "node/world.rs"]
 mod world;
 
+use common::root;
+use common::wait::eventually;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{EvictParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -21,7 +25,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use trainingjob_operator::agent::report::Report;
 use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running, Suspended};
-use world::{SOON, Space, attempt, condition, eventually, root, training, worker, world};
+use world::{SOON, Space, attempt, condition, training, worker, world};
 
 // ---- training
 

@@ -4,6 +4,11 @@
 //!
 //! The packages come from PyPI once and are kept in the cache.
 
+mod common;
+
+use common::room::Room;
+use common::wait::until;
+use common::{ask, cache, free_port};
 use k8s_openapi::api::core::v1::Container;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -11,8 +16,6 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -22,7 +25,6 @@ use trainingjob_operator::api::TrainingJob;
 use trainingjob_operator::build;
 use trainingjob_operator::plan::{self, Plan, Runtime};
 
-const AGENT: &str = env!("CARGO_BIN_EXE_agent");
 /// The longest that anything is waited for: servers written in Python start slowly on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(180);
 const PACKAGES: [&str; 4] = ["mlflow==3.17.2", "tensorboard==2.21.0", "tensorboardX==2.6.5", "wandb==0.31.0"];
@@ -84,7 +86,7 @@ fn a_run_at_mlflow_is_the_attempt_and_outlives_the_server() {
 
     let ended = std::thread::scope(|scope| {
         let program = scope.spawn(|| room.train(&spec, 4, &[], OUTLIVES));
-        until("the run to be open", || room.path("open").exists().then_some(()));
+        until("the run to be open", DEADLINE, || room.path("open").exists().then_some(()));
         drop(server);
         fs::write(room.path("go"), "").unwrap();
         program.join().unwrap()
@@ -162,7 +164,7 @@ with SummaryWriter(os.environ["TENSORBOARD_LOG_DIR"]) as writer:
         .process_group(0)
         .spawn();
     let _tensorboard = Group(tensorboard.unwrap());
-    let points = until("the scalar at TensorBoard", || {
+    let points = until("the scalar at TensorBoard", DEADLINE, || {
         let answer = http(port, "GET", "/data/plugin/scalars/scalars?run=.&tag=loss", None)?;
         answer.as_array().filter(|points| points.len() == 3).cloned()
     });
@@ -237,26 +239,10 @@ fn expand(text: &str, env: &BTreeMap<String, String>) -> String {
     out + rest
 }
 
-/// A directory of one test, removed at its end.
-struct Room(PathBuf);
-
 impl Room {
-    fn new(test: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("trackers-{test}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
     /// Runs a program as worker 0 of a job with this spec, in an attempt.
     fn train(&self, spec: &Value, attempt: i32, secret: &[(&str, &str)], program: &str) -> Output {
         fs::write(self.path("train.py"), program).unwrap();
-        let agent = self.path("trainingjob/agent");
-        fs::create_dir_all(agent.parent().unwrap()).unwrap();
-        assert!(Command::new(AGENT).arg("install").arg("--to").arg(&agent).status().unwrap().success());
         let pod = build::objects(&plan(spec), attempt).job.spec.unwrap().template.spec.unwrap();
         let (mut env, mut args) = as_the_kubelet_does(&pod.containers[0], secret);
         args.insert(1, format!("--termination-log={}", self.path("message").display()));
@@ -264,7 +250,7 @@ impl Room {
         let mounted = self.path("checkpoints").display().to_string();
         env.values_mut().for_each(|value| *value = value.replace("/checkpoints", &mounted));
         let path = format!("{}/bin:{}", python().display(), std::env::var("PATH").unwrap());
-        Command::new(agent)
+        Command::new(self.installed())
             .args(args)
             .env_clear()
             .env("PATH", path)
@@ -274,14 +260,6 @@ impl Room {
             .stdin(Stdio::null())
             .output()
             .unwrap()
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = fs::remove_dir_all(&self.0);
-        }
     }
 }
 
@@ -327,7 +305,9 @@ impl MlflowServer {
             .spawn();
         let server = Self { port, _process: Group(process.unwrap()) };
         let search = json!({ "max_results": 1 });
-        until("the MLflow server", || http(port, "POST", "/api/2.0/mlflow/experiments/search", Some(&search)));
+        until("the MLflow server", DEADLINE, || {
+            http(port, "POST", "/api/2.0/mlflow/experiments/search", Some(&search))
+        });
         server
     }
 
@@ -347,46 +327,16 @@ impl MlflowServer {
 /// Asks a server of this machine; none if it does not answer with JSON.
 fn http(port: u16, method: &str, path: &str, body: Option<&Value>) -> Option<Value> {
     let body = body.map(Value::to_string).unwrap_or_default();
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
-    // 1.0: the answer comes whole and ends with the connection.
-    let request = format!(
-        "{method} {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    head.lines().next()?.contains(" 200 ").then(|| serde_json::from_str(body).ok())?
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
-}
-
-fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "waited {DEADLINE:?} for {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    serde_json::from_str(&ask(port, method, path, &body)?).ok()
 }
 
 /// A virtual environment with the packages; made once and kept.
 fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
-        let cache = std::env::var_os("TRAININGJOB_CACHE").map_or_else(
-            || PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/trainingjob"),
-            PathBuf::from,
-        );
         let hash = Sha256::digest(PACKAGES.join(" "));
         let name: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        let folder = cache.join("trackers").join(name);
+        let folder = cache().join("trackers").join(name);
         let complete = folder.join("complete");
         if complete.exists() {
             return folder;
@@ -399,7 +349,7 @@ fn python() -> &'static Path {
             assert!(
                 ended.status.success(),
                 "no MLflow, TensorBoard and wandb for these tests: they come from PyPI once and are kept in {}, and \
-                 `{} {}` failed: {}",
+                 `{} {}` failed (where pip or venv is missing, `devcluster/cluster packages --tests` installs them): {}",
                 folder.display(),
                 program.display(),
                 args.join(" "),

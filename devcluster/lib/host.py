@@ -73,21 +73,17 @@ def need_root(what):
                       "or `devcluster/cluster up --control-only` for a cluster without real nodes.")
 
 
-# a command or file that must be there -> the Debian package that brings it
+# a command, a file or a module of Python that must be there -> the Debian package that brings it
 NODE = {"runc": "runc", "ip": "iproute2", "iptables": "iptables", "conntrack": "conntrack", "nsenter": "util-linux",
         "/usr/lib/cni/bridge": "containernetworking-plugins", "mount": "mount", "sysctl": "procps"}
 PKI = {"openssl": "openssl"}
 IMAGES = {"gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev", "mmdebstrap": "mmdebstrap", "buildah": "buildah"}
+TESTS = {"import pip": "python3-pip", "import ensurepip": "python3-venv"}  # without ensurepip, venvs have no pip
 
 
 def need(*groups):
     """Installs what is missing by apt-get on Debian as root; else says what to install."""
-    missing = {}
-    for group in groups:
-        for thing, package in group.items():
-            found = Path(thing).exists() if thing.startswith("/") else shutil.which(thing, path=search_path())
-            if not found:
-                missing[thing] = package
+    missing = {thing: package for group in groups for thing, package in group.items() if not is_here(thing)}
     if not missing:
         return
     packages = sorted(set(missing.values()))
@@ -100,6 +96,17 @@ def need(*groups):
         if run(*install, env=env, check=False).returncode != 0:  # the package lists may be old or absent
             run("apt-get", "update", "-qq", env=env)
             run(*install, env=env)
+    if missing := sorted(thing for thing in missing if not is_here(thing)):
+        raise Failure(f"still missing with {' '.join(packages)} installed: {', '.join(missing)}. "
+                      f"Is something on PATH not Debian's? python3 is {shutil.which('python3')}")
+
+
+def is_here(thing):
+    if thing.startswith("/"):
+        return Path(thing).exists()
+    if thing.startswith("import "):
+        return run("python3", "-c", thing, check=False).returncode == 0
+    return shutil.which(thing, path=search_path()) is not None
 
 
 def search_path():

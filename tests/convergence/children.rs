@@ -1,6 +1,7 @@
 //! Children deleted or changed by somebody else.
 
-use crate::world::{DURATION, Request, attempt, eventually, plane, uids};
+use crate::common::wait::{SOON, eventually};
+use crate::world::{DURATION, Request, attempt, plane, uids};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -58,7 +59,7 @@ async fn nothing_comes_back_after_the_end() {
     bad.state(Running).await;
     bad.set(json!({ "failurePolicy": { "activeDeadlineSeconds": 1 } })).await;
     bad.state(Failed).await;
-    eventually("the Job of the failed one to be gone", async || {
+    eventually("the Job of the failed one to be gone", SOON, async || {
         space.get::<Job>("bad-training").await.is_none().then_some(())
     })
     .await;
@@ -266,7 +267,7 @@ async fn a_changed_job_is_left_as_it_is() {
     // A preemption in a queue: the Job is suspended, its pods go; later it is let in again.
     space.patch::<Job>("x-training", json!({ "spec": { "suspend": true } })).await;
     job.condition("Scheduled", "False", "Queued").await;
-    eventually("no pod", async || space.pods("x").await.is_empty().then_some(())).await;
+    eventually("no pod", SOON, async || space.pods("x").await.is_empty().then_some(())).await;
     job.until("no worker to run", |s| {
         s.state == Some(Pending) && s.workers.is_some_and(|w| (w.active, w.pending, w.failed) == (0, 2, 0))
     })
@@ -292,7 +293,7 @@ async fn a_job_of_less_parallelism_is_left_as_it_is() {
     let job = space.submit("x", nowhere).await;
     job.condition("Scheduled", "False", "Unschedulable").await;
     space.patch::<Job>("x-training", json!({ "spec": { "parallelism": 1 } })).await;
-    eventually("one pod", async || (space.pods("x").await.len() == 1).then_some(())).await;
+    eventually("one pod", SOON, async || (space.pods("x").await.len() == 1).then_some(())).await;
     let why = job.condition("Scheduled", "False", "Parallelism").await;
     let words = "the Job's parallelism is 1 by somebody else's will, and the gang is of 2 workers: set it back, or delete \
                  the Job, which is made again";

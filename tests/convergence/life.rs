@@ -1,6 +1,7 @@
 //! A job's life: each state when it is true, few requests, and an end that leaves what it should.
 
-use crate::world::{BY_HAND, DURATION, Request, Space, attempt, eventually, plane, uids};
+use crate::common::wait::{SOON, eventually};
+use crate::world::{BY_HAND, DURATION, Request, Space, attempt, plane, uids};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
@@ -99,7 +100,7 @@ async fn a_failed_worker_is_named_at_once() {
     spec["failurePolicy"] = json!({ "backoffLimit": 1 });
     let job = space.submit("x", spec).await;
     for n in 1..=2 {
-        let pods = eventually(&format!("the pods of attempt {n}"), async || {
+        let pods = eventually(&format!("the pods of attempt {n}"), SOON, async || {
             let pods = space.placed("x", 2).await;
             pods.iter().all(|pod| attempt(pod) == n).then_some(pods)
         })
@@ -196,7 +197,7 @@ async fn deadline_and_time_to_live() {
     assert_eq!(status.failure_reason.as_deref(), Some("DeadlineExceeded"));
     let took = status.completion_time.as_ref().unwrap().0.duration_since(status.start_time.as_ref().unwrap().0);
     assert!(took.as_secs() >= 2, "{took}");
-    eventually("the TrainingJob and all of its objects to be gone", async || {
+    eventually("the TrainingJob and all of its objects to be gone", SOON, async || {
         let gone = space.get::<TrainingJob>("x").await.is_none()
             && space.get::<Job>("x-training").await.is_none()
             && space.get::<Service>("x-headless").await.is_none()
@@ -221,7 +222,7 @@ async fn a_deleted_job_takes_its_objects_along_but_not_its_checkpoints() {
         job.state(Running).await;
         job.delete().await;
     }
-    eventually("all but the claim that is kept to be collected", async || {
+    eventually("all but the claim that is kept to be collected", SOON, async || {
         for name in ["keeps", "drops"] {
             if space.get::<TrainingJob>(name).await.is_some()
                 || space.get::<Job>(&format!("{name}-training")).await.is_some()
@@ -250,7 +251,7 @@ async fn a_life_takes_few_requests() {
         .await;
     job.state(Completed).await;
     // The last Event is sent beside the reconcile.
-    eventually("the Events of every state", async || {
+    eventually("the Events of every state", SOON, async || {
         (space.acts().iter().filter(|r| r.resource == "events").count() >= 4).then_some(())
     })
     .await;
@@ -290,7 +291,7 @@ async fn an_idle_operator_sends_nothing() {
         job.state(state).await;
     }
     let begin = Instant::now();
-    let since = eventually("the operator to be quiet", async || {
+    let since = eventually("the operator to be quiet", SOON, async || {
         let last = last(&space.acts()); // the log has them as they end
         let quiet = Timestamp::now().as_millisecond() as f64 / 1000.0 - last;
         (quiet > QUIET.as_secs_f64()).then_some(last)
@@ -343,7 +344,7 @@ async fn metrics_tell_of_jobs() {
         ("trainingjob_leader".into(), 1.0),
     ];
     // The series of jobs come from the watch, which is a moment behind the writes.
-    eventually("the series to be as the jobs are", async || {
+    eventually("the series to be as the jobs are", SOON, async || {
         let series = prometheus(&operator.metrics.render());
         expected.iter().all(|(name, value)| series.get(name) == Some(value)).then_some(())
     })
@@ -352,13 +353,13 @@ async fn metrics_tell_of_jobs() {
         format!("trainingjob_duration_seconds{{namespace=\"{ns}\",training_job=\"runs\",state=\"Running\"}}");
     let series = prometheus(&operator.metrics.render());
     let then = series.iter().find(|(name, _)| same(name, &duration)).map(|(_, value)| *value).unwrap();
-    eventually("the duration of what runs to grow", async || {
+    eventually("the duration of what runs to grow", SOON, async || {
         let series = prometheus(&operator.metrics.render());
         series.iter().any(|(name, value)| same(name, &duration) && *value > then).then_some(())
     })
     .await;
     runs.delete().await;
-    eventually("the series of a deleted job to be gone", async || {
+    eventually("the series of a deleted job to be gone", SOON, async || {
         (!operator.metrics.render().contains("training_job=\"runs\"")).then_some(())
     })
     .await;

@@ -1,6 +1,7 @@
 //! Objects of the names that a job needs, which are not its own.
 
-use crate::world::{Space, eventually, plane};
+use crate::common::wait::{SOON, eventually};
+use crate::world::{Space, plane};
 use futures::future::join_all;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
@@ -85,7 +86,8 @@ async fn a_predecessors_objects_are_waited_for() {
             (job.job().await, space.has::<PersistentVolumeClaim>(&format!("{name}-checkpoints")).await);
         let params = DeleteParams { propagation_policy: Some(cascade), ..DeleteParams::default() };
         space.delete_with::<TrainingJob>(name, params).await;
-        eventually("the name to be free", async || space.get::<TrainingJob>(name).await.is_none().then_some(())).await;
+        eventually("the name to be free", SOON, async || space.get::<TrainingJob>(name).await.is_none().then_some(()))
+            .await;
 
         let job = space.submit(name, spec).await;
         let uid = space.has::<TrainingJob>(name).await.uid().unwrap();
@@ -122,7 +124,7 @@ async fn a_predecessors_orphans_are_named() {
     job.state(Running).await;
     let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
     space.delete_with::<TrainingJob>("x", orphan).await;
-    eventually("the name to be free", async || space.get::<TrainingJob>("x").await.is_none().then_some(())).await;
+    eventually("the name to be free", SOON, async || space.get::<TrainingJob>("x").await.is_none().then_some(())).await;
     let job = space.submit("x", json!({})).await;
     for (kind, name) in [("Service", "x-headless"), ("ConfigMap", "x-config"), ("Job", "x-training")] {
         let message = format!("{kind}: {name} is left over from an earlier TrainingJob of this name; delete it");
@@ -147,7 +149,7 @@ async fn a_kept_claim_is_used_again() {
     job.state(Running).await;
     let claim = space.has::<PersistentVolumeClaim>("x-checkpoints").await;
     job.delete().await;
-    eventually("its objects to be collected", async || {
+    eventually("its objects to be collected", SOON, async || {
         (space.get::<Job>("x-training").await.is_none() && space.pods("x").await.is_empty()).then_some(())
     })
     .await;

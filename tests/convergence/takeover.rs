@@ -1,6 +1,7 @@
 //! Operators after each other, and TrainingJobs that this one can't read.
 
-use crate::world::{Request, eventually, plane, uids};
+use crate::common::wait::{SOON, eventually};
+use crate::world::{Request, plane, uids};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -24,7 +25,7 @@ async fn another_version_restarts_nothing() {
     // What an older version made: another template, hash and pull policy. Templates can't be changed, so it is made anew.
     let mut old = waits.job().await;
     space.delete::<Job>("waits-training").await;
-    eventually("the Job and its pods to be gone", async || {
+    eventually("the Job and its pods to be gone", SOON, async || {
         (space.get::<Job>("waits-training").await.is_none() && space.pods("waits").await.is_empty()).then_some(())
     })
     .await;
@@ -47,7 +48,7 @@ async fn another_version_restarts_nothing() {
     let before = space.acts().len();
     let operator = space.operator_of_version("registry.example/operator:2").await;
     waits.state(Running).await;
-    eventually("a look at both", async || {
+    eventually("a look at both", SOON, async || {
         let all: f64 = operator
             .metric(&format!("trainingjob_reconciliation_total{{namespace=\"{}\",result=\"success\"}}", space.name));
         (all >= 2.0).then_some(())
@@ -82,7 +83,8 @@ async fn a_job_that_cannot_be_read_harms_no_other() {
     };
     let resource = kube::api::ApiResource::erase::<TrainingJob>(&());
     let api = kube::Api::<kube::api::DynamicObject>::namespaced_with(space.client.clone(), &space.name, &resource);
-    let condition = eventually("the unreadable job to say so", async || told(&api.get("bad").await.unwrap())).await;
+    let condition =
+        eventually("the unreadable job to say so", SOON, async || told(&api.get("bad").await.unwrap())).await;
     assert_eq!((condition["status"].as_str(), condition["reason"].as_str()), (Some("False"), Some("Unreadable")));
     let message = condition["message"].as_str().unwrap();
     assert_eq!(

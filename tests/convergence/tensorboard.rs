@@ -1,6 +1,7 @@
 //! The TensorBoard beside a job.
 
-use crate::world::{eventually, parsed, plane, uids};
+use crate::common::wait::{SOON, eventually};
+use crate::world::{parsed, plane, uids};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, Service};
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -45,7 +46,7 @@ async fn a_tensorboard_comes_and_goes_with_its_job() {
     assert!(space.has::<Service>("x-headless").await.metadata.deletion_timestamp.is_none());
 
     job.delete().await;
-    eventually("the TensorBoard to be gone", async || {
+    eventually("the TensorBoard to be gone", SOON, async || {
         let left = (space.get::<Deployment>("x-tensorboard").await, space.get::<Service>("x-tensorboard").await);
         (left.0.is_none() && left.1.is_none()).then_some(())
     })
@@ -101,7 +102,7 @@ async fn a_tensorboard_that_cannot_be_is_told_and_the_job_runs() {
     let mine = space.create::<Service>(mine).await;
     let job = space.submit("x", with_board(json!({}))).await;
     job.state(Running).await;
-    eventually("the event", async || job.described().contains("TensorBoardFailed").then_some(())).await;
+    eventually("the event", SOON, async || job.described().contains("TensorBoardFailed").then_some(())).await;
     assert!(job.described().contains("x-tensorboard exists and is not this TrainingJob's"), "{}", job.described());
     space.has::<Deployment>("x-tensorboard").await;
     let still = space.has::<Service>("x-tensorboard").await;

@@ -1,7 +1,9 @@
 //! One control plane with simulated nodes for all tests of this program; for each test a namespace of its own, in which
 //! an operator works under the rights of `deploy/namespaced` and nothing else.
 
-use crate::common::{Cluster, tools};
+use crate::common::cluster::{self, Cluster};
+use crate::common::root;
+use crate::common::wait::{SOON, eventually};
 use futures::{StreamExt, future};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -15,11 +17,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 use trainingjob_operator::api::{self, Condition, State, TrainingJob, TrainingJobStatus};
 use trainingjob_operator::build::labels;
@@ -27,16 +26,13 @@ use trainingjob_operator::controller::{self, Options};
 use trainingjob_operator::plan::Runtime;
 use trainingjob_operator::telemetry::Metrics;
 
-/// For everything that should be there within seconds. Far more than it takes: other tests keep the machine busy.
-pub const SOON: Duration = Duration::from_secs(120);
 /// A pod with this annotation is left alone by the simulated kubelets: the test says how it stands.
 pub const BY_HAND: &str = "simulated/by-hand";
 /// A pod with this annotation ends well after that time.
 pub const DURATION: &str = "simulated/duration";
 
 pub struct Plane {
-    cluster: Cluster,
-    kubectl: PathBuf,
+    pub cluster: Cluster,
     audit: PathBuf,
     /// ServiceAccount, Roles and RoleBindings of `deploy/namespaced`.
     rights: Vec<Value>,
@@ -54,19 +50,10 @@ pub fn plane() -> &'static Plane {
         let cluster = Cluster::up("converge", &flags);
         let audit = cluster.kubeconfig().parent().unwrap().join("log/audit.jsonl");
         assert!(audit.exists(), "{} is missing: these tests need a cluster of devcluster/cluster", audit.display());
-        let mut plane = Plane { cluster, kubectl: tools().join("kubectl"), audit, rights: Vec::new() };
-        plane.kubectl_with(&["apply", "-f", "-"], &crd().to_string());
-        // `--for=condition` fails where there are no conditions at all yet.
-        plane.kubectl(&[
-            "wait",
-            "--for=jsonpath={.status.conditions}",
-            "crd/trainingjobs.ml.example.com",
-            "--timeout=60s",
-        ]);
-        plane.kubectl(&["wait", "--for=condition=Established", "crd/trainingjobs.ml.example.com", "--timeout=60s"]);
-        plane.kubectl_with(&["apply", "-f", "-"], REWRITES);
-        plane.rights = rendered(&plane.kubectl(&["kustomize", &root("deploy/namespaced")]));
-        plane
+        cluster.apply_crd(&crd());
+        cluster.kubectl_with(&["apply", "-f", "-"], REWRITES);
+        let rights = rendered(&cluster.kubectl(&["kustomize", &root("deploy/namespaced")]));
+        Plane { cluster, audit, rights }
     })
 }
 
@@ -113,39 +100,13 @@ fn stages() -> String {
 }
 
 /// What the operator may do, out of what an installation consists of.
-fn rendered(text: &[u8]) -> Vec<Value> {
-    let text = String::from_utf8_lossy(text);
+fn rendered(text: &str) -> Vec<Value> {
     let objects: Vec<Value> = text.split("\n---\n").map(|object| serde_saphyr::from_str(object).unwrap()).collect();
     let of_rights = ["ServiceAccount", "Role", "RoleBinding"];
     objects.into_iter().filter(|object| of_rights.contains(&object["kind"].as_str().unwrap())).collect()
 }
 
-/// A path of the checkout.
-pub fn root(path: &str) -> String {
-    format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))
-}
-
 impl Plane {
-    pub fn kubectl(&self, args: &[&str]) -> Vec<u8> {
-        self.kubectl_with(args, "")
-    }
-
-    fn kubectl_with(&self, args: &[&str], input: &str) -> Vec<u8> {
-        let mut kubectl = Command::new(&self.kubectl)
-            .arg("--kubeconfig")
-            .arg(self.cluster.kubeconfig())
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", self.kubectl.display()));
-        kubectl.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = kubectl.wait_with_output().unwrap();
-        assert!(output.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        output.stdout
-    }
-
     /// A namespace with these labels, and a service account in it with the operator's rights there.
     pub async fn space(&'static self, test: &str, namespace_labels: Value) -> Space {
         let client = self.cluster.client().await;
@@ -165,7 +126,7 @@ impl Plane {
         let token = accounts.create_token_request("trainingjob-operator", &PostParams::default(), &request).await;
         space.token = token.unwrap().status.unwrap().token;
         // The controller manager makes it; until then no pod is admitted.
-        eventually("the default service account", async || accounts.get_opt("default").await.unwrap()).await;
+        eventually("the default service account", SOON, async || accounts.get_opt("default").await.unwrap()).await;
         space
     }
 }
@@ -249,8 +210,10 @@ impl Space {
     pub async fn operator_that_looked_at(&self, jobs: u32) -> Operator {
         let operator = self.operator().await;
         let series = format!("trainingjob_reconciliation_total{{namespace=\"{}\",result=\"success\"}}", self.name);
-        eventually("a first look at every job", async || (operator.metric(&series) >= f64::from(jobs)).then_some(()))
-            .await;
+        eventually("a first look at every job", SOON, async || {
+            (operator.metric(&series) >= f64::from(jobs)).then_some(())
+        })
+        .await;
         operator
     }
 
@@ -271,16 +234,8 @@ impl Space {
 
     /// Creates a job of two workers, unless `fields` of the spec say otherwise, and watches it.
     pub async fn submit(&self, name: &str, fields: Value) -> Watched {
-        let mut spec = json!({
-            "model": "none", "dataset": "none", "numWorkers": 2, "gpusPerWorker": 0, "image": "none",
-            "networking": { "backend": "gloo" }, "checkpoint": { "enabled": false },
-        });
-        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let watched = Watched::new(self, name);
-        let job = json!({
-            "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": name }, "spec": spec,
-        });
-        self.create_any(parsed(job)).await;
+        self.create_any(parsed(cluster::job(name, &fields))).await;
         watched
     }
 
@@ -296,7 +251,7 @@ impl Space {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug,
     {
-        eventually(&format!("{} {name}", K::kind(&())), async || self.get::<K>(name).await).await
+        eventually(&format!("{} {name}", K::kind(&())), SOON, async || self.get::<K>(name).await).await
     }
 
     /// Waits until the object is as wanted.
@@ -305,7 +260,7 @@ impl Space {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug,
     {
         let what = format!("{} {name}: {what}", K::kind(&()));
-        eventually(&what, async || self.get::<K>(name).await.filter(|object| wanted(object))).await
+        eventually(&what, SOON, async || self.get::<K>(name).await.filter(|object| wanted(object))).await
     }
 
     pub async fn patch<K>(&self, name: &str, patch: Value) -> K
@@ -340,7 +295,7 @@ impl Space {
 
     /// Waits for so many pods of a job, all with a node.
     pub async fn placed(&self, job: &str, count: usize) -> Vec<Pod> {
-        eventually(&format!("{count} pods of {job} with a node"), async || {
+        eventually(&format!("{count} pods of {job} with a node"), SOON, async || {
             let pods = self.pods(job).await;
             let placed = pods.iter().filter(|p| p.spec.as_ref().is_some_and(|s| s.node_name.is_some())).count();
             (placed == count && pods.len() == count).then_some(pods)
@@ -492,7 +447,7 @@ impl Watched {
     /// What `kubectl describe` shows.
     pub fn described(&self) -> String {
         let args = ["describe", "tj", &self.name, "-n", &self.space.name];
-        String::from_utf8(self.space.plane.kubectl(&args)).unwrap()
+        self.space.plane.cluster.kubectl(&args)
     }
 
     /// Ends the test with everything that a person would look at.
@@ -504,8 +459,7 @@ impl Watched {
             &["get", "jobs,services,configmaps,pods,pvc", "-n", ns, "-o", "wide"],
             &["get", "events", "-n", ns, "--sort-by=.metadata.creationTimestamp"],
         ] {
-            let output = self.space.plane.kubectl(args);
-            text += &format!("---- kubectl {}\n{}\n", args.join(" "), String::from_utf8_lossy(&output));
+            text += &format!("---- kubectl {}\n{}\n", args.join(" "), self.space.plane.cluster.kubectl(args));
         }
         panic!("{text}");
     }
@@ -518,18 +472,6 @@ pub fn uids<K: Resource>(objects: &[K]) -> BTreeSet<String> {
 
 pub fn attempt(pod: &Pod) -> i32 {
     pod.labels()[labels::ATTEMPT].parse().unwrap()
-}
-
-/// Looks again and again until there is something to see.
-pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(begin.elapsed() < SOON, "waited {SOON:?} for {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 pub fn parsed<T: DeserializeOwned>(value: Value) -> T {

@@ -2,7 +2,9 @@
 //!
 //! With UPDATE=1 the tables are written anew.
 
-use crate::world::{Job, SOON, Space, eventually, root, training, worker, world};
+use crate::common::root;
+use crate::common::wait::eventually;
+use crate::world::{Job, SOON, Space, training, worker, world};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};

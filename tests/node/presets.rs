@@ -1,6 +1,7 @@
 //! Programs that know nothing of TrainingJob, each with its own library: their progress is seen while they run.
 
-use crate::world::{Job, Space, root, world};
+use crate::common::{cache, root};
+use crate::world::{Job, Space, world};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,12 +10,10 @@ use trainingjob_operator::api::TrainingJobStatus;
 
 /// The libraries, on this machine: its node is the only one.
 fn packages() -> PathBuf {
-    let home = || std::env::home_dir().expect("a home").join(".cache/trainingjob");
-    let cache = std::env::var_os("TRAININGJOB_CACHE").map_or_else(home, PathBuf::from);
     let lists = ["transformers-keras", "lightning"]
         .map(|list| std::fs::read(root(&format!("tests/node/packages/{list}.txt"))).expect("it is in the checkout"));
     let digest: String = crate::sha256(&lists.concat())[..6].iter().map(|byte| format!("{byte:02x}")).collect();
-    let folder = cache.join(format!("packages-{digest}"));
+    let folder = cache().join(format!("packages-{digest}"));
     let output = Command::new(root("tests/node/packages/install")).arg(&folder).output().expect("bash");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     folder
@@ -65,8 +64,7 @@ async fn unchanged_programs_show_their_progress() {
                 && matches!(epochs, (Some(epoch), Some(500)) if epoch >= 1)
         };
         job.until("progress, epoch and loss while it runs", is_told).await;
-        let row = world.kubectl(&["get", "tj", name, "-n", &space.name, "-o", "wide"]);
-        let row = String::from_utf8(row).unwrap();
+        let row = world.cluster.kubectl(&["get", "tj", name, "-n", &space.name, "-o", "wide"]);
         print!("{row}");
         let cells: Vec<&str> = row.lines().last().unwrap().split_whitespace().collect();
         assert!(cells[1] == "Running" && cells[2].ends_with('%'), "{row}");

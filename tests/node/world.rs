@@ -1,6 +1,8 @@
 //! A cluster with a real node and the operator installed in it, and jobs that are watched from their first moment on.
 
-use crate::common::Cluster;
+use crate::common::cluster::Cluster;
+use crate::common::root;
+use crate::common::wait::eventually;
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{
@@ -13,10 +15,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 use trainingjob_operator::api::{Condition, State, TrainingJob, TrainingJobStatus};
 
@@ -26,7 +27,6 @@ pub const SOON: Duration = Duration::from_secs(300);
 
 pub struct World {
     pub cluster: Cluster,
-    kubectl: PathBuf,
 }
 
 /// The one cluster of this program; none, and a line that says so, where its parts have not been built.
@@ -41,44 +41,22 @@ pub fn world() -> Option<&'static World> {
             let _ = writeln!(std::io::stderr(), "tests on a real node are SKIPPED. {why}");
             return None;
         }
-        let [tools, operator, demo] = parts.map(|name| std::env::var(name).expect("text"));
+        let [_, operator, demo] = parts.map(|name| std::env::var(name).expect("text"));
         let cluster =
             Cluster::up("node", &["--image", &demo, "--image", &operator, "--kcm-arg=--node-monitor-grace-period=20s"]);
-        let world = World { cluster, kubectl: Path::new(&tools).join("kubectl") };
+        let world = World { cluster };
         if world.cluster.name().is_some() {
-            world.kubectl(&["apply", "-k", &root("deploy/dev")]);
+            world.cluster.kubectl(&["apply", "-k", &root("deploy/dev")]);
             let rollout =
                 ["rollout", "status", "deployment/trainingjob-operator", "-n", "ml-training", "--timeout=180s"];
-            world.kubectl(&rollout);
+            world.cluster.kubectl(&rollout);
         }
         Some(world)
     });
     world.as_ref()
 }
 
-/// A path of the checkout.
-pub fn root(path: &str) -> String {
-    format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))
-}
-
 impl World {
-    pub fn kubectl(&self, args: &[&str]) -> Vec<u8> {
-        let output = self.try_kubectl(args);
-        output.unwrap_or_else(|error| panic!("kubectl {args:?}: {error}"))
-    }
-
-    fn try_kubectl(&self, args: &[&str]) -> Result<Vec<u8>, String> {
-        let kubeconfig = self.cluster.kubeconfig();
-        let output =
-            Command::new(&self.kubectl).arg("--kubeconfig").arg(kubeconfig).args(args).stdin(Stdio::null()).output();
-        let output = output.map_err(|error| format!("{}: {error}", self.kubectl.display()))?;
-        if output.status.success() {
-            Ok(output.stdout)
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
-    }
-
     /// `devcluster/cluster` with these arguments, on this cluster.
     pub fn devcluster(&self, args: &[&str]) {
         let name = self.cluster.name().expect("the cluster is this test's own");
@@ -168,7 +146,7 @@ impl Space {
 
     /// What a pod's program has printed, as `kubectl logs` shows it.
     pub fn logs(&self, pod: &str) -> Vec<u8> {
-        self.world.kubectl(&["logs", pod, "-n", &self.name, "-c", "training"])
+        self.world.cluster.try_kubectl(&["logs", pod, "-n", &self.name, "-c", "training"], "").unwrap()
     }
 
     /// Removes the namespace with all that is in it, to leave the machine to the other tests. After a failed test it stays.
@@ -314,8 +292,8 @@ impl Job {
             &["logs", "-n", ns, "-l", &logs, "--all-containers", "--prefix", "--tail=30"],
             &["logs", "-n", "ml-training", "deployment/trainingjob-operator", "--all-pods", "--tail=50"],
         ] {
-            let output =
-                world.try_kubectl(args).map_or_else(|error| error, |out| String::from_utf8_lossy(&out).into_owned());
+            let output = world.cluster.try_kubectl(args, "");
+            let output = output.map_or_else(|error| error, |out| String::from_utf8_lossy(&out).into_owned());
             text += &format!("---- kubectl {}\n{output}\n", args.join(" "));
         }
         panic!("{text}");
@@ -339,18 +317,6 @@ pub fn attempt(pod: &Pod) -> i32 {
 pub fn training(pod: &Pod) -> Option<k8s_openapi::api::core::v1::ContainerStatus> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
     statuses.iter().find(|status| status.name == "training").cloned()
-}
-
-/// Looks again and again until there is something to see.
-pub async fn eventually<T>(what: &str, deadline: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(begin.elapsed() < deadline, "waited {deadline:?} for {what}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> T {

@@ -9,7 +9,7 @@ pub mod outcome;
 pub mod wire;
 pub mod witness;
 
-use crate::common::Cluster;
+use crate::common::cluster::Cluster;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};

@@ -1,0 +1,31 @@
+//! Waiting for a condition, never for a time.
+
+use std::time::{Duration, Instant};
+
+/// For everything that should be there within seconds. Far more than it takes: others keep the machine busy.
+pub const SOON: Duration = Duration::from_secs(120);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
+/// Looks again and again until there is something to see.
+pub fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < deadline, "waited {deadline:?} for {what}");
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+}
+
+/// The same where others have to work meanwhile.
+pub async fn eventually<T>(what: &str, deadline: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(begin.elapsed() < deadline, "waited {deadline:?} for {what}");
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+}
