@@ -407,7 +407,7 @@ impl World {
         fs::set_permissions(&smi, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let path = format!("{}:{}", self.folder.display(), std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
-        command.args(["run", "--attempt", "0", "--grace-seconds", "1", "--metrics-port", &port.to_string()]);
+        command.args(["run", "--attempt", "1", "--grace-seconds", "1", "--metrics-port", &port.to_string()]);
         command.arg("--termination-log").arg(self.folder.join("termination-log"));
         command.args(["--", "sh", "-c", PROGRAM]);
         command.env("PATH", path).env("TRAINING_JOB_NAME", "runs").env("NODE_RANK", "0");
@@ -547,6 +547,12 @@ async fn every_query_gives_data() {
     world.jobs().patch_status("runs", &PatchParams::default(), &patch).await.unwrap();
     world.until("done", State::Completed, 1).await;
     world.until("fails", State::Running, 1).await;
+    // An increase is one over what Prometheus has seen before.
+    eventually("Prometheus to know of no restart", SOON, async || {
+        let answer = get(port, "/api/v1/query?query=trainingjob_restart_duration_seconds_count")?;
+        answer.contains(r#""namespace":"train""#).then_some(())
+    })
+    .await;
     world.fail("fails").await;
     world.until("fails", State::Running, 2).await;
     world.fail("fails").await;
