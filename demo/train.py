@@ -53,7 +53,10 @@ def main():
     done = start[0]
     optimizer.load_state_dict(start[1])
     ddp = DistributedDataParallel(model)  # hands rank 0's parameters to the others
-    say(f"training on {len(train)} digits, {len(sampler)} of them here, epochs {done + 1} to {EPOCHS}")
+    if done < EPOCHS:
+        say(f"training on {len(train)} digits, {len(sampler)} of them here, epochs {done + 1} to {EPOCHS}")
+    elif rank == 0:
+        say(f"Epoch {done}/{EPOCHS} test_accuracy: {evaluate(model, test):.4f} (done before: nothing is left to train)")
 
     try:
         for epoch in range(done + 1, EPOCHS + 1):

@@ -190,11 +190,11 @@ fn haste(old: &Parts, new: &Parts) -> Haste {
         }
         s
     };
-    let (old, new) = (&old.rest, &new.rest);
+    let is_first_word = old.progress.last_progress_time.is_none() && new.progress.last_progress_time.is_some();
     match () {
-        () if old.state.is_none() => Haste::Now,
-        () if old == new => Haste::Progress,
-        () if telling(old) == telling(new) => Haste::Gather,
+        () if old.rest.state.is_none() || is_first_word => Haste::Now,
+        () if old.rest == new.rest => Haste::Progress,
+        () if telling(&old.rest) == telling(&new.rest) => Haste::Gather,
         () => Haste::Now,
     }
 }
@@ -235,6 +235,7 @@ pub(super) fn is_echo(object: &Guarded, family: &Family) -> bool {
 mod tests {
     use super::*;
     use crate::api::{ProgramMetrics, Workers};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     #[test]
     fn states_are_told_at_once_and_progress_now_and_then() {
@@ -248,6 +249,8 @@ mod tests {
         assert_eq!(with(|s| s.workers = Some(Workers::default())), Haste::Gather);
         assert_eq!(with(|s| s.progress = Some("4%".into())), Haste::Progress);
         assert_eq!(with(|s| s.metrics = Some(ProgramMetrics::default())), Haste::Progress);
+        assert_eq!(with(|s| s.total_epochs = Some(3)), Haste::Progress, "known before the program runs");
+        assert_eq!(with(|s| s.last_progress_time = Some(Time(Timestamp::now()))), Haste::Now, "its first word");
         let both = |s: &mut TrainingJobStatus| {
             s.progress = Some("4%".into());
             s.workers = Some(Workers::default());
