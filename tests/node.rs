@@ -383,9 +383,7 @@ async fn a_suspended_job_saves_and_goes_on() {
     let status = job.state(Suspended).await;
     assert_eq!(space.pods().await.len(), 0, "Suspended means that no pod is left");
     assert_eq!((status.restart_count, status.restarts.len()), (Some(0), 0));
-    let saved: Vec<String> = folder(&space, "digits-checkpoints").await.map(|file| file.0).collect();
-    let [saved] = &saved[..] else { panic!("one checkpoint, not {saved:?}") };
-    let epoch: u32 = saved.strip_prefix("checkpoint-").unwrap().strip_suffix(".pt").unwrap().parse().unwrap();
+    let (saved, epoch) = only_checkpoint(&space).await;
     assert!((2..40).contains(&epoch), "{saved}");
 
     job.patch(json!({ "suspend": false })).await;
@@ -439,6 +437,15 @@ async fn no_process_is_left_behind() {
 fn example(name: &str) -> Value {
     let text = fs::read_to_string(root(&format!("examples/{name}.yaml"))).unwrap();
     serde_saphyr::from_str(&text).unwrap()
+}
+
+/// The one checkpoint of the demo's job, and its epoch.
+async fn only_checkpoint(space: &Space) -> (String, u32) {
+    let mut saved: Vec<String> = folder(space, "digits-checkpoints").await.map(|file| file.0).collect();
+    assert_eq!(saved.len(), 1, "one checkpoint, not {saved:?}");
+    let saved = saved.remove(0);
+    let epoch = saved.strip_prefix("checkpoint-").unwrap().strip_suffix(".pt").unwrap().parse().unwrap();
+    (saved, epoch)
 }
 
 /// The files in the folder behind a claim.

@@ -33,6 +33,9 @@ pub use status::{
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 
+/// A TrainingJob as it is read from the API server: one that can't be decoded is reported on itself and stalls no other.
+pub type Guarded = kube::core::DeserializeGuard<TrainingJob>;
+
 /// API group of every kind of ours.
 pub const GROUP: &str = "ml.example.com";
 /// Version served and stored.

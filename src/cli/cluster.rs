@@ -1,8 +1,7 @@
 //! The cluster: how it is reached, and what its refusals mean.
 
 use super::screen::shortened;
-use crate::api::TrainingJob;
-use crate::controller::Guarded;
+use crate::api::{Guarded, TrainingJob};
 use anyhow::{Context as _, anyhow, bail};
 use kube::api::{ListParams, ObjectList};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};

@@ -16,7 +16,7 @@ mod watch;
 pub use error::Error;
 pub use poll::AgentAccess;
 
-use crate::api::TrainingJob;
+use crate::api::{Guarded, TrainingJob};
 use crate::build;
 use crate::lifecycle::{self, Action, Input, Verdict};
 use crate::observe::{ChildKind, Family, Index, Polled, digest};
@@ -25,7 +25,6 @@ use crate::telemetry::Metrics;
 use futures::FutureExt;
 use futures::future::{self, Either};
 use jiff::Timestamp;
-use kube::core::DeserializeGuard;
 use kube::runtime::controller::{self, Controller};
 use kube::{Api, Client, ResourceExt};
 use std::collections::{HashMap, HashSet};
@@ -33,9 +32,6 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{Instrument, debug, info, info_span, warn};
-
-/// A TrainingJob as watched: one that can't be decoded is reported on itself and stalls no other.
-pub type Guarded = DeserializeGuard<TrainingJob>;
 
 /// How the controller works.
 #[derive(Clone)]

@@ -3,9 +3,9 @@
 //! Worker 0 is asked, and the last one where worker 0 has nothing to tell (Megatron-LM prints there). A question takes
 //! nothing from the API server where pods can be reached; from outside the cluster it goes through its pod proxy.
 
-use super::{Context, Guarded, status};
+use super::{Context, status};
 use crate::agent::serve::status::Status;
-use crate::api::State;
+use crate::api::{Guarded, State};
 use crate::observe::PodSeen;
 use futures::StreamExt;
 use futures::channel::mpsc;
@@ -26,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const MAX_ANSWER: usize = 1024 * 1024;
 /// Questions at one time.
 const SIDE_BY_SIDE: usize = 32;
+
 /// How the operator reaches the agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum AgentAccess {

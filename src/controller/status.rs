@@ -1,8 +1,8 @@
 //! The status: written once per pass, only if it differs, and never over somebody else's write.
 
+use super::Context;
 use super::error::{Error, call, refusal};
-use super::{Context, Guarded};
-use crate::api::{GROUP, State, TrainingJob, TrainingJobStatus, VERSION};
+use crate::api::{GROUP, Guarded, State, TrainingJob, TrainingJobStatus, VERSION};
 use crate::lifecycle::{set_condition, whole_second};
 use crate::observe::{Family, version};
 use jiff::Timestamp;
@@ -226,7 +226,7 @@ impl Parts {
     }
 }
 
-/// The names by which the watch files an object.
+/// Whether this is the object as our own last write left it.
 pub(super) fn is_echo(object: &Guarded, family: &Family) -> bool {
     family.written.as_ref().is_some_and(|(ours, _)| *ours == version(object.meta()))
 }

@@ -1,6 +1,7 @@
 //! Watches: what they bring goes into the index, and wakes the job that it belongs to.
 
-use super::{Context, Guarded, status};
+use super::{Context, status};
+use crate::api::Guarded;
 use crate::build::labels;
 use crate::observe;
 use futures::channel::{mpsc, oneshot};

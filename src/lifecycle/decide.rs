@@ -147,7 +147,7 @@ impl<'a> Step<'a> {
         if self.input.blind_board {
             self.set("TensorBoard", false, TensorBoard::NO_STORAGE, TensorBoard::REMEDY);
         }
-        if let Some(old) = job.filter(|j| j.attempt < attempt && !j.deleting) {
+        if let Some(old) = job.filter(|j| j.attempt < attempt) {
             self.delete(old);
         }
         self.note_start();
@@ -169,7 +169,7 @@ impl<'a> Step<'a> {
 
     /// Nothing but clearing up happens after the end.
     fn finished(&mut self) {
-        let unfinished = |j: &&JobSeen| !j.complete && j.failed.is_none() && !j.deleting;
+        let unfinished = |j: &&JobSeen| !j.complete && j.failed.is_none();
         let failed = self.status.state == Some(State::Failed);
         if let Some(job) = self.input.family.job.as_ref().filter(unfinished).filter(|_| failed) {
             self.delete(job);
@@ -215,7 +215,7 @@ impl<'a> Step<'a> {
 
     /// The workers end, with their grace period, and the job is completed when the last one has.
     pub(super) fn stop(&mut self, job: Option<&JobSeen>) {
-        if let Some(job) = job.filter(|job| !job.deleting) {
+        if let Some(job) = job {
             self.delete(job);
         }
         let attempt = self.status.attempt.unwrap_or(1);
@@ -239,7 +239,7 @@ impl<'a> Step<'a> {
             self.status.attempt = Some(attempt + 1);
             self.drop_running_failure(attempt);
         }
-        if let Some(job) = current.filter(|j| !j.deleting) {
+        if let Some(job) = current {
             self.delete(job);
         }
         let left = self.left_of_earlier_attempts();
@@ -542,7 +542,7 @@ impl<'a> Step<'a> {
             self.requeue(deadline - active);
             return false;
         }
-        if let Some(job) = self.input.family.job.as_ref().filter(|j| !j.deleting) {
+        if let Some(job) = &self.input.family.job {
             self.delete(job);
         }
         let message = format!("ran for {active} s; failurePolicy.activeDeadlineSeconds is {deadline}");
@@ -814,9 +814,10 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// Deletes the Job, unless that is under way.
     fn delete(&mut self, job: &JobSeen) {
         let delete = Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() };
-        if !self.verdict.actions.contains(&delete) {
+        if !job.deleting && !self.verdict.actions.contains(&delete) {
             self.verdict.actions.push(delete);
         }
     }

@@ -5,17 +5,10 @@ use crate::agent::progress::watched::Watched;
 use crate::agent::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
 use crate::agent::report::Reached;
 use crate::agent::serve::status::Status as Agent;
-use crate::agent::signs::SignKind;
 use crate::api::{EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, SuccessPolicy, TrainingJobStatus};
 use crate::observe::Seen;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
-
-/// The line that first showed a loss that is no number.
-pub fn lost(told: &Seen) -> Option<&str> {
-    let signs = &told.status.report.signs;
-    signs.iter().find(|sign| sign.kind == SignKind::NanLoss).map(|sign| sign.text.as_str())
-}
 
 /// Takes in what a running program reports. What it never reported stays as it was.
 pub fn fold(status: &mut TrainingJobStatus, told: &Seen) {

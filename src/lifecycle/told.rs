@@ -3,6 +3,7 @@
 use super::decide::Step;
 use super::progress;
 use crate::agent::progress::LOSS;
+use crate::agent::signs::SignKind;
 use crate::api::{State, SuccessPolicy};
 use crate::observe::{Container, JobSeen, Seen};
 use jiff::SignedDuration;
@@ -40,7 +41,7 @@ impl Step<'_> {
     fn note_loss(&mut self, told: &Seen) {
         let was = self.was("LossFinite");
         let loss = told.status.progress.metric(LOSS);
-        match (progress::lost(told), loss.is_none_or(f64::is_finite)) {
+        match (lost(told), loss.is_none_or(f64::is_finite)) {
             (Some(_), true) if was == Some(false) => {
                 self.set("LossFinite", true, "Recovered", "the loss is a number again");
             }
@@ -98,4 +99,10 @@ impl Step<'_> {
             self.stop(Some(job));
         }
     }
+}
+
+/// The line that first showed a loss that is no number.
+fn lost(told: &Seen) -> Option<&str> {
+    let signs = &told.status.report.signs;
+    signs.iter().find(|sign| sign.kind == SignKind::NanLoss).map(|sign| sign.text.as_str())
 }

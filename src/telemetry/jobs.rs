@@ -3,11 +3,10 @@
 //! Written as text at once: the metrics of a library would be built anew for each scrape, some thirty objects a job, and
 //! thrown away.
 
-use super::page::{Page, labels, seconds};
 use crate::agent::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
+use crate::agent::serve::page::{Page, labels, seconds};
 use crate::agent::serve::status::Status;
-use crate::api::{Condition, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
-use crate::controller::Guarded;
+use crate::api::{Condition, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
 use crate::lifecycle::condition_is;
 use crate::observe::{Polled, Seen};
 use jiff::Timestamp;

@@ -2,10 +2,9 @@
 //! operator was asked for more: a label with the names of jobs outlives them. What is of one job alone is in [`jobs`].
 
 use super::jobs;
-use super::page::Page;
+use crate::agent::serve::page::Page;
 use crate::agent::usage::of_agent;
-use crate::api::{State, TrainingJob, TrainingJobStatus};
-use crate::controller::Guarded;
+use crate::api::{Guarded, State, TrainingJob, TrainingJobStatus};
 use crate::lifecycle::condition_is;
 use crate::observe::Polled;
 use jiff::Timestamp;

@@ -3,7 +3,6 @@
 mod jobs;
 mod log;
 mod metrics;
-pub mod page;
 mod requests;
 mod server;
 

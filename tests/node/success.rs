@@ -1,7 +1,7 @@
 //! Trainings that would go on for long end as soon as their `successPolicy` is met.
 
 use crate::world::{Job, condition, training, world};
-use crate::{example, folder, report};
+use crate::{example, only_checkpoint, report};
 use serde_json::json;
 use trainingjob_operator::agent::report::Report;
 use trainingjob_operator::api::State::{Completed, Initializing, Pending, Running};
@@ -39,9 +39,7 @@ async fn a_job_that_is_good_enough_saves_and_is_completed() {
             "worker {worker} left in its grace, and was not killed"
         );
     }
-    let saved: Vec<String> = folder(&space, "digits-checkpoints").await.map(|file| file.0).collect();
-    let [saved] = &saved[..] else { panic!("one checkpoint, not {saved:?}") };
-    let epoch: u32 = saved.strip_prefix("checkpoint-").unwrap().strip_suffix(".pt").unwrap().parse().unwrap();
+    let (saved, epoch) = only_checkpoint(&space).await;
     assert!(epoch < 100_000, "{saved}");
 
     let (status, message) = good_enough(&mut early, "EarlyStopped").await;

@@ -3,8 +3,8 @@
 use super::super::gpu::Gpu;
 use super::super::progress::Reading;
 use super::super::report::Phase;
+use super::page::{self, labels, seconds};
 use super::status::Status;
-use crate::telemetry::page::{self, labels, seconds};
 
 /// `status` as metrics. What was never reported has none.
 pub fn render(status: &Status) -> String {

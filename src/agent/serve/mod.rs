@@ -2,6 +2,7 @@
 
 mod bounded;
 mod metrics;
+pub mod page;
 pub mod status;
 
 use super::progress::{Source, json};
