@@ -16,10 +16,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use trainingjob_operator::agent::progress::Source;
-use trainingjob_operator::agent::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
-use trainingjob_operator::agent::serve::status::Status;
-use trainingjob_operator::agent::signs::SignKind;
+use trainingjob_operator::protocol::agent_status::AgentStatus;
+use trainingjob_operator::protocol::error_pattern::ErrorPattern;
+use trainingjob_operator::protocol::progress::Source;
+use trainingjob_operator::protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_agent");
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -675,9 +675,10 @@ fn signs_are_kept_with_their_lines() {
     let room = Room::new("signs");
     room.sh("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried' >&2; echo 'Epoch 2/9 loss: nan'; echo 'Epoch 3/9 loss: nan'");
     let report = room.report();
-    let sign = |kind| report.signs.iter().find(|sign| sign.kind == kind).map(|sign| (sign.text.as_str(), sign.count));
-    assert_eq!(sign(SignKind::CudaOutOfMemory), Some(("torch.OutOfMemoryError: CUDA out of memory. Tried", 1)));
-    assert_eq!(sign(SignKind::NanLoss), Some(("Epoch 2/9 loss: nan", 2)));
+    let sign =
+        |kind| report.error_patterns.iter().find(|sign| sign.kind == kind).map(|sign| (sign.text.as_str(), sign.count));
+    assert_eq!(sign(ErrorPattern::CudaOutOfMemory), Some(("torch.OutOfMemoryError: CUDA out of memory. Tried", 1)));
+    assert_eq!(sign(ErrorPattern::NanLoss), Some(("Epoch 2/9 loss: nan", 2)));
     assert!(report.progress.unwrap().loss.unwrap().is_nan());
 }
 
@@ -704,7 +705,7 @@ fn a_loss_that_is_no_number_ends_the_program() {
     ] {
         let (exit_code, report) = lost(&room, &script);
         assert_eq!((exit_code, report.exit_code, report.signal), (Some(code), own, signal), "{script}");
-        assert_eq!((report.ended_for, report.stopped_by), (Some(SignKind::NanLoss), None), "{script}");
+        assert_eq!((report.ended_for, report.stopped_by), (Some(ErrorPattern::NanLoss), None), "{script}");
         assert_eq!(report.summary().as_deref(), Some("Epoch 2/9 loss: nan"));
     }
     let ended_by_itself = lost(&room, &format!("{LOST}; exit 3"));
@@ -722,7 +723,7 @@ fn a_loss_that_is_no_number_may_be_nothing_but_told() {
     let output = room.sh(LOST);
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
     let report = room.report();
-    assert_eq!((report.ended_for, report.signs[0].kind), (None, SignKind::NanLoss));
+    assert_eq!((report.ended_for, report.error_patterns[0].kind), (None, ErrorPattern::NanLoss));
     let output = room.run(&["--nan-policy", "never"], &["true"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("report, fail"));
@@ -746,7 +747,7 @@ fn the_loss_of_whoever_is_believed_counts() {
     room.report_with("the checkpoint", |report| report.progress.is_some_and(|reached| reached.step == Some(5.0)));
     room.write("gone", b"", 0o644);
     assert_eq!(agent.exit_code(), Some(0));
-    assert!(room.report().signs.is_empty());
+    assert!(room.report().error_patterns.is_empty());
 }
 
 #[test]
@@ -783,7 +784,7 @@ fn status_and_metrics() {
     let status = until("the status with progress", DEADLINE, || {
         let (head, body) = get(port, "/status")?;
         assert_eq!(head, "HTTP/1.1 200 OK");
-        serde_json::from_str::<Status>(&body).ok().filter(|status| status.percent.is_some())
+        serde_json::from_str::<AgentStatus>(&body).ok().filter(|status| status.percent.is_some())
     });
     assert_eq!((status.training_job.as_deref(), status.worker), (Some("mnist"), Some(1)));
     assert_eq!((status.report.phase, status.report.attempt, status.percent), (Phase::Running, 2, Some(75.0)));
@@ -824,7 +825,7 @@ fn watched_metrics_are_told_with_every_reading() {
         echo '{"step": 3, "eval_loss": "NaN", "loss": 1}'; until [ -e go ]; do sleep 0.02; done"#;
     let mut agent = room.start(&options, script);
     let status = until("all readings", DEADLINE, || {
-        let status: Status = serde_json::from_str(&get(port, "/status")?.1).ok()?;
+        let status: AgentStatus = serde_json::from_str(&get(port, "/status")?.1).ok()?;
         (status.watched.get("eval_loss")?.count == 1).then_some(status)
     });
     let readings = |name: &str| {

@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
-use trainingjob_operator::agent::report::Report;
 use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running, Suspended};
+use trainingjob_operator::protocol::report::Report;
 use world::{SOON, Space, attempt, condition, training, worker, world};
 
 // ---- training

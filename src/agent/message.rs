@@ -1,6 +1,6 @@
 //! The file that becomes the container's termination message.
 
-use super::report::{MAX_BYTES, Report};
+use crate::protocol::report::{MAX_BYTES, Report};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -1,21 +1,22 @@
 //! One run of the program, from start to the last process it leaves behind.
 
-use super::cgroup::OomKills;
-use super::expand::Variables;
-use super::launch::{self, Program};
-use super::listen::Ways;
-use super::message::MessageFile;
-use super::now;
-use super::process::{Reaped, descendants_of_self, reap, signal_descendants};
-use super::progress::pattern::Patterns;
-use super::progress::{Source, Update};
-use super::pump::Pump;
-use super::queue::Queue;
-use super::reader::Reader;
-use super::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
-use super::seen::Seen;
-use super::signs::SignKind;
-use super::wake::Wake;
+use crate::agent::channels::Channels;
+use crate::agent::failure::oom::OomKills;
+use crate::agent::message::MessageFile;
+use crate::agent::now;
+use crate::agent::observations::Observations;
+use crate::agent::output::forwarder::Forwarder;
+use crate::agent::output::parser::Parser;
+use crate::agent::output::queue::Queue;
+use crate::agent::run::descendants::{Reaped, descendants_of_self, reap, signal_descendants};
+use crate::agent::run::expand::Variables;
+use crate::agent::run::launch;
+use crate::agent::run::launch::Program;
+use crate::agent::wake::Wake;
+use crate::protocol::error_pattern::ErrorPattern;
+use crate::protocol::progress::{Source, Update};
+use crate::protocol::progress_pattern::ProgressPatterns;
+use crate::protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
@@ -103,9 +104,9 @@ pub fn run(options: &Options) -> io::Result<i32> {
     message.write(&report);
 
     let wake = Arc::new(Wake::new()?);
-    let seen = Arc::new(Seen::new(Arc::clone(&wake), &options.watch_metrics));
+    let seen = Arc::new(Observations::new(Arc::clone(&wake), &options.watch_metrics));
     let queue = Arc::new(Queue::default());
-    let ways = Ways::open(&seen, &queue, options.metrics_port);
+    let ways = Channels::open(&seen, &queue, options.metrics_port);
     seen.complete(&mut report);
     let mut program = Program::new(&options.argv, std::env::vars_os(), &variables(options));
     ways.add_to(&mut program.env);
@@ -121,10 +122,10 @@ pub fn run(options: &Options) -> io::Result<i32> {
         }
     };
     report.phase = Phase::Running;
-    let pump = Pump::start(started.stdout, started.stderr, &wake, &queue)?;
+    let pump = Forwarder::start(started.stdout, started.stderr, &wake, &queue)?;
     let epochs = std::env::var("HYPERPARAM_EPOCHS").ok().and_then(|epochs| epochs.parse().ok());
     seen.progress(Source::Environment, &Update { epochs, ..Update::default() }, None);
-    let reader = Reader::new(patterns, epochs, Arc::clone(&seen)).start(Arc::clone(&queue))?;
+    let reader = Parser::new(patterns, epochs, Arc::clone(&seen)).start(Arc::clone(&queue))?;
     let mut supervisor = Supervisor {
         grace: options.grace,
         fail_on_nan: options.fail_on_nan,
@@ -152,8 +153,8 @@ pub fn run(options: &Options) -> io::Result<i32> {
     Ok(supervisor.exit_code())
 }
 
-fn patterns(options: &Options) -> Result<Patterns, LaunchError> {
-    Patterns::new(&options.progress_patterns)
+fn patterns(options: &Options) -> Result<ProgressPatterns, LaunchError> {
+    ProgressPatterns::new(&options.progress_patterns)
         .map_err(|message| LaunchError { kind: LaunchErrorKind::InvalidOption, message: format!("--{message}") })
 }
 
@@ -175,11 +176,11 @@ struct Supervisor {
     fail_on_nan: bool,
     signals: SignalFd,
     wake: Arc<Wake>,
-    pump: Pump,
+    pump: Forwarder,
     queue: Arc<Queue>,
     reader: Option<JoinHandle<()>>,
-    ways: Ways,
-    seen: Arc<Seen>,
+    ways: Channels,
+    seen: Arc<Observations>,
     oom_kills: Option<OomKills>,
     message: MessageFile,
     report: Report,
@@ -256,7 +257,7 @@ impl Supervisor {
     /// Ends the program if its loss is no number any more and that is a failure, the way a signal from outside would.
     fn end_if_lost(&mut self) {
         if self.ended.is_none() && self.fails_by_loss() {
-            self.report.ended_for = Some(SignKind::NanLoss);
+            self.report.ended_for = Some(ErrorPattern::NanLoss);
             self.kill_at = Some(Instant::now() + self.grace);
             self.write_message();
             // Fails only if it has just ended.
@@ -267,7 +268,7 @@ impl Supervisor {
     /// A program may end before its last words are read, and think that all is well.
     fn judge_loss(&mut self) {
         if self.ended.is_some_and(|status| status.success()) && self.fails_by_loss() {
-            self.report.ended_for = Some(SignKind::NanLoss);
+            self.report.ended_for = Some(ErrorPattern::NanLoss);
         }
         // Where the program's own words still wait for their reader, these would too.
         if self.report.ended_for.is_some() && self.pump.has_ended() {

@@ -323,7 +323,7 @@ fn a_tensorboard_looks_where_the_workers_write() {
     assert_eq!(volume(json!({})), None);
 }
 
-/// Watches and people find the workers by these labels: a TensorBoard is none.
+/// MetricHistories and people find the workers by these labels: a TensorBoard is none.
 #[test]
 fn a_tensorboard_is_no_worker() {
     let Board { deployment, service } = board_of(&json!({ "output": "pvc://out" })).unwrap();

@@ -127,7 +127,7 @@ impl Worker {
             let report = report.as_deref();
             stopped |= report.is_some_and(|r| r.stopped_by.is_some());
             it.exit_code = report.and_then(|r| r.exit_code).or(Some(*exit_code));
-            let told = report.map_or(message.clone(), crate::agent::report::Report::summary);
+            let told = report.map_or(message.clone(), crate::protocol::report::Report::summary);
             let plain = matches!(reason.as_str(), "Error" | "Completed" | "");
             it.message = if plain { told } else { Some(reason.clone()) }.filter(|_| !pod.succeeded());
         }

@@ -8,11 +8,11 @@ use super::screen::{Look, Style, age, bar, number, ranges, read_span, span};
 use super::top::{Row, sort};
 use super::why::{Diagnosis, Verdict};
 use super::{Args, cluster, status, top, why};
-use crate::agent::report::{Phase, Report};
 use crate::api::{
     AllocatedResources, Condition, ProgramMetrics, Restart, State, TrainingJobSpec, TrainingJobStatus, Workers,
 };
 use crate::observe::{Container, PodSeen, Waiting};
+use crate::protocol::report::{Phase, Report};
 use clap::CommandFactory;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -4,9 +4,9 @@
 //! nothing from the API server where pods can be reached; from outside the cluster it goes through its pod proxy.
 
 use super::{Context, status};
-use crate::agent::serve::status::Status;
 use crate::api::{Guarded, State};
 use crate::observe::PodSeen;
+use crate::protocol::agent_status::AgentStatus;
 use futures::StreamExt;
 use futures::channel::mpsc;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -60,7 +60,7 @@ impl Poller {
         Self { client: client.build(HttpConnector::new()) }
     }
 
-    async fn ask(&self, context: &Context, namespace: &str, pod: &PodSeen, port: i32) -> Result<Status, String> {
+    async fn ask(&self, context: &Context, namespace: &str, pod: &PodSeen, port: i32) -> Result<AgentStatus, String> {
         let answer = match context.options.agent_access {
             AgentAccess::Off => return Err("not asked".into()),
             AgentAccess::Direct => {
@@ -169,7 +169,7 @@ async fn poll(context: &Context, asked: &Asked) -> bool {
         before.failing_since.is_some()
             || old.progress != status.progress
             || old.watched != status.watched
-            || old.report.signs != status.report.signs
+            || old.report.error_patterns != status.report.error_patterns
     });
     context.polled.answered(&asked.uid, status);
     is_news

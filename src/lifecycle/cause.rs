@@ -6,11 +6,13 @@
 //! milliseconds decide.
 
 use super::conditions::whole_second;
-use crate::agent::cause::{Whose, exception, first_rank, is_usage_error, split_rank, whose};
-use crate::agent::exception::{Exception, Sort, sort};
-use crate::agent::report::{LaunchError, LaunchErrorKind, Phase, Report};
-use crate::agent::signs::{Sign, SignKind, words};
 use crate::observe::{Container, PodSeen};
+use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern, words};
+use crate::protocol::exception::{Exception, Sort, sort};
+use crate::protocol::origin::{FailureOrigin, origin_of};
+use crate::protocol::report::{LaunchError, LaunchErrorKind, Phase, Report};
+use crate::protocol::stderr::{exception, first_rank, is_usage_error};
+use crate::protocol::text::split_rank;
 use jiff::{SignedDuration, Timestamp};
 use nix::libc::{SIGABRT, SIGKILL, SIGTERM};
 
@@ -65,7 +67,7 @@ struct End<'a> {
 /// What a program told of its failure before it ended.
 struct Evidence {
     reason: &'static str,
-    whose: Whose,
+    whose: FailureOrigin,
     what: String,
     /// Of the process that told it.
     rank: Option<u64>,
@@ -149,16 +151,16 @@ impl End<'_> {
 
     fn rank(&self, all: &[End<'_>]) -> Rank {
         let told = self.evidence.as_ref().map(|evidence| evidence.whose);
-        let stopped = || if told == Some(Whose::Own) { Rank::Caught } else { Rank::Stopped };
+        let stopped = || if told == Some(FailureOrigin::Own) { Rank::Caught } else { Rank::Stopped };
         // A program of any language may say last that it has lost its peer.
-        let last_word = || report(self.pod).filter(|report| report.signal.is_none())?.line().map(whose);
+        let last_word = || report(self.pod).filter(|report| report.signal.is_none())?.line().map(origin_of);
         match self.kind {
             Kind::Disrupted => Rank::First,
             Kind::Failed if report(self.pod).is_some_and(|report| report.stopped_by.is_some()) => stopped(),
             Kind::Failed => match told.or_else(last_word) {
-                None | Some(Whose::Own) => Rank::First,
-                Some(Whose::Gang) => Rank::Gang,
-                Some(Whose::Peer) => Rank::Echo,
+                None | Some(FailureOrigin::Own) => Rank::First,
+                Some(FailureOrigin::Gang) => Rank::Gang,
+                Some(FailureOrigin::Peer) => Rank::Echo,
             },
             Kind::Deleted => {
                 let mut others = all.iter().filter(|other| other.kind != Kind::Deleted);
@@ -204,7 +206,7 @@ fn evidence(pod: &PodSeen, progress: Option<Timestamp>) -> Option<Evidence> {
         return killed();
     }
     let report = report.as_deref()?;
-    if let Some(sign) = report.signs.iter().find(|sign| Some(sign.kind) == report.ended_for) {
+    if let Some(sign) = report.error_patterns.iter().find(|sign| Some(sign.kind) == report.ended_for) {
         let what = format!("its loss is NaN or infinite, and failurePolicy.nanPolicy is Fail: {}", sign.text);
         return Some(Evidence { time: Some(sign.time), ..Evidence::new("NaNLoss", what) });
     }
@@ -228,8 +230,9 @@ fn evidence(pod: &PodSeen, progress: Option<Timestamp>) -> Option<Evidence> {
     // For programs whose Python does not tell. One that does and was not heard has said on stderr what it told.
     let is_heard = |line: &&str| raised.is_none_or(|raised| is_end || !raised.is_in(line));
     let line = report.line().filter(|_| report.has_traceback()).filter(is_heard).and_then(raised_in);
-    let sign = |kind| report.last_sign(kind).map(of_sign);
-    let [timeout, error, memory] = [SignKind::NcclTimeout, SignKind::NcclError, SignKind::CudaOutOfMemory].map(sign);
+    let sign = |kind| report.last_match(kind).map(of_sign);
+    let [timeout, error, memory] =
+        [ErrorPattern::NcclTimeout, ErrorPattern::NcclError, ErrorPattern::CudaOutOfMemory].map(sign);
     // Of those that tell equally much the first one here is told.
     let told = [timeout, exception, line, memory, killed_rank(report), error];
     told.into_iter().flatten().min_by_key(|evidence| evidence.whose)
@@ -251,7 +254,7 @@ fn is_end(pod: &PodSeen, report: &Report, raised: &Exception, progress: Option<T
 
 impl Evidence {
     fn new(reason: &'static str, what: String) -> Self {
-        Self { reason, whose: Whose::Own, what, rank: None, time: None, is_of_start: false }
+        Self { reason, whose: FailureOrigin::Own, what, rank: None, time: None, is_of_start: false }
     }
 
     fn raised(class: &str, message: &str, what: String) -> Self {
@@ -264,7 +267,7 @@ impl Evidence {
             Sort::Syntax | Sort::Other => "PythonException",
         };
         let is_of_start = matches!(sort(class, message), Sort::Import | Sort::Syntax);
-        Self { whose: whose(&format!("{class}: {message}")), is_of_start, ..Self::new(reason, what) }
+        Self { whose: origin_of(&format!("{class}: {message}")), is_of_start, ..Self::new(reason, what) }
     }
 }
 
@@ -273,20 +276,20 @@ fn raised_in(line: &str) -> Option<Evidence> {
     Some(Evidence { rank, ..Evidence::raised(class, message, split_rank(line).1.to_owned()) })
 }
 
-fn of_sign(sign: &Sign) -> Evidence {
+fn of_sign(sign: &ErrorMatch) -> Evidence {
     let reason = match sign.kind {
-        SignKind::NcclTimeout => "NcclTimeout",
-        SignKind::CudaOutOfMemory => "CudaOutOfMemory",
+        ErrorPattern::NcclTimeout => "NcclTimeout",
+        ErrorPattern::CudaOutOfMemory => "CudaOutOfMemory",
         _ => "NcclError",
     };
     let (rank, words) = words(&sign.text);
-    Evidence { whose: whose(&sign.text), rank, time: Some(sign.time), ..Evidence::new(reason, words.to_owned()) }
+    Evidence { whose: origin_of(&sign.text), rank, time: Some(sign.time), ..Evidence::new(reason, words.to_owned()) }
 }
 
 /// The rank that a signal ended, by the word of torchrun. An abort is how libraries end one that complains of others.
 fn killed_rank(report: &Report) -> Option<Evidence> {
     let (rank, code) = first_rank(&report.stderr_tail).filter(|(_, code)| *code < 0 && *code != -SIGTERM)?;
-    let whose = if code == -SIGABRT { Whose::Gang } else { Whose::Own };
+    let whose = if code == -SIGABRT { FailureOrigin::Gang } else { FailureOrigin::Own };
     Some(Evidence { whose, rank: Some(rank), ..Evidence::new("Signal", ended_by(-code)) })
 }
 

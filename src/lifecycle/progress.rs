@@ -1,12 +1,12 @@
 //! What the agents tell, folded into the status, and whether the job is good enough by that. Pure.
 
 use super::conditions::whole_second;
-use crate::agent::progress::watched::Watched;
-use crate::agent::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
-use crate::agent::report::Reached;
-use crate::agent::serve::status::Status as Agent;
 use crate::api::{EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, SuccessPolicy, TrainingJobStatus};
 use crate::observe::Seen;
+use crate::protocol::agent_status::AgentStatus as Agent;
+use crate::protocol::metric_history::MetricHistory;
+use crate::protocol::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
+use crate::protocol::report::Reached;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 
@@ -138,7 +138,7 @@ pub fn evaluate(
     policy: &EarlyStopping,
     known: Option<&EarlyStoppingStatus>,
     attempt: i32,
-    watched: &BTreeMap<String, Watched>,
+    watched: &BTreeMap<String, MetricHistory>,
 ) -> Option<EarlyStoppingStatus> {
     let is_there = |name: &&str| watched.get(*name).is_some_and(|watched| watched.count > 0);
     let chosen = match &policy.metric {
@@ -182,9 +182,9 @@ pub fn evaluate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::progress::watched::Numbered;
-    use crate::agent::progress::{Progress, Source};
-    use crate::agent::report::Report;
+    use crate::protocol::metric_history::NumberedReading;
+    use crate::protocol::progress::{Progress, Source};
+    use crate::protocol::report::Report;
     use jiff::Timestamp;
     use std::sync::Arc;
 
@@ -202,9 +202,9 @@ mod tests {
         Some(Reading { value, time: at(8), source: Source::Output })
     }
 
-    fn watched(readings: &[(u64, f64, Option<f64>)]) -> Watched {
-        let recent = readings.iter().map(|&(n, value, step)| Numbered { n, value, step }).collect();
-        Watched { count: readings.last().map_or(0, |(n, _, _)| *n), recent }
+    fn watched(readings: &[(u64, f64, Option<f64>)]) -> MetricHistory {
+        let recent = readings.iter().map(|&(n, value, step)| NumberedReading { n, value, step }).collect();
+        MetricHistory { count: readings.last().map_or(0, |(n, _, _)| *n), recent }
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! The rules of the life of a job, each as a case, and what no sequence of observations may break.
 
 use super::*;
-use crate::agent::exception::Exception;
-use crate::agent::progress::watched::{Numbered, Watched};
-use crate::agent::progress::{Reading, Source};
-use crate::agent::report::{LaunchError, LaunchErrorKind, Phase, Reached, Report};
-use crate::agent::serve::status::Status;
-use crate::agent::signs::{Sign, SignKind};
 use crate::api::{RestartPolicy, State, SuccessPolicy, TrainingJobSpec, TrainingJobStatus};
 use crate::observe::{Blocked, ChildKind, Container, Disruption, Family, JobSeen, Note, PodSeen, Seen, Waiting};
+use crate::protocol::agent_status::AgentStatus;
+use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern};
+use crate::protocol::exception::Exception;
+use crate::protocol::metric_history::{MetricHistory, NumberedReading};
+use crate::protocol::progress::{Reading, Source};
+use crate::protocol::report::{LaunchError, LaunchErrorKind, Phase, Reached, Report};
 use jiff::Timestamp;
 use proptest::prelude::*;
 
@@ -484,9 +484,11 @@ fn raised(pod: PodSeen, class: &str, message: &str, millis: i64) -> PodSeen {
     but(pod, |report| report.exception = Some(exception))
 }
 
-fn said(pod: PodSeen, kind: SignKind, text: &str, millis: i64) -> PodSeen {
+fn said(pod: PodSeen, kind: ErrorPattern, text: &str, millis: i64) -> PodSeen {
     let time = after(millis);
-    but(pod, |report| report.signs.push(Sign { kind, time, last_time: time, text: text.into(), count: 1 }))
+    but(pod, |report| {
+        report.error_patterns.push(ErrorMatch { kind, time, last_time: time, text: text.into(), count: 1 })
+    })
 }
 
 const WATCHDOG: &str = "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)";
@@ -553,25 +555,29 @@ fn every_failure_has_a_reason_and_words() {
         ),
         // What libraries said.
         (
-            said(by_signal(6), SignKind::NcclTimeout, WATCHDOG, 800),
+            said(by_signal(6), ErrorPattern::NcclTimeout, WATCHDOG, 800),
             "NcclTimeout",
             "1), rank 3: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
         ),
         (
-            said(by_signal(6), SignKind::NcclError, NCCL, 800),
+            said(by_signal(6), ErrorPattern::NcclError, NCCL, 800),
             "NcclError",
             "1): NCCL error in: NCCLUtils.hpp:268, unhandled system error",
         ),
         (
-            said(by_signal(6), SignKind::CudaOutOfMemory, "CUDA error: out of memory", 800),
+            said(by_signal(6), ErrorPattern::CudaOutOfMemory, "CUDA error: out of memory", 800),
             "CudaOutOfMemory",
             "1): CUDA error: out of memory",
         ),
-        (said(plain(), SignKind::CudaOutOfMemory, "caught and told", -600_000), "ExitCode", "1): exit code 1: step 3"),
-        (said(plain(), SignKind::NanLoss, "Epoch 2/9 loss: nan", 800), "ExitCode", "1): exit code 1: step 3"),
         (
-            but(said(by_signal(15), SignKind::NanLoss, "Epoch 2/9 loss: nan", 800), |r| {
-                r.ended_for = Some(SignKind::NanLoss)
+            said(plain(), ErrorPattern::CudaOutOfMemory, "caught and told", -600_000),
+            "ExitCode",
+            "1): exit code 1: step 3",
+        ),
+        (said(plain(), ErrorPattern::NanLoss, "Epoch 2/9 loss: nan", 800), "ExitCode", "1): exit code 1: step 3"),
+        (
+            but(said(by_signal(15), ErrorPattern::NanLoss, "Epoch 2/9 loss: nan", 800), |r| {
+                r.ended_for = Some(ErrorPattern::NanLoss)
             }),
             "NaNLoss",
             &format!("1): {nan}"),
@@ -692,7 +698,7 @@ fn the_first_cause_and_not_its_echo() {
     };
     let is = |worker: i32, reason: &str| (worker, reason.to_owned());
     let bad = |index, millis| raised(told(index, millis, ""), "ValueError", "bad", millis - 100);
-    let timeout = |index, millis| said(told(index, millis, ""), SignKind::NcclTimeout, WATCHDOG, millis - 100);
+    let timeout = |index, millis| said(told(index, millis, ""), ErrorPattern::NcclTimeout, WATCHDOG, millis - 100);
     let nccl = |index, millis| raised(told(index, millis, ""), "DistBackendError", NCCL, millis - 100);
     let by_signal = |index, millis, signal| but(told(index, millis, ""), |report| report.signal = Some(signal));
 
@@ -748,7 +754,7 @@ fn the_first_cause_and_not_its_echo() {
 #[test]
 fn a_rank_that_fails_and_hangs_is_the_cause() {
     const MINUTES: i64 = 10 * 60_000;
-    let timed_out = said(told(0, MINUTES, ""), SignKind::NcclTimeout, WATCHDOG, MINUTES - 500);
+    let timed_out = said(told(0, MINUTES, ""), ErrorPattern::NcclTimeout, WATCHDOG, MINUTES - 500);
     let hung = stopped(raised(told(1, MINUTES + 900, ""), "ValueError", "bad", 0), 20 + 600);
     let progress = |millis| Reached { time: Some(after(millis)), ..Reached::default() };
     let root = |first: &PodSeen, second: &PodSeen| {

@@ -2,10 +2,10 @@
 
 use super::decide::Step;
 use super::progress;
-use crate::agent::progress::LOSS;
-use crate::agent::signs::SignKind;
 use crate::api::{State, SuccessPolicy};
 use crate::observe::{Container, JobSeen, Seen};
+use crate::protocol::error_pattern::ErrorPattern;
+use crate::protocol::progress::LOSS;
 use jiff::SignedDuration;
 
 /// How long an agent may be silent before the status says so: some polls may fail.
@@ -103,6 +103,6 @@ impl Step<'_> {
 
 /// The line that first showed a loss that is no number.
 fn lost(told: &Seen) -> Option<&str> {
-    let signs = &told.status.report.signs;
-    signs.iter().find(|sign| sign.kind == SignKind::NanLoss).map(|sign| sign.text.as_str())
+    let signs = &told.status.report.error_patterns;
+    signs.iter().find(|sign| sign.kind == ErrorPattern::NanLoss).map(|sign| sign.text.as_str())
 }

@@ -1,7 +1,7 @@
 //! A pod as the operator keeps it: what decides, and no more (a pod of the API is over forty times larger).
 
-use crate::agent::report::Report;
 use crate::build::labels;
+use crate::protocol::report::Report;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

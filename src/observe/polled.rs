@@ -1,6 +1,6 @@
 //! What the agents answered when they were last asked, by the UID of their TrainingJob.
 
-use crate::agent::serve::status::Status;
+use crate::protocol::agent_status::AgentStatus;
 use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ const SOME_TIME: f64 = 10.0;
 
 #[derive(Debug, Default)]
 struct Poll {
-    answer: Option<(Arc<Status>, Timestamp)>,
+    answer: Option<(Arc<AgentStatus>, Timestamp)>,
     failing_since: Option<Timestamp>,
     first: Option<Pace>,
 }
@@ -44,7 +44,7 @@ impl Pace {
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// What it said.
-    pub status: Arc<Status>,
+    pub status: Arc<AgentStatus>,
     /// When.
     pub time: Timestamp,
     /// Since when it gives none any more.
@@ -63,7 +63,7 @@ impl Seen {
 
 impl Polled {
     /// The agent answered.
-    pub fn answered(&self, uid: &str, status: Status) {
+    pub fn answered(&self, uid: &str, status: AgentStatus) {
         let now = Timestamp::now();
         let mut polls = self.lock();
         let poll = polls.entry(uid.to_owned()).or_default();
@@ -116,7 +116,7 @@ impl Polled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::report::Report;
+    use crate::protocol::report::Report;
 
     #[test]
     fn an_answer_outlives_failures_and_not_its_job() {
@@ -124,8 +124,8 @@ mod tests {
         assert_eq!((polled.is_up("a"), polled.get("a").is_some()), (None, false));
         polled.failed("a");
         assert_eq!((polled.is_up("a"), polled.get("a").is_some()), (Some(false), false), "it never answered");
-        polled.answered("a", Status { percent: Some(5.0), ..Status::default() });
-        polled.answered("b", Status::default());
+        polled.answered("a", AgentStatus { percent: Some(5.0), ..AgentStatus::default() });
+        polled.answered("b", AgentStatus::default());
         assert_eq!(polled.is_up("a"), Some(true));
         polled.failed("a");
         let first = polled.get("a").unwrap();
@@ -154,7 +154,7 @@ mod tests {
         let polled = Polled::default();
         let tell = |attempt, percent| {
             let report = Report { attempt, ..Report::default() };
-            polled.answered("a", Status { report, percent: Some(percent), ..Status::default() });
+            polled.answered("a", AgentStatus { report, percent: Some(percent), ..AgentStatus::default() });
             polled.lock()["a"].first.map(|first| first.percent)
         };
         assert_eq!([tell(1, 10.0), tell(1, 20.0)], [Some(10.0), Some(10.0)]);

@@ -2,8 +2,8 @@
 
 use super::storage::paths;
 use super::{Checkpoint, CheckpointVolume, ClaimPath, Refusals, dns_subdomain, names};
-use crate::agent::progress::pattern::Patterns;
 use crate::api::{self, EarlyStopping, LOSSES, NanPolicy, SuccessPolicy, TrainingJobSpec};
+use crate::protocol::progress_pattern::ProgressPatterns;
 
 /// How the job is watched, and where its program records what it does.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,7 +170,7 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
 fn patterns(wanted: &api::Monitoring, no: &mut Refusals) -> Vec<String> {
     let patterns = wanted.progress.as_ref().map(|progress| progress.patterns.clone()).unwrap_or_default();
     for (index, pattern) in patterns.iter().enumerate() {
-        if let Err(wrong) = Patterns::new(std::slice::from_ref(pattern)) {
+        if let Err(wrong) = ProgressPatterns::new(std::slice::from_ref(pattern)) {
             // A regular expression's error draws a picture of several lines.
             let wrong = wrong.split_whitespace().collect::<Vec<_>>().join(" ");
             no.push(format!("spec.monitoring.progress.patterns[{index}]"), wrong);

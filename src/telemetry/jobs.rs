@@ -3,12 +3,12 @@
 //! Written as text at once: the metrics of a library would be built anew for each scrape, some thirty objects a job, and
 //! thrown away.
 
-use crate::agent::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
-use crate::agent::serve::page::{Page, labels, seconds};
-use crate::agent::serve::status::Status;
 use crate::api::{Condition, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
+use crate::exposition::{Page, labels, seconds};
 use crate::lifecycle::condition_is;
 use crate::observe::{Polled, Seen};
+use crate::protocol::agent_status::AgentStatus;
+use crate::protocol::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -135,7 +135,7 @@ const GAUGES: [Gauge; 18] = [
         job.told(|agent| agent.progress.metric(THROUGHPUT), measured(|m| m.throughput))
     }),
     ("trainingjob_gpu_utilization_percent", "Mean over the GPUs of the worker that reports.", |job| {
-        job.told(Status::gpu_utilization, measured(|m| m.gpu_utilization)).filter(|_| job.runs())
+        job.told(AgentStatus::gpu_utilization, measured(|m| m.gpu_utilization)).filter(|_| job.runs())
     }),
     ("trainingjob_last_progress_timestamp_seconds", "When the program last reported anything.", |job| {
         job.told(
@@ -182,7 +182,7 @@ impl<'a> Job<'a> {
     /// has the last word, and the agent's counts for what a status can't say, such as a loss that is NaN.
     fn told(
         &self,
-        by_agent: impl Fn(&Status) -> Option<f64>,
+        by_agent: impl Fn(&AgentStatus) -> Option<f64>,
         by_status: impl Fn(&TrainingJobStatus) -> Option<f64>,
     ) -> Option<f64> {
         let (agent, status) = (self.answer.as_ref().and_then(|seen| by_agent(&seen.status)), by_status(self.status));
@@ -221,9 +221,9 @@ fn measured(of: fn(&ProgramMetrics) -> Option<f64>) -> impl Fn(&TrainingJobStatu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::gpu::Gpu;
-    use crate::agent::progress::{Progress, Source, Update};
-    use crate::agent::report::Report;
+    use crate::protocol::gpu::Gpu;
+    use crate::protocol::progress::{Progress, Source, Update};
+    use crate::protocol::report::Report;
     use kube::runtime::reflector;
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
@@ -242,17 +242,17 @@ mod tests {
         store
     }
 
-    fn answer(attempt: u32, values: &[(&str, f64)]) -> Status {
+    fn answer(attempt: u32, values: &[(&str, f64)]) -> AgentStatus {
         let (mut update, mut progress) = (Update::default(), Progress::default());
         values.iter().for_each(|&(name, value)| update.set(name, value));
         progress.merge(&update, Source::Post, Timestamp::from_millisecond(1500).unwrap());
         let gpu = |percent| Gpu { utilization_percent: percent, ..Gpu::default() };
-        Status {
+        AgentStatus {
             report: Report { attempt, ..Report::default() },
             percent: progress.percent(),
             progress,
             gpus: vec![gpu(Some(40.0)), gpu(None), gpu(Some(60.0))],
-            ..Status::default()
+            ..AgentStatus::default()
         }
     }
 

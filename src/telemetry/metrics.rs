@@ -2,9 +2,9 @@
 //! operator was asked for more: a label with the names of jobs outlives them. What is of one job alone is in [`jobs`].
 
 use super::jobs;
-use crate::agent::serve::page::Page;
-use crate::agent::usage::of_agent;
+use crate::agent::serve::usage::of_agent;
 use crate::api::{Guarded, State, TrainingJob, TrainingJobStatus};
+use crate::exposition::Page;
 use crate::lifecycle::condition_is;
 use crate::observe::Polled;
 use jiff::Timestamp;

@@ -3,9 +3,9 @@
 use crate::world::{Job, condition, training, world};
 use crate::{example, only_checkpoint, report};
 use serde_json::json;
-use trainingjob_operator::agent::report::Report;
 use trainingjob_operator::api::State::{Completed, Initializing, Pending, Running};
 use trainingjob_operator::api::TrainingJobStatus;
+use trainingjob_operator::protocol::report::Report;
 
 #[tokio::test]
 async fn a_job_that_is_good_enough_saves_and_is_completed() {

@@ -1,6 +1,6 @@
 //! Progress told in JSON: the Kubeflow Trainer's message, objects like it, and a checkpoint's `trainer_state.json`.
 
-use super::{LOSS, Update};
+use crate::protocol::progress::{LOSS, Update};
 use regex::Regex;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, SeqAccess, Visitor};
@@ -132,8 +132,8 @@ fn last_values<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<St
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LEARNING_RATE, Progress, Source};
     use super::*;
+    use crate::protocol::progress::{LEARNING_RATE, Progress, Source};
     use jiff::Timestamp;
     use proptest::prelude::*;
 
@@ -146,7 +146,7 @@ mod tests {
         for line in POSTS.lines() {
             assert!(progress.merge(&parse(line).unwrap(), Source::Post, Timestamp::UNIX_EPOCH));
         }
-        let value = |reading: Option<super::super::Reading>| reading.unwrap().value;
+        let value = |reading: Option<crate::protocol::progress::Reading>| reading.unwrap().value;
         assert_eq!((value(progress.step), value(progress.steps)), (1114.0, 3000.0));
         assert_eq!((value(progress.epoch), value(progress.eta_seconds)), (1.11, 42.0));
         assert_eq!(progress.metric(LOSS), Some(0.6928330993652344));

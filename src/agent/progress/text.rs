@@ -2,8 +2,9 @@
 //!
 //! Each form is recognised by what nothing else looks like, and a line that could mean two things is taken for neither.
 
-use super::super::tail::printable;
-use super::{LOSS, Update, json};
+use crate::agent::progress::json;
+use crate::protocol::progress::{LOSS, Update};
+use crate::protocol::text::printable;
 use regex::{Captures, Regex};
 use std::sync::LazyLock;
 
@@ -371,9 +372,9 @@ fn parse(number: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::lines::Lines;
-    use super::super::{ACCURACY, LEARNING_RATE, Progress, Reading, Source, THROUGHPUT};
     use super::*;
+    use crate::agent::output::lines::Lines;
+    use crate::protocol::progress::{ACCURACY, LEARNING_RATE, Progress, Reading, Source, THROUGHPUT};
     use jiff::Timestamp;
     use proptest::prelude::*;
 

@@ -1,13 +1,14 @@
 //! The status in Prometheus' text format.
 
-use super::super::gpu::Gpu;
-use super::super::progress::Reading;
-use super::super::report::Phase;
-use super::page::{self, labels, seconds};
-use super::status::Status;
+use crate::exposition;
+use crate::exposition::{labels, seconds};
+use crate::protocol::agent_status::AgentStatus;
+use crate::protocol::gpu::Gpu;
+use crate::protocol::progress::Reading;
+use crate::protocol::report::Phase;
 
 /// `status` as metrics. What was never reported has none.
-pub fn render(status: &Status) -> String {
+pub fn render(status: &AgentStatus) -> String {
     let mut page = Page::new(status);
     let (report, progress) = (&status.report, &status.progress);
     page.family("process_state", "gauge", "1 for the state that the program is in.");
@@ -39,7 +40,7 @@ pub fn render(status: &Status) -> String {
     let last = progress.last().map(|reading| seconds(reading.time));
     page.single("last_progress_timestamp_seconds", "gauge", "When the program last reported anything.", last);
     page.family("signs_total", "counter", "Lines of libraries that tell of what ends programs, by kind.");
-    for sign in &report.signs {
+    for sign in &report.error_patterns {
         page.sample(&[("kind", &format!("{:?}", sign.kind))], sign.count as f64);
     }
     page.single("oom_kills_total", "counter", "Processes killed for lack of memory.", Some(report.oom_kills as f64));
@@ -78,17 +79,17 @@ pub fn render(status: &Status) -> String {
 
 /// The page of one worker.
 struct Page {
-    inner: page::Page,
+    inner: exposition::Page,
     /// Labels that every sample has.
     common: String,
 }
 
 impl Page {
-    fn new(status: &Status) -> Self {
+    fn new(status: &AgentStatus) -> Self {
         let worker = status.worker.map(|worker| worker.to_string());
         let job = status.training_job.as_deref().map(|job| ("training_job", job));
         let common: Vec<_> = job.into_iter().chain(worker.as_deref().map(|worker| ("worker", worker))).collect();
-        Self { inner: page::Page::default(), common: labels(&common) }
+        Self { inner: exposition::Page::default(), common: labels(&common) }
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {
@@ -110,9 +111,9 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::progress::{Progress, Source, Update};
-    use super::super::super::report::Report;
     use super::*;
+    use crate::protocol::progress::{Progress, Source, Update};
+    use crate::protocol::report::Report;
     use jiff::Timestamp;
 
     #[test]
@@ -124,14 +125,14 @@ mod tests {
         let mut progress = Progress::default();
         progress.merge(&update, Source::Post, Timestamp::from_millisecond(1500).unwrap());
         let gpu = Gpu { index: 1, uuid: "GPU-1".into(), power_watts: Some(300.5), ..Gpu::default() };
-        let status = Status {
+        let status = AgentStatus {
             training_job: Some("x".into()),
             worker: Some(0),
             report: Report { phase: Phase::Running, attempt: 2, ..Report::default() },
             percent: progress.percent(),
             progress,
             gpus: vec![gpu],
-            ..Status::default()
+            ..AgentStatus::default()
         };
         let page = render(&status);
         for line in [
@@ -150,6 +151,6 @@ mod tests {
         for absent in ["worker_epoch", "gpu_utilization", "signs_total"] {
             assert!(!page.contains(absent), "{absent} is in\n{page}");
         }
-        assert!(render(&Status::default()).contains("trainingjob_worker_attempt{} 0"));
+        assert!(render(&AgentStatus::default()).contains("trainingjob_worker_attempt{} 0"));
     }
 }

@@ -1,12 +1,14 @@
 //! What the agent tells over HTTP, and what the program may tell it.
 
 mod bounded;
+pub mod gpu;
 mod metrics;
-pub mod page;
-pub mod status;
+pub mod teller;
+pub mod usage;
 
-use super::progress::{Source, json};
-use super::seen::Seen;
+use crate::agent::observations::Observations;
+use crate::agent::progress::json;
+use crate::protocol::progress::Source;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
@@ -14,10 +16,10 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use bounded::Bounded;
-use status::Teller;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
+use teller::Teller;
 
 /// Bytes of a message of the program's.
 const MAX_BODY: usize = 256 * 1024;
@@ -49,7 +51,11 @@ pub fn listen(port: u16) -> io::Result<TcpListener> {
 }
 
 /// Serves both in one thread until this process ends.
-pub fn start(door: Option<Door>, public: Option<(TcpListener, Arc<Teller>)>, seen: Arc<Seen>) -> io::Result<()> {
+pub fn start(
+    door: Option<Door>,
+    public: Option<(TcpListener, Arc<Teller>)>,
+    seen: Arc<Observations>,
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("http".to_owned()).spawn(move || {
         runtime.block_on(async {
@@ -90,7 +96,7 @@ async fn metrics_text(State(teller): State<Arc<Teller>>) -> impl IntoResponse {
 }
 
 /// The Kubeflow Trainer's protocol, whose clients want a 200.
-async fn progress(State(seen): State<Arc<Seen>>, body: Bytes) -> (StatusCode, String) {
+async fn progress(State(seen): State<Arc<Observations>>, body: Bytes) -> (StatusCode, String) {
     match std::str::from_utf8(&body).map_err(|error| error.to_string()).and_then(json::parse) {
         Ok(update) => {
             seen.progress(Source::Post, &update, None);

@@ -2,20 +2,20 @@
 
 use super::*;
 
-fn answer(attempt: u32, change: impl FnOnce(&mut Status)) -> Seen {
-    let mut status = Status::default();
+fn answer(attempt: u32, change: impl FnOnce(&mut AgentStatus)) -> Seen {
+    let mut status = AgentStatus::default();
     status.report.attempt = attempt;
     change(&mut status);
     Seen { status: status.into(), time: at(10), failing_since: None, remaining: None }
 }
 
-fn metric(name: &str, value: f64) -> impl FnOnce(&mut Status) {
+fn metric(name: &str, value: f64) -> impl FnOnce(&mut AgentStatus) {
     let name = name.to_owned();
     move |status| {
         let reading = Reading { value, time: at(9), source: Source::Output };
         status.progress.metrics.insert(name.clone(), reading);
-        let recent = [Numbered { n: 1, value, step: None }].into();
-        status.watched.insert(name, Watched { count: 1, recent });
+        let recent = [NumberedReading { n: 1, value, step: None }].into();
+        status.watched.insert(name, MetricHistory { count: 1, recent });
     }
 }
 
@@ -61,9 +61,9 @@ fn a_loss_that_is_no_number_is_said_once() {
         let reading = metric("loss", value);
         answer(1, |status| {
             reading(status);
-            let kind = SignKind::NanLoss;
-            let sign = Sign { kind, text: "epoch 3 loss nan".into(), ..Default::default() };
-            status.report.signs.push(sign);
+            let kind = ErrorPattern::NanLoss;
+            let sign = ErrorMatch { kind, text: "epoch 3 loss nan".into(), ..Default::default() };
+            status.report.error_patterns.push(sign);
         })
     };
     world.told = Some(lost(f64::NAN));

@@ -1,8 +1,8 @@
 //! Passes the program's output on, byte for byte and at once, and lets others read along.
 
-use super::queue::{Queue, Stream};
-use super::tail::Tail;
-use super::wake::Wake;
+use crate::agent::output::queue::{Queue, Stream};
+use crate::agent::output::recent_lines::RecentLines;
+use crate::agent::wake::Wake;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, Read};
@@ -15,14 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// Threads of their own, because a reader that doesn't read blocks them, and must block nobody else. They sleep in the
 /// kernel while the program is silent.
-pub struct Pump {
+pub struct Forwarder {
     /// stderr, then stdout if that is piped.
     streams: Vec<Arc<Copy>>,
 }
 
 struct Copy {
     stream: Stream,
-    tail: Mutex<Tail>,
+    tail: Mutex<RecentLines>,
     /// Bytes that the reader has taken.
     passed: AtomicU64,
     ended: AtomicBool,
@@ -30,7 +30,7 @@ struct Copy {
     parser: Arc<Queue>,
 }
 
-impl Pump {
+impl Forwarder {
     pub fn start(
         stdout: Option<ChildStdout>,
         stderr: ChildStderr,

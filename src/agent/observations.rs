@@ -1,17 +1,20 @@
 //! What is known of the program beyond its process: how far it has come, what it raised, what its libraries said.
 
-use super::exception::{Exception, Exceptions};
-use super::now;
-use super::progress::watched::{Watched, Watches};
-use super::progress::{LOSS, Progress, Source, Update};
-use super::report::{Reached, Report};
-use super::signs::{self, Sign, SignKind};
-use super::wake::Wake;
+use crate::agent::failure::exceptions::Exceptions;
+use crate::agent::now;
+use crate::agent::progress::history::MetricHistories;
+use crate::agent::wake::Wake;
+use crate::protocol::error_pattern;
+use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern};
+use crate::protocol::exception::Exception;
+use crate::protocol::metric_history::MetricHistory;
+use crate::protocol::progress::{LOSS, Progress, Source, Update};
+use crate::protocol::report::{Reached, Report};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shared by the threads that read and those that tell.
-pub struct Seen {
+pub struct Observations {
     inner: Mutex<Inner>,
     wake: Arc<Wake>,
 }
@@ -19,17 +22,17 @@ pub struct Seen {
 #[derive(Default)]
 struct Inner {
     progress: Progress,
-    watches: Watches,
+    watches: MetricHistories,
     is_lost: bool,
     exceptions: Exceptions,
-    signs: Vec<Sign>,
+    error_patterns: Vec<ErrorMatch>,
     report: Report,
 }
 
-impl Seen {
+impl Observations {
     /// Keeps every reading of the metrics that are to be watched.
     pub fn new(wake: Arc<Wake>, watch: &[String]) -> Self {
-        let inner = Inner { watches: Watches::new(watch), ..Inner::default() };
+        let inner = Inner { watches: MetricHistories::new(watch), ..Inner::default() };
         Self { inner: Mutex::new(inner), wake }
     }
 
@@ -44,7 +47,7 @@ impl Seen {
         if let Some(loss) = update.lost().filter(|_| source != Source::Checkpoint) {
             let at = inner.progress.step.map(|step| format!(" at step {}", step.value)).unwrap_or_default();
             let text = || line.map_or_else(|| format!("{LOSS}: {loss}{at}"), str::to_owned);
-            changed |= signs::add(&mut inner.signs, SignKind::NanLoss, text, now());
+            changed |= error_pattern::add(&mut inner.error_patterns, ErrorPattern::NanLoss, text, now());
             // If it is believed.
             inner.is_lost |= inner.progress.metrics.get(LOSS).is_some_and(|known| known.source == source);
         }
@@ -64,12 +67,12 @@ impl Seen {
         self.lock().is_lost
     }
 
-    pub fn sign(&self, kind: SignKind, line: &str) {
-        let text = || match signs::words(line) {
+    pub fn sign(&self, kind: ErrorPattern, line: &str) {
+        let text = || match error_pattern::words(line) {
             (Some(rank), words) => format!("[rank{rank}]: {words}"),
             (None, words) => words.to_owned(),
         };
-        signs::add(&mut self.lock().signs, kind, text, now());
+        error_pattern::add(&mut self.lock().error_patterns, kind, text, now());
         self.wake.change();
     }
 
@@ -87,13 +90,13 @@ impl Seen {
     pub fn complete(&self, report: &mut Report) {
         let mut inner = self.lock();
         report.exception = inner.exceptions.first().cloned();
-        report.signs.clone_from(&inner.signs);
+        report.error_patterns.clone_from(&inner.error_patterns);
         report.progress = Reached::of(&inner.progress);
         inner.report.clone_from(report);
     }
 
     /// The last report, the progress in full, and the metrics that are watched.
-    pub fn now(&self) -> (Report, Progress, BTreeMap<String, Watched>) {
+    pub fn now(&self) -> (Report, Progress, BTreeMap<String, MetricHistory>) {
         let inner = self.lock();
         (inner.report.clone(), inner.progress.clone(), inner.watches.watched())
     }

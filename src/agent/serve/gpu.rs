@@ -1,7 +1,7 @@
 //! What `nvidia-smi` says of the GPUs in this container, if it is there.
 
+use crate::protocol::gpu::Gpu;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,21 +9,6 @@ use std::time::Duration;
 
 /// Between two looks: each costs a good part of a CPU second on a node with many GPUs.
 const EVERY: Duration = Duration::from_secs(30);
-
-/// One GPU. What it doesn't support is absent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Gpu {
-    pub index: u32,
-    pub uuid: String,
-    pub utilization_percent: Option<f64>,
-    pub memory_used_bytes: Option<f64>,
-    pub memory_total_bytes: Option<f64>,
-    pub power_watts: Option<f64>,
-    pub temperature_celsius: Option<f64>,
-    /// When it was measured.
-    pub time: Timestamp,
-}
 
 /// The last figures, kept up to date by a thread.
 #[derive(Clone, Default)]
@@ -56,7 +41,7 @@ fn look() -> Option<Vec<Gpu>> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut text = String::new();
     child.stdout.take()?.take(1024 * 1024).read_to_string(&mut text).ok()?;
-    Some(parse(&text, super::now())).filter(|gpus| !gpus.is_empty())
+    Some(parse(&text, crate::agent::now())).filter(|gpus| !gpus.is_empty())
 }
 
 fn parse(csv: &str, time: Timestamp) -> Vec<Gpu> {

@@ -1,6 +1,7 @@
 //! The Hugging Face Trainer's state in the newest checkpoint.
 
-use super::progress::{Update, json};
+use crate::agent::progress::json;
+use crate::protocol::progress::Update;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,12 @@ use std::time::SystemTime;
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Looks for `trainer_state.json` in `directory` and in the directories in it.
-pub struct Checkpoints {
+pub struct TrainerStates {
     directory: PathBuf,
     read: Option<(PathBuf, SystemTime)>,
 }
 
-impl Checkpoints {
+impl TrainerStates {
     pub fn new(directory: PathBuf) -> Self {
         Self { directory, read: None }
     }
@@ -58,7 +59,7 @@ mod tests {
             fs::write(&path, text).unwrap();
             File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(second)).unwrap();
         };
-        let mut checkpoints = Checkpoints::new(room.clone());
+        let mut checkpoints = TrainerStates::new(room.clone());
         assert_eq!(checkpoints.newest(), None);
         save("checkpoint-900", r#"{"global_step": 900}"#, 1);
         save("checkpoint-100", r#"{"global_step": 100}"#, 2);

@@ -1,7 +1,7 @@
 //! Finding the command and starting it.
 
-use super::expand::{Variables, expand};
-use super::report::{LaunchError, LaunchErrorKind};
+use crate::agent::run::expand::{Variables, expand};
+use crate::protocol::report::{LaunchError, LaunchErrorKind};
 use nix::libc;
 use nix::sys::signal::SigSet;
 use nix::unistd::{AccessFlags, Pid, access, getpid, tcsetpgrp};

@@ -1,15 +1,17 @@
 //! Lines by which libraries tell what is about to end a program, as evidence and not as a verdict.
 
-use super::cause::split_rank;
-use super::report::FOLLOWS;
+use crate::protocol::text::split_rank;
 use jiff::{SignedDuration, Timestamp};
 use regex::bytes::{Regex, RegexSet};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
+/// What the program went on after for longer than this is not why it ended.
+pub const FOLLOWS: SignedDuration = SignedDuration::from_mins(5);
+
 /// What such a line is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum SignKind {
+pub enum ErrorPattern {
     /// A collective did not end in time.
     NcclTimeout,
     /// NCCL failed otherwise.
@@ -24,7 +26,7 @@ pub enum SignKind {
     Other,
 }
 
-impl SignKind {
+impl ErrorPattern {
     /// How many kinds an agent knows.
     pub const COUNT: usize = 4;
 }
@@ -32,8 +34,8 @@ impl SignKind {
 /// The first of the last lines of its kind that followed from each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Sign {
-    pub kind: SignKind,
+pub struct ErrorMatch {
+    pub kind: ErrorPattern,
     /// When the agent read it, to the millisecond.
     pub time: Timestamp,
     /// When it read the last one, to the millisecond.
@@ -44,7 +46,7 @@ pub struct Sign {
     pub count: u64,
 }
 
-impl Sign {
+impl ErrorMatch {
     /// Whether the last one came within `time` before `end`.
     pub fn is_within(&self, time: SignedDuration, end: Timestamp) -> bool {
         end.duration_since(self.time.max(self.last_time)) <= time
@@ -60,9 +62,9 @@ pub fn words(line: &str) -> (Option<u64>, &str) {
     (rank, words)
 }
 
-/// Files a line of this kind under `signs`; whether it is the first one, or the first for [`FOLLOWS`].
-pub fn add(signs: &mut Vec<Sign>, kind: SignKind, text: impl FnOnce() -> String, time: Timestamp) -> bool {
-    if let Some(sign) = signs.iter_mut().find(|sign| sign.kind == kind) {
+/// Files a line of this kind under `matches`; whether it is the first one, or the first for [`FOLLOWS`].
+pub fn add(matches: &mut Vec<ErrorMatch>, kind: ErrorPattern, text: impl FnOnce() -> String, time: Timestamp) -> bool {
+    if let Some(sign) = matches.iter_mut().find(|sign| sign.kind == kind) {
         let is_new = !sign.is_within(FOLLOWS, time);
         if is_new {
             (sign.time, sign.text) = (time, text());
@@ -70,25 +72,25 @@ pub fn add(signs: &mut Vec<Sign>, kind: SignKind, text: impl FnOnce() -> String,
         (sign.last_time, sign.count) = (time, sign.count + 1);
         return is_new;
     }
-    signs.push(Sign { kind, time, last_time: time, text: text(), count: 1 });
+    matches.push(ErrorMatch { kind, time, last_time: time, text: text(), count: 1 });
     true
 }
 
 /// What `line` is a sign of, except for the loss, which takes reading.
-pub fn of_line(line: &[u8]) -> Option<SignKind> {
-    const KINDS: [(SignKind, &str); 3] = [
+pub fn of_line(line: &[u8]) -> Option<ErrorPattern> {
+    const KINDS: [(ErrorPattern, &str); 3] = [
         // torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, which aborts the process after either.
         (
-            SignKind::NcclTimeout,
+            ErrorPattern::NcclTimeout,
             r"[Ww]atchdog caught collective operation timeout|ProcessGroupNCCL's watchdog got stuck",
         ),
         (
-            SignKind::NcclError,
+            ErrorPattern::NcclError,
             r"NCCL [Ee]rror|Some NCCL operations have failed or timed out|\bnccl[A-Z][A-Za-z]+Error\b|NCCL communicator (?:encountered error|was aborted)",
         ),
         // PyTorch, the driver's API, JAX, TensorFlow.
         (
-            SignKind::CudaOutOfMemory,
+            ErrorPattern::CudaOutOfMemory,
             r"(?:CUDA|HIP) out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor",
         ),
     ];
@@ -110,7 +112,7 @@ mod tests {
 
     #[test]
     fn lines_of_each_kind() {
-        use SignKind::{CudaOutOfMemory, NcclError, NcclTimeout};
+        use ErrorPattern::{CudaOutOfMemory, NcclError, NcclTimeout};
         for (line, kind) in [
             (
                 "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
@@ -152,12 +154,12 @@ mod tests {
     fn the_first_one_of_a_kind_is_kept_until_there_was_none_for_long() {
         let mut signs = Vec::new();
         let at = Timestamp::from_second;
-        assert!(add(&mut signs, SignKind::NanLoss, || "a".to_owned(), at(1).unwrap()));
-        assert!(!add(&mut signs, SignKind::NanLoss, || "b".to_owned(), at(2).unwrap()));
-        assert!(add(&mut signs, SignKind::NcclError, || "c".to_owned(), at(3).unwrap()));
+        assert!(add(&mut signs, ErrorPattern::NanLoss, || "a".to_owned(), at(1).unwrap()));
+        assert!(!add(&mut signs, ErrorPattern::NanLoss, || "b".to_owned(), at(2).unwrap()));
+        assert!(add(&mut signs, ErrorPattern::NcclError, || "c".to_owned(), at(3).unwrap()));
         assert_eq!(signs.iter().map(|sign| (sign.text.as_str(), sign.count)).collect::<Vec<_>>(), [("a", 2), ("c", 1)]);
-        assert!(add(&mut signs, SignKind::NanLoss, || "d".to_owned(), at(1000).unwrap()));
-        assert!(!add(&mut signs, SignKind::NanLoss, || "e".to_owned(), at(1200).unwrap()));
+        assert!(add(&mut signs, ErrorPattern::NanLoss, || "d".to_owned(), at(1000).unwrap()));
+        assert!(!add(&mut signs, ErrorPattern::NanLoss, || "e".to_owned(), at(1200).unwrap()));
         let sign = &signs[0];
         assert_eq!((sign.text.as_str(), sign.count, sign.last_time), ("d", 4, at(1200).unwrap()));
     }

@@ -1,5 +1,6 @@
 //! The last lines of a stream, as a terminal would show them.
 
+use crate::protocol::text::printable;
 use std::collections::VecDeque;
 
 /// Bytes of text kept: more than fits into a report, for torchrun's closing words alone fill most of that, and the
@@ -13,7 +14,7 @@ const LINE: usize = 4 * 1024;
 /// A carriage return puts the cursor back to the first column, so a progress bar is one line however often it is
 /// drawn. Escape sequences and control characters go, bytes that are not UTF-8 become U+FFFD.
 #[derive(Debug, Default)]
-pub struct Tail {
+pub struct RecentLines {
     lines: VecDeque<String>,
     /// Bytes in `lines`, one more for each line.
     kept: usize,
@@ -23,7 +24,7 @@ pub struct Tail {
     written: Vec<u8>,
 }
 
-impl Tail {
+impl RecentLines {
     pub fn push(&mut self, chunk: &[u8]) {
         for piece in chunk.split_inclusive(|&b| b == b'\n' || b == b'\r') {
             match piece.split_last() {
@@ -95,50 +96,13 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// `bytes` as text without escape sequences (colours, cursor movements, titles) and control characters.
-pub fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let mut out = String::with_capacity(text.len());
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\x1b' => skip_escape(&mut chars),
-            '\t' => out.push(c),
-            c if c.is_control() => {}
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-/// Skips the rest of an escape sequence (ECMA-48): CSI up to its final byte, OSC up to BEL or ST, else one character.
-fn skip_escape(chars: &mut std::str::Chars) {
-    match chars.next() {
-        Some('[') => {
-            chars.find(|c| ('@'..='~').contains(c));
-        }
-        Some(']') => {
-            while let Some(c) = chars.next() {
-                if c == '\x07' {
-                    break;
-                }
-                if c == '\x1b' {
-                    chars.next();
-                    break;
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     fn shown(chunks: &[&[u8]]) -> String {
-        let mut tail = Tail::default();
+        let mut tail = RecentLines::default();
         chunks.iter().for_each(|chunk| tail.push(chunk));
         tail.text()
     }

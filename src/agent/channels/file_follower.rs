@@ -1,6 +1,6 @@
 //! Reads the lines that somebody else appends to a file.
 
-use super::lines::Lines;
+use crate::agent::output::lines::Lines;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -12,7 +12,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 const MARK: usize = 32;
 
 /// A file and how far it was read. It may be appended to, written anew, or replaced by another.
-pub struct Follow {
+pub struct FileFollower {
     path: PathBuf,
     inode: u64,
     offset: u64,
@@ -21,7 +21,7 @@ pub struct Follow {
     lines: Lines,
 }
 
-impl Follow {
+impl FileFollower {
     pub fn new(path: PathBuf) -> Self {
         Self { path, inode: 0, offset: 0, mark: Vec::new(), lines: Lines::default() }
     }
@@ -80,7 +80,7 @@ mod tests {
         Room(room)
     }
 
-    fn lines(follow: &mut Follow) -> Vec<String> {
+    fn lines(follow: &mut FileFollower) -> Vec<String> {
         let mut found = Vec::new();
         follow.read(|line| found.push(String::from_utf8_lossy(line).into_owned())).unwrap();
         found
@@ -90,7 +90,7 @@ mod tests {
     fn appended_written_anew_and_replaced() {
         let room = room("anew");
         let path = room.0.join("file");
-        let mut follow = Follow::new(path.clone());
+        let mut follow = FileFollower::new(path.clone());
         assert!(follow.read(|_| panic!("there is no line")).is_err());
         let mut file = File::options().append(true).create(true).open(&path).unwrap();
         file.write_all(b"one\ntw").unwrap();
@@ -112,7 +112,7 @@ mod tests {
         let room = room("grow");
         let path = room.0.join("file");
         let mut appends = File::options().append(true).create(true).open(&path).unwrap();
-        let mut follow = Follow::new(path.clone());
+        let mut follow = FileFollower::new(path.clone());
         let much = "0123456\n".repeat(MAX_BYTES as usize / 4);
         appends.write_all(much.as_bytes()).unwrap();
         assert_eq!(lines(&mut follow).len(), MAX_BYTES as usize / 8 - 1);
@@ -126,7 +126,7 @@ mod tests {
         let room = room("holes");
         let path = room.0.join("file");
         let mut writes = File::create(&path).unwrap();
-        let mut follow = Follow::new(path);
+        let mut follow = FileFollower::new(path);
         writes.write_all("0123456\n".repeat(MAX_BYTES as usize / 4).as_bytes()).unwrap();
         lines(&mut follow);
         for text in ["first\n", "second\n", "third\n"] {

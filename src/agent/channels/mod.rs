@@ -1,15 +1,19 @@
 //! All ways by which a program can tell the agent something. None of them is needed to run it.
 
-use super::checkpoint::Checkpoints;
-use super::folder::Folder;
-use super::gpu::Gpus;
-use super::install;
-use super::progress::Source;
-use super::queue::Queue;
-use super::seen::Seen;
-use super::serve::status::Teller;
-use super::serve::{self, Door};
-use super::usage::Meter;
+pub mod file_follower;
+pub mod folder;
+
+use crate::agent::channels::folder::Folder;
+use crate::agent::install;
+use crate::agent::observations::Observations;
+use crate::agent::output::queue::Queue;
+use crate::agent::progress::trainer_state::TrainerStates;
+use crate::agent::serve;
+use crate::agent::serve::Door;
+use crate::agent::serve::gpu::Gpus;
+use crate::agent::serve::teller::Teller;
+use crate::agent::serve::usage::Meter;
+use crate::protocol::progress::Source;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,16 +28,16 @@ const CHECKPOINTS_EVERY: Duration = Duration::from_secs(15);
 pub type Environment = Vec<(OsString, OsString)>;
 
 /// What could be opened.
-pub struct Ways {
+pub struct Channels {
     folder: Option<Arc<Folder>>,
     url: Option<String>,
     /// Where `sitecustomize.py` lies.
     python: Option<PathBuf>,
 }
 
-impl Ways {
+impl Channels {
     /// Opens them, and `metrics_port` for those who ask from outside.
-    pub fn open(seen: &Arc<Seen>, queue: &Arc<Queue>, metrics_port: Option<u16>) -> Self {
+    pub fn open(seen: &Arc<Observations>, queue: &Arc<Queue>, metrics_port: Option<u16>) -> Self {
         let secret = format!("{:032x}", rand::random::<u128>());
         let folder = Folder::make(&secret).ok().map(Arc::new);
         if let Some(folder) = &folder {
@@ -43,7 +47,7 @@ impl Ways {
         // One worker's word is enough for what all of them share.
         let worker: Option<u32> = variable("NODE_RANK").and_then(|rank| rank.parse().ok());
         if let Some(directory) = variable("CHECKPOINT_DIR").filter(|_| worker.unwrap_or(0) == 0) {
-            let mut checkpoints = Checkpoints::new(directory.into());
+            let mut checkpoints = TrainerStates::new(directory.into());
             let seen = Arc::clone(seen);
             repeat("checkpoints", CHECKPOINTS_EVERY, move || {
                 if let Some(update) = checkpoints.newest() {
@@ -95,14 +99,14 @@ impl Ways {
     }
 
     /// Reads what was told by file until now.
-    pub fn read(&self, seen: &Seen) {
+    pub fn read(&self, seen: &Observations) {
         if let Some(folder) = &self.folder {
             folder.read(seen);
         }
     }
 }
 
-impl Drop for Ways {
+impl Drop for Channels {
     fn drop(&mut self) {
         if let Some(folder) = &self.folder {
             folder.remove();
@@ -167,9 +171,9 @@ mod tests {
         variables.iter().map(|&(name, value)| (name.into(), value.into())).collect()
     }
 
-    fn ways() -> Ways {
+    fn ways() -> Channels {
         let folder = Folder::make(&format!("{:032x}", rand::random::<u128>())).unwrap();
-        Ways {
+        Channels {
             folder: Some(Arc::new(folder)),
             url: Some("http://127.0.0.1:9/s".into()),
             python: Some("/a/python".into()),

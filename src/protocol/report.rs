@@ -1,10 +1,13 @@
 //! The termination message: what the agent leaves for the operator, as JSON of at most [`MAX_BYTES`].
 
-use super::cause::{Whose, telling_line};
-use super::exception::Exception;
-use super::progress::{LOSS, Progress, number};
-use super::signs::{Sign, SignKind};
-use jiff::{SignedDuration, Timestamp};
+use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern, FOLLOWS};
+use crate::protocol::exception::Exception;
+use crate::protocol::number;
+use crate::protocol::origin::FailureOrigin;
+use crate::protocol::progress::{LOSS, Progress};
+use crate::protocol::stderr::telling_line;
+use crate::protocol::text::{json_bytes, start_of};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// What the kubelet keeps of a container's termination message, in bytes; of a longer one it keeps the end, which
@@ -12,8 +15,6 @@ use serde::{Deserialize, Serialize};
 pub const MAX_BYTES: usize = 4096;
 /// The format's version. A reader takes any: fields are only ever added.
 pub const VERSION: u32 = 1;
-/// What the program went on after for longer than this is not why it ended.
-pub const FOLLOWS: SignedDuration = SignedDuration::from_mins(5);
 
 /// What one worker's agent knows about its program.
 ///
@@ -44,7 +45,7 @@ pub struct Report {
     pub stopped_by: Option<i32>,
     /// What the agent ended the program for by itself, or did not let its end count as success for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ended_for: Option<SignKind>,
+    pub ended_for: Option<ErrorPattern>,
     /// Processes of this container that the kernel killed for lack of memory since the agent started.
     pub oom_kills: u64,
     /// When that was last seen to rise, to the millisecond.
@@ -57,8 +58,8 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exception: Option<Exception>,
     /// Lines by which libraries tell of what ends programs, one of each kind.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub signs: Vec<Sign>,
+    #[serde(rename = "signs", skip_serializing_if = "Vec::is_empty")]
+    pub error_patterns: Vec<ErrorMatch>,
     /// How far the program had come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Reached>,
@@ -157,13 +158,13 @@ impl Report {
         if let Some(error) = self.error.as_ref().filter(|error| !error.message.is_empty()) {
             return Some(error.message.clone());
         }
-        if let Some(sign) = self.signs.iter().find(|sign| Some(sign.kind) == self.ended_for) {
+        if let Some(sign) = self.error_patterns.iter().find(|sign| Some(sign.kind) == self.ended_for) {
             return Some(sign.text.clone());
         }
         let line = || self.line().map(str::to_owned);
         match self.last_exception() {
             // stderr may tell of a peer that a signal ended, which could raise nothing.
-            Some(echo) if echo.whose() == Whose::Peer => line().or_else(|| Some(echo.summary())),
+            Some(echo) if echo.origin() == FailureOrigin::Peer => line().or_else(|| Some(echo.summary())),
             Some(exception) => Some(exception.summary()),
             None => line(),
         }
@@ -193,10 +194,10 @@ impl Report {
     }
 
     /// The sign of this kind, unless the program went on after the last of them for longer than [`FOLLOWS`].
-    pub fn last_sign(&self, kind: SignKind) -> Option<&Sign> {
+    pub fn last_match(&self, kind: ErrorPattern) -> Option<&ErrorMatch> {
         let is_last =
-            |sign: &&Sign| sign.kind == kind && self.finished_at.is_none_or(|end| sign.is_within(FOLLOWS, end));
-        self.signs.iter().find(is_last)
+            |sign: &&ErrorMatch| sign.kind == kind && self.finished_at.is_none_or(|end| sign.is_within(FOLLOWS, end));
+        self.error_patterns.iter().find(is_last)
     }
 
     /// The report as JSON of at most [`MAX_BYTES`], whatever it holds: the tail loses lines from its front.
@@ -211,18 +212,18 @@ impl Report {
             error.message.truncate(start_of(&error.message, ERROR_BYTES).len());
             // What was never started has told nothing.
             fitted.exception = None;
-            fitted.signs.clear();
+            fitted.error_patterns.clear();
         }
         if let Some(exception) = &mut fitted.exception {
             exception.fit();
         }
-        fitted.signs.truncate(SignKind::COUNT);
-        fitted.signs.iter_mut().for_each(|sign| sign.text.truncate(start_of(&sign.text, SIGN_BYTES).len()));
+        fitted.error_patterns.truncate(ErrorPattern::COUNT);
+        fitted.error_patterns.iter_mut().for_each(|sign| sign.text.truncate(start_of(&sign.text, SIGN_BYTES).len()));
         fitted.headline = None;
         fitted.fit_tail(&self.stderr_tail);
         let headline = self.line();
-        let is_needed =
-            self.error.is_none() && self.exception.as_ref().is_none_or(|exception| exception.whose() > Whose::Own);
+        let is_needed = self.error.is_none()
+            && self.exception.as_ref().is_none_or(|exception| exception.origin() > FailureOrigin::Own);
         if is_needed && headline != telling_line(&fitted.stderr_tail) {
             fitted.headline = headline.map(|line| start_of(line, HEADLINE_BYTES).to_owned());
             fitted.fit_tail(&self.stderr_tail);
@@ -258,34 +259,12 @@ fn end_of(text: &str, room: usize) -> &str {
     text
 }
 
-/// The longest start of `text` that takes at most `room` bytes in JSON.
-pub(super) fn start_of(text: &str, room: usize) -> &str {
-    let mut used = 0;
-    let end = text.char_indices().find(|&(_, c)| {
-        used += json_bytes(c);
-        used > room
-    });
-    end.map_or(text, |(at, _)| &text[..at])
-}
-
-/// Bytes that `c` takes within a JSON string as `serde_json` writes it.
-fn json_bytes(c: char) -> usize {
-    match c {
-        '"' | '\\' | '\n' | '\r' | '\t' | '\x08' | '\x0c' => 2,
-        c if c < ' ' => 6,
-        c => c.len_utf8(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::tail::Tail;
     use super::*;
     use proptest::prelude::*;
 
     fn report(stderr: &[u8]) -> Report {
-        let mut tail = Tail::default();
-        tail.push(stderr);
         let at = |second: i64| Some(Timestamp::from_millisecond(second * 1000 + 7).unwrap());
         Report {
             version: VERSION,
@@ -293,7 +272,7 @@ mod tests {
             started_at: at(1_800_000_000),
             finished_at: at(1_800_000_060),
             exit_code: Some(1),
-            stderr_tail: tail.text(),
+            stderr_tail: String::from_utf8_lossy(stderr).into_owned(),
             ..Report::default()
         }
     }
@@ -371,16 +350,17 @@ mod tests {
     fn signs_count_if_the_program_ended_soon_after() {
         let sign = |second: i64, kind| {
             let time = Timestamp::from_second(second).unwrap();
-            Sign { kind, time, last_time: time, text: "Epoch 2 loss: nan".into(), count: 1 }
+            ErrorMatch { kind, time, last_time: time, text: "Epoch 2 loss: nan".into(), count: 1 }
         };
-        let signs = vec![sign(1_799_990_000, SignKind::CudaOutOfMemory), sign(1_800_000_055, SignKind::NanLoss)];
-        let mut report = Report { signs, ..report(b"KeyError: 1\n") };
-        assert_eq!(report.last_sign(SignKind::CudaOutOfMemory), None);
-        assert!(report.last_sign(SignKind::NanLoss).is_some());
+        let signs =
+            vec![sign(1_799_990_000, ErrorPattern::CudaOutOfMemory), sign(1_800_000_055, ErrorPattern::NanLoss)];
+        let mut report = Report { error_patterns: signs, ..report(b"KeyError: 1\n") };
+        assert_eq!(report.last_match(ErrorPattern::CudaOutOfMemory), None);
+        assert!(report.last_match(ErrorPattern::NanLoss).is_some());
         assert_eq!(report.summary().as_deref(), Some("KeyError: 1"), "evidence, and no verdict");
-        report.signs[0].last_time = Timestamp::from_second(1_800_000_000).unwrap();
-        assert!(report.last_sign(SignKind::CudaOutOfMemory).is_some());
-        report.ended_for = Some(SignKind::NanLoss);
+        report.error_patterns[0].last_time = Timestamp::from_second(1_800_000_000).unwrap();
+        assert!(report.last_match(ErrorPattern::CudaOutOfMemory).is_some());
+        report.ended_for = Some(ErrorPattern::NanLoss);
         assert_eq!(report.summary().as_deref(), Some("Epoch 2 loss: nan"));
         assert!(report.to_message().contains(r#""endedFor":"NanLoss""#));
     }
@@ -410,7 +390,7 @@ mod tests {
             let (line, rank) = (Some(u64::MAX), Some(u64::MAX));
             let (file, thread, time) = (Some(file), Some(thread), Timestamp::MAX);
             let exception = Exception { class, message, file, line, rank, thread, time };
-            let sign = Sign { kind: SignKind::CudaOutOfMemory, time, last_time: time, text: sign, count: u64::MAX };
+            let sign = ErrorMatch { kind: ErrorPattern::CudaOutOfMemory, time, last_time: time, text: sign, count: u64::MAX };
             let n = Some(number);
             let progress = Reached { epoch: n, epochs: n, step: n, steps: n, percent: n, loss: n, time: Some(time) };
             let full = Report {
@@ -420,8 +400,8 @@ mod tests {
                 oom_kills: u64::MAX,
                 oom_time: Some(time),
                 exception: Some(exception),
-                signs: vec![sign; 9],
-                ended_for: Some(SignKind::CudaOutOfMemory),
+                error_patterns: vec![sign; 9],
+                ended_for: Some(ErrorPattern::CudaOutOfMemory),
                 progress: Some(progress),
                 ..report(b"")
             };

@@ -1,17 +1,13 @@
 //! What Python raised and nothing caught, as `sitecustomize.py` tells it.
 
-use super::cause::{Whose, whose};
-use super::report::start_of;
-use super::signs::{self, SignKind};
-use jiff::{SignedDuration, Timestamp};
+use crate::protocol::error_pattern;
+use crate::protocol::error_pattern::ErrorPattern;
+use crate::protocol::origin::{FailureOrigin, origin_of};
+use crate::protocol::text::start_of;
+use jiff::Timestamp;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
-
-/// Exceptions this close follow from each other: a thread's and the main program's, one rank's and its neighbours'.
-const BURST: SignedDuration = SignedDuration::from_secs(60);
-/// Those who wait for a rank that has failed and hangs complain of it after time-outs of 10 to 30 minutes.
-const WAITS: SignedDuration = SignedDuration::from_mins(60);
 
 /// An exception that ended a Python program or one of its threads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -64,8 +60,8 @@ impl Exception {
     }
 
     /// Whose failure it tells of.
-    pub fn whose(&self) -> Whose {
-        whose(&format!("{}: {}", self.class, self.message))
+    pub fn origin(&self) -> FailureOrigin {
+        origin_of(&format!("{}: {}", self.class, self.message))
     }
 
     fn first_line(&self) -> Option<&str> {
@@ -122,10 +118,10 @@ pub fn sort(class: &str, message: &str) -> Sort {
     static NO_NUMBER: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"(?i)\b(?:nan|inf|infinity|infinite|non-?finite|not finite)\b").expect("a constant")
     });
-    match signs::of_line(format!("{class}: {message}").as_bytes()) {
-        Some(SignKind::CudaOutOfMemory) => return Sort::CudaOutOfMemory,
-        Some(SignKind::NcclTimeout) => return Sort::NcclTimeout,
-        Some(SignKind::NcclError) => return Sort::NcclError,
+    match error_pattern::of_line(format!("{class}: {message}").as_bytes()) {
+        Some(ErrorPattern::CudaOutOfMemory) => return Sort::CudaOutOfMemory,
+        Some(ErrorPattern::NcclTimeout) => return Sort::NcclTimeout,
+        Some(ErrorPattern::NcclError) => return Sort::NcclError,
         _ => {}
     }
     match class.rsplit('.').next().unwrap_or(class) {
@@ -137,68 +133,9 @@ pub fn sort(class: &str, message: &str) -> Sort {
     }
 }
 
-/// The first one of the last burst: a helper's that was caught hours ago is not why the program ends. What only complains
-/// of others comes after all that does not, be it minutes earlier.
-#[derive(Debug, Default)]
-pub struct Exceptions {
-    first: Option<Exception>,
-    last: Option<Timestamp>,
-}
-
-impl Exceptions {
-    pub fn add(&mut self, exception: Exception) {
-        let time = exception.time;
-        let is_first = match (&self.first, self.last) {
-            (Some(first), Some(last)) => {
-                let may_have_hung = first.whose() == Whose::Own && first.thread.is_none();
-                let follows = if may_have_hung && exception.whose() > Whose::Own { WAITS } else { BURST };
-                time.duration_since(last) > follows || (exception.whose(), time) < (first.whose(), first.time)
-            }
-            _ => true,
-        };
-        self.last = self.last.max(Some(time));
-        if is_first {
-            self.first = Some(exception);
-        }
-    }
-
-    pub fn first(&self) -> Option<&Exception> {
-        self.first.as_ref()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(class: &str, second: i64) -> Exception {
-        Exception { class: class.to_owned(), time: Timestamp::from_second(second).unwrap(), ..Exception::default() }
-    }
-
-    #[test]
-    fn the_first_of_the_last_burst() {
-        let first = |seconds: &[i64]| {
-            let mut exceptions = Exceptions::default();
-            seconds.iter().for_each(|&second| exceptions.add(at("E", second)));
-            exceptions.first().unwrap().time.as_second()
-        };
-        assert_eq!(first(&[1000, 1001, 1030]), 1000);
-        assert_eq!(first(&[1001, 1000]), 1000, "the file may be behind the clock");
-        assert_eq!(first(&[1000, 9000, 9001]), 9000);
-        assert_eq!(first(&[1000, 1050, 1100]), 1000);
-        let mut exceptions = Exceptions::default();
-        exceptions.add(Exception { message: "Connection closed by peer".to_owned(), ..at("RuntimeError", 1000) });
-        exceptions.add(at("ValueError", 1001));
-        assert_eq!(exceptions.first().unwrap().class, "ValueError");
-        let waited =
-            || Exception { message: "Timed out waiting 600000ms for recv".to_owned(), ..at("RuntimeError", 1600) };
-        exceptions.add(waited());
-        assert_eq!(exceptions.first().unwrap().class, "ValueError", "it hung, and the others waited for it");
-        let mut exceptions = Exceptions::default();
-        exceptions.add(Exception { thread: Some("loader".to_owned()), ..at("ValueError", 1000) });
-        exceptions.add(waited());
-        assert_eq!(exceptions.first().unwrap().class, "RuntimeError", "the program went on without its thread");
-    }
 
     #[test]
     fn the_hooks_line() {

@@ -1,20 +1,11 @@
 //! What processes use, from `/proc`.
 
-use super::process;
-use serde::{Deserialize, Serialize};
+use crate::agent::run::descendants;
+use crate::protocol::usage::Usage;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Ticks a second in `/proc/PID/stat`: fixed in Linux' interface to programs.
 const TICKS: f64 = 100.0;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Usage {
-    /// CPU seconds so far, of user and kernel.
-    pub cpu_seconds: f64,
-    /// Bytes in memory now; what processes share is counted for each.
-    pub resident_bytes: u64,
-}
 
 /// Measures the program: all that descends from this process, and has.
 #[derive(Debug, Default)]
@@ -27,7 +18,7 @@ impl Meter {
     pub fn program(&self) -> Usage {
         let mut ticks = ticks("self").map_or(0, |ticks| ticks.of_children);
         let mut resident_bytes = 0;
-        for pid in process::descendants_of_self() {
+        for pid in descendants::descendants_of_self() {
             let pid = pid.to_string();
             ticks += self::ticks(&pid).map_or(0, |ticks| ticks.own + ticks.of_children);
             resident_bytes += resident(&pid);
@@ -58,7 +49,7 @@ fn ticks(pid: &str) -> Option<Ticks> {
 
 fn parse_ticks(stat: &[u8]) -> Option<Ticks> {
     // Counted from the state, which follows the name: utime, stime, cutime, cstime.
-    let fields: Vec<u64> = process::fields(stat)?.skip(11).take(4).map_while(|field| field.parse().ok()).collect();
+    let fields: Vec<u64> = descendants::fields(stat)?.skip(11).take(4).map_while(|field| field.parse().ok()).collect();
     let &[user, system, of_children_user, of_children_system] = fields.as_slice() else { return None };
     Some(Ticks { own: user + system, of_children: of_children_user + of_children_system })
 }

@@ -1,6 +1,7 @@
 //! What the last lines of a program's stderr tell of why it ended.
 
-use super::signs::{self, SignKind};
+use crate::protocol::origin::{FailureOrigin, origin_of};
+use crate::protocol::text::split_rank;
 use regex::Regex;
 use std::sync::LazyLock;
 
@@ -11,16 +12,16 @@ use std::sync::LazyLock;
 pub fn telling_line(text: &str) -> Option<&str> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
     let own = without_torchrun(&lines);
-    let exception = |wanted| last_exception(&own, |line| whose(line) == wanted);
+    let exception = |wanted| last_exception(&own, |line| origin_of(line) == wanted);
     let torchruns = |wanted: fn(&str) -> bool| {
         let line = own.iter().rev().find(|line| wanted(line))?;
         Some(line.split_once("] ").map_or(*line, |(_, text)| text)) // without time and place in torchrun's source
     };
-    exception(Whose::Own)
+    exception(FailureOrigin::Own)
         // A signal, of which its rank could not tell, unless it is the one by which a library ends a rank that complains.
         .or_else(|| torchruns(|line| line.contains("failed (exitcode: -") && !line.contains("(exitcode: -6)")))
-        .or_else(|| exception(Whose::Gang))
-        .or_else(|| exception(Whose::Peer))
+        .or_else(|| exception(FailureOrigin::Gang))
+        .or_else(|| exception(FailureOrigin::Peer))
         .or_else(|| own.iter().rev().find(|line| is_usage_error(text, line)).copied())
         .or_else(|| torchruns(|line| line.contains("failed (exitcode:")))
         .or_else(|| own.last().copied())
@@ -36,47 +37,6 @@ fn without_torchrun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
     let is_ruler = |line: &&str| line.len() >= 8 && line.bytes().all(|b| b == b'=');
     let end = lines.iter().rposition(is_ruler).filter(|&end| end > error).unwrap_or(error);
     [&lines[..start], &lines[end + 1..]].concat()
-}
-
-/// Whose failure a line tells of, the most telling first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Whose {
-    /// The one's who says it.
-    Own,
-    /// Of those who wait for each other: it may have been any of them.
-    Gang,
-    /// A peer's, who has gone.
-    Peer,
-}
-
-/// Whose failure `line` tells of.
-pub fn whose(line: &str) -> Whose {
-    // Gloo, the kernel, NCCL, PyTorch's store, gRPC.
-    const GONE: [&str; 7] = [
-        "connection closed by peer",
-        "connection reset by peer",
-        "broken pipe",
-        "remote process exit",
-        "connection was likely closed",
-        "failed to recv, got 0 bytes",
-        "socket closed",
-    ];
-    // Gloo, PyTorch's store.
-    const WAITED: [&str; 5] = [
-        "timed out waiting",
-        "caused pair closure",
-        "seconds waiting for clients",
-        "client socket has timed out",
-        "wait timeout after",
-    ];
-    let is_nccls = || matches!(signs::of_line(line.as_bytes()), Some(SignKind::NcclTimeout | SignKind::NcclError));
-    let lower = line.to_lowercase();
-    let has = |words: &[&str]| words.iter().any(|words| lower.contains(words));
-    match () {
-        () if has(&GONE) => Whose::Peer,
-        () if has(&WAITED) || is_nccls() => Whose::Gang,
-        () => Whose::Own,
-    }
 }
 
 /// Whether `line` of `text` is how a program complains of its arguments (Python's argparse and click).
@@ -123,20 +83,6 @@ fn last_exception<'t>(lines: &[&'t str], wanted: impl Fn(&str) -> bool) -> Optio
 
 fn is_traceback(line: &str) -> bool {
     without_rank(line).starts_with("Traceback (most recent call last):")
-}
-
-/// `line` without the mark of the rank that PyTorch's excepthook (`[rank3]: `) or torchrun (`[default3]:`) prepends, and
-/// the rank in the first of these.
-pub fn split_rank(line: &str) -> (Option<u64>, &str) {
-    let split = |mark: &str| {
-        let (number, rest) = line.strip_prefix(mark)?.split_once("]:")?;
-        number.bytes().all(|b| b.is_ascii_digit()).then(|| (number, rest.strip_prefix(' ').unwrap_or(rest)))
-    };
-    match (split("[rank"), split("[default")) {
-        (Some((rank, rest)), _) => (rank.parse().ok(), rest),
-        (None, Some((_, rest))) => (None, rest),
-        (None, None) => (None, line),
-    }
 }
 
 fn without_rank(line: &str) -> &str {
@@ -219,7 +165,7 @@ Root Cause (first observed failure):
         const LOST: &str = "[rank0]: Traceback (most recent call last):\n[rank0]:   x\n[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n";
         let own = "[rank1]: Traceback (most recent call last):\n[rank1]:   x\n[rank1]: ValueError: bad\n";
         assert_eq!(telling_line(&format!("{own}{LOST}{TORCHRUN}")), Some("[rank1]: ValueError: bad"));
-        assert_eq!(telling_line(&format!("{LOST}{TORCHRUN}")).map(whose), Some(Whose::Peer));
+        assert_eq!(telling_line(&format!("{LOST}{TORCHRUN}")).map(origin_of), Some(FailureOrigin::Peer));
         let killed = TORCHRUN.replace("(exitcode: 1)", "(exitcode: -11)");
         assert!(telling_line(&format!("{LOST}{killed}")).unwrap().starts_with("failed (exitcode: -11) local_rank: 0"));
         let aborted = TORCHRUN.replace("(exitcode: 1)", "(exitcode: -6)");
@@ -229,22 +175,6 @@ Root Cause (first observed failure):
     }
 
     const WAITED: &str = "[rank2]: Traceback (most recent call last):\n[rank2]:   x\n[rank2]: RuntimeError: [/gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n";
-
-    #[test]
-    fn whose_failure_it_is() {
-        for (line, expected) in [
-            ("ValueError: bad", Whose::Own),
-            ("torch.OutOfMemoryError: CUDA out of memory.", Whose::Own),
-            ("torch.Error: Socket closed", Whose::Peer),
-            ("NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error", Whose::Peer),
-            ("NCCL error in: NCCLUtils.hpp:268, unhandled system error", Whose::Gang),
-            ("[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)", Whose::Gang),
-            ("torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 1/2", Whose::Gang),
-            ("RuntimeError: The client socket has timed out after 60000ms while trying to connect", Whose::Gang),
-        ] {
-            assert_eq!(whose(line), expected, "{line}");
-        }
-    }
 
     #[test]
     fn the_rank_that_torchrun_names() {

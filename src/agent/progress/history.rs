@@ -1,50 +1,23 @@
 //! Metrics whose every reading counts: whoever decides by them must miss none between two looks.
 
-use super::{Progress, Source, Update, field_metric, number};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
-
-/// Readings kept of each metric.
-const KEPT: usize = 100;
-
-/// The readings of one metric.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Watched {
-    /// How many there were since the agent's start.
-    pub count: u64,
-    /// The last of them, oldest first.
-    pub recent: VecDeque<Numbered>,
-}
-
-/// One reading.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Numbered {
-    /// Its number, from 1.
-    pub n: u64,
-    /// NaN and the infinities are values too.
-    #[serde(with = "number")]
-    pub value: f64,
-    /// The step that the program was at, as far as it has told.
-    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
-    pub step: Option<f64>,
-}
+use crate::protocol::metric_history::MetricHistory;
+use crate::protocol::progress::{Progress, Source, Update, field_metric};
+use std::collections::BTreeMap;
 
 /// The metrics that somebody asked for, by the names that they asked by.
 #[derive(Debug, Default)]
-pub struct Watches(BTreeMap<String, Watch>);
+pub struct MetricHistories(BTreeMap<String, Watch>);
 
 #[derive(Debug, Default)]
 struct Watch {
-    watched: Watched,
+    watched: MetricHistory,
     /// Who spoke of it last: whoever comes after that in the order of sources does not count any more.
     source: Option<Source>,
     /// What was said of it and its like.
     said: Vec<(String, u64)>,
 }
 
-impl Watches {
+impl MetricHistories {
     pub fn new(names: &[String]) -> Self {
         Self(names.iter().map(|name| (name.clone(), Watch::default())).collect())
     }
@@ -67,18 +40,8 @@ impl Watches {
         }
     }
 
-    pub fn watched(&self) -> BTreeMap<String, Watched> {
+    pub fn watched(&self) -> BTreeMap<String, MetricHistory> {
         self.0.iter().map(|(name, watch)| (name.clone(), watch.watched.clone())).collect()
-    }
-}
-
-impl Watched {
-    fn add(&mut self, value: f64, step: Option<f64>) {
-        self.count += 1;
-        if self.recent.len() == KEPT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(Numbered { n: self.count, value, step });
     }
 }
 
@@ -102,14 +65,14 @@ mod tests {
     use jiff::Timestamp;
 
     struct World {
-        watches: Watches,
+        watches: MetricHistories,
         progress: Progress,
     }
 
     impl World {
         fn new(names: &[&str]) -> Self {
             let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-            Self { watches: Watches::new(&names), progress: Progress::default() }
+            Self { watches: MetricHistories::new(&names), progress: Progress::default() }
         }
 
         fn say(&mut self, source: Source, values: &[(&str, f64)]) {

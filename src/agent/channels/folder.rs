@@ -1,9 +1,10 @@
 //! The files by which the program and its Python tell the agent something.
 
-use super::exception::Exception;
-use super::follow::Follow;
-use super::progress::{Source, json};
-use super::seen::Seen;
+use crate::agent::channels::file_follower::FileFollower;
+use crate::agent::observations::Observations;
+use crate::agent::progress::json;
+use crate::protocol::exception::Exception;
+use crate::protocol::progress::Source;
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -17,8 +18,8 @@ pub struct Folder {
 }
 
 struct Files {
-    progress: Follow,
-    exceptions: Follow,
+    progress: FileFollower,
+    exceptions: FileFollower,
 }
 
 impl Folder {
@@ -40,7 +41,8 @@ impl Folder {
         let (of_directory, of_file) = if nix::unistd::geteuid().is_root() { (0o711, 0o666) } else { (0o700, 0o600) };
         DirBuilder::new().mode(of_directory).create(&path)?;
         let file = |name| path.join(name);
-        let files = Files { progress: Follow::new(file("progress")), exceptions: Follow::new(file("exceptions")) };
+        let files =
+            Files { progress: FileFollower::new(file("progress")), exceptions: FileFollower::new(file("exceptions")) };
         let folder = Self { files: Mutex::new(files), path: path.clone() };
         for (name, content) in [("progress", ""), ("exceptions", ""), ("token", secret)] {
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join(name))?;
@@ -64,7 +66,7 @@ impl Folder {
     }
 
     /// Tells `seen` what is new. A file that can't be read says nothing, and a line that is wrong is passed over.
-    pub fn read(&self, seen: &Seen) {
+    pub fn read(&self, seen: &Observations) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = files.progress.read(|line| {
             if let Ok(update) = json::parse(&String::from_utf8_lossy(line)) {

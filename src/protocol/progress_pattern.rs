@@ -1,14 +1,14 @@
 //! Progress by the user's own regular expressions.
 
-use super::super::tail::printable;
-use super::Update;
+use crate::protocol::progress::Update;
+use crate::protocol::text::printable;
 use regex::Regex;
 
 /// Regular expressions with named groups, each tried on every line.
 #[derive(Clone, Debug, Default)]
-pub struct Patterns(Vec<Regex>);
+pub struct ProgressPatterns(Vec<Regex>);
 
-impl Patterns {
+impl ProgressPatterns {
     /// # Errors
     /// If one is no regular expression, or has no named group; in words that name it.
     pub fn new(patterns: &[String]) -> Result<Self, String> {
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn groups_by_name() {
         let patterns = ["^it (?P<step>\\d+) of (?P<steps>\\d+)", "l=(?P<loss>\\S+)(?: ppl=(?P<ppl>\\S+))?"];
-        let patterns = Patterns::new(&patterns.map(str::to_owned)).unwrap();
+        let patterns = ProgressPatterns::new(&patterns.map(str::to_owned)).unwrap();
         let update = patterns.line(b"\x1b[1mit\x1b[0m 3 of 10 l=nan ppl=\xff").unwrap();
         assert_eq!((update.step, update.steps, update.metrics.len()), (Some(3.0), Some(10.0), 1));
         assert!(update.lost().unwrap().is_nan());
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told() {
         for (pattern, words) in [("(?P<loss>", "unclosed group"), ("loss=(\\S+)", "no named group"), ("", "no named")] {
-            let error = Patterns::new(&[pattern.to_owned()]).unwrap_err();
+            let error = ProgressPatterns::new(&[pattern.to_owned()]).unwrap_err();
             assert!(error.contains(words) && error.contains(&format!("{pattern:?}")), "{error}");
         }
     }

@@ -1,13 +1,13 @@
 //! Reads the program's output for progress and signs, at leisure.
 
-use super::lines::Lines;
-use super::progress::pattern::Patterns;
-use super::progress::text::Text;
-use super::progress::{Source, Update};
-use super::queue::{Next, Queue};
-use super::seen::Seen;
-use super::signs;
-use super::tail::printable;
+use crate::agent::observations::Observations;
+use crate::agent::output::lines::Lines;
+use crate::agent::output::queue::{Next, Queue};
+use crate::agent::progress::text::Text;
+use crate::protocol::error_pattern;
+use crate::protocol::progress::{Source, Update};
+use crate::protocol::progress_pattern::ProgressPatterns;
+use crate::protocol::text::printable;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,15 +21,15 @@ const MAX_REST: Duration = Duration::from_millis(200);
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// What is done with each line.
-pub struct Reader {
+pub struct Parser {
     text: Text,
     /// The user's own; the forms known by themselves are not looked for where there are any.
-    patterns: Patterns,
-    seen: Arc<Seen>,
+    patterns: ProgressPatterns,
+    seen: Arc<Observations>,
 }
 
-impl Reader {
-    pub fn new(patterns: Patterns, epochs: Option<f64>, seen: Arc<Seen>) -> Self {
+impl Parser {
+    pub fn new(patterns: ProgressPatterns, epochs: Option<f64>, seen: Arc<Observations>) -> Self {
         Self { text: Text::new(epochs), patterns, seen }
     }
 
@@ -62,7 +62,7 @@ impl Reader {
     }
 
     fn line(&mut self, line: &[u8]) {
-        if let Some(kind) = signs::of_line(line) {
+        if let Some(kind) = error_pattern::of_line(line) {
             self.seen.sign(kind, printable(line).trim());
         }
         let update: Option<Update> =
