@@ -8,6 +8,7 @@ mod failure;
 mod hyperparameters;
 mod monitoring;
 mod networking;
+mod reason;
 mod rules;
 mod scheduling;
 mod schema;
@@ -22,6 +23,7 @@ pub use failure::{FailurePolicy, NanPolicy, RestartPolicy};
 pub use hyperparameters::Hyperparameters;
 pub use monitoring::{Monitoring, ProgressForms};
 pub use networking::{Backend, Networking};
+pub use reason::{ConditionType, Reason};
 pub use rules::{
     MUTABLE, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal, immutable_message,
 };

@@ -1,0 +1,232 @@
+//! The words by which programs tell one state of affairs from another: reasons and types of conditions.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
+use std::fmt;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident $(= $word:literal)?),* $(,)?) => {
+        /// Why something is as it is, in one CamelCase word. The words are stable: people alert on them.
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs)] // the words say what they mean, docs/operate.md has a table of them
+        pub enum Reason {
+            $($(#[$doc])* $name,)*
+            /// A word of somebody else's, such as a kubelet's; or one of a newer operator's.
+            Other(String),
+        }
+
+        impl Reason {
+            /// All words of ours.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The word as it stands in the status.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Self::$name => reasons!(@word $name $(= $word)?),)*
+                    Self::Other(word) => word,
+                }
+            }
+        }
+
+        impl From<&str> for Reason {
+            fn from(word: &str) -> Self {
+                match word {
+                    $(reasons!(@word $name $(= $word)?) => Self::$name,)*
+                    other => Self::Other(other.to_owned()),
+                }
+            }
+        }
+    };
+    (@word $name:ident = $word:literal) => { $word };
+    (@word $name:ident) => { stringify!($name) };
+}
+
+reasons! {
+    // Why an attempt failed.
+    OomKilled = "OOMKilled",
+    CudaOutOfMemory,
+    NcclError,
+    NcclTimeout,
+    NanLoss = "NaNLoss",
+    PythonException,
+    ImportError,
+    CommandNotFound,
+    ExitCode,
+    Signal,
+    ContainerConfig,
+    ContainerStatusUnknown,
+    InitContainer,
+    NodeRejected,
+    PodFailed,
+    PodDeleted,
+    JobDeleted,
+    PodsLost,
+    Disrupted,
+    Preempted,
+    Evicted,
+    StorageExceeded,
+    NodeLost,
+    DeadlineExceeded,
+    InvalidSpec,
+
+    // What a job waits for.
+    Scheduling,
+    SchedulingGated,
+    Unschedulable,
+    Queued,
+    Parallelism,
+    OldPods,
+    PodSecurity,
+    QuotaExceeded,
+    PodsRefused,
+    Storage,
+    Network,
+    ImagePull,
+    Starting,
+    Waiting,
+    NameTaken,
+    OldObject,
+    Forbidden,
+    Denied,
+    WebhookFailed,
+    Invalid,
+
+    // How a job stands.
+    Valid,
+    Unreadable,
+    Scheduled,
+    Running,
+    Restarted,
+    Suspending,
+    Suspended,
+    Resumed,
+    Stopping,
+    TargetAccuracyReached,
+    TargetLossReached,
+    EarlyStopped,
+    Completed,
+    Failed,
+
+    // What its agents and programs tell.
+    Answers,
+    Unreachable,
+    NeverAnswered,
+    Recovered,
+    NoProgress,
+    Progresses,
+    NoStorage,
+}
+
+impl From<String> for Reason {
+    fn from(word: String) -> Self {
+        match Self::from(word.as_str()) {
+            Self::Other(_) => Self::Other(word),
+            known => known,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl PartialEq<&str> for Reason {
+    fn eq(&self, other: &&str) -> bool {
+        self.as_str() == *other
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Reason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::from)
+    }
+}
+
+impl JsonSchema for Reason {
+    fn schema_name() -> Cow<'static, str> {
+        "Reason".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
+    }
+}
+
+/// Types of a TrainingJob's conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ConditionType {
+    /// The spec can run.
+    Accepted,
+    /// Every worker has a node.
+    Scheduled,
+    /// Every worker's program runs.
+    Running,
+    /// The gang starts again.
+    Restarting,
+    /// The job is stopped until somebody wants it to go on.
+    Suspended,
+    /// The job is good enough, and its workers are being stopped.
+    Stopping,
+    /// The job is done.
+    Succeeded,
+    /// The job won't run any more.
+    Failed,
+    /// The agents answer.
+    AgentReady,
+    /// The loss is a number.
+    LossFinite,
+    /// The program has told nothing for long.
+    ProgressStalled,
+    /// The TensorBoard that was asked for can see what the workers write.
+    TensorBoard,
+}
+
+impl ConditionType {
+    /// The type as it stands in the status.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "Accepted",
+            Self::Scheduled => "Scheduled",
+            Self::Running => "Running",
+            Self::Restarting => "Restarting",
+            Self::Suspended => "Suspended",
+            Self::Stopping => "Stopping",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::AgentReady => "AgentReady",
+            Self::LossFinite => "LossFinite",
+            Self::ProgressStalled => "ProgressStalled",
+            Self::TensorBoard => "TensorBoard",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_back() {
+        for reason in Reason::ALL {
+            assert_eq!(&Reason::from(reason.as_str()), reason);
+        }
+        assert_eq!(Reason::from("OOMKilled"), Reason::OomKilled);
+        assert_eq!(Reason::from("ErrImagePull".to_owned()), Reason::Other("ErrImagePull".into()));
+        assert_eq!(serde_json::to_string(&Reason::NanLoss).unwrap(), r#""NaNLoss""#);
+    }
+}
