@@ -185,7 +185,7 @@ fn plan(fields: &Value) -> Plan {
     // Other tests may run at the same time.
     job.spec.monitoring.metrics_port = free_port().into();
     let runtime = Runtime { agent_image: "agent:1".into(), agent_image_pull_policy: None };
-    plan::resolve(&job, &runtime).unwrap_or_else(|refusals| panic!("{refusals}"))
+    plan::resolve(&job, &runtime).accepted().cloned().unwrap_or_else(|refusals| panic!("{refusals}"))
 }
 
 /// Environment and arguments of a container as the kubelet makes them.

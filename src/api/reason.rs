@@ -216,6 +216,12 @@ impl ConditionType {
     }
 }
 
+impl AsRef<str> for ConditionType {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
 //! What the operator tells.
 
+use super::Reason;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,9 @@ pub struct TrainingJobStatus {
     /// Number of this attempt, from 1; it only grows. A restart and a resume are new attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<i32>,
+    /// Number of the Job and pods that run it, from 1; it only grows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<i32>,
     /// Restarts so far, of both kinds: after failures and after disruptions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_count: Option<i32>,
@@ -83,7 +87,7 @@ pub struct TrainingJobStatus {
     pub suspended_seconds: Option<i64>,
     /// Why the job failed, in one CamelCase word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure_reason: Option<String>,
+    pub failure_reason: Option<Reason>,
     /// Why the job failed, as a person would tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_message: Option<String>,
@@ -197,12 +201,21 @@ pub struct Restart {
     /// When its first failure was.
     pub time: Time,
     /// The first cause, in one CamelCase word.
-    pub reason: String,
+    pub reason: Reason,
     /// The first cause, as a person would tell it.
     pub message: String,
     /// Index of the worker that failed first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<i32>,
+    /// Name of its pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// Node on which its pod was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Rank of the process that failed, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<i32>,
     /// Exit code of its program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,

@@ -7,16 +7,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 
 pub(super) fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
-    let volume = &plan.checkpoint.as_ref()?.volume;
+    let volume = &plan.storage.checkpoint.as_ref()?.volume;
     let CheckpointVolume::New { size, storage_class, delete_with_job } = volume else { return None };
-    let mode = if plan.num_workers > 1 { "ReadWriteMany" } else { "ReadWriteOnce" };
+    let mode = if plan.gang.size() > 1 { "ReadWriteMany" } else { "ReadWriteOnce" };
     Some(PersistentVolumeClaim {
         metadata: ObjectMeta {
-            name: Some(names::claim_name(&plan.name)),
-            namespace: Some(plan.namespace.clone()),
+            name: Some(names::claim_name(&plan.identity.name)),
+            namespace: Some(plan.identity.namespace.clone()),
             labels: Some(labels::of(plan)),
             // Without an owner it stays when the job goes: nobody's work is deleted unless asked for.
-            owner_references: delete_with_job.then(|| vec![plan.owner.clone()]),
+            owner_references: delete_with_job.then(|| vec![plan.identity.owner.clone()]),
             ..ObjectMeta::default()
         },
         spec: Some(PersistentVolumeClaimSpec {

@@ -11,19 +11,19 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
         plan.hyperparameters.iter().map(|h| (h.name.clone(), h.value.clone())).collect();
     let hyperparameters = Value::Object(hyperparameters).to_string();
     let data = [
-        ("model", source(&plan.model, super::pod::MODEL)),
-        ("dataset", source(&plan.dataset, super::pod::DATASET)),
-        ("num_workers", plan.num_workers.to_string()),
-        ("gpus_per_worker", plan.gpus_per_worker.to_string()),
-        ("framework", super::framework::name(plan.framework).to_owned()),
-        ("backend", super::environment::backend(plan.backend).to_owned()),
+        ("model", source(&plan.storage.model, super::pod::MODEL)),
+        ("dataset", source(&plan.storage.dataset, super::pod::DATASET)),
+        ("num_workers", plan.gang.size().to_string()),
+        ("gpus_per_worker", plan.gang.leading().gpus.to_string()),
+        ("framework", super::framework::name(plan.gang.rendezvous.framework).to_owned()),
+        ("backend", super::environment::backend(plan.gang.rendezvous.backend).to_owned()),
         // The first attempt's: what holds for an attempt is only in its environment.
-        ("master_port", plan.master_port.to_string()),
+        ("master_port", plan.gang.rendezvous.master_port.to_string()),
         ("hyperparameters", hyperparameters.clone()),
         ("hyperparameters.json", hyperparameters),
     ];
     ConfigMap {
-        metadata: metadata(plan, names::config_name(&plan.name)),
+        metadata: metadata(plan, names::config_name(&plan.identity.name)),
         data: Some(data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<BTreeMap<_, _>>()),
         ..ConfigMap::default()
     }

@@ -6,7 +6,7 @@
 use super::config::source;
 use super::{framework, names, pod, trackers};
 use crate::api::Backend;
-use crate::plan::Plan;
+use crate::plan::{Plan, Role};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
 
 /// Port of this attempt's rendezvous, in a value. Two dollars: the kubelet makes them one, and doesn't take the variable
@@ -14,46 +14,48 @@ use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
 pub(super) const MASTER_PORT: &str = "$$(MASTER_PORT)";
 
 /// The variables of the container `training`: ours, then the spec's, which replace ours of the same name.
-pub(super) fn of(plan: &Plan) -> Vec<EnvVar> {
-    let mut env = gang(plan);
-    env.extend(framework::env(plan));
+pub(super) fn of(plan: &Plan, role: &Role) -> Vec<EnvVar> {
+    let mut env = gang(plan, role);
+    env.extend(framework::env(plan, role));
     env.extend(job(plan));
     env.extend(network(plan));
     env.extend(trackers::env(plan));
-    env.retain(|ours| plan.env.iter().all(|theirs| theirs.name != ours.name));
-    env.extend(plan.env.iter().cloned());
+    env.retain(|ours| role.pod.env.iter().all(|theirs| theirs.name != ours.name));
+    env.extend(role.pod.env.iter().cloned());
     env
 }
 
 /// Who this worker is and who the others are.
-fn gang(plan: &Plan) -> Vec<EnvVar> {
+fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     vec![
         field("POD_NAME", "metadata.name"),
         field("POD_NAMESPACE", "metadata.namespace"),
+        // By it the operator knows whose answer it gets: an address and a port may be another pod's by now.
+        field("POD_UID", "metadata.uid"),
         field("NODE_NAME", "spec.nodeName"),
         field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
         // For programs that run as one process per worker; torchrun gives each of its processes its own.
         var("RANK", "$(NODE_RANK)"),
-        var("MASTER_ADDR", names::worker_host(&plan.name, 0)),
-        var("WORLD_SIZE", plan.world_size().to_string()),
-        var("NNODES", plan.num_workers.to_string()),
-        var("NUM_WORKERS", plan.num_workers.to_string()),
-        var("GPUS_PER_WORKER", plan.gpus_per_worker.to_string()),
-        var("NPROC_PER_NODE", plan.procs_per_worker.to_string()),
+        var("MASTER_ADDR", names::worker_host(&plan.identity.name, 0)),
+        var("WORLD_SIZE", plan.gang.world_size().to_string()),
+        var("NNODES", plan.gang.size().to_string()),
+        var("NUM_WORKERS", plan.gang.size().to_string()),
+        var("GPUS_PER_WORKER", role.gpus.to_string()),
+        var("NPROC_PER_NODE", role.procs.to_string()),
     ]
 }
 
 /// What to train, with what, and where to put it.
 fn job(plan: &Plan) -> Vec<EnvVar> {
     let mut env = vec![
-        var("TRAINING_JOB_NAME", literal(&plan.name)),
-        var("MODEL", literal(&source(&plan.model, pod::MODEL))),
-        var("DATASET", literal(&source(&plan.dataset, pod::DATASET))),
+        var("TRAINING_JOB_NAME", literal(&plan.identity.name)),
+        var("MODEL", literal(&source(&plan.storage.model, pod::MODEL))),
+        var("DATASET", literal(&source(&plan.storage.dataset, pod::DATASET))),
     ];
-    if plan.output.is_some() {
+    if plan.storage.output.is_some() {
         env.push(var("OUTPUT_DIR", pod::OUTPUT));
     }
-    if let Some(checkpoint) = &plan.checkpoint {
+    if let Some(checkpoint) = &plan.storage.checkpoint {
         env.push(var("CHECKPOINT_DIR", pod::CHECKPOINTS));
         env.push(var("CHECKPOINT_FREQUENCY", checkpoint.frequency.to_string()));
     }
@@ -65,12 +67,12 @@ fn job(plan: &Plan) -> Vec<EnvVar> {
 
 /// How the workers talk.
 fn network(plan: &Plan) -> Vec<EnvVar> {
-    let mut env = vec![var("NCCL_BACKEND", backend(plan.backend)), var("NCCL_DEBUG", "WARN")];
-    if let Some(interface) = &plan.interface {
+    let mut env = vec![var("NCCL_BACKEND", backend(plan.gang.rendezvous.backend)), var("NCCL_DEBUG", "WARN")];
+    if let Some(interface) = &plan.gang.rendezvous.interface {
         env.push(var("NCCL_SOCKET_IFNAME", literal(interface)));
         env.push(var("GLOO_SOCKET_IFNAME", literal(interface)));
     }
-    if plan.rdma {
+    if plan.gang.rendezvous.rdma {
         env.push(var("NCCL_IB_DISABLE", "0"));
     }
     env

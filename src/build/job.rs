@@ -1,26 +1,26 @@
-//! The Indexed Job: the workers of one attempt.
+//! The Indexed Job: the pods of one role in one incarnation.
 
 use super::{labels, metadata, names, pod};
-use crate::plan::Plan;
+use crate::plan::{Incarnation, Plan, Role};
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-pub(super) fn job(plan: &Plan, attempt: i32) -> Job {
+pub(super) fn job(plan: &Plan, role: &Role, incarnation: Incarnation) -> Job {
     Job {
-        metadata: job_metadata(plan, attempt),
+        metadata: job_metadata(plan, role, incarnation),
         spec: Some(JobSpec {
             completion_mode: Some("Indexed".to_owned()),
-            completions: Some(plan.num_workers),
-            parallelism: Some(plan.num_workers),
+            completions: Some(role.replicas),
+            parallelism: Some(role.replicas),
             // One failed worker is a failed gang: whether and when to start another is the operator's to decide, and
             // so are deadline and TTL.
             backoff_limit: Some(0),
             pod_failure_policy: Some(tell_disruptions()),
             // Never two pods of one hostname.
             pod_replacement_policy: Some("Failed".to_owned()),
-            template: pod::template(plan, attempt),
+            template: pod::template(plan, role, incarnation),
             ..JobSpec::default()
         }),
         status: None,
@@ -43,12 +43,12 @@ fn tell_disruptions() -> PodFailurePolicy {
     }
 }
 
-fn job_metadata(plan: &Plan, attempt: i32) -> ObjectMeta {
-    let mut metadata = metadata(plan, names::job_name(&plan.name));
-    let attempt = (labels::ATTEMPT.to_owned(), attempt.to_string());
-    metadata.annotations.get_or_insert_default().extend([attempt.clone()]);
+fn job_metadata(plan: &Plan, role: &Role, incarnation: Incarnation) -> ObjectMeta {
+    let mut metadata = metadata(plan, names::job_name(&plan.identity.name));
+    let number = (labels::INCARNATION.to_owned(), incarnation.number.to_string());
+    metadata.annotations.get_or_insert_default().extend([number.clone()]);
     let labels = metadata.labels.get_or_insert_default();
-    labels.extend([attempt]);
-    labels.extend(plan.scheduling.queue.clone().map(|queue| (labels::QUEUE.to_owned(), queue)));
+    labels.extend([number]);
+    labels.extend(role.pod.scheduling.queue.clone().map(|queue| (labels::QUEUE.to_owned(), queue)));
     metadata
 }

@@ -16,7 +16,7 @@ mod trackers;
 pub use crate::plan::{labels, names};
 pub use tensorboard::{Board, board};
 
-use crate::plan::Plan;
+use crate::plan::{Incarnation, Plan};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -25,24 +25,24 @@ use std::collections::BTreeMap;
 /// What a TrainingJob becomes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Objects {
-    /// Gives the workers their DNS names; the same for every attempt.
+    /// Gives the workers their DNS names; the same for every incarnation.
     pub service: Service,
-    /// What the program finds at `/etc/training-config`; the same for every attempt.
+    /// What the program finds at `/etc/training-config`; the same for every incarnation.
     pub config: ConfigMap,
     /// The claim for checkpoints, if one is to be made. It may be left from an earlier job of this name.
     pub claim: Option<PersistentVolumeClaim>,
-    /// The workers of one attempt.
-    pub job: Job,
+    /// The pods of one incarnation, a Job for each role.
+    pub jobs: Vec<Job>,
 }
 
-/// Builds the objects for an attempt, counted from 1.
+/// Builds the objects of an incarnation.
 #[must_use]
-pub fn objects(plan: &Plan, attempt: i32) -> Objects {
+pub fn objects(plan: &Plan, incarnation: Incarnation) -> Objects {
     Objects {
         service: service::service(plan),
         config: config::config(plan),
         claim: claim::claim(plan),
-        job: job::job(plan, attempt),
+        jobs: plan.gang.roles.iter().map(|role| job::job(plan, role, incarnation)).collect(),
     }
 }
 
@@ -50,10 +50,10 @@ pub fn objects(plan: &Plan, attempt: i32) -> Objects {
 fn metadata(plan: &Plan, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
-        namespace: Some(plan.namespace.clone()),
+        namespace: Some(plan.identity.namespace.clone()),
         labels: Some(labels::of(plan)),
-        annotations: Some(BTreeMap::from([(labels::INTENT.to_owned(), plan.intent.clone())])),
-        owner_references: Some(vec![plan.owner.clone()]),
+        annotations: Some(BTreeMap::from([(labels::INTENT.to_owned(), plan.identity.intent.clone())])),
+        owner_references: Some(vec![plan.identity.owner.clone()]),
         ..ObjectMeta::default()
     }
 }

@@ -3,7 +3,7 @@
 use super::{environment, labels, names};
 use crate::plan::storage::{VOLUME_PREFIX, paths};
 use crate::plan::template::{AGENT, TRAINING};
-use crate::plan::{CheckpointVolume, ClaimPath, Plan};
+use crate::plan::{CheckpointVolume, ClaimPath, Incarnation, Plan, Role};
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, NFSVolumeSource,
@@ -23,16 +23,16 @@ const METRICS: &str = "metrics";
 /// User of the init container; any but root, the folder that it writes into is everybody's.
 const NOBODY: i64 = 65532;
 
-/// The template of an attempt's pods: ours, `podTemplate` laid over it, and what must hold whatever stands in that.
-pub(super) fn template(plan: &Plan, attempt: i32) -> PodTemplateSpec {
-    let mut overlay = plan.overlay.clone();
+/// The template of a role's pods in an incarnation: ours, `podTemplate` laid over it, and what must hold whatever stands in that.
+pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation) -> PodTemplateSpec {
+    let mut overlay = role.pod.overlay.clone();
     let mut template = PodTemplateSpec {
         metadata: Some(ObjectMeta {
-            labels: Some(labels::of_pod(plan, attempt)),
+            labels: Some(labels::of_pod(plan, incarnation)),
             annotations: Some(annotations(plan)),
             ..ObjectMeta::default()
         }),
-        spec: Some(pod(plan, attempt)),
+        spec: Some(pod(plan, role, incarnation)),
     };
     let pod = template.spec.get_or_insert_default();
     if let Some(overlay) = &mut overlay.spec {
@@ -40,7 +40,7 @@ pub(super) fn template(plan: &Plan, attempt: i32) -> PodTemplateSpec {
     }
     template.merge_from(overlay);
     let pod = template.spec.get_or_insert_default();
-    finish(plan, pod);
+    finish(plan, role, pod);
     template
 }
 
@@ -57,20 +57,20 @@ fn annotations(plan: &Plan) -> BTreeMap<String, String> {
     annotations.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn pod(plan: &Plan, attempt: i32) -> PodSpec {
+fn pod(plan: &Plan, role: &Role, incarnation: Incarnation) -> PodSpec {
     let mounts = Mounts::of(plan);
-    let scheduling = &plan.scheduling;
+    let scheduling = &role.pod.scheduling;
     PodSpec {
         restart_policy: Some("Never".to_owned()),
-        subdomain: Some(names::service_name(&plan.name)),
-        termination_grace_period_seconds: Some(plan.grace_seconds),
+        subdomain: Some(names::service_name(&plan.identity.name)),
+        termination_grace_period_seconds: Some(role.pod.grace_seconds),
         // Thousands of variables in a large namespace, and one of a Service called "master" would be MASTER_PORT.
         enable_service_links: Some(false),
         init_containers: Some(vec![deliver_agent(plan)]),
-        containers: vec![training(plan, attempt, &mounts)],
-        volumes: Some(mounts.volumes.into_iter().chain(plan.volumes.iter().cloned()).collect()),
-        image_pull_secrets: some(&plan.image_pull_secrets),
-        service_account_name: plan.service_account_name.clone(),
+        containers: vec![training(plan, role, incarnation, &mounts)],
+        volumes: Some(mounts.volumes.into_iter().chain(role.pod.volumes.iter().cloned()).collect()),
+        image_pull_secrets: some(&role.pod.image_pull_secrets),
+        service_account_name: role.pod.service_account_name.clone(),
         priority_class_name: scheduling.priority.clone(),
         scheduler_name: scheduling.scheduler_name.clone(),
         node_selector: (!scheduling.node_selector.is_empty()).then(|| scheduling.node_selector.clone()),
@@ -113,18 +113,18 @@ fn deliver_agent(plan: &Plan) -> Container {
     }
 }
 
-fn training(plan: &Plan, attempt: i32, mounts: &Mounts) -> Container {
+fn training(plan: &Plan, role: &Role, incarnation: Incarnation, mounts: &Mounts) -> Container {
     Container {
         name: TRAINING.to_owned(),
-        image: Some(plan.image.clone()),
+        image: Some(role.pod.image.clone()),
         command: Some(vec![AGENT_PATH.to_owned()]),
-        args: Some(agent_args(plan, attempt)),
+        args: Some(agent_args(plan, role, incarnation.attempt)),
         ports: plan.monitoring.metrics_port.map(|port| vec![metrics(port)]),
-        env: Some(environment::of(plan)),
-        env_from: some(&plan.env_from),
-        resources: (plan.resources != ResourceRequirements::default()).then(|| plan.resources.clone()),
-        working_dir: plan.working_dir.clone(),
-        volume_mounts: Some(mounts.mounts.iter().chain(&plan.volume_mounts).cloned().collect()),
+        env: Some(environment::of(plan, role)),
+        env_from: some(&role.pod.env_from),
+        resources: (role.pod.resources != ResourceRequirements::default()).then(|| role.pod.resources.clone()),
+        working_dir: role.pod.working_dir.clone(),
+        volume_mounts: Some(mounts.mounts.iter().chain(&role.pod.volume_mounts).cloned().collect()),
         termination_message_policy: Some("File".to_owned()),
         ..Container::default()
     }
@@ -140,23 +140,23 @@ fn metrics(port: i32) -> ContainerPort {
     }
 }
 
-fn agent_args(plan: &Plan, attempt: i32) -> Vec<String> {
+fn agent_args(plan: &Plan, role: &Role, attempt: i32) -> Vec<String> {
     // The agent kills what is left in time to tell of it, before the kubelet kills the agent.
-    let grace = (plan.grace_seconds.saturating_mul(3) / 4).max(1);
+    let grace = (role.pod.grace_seconds.saturating_mul(3) / 4).max(1);
     let monitoring = &plan.monitoring;
     let mut args = vec![
         "run".to_owned(),
         format!("--attempt={attempt}"),
-        format!("--master-port={}", plan.port(attempt)),
+        format!("--master-port={}", plan.gang.rendezvous.port(attempt)),
         format!("--grace-seconds={grace}"),
     ];
     args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
     // The kubelet expands arguments, too.
     args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", environment::literal(p))));
-    args.extend(monitoring.nan_fails.then(|| "--nan-policy=fail".to_owned()));
+    args.extend(plan.policy.failure.nan_fails.then(|| "--nan-policy=fail".to_owned()));
     args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", environment::literal(name))));
     args.push("--".to_owned());
-    args.extend(plan.command.iter().cloned());
+    args.extend(role.pod.command.iter().cloned());
     args
 }
 
@@ -171,16 +171,17 @@ impl Mounts {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
         let empty = EmptyDirVolumeSource::default();
         it.add("agent", paths::AGENT, true, Volume { empty_dir: Some(empty.clone()), ..Volume::default() });
-        let config = ConfigMapVolumeSource { name: names::config_name(&plan.name), ..ConfigMapVolumeSource::default() };
+        let config =
+            ConfigMapVolumeSource { name: names::config_name(&plan.identity.name), ..ConfigMapVolumeSource::default() };
         it.add("config", paths::CONFIG, true, Volume { config_map: Some(config), ..Volume::default() });
         // A container has 64 MiB of shared memory otherwise: too little for data loaders with workers, and for NCCL.
         let memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: None };
         it.add("shm", paths::SHM, false, Volume { empty_dir: Some(memory), ..Volume::default() });
-        if let Some(checkpoint) = &plan.checkpoint {
+        if let Some(checkpoint) = &plan.storage.checkpoint {
             let volume = match &checkpoint.volume {
                 CheckpointVolume::EmptyDir => Volume { empty_dir: Some(empty), ..Volume::default() },
                 CheckpointVolume::Claim(name) => claim(name),
-                CheckpointVolume::New { .. } => claim(&names::claim_name(&plan.name)),
+                CheckpointVolume::New { .. } => claim(&names::claim_name(&plan.identity.name)),
                 CheckpointVolume::Nfs { server, path } => Volume {
                     nfs: Some(NFSVolumeSource { server: server.clone(), path: path.clone(), read_only: None }),
                     ..Volume::default()
@@ -188,9 +189,9 @@ impl Mounts {
             };
             it.add("checkpoints", CHECKPOINTS, false, volume);
         }
-        it.add_claim("model", MODEL, true, plan.model.claim());
-        it.add_claim("dataset", DATASET, true, plan.dataset.claim());
-        it.add_claim("output", OUTPUT, false, plan.output.as_ref());
+        it.add_claim("model", MODEL, true, plan.storage.model.claim());
+        it.add_claim("dataset", DATASET, true, plan.storage.dataset.claim());
+        it.add_claim("output", OUTPUT, false, plan.storage.output.as_ref());
         it
     }
 
@@ -250,9 +251,9 @@ fn make_way(pod: &mut PodSpec, overlay: &mut PodSpec) {
 }
 
 /// What must hold after `podTemplate` had its say.
-fn finish(plan: &Plan, pod: &mut PodSpec) {
+fn finish(plan: &Plan, role: &Role, pod: &mut PodSpec) {
     let training = &mut pod.containers[0];
-    if plan.rdma {
+    if plan.gang.rendezvous.rdma {
         // Registering memory with the device pins it.
         let context = training.security_context.get_or_insert_default();
         let add = context.capabilities.get_or_insert_default().add.get_or_insert_default();
@@ -267,7 +268,7 @@ fn finish(plan: &Plan, pod: &mut PodSpec) {
         mounts.retain(|mount| mount.name != shm);
         pod.volumes.get_or_insert_default().retain(|volume| volume.name != shm);
     }
-    if let Some(key) = &plan.scheduling.topology_key {
+    if let Some(key) = &role.pod.scheduling.topology_key {
         prefer_together(plan, key, pod.affinity.get_or_insert_default());
     }
     if pod.host_network == Some(true) {

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 pub(super) fn service(plan: &Plan) -> Service {
     Service {
-        metadata: metadata(plan, names::service_name(&plan.name)),
+        metadata: metadata(plan, names::service_name(&plan.identity.name)),
         spec: Some(ServiceSpec {
             cluster_ip: Some("None".to_owned()),
             // Workers look for each other before any of them can be ready.
@@ -16,8 +16,8 @@ pub(super) fn service(plan: &Plan) -> Service {
             selector: Some(labels::pod_selector(plan)),
             ports: Some(vec![ServicePort {
                 name: Some("master".to_owned()),
-                port: plan.master_port,
-                target_port: Some(IntOrString::Int(plan.master_port)),
+                port: plan.gang.rendezvous.master_port,
+                target_port: Some(IntOrString::Int(plan.gang.rendezvous.master_port)),
                 protocol: Some("TCP".to_owned()),
                 ..ServicePort::default()
             }]),

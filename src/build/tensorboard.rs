@@ -56,7 +56,7 @@ fn service(plan: &Plan) -> Service {
 }
 
 fn of_board(plan: &Plan) -> ObjectMeta {
-    ObjectMeta { labels: Some(labels::of_board(plan)), ..metadata(plan, names::tensorboard_name(&plan.name)) }
+    ObjectMeta { labels: Some(labels::of_board(plan)), ..metadata(plan, names::tensorboard_name(&plan.identity.name)) }
 }
 
 fn deployment(plan: &Plan, board: &BoardPlan) -> Deployment {
@@ -86,9 +86,11 @@ fn pod(plan: &Plan, board: &BoardPlan) -> PodSpec {
             logs(board),
             Volume { name: "tmp".to_owned(), empty_dir: Some(scratch), ..Volume::default() },
         ]),
-        image_pull_secrets: (!plan.image_pull_secrets.is_empty()).then(|| plan.image_pull_secrets.clone()),
+        image_pull_secrets: (!plan.gang.leading().pod.image_pull_secrets.is_empty())
+            .then(|| plan.gang.leading().pod.image_pull_secrets.clone()),
         // It goes where the workers may go, and for a volume of one node to the very node.
-        tolerations: (!plan.scheduling.tolerations.is_empty()).then(|| plan.scheduling.tolerations.clone()),
+        tolerations: (!plan.gang.leading().pod.scheduling.tolerations.is_empty())
+            .then(|| plan.gang.leading().pod.scheduling.tolerations.clone()),
         affinity: board.one_node.then(|| beside_the_worker(plan)),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),

@@ -17,18 +17,22 @@ fn resolved(name: &str, spec: &Value) -> Result<Plan, plan::Refusals> {
     let mut job = TrainingJob::new(name, serde_json::from_value(spec.clone()).unwrap());
     job.metadata.namespace = Some("ml-training".to_owned());
     job.metadata.uid = Some("6f1f4d1e-0000-4000-8000-000000000001".to_owned());
-    plan::resolve(&job, &runtime())
+    plan::resolve(&job, &runtime()).accepted().cloned().map_err(Clone::clone)
 }
 
 fn plan_of(name: &str, spec: &Value) -> Plan {
     resolved(name, spec).unwrap_or_else(|refusals| panic!("{refusals}"))
 }
 
+fn numbered(number: i32) -> Incarnation {
+    Incarnation { number, attempt: number }
+}
+
 /// A job with these fields besides the ones it must have, as its pods are.
 fn template_of(fields: &Value) -> PodTemplateSpec {
     let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 0 });
     spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    objects(&plan_of("x", &spec), 1).job.spec.unwrap().template
+    objects(&plan_of("x", &spec), numbered(1)).jobs.remove(0).spec.unwrap().template
 }
 
 fn pod_of(fields: &Value) -> PodSpec {
@@ -45,7 +49,8 @@ fn env<'a>(container: &'a Container, name: &str) -> Vec<&'a str> {
 }
 
 fn snapshot(name: &str, spec: &Value, attempt: i32) {
-    let Objects { service, config, claim, job } = objects(&plan_of(name, spec), attempt);
+    let Objects { service, config, claim, mut jobs } = objects(&plan_of(name, spec), numbered(attempt));
+    let job = jobs.remove(0);
     insta::assert_json_snapshot!(name, json!({ "service": service, "config": config, "claim": claim, "job": job }));
 }
 
@@ -165,23 +170,24 @@ fn a_jax_job_admitted_by_pod_security_restricted() {
 fn every_object_can_be_selected_and_traced_to_its_job() {
     let spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "storage": { "type": "pvc" } } });
     let plan = plan_of("x", &spec);
-    let Objects { service, config, claim, job } = objects(&plan, 3);
+    let Objects { service, config, claim, mut jobs } = objects(&plan, numbered(3));
+    let job = jobs.remove(0);
     let claim = claim.unwrap();
     let pods = job.spec.clone().unwrap().template.metadata.unwrap();
     for metadata in [&service.metadata, &config.metadata, &claim.metadata, &job.metadata, &pods] {
         let found = metadata.labels.clone().unwrap();
         assert_eq!(found[labels::MANAGED_BY], labels::OPERATOR);
-        assert_eq!(found[labels::UID], plan.uid);
+        assert_eq!(found[labels::UID], plan.identity.uid);
         assert_eq!(found[labels::TRAINING_JOB], "x");
     }
     for metadata in [&service.metadata, &config.metadata, &job.metadata] {
-        assert_eq!(metadata.owner_references, Some(vec![plan.owner.clone()]));
-        assert_eq!(metadata.annotations.as_ref().unwrap()[labels::INTENT], plan.intent);
+        assert_eq!(metadata.owner_references, Some(vec![plan.identity.owner.clone()]));
+        assert_eq!(metadata.annotations.as_ref().unwrap()[labels::INTENT], plan.identity.intent);
     }
     assert_eq!(claim.metadata.owner_references, None, "checkpoints outlive their job");
-    assert_eq!(job.metadata.labels.unwrap()[labels::ATTEMPT], "3");
-    assert_eq!(job.metadata.annotations.unwrap()[labels::ATTEMPT], "3");
-    assert_eq!(pods.labels.as_ref().unwrap()[labels::ATTEMPT], "3");
+    assert_eq!(job.metadata.labels.unwrap()[labels::INCARNATION], "3");
+    assert_eq!(job.metadata.annotations.unwrap()[labels::INCARNATION], "3");
+    assert_eq!(pods.labels.as_ref().unwrap()[labels::INCARNATION], "3");
     let selector = service.spec.unwrap().selector.unwrap();
     assert!(selector.iter().all(|(key, value)| pods.labels.as_ref().unwrap().get(key) == Some(value)));
     assert_eq!(format!("{}={}", labels::MANAGED_BY, labels::OPERATOR), labels::SELECTOR);
@@ -190,10 +196,14 @@ fn every_object_can_be_selected_and_traced_to_its_job() {
 #[test]
 fn attempts_differ_only_in_number_and_port() {
     let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
-    let (first, third) = (objects(&plan, 1), objects(&plan, 3));
+    let (first, third) = (objects(&plan, numbered(1)), objects(&plan, numbered(3)));
     assert_eq!((&first.service, &first.config), (&third.service, &third.config));
-    let args =
-        |attempt| training(&objects(&plan, attempt).job.spec.unwrap().template.spec.unwrap()).args.clone().unwrap();
+    let args = |attempt| {
+        training(&objects(&plan, numbered(attempt)).jobs.remove(0).spec.unwrap().template.spec.unwrap())
+            .args
+            .clone()
+            .unwrap()
+    };
     for (attempt, number, port) in [(1, "--attempt=1", 29500), (2, "--attempt=2", 29501), (3, "--attempt=3", 29500)] {
         let port = format!("--master-port={port}");
         let expected =
@@ -487,7 +497,7 @@ fn holds_the_gang_together(template: &PodTemplateSpec) {
     assert_eq!(volumes.filter(|v| v.name == "trainingjob-agent" && v.empty_dir.is_some()).count(), 1);
     let labels = template.metadata.as_ref().unwrap().labels.as_ref().unwrap();
     assert_eq!(labels["training-job"], "x");
-    assert_eq!(labels[labels::ATTEMPT], "1");
+    assert_eq!(labels[labels::INCARNATION], "1");
 }
 
 /// Pieces of a pod template by where they go, and whether they may be there.
@@ -542,7 +552,7 @@ proptest! {
         match resolved("x", &spec) {
             Ok(plan) => {
                 prop_assert!(allowed.values().all(|may| *may), "accepted: {template}");
-                holds_the_gang_together(&objects(&plan, 1).job.spec.unwrap().template);
+                holds_the_gang_together(&objects(&plan, numbered(1)).jobs.remove(0).spec.unwrap().template);
             }
             Err(refusals) => {
                 prop_assert_eq!(refusals.0.len(), allowed.values().filter(|may| !**may).count(), "{} {}", template, refusals);

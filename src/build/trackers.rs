@@ -16,15 +16,15 @@ const SECRETS: [&str; 4] =
 
 pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     let monitoring = &plan.monitoring;
-    let run = format!("{}-attempt-{ATTEMPT}", plan.name);
+    let run = format!("{}-attempt-{ATTEMPT}", plan.identity.name);
     let mut env = Vec::new();
     if let Some(mlflow) = &monitoring.mlflow {
         // MLflow itself takes the tags of a new run from MLFLOW_RUN_CONTEXT, its name being one of them; MLFLOW_RUN_NAME
         // is for programs that name their run themselves.
         let tags = json!({
             "mlflow.runName": run,
-            "training_job": plan.name,
-            "namespace": plan.namespace,
+            "training_job": plan.identity.name,
+            "namespace": plan.identity.namespace,
             "attempt": ATTEMPT,
         });
         env.extend([
@@ -44,8 +44,8 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
             var("WANDB_PROJECT", literal(project)),
             var("WANDB_NAME", &run),
             // The attempts of a job stand together.
-            var("WANDB_RUN_GROUP", &plan.name),
-            var("WANDB_TAGS", format!("{},{},attempt-{ATTEMPT}", plan.name, plan.namespace)),
+            var("WANDB_RUN_GROUP", &plan.identity.name),
+            var("WANDB_TAGS", format!("{},{},attempt-{ATTEMPT}", plan.identity.name, plan.identity.namespace)),
             // By default the end of a program waits for its last upload for ever.
             var("WANDB_FINISH_TIMEOUT", "300"),
         ]);

@@ -114,7 +114,7 @@ impl Worker {
     pub fn of(pod: &PodSeen) -> Self {
         let mut it = Self {
             rank: pod.index,
-            attempt: pod.attempt,
+            attempt: pod.incarnation,
             pod: pod.name.clone(),
             node: pod.node.clone(),
             ..Self::default()

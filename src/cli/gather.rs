@@ -98,7 +98,7 @@ pub fn selector(job: &TrainingJob) -> String {
 
 /// The workers of this attempt, and those of earlier ones that have not ended yet.
 fn workers(pods: &[PodSeen], attempt: i32) -> Vec<Worker> {
-    let shown = pods.iter().filter(|pod| pod.attempt >= attempt || pod.is_alive());
+    let shown = pods.iter().filter(|pod| pod.incarnation >= attempt || pod.is_alive());
     let mut workers: Vec<Worker> = shown.map(Worker::of).collect();
     workers.sort_by_key(|worker| (worker.attempt, worker.rank));
     workers

@@ -4,7 +4,7 @@ use super::cluster::{self, Cluster};
 use super::gather::{self, pods};
 use super::screen::{Look, Style, count, ranges};
 use super::why::Diagnosis;
-use crate::api::{Guarded, Restart, State, TrainingJob};
+use crate::api::{Guarded, Reason, Restart, State, TrainingJob};
 use crate::observe::{Container, PodSeen, SlimPod};
 use crate::plan::template::TRAINING;
 use anyhow::bail;
@@ -85,7 +85,7 @@ pub struct Source {
 
 impl Source {
     fn of(pod: &PodSeen) -> Self {
-        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt: pod.attempt, rank: pod.index }
+        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt: pod.incarnation, rank: pod.index }
     }
 }
 
@@ -440,16 +440,16 @@ impl Logs<'_> {
     async fn failed(&mut self, job: &TrainingJob, pods: &[PodSeen]) -> anyhow::Result<()> {
         let name = job.name_any();
         let status = job.status.clone().unwrap_or_default();
-        let Some(last) = culprit(&status.restarts, status.failure_reason.as_deref()) else {
+        let Some(last) = culprit(&status.restarts, status.failure_reason.as_ref().map(Reason::as_str)) else {
             let Some(message) = &status.failure_message else {
                 bail!("no attempt of {name} has failed, so that there are no last words");
             };
-            let reason = status.failure_reason.as_deref().unwrap_or("Failed");
+            let reason = status.failure_reason.as_ref().map(Reason::as_str).unwrap_or("Failed");
             aside(&format!("{name} failed by {reason}, and no worker caused it"));
             let kept = self.form.kept(None, None, None, message);
             return self.last(&kept);
         };
-        let pod = pods.iter().find(|pod| Some(pod.index) == last.worker && pod.attempt == last.attempt);
+        let pod = pods.iter().find(|pod| Some(pod.index) == last.worker && pod.incarnation == last.attempt);
         if let Some(pod) = pod.filter(|pod| has_started(pod)) {
             let source = Source::of(pod);
             match self.backlog(std::slice::from_ref(&source)).await {
@@ -486,7 +486,7 @@ impl Logs<'_> {
 /// The last failure that a worker caused. None if the job itself failed for another reason.
 #[must_use]
 pub fn culprit<'a>(restarts: &'a [Restart], failure: Option<&str>) -> Option<&'a Restart> {
-    restarts.last().filter(|last| failure.is_none_or(|failure| failure == last.reason))
+    restarts.last().filter(|last| failure.is_none_or(|failure| last.reason == failure))
 }
 
 /// A refusal ends it, a broken connection is taken up again.

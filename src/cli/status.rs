@@ -250,7 +250,7 @@ fn restarts(screen: &mut Screen, facts: &Facts) {
             label,
             &[
                 (Style::Plain, &head),
-                (style, &restart.reason),
+                (style, restart.reason.as_str()),
                 (Style::Plain, &format!(", {}", brief(&restart.message))),
             ],
         );

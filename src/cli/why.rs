@@ -278,7 +278,7 @@ impl Diagnosis {
         }
         self.restarted(facts);
         if let Some(last) = status.restarts.last().filter(|_| status.restarts.len() > 2) {
-            self.advise(advice(&last.reason).unwrap_or("Look at the causes of its restarts."));
+            self.advise(advice(last.reason.as_str()).unwrap_or("Look at the causes of its restarts."));
         }
     }
 
@@ -312,7 +312,7 @@ impl Diagnosis {
     fn failed(&mut self, facts: &Facts) {
         self.verdict = Verdict::Failed;
         let status = &facts.status;
-        self.reason.clone_from(&status.failure_reason);
+        self.reason = status.failure_reason.as_ref().map(ToString::to_string);
         self.message.clone_from(&status.failure_message);
         let ago = facts.since.map(|then| format!(" {} ago", age(then, facts.time))).unwrap_or_default();
         let reason = self.reason.clone().unwrap_or_else(|| "for a reason that the status does not have".into());

@@ -8,6 +8,7 @@
 mod apply;
 mod error;
 mod events;
+mod pass;
 mod poll;
 mod status;
 mod tensorboard;
@@ -16,20 +17,21 @@ mod watch;
 pub use error::Error;
 pub use poll::AgentAccess;
 
-use crate::api::{Guarded, TrainingJob};
+use crate::api::{Guarded, State, TrainingJob};
 use crate::build;
 use crate::lifecycle::{self, Action, Input, Verdict};
-use crate::observe::{ChildKind, Family, Index, Polled, digest};
-use crate::plan::{self, Plan, Runtime};
+use crate::observe::{Cell, ChildKind, Children, Index, JobKey, Wanted, digest};
+use crate::plan::{self, Incarnation, Runtime};
 use crate::telemetry::Metrics;
 use futures::FutureExt;
 use futures::future::{self, Either};
 use jiff::Timestamp;
 use kube::runtime::controller::{self, Controller};
-use kube::{Api, Client, ResourceExt};
-use std::collections::{HashMap, HashSet};
+use kube::{Api, Client, Resource, ResourceExt};
+use pass::Pass;
+use std::collections::HashSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{Instrument, debug, info, info_span, warn};
 
@@ -64,69 +66,32 @@ impl Default for Options {
 pub(crate) struct Context {
     client: Client,
     options: Options,
-    index: Index,
-    boards: tensorboard::Boards,
-    plans: Mutex<HashMap<String, Arc<Resolved>>>,
-    polled: Arc<Polled>,
+    index: Arc<Index>,
     poller: poll::Poller,
     metrics: Arc<Metrics>,
 }
 
-/// What one generation of a spec means: it is the same at every pass.
-struct Resolved {
-    generation: Option<i64>,
-    plan: Result<Plan, String>,
-    /// Digest of the Service as it should be.
-    service: u64,
-    /// Digest of the ConfigMap as it should be.
-    config: u64,
-}
-
-impl Resolved {
-    fn of(job: &TrainingJob, runtime: &Runtime) -> Self {
-        let plan = plan::resolve(job, runtime).map_err(|refusals| refusals.to_string());
-        let objects = plan.as_ref().ok().map(|plan| build::objects(plan, 1));
-        let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
-        Self { generation: job.metadata.generation, plan, service: digests.0, config: digests.1 }
-    }
-}
-
-impl Resolved {
-    fn has_blind_board(&self) -> bool {
-        self.plan.as_ref().is_ok_and(|plan| plan.monitoring.tensorboard == Some(plan::TensorBoard::NoStorage))
-    }
-}
-
 impl Context {
-    fn resolved(&self, job: &TrainingJob, uid: &str) -> Arc<Resolved> {
-        let known = self.plans().get(uid).filter(|known| known.generation == job.metadata.generation).cloned();
-        known.unwrap_or_else(|| {
-            let resolved = Arc::new(Resolved::of(job, &self.options.runtime));
-            self.plans().insert(uid.to_owned(), resolved.clone());
-            resolved
+    /// What the job's spec means, worked out once for each generation.
+    fn wanted(&self, job: &TrainingJob, key: &JobKey) -> Arc<Wanted> {
+        let known = self.index.read(key, |cell| cell.wanted.clone()).flatten();
+        known.filter(|known| known.generation == job.metadata.generation).unwrap_or_else(|| {
+            let wanted = Arc::new(wanted(job, &self.options.runtime));
+            self.index.update(key, |cell| cell.wanted = Some(wanted.clone()));
+            wanted
         })
     }
 
-    fn plans(&self) -> MutexGuard<'_, HashMap<String, Arc<Resolved>>> {
-        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A TrainingJob that exists no more.
-    fn forget(&self, uid: &str) {
-        self.index.forget(uid);
-        self.boards.forget(uid);
-        self.plans().remove(uid);
-        self.polled.forget(uid);
-        self.metrics.forget(uid);
+    fn forget(&self, key: &JobKey) {
+        self.index.forget(key);
+        self.metrics.forget(&key.uid);
     }
 
     /// TrainingJobs that were deleted while nobody watched.
-    fn forget_all_but(&self, there: &HashSet<String>) {
+    fn forget_all_but(&self, there: &HashSet<JobKey>) {
         self.index.forget_all_but(there);
-        self.boards.forget_all_but(there);
-        self.plans().retain(|uid, _| there.contains(uid));
-        self.polled.retain(there);
-        self.metrics.retain(there);
+        self.metrics.retain(&there.iter().map(|key| key.uid.clone()).collect());
     }
 
     fn api<K>(&self, namespace: &str) -> Api<K>
@@ -135,6 +100,14 @@ impl Context {
     {
         Api::namespaced(self.client.clone(), namespace)
     }
+}
+
+fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
+    let planned = plan::resolve(job, runtime);
+    let refused = planned.accepted().err().map(ToString::to_string);
+    let objects = planned.accepted().ok().map(|plan| build::objects(plan, Incarnation::FIRST));
+    let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
+    Wanted { generation: job.metadata.generation, planned, refused, service: digests.0, config: digests.1 }
 }
 
 /// Runs until `stop` is done; then no new reconcile starts and those under way end. Dropping the future ends them at once.
@@ -147,16 +120,13 @@ pub async fn run(
     let context = Arc::new(Context {
         client,
         options,
-        index: Index::default(),
-        boards: tensorboard::Boards::default(),
-        plans: Mutex::default(),
-        polled: Arc::default(),
+        index: Arc::default(),
         poller: poll::Poller::new(),
         metrics: metrics.clone(),
     });
     let watch::Watches { children, jobs, store, touch, touched, relisted, synced } = watch::start(&context);
     let polling = poll::run(context.clone(), store.clone(), touch);
-    metrics.observe(store.clone(), context.polled.clone());
+    metrics.observe(store.clone(), context.index.clone());
     let stop = stop.shared();
     let reconciling = async {
         // The watches end only with this future.
@@ -189,107 +159,105 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
     let span = info_span!("reconcile", %namespace, %name);
     let result = match &object.0 {
         Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(controller::Action::await_change()),
-        Ok(job) => context.reconcile(job).instrument(span).await,
+        Ok(job) => reconcile_job(&context, job).instrument(span).await,
         Err(invalid) => context.unreadable(invalid).instrument(span).await,
     };
     context.metrics.reconciled(&object, started.elapsed(), result.as_ref().err().map(Error::label));
     result
 }
 
-impl Context {
-    async fn reconcile(&self, job: &TrainingJob) -> Result<controller::Action, Error> {
-        let uid = job.uid().ok_or(Error::NoUid)?;
-        let resolved = self.resolved(job, &uid);
-        let mut confirmed = false;
-        let mut requeue: Option<Duration> = None;
-        // A second pass tells in the status what the first one's writes were answered.
-        for _ in 0..2 {
-            let mut family = self.index.family(&uid);
-            let current = status::current(job, &family);
-            if lifecycle::misses_job(&current.status, &family) && self.find_job(job, &uid).await? {
-                family = self.index.family(&uid);
-            }
-            let refused = resolved.plan.as_ref().err().cloned();
-            let told = self.polled.get(&uid);
-            let now = lifecycle::whole_second(Timestamp::now());
-            let Verdict { status, actions, events, look, requeue: again } = lifecycle::decide(&Input {
-                spec: &job.spec,
-                generation: job.metadata.generation,
-                status: &current.status,
-                refused,
-                family: &family,
-                blind_board: resolved.has_blind_board(),
-                told: told.as_ref(),
-                now,
-            });
-            requeue = [requeue, again].into_iter().flatten().min();
-            match self.write_status(job, &uid, &current, &status).await? {
-                status::Write::Same => {}
-                status::Write::Later(wait) => requeue = Some(requeue.map_or(wait, |r| r.min(wait))),
-                status::Write::Done => confirmed = true,
-            }
-            self.count(job, &current.status, &status);
-            for action in &actions {
-                self.act(job, &uid, &resolved, &family, action, &mut confirmed).await?;
-            }
-            self.tell(job, status.attempt, events);
-            let board = self.board(job, &uid, &resolved, &status, &mut confirmed).await;
-            requeue = [requeue, board].into_iter().flatten().min();
-            let mut learnt = self.index.read(&uid, |f| f.blocked != family.blocked).unwrap_or(false);
-            if !look.is_empty() {
-                learnt |= self.look(job, &uid, &look).await?;
-            }
-            if self.index.read(&uid, |f| !f.blocked.is_empty()).unwrap_or(false) {
-                let wait = Duration::from_secs(10);
-                requeue = Some(requeue.map_or(wait, |r| r.min(wait)));
-            }
-            if !learnt {
-                break;
-            }
+async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<controller::Action, Error> {
+    let mut pass = Pass::over(context, job)?;
+    let wanted = context.wanted(job, &pass.key);
+    let mut requeue = Requeue::default();
+    // A second round tells in the status what the first one's writes were answered.
+    for _ in 0..2 {
+        if !pass.round(&wanted, &mut requeue).await? {
+            break;
         }
-        self.index.update_known(&uid, |family| {
-            family.failures = 0;
-            if job.status.as_ref().and_then(|s| s.state).is_some_and(crate::api::State::is_finished) {
-                family.pods.retain(|_, pod| !pod.gone);
-            }
+    }
+    context.index.update_known(&pass.key, |cell| {
+        cell.failures = 0;
+        if job.status.as_ref().and_then(|s| s.state).is_some_and(State::is_finished) {
+            cell.children.pods.retain(|_, pod| !pod.gone);
+        }
+    });
+    Ok(requeue.0.map_or_else(controller::Action::await_change, controller::Action::requeue))
+}
+
+/// When to come again: at the earliest of all that was asked for.
+#[derive(Default)]
+struct Requeue(Option<Duration>);
+
+impl Requeue {
+    fn within(&mut self, wait: impl Into<Option<Duration>>) {
+        self.0 = [self.0, wait.into()].into_iter().flatten().min();
+    }
+}
+
+impl Pass<'_, TrainingJob> {
+    /// Looks, decides, writes the status, acts and tells. True if that taught something which the status has yet to tell.
+    async fn round(&mut self, wanted: &Wanted, requeue: &mut Requeue) -> Result<bool, Error> {
+        let context = self.context;
+        let mut children = context.index.children(&self.key);
+        let current = self.current_status();
+        if lifecycle::misses_job(&current, &children) && self.find_job().await? {
+            children = context.index.children(&self.key);
+        }
+        let agent = context.index.read(&self.key, |cell| cell.agents.answer()).flatten();
+        let Verdict { status, actions, events, read_events_of, requeue: again } = lifecycle::decide(&Input {
+            plan: &wanted.planned.plan,
+            refused: wanted.refused.as_deref(),
+            generation: self.owner.metadata.generation,
+            status: &current,
+            children: &children,
+            agent: agent.as_ref(),
+            now: lifecycle::whole_second(Timestamp::now()),
         });
-        Ok(requeue.map_or_else(controller::Action::await_change, controller::Action::requeue))
+        requeue.within(again);
+        requeue.within(self.write_status(&current, &status).await?);
+        self.count(&current, &status);
+        for action in &actions {
+            self.act(wanted, &children, action).await?;
+        }
+        self.tell(status.attempt, events);
+        requeue.within(self.board(wanted, &status).await);
+        let mut learnt = context.index.read(&self.key, |c| c.children.blocked != children.blocked).unwrap_or(false);
+        if !read_events_of.is_empty() {
+            learnt |= self.read_events(&read_events_of).await?;
+        }
+        if context.index.read(&self.key, |cell| !cell.children.blocked.is_empty()).unwrap_or(false) {
+            requeue.within(Duration::from_secs(10));
+        }
+        Ok(learnt)
     }
 
-    async fn act(
-        &self,
-        job: &TrainingJob,
-        uid: &str,
-        resolved: &Resolved,
-        family: &Family,
-        action: &Action,
-        confirmed: &mut bool,
-    ) -> Result<(), Error> {
+    async fn act(&mut self, wanted: &Wanted, children: &Children, action: &Action) -> Result<(), Error> {
         match action {
-            Action::Ensure => match &resolved.plan {
-                Ok(plan) => self.ensure(job, plan, resolved, uid, family, confirmed).await,
+            Action::Ensure => match wanted.planned.accepted() {
+                Ok(plan) => self.ensure(plan, wanted, children).await,
                 Err(_) => Ok(()), // a job that an older operator accepted goes on with the children it has
             },
-            Action::CreateJob(attempt) => {
-                let Ok(plan) = &resolved.plan else { return Ok(()) };
-                if self.index.read(uid, |f| f.blocked.keys().any(|kind| *kind != ChildKind::Job)).unwrap_or(false) {
+            Action::CreateJobs(incarnation) => {
+                let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
+                let is_blocked = |cell: &Cell| cell.children.blocked.keys().any(|key| key.kind != ChildKind::Job);
+                if self.context.index.read(&self.key, is_blocked).unwrap_or(false) {
                     return Ok(()); // the Service goes before the Job
                 }
-                self.confirm(job, confirmed).await?;
-                self.create_job(plan, uid, *attempt).await
+                self.confirm().await?;
+                self.create_jobs(plan, *incarnation).await
             }
-            Action::DeleteJob { name, uid: job_uid } => self.delete_job(job, name, job_uid).await,
-            Action::DeleteTrainingJob => self.delete_training_job(job, uid).await,
+            Action::DeleteJob { name, uid } => self.delete_job(name, uid).await,
+            Action::DeleteOwner => self.delete_owner().await,
         }
     }
 }
 
 fn error_policy(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> controller::Action {
-    let failures = object.uid().map_or(1, |uid| {
-        context.index.update(&uid, |family| {
-            family.failures = family.failures.saturating_add(1);
-            family.failures
-        })
+    let mut failures = 1;
+    context.index.update_known(&JobKey::of(object.meta()), |cell| {
+        cell.failures = cell.failures.saturating_add(1);
+        failures = cell.failures;
     });
     let wait = backoff(failures);
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());

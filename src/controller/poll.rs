@@ -5,14 +5,14 @@
 
 use super::{Context, status};
 use crate::api::{Guarded, State};
-use crate::observe::PodSeen;
+use crate::observe::{JobKey, PodSeen};
+use crate::plan::Role;
 use crate::protocol::agent_status::AgentStatus;
 use futures::StreamExt;
 use futures::channel::mpsc;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
-use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(super) struct Poller {
 
 /// Who is asked.
 struct Asked {
-    uid: String,
+    key: JobKey,
     job: ObjectRef<Guarded>,
     port: i32,
     first: PodSeen,
@@ -115,24 +115,26 @@ pub(super) async fn run(
 fn whom(context: &Context, store: &Store<Guarded>) -> Vec<Asked> {
     let running = |object: Arc<Guarded>| {
         let job = object.0.as_ref().ok()?;
-        let uid = job.uid()?;
-        if !job.spec.monitoring.enabled || job.metadata.deletion_timestamp.is_some() {
+        let key = JobKey::of(&job.metadata);
+        if job.metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let workers = job.spec.num_workers;
-        let (first, last) = context.index.read(&uid, |family| {
-            let status = status::newest(job, family).0?;
+        let (port, first, last) = context.index.read(&key, |cell| {
+            let plan = &cell.wanted.as_ref()?.planned.plan;
+            let port = plan.monitoring.metrics_port?;
+            let status = status::newest(job, &cell.writes).0?;
             if !matches!(status.state, Some(State::Running | State::Initializing)) {
                 return None;
             }
-            let attempt = status.attempt.unwrap_or(1);
+            let number = cell.children.job(Role::WORKER)?.incarnation;
             let pod = |index: i32| {
-                let runs = |pod: &&PodSeen| pod.attempt == attempt && pod.index == index && pod.runs();
-                family.pods.values().find(runs).cloned()
+                let runs = |pod: &&PodSeen| pod.incarnation == number && pod.index == index && pod.runs();
+                cell.children.pods.values().find(runs).cloned()
             };
-            Some((pod(0)?, (workers > 1).then(|| pod(workers - 1)).flatten()))
+            let workers = plan.gang.leading().replicas;
+            Some((port, pod(0)?, (workers > 1).then(|| pod(workers - 1)).flatten()))
         })??;
-        Some(Asked { uid, job: ObjectRef::from_obj(&*object), port: job.spec.monitoring.metrics_port, first, last })
+        Some(Asked { key, job: ObjectRef::from_obj(&*object), port, first, last })
     };
     store.state().into_iter().filter_map(running).collect()
 }
@@ -144,7 +146,7 @@ async fn poll(context: &Context, asked: &Asked) -> bool {
         let asking = context.poller.ask(context, &namespace, pod, asked.port);
         tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err("no answer in time".into()))
     };
-    let before = context.polled.get(&asked.uid);
+    let before = context.index.read(&asked.key, |cell| cell.agents.answer()).flatten();
     let answer = match (ask(&asked.first).await, &asked.last) {
         (Ok(status), Some(last)) if status.progress.last().is_none() => {
             Ok(ask(last).await.ok().filter(|other| other.progress.last().is_some()).unwrap_or(status))
@@ -154,13 +156,14 @@ async fn poll(context: &Context, asked: &Asked) -> bool {
     let status = match answer {
         Ok(status) => status,
         Err(error) => {
-            let (pod, is_first) = (&asked.first.name, context.polled.is_up(&asked.uid) != Some(false));
+            let up = context.index.read(&asked.key, |cell| cell.agents.is_up()).flatten();
+            let (pod, is_first) = (&asked.first.name, up != Some(false));
             if is_first {
                 warn!(namespace, pod, error, "the agent does not answer");
             } else {
                 debug!(namespace, pod, error, "the agent does not answer");
             }
-            context.polled.failed(&asked.uid);
+            context.index.update_known(&asked.key, |cell| cell.agents.failed());
             return before.is_some();
         }
     };
@@ -171,6 +174,6 @@ async fn poll(context: &Context, asked: &Asked) -> bool {
             || old.watched != status.watched
             || old.report.error_patterns != status.report.error_patterns
     });
-    context.polled.answered(&asked.uid, status);
+    context.index.update_known(&asked.key, |cell| cell.agents.answered(status));
     is_news
 }

@@ -1,13 +1,13 @@
 //! The status: written once per pass, only if it differs, and never over somebody else's write.
 
 use super::Context;
-use super::error::{Error, call, refusal};
-use crate::api::{GROUP, Guarded, State, TrainingJob, TrainingJobStatus, VERSION};
+use super::error::{Error, call};
+use super::pass::Pass;
+use crate::api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus};
 use crate::lifecycle::{set_condition, whole_second};
-use crate::observe::{Family, version};
+use crate::observe::{JobKey, Writes, version};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller;
@@ -20,107 +20,77 @@ const GATHER: Duration = Duration::from_secs(1);
 /// A job's progress alone is written at most this often.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// The newest status that we know of: our own last write may be ahead of the watch.
-pub(super) struct Current {
-    pub status: TrainingJobStatus,
-    version: u64,
-}
-
-pub(super) enum Write {
-    Same,
-    Later(Duration),
-    Done,
-}
-
-/// The newest status and the version of the object that has it.
-pub(super) fn newest<'a>(job: &'a TrainingJob, family: &'a Family) -> (Option<&'a TrainingJobStatus>, u64) {
+/// The newest status, and the version of the object that has it: our own last write may be ahead of the watch.
+pub(super) fn newest<'a>(job: &'a TrainingJob, writes: &'a Writes) -> (Option<&'a TrainingJobStatus>, u64) {
     let seen = version(&job.metadata);
-    match &family.written {
+    match &writes.last {
         Some((ours, status)) if *ours > seen => (Some(status), *ours),
         _ => (job.status.as_ref(), seen),
     }
 }
 
-pub(super) fn current(job: &TrainingJob, family: &Family) -> Current {
-    let (status, version) = newest(job, family);
-    Current { status: status.cloned().unwrap_or_default(), version }
-}
+impl Pass<'_, TrainingJob> {
+    /// The newest status; its version is the pass's from now on.
+    pub(super) fn current_status(&mut self) -> TrainingJobStatus {
+        let job = self.owner;
+        let ours = self.context.index.read(&self.key, |cell| {
+            let (status, version) = newest(job, &cell.writes);
+            (status.cloned(), version)
+        });
+        let (status, version) = ours.unwrap_or_else(|| (job.status.clone(), version(&job.metadata)));
+        self.version = self.version.max(version);
+        status.unwrap_or_default()
+    }
 
-impl Context {
+    /// Writes the status if it differs; returns how long that is put off, if it is.
     pub(super) async fn write_status(
-        &self,
-        job: &TrainingJob,
-        uid: &str,
-        current: &Current,
+        &mut self,
+        current: &TrainingJobStatus,
         status: &TrainingJobStatus,
-    ) -> Result<Write, Error> {
-        if current.status == *status {
-            self.index.update(uid, |family| family.counters_since = None);
-            return Ok(Write::Same);
+    ) -> Result<Option<Duration>, Error> {
+        let index = &self.context.index;
+        if current == status {
+            index.update(&self.key, |cell| cell.writes.counters_since = None);
+            return Ok(None);
         }
-        let (old, new) = (Parts::of(&current.status), Parts::of(status));
+        let (old, new) = (Parts::of(current), Parts::of(status));
         let wait = match haste(&old, &new) {
             Haste::Now => Duration::ZERO,
             Haste::Gather => {
-                let since = self.index.update(uid, |family| *family.counters_since.get_or_insert_with(Instant::now));
+                let since = index.update(&self.key, |c| *c.writes.counters_since.get_or_insert_with(Instant::now));
                 GATHER.saturating_sub(since.elapsed())
             }
             Haste::Progress => {
-                let last = self.index.read(uid, |family| family.progress_written).flatten();
+                let last = index.read(&self.key, |cell| cell.writes.progress_at).flatten();
                 last.map_or(Duration::ZERO, |last| PROGRESS.saturating_sub(last.elapsed()))
             }
         };
         if !wait.is_zero() {
-            return Ok(Write::Later(wait));
+            return Ok(Some(wait));
         }
-        if current.status.state != status.state {
-            let from = current.status.state.map_or("new", State::as_str);
+        if current.state != status.state {
+            let from = current.state.map_or("new", State::as_str);
             info!(from, to = status.state.map_or("", State::as_str), attempt = status.attempt, "state");
         }
-        let version = self.put_status(&job.metadata, current.version, status).await?;
-        self.index.update(uid, |family| {
+        self.replace_status(status).await?;
+        index.update(&self.key, |cell| {
             if old.progress != new.progress {
-                family.progress_written = Some(Instant::now());
+                cell.writes.progress_at = Some(Instant::now());
             }
-            family.written = Some((version, status.clone()));
-            family.counters_since = None;
+            cell.writes.last = Some((self.version, status.clone()));
+            cell.writes.counters_since = None;
         });
-        Ok(Write::Done)
+        Ok(None)
     }
+}
 
-    /// Replaces the status of exactly the version that was read. Of the body the API server takes only the status.
-    async fn put_status(&self, meta: &ObjectMeta, version: u64, status: &TrainingJobStatus) -> Result<u64, Error> {
-        let (namespace, name) =
-            (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-        let body = serde_json::json!({
-            "apiVersion": format!("{GROUP}/{VERSION}"),
-            "kind": TrainingJob::kind(&()),
-            "metadata": { "name": name, "namespace": namespace, "uid": meta.uid, "resourceVersion": version.to_string() },
-            "status": status,
-        });
-        let path = format!("{}/{name}/status", TrainingJob::url_path(&(), Some(namespace)));
-        let request = http::Request::put(path)
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(
-                serde_json::to_vec(&body)
-                    .map_err(kube::Error::SerdeError)
-                    .map_err(|e| Error::Api { what: "write status", source: Box::new(e) })?,
-            )
-            .map_err(|e| Error::Api { what: "write status", source: Box::new(kube::Error::HttpError(e)) })?;
-        let written: Result<Written, Error> = call("write status", self.client.request(request)).await;
-        match written {
-            Ok(written) => Ok(crate::observe::version(&written.metadata)),
-            Err(error) if refusal(&error).is_some_and(kube::core::Status::is_not_found) => Err(Error::Outdated),
-            Err(error) => Err(error),
-        }
-    }
-
+impl Context {
     /// A TrainingJob that this operator can't read: it says so on itself, and what runs of it goes on.
     pub(super) async fn unreadable(&self, invalid: &InvalidObject) -> Result<controller::Action, Error> {
         let meta = &invalid.metadata;
-        let uid = meta.uid.clone().unwrap_or_default();
+        let key = JobKey::of(meta);
         let told = (meta.generation, invalid.error.clone());
-        if self.index.read(&uid, |family| family.unreadable.as_ref() == Some(&told)).unwrap_or(false) {
+        if self.index.read(&key, |cell| cell.writes.unreadable.as_ref() == Some(&told)).unwrap_or(false) {
             return Ok(controller::Action::await_change());
         }
         let (namespace, name) =
@@ -140,10 +110,11 @@ impl Context {
         let now = whole_second(Timestamp::now());
         let status = &object.data["status"];
         let mut conditions: Vec<Condition> = serde_json::from_value(status["conditions"].clone()).unwrap_or_default();
-        set_condition(&mut conditions, "Accepted", false, "Unreadable", &message, meta.generation, now);
+        let accepted = ConditionType::Accepted;
+        set_condition(&mut conditions, accepted, false, &Reason::Unreadable, &message, meta.generation, now);
         // A merge keeps whatever else the status says.
         let patch = serde_json::json!({
-            "metadata": { "uid": uid, "resourceVersion": object.metadata.resource_version },
+            "metadata": { "uid": key.uid, "resourceVersion": object.metadata.resource_version },
             "status": {
                 "observedGeneration": meta.generation,
                 "conditions": conditions,
@@ -151,7 +122,7 @@ impl Context {
             },
         });
         call("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await?;
-        self.index.update(&uid, |family| family.unreadable = Some(told));
+        self.index.update(&key, |cell| cell.writes.unreadable = Some(told));
         Ok(controller::Action::await_change())
     }
 }
@@ -161,12 +132,6 @@ fn what_is_unreadable(object: &DynamicObject) -> Option<String> {
     let object = serde_json::to_value(object).ok()?;
     let error = serde_path_to_error::deserialize::<_, TrainingJob>(object).err()?;
     Some(format!("{}: {}", error.path(), error.inner()))
-}
-
-/// The status of the answer is what we sent; only the version is news.
-#[derive(serde::Deserialize)]
-struct Written {
-    metadata: ObjectMeta,
 }
 
 /// How soon a status is to be written.
@@ -227,8 +192,8 @@ impl Parts {
 }
 
 /// Whether this is the object as our own last write left it.
-pub(super) fn is_echo(object: &Guarded, family: &Family) -> bool {
-    family.written.as_ref().is_some_and(|(ours, _)| *ours == version(object.meta()))
+pub(super) fn is_echo(object: &Guarded, writes: &Writes) -> bool {
+    writes.last.as_ref().is_some_and(|(ours, _)| *ours == version(object.meta()))
 }
 
 #[cfg(test)]

@@ -4,22 +4,17 @@
 //! goes; where only one node can mount the volume it is stopped whenever the worker is, which may have to move; and what
 //! goes wrong is told and tried again later.
 
-use super::apply::Created;
 use super::error::{Error, call};
-use super::{Context, Resolved};
+use super::pass::{Created, Pass};
 use crate::api::{State, TrainingJob, TrainingJobStatus};
-use crate::build::{self, Board, labels};
+use crate::build::{self, Board};
 use crate::lifecycle;
-use crate::observe;
+use crate::observe::{BoardSeen, Wanted};
 use crate::plan::{BoardPlan, TensorBoard};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::watcher::Event;
-use kube::{Resource, ResourceExt};
 use serde_json::json;
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -27,116 +22,6 @@ use tracing::{info, warn};
 const ANSWER: Duration = Duration::from_secs(5);
 /// Between two tries of what failed.
 const AGAIN: Duration = Duration::from_secs(60);
-
-/// Every TensorBoard's objects, as the watches show them.
-#[derive(Default)]
-pub(super) struct Boards {
-    inner: Mutex<Inner>,
-}
-
-#[derive(Default)]
-struct Inner {
-    /// By the UID of the TrainingJob.
-    seen: HashMap<String, Seen>,
-    /// What a watch that starts again has listed so far.
-    listing: [Option<HashSet<String>>; 2],
-    /// Deployments have been listed once: before that nothing is missing.
-    ready: bool,
-}
-
-#[derive(Default, Clone)]
-struct Seen {
-    parts: [Option<Part>; 2],
-    /// Nothing is tried before then.
-    wait: Option<Instant>,
-    /// What was told last.
-    told: Option<String>,
-}
-
-#[derive(Clone, PartialEq)]
-struct Part {
-    uid: String,
-    replicas: Option<i32>,
-}
-
-const DEPLOYMENT: usize = 0;
-const SERVICE: usize = 1;
-
-impl Boards {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Files an event of the watch of Deployments.
-    pub(super) fn deployment(&self, event: &Event<Deployment>) {
-        self.file(DEPLOYMENT, event, |deployment| deployment.spec.as_ref()?.replicas);
-        self.lock().ready |= matches!(event, Event::InitDone);
-    }
-
-    /// Files an event of the watch of Services; true if it is nobody else's.
-    pub(super) fn service(&self, event: &Event<Service>) -> bool {
-        let ours = match event {
-            Event::Init | Event::InitDone => None,
-            Event::InitApply(service) | Event::Apply(service) | Event::Delete(service) => {
-                Some(service.labels().get(labels::COMPONENT).is_some_and(|v| v == labels::TENSORBOARD))
-            }
-        };
-        if ours != Some(false) {
-            self.file(SERVICE, event, |_| None);
-        }
-        ours == Some(true)
-    }
-
-    fn file<K: Resource<DynamicType = ()>>(&self, part: usize, event: &Event<K>, replicas: impl Fn(&K) -> Option<i32>) {
-        let mut inner = self.lock();
-        match event {
-            Event::Init => inner.listing[part] = Some(HashSet::new()),
-            Event::InitDone => {
-                let listed = inner.listing[part].take().unwrap_or_default();
-                for (_, seen) in inner.seen.iter_mut().filter(|(job, _)| !listed.contains(*job)) {
-                    seen.parts[part] = None;
-                }
-            }
-            Event::InitApply(object) | Event::Apply(object) => {
-                let Some(owner) = observe::owner(object.meta()) else { return };
-                if let Some(listing) = &mut inner.listing[part] {
-                    listing.insert(owner.uid.clone());
-                }
-                let found = Part { uid: object.uid().unwrap_or_default(), replicas: replicas(object) };
-                inner.seen.entry(owner.uid.clone()).or_default().parts[part] = Some(found);
-            }
-            Event::Delete(object) => {
-                let Some(owner) = observe::owner(object.meta()) else { return };
-                let Some(seen) = inner.seen.get_mut(&owner.uid) else { return };
-                seen.parts[part].take_if(|part| Some(&part.uid) == object.meta().uid.as_ref());
-                seen.wait = None;
-                if seen.parts.iter().all(Option::is_none) {
-                    inner.seen.remove(&owner.uid);
-                }
-            }
-        }
-    }
-
-    /// A TrainingJob that exists no more.
-    pub(super) fn forget(&self, uid: &str) {
-        self.lock().seen.remove(uid);
-    }
-
-    /// TrainingJobs that were deleted while nobody watched.
-    pub(super) fn forget_all_but(&self, there: &HashSet<String>) {
-        self.lock().seen.retain(|uid, _| there.contains(uid));
-    }
-
-    /// What is there, once that is known.
-    fn seen(&self, uid: &str) -> Option<Seen> {
-        let inner = self.lock();
-        inner.ready.then(|| inner.seen.get(uid).cloned().unwrap_or_default())
-    }
-
-    fn update(&self, uid: &str, change: impl FnOnce(&mut Seen)) {
-        change(self.lock().seen.entry(uid.to_owned()).or_default());
-    }
-}
 
 /// What a pass has to do for a TensorBoard.
 #[derive(Debug, PartialEq)]
@@ -147,13 +32,13 @@ struct Todo {
     scale: Option<i32>,
 }
 
-fn todo(planned: &BoardPlan, status: &TrainingJobStatus, seen: &Seen) -> Option<Todo> {
+fn todo(planned: &BoardPlan, status: &TrainingJobStatus, seen: &BoardSeen) -> Option<Todo> {
     let state = status.state?;
     if status.start_time.is_none() || state.is_finished() {
         return None;
     }
     let replicas = i32::from(!planned.one_node || state == State::Running);
-    let [deployment, service] = &seen.parts;
+    let BoardSeen { deployment, service, .. } = seen;
     let todo = Todo {
         deployment: deployment.is_none() && replicas > 0,
         service: service.is_none(),
@@ -163,60 +48,54 @@ fn todo(planned: &BoardPlan, status: &TrainingJobStatus, seen: &Seen) -> Option<
     (todo.deployment || todo.service || todo.scale.is_some()).then_some(todo)
 }
 
-impl Context {
+impl Pass<'_, TrainingJob> {
     /// Makes what is missing of the job's TensorBoard, if it has one; when to look again.
-    pub(super) async fn board(
-        &self,
-        job: &TrainingJob,
-        uid: &str,
-        resolved: &Resolved,
-        status: &TrainingJobStatus,
-        confirmed: &mut bool,
-    ) -> Option<Duration> {
-        let plan = resolved.plan.as_ref().ok()?;
+    pub(super) async fn board(&mut self, wanted: &Wanted, status: &TrainingJobStatus) -> Option<Duration> {
+        let plan = wanted.planned.accepted().ok()?;
         let planned = plan.monitoring.tensorboard.as_ref().and_then(TensorBoard::beside)?;
-        let seen = self.boards.seen(uid)?;
+        let index = &self.context.index;
+        // Before Deployments were listed nothing is missing.
+        let seen = index.read(&self.key, |cell| cell.board.clone()).filter(|_| index.has_listed::<Deployment>())?;
         let todo = todo(planned, status, &seen)?;
         if let Some(left) = seen.wait.and_then(|wait| wait.checked_duration_since(Instant::now())) {
             return Some(left);
         }
         // Outdated, or no answer: the pass that follows comes here, too.
-        self.confirm(job, confirmed).await.ok()?;
+        self.confirm().await.ok()?;
         let Board { deployment, service } = build::board(plan)?;
         let mut trouble = None;
         if todo.service {
-            trouble = trouble.or(told(self.create(plan, uid, &service).await));
+            trouble = trouble.or(trouble_of(self.create(&service).await));
         }
         if todo.deployment {
-            trouble = trouble.or(told(self.create(plan, uid, &deployment).await));
+            trouble = trouble.or(trouble_of(self.create(&deployment).await));
         }
-        if let (Some(replicas), Some(part)) = (todo.scale, &seen.parts[DEPLOYMENT]) {
-            trouble = trouble.or(self.scale(&deployment, &part.uid, replicas).await.err().and_then(unexpected));
+        if let (Some(replicas), Some(part)) = (todo.scale, &seen.deployment) {
+            let scaled = self.scale(&deployment.name_any(), &part.uid, replicas).await;
+            trouble = trouble.or(scaled.err().and_then(unexpected));
         }
         let wait = if trouble.is_some() { AGAIN } else { ANSWER };
         if let Some(trouble) = trouble.as_ref().filter(|trouble| seen.told.as_ref() != Some(trouble)) {
             warn!("no TensorBoard: {trouble}");
             let note = format!("The job runs without its TensorBoard, which is tried again every minute: {trouble}");
-            self.tell(job, None, vec![lifecycle::Event { warning: true, reason: "TensorBoardFailed", note }]);
+            self.tell(None, vec![lifecycle::Event { warning: true, reason: "TensorBoardFailed", note }]);
         }
-        self.boards.update(uid, |seen| {
-            seen.wait = Some(Instant::now() + wait);
-            seen.told = trouble;
+        index.update(&self.key, |cell| {
+            cell.board.wait = Some(Instant::now() + wait);
+            cell.board.told = trouble;
         });
         Some(wait)
     }
 
-    async fn scale(&self, deployment: &Deployment, uid: &str, replicas: i32) -> Result<(), Error> {
-        let api = self.api::<Deployment>(&deployment.namespace().unwrap_or_default());
-        let name = deployment.name_any();
+    async fn scale(&self, name: &str, uid: &str, replicas: i32) -> Result<(), Error> {
         info!(name, replicas, "scaling TensorBoard");
         let patch = Patch::Merge(json!({ "metadata": { "uid": uid }, "spec": { "replicas": replicas } }));
-        call("scale TensorBoard", api.patch(&name, &PatchParams::default(), &patch)).await.map(drop)
+        call("scale TensorBoard", self.api::<Deployment>().patch(name, &PatchParams::default(), &patch)).await.map(drop)
     }
 }
 
 /// What is to be told of a try to make an object.
-fn told<K>(made: Result<Created<K>, Error>) -> Option<String> {
+fn trouble_of<K>(made: Result<Created<K>, Error>) -> Option<String> {
     match made {
         Ok(Created::Made(_) | Created::Found(_)) => None,
         Ok(Created::Blocked(blocked)) => Some(blocked.message),
@@ -231,9 +110,10 @@ fn unexpected(error: Error) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::BoardPart;
     use crate::plan::{BoardVolume, ClaimPath};
     use jiff::Timestamp;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     fn planned(one_node: bool) -> BoardPlan {
         let volume = BoardVolume::Claim(ClaimPath { claim: "c".into(), path: None });
@@ -245,14 +125,14 @@ mod tests {
         TrainingJobStatus { state: Some(state), start_time, ..TrainingJobStatus::default() }
     }
 
-    fn there(replicas: i32) -> Seen {
-        let part = |replicas| Some(Part { uid: "u".into(), replicas });
-        Seen { parts: [part(Some(replicas)), part(None)], ..Seen::default() }
+    fn there(replicas: i32) -> BoardSeen {
+        let part = |replicas| Some(BoardPart { uid: "u".into(), replicas });
+        BoardSeen { deployment: part(Some(replicas)), service: part(None), ..BoardSeen::default() }
     }
 
     #[test]
     fn it_comes_after_the_workers_and_stays() {
-        let missing = Seen::default();
+        let missing = BoardSeen::default();
         let both = Some(Todo { deployment: true, service: true, scale: None });
         for (state, started, expected) in [
             (State::Pending, false, None),
@@ -280,37 +160,5 @@ mod tests {
         }
         assert_eq!(scale(State::Running, 0), Some(1));
         assert_eq!((scale(State::Completed, 1), scale(State::Failed, 0)), (None, None));
-    }
-
-    #[test]
-    fn the_headless_service_is_not_its() {
-        let boards = Boards::default();
-        let service = |component: &str, name: &str| Service {
-            metadata: ObjectMeta {
-                name: Some(name.into()),
-                uid: Some(name.into()),
-                labels: Some([(labels::COMPONENT.to_owned(), component.to_owned())].into()),
-                owner_references: Some(vec![OwnerReference {
-                    api_version: "ml.example.com/v1".into(),
-                    kind: "TrainingJob".into(),
-                    name: "x".into(),
-                    uid: "job".into(),
-                    ..OwnerReference::default()
-                }]),
-                ..ObjectMeta::default()
-            },
-            ..Service::default()
-        };
-        assert!(boards.seen("job").is_none(), "not before Deployments were listed");
-        boards.deployment(&Event::Init);
-        boards.deployment(&Event::InitDone);
-        assert!(!boards.service(&Event::Init), "everybody's");
-        assert!(!boards.service(&Event::InitApply(service("", "x-headless"))));
-        assert!(boards.service(&Event::InitApply(service("tensorboard", "x-tensorboard"))));
-        assert!(!boards.service(&Event::InitDone));
-        assert!(boards.seen("job").unwrap().parts[SERVICE].is_some());
-        assert!(boards.service(&Event::Delete(service("tensorboard", "x-tensorboard"))));
-        assert!(boards.seen("job").unwrap().parts[SERVICE].is_none());
-        assert!(boards.lock().seen.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use super::{Context, status};
 use crate::api::Guarded;
 use crate::build::labels;
-use crate::observe;
+use crate::observe::{self, JobKey};
 use futures::channel::{mpsc, oneshot};
 use futures::future::{self, BoxFuture, Either, Fuse, FusedFuture};
 use futures::stream::{BoxStream, SelectAll};
@@ -53,23 +53,19 @@ enum News {
 
 pub(super) fn start(context: &Arc<Context>) -> Watches {
     let news: SelectAll<BoxStream<'static, News>> = futures::stream::select_all([
-        children(context, |context, event| {
-            if !context.boards.service(event) {
-                context.index.service(event);
-            }
-        }),
+        children(context, |context, event| context.index.service(event)),
         children(context, |context, event| context.index.config(event)),
         children(context, |context, event| context.index.claim_event(event)),
         children(context, |context, event| context.index.job(event)),
         children(context, |context, event| context.index.pod(event)),
-        children(context, |context, event| context.boards.deployment(event)),
+        children(context, |context, event| context.index.deployment(event)),
     ]);
     let (touch, touched) = mpsc::unbounded();
     let (relist, relisted) = mpsc::unbounded();
     let (sync, synced) = oneshot::channel();
     let (reader, writer) = reflector::store();
     Watches {
-        children: Box::pin(pump(news, touch.clone(), relist, sync)),
+        children: Box::pin(forward(news, touch.clone(), relist, sync)),
         jobs: jobs(context, writer),
         store: reader,
         touch,
@@ -79,7 +75,7 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
     }
 }
 
-async fn pump(
+async fn forward(
     mut news: SelectAll<BoxStream<'static, News>>,
     touch: mpsc::UnboundedSender<ObjectRef<Guarded>>,
     relist: mpsc::UnboundedSender<()>,
@@ -161,18 +157,20 @@ fn jobs(
         .filter_map(move |event| {
             match &event {
                 Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(job)) => drop(listed.insert(job.uid().unwrap_or_default())),
+                Ok(Event::InitApply(job)) => drop(listed.insert(JobKey::of(job.meta()))),
                 Ok(Event::InitDone) => context.forget_all_but(&std::mem::take(&mut listed)),
                 _ => {}
             }
             let job = match event {
                 Ok(Event::Apply(job) | Event::InitApply(job)) => {
-                    let uid = job.uid().unwrap_or_default();
-                    let echo = context.index.read(&uid, |family| status::is_echo(&job, family)).unwrap_or(false);
+                    let echo = context.index.update(&JobKey::of(job.meta()), |cell| {
+                        cell.known = true;
+                        status::is_echo(&job, &cell.writes)
+                    });
                     (!echo).then_some(Ok(job))
                 }
                 Ok(Event::Delete(job)) => {
-                    context.forget(&job.uid().unwrap_or_default());
+                    context.forget(&JobKey::of(job.meta()));
                     None
                 }
                 Ok(Event::Init | Event::InitDone) => None,

@@ -6,6 +6,7 @@
 //! milliseconds decide.
 
 use super::conditions::whole_second;
+use crate::api::Reason;
 use crate::observe::{Container, PodSeen};
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern, words};
 use crate::protocol::exception::{Exception, Sort, sort};
@@ -20,11 +21,17 @@ use nix::libc::{SIGABRT, SIGKILL, SIGTERM};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
     /// One CamelCase word, stable.
-    pub reason: String,
+    pub reason: Reason,
     /// As a person would tell it.
     pub message: String,
     /// Index of the worker.
     pub worker: Option<i32>,
+    /// Name of its pod.
+    pub pod: Option<String>,
+    /// The node that it was on.
+    pub node: Option<String>,
+    /// Rank of the process that failed, as far as anybody has told.
+    pub rank: Option<u64>,
     /// Exit code of its program.
     pub exit_code: Option<i32>,
     /// The worker was evicted, preempted or its node lost.
@@ -180,10 +187,14 @@ impl End<'_> {
             }
             Kind::Deleted | Kind::Failed => failed(self.pod, self.evidence.as_ref()),
         };
+        let told_rank = of_rank;
         let of_rank = of_rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
         Cause {
-            reason,
+            reason: reason.into(),
             message: format!("{}{of_rank}: {what}", self.pod.describe()),
+            pod: Some(self.pod.name.clone()),
+            node: self.pod.node.clone(),
+            rank: told_rank,
             worker: Some(self.pod.index),
             exit_code,
             disruption: self.kind == Kind::Disrupted,
@@ -333,7 +344,7 @@ fn failed(pod: &PodSeen, evidence: Option<&Evidence>) -> Told {
     let code = report.and_then(|report| report.exit_code).unwrap_or(*exit_code);
     let told = |reason: &str, what: String| Told { exit_code: Some(code), ..Told::new(reason, what) };
     // Nobody should pay for more gangs to learn of a typo; once it has worked it is something else.
-    let is_start = pod.attempt == 1 && report.is_some_and(|report| report.progress.is_none());
+    let is_start = pod.incarnation == 1 && report.is_some_and(|report| report.progress.is_none());
     if let Some(evidence) = evidence {
         let permanent = evidence.is_of_start && is_start;
         return Told { of_rank: evidence.rank, permanent, ..told(evidence.reason, evidence.what.clone()) };

@@ -1,18 +1,29 @@
 //! The state machine: what a job is, and what is to be done about it, as a function of what was seen.
 //!
 //! No I/O and no clock of its own: [`decide`] is a function of its arguments, so that every rule of the life of a job
-//! is tested as such. Of the spec it reads only what may change while the job runs, and the failure policy.
+//! is tested as such. One rule of the life of a job is one file; [`decide`] tells where a job is ([`stage`](stage)) and goes
+//! through the rule of that.
 
+mod agents;
 mod cause;
 mod conditions;
+mod count;
+mod deadline;
 mod decide;
+mod end;
+mod evidence;
+mod fail;
 mod progress;
-mod told;
+mod run;
+mod stage;
+mod start;
+mod success;
+mod suspend;
 mod waiting;
 
 pub use cause::{Cause, first_cause};
 pub use conditions::{condition, condition_is, set_condition, whole_second};
-pub use decide::{Action, Event, Input, Look, Verdict, decide, misses_job};
+pub use decide::{Action, Event, Input, Verdict, decide, misses_job};
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,9 @@
 //! What the agents tell, folded into the status, and whether the job is good enough by that. Pure.
 
 use super::conditions::whole_second;
-use crate::api::{EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, SuccessPolicy, TrainingJobStatus};
-use crate::observe::Seen;
+use crate::api::{EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, Reason, TrainingJobStatus};
+use crate::observe::AgentAnswer;
+use crate::plan::Success;
 use crate::protocol::agent_status::AgentStatus as Agent;
 use crate::protocol::metric_history::MetricHistory;
 use crate::protocol::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
@@ -11,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 
 /// Takes in what a running program reports. What it never reported stays as it was.
-pub fn fold(status: &mut TrainingJobStatus, told: &Seen) {
-    let agent: &Agent = &told.status;
+pub fn fold(status: &mut TrainingJobStatus, answer: &AgentAnswer) {
+    let agent: &Agent = &answer.status;
     let progress = &agent.progress;
     let value = |reading: Option<Reading>| reading.map(|reading| reading.value);
     let reached = Reached {
@@ -26,7 +27,7 @@ pub fn fold(status: &mut TrainingJobStatus, told: &Seen) {
     };
     count(status, &reached);
     let is_over = agent.percent.is_some_and(|percent| percent >= 100.0);
-    let eta = value(progress.eta_seconds).and_then(whole).or(told.remaining).filter(|_| !is_over);
+    let eta = value(progress.eta_seconds).and_then(whole).or(answer.remaining).filter(|_| !is_over);
     status.estimated_seconds_remaining = eta;
     let mut metrics = status.metrics.take().unwrap_or_default();
     for (name, reading) in &progress.metrics {
@@ -102,11 +103,11 @@ fn set(metrics: &mut ProgramMetrics, name: &str, value: f64) {
 }
 
 /// Why the job is good enough: a reason in one CamelCase word, and a message.
-pub fn success(policy: &SuccessPolicy, status: &TrainingJobStatus, told: &Seen) -> Option<(&'static str, String)> {
-    let watched = &told.status.watched;
+pub fn success(policy: &Success, status: &TrainingJobStatus, agent: &AgentAnswer) -> Option<(Reason, String)> {
+    let histories = &agent.status.watched;
     // Any of the readings: the program may have gone on since.
     let reached = |name: &str, is_enough: &dyn Fn(f64) -> bool| {
-        let reading = watched.get(name)?.recent.iter().find(|reading| is_enough(reading.value))?;
+        let reading = histories.get(name)?.recent.iter().find(|reading| is_enough(reading.value))?;
         let at = reading.step.and_then(whole).map(|step| format!(" at step {step}")).unwrap_or_default();
         Some((reading.value, at))
     };
@@ -114,21 +115,24 @@ pub fn success(policy: &SuccessPolicy, status: &TrainingJobStatus, told: &Seen) 
         && let Some((value, at)) = reached(ACCURACY, &|value| value >= target)
     {
         let message = format!("accuracy {value} reached successPolicy.targetAccuracy {target}{at}");
-        return Some(("TargetAccuracyReached", message));
+        return Some((Reason::TargetAccuracyReached, message));
     }
     if let Some(target) = policy.target_loss
         && let Some((value, at)) = reached(LOSS, &|value| value <= target)
     {
-        return Some(("TargetLossReached", format!("loss {value} reached successPolicy.targetLoss {target}{at}")));
+        return Some((
+            Reason::TargetLossReached,
+            format!("loss {value} reached successPolicy.targetLoss {target}{at}"),
+        ));
     }
-    let stopping = policy.early_stopping()?;
+    let stopping = policy.early_stopping.as_ref()?;
     let stands = status.early_stopping.as_ref()?;
     (stands.evaluations_since_best >= stopping.patience).then(|| {
         let message = format!(
             "{} was {} at best and has not got better in {} evaluations (successPolicy.earlyStopping)",
             stands.metric, stands.best, stands.evaluations_since_best
         );
-        ("EarlyStopped", message)
+        (Reason::EarlyStopped, message)
     })
 }
 
@@ -192,10 +196,10 @@ mod tests {
         Timestamp::from_second(1_000_000 + second).unwrap()
     }
 
-    fn told(agent: Agent) -> Seen {
+    fn told(agent: Agent) -> AgentAnswer {
         let report = Report { attempt: 1, ..agent.report.clone() };
         let status = Arc::new(Agent { report, ..agent });
-        Seen { status, time: at(9), failing_since: None, remaining: Some(77) }
+        AgentAnswer { status, time: at(9), failing_since: None, remaining: Some(77) }
     }
 
     fn reading(value: f64) -> Option<Reading> {
@@ -246,8 +250,7 @@ mod tests {
 
     #[test]
     fn targets() {
-        let policy =
-            |accuracy, loss| SuccessPolicy { target_accuracy: accuracy, target_loss: loss, ..SuccessPolicy::default() };
+        let policy = |accuracy, loss| Success { target_accuracy: accuracy, target_loss: loss, ..Success::default() };
         let readings = |name: &str, values: &[f64]| {
             let readings: Vec<_> = (1..).zip(values).map(|(n, value)| (n, *value, Some(10.0 * n as f64))).collect();
             told(Agent { watched: [(name.to_owned(), watched(&readings))].into(), ..Agent::default() })
@@ -256,11 +259,11 @@ mod tests {
         // A peak between two looks counts.
         let accuracy = readings(ACCURACY, &[0.5, 0.96, 0.94]);
         let (reason, message) = success(&policy(Some(0.95), None), &status, &accuracy).unwrap();
-        assert_eq!(reason, "TargetAccuracyReached");
+        assert_eq!(reason, Reason::TargetAccuracyReached);
         assert_eq!(message, "accuracy 0.96 reached successPolicy.targetAccuracy 0.95 at step 20");
         assert_eq!(success(&policy(Some(0.97), None), &status, &accuracy), None);
         let loss = readings(LOSS, &[f64::NAN, 0.5]);
-        assert_eq!(success(&policy(None, Some(0.5)), &status, &loss).unwrap().0, "TargetLossReached");
+        assert_eq!(success(&policy(None, Some(0.5)), &status, &loss).unwrap().0, Reason::TargetLossReached);
         assert_eq!(success(&policy(None, Some(0.4)), &status, &loss), None);
     }
 

@@ -1,8 +1,13 @@
 //! The rules of the life of a job, each as a case, and what no sequence of observations may break.
 
 use super::*;
-use crate::api::{RestartPolicy, State, SuccessPolicy, TrainingJobSpec, TrainingJobStatus};
-use crate::observe::{Blocked, ChildKind, Container, Disruption, Family, JobSeen, Note, PodSeen, Seen, Waiting};
+use crate::api::{
+    Reason, RestartPolicy, State, SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus,
+};
+use crate::observe::{
+    AgentAnswer, Blocked, ChildKey, Children, Container, Disruption, JobSeen, ObjectEvent, PodSeen, Waiting,
+};
+use crate::plan::{self, Incarnation, Role, Runtime};
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern};
 use crate::protocol::exception::Exception;
@@ -12,7 +17,7 @@ use crate::protocol::report::{LaunchError, LaunchErrorKind, Phase, Reached, Repo
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-mod told;
+mod agents;
 
 const N: i32 = 2;
 
@@ -24,11 +29,16 @@ fn spec() -> TrainingJobSpec {
     TrainingJobSpec { num_workers: N, gpus_per_worker: 4, ..TrainingJobSpec::default() }
 }
 
+fn create(number: i32) -> Action {
+    Action::CreateJobs(Incarnation { number, attempt: number })
+}
+
 fn job(attempt: i32) -> JobSeen {
     JobSeen {
         uid: format!("job-{attempt}"),
         name: "x-training".into(),
-        attempt,
+        role: Role::WORKER,
+        incarnation: attempt,
         created: Some(at(0)),
         taken_up: Some(at(0)),
         ..JobSeen::default()
@@ -40,7 +50,7 @@ fn pod(index: i32, attempt: i32) -> PodSeen {
         uid: format!("pod-{attempt}-{index}"),
         name: format!("x-training-{index}-abcde"),
         index,
-        attempt,
+        incarnation: attempt,
         created: Some(at(0)),
         ..PodSeen::default()
     }
@@ -74,8 +84,8 @@ fn ended(index: i32, attempt: i32, exit_code: i32, second: i64) -> PodSeen {
 struct World {
     spec: TrainingJobSpec,
     status: TrainingJobStatus,
-    family: Family,
-    told: Option<Seen>,
+    children: Children,
+    agent: Option<AgentAnswer>,
     second: i64,
     refused: Option<String>,
 }
@@ -85,22 +95,23 @@ impl World {
         Self {
             spec: spec(),
             status: TrainingJobStatus::default(),
-            family: Family::default(),
-            told: None,
+            children: Children::default(),
+            agent: None,
             second: 0,
             refused: None,
         }
     }
 
     fn step(&mut self) -> Verdict {
+        let job = TrainingJob::new("x", self.spec.clone());
+        let runtime = Runtime { agent_image: "agent".into(), agent_image_pull_policy: None };
         let verdict = decide(&Input {
-            spec: &self.spec,
+            plan: &plan::resolve(&job, &runtime).plan,
             generation: Some(1),
             status: &self.status,
-            refused: self.refused.clone(),
-            family: &self.family,
-            blind_board: false,
-            told: self.told.as_ref(),
+            refused: self.refused.as_deref(),
+            children: &self.children,
+            agent: self.agent.as_ref(),
             now: at(self.second),
         });
         self.status = verdict.status.clone();
@@ -108,9 +119,9 @@ impl World {
     }
 
     fn see(&mut self, job: Option<JobSeen>, pods: impl IntoIterator<Item = PodSeen>) {
-        self.family.job = job;
+        self.children.jobs = job.into_iter().map(|job| (Role::WORKER, job)).collect();
         for pod in pods {
-            self.family.pods.insert(pod.uid.clone(), pod);
+            self.children.pods.insert(pod.uid.clone(), pod);
         }
     }
 
@@ -147,7 +158,7 @@ fn a_job_goes_through_its_states_each_when_it_is_true() {
     let mut world = World::new();
     let first = world.step();
     assert_eq!(world.status.state, Some(State::Pending));
-    assert_eq!(first.actions, [Action::Ensure, Action::CreateJob(1)]);
+    assert_eq!(first.actions, [Action::Ensure, create(1)]);
     assert_eq!(reasons(&first), ["Created"]);
 
     world.see(Some(job(1)), [placed(0, 1), pod(1, 1)]);
@@ -215,17 +226,20 @@ fn refused_pods_are_looked_up_and_named() {
     world.step();
     world.see(Some(job(1)), []);
     world.second = 1;
-    assert!(world.step().look.is_empty(), "pods may take a moment");
+    assert!(world.step().read_events_of.is_empty(), "pods may take a moment");
     world.second = 5;
     world.see(Some(JobSeen { taken_up: None, ..job(1) }), []);
-    assert!(world.step().look.is_empty(), "the Job controller has not come to it");
+    assert!(world.step().read_events_of.is_empty(), "the Job controller has not come to it");
     world.see(Some(job(1)), []);
-    assert_eq!(world.step().look, [Look { uid: "job-1".into() }]);
-    world.family.looked = Some(at(5));
-    world.family.note =
-        Some(Note { about: "job-1".into(), reason: "PodSecurity".into(), message: "violates PodSecurity".into() });
+    assert_eq!(world.step().read_events_of, ["job-1"]);
+    world.children.events_read_at = Some(at(5));
+    world.children.event = Some(ObjectEvent {
+        about: "job-1".into(),
+        reason: "PodSecurity".into(),
+        message: "violates PodSecurity".into(),
+    });
     let told = world.step();
-    assert!(told.look.is_empty(), "it was just looked up");
+    assert!(told.read_events_of.is_empty(), "it was just looked up");
     assert_eq!(world.condition("Scheduled").1, "PodSecurity");
     assert_eq!(world.condition("Scheduled").2, "2 of 2 workers have no pod: violates PodSecurity");
 }
@@ -269,7 +283,7 @@ fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
     assert!(waiting.actions.is_empty(), "back-off of 1 s");
     assert_eq!(waiting.requeue, Some(std::time::Duration::from_secs(1)));
     world.second = 21;
-    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJob(2)]);
+    assert_eq!(world.step().actions, [Action::Ensure, create(2)]);
 
     world.see(Some(job(2)), [running(0, 2), running(1, 2)]);
     world.step();
@@ -300,7 +314,7 @@ fn the_budget_counts_gangs_and_then_the_first_cause_is_the_reason() {
     }
     let verdict = world.fail(3, 20);
     assert_eq!(world.status.state, Some(State::Failed));
-    assert_eq!(world.status.failure_reason.as_deref(), Some("ExitCode"));
+    assert_eq!(world.status.failure_reason, Some("ExitCode".into()));
     let message = world.status.failure_message.clone().unwrap();
     assert!(
         message.ends_with("exit code 1 (attempt 3 after 2 restarts; failurePolicy.backoffLimit is 2)"),
@@ -328,7 +342,7 @@ fn a_disruption_does_not_count_even_when_its_pod_is_gone() {
     assert_eq!(world.status.restarts[0].reason, "Evicted");
     assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)));
     world.see(None, []);
-    assert!(world.step().actions.contains(&Action::CreateJob(2)), "at once");
+    assert!(world.step().actions.contains(&create(2)), "at once");
 }
 
 #[test]
@@ -341,7 +355,7 @@ fn evidence_outlives_its_pod_and_the_operator() {
     world.step();
     assert_eq!(world.status.attempt, Some(1), "the gang has not ended");
     // Another operator comes up and finds no pod at all.
-    world.family.pods.clear();
+    world.children.pods.clear();
     world.see(Some(JobSeen { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) }), []);
     world.step();
     assert_eq!(world.status.attempt, Some(2));
@@ -355,7 +369,7 @@ fn a_disruption_that_nobody_saw_does_not_count() {
         [("PodFailurePolicy", "Disrupted", Some(1)), ("BackoffLimitExceeded", "PodsLost", None)]
     {
         let mut world = World::to_running();
-        world.family.pods.clear();
+        world.children.pods.clear();
         world.see(Some(JobSeen { failed: Some((reason.into(), String::new())), ..job(1) }), []);
         world.step();
         assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (told, disruptions));
@@ -366,13 +380,13 @@ fn a_disruption_that_nobody_saw_does_not_count() {
 #[test]
 fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
     let mut world = World::to_running();
-    assert!(!misses_job(&world.status, &world.family));
+    assert!(!misses_job(&world.status, &world.children));
     world.status.attempt = Some(2);
-    assert!(!misses_job(&world.status, &world.family), "attempt 2 has not begun");
+    assert!(!misses_job(&world.status, &world.children), "attempt 2 has not begun");
     world.see(Some(job(1)), [running(0, 2)]);
-    assert!(misses_job(&world.status, &world.family));
+    assert!(misses_job(&world.status, &world.children));
     world.see(Some(job(2)), []);
-    assert!(!misses_job(&world.status, &world.family));
+    assert!(!misses_job(&world.status, &world.children));
 }
 
 /// The watch of Jobs may be ahead of that of pods.
@@ -500,7 +514,7 @@ fn cause(pods: &[PodSeen]) -> (String, String) {
     let cause = first_cause(pods.iter()).unwrap();
     let (who, what) = cause.message.split_once("node-").unwrap();
     assert!(who.starts_with(&format!("worker {0} (pod x-training-{0}-abcde, ", cause.worker.unwrap())), "{who}");
-    (cause.reason, what.to_owned())
+    (cause.reason.to_string(), what.to_owned())
 }
 
 #[test]
@@ -677,7 +691,7 @@ fn what_trying_again_cannot_mend() {
         // In a program that has worked before it comes of something else, such as a file server.
         let always =
             matches!(&pod.training, Container::Terminated { report: Some(report), .. } if report.error.is_some());
-        let later = first_cause([&PodSeen { attempt: 2, ..pod.clone() }].into_iter()).unwrap();
+        let later = first_cause([&PodSeen { incarnation: 2, ..pod.clone() }].into_iter()).unwrap();
         let trained = but(pod.clone(), |report| report.progress = Some(Reached::default()));
         let trained = first_cause([&trained].into_iter()).unwrap();
         assert_eq!(
@@ -813,13 +827,14 @@ fn a_pod_that_does_not_end_is_named_with_the_remedy() {
 fn what_the_events_of_a_job_said_is_not_said_of_its_pods() {
     let mut world = World::new();
     world.step();
-    let note =
-        |about: &str| Some(Note { about: about.into(), reason: "Storage".into(), message: "no such claim".into() });
+    let note = |about: &str| {
+        Some(ObjectEvent { about: about.into(), reason: "Storage".into(), message: "no such claim".into() })
+    };
     world.see(Some(job(1)), [running(0, 1), placed(1, 1)]);
-    world.family.note = note("job-1");
+    world.children.event = note("job-1");
     world.step();
     assert_eq!(world.condition("Running").1, "Starting");
-    world.family.note = note("pod-1-1");
+    world.children.event = note("pod-1-1");
     world.step();
     let told = ("False", "Storage", "worker 1 (pod x-training-1-abcde, node node-1): no such claim");
     assert_eq!(world.condition("Running"), told);
@@ -857,7 +872,7 @@ fn out_of_memory_and_a_typo_have_names() {
     world.see(Some(JobSeen { failed: Some((String::new(), String::new())), ..job(1) }), [typo, ended(1, 1, 0, 6)]);
     world.step();
     assert_eq!(world.status.state, Some(State::Failed), "nobody pays for three gangs to learn of a typo");
-    assert_eq!(world.status.failure_reason.as_deref(), Some("CommandNotFound"));
+    assert_eq!(world.status.failure_reason, Some("CommandNotFound".into()));
 }
 
 #[test]
@@ -887,7 +902,7 @@ fn suspend_and_resume() {
     world.second = 100;
     world.spec.suspend = false;
     let resumed = world.step();
-    assert_eq!(resumed.actions, [Action::Ensure, Action::CreateJob(2)]);
+    assert_eq!(resumed.actions, [Action::Ensure, create(2)]);
     assert_eq!((world.status.state, world.status.suspended_seconds), (Some(State::Pending), Some(60)));
     assert_eq!(world.status.restart_count, Some(0), "a resume is no restart");
 }
@@ -899,7 +914,7 @@ fn created_suspended_has_no_job() {
     assert_eq!(world.step().actions, [Action::Ensure], "as in a job that ran before");
     assert_eq!(world.status.state, Some(State::Suspended));
     world.spec.suspend = false;
-    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJob(1)]);
+    assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
 }
 
 #[test]
@@ -913,7 +928,7 @@ fn the_deadline_counts_from_the_first_start_without_the_time_suspended() {
     assert_eq!(world.status.state, Some(State::Running));
     world.second = 155;
     let verdict = world.step();
-    assert_eq!(world.status.failure_reason.as_deref(), Some("DeadlineExceeded"));
+    assert_eq!(world.status.failure_reason, Some("DeadlineExceeded".into()));
     assert_eq!(verdict.actions, [Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }]);
 }
 
@@ -924,7 +939,7 @@ fn ttl_deletes_the_finished_job() {
     world.see(Some(JobSeen { complete: true, ..job(1) }), []);
     assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(30)), "also when nothing else happens");
     world.second = 40;
-    assert_eq!(world.step().actions, [Action::DeleteTrainingJob]);
+    assert_eq!(world.step().actions, [Action::DeleteOwner]);
 }
 
 #[test]
@@ -947,7 +962,7 @@ fn a_name_that_is_taken_is_reported() {
     world
         .family
         .blocked
-        .insert(ChildKind::Service, Blocked { reason: "NameTaken".into(), message: "x-headless exists".into() });
+        .insert(ChildKey::SERVICE, Blocked { reason: "NameTaken".into(), message: "x-headless exists".into() });
     world.step();
     assert_eq!(world.status.state, Some(State::Pending));
     assert_eq!(world.condition("Scheduled"), ("False", "NameTaken", "Service: x-headless exists"));
@@ -959,7 +974,10 @@ fn a_job_that_the_api_server_finds_invalid_has_failed_in_its_words() {
     world.step();
     let message =
         "Job x-training is invalid: spec.template.spec.volumes[0]: may not specify more than 1 volume type".to_owned();
-    world.family.blocked.insert(ChildKind::Job, Blocked { reason: "Invalid".into(), message: message.clone() });
+    world
+        .children
+        .blocked
+        .insert(ChildKey::job(Role::WORKER), Blocked { reason: "Invalid".into(), message: message.clone() });
     world.step();
     assert_eq!(world.status.state, Some(State::Failed));
     assert_eq!(world.condition("Accepted"), ("False", "InvalidSpec", &*message));
@@ -972,7 +990,7 @@ fn a_job_deleted_before_it_had_a_pod_comes_back() {
     world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
     assert!(world.step().actions.is_empty());
     world.see(None, []);
-    assert!(world.step().actions.contains(&Action::CreateJob(1)));
+    assert!(world.step().actions.contains(&create(1)));
 }
 
 /// What ran under the Job ends with it: it comes back as another attempt, when no pod of this one is left.
@@ -995,7 +1013,7 @@ fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
     assert_eq!(world.status.attempt, Some(2));
     assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)), "nobody's failure");
     world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..stopping(index) }));
-    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJob(2)]);
+    assert_eq!(world.step().actions, [Action::Ensure, create(2)]);
     assert_eq!(world.status.restarts[0].reason, "JobDeleted");
 }
 
@@ -1021,7 +1039,7 @@ fn a_job_suspended_by_a_queue_manager_has_not_failed() {
     world.second = 20;
     world.see(Some(job(1)), [stopped(0)]); // seen before the change of the Job
     world.step();
-    let held = JobSeen { held: true, ..job(1) };
+    let held = JobSeen { suspended_by_queue: true, ..job(1) };
     world.see(Some(held), [stopped(1)]);
     assert_eq!(world.step().actions, [Action::Ensure]);
     assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Pending), 0));
@@ -1066,7 +1084,7 @@ fn a_failure_outlives_its_job() {
     world.see(None, [PodSeen { gone: true, ..running(0, 1) }]);
     world.step();
     assert_eq!(world.status.state, Some(State::Failed));
-    assert_eq!(world.status.failure_reason.as_deref(), Some("ExitCode"));
+    assert_eq!(world.status.failure_reason, Some("ExitCode".into()));
 }
 
 #[test]
@@ -1127,7 +1145,7 @@ proptest! {
             let before = world.status.clone();
             world.spec.suspend = suspend;
             world.second += later;
-            world.family.pods.clear();
+            world.children.pods.clear();
             world.see(job, pods);
             let verdict = world.step();
             prop_assert!(world.status.attempt >= before.attempt);
@@ -1135,13 +1153,13 @@ proptest! {
                 prop_assert_eq!(&world.status.state, &before.state);
             }
             for action in &verdict.actions {
-                if let Action::CreateJob(attempt) = action {
-                    prop_assert!(world.family.job.is_none() && !suspend);
-                    prop_assert!(!world.family.pods.values().any(|p| p.is_alive() && p.attempt < *attempt));
+                if let Action::CreateJobs(attempt) = action {
+                    prop_assert!(world.children.jobs.is_empty() && !suspend);
+                    prop_assert!(!world.children.pods.values().any(|p| p.is_alive() && p.incarnation < attempt.number));
                     prop_assert_eq!(Some(*attempt), world.status.attempt);
                 }
                 if let Action::DeleteJob { uid, .. } = action {
-                    prop_assert_eq!(Some(uid), world.family.job.as_ref().map(|j| &j.uid));
+                    prop_assert_eq!(Some(uid), world.children.job(Role::WORKER).map(|j| &j.uid));
                 }
             }
             prop_assert!(world.status.restarts.len() <= 10);

@@ -1,6 +1,7 @@
 //! Events of the API that tell what stands nowhere else: refused pods of a Job, volumes that don't mount.
 
-use super::Note;
+use super::ObjectEvent;
+use crate::api::Reason;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 
@@ -8,7 +9,7 @@ use k8s_openapi::api::core::v1::Event;
 ///
 /// With its UID: what kept the Job's pods from being made says nothing about pods that are there.
 #[must_use]
-pub fn note(events: &[Event]) -> Option<Note> {
+pub fn telling(events: &[Event]) -> Option<ObjectEvent> {
     events.iter().filter_map(|event| Some((time(event), classify(event)?))).max_by_key(|(at, _)| *at).map(|(_, n)| n)
 }
 
@@ -21,18 +22,18 @@ fn time(event: &Event) -> Option<Timestamp> {
         .or(event.event_time.as_ref().map(|t| t.0))
 }
 
-fn classify(event: &Event) -> Option<Note> {
+fn classify(event: &Event) -> Option<ObjectEvent> {
     let message = event.message.clone().unwrap_or_default();
     let reason = match event.reason.as_deref()? {
-        "FailedCreate" if message.contains("violates PodSecurity") => "PodSecurity",
-        "FailedCreate" if message.contains("exceeded quota") => "QuotaExceeded",
-        "FailedCreate" => "PodsRefused",
-        "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" => "Storage",
-        "FailedCreatePodSandBox" | "NetworkNotReady" => "Network",
+        "FailedCreate" if message.contains("violates PodSecurity") => Reason::PodSecurity,
+        "FailedCreate" if message.contains("exceeded quota") => Reason::QuotaExceeded,
+        "FailedCreate" => Reason::PodsRefused,
+        "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" => Reason::Storage,
+        "FailedCreatePodSandBox" | "NetworkNotReady" => Reason::Network,
         _ => return None,
     };
     let about = event.involved_object.uid.clone().unwrap_or_default();
-    Some(Note { about, reason: reason.to_owned(), message: without_prefix(&message).to_owned() })
+    Some(ObjectEvent { about, reason, message: without_prefix(&message).to_owned() })
 }
 
 /// The Job controller puts a generated pod name before the cause, another one each time: the same cause must read the same.
@@ -70,7 +71,7 @@ mod tests {
             event("SuccessfulCreate", "Created pod: x", 3),
             event("FailedMount", "MountVolume.SetUp failed", 1),
         ];
-        let note = note(&events).unwrap();
+        let note = telling(&events).unwrap();
         assert_eq!(
             (note.reason.as_str(), note.message.as_str()),
             ("QuotaExceeded", "exceeded quota: q, requested: pods=1")
@@ -81,7 +82,7 @@ mod tests {
     fn pod_security_in_its_own_words() {
         let words = r#"violates PodSecurity "restricted:latest": runAsNonRoot != true"#;
         let event = event("FailedCreate", &format!(r#"Error creating: pods "x-0" is forbidden: {words}"#), 1);
-        let expected = Note { about: "job".into(), reason: "PodSecurity".into(), message: words.into() };
-        assert_eq!(note(&[event]).unwrap(), expected);
+        let expected = ObjectEvent { about: "job".into(), reason: Reason::PodSecurity, message: words.into() };
+        assert_eq!(telling(&[event]).unwrap(), expected);
     }
 }

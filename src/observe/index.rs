@@ -1,142 +1,40 @@
-//! The index: everything seen of each TrainingJob, filed under its UID.
+//! The index: everything remembered of each TrainingJob, filed under its namespace and UID.
 
-use super::{JobSeen, PodSeen, SlimJob, SlimPod};
-use crate::api::{GROUP, TrainingJob, TrainingJobStatus};
+use super::{BoardPart, Cell, ChildKey, ChildSeen, Children, SlimJob, SlimPod};
+use crate::api::{GROUP, TrainingJob};
 use crate::build::labels;
-use jiff::Timestamp;
+use crate::plan::Role;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt, runtime::watcher::Event};
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::any::TypeId;
+use std::collections::{HashMap, HashSet};
 
-/// A Service or ConfigMap: who it is and what it says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChildSeen {
-    /// UID of the object.
+/// Which TrainingJob. The namespace belongs to it: a label can be copied into another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its UID.
     pub uid: String,
-    /// Digest of what we own in it: another one means that somebody changed it.
-    pub digest: u64,
-    /// Its deletion has begun.
-    pub deleting: bool,
 }
 
-/// Kinds of children, in the order in which they are named to people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ChildKind {
-    /// The headless Service.
-    Service,
-    /// The ConfigMap.
-    ConfigMap,
-    /// The claim for checkpoints.
-    PersistentVolumeClaim,
-    /// The Job.
-    Job,
-}
-
-impl ChildKind {
-    /// As Kubernetes writes it.
+impl JobKey {
+    /// The key of a TrainingJob, read or not.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Service => "Service",
-            Self::ConfigMap => "ConfigMap",
-            Self::PersistentVolumeClaim => "PersistentVolumeClaim",
-            Self::Job => "Job",
-        }
-    }
-}
-
-/// Why a child could not be made: kept until it could.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocked {
-    /// `NameTaken`, `OldObject`, `QuotaExceeded`, `Forbidden`, `Invalid`.
-    pub reason: String,
-    /// What stands in the way and what would mend it.
-    pub message: String,
-}
-
-impl Blocked {
-    /// The object is still there, but on its way out: the watch tells when it is gone.
-    #[must_use]
-    pub fn deleting(name: &str) -> Self {
-        let message = format!("{name} is being deleted; it is made again when it is gone");
-        Self { reason: "OldObject".into(), message }
-    }
-}
-
-/// What an Event of the Job or of a pod said, for it stands nowhere else.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Note {
-    /// UID of the object.
-    pub about: String,
-    /// `PodSecurity`, `QuotaExceeded`, `PodsRefused`, `Storage`, `Starting`.
-    pub reason: String,
-    /// In Kubernetes' words.
-    pub message: String,
-}
-
-/// Everything seen of one TrainingJob, and what the operator remembers of its own writes to it.
-#[derive(Clone, Debug, Default)]
-pub struct Family {
-    /// The headless Service.
-    pub service: Option<ChildSeen>,
-    /// The ConfigMap.
-    pub config: Option<ChildSeen>,
-    /// The Job; never more than one.
-    pub job: Option<JobSeen>,
-    /// Pods by UID, those included that are gone.
-    pub pods: BTreeMap<String, PodSeen>,
-    /// Children that could not be made.
-    pub blocked: BTreeMap<ChildKind, Blocked>,
-    /// The newest version seen of a child, its deletion included: the answer to a write of ours may come after the
-    /// watch has told of what followed.
-    pub versions: BTreeMap<ChildKind, u64>,
-    /// Digests of children as the API server keeps them after our write, where admission changes what we write.
-    pub settled: BTreeMap<ChildKind, u64>,
-    /// What Events said, and when they were read.
-    pub note: Option<Note>,
-    /// When Events were last read.
-    pub looked: Option<Timestamp>,
-    /// Version and content of the status that we wrote last: the watch may not have shown it yet.
-    pub written: Option<(u64, TrainingJobStatus)>,
-    /// Generation of a spec that can't be read, and why, once the TrainingJob says so.
-    pub unreadable: Option<(Option<i64>, String)>,
-    /// Reconciles that failed in a row.
-    pub failures: u32,
-    /// Since when counters alone differ from what is written.
-    pub counters_since: Option<std::time::Instant>,
-    /// When what the program reports was last written.
-    pub progress_written: Option<std::time::Instant>,
-    /// The TrainingJob exists no more; some of its objects still may.
-    pub forgotten: bool,
-}
-
-impl Family {
-    fn is_over(&self) -> bool {
-        let has_child = self.service.is_some() || self.config.is_some() || self.job.is_some();
-        self.forgotten && !has_child && self.pods.values().all(|pod| pod.gone)
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self { namespace: meta.namespace.clone().unwrap_or_default(), uid: meta.uid.clone().unwrap_or_default() }
     }
 
-    /// Whether an object is news: nothing newer was seen of this child.
-    pub fn is_news(&mut self, kind: ChildKind, meta: &ObjectMeta) -> bool {
-        let (version, newest) = (version(meta), self.versions.entry(kind).or_default());
-        let is_news = version >= *newest;
-        *newest = version.max(*newest);
-        is_news
+    /// The key of the TrainingJob that an object belongs to: by its owner, or by its label, since a person may have
+    /// changed either.
+    fn of_child(meta: &ObjectMeta) -> Option<Self> {
+        let labelled = || meta.labels.as_ref()?.get(labels::UID).cloned();
+        let uid = owner(meta).map(|owner| owner.uid.clone()).or_else(labelled)?;
+        Some(Self { namespace: meta.namespace.clone().unwrap_or_default(), uid })
     }
-
-    /// Whether a child says what it should, as far as the API server lets it.
-    #[must_use]
-    pub fn is_right(&self, kind: ChildKind, digest: u64, should: u64) -> bool {
-        digest == should || self.settled.get(&kind) == Some(&digest)
-    }
-}
-
-/// Resource versions are numbers that grow, as Kubernetes guarantees since 1.35.
-#[must_use]
-pub fn version(meta: &ObjectMeta) -> u64 {
-    meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
 /// A claim for checkpoints.
@@ -156,7 +54,7 @@ impl ClaimSeen {
     }
 }
 
-/// All families, and the claims, which outlive them and so are filed by namespace and name.
+/// All that is remembered of all TrainingJobs; and the claims, which outlive them and so are filed by namespace and name.
 #[derive(Default, Debug)]
 pub struct Index {
     inner: Mutex<Inner>,
@@ -164,65 +62,75 @@ pub struct Index {
 
 #[derive(Default, Debug)]
 struct Inner {
-    families: HashMap<String, Family>,
+    cells: HashMap<JobKey, Cell>,
     claims: HashMap<(String, String), ClaimSeen>,
-    /// What a watch that starts again has listed so far; what it does not list is gone.
-    listed: HashMap<ChildKind, HashSet<String>>,
-    pods_listed: HashSet<String>,
+    /// By kind: UIDs that a watch which starts again has listed so far; what it does not list is gone.
+    listed: HashMap<TypeId, HashSet<String>>,
+    /// Kinds that have been listed once.
+    complete: HashSet<TypeId>,
 }
 
 impl Inner {
-    /// The last object of a forgotten TrainingJob has gone.
-    fn bury(&mut self, uid: &str) {
-        if self.families.get(uid).is_some_and(Family::is_over) {
-            self.families.remove(uid);
+    /// Drops a cell of which nothing is left: the last object of a forgotten TrainingJob has gone.
+    fn bury(&mut self, key: &JobKey) {
+        if self.cells.get(key).is_some_and(Cell::is_over) {
+            self.cells.remove(key);
         }
+    }
+
+    fn children(&mut self, key: JobKey) -> &mut Children {
+        &mut self.cells.entry(key).or_default().children
+    }
+
+    fn all_children(&mut self) -> impl Iterator<Item = &mut Children> {
+        self.cells.values_mut().map(|cell| &mut cell.children)
     }
 }
 
 impl Index {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic while the lock was held leaves at worst one half-filed event; the next event of it mends that.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
-    /// What is known of the TrainingJob with this UID.
+    /// What is known of the objects of a TrainingJob.
     #[must_use]
-    pub fn family(&self, uid: &str) -> Family {
-        self.lock().families.get(uid).cloned().unwrap_or_default()
+    pub fn children(&self, key: &JobKey) -> Children {
+        self.lock().cells.get(key).map(|cell| cell.children.clone()).unwrap_or_default()
     }
 
-    /// Reads one family without copying it.
-    pub fn read<T>(&self, uid: &str, read: impl FnOnce(&Family) -> T) -> Option<T> {
-        self.lock().families.get(uid).map(read)
+    /// Reads one cell without copying it.
+    pub fn read<T>(&self, key: &JobKey, read: impl FnOnce(&Cell) -> T) -> Option<T> {
+        self.lock().cells.get(key).map(read)
     }
 
-    /// Changes one family.
-    pub fn update<T>(&self, uid: &str, change: impl FnOnce(&mut Family) -> T) -> T {
-        change(self.lock().families.entry(uid.to_owned()).or_default())
+    /// Changes one cell.
+    pub fn update<T>(&self, key: &JobKey, change: impl FnOnce(&mut Cell) -> T) -> T {
+        change(self.lock().cells.entry(key.clone()).or_default())
     }
 
-    /// Changes one family, unless it has been forgotten.
-    pub fn update_known(&self, uid: &str, change: impl FnOnce(&mut Family)) {
-        if let Some(family) = self.lock().families.get_mut(uid) {
-            change(family);
+    /// Changes one cell, unless it has been dropped.
+    pub fn update_known(&self, key: &JobKey, change: impl FnOnce(&mut Cell)) {
+        if let Some(cell) = self.lock().cells.get_mut(key) {
+            change(cell);
         }
     }
 
     /// Forgets a TrainingJob that exists no more.
-    pub fn forget(&self, uid: &str) {
+    pub fn forget(&self, key: &JobKey) {
         let mut inner = self.lock();
-        inner.families.entry(uid.to_owned()).or_default().forgotten = true;
-        inner.bury(uid);
+        if let Some(cell) = inner.cells.get_mut(key) {
+            cell.forgotten = true;
+        }
+        inner.bury(key);
     }
 
     /// Forgets all TrainingJobs but these.
-    pub fn forget_all_but(&self, there: &HashSet<String>) {
+    pub fn forget_all_but(&self, there: &HashSet<JobKey>) {
         let mut inner = self.lock();
-        for (_, family) in inner.families.iter_mut().filter(|(uid, _)| !there.contains(*uid)) {
-            family.forgotten = true;
+        for (key, cell) in &mut inner.cells {
+            cell.forgotten |= !there.contains(key);
         }
-        inner.families.retain(|_, family| !family.is_over());
+        inner.cells.retain(|_, cell| !cell.is_over());
     }
 
     /// The claim of this name, if it carries our label.
@@ -231,141 +139,209 @@ impl Index {
         self.lock().claims.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Files an event of the watch of pods.
-    pub fn pod(&self, event: &Event<SlimPod>) {
-        let mut inner = self.lock();
-        match event {
-            Event::Init => inner.pods_listed.clear(),
-            Event::InitDone => {
-                let listed = std::mem::take(&mut inner.pods_listed);
-                for family in inner.families.values_mut() {
-                    for pod in family.pods.values_mut().filter(|p| !listed.contains(&p.uid)) {
-                        pod.gone = true;
-                    }
-                }
-            }
-            Event::InitApply(pod) | Event::Apply(pod) | Event::Delete(pod) => {
-                let gone = matches!(event, Event::Delete(_));
-                let (Some(family), Some(seen)) = (family_uid(pod), pod.seen(gone)) else { return };
-                if matches!(event, Event::InitApply(_)) {
-                    inner.pods_listed.insert(seen.uid.clone());
-                }
-                inner.families.entry(family.clone()).or_default().pods.insert(seen.uid.clone(), seen);
-                inner.bury(&family);
-            }
-        }
+    /// Whether all objects of this kind have been listed once.
+    #[must_use]
+    pub fn has_listed<K: 'static>(&self) -> bool {
+        self.lock().complete.contains(&TypeId::of::<K>())
     }
 
-    /// Files an event of the watch of Jobs.
-    pub fn job(&self, event: &Event<SlimJob>) {
-        let mut inner = self.lock();
-        match event {
-            Event::Init => drop(inner.listed.insert(ChildKind::Job, HashSet::new())),
-            Event::InitDone => {
-                let listed = inner.listed.remove(&ChildKind::Job).unwrap_or_default();
-                for family in inner.families.values_mut() {
-                    family.job.take_if(|job| !listed.contains(&job.uid));
-                }
-            }
-            Event::InitApply(job) | Event::Apply(job) => {
-                let (Some(family), Some(seen)) = (family_uid(job), job.seen()) else { return };
-                if let Some(listed) = inner.listed.get_mut(&ChildKind::Job) {
-                    listed.insert(seen.uid.clone());
-                }
-                let family = inner.families.entry(family).or_default();
-                if !family.is_news(ChildKind::Job, &job.metadata) {
-                    return;
-                }
-                // The pods of earlier attempts have had their say once a newer Job is there.
-                family.pods.retain(|_, pod| pod.attempt >= seen.attempt || !pod.gone);
-                family.job = Some(seen);
-            }
-            Event::Delete(job) => {
-                let Some(uid) = family_uid(job) else { return };
-                if let Some(family) = inner.families.get_mut(&uid) {
-                    family.is_news(ChildKind::Job, &job.metadata);
-                    family.job.take_if(|seen| Some(&seen.uid) == job.metadata.uid.as_ref());
-                }
-                inner.bury(&uid);
-            }
-        }
-    }
-
-    /// Files an event of the watch of Services.
-    pub fn service(&self, event: &Event<Service>) {
-        self.child(event, ChildKind::Service, super::digest::service, |family| &mut family.service);
-    }
-
-    /// Files an event of the watch of ConfigMaps.
-    pub fn config(&self, event: &Event<ConfigMap>) {
-        self.child(event, ChildKind::ConfigMap, super::digest::config, |family| &mut family.config);
-    }
-
-    fn child<K: Resource<DynamicType = ()>>(
+    /// Files an event of a watch. `put` files one object, `gone` takes one out, and `missing` takes out all that a list
+    /// has not named by their UID.
+    fn file<K: Resource + 'static>(
         &self,
         event: &Event<K>,
-        kind: ChildKind,
-        digest: impl Fn(&K) -> u64,
-        slot: impl Fn(&mut Family) -> &mut Option<ChildSeen>,
+        put: impl Fn(&mut Inner, &K),
+        gone: impl Fn(&mut Inner, &K),
+        missing: impl Fn(&mut Inner, &HashSet<String>),
     ) {
-        let mut inner = self.lock();
+        let (mut inner, kind) = (self.lock(), TypeId::of::<K>());
         match event {
             Event::Init => drop(inner.listed.insert(kind, HashSet::new())),
             Event::InitDone => {
                 let listed = inner.listed.remove(&kind).unwrap_or_default();
-                for family in inner.families.values_mut() {
-                    slot(family).take_if(|child| !listed.contains(&child.uid));
-                }
+                missing(&mut inner, &listed);
+                inner.complete.insert(kind);
+                inner.cells.retain(|_, cell| !cell.is_over());
             }
             Event::InitApply(object) | Event::Apply(object) => {
-                let (Some(family), Some(uid)) = (family_uid(object), object.uid()) else {
-                    // Somebody took all that ties it to its job: to us it is gone.
-                    for family in inner.families.values_mut() {
-                        slot(family).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
-                    }
-                    return;
-                };
-                if let Some(listed) = inner.listed.get_mut(&kind) {
-                    listed.insert(uid.clone());
+                if let (Some(listed), Some(uid)) = (inner.listed.get_mut(&kind), object.uid()) {
+                    listed.insert(uid);
                 }
-                let deleting = object.meta().deletion_timestamp.is_some();
-                let family = inner.families.entry(family).or_default();
-                if family.is_news(kind, object.meta()) {
-                    *slot(family) = Some(ChildSeen { uid, digest: digest(object), deleting });
+                put(&mut inner, object);
+                if let Some(key) = JobKey::of_child(object.meta()) {
+                    inner.bury(&key);
                 }
             }
             Event::Delete(object) => {
-                let Some(uid) = family_uid(object) else { return };
-                if let Some(family) = inner.families.get_mut(&uid) {
-                    family.is_news(kind, object.meta());
-                    slot(family).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
+                gone(&mut inner, object);
+                if let Some(key) = JobKey::of_child(object.meta()) {
+                    inner.bury(&key);
                 }
-                inner.bury(&uid);
             }
         }
+    }
+
+    /// Files an event of the watch of pods.
+    pub fn pod(&self, event: &Event<SlimPod>) {
+        let put = |gone: bool| {
+            move |inner: &mut Inner, pod: &SlimPod| {
+                let (Some(key), Some(seen)) = (JobKey::of_child(&pod.metadata), pod.seen(gone)) else { return };
+                inner.children(key).pods.insert(seen.uid.clone(), seen);
+            }
+        };
+        self.file(event, put(false), put(true), |inner, listed| {
+            for pod in inner.all_children().flat_map(|children| children.pods.values_mut()) {
+                pod.gone |= !listed.contains(&pod.uid);
+            }
+        });
+    }
+
+    /// Files an event of the watch of Jobs.
+    pub fn job(&self, event: &Event<SlimJob>) {
+        let put = |inner: &mut Inner, job: &SlimJob| {
+            let (Some(key), Some(seen)) = (JobKey::of_child(&job.metadata), job.seen()) else { return };
+            let children = inner.children(key);
+            if children.is_news(ChildKey::job(seen.role), &job.metadata) {
+                // The pods of earlier incarnations have had their say once a newer Job is there.
+                children.pods.retain(|_, pod| pod.incarnation >= seen.incarnation || !pod.gone);
+                children.jobs.insert(seen.role, seen);
+            }
+        };
+        let gone = |inner: &mut Inner, job: &SlimJob| {
+            let (Some(key), Some(role)) = (JobKey::of_child(&job.metadata), job.role()) else { return };
+            let Some(cell) = inner.cells.get_mut(&key) else { return };
+            cell.children.is_news(ChildKey::job(role), &job.metadata);
+            cell.children.jobs.retain(|_, seen| Some(&seen.uid) != job.metadata.uid.as_ref());
+        };
+        self.file(event, put, gone, |inner, listed| {
+            inner.all_children().for_each(|children| children.jobs.retain(|_, job| listed.contains(&job.uid)));
+        });
+    }
+
+    /// Files an event of the watch of Services: of a job's own, or of its TensorBoard's.
+    pub fn service(&self, event: &Event<Service>) {
+        let is_board =
+            |service: &Service| service.labels().get(labels::COMPONENT).is_some_and(|v| v == labels::TENSORBOARD);
+        let put = |inner: &mut Inner, service: &Service| {
+            if is_board(service) {
+                put_board(inner, service, None, |board| &mut board.service);
+            } else {
+                put_child(inner, service, ChildKey::SERVICE, super::digest::service(service), |c| &mut c.service);
+            }
+        };
+        let gone = |inner: &mut Inner, service: &Service| {
+            if is_board(service) {
+                drop_board(inner, service, |board| &mut board.service);
+            } else {
+                drop_child(inner, service, ChildKey::SERVICE, |children| &mut children.service);
+            }
+        };
+        self.file(event, put, gone, |inner, listed| {
+            for cell in inner.cells.values_mut() {
+                cell.children.service.take_if(|child| !listed.contains(&child.uid));
+                cell.board.service.take_if(|part| !listed.contains(&part.uid));
+            }
+        });
+    }
+
+    /// Files an event of the watch of ConfigMaps.
+    pub fn config(&self, event: &Event<ConfigMap>) {
+        let put = |inner: &mut Inner, config: &ConfigMap| {
+            put_child(inner, config, ChildKey::CONFIG, super::digest::config(config), |children| &mut children.config);
+        };
+        let gone = |inner: &mut Inner, config: &ConfigMap| {
+            drop_child(inner, config, ChildKey::CONFIG, |children| &mut children.config);
+        };
+        self.file(event, put, gone, |inner, listed| {
+            for children in inner.all_children() {
+                children.config.take_if(|child| !listed.contains(&child.uid));
+            }
+        });
+    }
+
+    /// Files an event of the watch of Deployments, which only TensorBoards have.
+    pub fn deployment(&self, event: &Event<Deployment>) {
+        let put = |inner: &mut Inner, deployment: &Deployment| {
+            let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+            put_board(inner, deployment, replicas, |board| &mut board.deployment);
+        };
+        let gone = |inner: &mut Inner, deployment: &Deployment| {
+            drop_board(inner, deployment, |board| &mut board.deployment);
+        };
+        self.file(event, put, gone, |inner, listed| {
+            for cell in inner.cells.values_mut() {
+                cell.board.deployment.take_if(|part| !listed.contains(&part.uid));
+            }
+        });
     }
 
     /// Files an event of the watch of claims.
     pub fn claim_event(&self, event: &Event<PersistentVolumeClaim>) {
         let key = |claim: &PersistentVolumeClaim| (claim.namespace().unwrap_or_default(), claim.name_any());
-        let mut inner = self.lock();
-        match event {
-            Event::Init => inner.claims.clear(),
-            Event::InitDone => {}
-            Event::InitApply(claim) | Event::Apply(claim) => {
-                let deleting = claim.metadata.deletion_timestamp.is_some();
-                let owners = claim.owner_references().iter().map(|owner| owner.uid.clone()).collect();
-                inner.claims.insert(key(claim), ClaimSeen { deleting, owners });
-            }
-            Event::Delete(claim) => drop(inner.claims.remove(&key(claim))),
+        let put = |inner: &mut Inner, claim: &PersistentVolumeClaim| {
+            let deleting = claim.metadata.deletion_timestamp.is_some();
+            let owners = claim.owner_references().iter().map(|owner| owner.uid.clone()).collect();
+            inner.claims.insert(key(claim), ClaimSeen { deleting, owners });
+        };
+        if matches!(event, Event::Init) {
+            self.lock().claims.clear();
         }
+        self.file(event, put, |inner, claim| drop(inner.claims.remove(&key(claim))), |_, _| ());
     }
 }
 
-/// By its owner, or by its label: a person may have changed either.
-fn family_uid<K: Resource>(object: &K) -> Option<String> {
-    let meta = object.meta();
-    owner(meta).map(|owner| owner.uid.clone()).or_else(|| meta.labels.as_ref()?.get(labels::UID).cloned())
+fn put_child<K: Resource<DynamicType = ()>>(
+    inner: &mut Inner,
+    object: &K,
+    key: ChildKey,
+    digest: u64,
+    slot: impl Fn(&mut Children) -> &mut Option<ChildSeen>,
+) {
+    let (Some(job), Some(uid)) = (JobKey::of_child(object.meta()), object.uid()) else {
+        // Somebody took all that ties it to its job: to us it is gone.
+        for children in inner.all_children() {
+            slot(children).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
+        }
+        return;
+    };
+    let children = inner.children(job);
+    if children.is_news(key, object.meta()) {
+        let deleting = object.meta().deletion_timestamp.is_some();
+        *slot(children) = Some(ChildSeen { uid, digest, deleting });
+    }
+}
+
+fn drop_child<K: Resource<DynamicType = ()>>(
+    inner: &mut Inner,
+    object: &K,
+    key: ChildKey,
+    slot: impl Fn(&mut Children) -> &mut Option<ChildSeen>,
+) {
+    let Some(cell) = JobKey::of_child(object.meta()).and_then(|job| inner.cells.get_mut(&job)) else { return };
+    cell.children.is_news(key, object.meta());
+    slot(&mut cell.children).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
+}
+
+fn put_board<K: Resource<DynamicType = ()>>(
+    inner: &mut Inner,
+    object: &K,
+    replicas: Option<i32>,
+    slot: impl Fn(&mut super::BoardSeen) -> &mut Option<BoardPart>,
+) {
+    // By the owner alone: what a person has taken from its job is made anew.
+    let (Some(_), Some(job)) = (owner(object.meta()), JobKey::of_child(object.meta())) else { return };
+    let part = BoardPart { uid: object.uid().unwrap_or_default(), replicas };
+    *slot(&mut inner.cells.entry(job).or_default().board) = Some(part);
+}
+
+fn drop_board<K: Resource<DynamicType = ()>>(
+    inner: &mut Inner,
+    object: &K,
+    slot: impl Fn(&mut super::BoardSeen) -> &mut Option<BoardPart>,
+) {
+    let Some(cell) = JobKey::of_child(object.meta()).and_then(|job| inner.cells.get_mut(&job)) else { return };
+    slot(&mut cell.board).take_if(|part| Some(&part.uid) == object.meta().uid.as_ref());
+    cell.board.wait = None;
 }
 
 /// The TrainingJob that owns an object.
@@ -377,18 +353,39 @@ pub fn owner(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(is_job)
 }
 
+/// The role that a Job or pod plays; none that is not ours. Jobs of before have no word of it.
+#[must_use]
+pub fn role(meta: &ObjectMeta) -> Option<&'static str> {
+    match meta.labels.as_ref()?.get(labels::COMPONENT).map(String::as_str) {
+        None | Some(Role::WORKER) => Some(Role::WORKER),
+        Some(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::labels;
+
+    fn key() -> JobKey {
+        JobKey { namespace: "ns".into(), uid: "job".into() }
+    }
+
+    /// An index that has seen the TrainingJob.
+    fn index() -> Index {
+        let index = Index::default();
+        index.update(&key(), |cell| cell.known = true);
+        index
+    }
 
     fn pod(uid: &str) -> SlimPod {
         let text = |s: &str| s.to_owned();
-        let labels = [(labels::UID, "job"), (labels::ATTEMPT, "1"), ("batch.kubernetes.io/job-completion-index", "0")];
+        let labels =
+            [(labels::UID, "job"), (labels::INCARNATION, "1"), ("batch.kubernetes.io/job-completion-index", "0")];
         SlimPod {
             metadata: ObjectMeta {
                 name: Some(text("x")),
                 uid: Some(text(uid)),
+                namespace: Some(text("ns")),
                 labels: Some(labels.map(|(key, value)| (text(key), text(value))).into()),
                 ..ObjectMeta::default()
             },
@@ -399,26 +396,28 @@ mod tests {
     /// The pods of a deleted TrainingJob go after it.
     #[test]
     fn nothing_is_kept_of_a_job_that_is_gone() {
-        let index = Index::default();
+        let index = index();
         index.pod(&Event::Apply(pod("a")));
-        index.forget("job");
-        assert_eq!(index.family("job").pods.len(), 1, "it still runs");
+        index.forget(&key());
+        assert_eq!(index.children(&key()).pods.len(), 1, "it still runs");
         index.pod(&Event::Delete(pod("a")));
-        assert!(index.lock().families.is_empty());
+        assert!(index.lock().cells.is_empty());
 
+        index.update(&key(), |cell| cell.known = true);
         index.pod(&Event::Apply(pod("b")));
         index.forget_all_but(&HashSet::new());
         index.pod(&Event::Delete(pod("b")));
-        assert!(index.lock().families.is_empty());
+        assert!(index.lock().cells.is_empty());
     }
 
     /// The watch may tell that an object is gone before the answer to its creation has come.
     #[test]
     fn an_answer_that_comes_late_is_no_news() {
-        let index = Index::default();
+        let index = index();
         let config = |version: &str| ConfigMap {
             metadata: ObjectMeta {
                 uid: Some("c".into()),
+                namespace: Some("ns".into()),
                 resource_version: Some(version.into()),
                 labels: Some([(labels::UID.to_owned(), "job".to_owned())].into()),
                 ..ObjectMeta::default()
@@ -427,19 +426,55 @@ mod tests {
         };
         index.config(&Event::Apply(config("7")));
         index.config(&Event::Delete(config("9")));
-        assert!(!index.update("job", |family| family.is_news(ChildKind::ConfigMap, &config("7").metadata)));
+        assert!(!index.update(&key(), |cell| cell.children.is_news(ChildKey::CONFIG, &config("7").metadata)));
         index.config(&Event::Apply(config("8")));
-        assert_eq!(index.family("job").config, None);
+        assert_eq!(index.children(&key()).config, None);
         index.config(&Event::Apply(config("10")));
-        assert!(index.family("job").config.is_some());
+        assert!(index.children(&key()).config.is_some());
     }
 
     #[test]
     fn the_last_words_of_a_living_jobs_pods_stay() {
-        let index = Index::default();
+        let index = index();
         index.pod(&Event::Apply(pod("a")));
-        index.forget_all_but(&HashSet::from(["job".to_owned()]));
+        index.forget_all_but(&HashSet::from([key()]));
         index.pod(&Event::Delete(pod("a")));
-        assert_eq!(index.family("job").pods.len(), 1);
+        assert_eq!(index.children(&key()).pods.len(), 1);
+    }
+
+    #[test]
+    fn the_headless_service_is_not_its() {
+        let index = index();
+        let service = |component: &str, name: &str| Service {
+            metadata: ObjectMeta {
+                name: Some(name.into()),
+                namespace: Some("ns".into()),
+                uid: Some(name.into()),
+                labels: Some([(labels::COMPONENT.to_owned(), component.to_owned())].into()),
+                owner_references: Some(vec![OwnerReference {
+                    api_version: "ml.example.com/v1".into(),
+                    kind: "TrainingJob".into(),
+                    name: "x".into(),
+                    uid: "job".into(),
+                    ..OwnerReference::default()
+                }]),
+                ..ObjectMeta::default()
+            },
+            ..Service::default()
+        };
+        assert!(!index.has_listed::<Deployment>());
+        index.deployment(&Event::Init);
+        index.deployment(&Event::InitDone);
+        assert!(index.has_listed::<Deployment>(), "before that nothing is missing");
+        let seen =
+            || index.read(&key(), |cell| (cell.children.service.is_some(), cell.board.service.is_some())).unwrap();
+        index.service(&Event::Init);
+        index.service(&Event::InitApply(service("", "x-headless")));
+        assert_eq!(seen(), (true, false));
+        index.service(&Event::InitApply(service("tensorboard", "x-tensorboard")));
+        index.service(&Event::InitDone);
+        assert_eq!(seen(), (true, true));
+        index.service(&Event::Delete(service("tensorboard", "x-tensorboard")));
+        assert_eq!(seen(), (true, false));
     }
 }

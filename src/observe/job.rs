@@ -52,8 +52,10 @@ pub struct JobSeen {
     pub uid: String,
     /// Name of the Job.
     pub name: String,
-    /// The attempt that it runs.
-    pub attempt: i32,
+    /// The role whose pods it has.
+    pub role: &'static str,
+    /// Number of its incarnation.
+    pub incarnation: i32,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// When the Job controller took it up: before that it has made no pod, and said nothing of why not.
@@ -61,7 +63,7 @@ pub struct JobSeen {
     /// Its deletion has begun.
     pub deleting: bool,
     /// A queue manager holds it back.
-    pub held: bool,
+    pub suspended_by_queue: bool,
     /// Pods at one time; made with as many as workers.
     pub parallelism: Option<i32>,
     /// When a queue manager last let it go on: pods from before then were stopped by it.
@@ -73,6 +75,12 @@ pub struct JobSeen {
 }
 
 impl SlimJob {
+    /// The role whose pods it has; none for one that is not ours.
+    #[must_use]
+    pub fn role(&self) -> Option<&'static str> {
+        super::role(&self.metadata)
+    }
+
     /// Takes out of a Job what is kept. `None` for one that is not ours.
     #[must_use]
     pub fn seen(&self) -> Option<JobSeen> {
@@ -82,12 +90,13 @@ impl SlimJob {
         Some(JobSeen {
             uid: meta.uid.clone()?,
             name: meta.name.clone()?,
-            attempt: meta.labels.as_ref()?.get(labels::ATTEMPT)?.parse().ok()?,
+            role: self.role()?,
+            incarnation: meta.labels.as_ref()?.get(labels::INCARNATION)?.parse().ok()?,
             created: meta.creation_timestamp.as_ref().map(|t| t.0),
             taken_up: self.status.start_time.as_ref().map(|t| t.0),
             deleting: meta.deletion_timestamp.is_some(),
             // Until the Job controller has taken note of either change there may be pods that it is about to delete.
-            held: self.spec.suspend || true_("Suspended").is_some(),
+            suspended_by_queue: self.spec.suspend || true_("Suspended").is_some(),
             parallelism: self.spec.parallelism,
             resumed: is("Suspended", "False").and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0),
             complete: true_("Complete").is_some(),

@@ -1,18 +1,24 @@
 //! What the cluster says about each TrainingJob: an index in memory, fed by watches, read without I/O.
 //!
-//! Everything of a job is filed under the UID of its TrainingJob, which its label
+//! Everything of a job is filed under the namespace and the UID of its TrainingJob, which its label
 //! [`labels::UID`](crate::build::labels::UID) carries. Pods stay in the index after their deletion until
-//! their attempt is over, for the last words of a worker come only with its last event.
+//! their incarnation is over, for the last words of a worker come only with its last event.
 
+mod agents;
+mod board;
+mod cell;
+mod children;
 pub mod digest;
 pub mod events;
 mod index;
 mod job;
 mod pod;
-mod polled;
 mod slim;
 
-pub use index::{Blocked, ChildKind, ChildSeen, ClaimSeen, Family, Index, Note, owner, version};
+pub use agents::{AgentAnswer, AgentPolls};
+pub use board::{BoardPart, BoardSeen};
+pub use cell::{Cell, Wanted, Writes};
+pub use children::{Blocked, ChildKey, ChildKind, ChildSeen, Children, ObjectEvent, version};
+pub use index::{ClaimSeen, Index, JobKey, owner, role};
 pub use job::{JobSeen, SlimJob};
 pub use pod::{Container, Disruption, PodSeen, SlimPod, Waiting};
-pub use polled::{Polled, Seen};

@@ -40,8 +40,8 @@ pub struct PodSeen {
     pub name: String,
     /// Index of the worker, 0 to numWorkers - 1.
     pub index: i32,
-    /// The attempt that it belongs to.
-    pub attempt: i32,
+    /// Number of the incarnation that it belongs to.
+    pub incarnation: i32,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// The node, once there is one.
@@ -126,7 +126,7 @@ impl SlimPod {
         let labels = meta.labels.as_ref()?;
         let annotations = meta.annotations.as_ref();
         let index = labels.get(COMPLETION_INDEX).or_else(|| annotations?.get(COMPLETION_INDEX))?.parse().ok()?;
-        let attempt = labels.get(labels::ATTEMPT)?.parse().ok()?;
+        let incarnation = labels.get(labels::INCARNATION)?.parse().ok()?;
         let status = &self.status;
         let scheduled = condition(status, "PodScheduled");
         let ended = match status.phase.as_deref() {
@@ -141,7 +141,7 @@ impl SlimPod {
             uid: meta.uid.clone()?,
             name: meta.name.clone()?,
             index,
-            attempt,
+            incarnation,
             created: meta.creation_timestamp.as_ref().map(|t| t.0),
             node: self.spec.node_name.clone(),
             ip: status.pod_ip.clone(),

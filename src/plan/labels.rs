@@ -1,6 +1,6 @@
 //! Labels and annotations of a TrainingJob's objects, and what they are for.
 
-use super::Plan;
+use super::{Incarnation, Plan};
 use std::collections::BTreeMap;
 
 /// Who manages the object; on every object and pod of ours, so that the operator's watches can select by it.
@@ -13,8 +13,9 @@ pub const SELECTOR: &str = "app.kubernetes.io/managed-by=trainingjob-operator";
 pub const TRAINING_JOB: &str = "training-job";
 /// UID of the TrainingJob, which tells its objects from those of a predecessor of the same name.
 pub const UID: &str = "ml.example.com/training-job-uid";
-/// Number of the attempt: label of Job and pods, annotation of the Job.
-pub const ATTEMPT: &str = "ml.example.com/attempt";
+/// Number of the incarnation: label of Job and pods, annotation of the Job. It is called attempt since once the two were
+/// one, and what runs must outlive an upgrade.
+pub const INCARNATION: &str = "ml.example.com/attempt";
 /// Annotation: [`Plan::intent`] of which the object was made.
 pub const INTENT: &str = "ml.example.com/intent";
 /// Kueue's LocalQueue, on the Job.
@@ -38,10 +39,10 @@ pub fn of(plan: &Plan) -> BTreeMap<String, String> {
     owned([
         (MANAGED_BY, OPERATOR),
         (APP, KIND),
-        (TRAINING_JOB, &plan.name),
+        (TRAINING_JOB, &plan.identity.name),
         (K8S_NAME, KIND),
-        (K8S_INSTANCE, &plan.name),
-        (UID, &plan.uid),
+        (K8S_INSTANCE, &plan.identity.name),
+        (UID, &plan.identity.uid),
     ])
 }
 
@@ -51,18 +52,22 @@ pub fn is_common(key: &str) -> bool {
     [MANAGED_BY, APP, TRAINING_JOB, K8S_NAME, K8S_INSTANCE, UID].contains(&key)
 }
 
-/// Labels of the pods of an attempt.
+/// Labels of the pods of an incarnation.
 #[must_use]
-pub fn of_pod(plan: &Plan, attempt: i32) -> BTreeMap<String, String> {
+pub fn of_pod(plan: &Plan, incarnation: Incarnation) -> BTreeMap<String, String> {
     let mut labels = of(plan);
-    labels.append(&mut owned([(COMPONENT, WORKER), (K8S_COMPONENT, WORKER), (ATTEMPT, &attempt.to_string())]));
+    labels.append(&mut owned([
+        (COMPONENT, WORKER),
+        (K8S_COMPONENT, WORKER),
+        (INCARNATION, &incarnation.number.to_string()),
+    ]));
     labels
 }
 
-/// Selects the job's pods, of any attempt.
+/// Selects the job's pods, of any incarnation.
 #[must_use]
 pub fn pod_selector(plan: &Plan) -> BTreeMap<String, String> {
-    owned([(COMPONENT, WORKER), (UID, &plan.uid)])
+    owned([(COMPONENT, WORKER), (UID, &plan.identity.uid)])
 }
 
 /// Labels of a TensorBoard's Deployment and Service.
@@ -79,9 +84,9 @@ pub fn of_board_pod(plan: &Plan) -> BTreeMap<String, String> {
     owned([
         (COMPONENT, TENSORBOARD),
         (K8S_NAME, TENSORBOARD),
-        (K8S_INSTANCE, &plan.name),
+        (K8S_INSTANCE, &plan.identity.name),
         (K8S_COMPONENT, TENSORBOARD),
-        (UID, &plan.uid),
+        (UID, &plan.identity.uid),
     ])
 }
 

@@ -4,10 +4,12 @@
 //! name and quantity has been parsed, and [`crate::build`] can make objects of it without being able to fail.
 
 mod environment;
+mod gang;
 mod hyperparameters;
 pub mod labels;
 mod monitoring;
 pub mod names;
+mod policy;
 mod quantity;
 mod refusal;
 mod resources;
@@ -18,17 +20,16 @@ pub(crate) mod template;
 pub use environment::is_reserved;
 #[cfg(test)]
 pub(crate) use environment::tf_config_bytes;
+pub use gang::{Completion, Gang, Incarnation, Pod, Rendezvous, Role, Storage};
 pub use hyperparameters::Hyperparameter;
 pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
+pub use policy::{Failure, Policy, Success};
 pub use refusal::{Refusal, Refusals};
 pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume};
 
-use crate::api::{Backend, FailurePolicy, Framework, Scheduling, TrainingJob, TrainingJobSpec};
-use k8s_openapi::api::core::v1::{
-    EnvFromSource, EnvVar, LocalObjectReference, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
-};
+use crate::api::{Framework, TrainingJob, TrainingJobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use serde_json::Value;
@@ -44,9 +45,28 @@ pub struct Runtime {
     pub agent_image_pull_policy: Option<String>,
 }
 
-/// All that is decided about a TrainingJob.
+/// All that is decided about a TrainingJob. Nothing after it reads the spec.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
+    /// Whose plan it is.
+    pub identity: Identity,
+    /// The pods that start, fail and restart together.
+    pub gang: Gang,
+    /// What is to become of the job when something happens to it.
+    pub policy: Policy,
+    /// What outlives the pods, or comes from elsewhere.
+    pub storage: Storage,
+    /// Hyperparameters, in the order of their fields, the additional ones by name.
+    pub hyperparameters: Vec<Hyperparameter>,
+    /// How the job is watched, and where its program records what it does.
+    pub monitoring: Monitoring,
+    /// The agent that the workers are given.
+    pub runtime: Runtime,
+}
+
+/// Whose plan it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Identity {
     /// Name of the TrainingJob; its objects' names follow from it, see [`names`].
     pub name: String,
     /// Namespace of the TrainingJob and of all its objects.
@@ -58,95 +78,30 @@ pub struct Plan {
     /// Hash of what the spec asks for: the same for the same wish, whatever the operator's version or agent, and for
     /// every attempt. What may change in a created job (suspend, TTL, the policies) is not part of it.
     pub intent: String,
-
-    /// Pods of the gang.
-    pub num_workers: i32,
-    /// GPUs of each worker.
-    pub gpus_per_worker: i32,
-    /// Processes of each worker; `num_workers * procs_per_worker` is WORLD_SIZE.
-    pub procs_per_worker: i32,
-
-    /// Which environment the program expects.
-    pub framework: Framework,
-    /// Collective communication backend.
-    pub backend: Backend,
-    /// Port of the first attempt's rendezvous; see [`Plan::port`].
-    pub master_port: i32,
-    /// Network interface of the workers, where the spec names one.
-    pub interface: Option<String>,
-    /// Whether the workers have an RDMA device (it is among the resources).
-    pub rdma: bool,
-
-    /// Model to train.
-    pub model: Source,
-    /// Dataset to train on.
-    pub dataset: Source,
-    /// Where results go.
-    pub output: Option<ClaimPath>,
-    /// Hyperparameters, in the order of their fields, the additional ones by name.
-    pub hyperparameters: Vec<Hyperparameter>,
-
-    /// Image of the container `training`.
-    pub image: String,
-    /// Command with its arguments, never empty.
-    pub command: Vec<String>,
-    /// The spec's own variables.
-    pub env: Vec<EnvVar>,
-    /// The spec's own sources of variables.
-    pub env_from: Vec<EnvFromSource>,
-    /// Requests and limits of a worker, GPUs and RDMA devices included.
-    pub resources: ResourceRequirements,
-    /// Working directory, where it isn't the image's.
-    pub working_dir: Option<String>,
-    /// The spec's own volumes.
-    pub volumes: Vec<Volume>,
-    /// The spec's own mounts.
-    pub volume_mounts: Vec<VolumeMount>,
-    /// Secrets with which images are pulled.
-    pub image_pull_secrets: Vec<LocalObjectReference>,
-    /// Service account, where it isn't the namespace's default.
-    pub service_account_name: Option<String>,
-
-    /// Where checkpoints are kept; none when checkpoints are switched off.
-    pub checkpoint: Option<Checkpoint>,
-    /// Where and when the workers run.
-    pub scheduling: Scheduling,
-    /// How the job is watched, and where its program records what it does.
-    pub monitoring: Monitoring,
-    /// What happens when a worker fails.
-    pub failure_policy: FailurePolicy,
-    /// Whether the workers are to be stopped.
-    pub suspend: bool,
-    /// Seconds after its end at which the TrainingJob is deleted.
-    pub ttl_seconds_after_finished: Option<i32>,
-    /// Seconds from SIGTERM to SIGKILL of a pod.
-    pub grace_seconds: i64,
-
-    /// `podTemplate`, decoded and checked: laid over the worker's template.
-    pub overlay: PodTemplateSpec,
-    /// The agent that the workers are given.
-    pub runtime: Runtime,
 }
 
-impl Plan {
-    /// Port of the rendezvous of an attempt (from 1). Two attempts in a row differ, so that no straggler joins the next.
-    #[must_use]
-    pub fn port(&self, attempt: i32) -> i32 {
-        self.master_port + (attempt - 1).rem_euclid(2)
-    }
+/// A plan, and all that stands in the way of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// What is to be, as far as it can be told: its sizes and its policy hold whatever was refused.
+    pub plan: Plan,
+    /// Why no objects are made of it; none if they are.
+    pub refusals: Refusals,
+}
 
-    /// Processes of the whole gang.
-    #[must_use]
-    pub fn world_size(&self) -> i64 {
-        i64::from(self.num_workers) * i64::from(self.procs_per_worker)
+impl Planned {
+    /// The plan, if objects may be made of it.
+    ///
+    /// # Errors
+    /// All the reasons for which the job can't run as it stands, not only the first.
+    pub fn accepted(&self) -> Result<&Plan, &Refusals> {
+        if self.refusals.0.is_empty() { Ok(&self.plan) } else { Err(&self.refusals) }
     }
 }
 
 /// Decides everything about `job`.
-///
-/// # Errors
-/// All the reasons for which it can't run as it stands, not only the first.
-pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Result<Plan, Refusals> {
+#[must_use]
+pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let spec = &job.spec;
     let mut no = Refusals::default();
 
@@ -156,6 +111,28 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Result<Plan, Refusals> {
     if uid.is_empty() {
         no.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
     }
+
+    let model = Source::resolve("spec.model", &spec.model, &mut no);
+    let dataset = Source::resolve("spec.dataset", &spec.dataset, &mut no);
+    let output = spec.output.as_deref().and_then(|uri| ClaimPath::resolve("spec.output", uri, &mut no));
+    let checkpoint = storage::resolve(&spec.checkpoint, &mut no);
+    let storage = Storage { model, dataset, output, checkpoint };
+    let policy = policy::resolve(spec);
+    let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
+    let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
+    let workers = workers(spec, &mut no);
+    if spec.framework == Framework::Tensorflow {
+        environment::check_tf_config(&name, spec.num_workers, &mut no);
+    }
+    storage::check_volumes(spec, &workers.pod.overlay, &storage, &mut no);
+    let rendezvous = Rendezvous {
+        framework: spec.framework,
+        backend: spec.networking.backend,
+        master_port: spec.networking.master_port,
+        interface: spec.networking.interface.clone(),
+        rdma: spec.networking.rdma_enabled,
+    };
+
     let owner = OwnerReference {
         api_version: TrainingJob::api_version(&()).into_owned(),
         kind: TrainingJob::kind(&()).into_owned(),
@@ -164,62 +141,47 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Result<Plan, Refusals> {
         controller: Some(true),
         block_owner_deletion: Some(true),
     };
-
-    let model = Source::resolve("spec.model", &spec.model, &mut no);
-    let dataset = Source::resolve("spec.dataset", &spec.dataset, &mut no);
-    let output = spec.output.as_deref().and_then(|uri| ClaimPath::resolve("spec.output", uri, &mut no));
-    let checkpoint = storage::resolve(&spec.checkpoint, &mut no);
-    let monitoring = monitoring::resolve(&name, spec, checkpoint.as_ref(), output.as_ref(), &mut no);
-    let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
-    let worker = resources::resolve(spec, &mut no);
-    environment::check("spec.env", &spec.env, &mut no);
-    if spec.framework == Framework::Tensorflow {
-        environment::check_tf_config(&name, spec.num_workers, &mut no);
-    }
-    let overlay = spec.pod_template.as_ref().map(|t| template::resolve(t, &mut no)).unwrap_or_default();
-    let mounts = storage::Mounts { model: &model, dataset: &dataset, output: &output, checkpoint: &checkpoint };
-    storage::check_volumes(spec, &overlay, &mounts, &mut no);
-    let grace_seconds = overlay.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(60);
-
+    let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let plan = Plan {
-        name,
-        namespace: job.metadata.namespace.clone().unwrap_or_default(),
-        uid,
-        owner,
-        intent: intent(spec),
-        num_workers: spec.num_workers,
-        gpus_per_worker: worker.gpus,
-        procs_per_worker: worker.procs,
-        framework: spec.framework,
-        backend: spec.networking.backend,
-        master_port: spec.networking.master_port,
-        interface: spec.networking.interface.clone(),
-        rdma: spec.networking.rdma_enabled,
-        model,
-        dataset,
-        output,
+        identity: Identity { name, namespace, uid, owner, intent: intent(spec) },
+        gang: Gang { roles: vec![workers], rendezvous },
+        policy,
+        storage,
         hyperparameters,
-        image: spec.image.clone().unwrap_or_else(|| default_image(spec.framework).to_owned()),
-        command: command(spec),
-        env: spec.env.clone(),
-        env_from: spec.env_from.clone(),
-        resources: worker.requirements,
-        working_dir: spec.working_dir.clone(),
-        volumes: spec.volumes.clone(),
-        volume_mounts: spec.volume_mounts.clone(),
-        image_pull_secrets: spec.image_pull_secrets.clone(),
-        service_account_name: spec.service_account_name.clone(),
-        checkpoint,
-        scheduling: spec.scheduling.clone(),
         monitoring,
-        failure_policy: spec.failure_policy.clone(),
-        suspend: spec.suspend,
-        ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
-        grace_seconds,
-        overlay,
         runtime: runtime.clone(),
     };
-    no.into_result(plan)
+    Planned { plan, refusals: no }
+}
+
+/// The role that the spec itself describes.
+fn workers(spec: &TrainingJobSpec, no: &mut Refusals) -> Role {
+    let worker = resources::resolve(spec, no);
+    environment::check("spec.env", &spec.env, no);
+    let overlay = spec.pod_template.as_ref().map(|t| template::resolve(t, no)).unwrap_or_default();
+    let grace_seconds = overlay.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(60);
+    Role {
+        name: Role::WORKER,
+        replicas: spec.num_workers,
+        procs: worker.procs,
+        gpus: worker.gpus,
+        completion: Completion::EveryReplica,
+        pod: Pod {
+            image: spec.image.clone().unwrap_or_else(|| default_image(spec.framework).to_owned()),
+            command: command(spec),
+            env: spec.env.clone(),
+            env_from: spec.env_from.clone(),
+            resources: worker.requirements,
+            working_dir: spec.working_dir.clone(),
+            volumes: spec.volumes.clone(),
+            volume_mounts: spec.volume_mounts.clone(),
+            image_pull_secrets: spec.image_pull_secrets.clone(),
+            service_account_name: spec.service_account_name.clone(),
+            scheduling: spec.scheduling.clone(),
+            grace_seconds,
+            overlay,
+        },
+    }
 }
 
 /// Public images, pinned: a job must not change under the same spec when a tag moves.

@@ -1,8 +1,8 @@
 //! How the job is watched, and where its program records what it does.
 
 use super::storage::paths;
-use super::{Checkpoint, CheckpointVolume, ClaimPath, Refusals, dns_subdomain, names};
-use crate::api::{self, EarlyStopping, LOSSES, NanPolicy, SuccessPolicy, TrainingJobSpec};
+use super::{CheckpointVolume, ClaimPath, Policy, Refusals, Storage, Success, dns_subdomain, names};
+use crate::api::{self, EarlyStopping, LOSSES, TrainingJobSpec};
 use crate::protocol::progress_pattern::ProgressPatterns;
 
 /// How the job is watched, and where its program records what it does.
@@ -14,8 +14,6 @@ pub struct Monitoring {
     pub progress_patterns: Vec<String>,
     /// Metrics of which the agent keeps every reading, for the success policy.
     pub watched: Vec<String>,
-    /// Whether a loss that is NaN or infinite ends the program.
-    pub nan_fails: bool,
     /// The MLflow server.
     pub mlflow: Option<Mlflow>,
     /// Project at Weights & Biases.
@@ -105,8 +103,8 @@ const LONGEST_WITH_BOARD: usize = 63 - "-tensorboard".len();
 pub(super) fn resolve(
     name: &str,
     spec: &TrainingJobSpec,
-    checkpoint: Option<&Checkpoint>,
-    output: Option<&ClaimPath>,
+    policy: &Policy,
+    storage: &Storage,
     no: &mut Refusals,
 ) -> Monitoring {
     let wanted = &spec.monitoring;
@@ -114,15 +112,14 @@ pub(super) fn resolve(
     Monitoring {
         metrics_port: wanted.enabled.then_some(wanted.metrics_port),
         progress_patterns: patterns(wanted, no),
-        watched: spec.success_policy.as_ref().map(watched).unwrap_or_default(),
-        nan_fails: spec.failure_policy.nan_policy == NanPolicy::Fail,
+        watched: watched(&policy.success),
         mlflow: wanted
             .mlflow_tracking_uri
             .clone()
             .map(|uri| Mlflow { uri, experiment: wanted.mlflow_experiment.clone().unwrap_or_else(|| name.to_owned()) }),
         wandb_project: wanted.wandb_project.clone(),
         tracker_secret: wanted.tracker_secret.clone(),
-        tensorboard: wanted.tensorboard_enabled.then(|| tensorboard(name, spec, checkpoint, output)),
+        tensorboard: wanted.tensorboard_enabled.then(|| tensorboard(name, spec, storage)),
     }
 }
 
@@ -180,10 +177,10 @@ fn patterns(wanted: &api::Monitoring, no: &mut Refusals) -> Vec<String> {
 }
 
 /// The metrics that the policy speaks of, each once.
-fn watched(policy: &SuccessPolicy) -> Vec<String> {
+fn watched(policy: &Success) -> Vec<String> {
     let accuracy = policy.target_accuracy.map(|_| vec!["accuracy".to_owned()]);
     let loss = policy.target_loss.map(|_| vec!["loss".to_owned()]);
-    let stopping = policy.early_stopping().map(|EarlyStopping { metric, .. }| match metric {
+    let stopping = policy.early_stopping.clone().map(|EarlyStopping { metric, .. }| match metric {
         Some(metric) => vec![metric],
         None => LOSSES.map(str::to_owned).to_vec(),
     });
@@ -196,20 +193,15 @@ fn watched(policy: &SuccessPolicy) -> Vec<String> {
     all
 }
 
-fn tensorboard(
-    name: &str,
-    spec: &TrainingJobSpec,
-    checkpoint: Option<&Checkpoint>,
-    output: Option<&ClaimPath>,
-) -> TensorBoard {
+fn tensorboard(name: &str, spec: &TrainingJobSpec, storage: &Storage) -> TensorBoard {
     let whole = |claim: String| BoardVolume::Claim(ClaimPath { claim, path: None });
-    let of_checkpoints = checkpoint.and_then(|checkpoint| match &checkpoint.volume {
+    let of_checkpoints = storage.checkpoint.as_ref().and_then(|checkpoint| match &checkpoint.volume {
         CheckpointVolume::EmptyDir => None,
         CheckpointVolume::Claim(claim) => Some(whole(claim.clone())),
         CheckpointVolume::New { .. } => Some(whole(names::claim_name(name))),
         CheckpointVolume::Nfs { server, path } => Some(BoardVolume::Nfs { server: server.clone(), path: path.clone() }),
     });
-    let of_output = || output.map(|output| (BoardVolume::Claim(output.clone()), paths::OUTPUT));
+    let of_output = || storage.output.as_ref().map(|output| (BoardVolume::Claim(output.clone()), paths::OUTPUT));
     let Some((volume, mounted_at)) = of_checkpoints.map(|v| (v, paths::CHECKPOINTS)).or_else(of_output) else {
         return TensorBoard::NoStorage;
     };

@@ -34,10 +34,6 @@ impl Refusals {
     pub(super) fn push(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.0.push(Refusal { field: field.into(), message: message.into() });
     }
-
-    pub(super) fn into_result<T>(self, value: T) -> Result<T, Self> {
-        if self.0.is_empty() { Ok(value) } else { Err(self) }
-    }
 }
 
 impl fmt::Display for Refusals {

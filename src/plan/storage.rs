@@ -1,7 +1,7 @@
 //! Volumes: where checkpoints are kept, and that nobody's mounts get in each other's way.
 
 use super::quantity::Amount;
-use super::{ClaimPath, Refusals, Source, dns_subdomain};
+use super::{Refusals, dns_subdomain};
 use crate::api::{self, DeletePolicy, Storage, StorageType, TrainingJobSpec};
 use k8s_openapi::api::core::v1::{PodTemplateSpec, VolumeMount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -99,34 +99,29 @@ fn nfs(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
     CheckpointVolume::Nfs { server, path }
 }
 
-/// What the operator mounts for this job besides what every worker has.
-pub(super) struct Mounts<'a> {
-    pub model: &'a Source,
-    pub dataset: &'a Source,
-    pub output: &'a Option<ClaimPath>,
-    pub checkpoint: &'a Option<Checkpoint>,
-}
-
-impl Mounts<'_> {
-    /// Why a mount at `path` can't be the user's, with the way out.
-    fn taken(&self, path: &str) -> Option<&'static str> {
-        match path {
-            paths::AGENT => Some("is where the agent is: mount it elsewhere"),
-            paths::CONFIG => Some("is where the job's configuration is: mount it elsewhere"),
-            paths::CHECKPOINTS if self.checkpoint.is_some() => Some(
-                "is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",
-            ),
-            paths::MODEL if self.model.claim().is_some() => Some("is where spec.model is mounted: mount it elsewhere"),
-            paths::DATASET if self.dataset.claim().is_some() => {
-                Some("is where spec.dataset is mounted: mount it elsewhere")
-            }
-            paths::OUTPUT if self.output.is_some() => Some("is where spec.output is mounted: mount it elsewhere"),
-            _ => None,
+/// Why a mount at `path` can't be the user's, with the way out.
+fn taken(storage: &super::Storage, path: &str) -> Option<&'static str> {
+    match path {
+        paths::AGENT => Some("is where the agent is: mount it elsewhere"),
+        paths::CONFIG => Some("is where the job's configuration is: mount it elsewhere"),
+        paths::CHECKPOINTS if storage.checkpoint.is_some() => Some(
+            "is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",
+        ),
+        paths::MODEL if storage.model.claim().is_some() => Some("is where spec.model is mounted: mount it elsewhere"),
+        paths::DATASET if storage.dataset.claim().is_some() => {
+            Some("is where spec.dataset is mounted: mount it elsewhere")
         }
+        paths::OUTPUT if storage.output.is_some() => Some("is where spec.output is mounted: mount it elsewhere"),
+        _ => None,
     }
 }
 
-pub(super) fn check_volumes(spec: &TrainingJobSpec, overlay: &PodTemplateSpec, mounts: &Mounts, no: &mut Refusals) {
+pub(super) fn check_volumes(
+    spec: &TrainingJobSpec,
+    overlay: &PodTemplateSpec,
+    mounts: &super::Storage,
+    no: &mut Refusals,
+) {
     let empty = Vec::new();
     let pod = overlay.spec.as_ref();
     let more_volumes = pod.and_then(|pod| pod.volumes.as_ref()).unwrap_or(&empty);
@@ -160,7 +155,7 @@ fn check_mounts(
     path: &str,
     mounts: &[VolumeMount],
     volumes: &BTreeSet<&str>,
-    ours: Option<&Mounts>,
+    ours: Option<&super::Storage>,
     no: &mut Refusals,
 ) {
     for (index, mount) in mounts.iter().enumerate() {
@@ -168,7 +163,7 @@ fn check_mounts(
             "" => "/",
             path => path,
         };
-        if let Some(why) = ours.and_then(|ours| ours.taken(normal)) {
+        if let Some(why) = ours.and_then(|ours| taken(ours, normal)) {
             no.push(format!("{path}[{index}].mountPath"), format!("{normal} {why}"));
         }
         // Other containers may look into the operator's volumes (a side-car that reads checkpoints).

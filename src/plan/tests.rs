@@ -7,6 +7,11 @@ fn runtime() -> Runtime {
     Runtime { agent_image: "operator:1".to_owned(), agent_image_pull_policy: None }
 }
 
+fn accepted(job: &TrainingJob) -> Result<Plan, Refusals> {
+    let planned = resolve(job, &runtime());
+    planned.accepted().cloned().map_err(Clone::clone)
+}
+
 /// A job that can run, with `fields` set in its spec.
 fn job(fields: &Value) -> TrainingJob {
     named("x", fields)
@@ -22,7 +27,7 @@ fn named(name: &str, fields: &Value) -> TrainingJob {
 }
 
 fn plan(fields: &Value) -> Plan {
-    resolve(&job(fields), &runtime()).unwrap_or_else(|refusals| panic!("{fields}: {refusals}"))
+    accepted(&job(fields)).unwrap_or_else(|refusals| panic!("{fields}: {refusals}"))
 }
 
 fn refusals(fields: &Value) -> Vec<String> {
@@ -30,7 +35,7 @@ fn refusals(fields: &Value) -> Vec<String> {
 }
 
 fn refusals_of(job: &TrainingJob) -> Vec<String> {
-    resolve(job, &runtime()).unwrap_err().0.iter().map(ToString::to_string).collect()
+    accepted(job).unwrap_err().0.iter().map(ToString::to_string).collect()
 }
 
 /// The job is refused for exactly this.
@@ -52,15 +57,15 @@ fn quantities(list: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<&str, &str>
 #[test]
 fn a_small_job_is_all_defaults() {
     let plan = plan(&json!({}));
-    assert_eq!((plan.num_workers, plan.gpus_per_worker, plan.procs_per_worker), (2, 0, 1));
-    assert_eq!(plan.image, "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime");
-    assert_eq!(plan.command, ["torchrun", "train.py"]);
-    assert_eq!(plan.model, Source::Name("resnet".to_owned()));
-    assert_eq!(plan.checkpoint, Some(Checkpoint { frequency: 5, volume: CheckpointVolume::EmptyDir }));
-    assert_eq!(plan.grace_seconds, 60);
-    assert_eq!(plan.owner.controller, Some(true));
-    assert_eq!(plan.owner.api_version, "ml.example.com/v1");
-    assert_eq!(plan.owner.kind, "TrainingJob");
+    assert_eq!((plan.gang.size(), plan.gang.leading().gpus, plan.gang.leading().procs), (2, 0, 1));
+    assert_eq!(plan.gang.leading().pod.image, "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime");
+    assert_eq!(plan.gang.leading().pod.command, ["torchrun", "train.py"]);
+    assert_eq!(plan.storage.model, Source::Name("resnet".to_owned()));
+    assert_eq!(plan.storage.checkpoint, Some(Checkpoint { frequency: 5, volume: CheckpointVolume::EmptyDir }));
+    assert_eq!(plan.gang.leading().pod.grace_seconds, 60);
+    assert_eq!(plan.identity.owner.controller, Some(true));
+    assert_eq!(plan.identity.owner.api_version, "ml.example.com/v1");
+    assert_eq!(plan.identity.owner.kind, "TrainingJob");
 }
 
 #[test]
@@ -72,7 +77,7 @@ fn all_reasons_are_collected() {
         "env": [{ "name": "RANK", "value": "0" }],
         "podTemplate": { "spec": { "hostname": "x" } },
     });
-    let fields: Vec<String> = resolve(&job(&fields), &runtime()).unwrap_err().0.into_iter().map(|r| r.field).collect();
+    let fields: Vec<String> = accepted(&job(&fields)).unwrap_err().0.into_iter().map(|r| r.field).collect();
     assert_eq!(
         fields,
         [
@@ -87,7 +92,7 @@ fn all_reasons_are_collected() {
 
 #[test]
 fn names_must_fit_into_hostnames() {
-    assert!(resolve(&named(&"x".repeat(52), &json!({})), &runtime()).is_ok());
+    assert!(accepted(&named(&"x".repeat(52), &json!({}))).is_ok());
     assert_eq!(
         refusals_of(&named(&"x".repeat(52), &json!({ "numWorkers": 11 }))),
         ["metadata.name: has 52 characters; with 11 workers at most 51 fit into their hostnames"]
@@ -117,9 +122,9 @@ fn sources_are_names_or_folders_on_claims() {
     let plan =
         plan(&json!({ "model": "pvc://models/llama/8b/", "dataset": "pvc://data", "output": "pvc://out//runs/./1" }));
     let folder = |claim: &str, path: Option<&str>| ClaimPath { claim: claim.to_owned(), path: path.map(str::to_owned) };
-    assert_eq!(plan.model, Source::Claim(folder("models", Some("llama/8b"))));
-    assert_eq!(plan.dataset, Source::Claim(folder("data", None)));
-    assert_eq!(plan.output, Some(folder("out", Some("runs/1"))));
+    assert_eq!(plan.storage.model, Source::Claim(folder("models", Some("llama/8b"))));
+    assert_eq!(plan.storage.dataset, Source::Claim(folder("data", None)));
+    assert_eq!(plan.storage.output, Some(folder("out", Some("runs/1"))));
 
     refused(
         &json!({ "model": "hf://meta/llama" }),
@@ -277,7 +282,7 @@ fn monitoring_keeps_out_of_the_gangs_way() {
         "spec.successPolicy: can't be judged with monitoring.enabled: false, where nobody sees what the program reports: switch one of them",
     );
     let board = |name: &str| named(name, &json!({ "numWorkers": 1, "monitoring": { "tensorboardEnabled": true } }));
-    assert!(resolve(&board(&"x".repeat(51)), &runtime()).is_ok());
+    assert!(accepted(&board(&"x".repeat(51))).is_ok());
     assert_eq!(
         refusals_of(&board(&"x".repeat(52))),
         ["metadata.name: has 52 characters; with a TensorBoard at most 51 fit into the name of its Service"]
@@ -467,8 +472,8 @@ fn a_pod_template_may_say_what_has_no_field() {
             ],
         },
     } }));
-    assert_eq!(plan.grace_seconds, 120);
-    assert_eq!(plan.overlay.spec.unwrap().runtime_class_name.as_deref(), Some("nvidia"));
+    assert_eq!(plan.gang.leading().pod.grace_seconds, 120);
+    assert_eq!(plan.gang.leading().pod.overlay.spec.unwrap().runtime_class_name.as_deref(), Some("nvidia"));
 }
 
 #[test]
@@ -601,12 +606,12 @@ fn a_pod_template_may_not_break_the_gang() {
 #[test]
 fn attempts_alternate_their_port() {
     let plan = plan(&json!({}));
-    assert_eq!([1, 2, 3, 4].map(|attempt| plan.port(attempt)), [29500, 29501, 29500, 29501]);
+    assert_eq!([1, 2, 3, 4].map(|attempt| plan.gang.rendezvous.port(attempt)), [29500, 29501, 29500, 29501]);
 }
 
 #[test]
 fn the_intent_is_what_was_asked_for() {
-    let intent = |fields: &Value| plan(fields).intent;
+    let intent = |fields: &Value| plan(fields).identity.intent;
     let base = intent(&json!({}));
     assert_eq!(base.len(), 16);
     // Defaults written out, and what may change in a created job.
@@ -627,7 +632,7 @@ fn the_intent_is_what_was_asked_for() {
         assert_ne!(intent(&fields), base, "{fields}");
     }
     let other = Runtime { agent_image: "operator:2".to_owned(), agent_image_pull_policy: Some("Always".to_owned()) };
-    assert_eq!(resolve(&job(&json!({})), &other).unwrap().intent, base);
+    assert_eq!(resolve(&job(&json!({})), &other).plan.identity.intent, base);
     // Fixed here, since a later version must come to the same.
     assert_eq!(base, "f7ad24a438425ed2");
 }

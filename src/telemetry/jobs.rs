@@ -3,10 +3,10 @@
 //! Written as text at once: the metrics of a library would be built anew for each scrape, some thirty objects a job, and
 //! thrown away.
 
-use crate::api::{Condition, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
+use crate::api::{Condition, ConditionType, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
 use crate::exposition::{Page, labels, seconds};
 use crate::lifecycle::condition_is;
-use crate::observe::{Polled, Seen};
+use crate::observe::{AgentAnswer, Index, JobKey};
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
 use jiff::Timestamp;
@@ -19,13 +19,13 @@ const STATES: [State; 6] =
     [State::Pending, State::Initializing, State::Running, State::Completed, State::Failed, State::Suspended];
 
 /// The series of all jobs.
-pub(super) fn render(store: &Store<Guarded>, polled: &Polled) -> String {
+pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
     let (objects, none) = (store.state(), TrainingJobStatus::default());
     let mut totals: BTreeMap<(String, &str), u32> = BTreeMap::new();
     let mut jobs = Vec::new();
     for object in &objects {
         let Ok(object) = &object.0 else { continue };
-        let job = Job::of(object, &none, polled);
+        let job = Job::of(object, &none, index);
         *totals.entry((object.namespace().unwrap_or_default(), job.state.as_str())).or_default() += 1;
         jobs.push(job);
     }
@@ -67,7 +67,7 @@ pub(super) fn render(store: &Store<Guarded>, polled: &Polled) -> String {
     page.family("trainingjob_failure_timestamp_seconds", "gauge", "When the job failed, with the first cause.");
     for job in jobs.iter().filter(|job| job.state == State::Failed) {
         if let (Some(reason), Some(Time(at))) = (&job.status.failure_reason, &job.status.completion_time) {
-            page.sample(&job.with(&[("reason", reason)]), seconds(*at));
+            page.sample(&job.with(&[("reason", reason.as_str())]), seconds(*at));
         }
     }
     page.family(
@@ -156,21 +156,23 @@ struct Job<'a> {
     state: State,
     status: &'a TrainingJobStatus,
     /// The last answer of the agent, if it is of this attempt.
-    answer: Option<Seen>,
+    answer: Option<AgentAnswer>,
     up: Option<bool>,
 }
 
 impl<'a> Job<'a> {
-    fn of(object: &'a TrainingJob, none: &'a TrainingJobStatus, polled: &Polled) -> Self {
+    fn of(object: &'a TrainingJob, none: &'a TrainingJobStatus, index: &Index) -> Self {
         let status = object.status.as_ref().unwrap_or(none);
-        let uid = object.metadata.uid.as_deref().unwrap_or_default();
+        let key = JobKey::of(&object.metadata);
+        let polls = index.read(&key, |cell| (cell.agents.answer(), cell.agents.is_up()));
+        let (answer, up) = polls.unwrap_or_default();
         let namespace = object.namespace().unwrap_or_default();
         Self {
             labels: labels(&[("namespace", &namespace), ("training_job", &object.name_any())]),
             state: status.state.unwrap_or(State::Pending),
             status,
-            answer: polled.get(uid).filter(|seen| status.attempt.is_some_and(|attempt| seen.is_of(attempt))),
-            up: polled.is_up(uid),
+            answer: answer.filter(|answer| status.attempt.is_some_and(|attempt| answer.is_of(attempt))),
+            up,
         }
     }
 
@@ -198,7 +200,7 @@ impl<'a> Job<'a> {
     fn waits_for(&self) -> Option<&'a Condition> {
         let of_type = |type_| condition_is(&self.status.conditions, type_, false);
         let waits = matches!(self.state, State::Pending | State::Initializing);
-        waits.then(|| of_type("Scheduled").or(of_type("Running"))).flatten()
+        waits.then(|| of_type(ConditionType::Scheduled).or(of_type(ConditionType::Running))).flatten()
     }
 
     fn with(&self, more: &[(&str, &str)]) -> String {
@@ -256,8 +258,20 @@ mod tests {
         }
     }
 
-    fn page(jobs: Vec<Value>, polled: &Polled) -> String {
-        render(&store(jobs), polled)
+    fn key(uid: &str) -> JobKey {
+        JobKey { namespace: "ns".into(), uid: uid.into() }
+    }
+
+    fn answered(index: &Index, uid: &str, status: AgentStatus) {
+        index.update(&key(uid), |cell| cell.agents.answered(status));
+    }
+
+    fn failed(index: &Index, uid: &str) {
+        index.update(&key(uid), |cell| cell.agents.failed());
+    }
+
+    fn page(jobs: Vec<Value>, index: &Index) -> String {
+        render(&store(jobs), index)
     }
 
     fn has(page: &str, lines: &[&str]) {
@@ -268,14 +282,14 @@ mod tests {
 
     #[test]
     fn the_agent_knows_better_while_the_job_runs() {
-        let polled = Polled::default();
-        polled.answered("u0", answer(2, &[("step", 30.0), ("steps", 60.0), ("epoch", 1.7), ("loss", f64::NAN)]));
+        let index = Index::default();
+        answered(&index, "u0", answer(2, &[("step", 30.0), ("steps", 60.0), ("epoch", 1.7), ("loss", f64::NAN)]));
         let status = json!({
             "state": "Running", "attempt": 2, "restartCount": 1, "progress": "45%", "currentStep": 27, "totalSteps": 60,
             "currentEpoch": 1, "metrics": { "loss": 0.5, "accuracy": 0.25, "gpuUtilization": 10.0 },
             "earlyStopping": { "metric": "eval \"x\"", "best": 0.125, "evaluationsSinceBest": 2 },
         });
-        let page = page(vec![status], &polled);
+        let page = page(vec![status], &index);
         has(
             &page,
             &[
@@ -303,14 +317,14 @@ mod tests {
 
     #[test]
     fn the_status_has_the_last_word() {
-        let polled = Polled::default();
-        polled.answered("u0", answer(1, &[("step", 58.0), ("steps", 60.0), ("loss", f64::INFINITY)]));
-        polled.failed("u0");
+        let index = Index::default();
+        answered(&index, "u0", answer(1, &[("step", 58.0), ("steps", 60.0), ("loss", f64::INFINITY)]));
+        failed(&index, "u0");
         let status = json!({
             "state": "Completed", "attempt": 1, "progress": "100%", "startTime": "2026-01-02T03:04:05Z",
             "completionTime": "2026-01-02T03:05:05Z", "metrics": { "accuracy": 0.9 },
         });
-        let page = page(vec![status], &polled);
+        let page = page(vec![status], &index);
         has(
             &page,
             &[
@@ -327,11 +341,11 @@ mod tests {
 
     #[test]
     fn what_an_earlier_attempt_said_is_not_of_this_one() {
-        let polled = Polled::default();
-        polled.answered("u0", answer(1, &[("step", 58.0), ("steps", 60.0)]));
-        polled.failed("u1");
+        let index = Index::default();
+        answered(&index, "u0", answer(1, &[("step", 58.0), ("steps", 60.0)]));
+        failed(&index, "u1");
         let statuses = vec![json!({ "state": "Running", "attempt": 2 }), json!({ "state": "Running", "attempt": 1 })];
-        let page = page(statuses, &polled);
+        let page = page(statuses, &index);
         has(&page, &["trainingjob_agent_up{namespace=\"ns\",training_job=\"j1\"} 0"]);
         assert!(!page.contains("trainingjob_step"), "{page}");
     }

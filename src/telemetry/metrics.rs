@@ -3,10 +3,10 @@
 
 use super::jobs;
 use crate::agent::serve::usage::of_agent;
-use crate::api::{Guarded, State, TrainingJob, TrainingJobStatus};
+use crate::api::{ConditionType, Guarded, State, TrainingJob, TrainingJobStatus};
 use crate::exposition::Page;
 use crate::lifecycle::condition_is;
-use crate::observe::Polled;
+use crate::observe::Index;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -61,7 +61,7 @@ pub struct Metrics {
 }
 
 /// Where the series of living jobs come from.
-type Jobs = (Store<Guarded>, Arc<Polled>);
+type Jobs = (Store<Guarded>, Arc<Index>);
 
 /// What must be remembered of a job from one change to the next, by its UID.
 #[derive(Default)]
@@ -274,7 +274,7 @@ impl Metrics {
             return;
         }
         let (now, attempt) = (Timestamp::now(), new.attempt.unwrap_or(1));
-        let resumed = condition_is(&new.conditions, "Suspended", false);
+        let resumed = condition_is(&new.conditions, ConditionType::Suspended, false);
         let resumed = resumed.map(|c| c.last_transition_time.0);
         // The operator may not have been there when it failed.
         let last = new.restarts.last().filter(|last| last.attempt == attempt - 1).map(|last| last.time.0);
@@ -323,8 +323,8 @@ impl Metrics {
     }
 
     /// The cache from which the series of living jobs are made, and what their agents answered.
-    pub(crate) fn observe(&self, store: Store<Guarded>, polled: Arc<Polled>) {
-        *self.lock() = (Phase::Syncing, Some((store, polled)));
+    pub(crate) fn observe(&self, store: Store<Guarded>, index: Arc<Index>) {
+        *self.lock() = (Phase::Syncing, Some((store, index)));
     }
 
     pub(crate) fn set_leading(&self, leading: bool) {
@@ -370,8 +370,8 @@ impl Metrics {
         process.sample("", own.resident_bytes as f64);
         text += &process.text();
         let jobs = self.lock().1.clone();
-        if let Some((store, polled)) = jobs {
-            text += &jobs::render(&store, &polled);
+        if let Some((store, index)) = jobs {
+            text += &jobs::render(&store, &index);
         }
         text
     }

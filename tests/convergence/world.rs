@@ -471,7 +471,7 @@ pub fn uids<K: Resource>(objects: &[K]) -> BTreeSet<String> {
 }
 
 pub fn attempt(pod: &Pod) -> i32 {
-    pod.labels()[labels::ATTEMPT].parse().unwrap()
+    pod.labels()[labels::INCARNATION].parse().unwrap()
 }
 
 pub fn parsed<T: DeserializeOwned>(value: Value) -> T {

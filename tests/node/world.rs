@@ -310,7 +310,7 @@ pub fn condition<'a>(status: &'a TrainingJobStatus, type_: &str) -> &'a Conditio
 }
 
 pub fn attempt(pod: &Pod) -> i32 {
-    pod.labels()[trainingjob_operator::build::labels::ATTEMPT].parse().unwrap()
+    pod.labels()[trainingjob_operator::build::labels::INCARNATION].parse().unwrap()
 }
 
 /// How the container `training` stands.

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::EnvVar;
 pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     vec![
         var("JAX_COORDINATOR_ADDRESS", format!("$(MASTER_ADDR):{MASTER_PORT}")),
-        var("JAX_NUM_PROCESSES", plan.world_size().to_string()),
+        var("JAX_NUM_PROCESSES", plan.gang.world_size().to_string()),
         var("JAX_PROCESS_ID", "$(NODE_RANK)"),
     ]
 }

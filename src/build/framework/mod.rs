@@ -5,13 +5,13 @@ mod pytorch;
 mod tensorflow;
 
 use crate::api::Framework;
-use crate::plan::Plan;
+use crate::plan::{Plan, Role};
 use k8s_openapi::api::core::v1::EnvVar;
 
 /// The framework's own variables; they follow the gang's and may refer to them.
-pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
-    match plan.framework {
-        Framework::Pytorch => pytorch::env(plan),
+pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
+    match plan.gang.rendezvous.framework {
+        Framework::Pytorch => pytorch::env(plan, role),
         Framework::Tensorflow => tensorflow::env(plan),
         Framework::Jax => jax::env(plan),
     }

@@ -2,13 +2,13 @@
 //! the agent's to set.
 
 use crate::build::environment::var;
-use crate::plan::Plan;
+use crate::plan::{Plan, Role};
 use k8s_openapi::api::core::v1::EnvVar;
 
-pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
+pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     vec![
-        var("PET_NNODES", plan.num_workers.to_string()),
-        var("PET_NPROC_PER_NODE", plan.procs_per_worker.to_string()),
+        var("PET_NNODES", plan.gang.size().to_string()),
+        var("PET_NPROC_PER_NODE", role.procs.to_string()),
         var("PET_NODE_RANK", "$(NODE_RANK)"),
         var("PET_MASTER_ADDR", "$(MASTER_ADDR)"),
         // Static: membership and restarts are the operator's; torchrun's own recovery hangs where two would decide.

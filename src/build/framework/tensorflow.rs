@@ -6,8 +6,8 @@ use crate::plan::Plan;
 use k8s_openapi::api::core::v1::EnvVar;
 
 pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
-    let workers: Vec<String> = (0..plan.num_workers)
-        .map(|index| format!(r#""{}:{MASTER_PORT}""#, names::worker_host(&plan.name, index)))
+    let workers: Vec<String> = (0..plan.gang.size())
+        .map(|index| format!(r#""{}:{MASTER_PORT}""#, names::worker_host(&plan.identity.name, index)))
         .collect();
     let workers = workers.join(",");
     // Not by serde: the index is a reference that becomes a number.

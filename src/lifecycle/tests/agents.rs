@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn answer(attempt: u32, change: impl FnOnce(&mut AgentStatus)) -> Seen {
+fn answer(attempt: u32, change: impl FnOnce(&mut AgentStatus)) -> AgentAnswer {
     let mut status = AgentStatus::default();
     status.report.attempt = attempt;
     change(&mut status);
-    Seen { status: status.into(), time: at(10), failing_since: None, remaining: None }
+    AgentAnswer { status: status.into(), time: at(10), failing_since: None, remaining: None }
 }
 
 fn metric(name: &str, value: f64) -> impl FnOnce(&mut AgentStatus) {
@@ -22,10 +22,10 @@ fn metric(name: &str, value: f64) -> impl FnOnce(&mut AgentStatus) {
 #[test]
 fn the_answer_of_an_earlier_attempt_tells_nothing_of_this_one() {
     let mut world = World::to_running();
-    world.told = Some(answer(2, |status| status.percent = Some(50.0)));
+    world.agent = Some(answer(2, |status| status.percent = Some(50.0)));
     world.step();
     assert_eq!(world.status.progress, None);
-    world.told = Some(answer(1, |status| status.percent = Some(50.0)));
+    world.agent = Some(answer(1, |status| status.percent = Some(50.0)));
     world.step();
     assert_eq!(world.status.progress.as_deref(), Some("50%"));
 }
@@ -34,14 +34,14 @@ fn the_answer_of_an_earlier_attempt_tells_nothing_of_this_one() {
 fn a_job_that_is_good_enough_is_stopped_and_completed() {
     let mut world = World::to_running();
     world.spec.success_policy = Some(SuccessPolicy { target_accuracy: Some(0.9), ..SuccessPolicy::default() });
-    world.told = Some(answer(1, metric("accuracy", 0.95)));
+    world.agent = Some(answer(1, metric("accuracy", 0.95)));
     let verdict = world.step();
     assert!(verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }));
     assert_eq!(reasons(&verdict), ["GoodEnough"]);
     assert_eq!(world.status.state, Some(State::Running), "its programs may still save");
 
     // Another operator, which has not asked anybody, goes on with it; that the workers end is no failure.
-    world.told = None;
+    world.agent = None;
     world.second = 30;
     world.see(Some(JobSeen { deleting: true, ..job(1) }), [ended(0, 1, 143, 29), running(1, 1)]);
     world.step();
@@ -66,11 +66,11 @@ fn a_loss_that_is_no_number_is_said_once() {
             status.report.error_patterns.push(sign);
         })
     };
-    world.told = Some(lost(f64::NAN));
+    world.agent = Some(lost(f64::NAN));
     assert_eq!(reasons(&world.step()), ["LossNotFinite"]);
     assert_eq!(world.condition("LossFinite").1, "NaNLoss");
     assert!(world.step().events.is_empty());
-    world.told = Some(lost(0.5));
+    world.agent = Some(lost(0.5));
     world.step();
     assert_eq!(world.condition("LossFinite").1, "Recovered");
     assert_eq!(world.status.state, Some(State::Running), "nanPolicy is Report");
@@ -81,7 +81,7 @@ fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
     let mut world = World::to_running();
     let mut last = answer(1, |status| status.percent = Some(50.0));
     last.failing_since = Some(at(20));
-    world.told = Some(last.clone());
+    world.agent = Some(last.clone());
     world.second = 30;
     world.step();
     assert!(world.status.conditions.iter().all(|c| c.type_ != "AgentReady"), "some polls may fail");
@@ -90,7 +90,7 @@ fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
     assert_eq!(world.condition("AgentReady").1, "Unreachable");
     assert_eq!(world.status.progress.as_deref(), Some("50%"));
     last.failing_since = None;
-    world.told = Some(last);
+    world.agent = Some(last);
     world.step();
     assert_eq!(world.condition("AgentReady").1, "Answers");
 }
@@ -98,13 +98,13 @@ fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
 #[test]
 fn a_program_that_falls_silent_is_told_of() {
     let mut world = World::to_running();
-    world.told = Some(answer(1, metric("loss", 0.5)));
+    world.agent = Some(answer(1, metric("loss", 0.5)));
     assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(599)));
     world.second = 609;
     assert_eq!(reasons(&world.step()), ["ProgressStalled"]);
     world.second = 700;
     assert!(world.step().events.is_empty(), "once");
-    world.told = Some(answer(1, |status| {
+    world.agent = Some(answer(1, |status| {
         metric("loss", 0.4)(status);
         status.progress.metrics.get_mut("loss").unwrap().time = at(690);
     }));
@@ -125,7 +125,7 @@ fn a_job_that_cannot_start_in_time_fails_with_what_it_waited_for() {
     world.second = 60;
     let verdict = world.step();
     assert_eq!(world.status.state, Some(State::Failed));
-    assert_eq!(world.status.failure_reason.as_deref(), Some("Unschedulable"));
+    assert_eq!(world.status.failure_reason, Some(Reason::Unschedulable));
     assert_eq!(
         world.status.failure_message.as_deref(),
         Some(

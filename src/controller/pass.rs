@@ -1,0 +1,266 @@
+//! One pass over one object of a kind of ours, and the writes that it may make for it.
+//!
+//! Whatever the kind: children are created only after it was proven that the owner is as it was seen, its status is
+//! replaced only at the version that was read, and what is told is told beside the pass.
+
+use super::Context;
+use super::error::{Error, call, refusal};
+use crate::api::Reason;
+use crate::build::labels;
+use crate::lifecycle::Event;
+use crate::observe::{Blocked, JobKey, owner, version};
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::events::v1 as events;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::{Api, Resource, ResourceExt};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::fmt::Debug;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use tracing::{debug, info};
+
+/// A kind of ours, of which one object owns others.
+pub(super) trait Owner:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + Sync
+{
+}
+
+impl Owner for crate::api::TrainingJob {}
+
+/// Whatever an owner may have.
+pub(super) trait Child:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug
+{
+}
+
+impl<K> Child for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug
+{
+}
+
+/// What became of a create.
+pub(super) enum Created<K> {
+    /// It is there now, as the API server keeps it.
+    Made(Box<K>),
+    /// It was there and is ours.
+    Found(Box<K>),
+    /// It can't be made, now or at all.
+    Blocked(Blocked),
+}
+
+/// One pass over one object.
+pub(super) struct Pass<'a, O> {
+    pub context: &'a Context,
+    pub owner: &'a O,
+    pub key: JobKey,
+    /// The owner's version that this pass knows: as it was seen, or as its own write of the status left it.
+    pub version: u64,
+    /// It was proven that nobody has changed the owner since.
+    confirmed: bool,
+}
+
+impl<'a, O: Owner> Pass<'a, O> {
+    /// A pass over an object that was seen.
+    pub(super) fn over(context: &'a Context, owner: &'a O) -> Result<Self, Error> {
+        if owner.meta().uid.is_none() {
+            return Err(Error::NoUid);
+        }
+        let (key, version) = (JobKey::of(owner.meta()), version(owner.meta()));
+        Ok(Self { context, owner, key, version, confirmed: false })
+    }
+
+    pub(super) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        self.context.api(&self.key.namespace)
+    }
+
+    /// A fresh read, once in a pass: the owner is as it was seen, or the watch will soon tell.
+    pub(super) async fn confirm(&mut self) -> Result<(), Error> {
+        if self.confirmed {
+            return Ok(());
+        }
+        let (api, meta) = (self.api::<O>(), self.owner.meta());
+        let fresh = call("get owner", api.get_metadata_opt(&self.owner.name_any())).await?;
+        let is_as_seen = fresh.is_some_and(|fresh| {
+            fresh.metadata.uid == meta.uid
+                && fresh.metadata.generation == meta.generation
+                && fresh.metadata.deletion_timestamp.is_none()
+                && version(&fresh.metadata) <= self.version
+        });
+        self.confirmed = is_as_seen;
+        if is_as_seen { Ok(()) } else { Err(Error::Outdated) }
+    }
+
+    /// Makes an object, or finds out whose the one of that name is.
+    pub(super) async fn create<K: Child>(&self, wanted: &K) -> Result<Created<K>, Error> {
+        let (api, name) = (self.api::<K>(), wanted.name_any());
+        let error = match call("create child", api.create(&PostParams::default(), wanted)).await {
+            Ok(object) => {
+                debug!(kind = %K::kind(&()), name, "created");
+                return Ok(Created::Made(Box::new(object)));
+            }
+            Err(error) => error,
+        };
+        let Some(status) = refusal(&error) else { return Err(error) };
+        let blocked = |reason, message| Ok(Created::Blocked(Blocked { reason, message }));
+        if status.is_already_exists() {
+            return self.who_has(&name).await;
+        }
+        if status.is_forbidden() {
+            let is_quota = status.message.contains("exceeded quota");
+            let reason = if is_quota { Reason::QuotaExceeded } else { Reason::Forbidden };
+            return blocked(reason, status.message.clone());
+        }
+        if status.is_invalid() {
+            return blocked(Reason::Invalid, status.message.clone());
+        }
+        Err(error)
+    }
+
+    async fn who_has<K: Child>(&self, name: &str) -> Result<Created<K>, Error> {
+        let Some(object) = call("get child", self.api::<K>().get_opt(name)).await? else {
+            return Err(Error::Outdated);
+        };
+        if object.meta().deletion_timestamp.is_some() {
+            return Ok(Created::Blocked(Blocked::deleting(name)));
+        }
+        if is_ours(&object, &self.key.uid) {
+            return Ok(Created::Found(Box::new(object)));
+        }
+        let blocked = |reason, why| Ok(Created::Blocked(Blocked { reason, message: format!("{name} {why}") }));
+        if owner(object.meta()).is_some() {
+            let why = "belongs to an earlier TrainingJob of this name; Kubernetes is about to delete it";
+            return blocked(Reason::OldObject, why);
+        }
+        if object.labels().get(labels::TRAINING_JOB) == Some(&self.owner.name_any()) && is_managed(&object) {
+            return blocked(Reason::NameTaken, "is left over from an earlier TrainingJob of this name; delete it");
+        }
+        let why = "exists and is not this TrainingJob's; delete it, or create the TrainingJob under another name";
+        blocked(Reason::NameTaken, why)
+    }
+
+    /// Puts an object of ours right that somebody has changed.
+    pub(super) async fn put_right<K: Child>(&self, uid: &str, mut wanted: K) -> Result<K, Error> {
+        let (api, name) = (self.api::<K>(), wanted.name_any());
+        info!(kind = %K::kind(&()), name, "putting right what somebody else changed");
+        let found = call("get child", api.get_opt(&name)).await?.filter(|found| found.uid().as_deref() == Some(uid));
+        keep_others(found.ok_or(Error::Outdated)?.meta(), wanted.meta_mut());
+        call("update child", api.replace(&name, &PostParams::default(), &wanted)).await
+    }
+
+    /// Replaces the status of exactly the version that this pass knows; that proves the pass. Of the body the API server
+    /// takes only the status.
+    pub(super) async fn replace_status<S: Serialize>(&mut self, status: &S) -> Result<(), Error> {
+        /// The status of the answer is what we sent; only the version is news.
+        #[derive(Deserialize)]
+        struct Written {
+            metadata: ObjectMeta,
+        }
+        let (namespace, name) = (self.key.namespace.as_str(), self.owner.name_any());
+        let body = serde_json::json!({
+            "apiVersion": O::api_version(&()),
+            "kind": O::kind(&()),
+            "metadata": {
+                "name": name, "namespace": namespace, "uid": self.key.uid, "resourceVersion": self.version.to_string(),
+            },
+            "status": status,
+        });
+        let failed = |source| Error::Api { what: "write status", source: Box::new(source) };
+        let bytes = serde_json::to_vec(&body).map_err(kube::Error::SerdeError).map_err(failed)?;
+        let request = http::Request::put(format!("{}/{name}/status", O::url_path(&(), Some(namespace))))
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(bytes)
+            .map_err(kube::Error::HttpError)
+            .map_err(failed)?;
+        let written: Result<Written, Error> = call("write status", self.context.client.request(request)).await;
+        match written {
+            Ok(written) => {
+                (self.version, self.confirmed) = (version(&written.metadata), true);
+                Ok(())
+            }
+            Err(error) if refusal(&error).is_some_and(kube::core::Status::is_not_found) => Err(Error::Outdated),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes an object if it is the one that was judged (UID).
+    pub(super) async fn delete<K: Child>(&self, name: &str, uid: &str, params: DeleteParams) -> Result<(), Error> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..params
+        };
+        match call("delete", self.api::<K>().delete(name, &params)).await {
+            // 404: gone; 409: the UID is another's by now.
+            Err(error) if refusal(&error).is_some_and(|s| s.is_not_found() || s.is_conflict()) => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    /// Publishes events beside the pass: a training never waits for its chronicle.
+    ///
+    /// A fact of an attempt has one name, so that it is told once, also after a restart of the operator.
+    pub(super) fn tell(&self, attempt: Option<i32>, facts: Vec<Event>) {
+        if facts.is_empty() {
+            return;
+        }
+        let (api, regarding) = (self.api::<events::Event>(), self.owner.object_ref(&()));
+        let facts: Vec<_> = facts.into_iter().map(|fact| self.event(attempt, &regarding, fact)).collect();
+        tokio::spawn(async move {
+            for fact in facts {
+                if let Err(error) = call("publish event", api.create(&PostParams::default(), &fact)).await {
+                    debug!(%error, "event not published");
+                }
+            }
+        });
+    }
+
+    fn event(&self, attempt: Option<i32>, regarding: &core::ObjectReference, fact: Event) -> events::Event {
+        let mut hasher = DefaultHasher::new();
+        (&self.owner.meta().uid, attempt, fact.reason, &fact.note).hash(&mut hasher);
+        // The API takes 1,024 bytes.
+        let end = fact.note.floor_char_boundary(1000);
+        events::Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{}.{:016x}", self.owner.name_any(), hasher.finish())),
+                namespace: self.owner.namespace(),
+                ..ObjectMeta::default()
+            },
+            action: Some(fact.reason.to_owned()),
+            event_time: Some(MicroTime(Timestamp::now())),
+            note: Some(fact.note[..end].to_owned()),
+            reason: Some(fact.reason.to_owned()),
+            regarding: Some(regarding.clone()),
+            reporting_controller: Some(labels::OPERATOR.to_owned()),
+            reporting_instance: Some(self.context.options.identity.chars().take(128).collect()),
+            type_: Some(if fact.warning { "Warning" } else { "Normal" }.to_owned()),
+            ..events::Event::default()
+        }
+    }
+}
+
+/// Owned by this owner; a claim that is to outlive its job has no owner and is ours by label.
+pub(super) fn is_ours<K: Resource<DynamicType = ()>>(object: &K, uid: &str) -> bool {
+    object.owner_references().iter().any(|owner| owner.uid == uid)
+        || (K::kind(&()) == "PersistentVolumeClaim" && is_managed(object) && object.owner_references().is_empty())
+}
+
+fn is_managed<K: Resource>(object: &K) -> bool {
+    object.labels().get(labels::MANAGED_BY).is_some_and(|v| v == labels::OPERATOR)
+}
+
+/// Labels, annotations and finalizers of others stay.
+fn keep_others(found: &ObjectMeta, wanted: &mut ObjectMeta) {
+    // Of exactly what was found: the update makes no new object, and undoes no change that came in between.
+    wanted.uid.clone_from(&found.uid);
+    wanted.resource_version.clone_from(&found.resource_version);
+    wanted.finalizers.clone_from(&found.finalizers);
+    for (found, wanted) in [(&found.labels, &mut wanted.labels), (&found.annotations, &mut wanted.annotations)] {
+        for (key, value) in found.iter().flatten() {
+            wanted.get_or_insert_default().entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Counting workers, GPUs and nodes.
+
+use super::decide::Step;
+use crate::api::{AllocatedResources, State, Workers};
+use crate::observe::PodSeen;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::collections::BTreeSet;
+
+impl Step<'_> {
+    pub(super) fn count(&mut self) {
+        let desired = self.input.plan.gang.size();
+        let pods = self.pods(self.incarnation());
+        let of =
+            |test: fn(&PodSeen) -> bool| i32::try_from(pods.iter().filter(|p| test(p)).count()).unwrap_or(i32::MAX);
+        let (active, succeeded, failed) = (of(PodSeen::runs), of(PodSeen::succeeded), of(PodSeen::failed));
+        let held: Vec<_> = pods.iter().filter(|p| p.is_alive() && p.node.is_some()).collect();
+        let nodes: BTreeSet<_> = held.iter().filter_map(|p| p.node.as_deref()).collect();
+        let ended = self.status.state.is_some_and(State::is_finished);
+        let resources = AllocatedResources {
+            allocated_gpus: if ended {
+                0
+            } else {
+                i32::try_from(held.len()).unwrap_or(0) * self.input.plan.gang.leading().gpus
+            },
+            allocated_nodes: if ended { 0 } else { i32::try_from(nodes.len()).unwrap_or(0) },
+        };
+        let idle = ended || self.status.state == Some(State::Suspended);
+        let completed = self.status.state == Some(State::Completed);
+        // Whoever had not ended well by then was stopped, whether or not its pod is there to be counted.
+        let failed = match self.status.state {
+            Some(State::Failed) if self.status.start_time.is_some() => desired - succeeded,
+            _ => failed,
+        };
+        self.status.workers = Some(Workers {
+            desired,
+            active: if idle { 0 } else { active },
+            succeeded: if completed { desired } else { succeeded },
+            failed,
+            pending: if idle { 0 } else { (desired - active - succeeded - failed).max(0) },
+        });
+        self.status.resources = Some(resources);
+    }
+
+    pub(super) fn note_start(&mut self) {
+        if self.status.start_time.is_none() {
+            self.status.start_time = self.input.children.pods.values().filter_map(PodSeen::started).min().map(Time);
+        }
+    }
+}

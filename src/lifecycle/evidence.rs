@@ -1,0 +1,96 @@
+//! What is filed of each attempt that fails: the pods are the only other evidence, and they go.
+
+use super::Cause;
+use super::decide::{Step, seconds};
+use crate::api::{Reason, Restart};
+use crate::observe::PodSeen;
+use crate::plan::Incarnation;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// Restarts kept in the status.
+const RESTARTS_KEPT: usize = 10;
+
+impl Step<'_> {
+    /// What is filed of this attempt, if it fails.
+    pub(super) fn kept(&self, of: Incarnation) -> Option<&Restart> {
+        self.status.restarts.iter().find(|r| r.attempt == of.attempt)
+    }
+
+    /// Files the cause of the attempt that is failing; a later look may know better.
+    pub(super) fn keep(&mut self, of: Incarnation, cause: &Cause) -> Restart {
+        let time = cause.time.unwrap_or(self.input.now);
+        let started = self.pods(of).iter().filter_map(|p| p.started()).min();
+        let ended = |p: &&PodSeen| p.failed() || p.disruption.is_some();
+        let judged: Vec<_> = self.all_pods(of).into_iter().filter(ended).map(|p| Some(p.index)).collect();
+        let known = self.status.restarts.iter_mut().find(|r| r.attempt == of.attempt);
+        let ran_seconds = started.map_or(0, |s| seconds(s, time).max(0));
+        if let Some(known) = known {
+            // What was filed first stands, unless an earlier failure (or the same one, better told) comes to light, or
+            // its pod is still at hand and was judged again among all the others.
+            let same = known.worker == cause.worker;
+            if !same && !judged.contains(&known.worker) && (known.disruption || known.time.0 <= time) {
+                return known.clone();
+            }
+            if same && known.disruption && !cause.disruption {
+                return known.clone();
+            }
+            let ran_seconds = ran_seconds.max(known.ran_seconds);
+            *known = entry(of.attempt, cause, time, ran_seconds);
+            return known.clone();
+        }
+        let new = entry(of.attempt, cause, time, ran_seconds);
+        self.status.restarts.push(new.clone());
+        let surplus = self.status.restarts.len().saturating_sub(RESTARTS_KEPT);
+        self.status.restarts.drain(..surplus);
+        new
+    }
+
+    /// Files that somebody deleted the Job, unless a worker failed before. Its pods were deleted with it.
+    pub(super) fn keep_job_deleted(&mut self, of: Incarnation) -> Restart {
+        let known = self.kept(of).filter(|known| known.reason != Reason::PodDeleted).cloned();
+        known.unwrap_or_else(|| {
+            self.drop_running_failure(of);
+            let message = "its Job was deleted, and not by the operator";
+            self.keep(of, &cause_of_gang(Reason::JobDeleted, message.to_owned(), true, None))
+        })
+    }
+
+    /// A stop that was asked for is no failure.
+    pub(super) fn drop_running_failure(&mut self, of: Incarnation) {
+        self.status.restarts.retain(|r| r.attempt != of.attempt);
+    }
+}
+
+/// What befell the whole gang, and no one worker first.
+pub(super) fn cause_of_gang(reason: Reason, message: String, disruption: bool, time: Option<Timestamp>) -> Cause {
+    Cause {
+        reason,
+        message,
+        worker: None,
+        pod: None,
+        node: None,
+        rank: None,
+        exit_code: None,
+        disruption,
+        permanent: false,
+        time,
+    }
+}
+
+fn entry(attempt: i32, cause: &Cause, time: Timestamp, ran_seconds: i64) -> Restart {
+    Restart {
+        attempt,
+        time: Time(time),
+        reason: cause.reason.clone(),
+        message: cause.message.clone(),
+        worker: cause.worker,
+        pod: cause.pod.clone(),
+        node: cause.node.clone(),
+        rank: cause.rank.and_then(|rank| i32::try_from(rank).ok()),
+        exit_code: cause.exit_code,
+        disruption: cause.disruption,
+        permanent: cause.permanent,
+        ran_seconds,
+    }
+}

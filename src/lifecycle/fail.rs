@@ -1,0 +1,155 @@
+//! A gang that fails: the first cause is kept at once, and judged when all of it has ended.
+
+use super::decide::{Step, number_of, seconds};
+use super::evidence::cause_of_gang;
+use super::waiting;
+use super::{Cause, first_cause};
+use crate::api::{ConditionType, Reason, Restart, RestartPolicy, State};
+use crate::observe::JobSeen;
+use crate::plan::Incarnation;
+
+impl Step<'_> {
+    /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
+    pub(super) fn failing(&mut self, job: &JobSeen) {
+        let current = self.incarnation();
+        let pods = self.all_pods(current);
+        let alive = pods.iter().any(|pod| pod.is_alive());
+        // Of pods that seem to live the watch has not told yet how they ended: their Job's was faster.
+        let lost = || self.pods_lost(job).filter(|_| !alive);
+        if let Some(cause) = first_cause(pods.iter().copied()).or_else(lost) {
+            self.keep(current, &cause);
+        }
+        let Some(entry) = self.kept(current).cloned() else { return };
+        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
+        let over = job.failed.is_some() && !alive;
+        if !over && !self.replaced() {
+            if self.may_restart(&entry).is_ok() {
+                self.status.state = Some(State::Initializing);
+                let message = match self.late(current) {
+                    Some(late) => format!("{}; {late}", entry.message),
+                    None => entry.message.clone(),
+                };
+                self.set(ConditionType::Restarting, true, entry.reason.clone(), &message);
+            }
+            return;
+        }
+        if self.judge(&entry) {
+            self.delete(job);
+        }
+    }
+
+    /// The Job is being deleted by somebody else, and its pods go first.
+    pub(super) fn losing_job(&mut self) {
+        let current = self.incarnation();
+        if !self.begun(current) {
+            return;
+        }
+        let entry = self.keep_job_deleted(current);
+        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
+        if self.may_restart(&entry).is_ok() {
+            self.status.state = Some(State::Initializing);
+            self.set(ConditionType::Restarting, true, entry.reason.clone(), &entry.message);
+        }
+    }
+
+    /// It had begun and its Job is gone: what ran under it ends, so its return is another incarnation.
+    pub(super) fn job_gone(&mut self) {
+        let entry = self.keep_job_deleted(self.incarnation());
+        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
+        if self.judge(&entry) {
+            self.start();
+        }
+    }
+
+    /// An attempt is over: another one follows, or the job has failed.
+    fn judge(&mut self, entry: &Restart) -> bool {
+        if entry.exit_code.is_some() && self.reason_of(ConditionType::Scheduled) == Some(Reason::Scheduling) {
+            // Programs have run, and nobody was there to see it.
+            self.set(ConditionType::Scheduled, true, Reason::Scheduled, "every worker has a node");
+        }
+        let verdict = self.may_restart(entry);
+        match &verdict {
+            Ok(()) => self.restart(entry),
+            Err(why) if why.is_empty() => self.fail(entry.reason.clone(), &entry.message),
+            Err(why) => self.fail(entry.reason.clone(), &format!("{} ({why})", entry.message)),
+        }
+        verdict.is_ok()
+    }
+
+    fn restart(&mut self, entry: &Restart) {
+        let next = self.incarnation().next();
+        self.set_incarnation(next);
+        self.status.restart_count = Some(self.status.restart_count.unwrap_or(0) + 1);
+        if entry.disruption {
+            self.status.disruption_count = Some(self.status.disruption_count.unwrap_or(0) + 1);
+        }
+        self.status.state = Some(State::Initializing);
+        self.set(ConditionType::Restarting, true, entry.reason.clone(), &entry.message);
+        let ended = if entry.disruption { "was interrupted" } else { "failed" };
+        let note = format!("attempt {} {ended}, attempt {} follows: {}", entry.attempt, next.attempt, entry.message);
+        self.event(true, "Restarting", note);
+    }
+
+    pub(super) fn fail(&mut self, reason: Reason, message: &str) {
+        self.status.state = Some(State::Failed);
+        self.status.failure_reason = Some(reason.clone());
+        self.status.failure_message = Some(message.to_owned());
+        self.end();
+        self.set(ConditionType::Failed, true, reason.clone(), message);
+        self.close(ConditionType::Running, Reason::Failed);
+        self.close(ConditionType::Restarting, Reason::Failed);
+        self.close(ConditionType::ProgressStalled, Reason::Failed);
+        self.event(true, "Failed", format!("{reason}: {message}"));
+    }
+
+    /// Whether another attempt follows; the error says why not, empty if the cause itself is the reason.
+    fn may_restart(&self, entry: &Restart) -> Result<(), String> {
+        let policy = &self.input.plan.policy.failure;
+        let counted = self.status.restart_count.unwrap_or(0) - self.status.disruption_count.unwrap_or(0);
+        match policy.restart {
+            RestartPolicy::Never => Err("failurePolicy.restartPolicy is Never".into()),
+            RestartPolicy::OnFailure if entry.permanent => Err(String::new()),
+            _ if !entry.disruption && counted >= policy.backoff_limit => Err(match counted {
+                0 => "failurePolicy.backoffLimit is 0".into(),
+                n => format!(
+                    "attempt {} after {}; failurePolicy.backoffLimit is {}",
+                    entry.attempt,
+                    number_of(n, "restart"),
+                    policy.backoff_limit
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The Job made a new pod for a worker whose first one vanished without an end: its gang can't take it in.
+    pub(super) fn replaced(&self) -> bool {
+        let pods = self.all_pods(self.incarnation());
+        pods.iter()
+            .any(|old| old.gone && !old.succeeded() && pods.iter().any(|p| p.index == old.index && p.uid != old.uid))
+    }
+
+    /// The Job failed and no pod is left to tell why.
+    fn pods_lost(&self, job: &JobSeen) -> Option<Cause> {
+        let (reason, message) = job.failed.as_ref()?;
+        if self.kept(self.incarnation()).is_some() {
+            return None;
+        }
+        // Of the Job's pod failure policy, whose only rule is for disruptions.
+        let disruption = reason == "PodFailurePolicy";
+        let message = format!("its pods were gone before their last words were seen; the Job says {reason}: {message}");
+        let reason = if disruption { Reason::Disrupted } else { Reason::PodsLost };
+        Some(cause_of_gang(reason, message, disruption, Some(self.input.now)))
+    }
+
+    /// What keeps an incarnation from ending, once that has lasted longer than it may.
+    pub(super) fn late(&mut self, of: Incarnation) -> Option<String> {
+        let (pods, now) = (self.all_pods(of), self.input.now);
+        let alive = pods.iter().filter(|p| p.is_alive());
+        let due = alive.filter_map(|p| p.end_by?.checked_add(waiting::LATE).ok());
+        if let Some(next) = due.filter(|at| *at > now).min() {
+            self.requeue(seconds(now, next).max(1));
+        }
+        waiting::for_end(&pods, now)
+    }
+}

@@ -1,0 +1,119 @@
+//! What a Job that is there means for its gang.
+
+use super::decide::{Action, Step, number_of, seconds};
+use super::waiting;
+use crate::api::{ConditionType, Reason, State};
+use crate::observe::JobSeen;
+use jiff::{SignedDuration, Timestamp};
+
+/// How long no pod may come, while some are missing, before the Job's Events are read.
+const READ_OF_JOB_AFTER: SignedDuration = SignedDuration::from_secs(5);
+/// How long a scheduled pod may take to start before its Events are read.
+const READ_OF_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
+/// How often Events are read again while they are needed.
+const READ_AGAIN: SignedDuration = SignedDuration::from_secs(15);
+
+impl Step<'_> {
+    pub(super) fn running(&mut self, job: &JobSeen) {
+        if job.deleting {
+            return self.losing_job(); // to somebody else: one that is not wanted any more has an old number
+        }
+        self.verdict.actions.push(Action::Ensure);
+        if job.suspended_by_queue && job.failed.is_none() {
+            return self.suspended_by_queue();
+        }
+        let few = job.parallelism.filter(|pods| *pods < self.input.plan.gang.size());
+        if let Some(pods) = few.filter(|_| job.failed.is_none()) {
+            return self.reduced(pods);
+        }
+        let pods = self.pods(self.incarnation());
+        if job.failed.is_some() || self.replaced() || pods.iter().any(|p| p.failed() || p.disruption.is_some()) {
+            return self.failing(job);
+        }
+        let desired = usize::try_from(self.input.plan.gang.size()).unwrap_or(0);
+        let event = self.input.children.event.as_ref();
+        let of_job = event.filter(|event| event.about == job.uid);
+        if let Some(why) = waiting::for_nodes(&pods, desired, of_job) {
+            let quiet = why.reason == Reason::Scheduling && self.after_restart();
+            self.status.state = Some(if quiet { State::Initializing } else { State::Pending });
+            self.set(ConditionType::Scheduled, false, why.reason.clone(), &why.message);
+            self.clear(ConditionType::Running, Reason::Waiting);
+            self.blocked();
+            if self.past_start(job, &why) {
+                return;
+            }
+            if pods.len() < desired && job.taken_up.is_some() {
+                let last = pods.iter().filter_map(|p| p.created).chain(job.taken_up).max();
+                self.read_events_of(last, READ_OF_JOB_AFTER, &job.uid);
+            }
+            return;
+        }
+        if self.was(ConditionType::Scheduled) != Some(true) {
+            self.event(false, "Scheduled", "every worker has a node".into());
+        }
+        self.set(ConditionType::Scheduled, true, Reason::Scheduled, "every worker has a node");
+        if pods.iter().all(|p| p.runs() || p.succeeded()) {
+            if self.status.state != Some(State::Running) {
+                self.event(false, "Started", format!("every worker runs (attempt {})", self.incarnation().attempt));
+            }
+            self.status.state = Some(State::Running);
+            self.set(ConditionType::Running, true, Reason::Running, "every worker's program runs or has ended well");
+            self.clear(ConditionType::Restarting, Reason::Restarted);
+            self.judge_success();
+        } else {
+            let why = waiting::for_start(&pods, event);
+            self.status.state = Some(State::Initializing);
+            self.set(ConditionType::Running, false, why.reason.clone(), &why.message);
+            if self.past_start(job, &why) {
+                return;
+            }
+            if let Some(pod) = pods.iter().find(|p| p.is_alive() && !p.runs() && p.waiting.is_none()) {
+                let uid = pod.uid.clone();
+                self.read_events_of(pod.scheduled_at, READ_OF_POD_AFTER, &uid);
+            }
+        }
+    }
+
+    /// A queue manager has suspended the Job, before its start or while it ran: pods that go for that are no failure.
+    fn suspended_by_queue(&mut self) {
+        self.drop_running_failure(self.incarnation());
+        self.status.state = Some(State::Pending);
+        self.set(
+            ConditionType::Scheduled,
+            false,
+            Reason::Queued,
+            "the Job is suspended, as a queue manager does until there is room for it",
+        );
+        self.clear(ConditionType::Running, Reason::Queued);
+        self.clear(ConditionType::Restarting, Reason::Queued);
+    }
+
+    /// Somebody has made the Job smaller than its gang: pods that go for that are no failure.
+    fn reduced(&mut self, pods: i32) {
+        self.drop_running_failure(self.incarnation());
+        self.status.state = Some(State::Pending);
+        let gang = number_of(self.input.plan.gang.size(), "worker");
+        let message = format!(
+            "the Job's parallelism is {pods} by somebody else's will, and the gang is of {gang}: set it back, or delete \
+             the Job, which is made again"
+        );
+        self.set(ConditionType::Scheduled, false, Reason::Parallelism, &message);
+        self.clear(ConditionType::Running, Reason::Parallelism);
+        self.clear(ConditionType::Restarting, Reason::Parallelism);
+    }
+
+    fn read_events_of(&mut self, since: Option<Timestamp>, after: SignedDuration, uid: &str) {
+        let now = self.input.now;
+        let due = [
+            since.and_then(|t| t.checked_add(after).ok()),
+            self.input.children.events_read_at.and_then(|t| t.checked_add(READ_AGAIN).ok()),
+        ];
+        match due.into_iter().flatten().max() {
+            Some(at) if at > now => self.requeue(seconds(now, at).max(1)),
+            _ => {
+                self.verdict.read_events_of.push(uid.to_owned());
+                self.requeue(READ_AGAIN.as_secs());
+            }
+        }
+    }
+}

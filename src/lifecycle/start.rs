@@ -1,0 +1,106 @@
+//! How an attempt starts, and what may keep it from that.
+
+use super::conditions::condition_is;
+use super::decide::{Action, Step, number_of, seconds};
+use super::waiting::{self, Why};
+use crate::api::{ConditionType, Reason, State};
+use crate::plan::Incarnation;
+
+/// Longest wait between two attempts, in seconds.
+const BACKOFF_MAX: i64 = 60;
+/// An attempt that ran this long, in seconds, ends a series of quick failures.
+const QUICK: i64 = 300;
+
+impl Step<'_> {
+    pub(super) fn start(&mut self) {
+        let incarnation = self.incarnation();
+        let attempt = incarnation.attempt;
+        if self.status.state == Some(State::Suspended) {
+            if let Some(since) = self.status.suspended_at.take() {
+                let so_far = self.status.suspended_seconds.unwrap_or(0);
+                self.status.suspended_seconds = Some(so_far + seconds(since.0, self.input.now));
+            }
+            self.status.state = Some(State::Pending);
+            self.set(ConditionType::Suspended, false, Reason::Resumed, "spec.suspend is false");
+            self.event(false, "Resumed", format!("attempt {attempt} starts"));
+        }
+        let restarting = self.after_restart();
+        if self.status.state.is_none() || !restarting {
+            self.status.state = Some(State::Pending);
+        }
+        if restarting {
+            self.status.state = Some(State::Initializing);
+        }
+        self.blocked();
+        if self.job().is_some() {
+            return; // the Job of the last attempt still has to go, with its pods
+        }
+        if let Some(why) = self.left_of_earlier_incarnations() {
+            self.set(ConditionType::Scheduled, false, Reason::OldPods, &why);
+            return;
+        }
+        let wait = self.backoff_left();
+        if restarting && wait > 0 {
+            self.requeue(wait);
+            return;
+        }
+        if !restarting && self.input.status.state.is_none() {
+            let workers = number_of(self.input.plan.gang.size(), "worker");
+            self.event(false, "Created", format!("Job, Service and ConfigMap for {workers}"));
+        }
+        self.verdict.actions.push(Action::Ensure);
+        self.verdict.actions.push(Action::CreateJobs(incarnation));
+    }
+
+    /// Children that could not be made are named.
+    pub(super) fn blocked(&mut self) {
+        if let Some((key, blocked)) = self.input.children.blocked.iter().next() {
+            let message = format!("{}: {}", key.kind.as_str(), blocked.message);
+            let reason = blocked.reason.clone();
+            self.set(ConditionType::Scheduled, false, reason, &message);
+        } else if !self.waits_for_nodes() && self.job().is_none() {
+            let Why { reason, message } = waiting::scheduling();
+            self.set(ConditionType::Scheduled, false, reason, &message);
+        }
+    }
+
+    /// Whether it is said already that nobody knows yet why a worker has no node.
+    fn waits_for_nodes(&self) -> bool {
+        condition_is(&self.status.conditions, ConditionType::Scheduled, false)
+            .is_some_and(|c| c.reason == Reason::Scheduling.as_str())
+    }
+
+    /// Seconds until the next attempt may start: 1, 2, 4 ... 60 after quick failures in a row, none after a disruption.
+    pub(super) fn backoff_left(&self) -> i64 {
+        let Some(last) = self.status.restarts.last().filter(|last| !last.disruption) else { return 0 };
+        let quick = self.status.restarts.iter().rev().filter(|r| !r.disruption).take_while(|r| r.ran_seconds < QUICK);
+        let n = u32::try_from(quick.count()).unwrap_or(u32::MAX);
+        let wait = if n == 0 { 0 } else { 1i64.checked_shl(n - 1).unwrap_or(BACKOFF_MAX).min(BACKOFF_MAX) };
+        wait - seconds(last.time.0, self.input.now)
+    }
+
+    /// Between a failed attempt and the next one's start.
+    pub(super) fn after_restart(&self) -> bool {
+        let attempt = self.incarnation().attempt;
+        self.status.restarts.last().is_some_and(|last| last.attempt == attempt - 1)
+            && self.status.state != Some(State::Suspended)
+            && self.was(ConditionType::Restarting) == Some(true)
+    }
+
+    /// Pods without a Job, where it went without them: their hostnames are those of the next incarnation.
+    pub(super) fn left_of_earlier_incarnations(&self) -> Option<String> {
+        let Incarnation { number, attempt: next } = self.incarnation();
+        let left = self.input.children.pods.values().filter(|p| p.incarnation < number && p.is_alive());
+        // One that nobody has asked to end is named before the others.
+        let pod = left.min_by_key(|p| (p.deletion.is_some(), p.incarnation, p.index))?;
+        // The last one that its pods ran.
+        let (name, attempt) = (&pod.name, next - (number - pod.incarnation));
+        Some(if pod.deletion.is_some() {
+            format!("waiting for the last pods of attempt {attempt} to end, {name} among them")
+        } else {
+            format!(
+                "pod {name} of attempt {attempt} runs on without its Job; delete it, since attempt {next} starts when no pod is left"
+            )
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! A job that is done, or good enough.
+
+use super::conditions::condition_is;
+use super::decide::Step;
+use super::progress;
+use crate::api::{ConditionType, Reason, State};
+
+impl Step<'_> {
+    pub(super) fn succeed(&mut self) {
+        match self.stopping() {
+            // They ended by themselves meanwhile.
+            Some((reason, message)) => self.complete(&reason, &message),
+            None => self.complete(&Reason::Completed, "every worker exited with code 0"),
+        }
+    }
+
+    pub(super) fn complete(&mut self, reason: &Reason, message: &str) {
+        self.status.state = Some(State::Completed);
+        self.end();
+        // Nobody may have been there to see it.
+        self.set(ConditionType::Scheduled, true, Reason::Scheduled, "every worker has a node");
+        self.set(ConditionType::Running, false, reason.clone(), "every worker's program has ended");
+        self.set(ConditionType::Succeeded, true, reason.clone(), message);
+        self.close(ConditionType::Restarting, reason.clone());
+        self.close(ConditionType::Stopping, reason.clone());
+        self.close(ConditionType::ProgressStalled, reason.clone());
+        let took = self.status.duration.clone().unwrap_or_else(|| "unknown time".into());
+        self.event(false, "Completed", format!("{message}, after {took}"));
+    }
+
+    /// What successPolicy wanted has come: since then the gang is being stopped, whatever happens to it.
+    pub(super) fn stopping(&self) -> Option<(Reason, String)> {
+        let stopping = condition_is(&self.status.conditions, ConditionType::Stopping, true)?;
+        Some((Reason::from(stopping.reason.as_str()), stopping.message.clone()))
+    }
+
+    /// The workers end, with their grace period, and the job is completed when the last one has.
+    pub(super) fn stop(&mut self) {
+        let (job, current) = (self.current_job(), self.incarnation());
+        if let Some(job) = job {
+            self.delete(job);
+        }
+        let late = self.late(current);
+        if job.is_some() || self.all_pods(current).iter().any(|pod| pod.is_alive()) {
+            let stopping = "the job is good enough: its workers are stopping, with their grace period";
+            self.set(ConditionType::Running, true, Reason::Stopping, late.as_deref().unwrap_or(stopping));
+            return;
+        }
+        self.drop_running_failure(current);
+        if let Some((reason, message)) = self.stopping() {
+            self.complete(&reason, &message);
+        }
+    }
+
+    /// Every pod ended well; the Job says so itself only with its next sync, up to a second later.
+    pub(super) fn all_succeeded(&self) -> bool {
+        let ended_well = self.pods(self.incarnation()).iter().filter(|p| p.ended == Some(true)).count();
+        usize::try_from(self.input.plan.gang.size()) == Ok(ended_well)
+    }
+
+    /// Stops the gang once the agents tell of what the success policy wants.
+    pub(super) fn judge_success(&mut self) {
+        let current = self.incarnation();
+        let Some(agent) = self.input.agent.filter(|agent| agent.is_of(current.attempt)) else { return };
+        if let Some((reason, message)) = progress::success(&self.input.plan.policy.success, &self.status, agent) {
+            self.set(ConditionType::Stopping, true, reason, &message);
+            self.event(false, "GoodEnough", format!("the workers are stopped: {message}"));
+            self.stop();
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The objects of a TensorBoard, as the watches show them.
+
+use std::time::Instant;
+
+/// The objects of one job's TensorBoard, and what became of making them.
+#[derive(Clone, Debug, Default)]
+pub struct BoardSeen {
+    /// Its Deployment.
+    pub deployment: Option<BoardPart>,
+    /// Its Service.
+    pub service: Option<BoardPart>,
+    /// Nothing is tried before then.
+    pub wait: Option<Instant>,
+    /// What people were told last of why there is none.
+    pub told: Option<String>,
+}
+
+/// One object of a TensorBoard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoardPart {
+    /// UID of the object.
+    pub uid: String,
+    /// Of a Deployment.
+    pub replicas: Option<i32>,
+}

@@ -1,0 +1,155 @@
+//! The objects of one TrainingJob, as the watches show them.
+
+use super::{JobSeen, PodSeen};
+use crate::api::Reason;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+
+/// A Service or ConfigMap: who it is and what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChildSeen {
+    /// UID of the object.
+    pub uid: String,
+    /// Digest of what we own in it: another one means that somebody changed it.
+    pub digest: u64,
+    /// Its deletion has begun.
+    pub deleting: bool,
+}
+
+/// Kinds of children, in the order in which they are named to people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChildKind {
+    /// The headless Service.
+    Service,
+    /// The ConfigMap.
+    ConfigMap,
+    /// The claim for checkpoints.
+    PersistentVolumeClaim,
+    /// The Job of a role.
+    Job,
+}
+
+impl ChildKind {
+    /// As Kubernetes writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::ConfigMap => "ConfigMap",
+            Self::PersistentVolumeClaim => "PersistentVolumeClaim",
+            Self::Job => "Job",
+        }
+    }
+}
+
+/// Which child: of a Job also whose role's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChildKey {
+    /// Its kind.
+    pub kind: ChildKind,
+    /// Its role, where each role has one.
+    pub role: Option<&'static str>,
+}
+
+impl ChildKey {
+    /// The headless Service.
+    pub const SERVICE: Self = Self { kind: ChildKind::Service, role: None };
+    /// The ConfigMap.
+    pub const CONFIG: Self = Self { kind: ChildKind::ConfigMap, role: None };
+    /// The claim for checkpoints.
+    pub const CLAIM: Self = Self { kind: ChildKind::PersistentVolumeClaim, role: None };
+
+    /// The Job of a role.
+    #[must_use]
+    pub const fn job(role: &'static str) -> Self {
+        Self { kind: ChildKind::Job, role: Some(role) }
+    }
+}
+
+/// Why a child could not be made: kept until it could.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// In one word.
+    pub reason: Reason,
+    /// What stands in the way and what would mend it.
+    pub message: String,
+}
+
+impl Blocked {
+    /// The object is still there, but on its way out: the watch tells when it is gone.
+    #[must_use]
+    pub fn deleting(name: &str) -> Self {
+        let message = format!("{name} is being deleted; it is made again when it is gone");
+        Self { reason: Reason::OldObject, message }
+    }
+}
+
+/// What an Event of the API about a Job or a pod said, for it stands nowhere else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectEvent {
+    /// UID of the object.
+    pub about: String,
+    /// In one word.
+    pub reason: Reason,
+    /// In Kubernetes' words.
+    pub message: String,
+}
+
+/// The objects of one TrainingJob.
+#[derive(Clone, Debug, Default)]
+pub struct Children {
+    /// The headless Service.
+    pub service: Option<ChildSeen>,
+    /// The ConfigMap.
+    pub config: Option<ChildSeen>,
+    /// The Jobs by role; never more than one for each.
+    pub jobs: BTreeMap<&'static str, JobSeen>,
+    /// Pods by UID, those included that are gone.
+    pub pods: BTreeMap<String, PodSeen>,
+    /// Children that could not be made.
+    pub blocked: BTreeMap<ChildKey, Blocked>,
+    /// The newest version seen of a child, its deletion included: the answer to a write of ours may come after the
+    /// watch has told of what followed.
+    pub versions: BTreeMap<ChildKey, u64>,
+    /// Digests of children as the API server keeps them after our write, where admission changes what we write.
+    pub settled: BTreeMap<ChildKey, u64>,
+    /// What Events said that were read last.
+    pub event: Option<ObjectEvent>,
+    /// When Events were last read.
+    pub events_read_at: Option<Timestamp>,
+}
+
+impl Children {
+    /// The Job of a role.
+    #[must_use]
+    pub fn job(&self, role: &str) -> Option<&JobSeen> {
+        self.jobs.get(role)
+    }
+
+    /// Whether anything of it still exists.
+    pub(super) fn exist(&self) -> bool {
+        let has_object = self.service.is_some() || self.config.is_some() || !self.jobs.is_empty();
+        has_object || self.pods.values().any(|pod| !pod.gone)
+    }
+
+    /// Whether an object is news: nothing newer was seen of this child.
+    pub fn is_news(&mut self, key: ChildKey, meta: &ObjectMeta) -> bool {
+        let (version, newest) = (version(meta), self.versions.entry(key).or_default());
+        let is_news = version >= *newest;
+        *newest = version.max(*newest);
+        is_news
+    }
+
+    /// Whether a child says what it should, as far as the API server lets it.
+    #[must_use]
+    pub fn is_right(&self, key: ChildKey, digest: u64, should: u64) -> bool {
+        digest == should || self.settled.get(&key) == Some(&digest)
+    }
+}
+
+/// Resource versions are numbers that grow, as Kubernetes guarantees since 1.35.
+#[must_use]
+pub fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}

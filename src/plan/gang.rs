@@ -1,0 +1,158 @@
+//! The gang as a value: its roles, and how their processes find each other.
+
+use super::ClaimPath;
+use super::{Checkpoint, Source};
+use crate::api::{Backend, Framework, Scheduling};
+use k8s_openapi::api::core::v1::{
+    EnvFromSource, EnvVar, LocalObjectReference, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
+};
+
+/// All pods that start, fail and restart together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gang {
+    /// The kinds of pods, the leading one first; never empty. Today that is [`Role::WORKER`] alone.
+    pub roles: Vec<Role>,
+    /// How their processes find each other.
+    pub rendezvous: Rendezvous,
+}
+
+impl Gang {
+    /// The role that has rank 0.
+    ///
+    /// # Panics
+    /// Never: [`super::resolve`] makes no gang without a role.
+    #[must_use]
+    pub fn leading(&self) -> &Role {
+        self.roles.first().expect("a gang has a role")
+    }
+
+    /// Pods of all roles.
+    #[must_use]
+    pub fn size(&self) -> i32 {
+        self.roles.iter().map(|role| role.replicas).sum()
+    }
+
+    /// Processes of all roles.
+    #[must_use]
+    pub fn world_size(&self) -> i64 {
+        self.roles.iter().map(|role| i64::from(role.replicas) * i64::from(role.procs)).sum()
+    }
+}
+
+/// One kind of pod in a gang: one Indexed Job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Role {
+    /// What it is called in labels and messages.
+    pub name: &'static str,
+    /// Pods of this role.
+    pub replicas: i32,
+    /// Processes of each pod.
+    pub procs: i32,
+    /// GPUs of each pod.
+    pub gpus: i32,
+    /// What each pod runs, and where.
+    pub pod: Pod,
+    /// When the role has done its part.
+    pub completion: Completion,
+}
+
+impl Role {
+    /// Name of the role that trains.
+    pub const WORKER: &str = "worker";
+}
+
+/// When a role has done its part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// Every one of its programs has exited with code 0.
+    EveryReplica,
+}
+
+/// What a pod runs, and where.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pod {
+    /// Image of the container `training`.
+    pub image: String,
+    /// Command with its arguments, never empty.
+    pub command: Vec<String>,
+    /// The spec's own variables.
+    pub env: Vec<EnvVar>,
+    /// The spec's own sources of variables.
+    pub env_from: Vec<EnvFromSource>,
+    /// Requests and limits, GPUs and RDMA devices included.
+    pub resources: ResourceRequirements,
+    /// Working directory, where it isn't the image's.
+    pub working_dir: Option<String>,
+    /// The spec's own volumes.
+    pub volumes: Vec<Volume>,
+    /// The spec's own mounts.
+    pub volume_mounts: Vec<VolumeMount>,
+    /// Secrets with which images are pulled.
+    pub image_pull_secrets: Vec<LocalObjectReference>,
+    /// Service account, where it isn't the namespace's default.
+    pub service_account_name: Option<String>,
+    /// Where and when it runs.
+    pub scheduling: Scheduling,
+    /// Seconds from SIGTERM to SIGKILL.
+    pub grace_seconds: i64,
+    /// `podTemplate`, decoded and checked: laid over the operator's own template.
+    pub overlay: PodTemplateSpec,
+}
+
+/// How the processes of a gang find each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendezvous {
+    /// Which environment the programs expect.
+    pub framework: Framework,
+    /// Collective communication backend.
+    pub backend: Backend,
+    /// Port of the first attempt; see [`Rendezvous::port`].
+    pub master_port: i32,
+    /// Network interface, where the spec names one.
+    pub interface: Option<String>,
+    /// Whether the pods have an RDMA device (it is among their resources).
+    pub rdma: bool,
+}
+
+impl Rendezvous {
+    /// Port of an attempt (from 1). Two attempts in a row differ, so that no straggler joins the next.
+    #[must_use]
+    pub fn port(&self, attempt: i32) -> i32 {
+        self.master_port + (attempt - 1).rem_euclid(2)
+    }
+}
+
+/// What outlives the pods, or comes from elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Storage {
+    /// Model to train.
+    pub model: Source,
+    /// Dataset to train on.
+    pub dataset: Source,
+    /// Where results go.
+    pub output: Option<ClaimPath>,
+    /// Where checkpoints are kept; none when checkpoints are switched off.
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// Numbers of one Job with its pods, and of the run of the program that they begin with.
+///
+/// They are equal for as long as every restart makes new pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incarnation {
+    /// Number of the Job and its pods, from 1: the label [`super::labels::INCARNATION`].
+    pub number: i32,
+    /// Number of the program's attempt, from 1: what people are told, and what the rendezvous goes by.
+    pub attempt: i32,
+}
+
+impl Incarnation {
+    /// Of a job that has never run.
+    pub const FIRST: Self = Self { number: 1, attempt: 1 };
+
+    /// New pods, which begin with a new attempt.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self { number: self.number + 1, attempt: self.attempt + 1 }
+    }
+}

@@ -1,0 +1,69 @@
+//! What is to become of a job when something happens to it.
+
+use crate::api::{EarlyStopping, FailurePolicy, NanPolicy, RestartPolicy, SuccessPolicy, TrainingJobSpec};
+
+/// What is to become of a job when something happens to it. All of it may be asked for while the job runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Whether the workers are to be stopped, and the job kept.
+    pub suspend: bool,
+    /// Seconds after its end at which the TrainingJob is deleted; never without one.
+    pub ttl_seconds: Option<i32>,
+    /// What happens when a worker fails.
+    pub failure: Failure,
+    /// When the job is good enough.
+    pub success: Success,
+}
+
+/// What happens when a worker fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// When the gang is restarted.
+    pub restart: RestartPolicy,
+    /// Restarts after failures before the job has failed.
+    pub backoff_limit: i32,
+    /// Seconds that the job may run, over all attempts.
+    pub active_deadline_seconds: Option<i64>,
+    /// Seconds that an attempt may take until every worker's program runs.
+    pub start_deadline_seconds: Option<i64>,
+    /// Whether a loss that is NaN or infinite ends the program.
+    pub nan_fails: bool,
+}
+
+/// When the job is good enough.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Success {
+    /// Accuracy from which on it is.
+    pub target_accuracy: Option<f64>,
+    /// Training loss down to which it is.
+    pub target_loss: Option<f64>,
+    /// When a metric no longer gets better.
+    pub early_stopping: Option<EarlyStopping>,
+}
+
+pub(super) fn resolve(spec: &TrainingJobSpec) -> Policy {
+    Policy {
+        suspend: spec.suspend,
+        ttl_seconds: spec.ttl_seconds_after_finished,
+        failure: failure(&spec.failure_policy),
+        success: spec.success_policy.as_ref().map(success).unwrap_or_default(),
+    }
+}
+
+fn failure(policy: &FailurePolicy) -> Failure {
+    Failure {
+        restart: policy.restart_policy,
+        backoff_limit: policy.backoff_limit,
+        active_deadline_seconds: policy.active_deadline_seconds,
+        start_deadline_seconds: policy.start_deadline_seconds,
+        nan_fails: policy.nan_policy == NanPolicy::Fail,
+    }
+}
+
+fn success(policy: &SuccessPolicy) -> Success {
+    Success {
+        target_accuracy: policy.target_accuracy,
+        target_loss: policy.target_loss,
+        early_stopping: policy.early_stopping(),
+    }
+}
