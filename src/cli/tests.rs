@@ -3,8 +3,8 @@
 use super::advice::{ADVICE, advice};
 use super::complete::{Wanted as Completed, candidates};
 use super::facts::{Event, Facts, Worker, WorkerState, last_events};
-use super::logs::{Form, Line, Ranks, Source, culprit};
-use super::screen::{Look, Style, age, bar, number, ranges, read_span, span};
+use super::logs::{Form, Indices, Line, Source, culprit};
+use super::screen::{Look, Screen, Style, age, bar, number, ranges, read_span, shortened, span};
 use super::top::{Row, sort};
 use super::why::{Diagnosis, Verdict};
 use super::{Args, cluster, status, top, why};
@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+use unicode_width::UnicodeWidthStr;
 
 const NOW: i64 = 1_800_000_000;
 
@@ -60,11 +61,11 @@ fn job(state: Option<State>, conditions: &[Condition], seconds: i64) -> Facts {
     }
 }
 
-fn worker(rank: i32, state: WorkerState, node: &str) -> Worker {
+fn worker(index: i32, state: WorkerState, node: &str) -> Worker {
     Worker {
-        rank,
+        index,
         attempt: 1,
-        pod: format!("bert-training-{rank}-abcde"),
+        pod: format!("bert-training-{index}-abcde"),
         node: (!node.is_empty()).then(|| node.into()),
         state,
         ..Worker::default()
@@ -234,6 +235,33 @@ fn colours_change_nothing_but_the_colour() {
         }
         assert_eq!(bare + rest, on_screen(&facts));
     }
+}
+
+/// Of the letters of some scripts, and of signs such as an emoji, each takes two columns.
+#[test]
+fn wide_letters_take_their_room() {
+    let columns = |text: &str| text.lines().map(UnicodeWidthStr::width).max().unwrap_or(0);
+    let mut facts = failed();
+    facts.status.failure_message = Some("ValueError: 訓練データが壊れています 🙈 ".repeat(9));
+    facts.status.restarts[3].message = "訓練データが壊れています".repeat(9);
+    facts.workers[1].message = Some("訓練データが壊れています".repeat(9));
+    facts.status.metrics = Some(ProgramMetrics {
+        custom_metrics: BTreeMap::from([("精度の平均".repeat(4), 0.5)]),
+        ..ProgramMetrics::default()
+    });
+    for width in [30, 31, 60, 80] {
+        let look = Look { width: Some(width), ..Look::default() };
+        let diagnosis = Diagnosis::of(&facts);
+        for text in [status::render(&facts, &diagnosis, look), why::render(&diagnosis, look)] {
+            assert!(columns(&text) <= width, "{width}: {text}");
+        }
+    }
+    assert_eq!(shortened("訓練データ", 5), "訓練…");
+    assert_eq!(shortened("訓練", 4), "訓練");
+    let mut screen = Screen::new(Look::default());
+    let cells = ["訓練", "abcdef"].map(|name| vec![(Style::Plain, name.to_owned()), (Style::Plain, "x".into())]);
+    screen.table(&["A", "B"], &cells, &[]);
+    assert_eq!(screen.text(), "A        B\n訓練     x\nabcdef   x\n");
 }
 
 #[test]
@@ -656,7 +684,7 @@ fn a_long_name_gives_way_to_the_rest() {
 
 #[test]
 fn lines_of_logs() {
-    let source = Source { pod: "x-training-3-abcde".into(), uid: "u".into(), attempt: 2, rank: 3 };
+    let source = Source { pod: "x-training-3-abcde".into(), uid: "u".into(), attempt: 2, worker: 3 };
     let line = Line::of(b"2026-11-21T17:00:00.123456789Z epoch 1 \xff\n");
     assert_eq!(line.time, Some("2026-11-21T17:00:00.123456789Z".parse().unwrap()));
     let form = Form { namespace: "team".into(), job: "x".into(), digits: 2, ..Form::default() };
@@ -669,7 +697,7 @@ fn lines_of_logs() {
     assert_eq!(coloured.render(&source, &bar), b"\x1b[35m[ 3]\x1b[0m  30%\n");
     let json = Form { json: true, ..form.clone() };
     let object: serde_json::Value = serde_json::from_slice(&json.render(&source, &line)).unwrap();
-    assert_eq!(object["rank"], 3);
+    assert_eq!((&object["worker"], &object["rank"]), (&3.into(), &serde_json::Value::Null));
     assert_eq!(object["attempt"], 2);
     assert_eq!(object["line"], "epoch 1 \u{fffd}");
     assert_eq!(Line::of(b"no time here"), Line { time: None, text: b"no time here".to_vec() });
@@ -777,12 +805,12 @@ async fn logs_go_on_through_restarts() {
 }
 
 #[test]
-fn ranks_as_people_write_them() {
-    let ranks = |text: &str| text.parse::<Ranks>().map(|ranks| ranks.0.into_iter().collect::<Vec<_>>());
-    assert_eq!(ranks("3"), Ok(vec![3]));
-    assert_eq!(ranks("0,8-10"), Ok(vec![0, 8, 9, 10]));
+fn workers_as_people_write_them() {
+    let indices = |text: &str| text.parse::<Indices>().map(|indices| indices.0.into_iter().collect::<Vec<_>>());
+    assert_eq!(indices("3"), Ok(vec![3]));
+    assert_eq!(indices("0,8-10"), Ok(vec![0, 8, 9, 10]));
     for wrong in ["", "x", "-1", "3-", "9999"] {
-        assert!(ranks(wrong).is_err(), "{wrong}");
+        assert!(indices(wrong).is_err(), "{wrong}");
     }
 }
 
@@ -847,7 +875,8 @@ fn completions() {
     assert_eq!(names(complete(&["top", "-o", ""])), ["table", "json"]);
     assert_eq!(names(complete(&["completion", ""])), ["bash", "zsh", "fish"]);
     let options = names(complete(&["logs", "--"]));
-    for option in ["--rank", "--follow", "--failed", "--namespace", "--output"] {
+    for option in ["--worker", "--follow", "--failed", "--namespace", "--output"] {
         assert!(options.contains(&option.to_owned()), "{options:?}");
     }
+    assert!(!options.contains(&"--rank".to_owned()), "{options:?}");
 }
