@@ -3,6 +3,7 @@
 //! [`facts`] has what is known, [`gather`] and [`logs`] read it from the cluster; the rest is functions from facts to text.
 
 pub mod advice;
+pub mod blame;
 pub mod cluster;
 mod complete;
 pub mod facts;

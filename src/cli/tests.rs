@@ -442,6 +442,61 @@ fn what_a_pending_job_waits_for() {
     insta::assert_snapshot!(why::render(&Diagnosis::of(&pending()), plain()));
 }
 
+/// A gang of four workers with eight GPUs each, two of which have a node.
+fn half_placed() -> Facts {
+    let mut facts = pending();
+    (facts.spec.num_workers, facts.spec.gpus_per_worker) = (4, 8);
+    facts.status.resources = Some(AllocatedResources { allocated_gpus: 16, allocated_nodes: 2 });
+    facts.workers = vec![
+        worker(0, WorkerState::Starting, "gpu-1"),
+        worker(1, WorkerState::Running, "gpu-2"),
+        worker(2, WorkerState::Waiting, ""),
+        worker(3, WorkerState::Waiting, ""),
+    ];
+    facts
+}
+
+#[test]
+fn a_gang_that_is_half_placed_holds_gpus_for_nothing() {
+    let (_, says, advice) = told(&half_placed());
+    let held = "Meanwhile 2 of its 4 workers have a node and hold 16 GPUs for nothing, until the others have one, too.";
+    assert!(says.contains(held), "{says}");
+    for words in
+        ["scheduling.queue", "scheduling.schedulerName", "'{\"spec\":{\"suspend\":true}}'", "startDeadlineSeconds"]
+    {
+        assert!(advice.contains(words), "{words}: {advice}");
+    }
+    assert!(!advice.contains("Nothing is lost by waiting"), "{advice}");
+    // Without the right to see pods, the status tells as much.
+    let blind = Facts { workers: vec![], unread: vec!["you may not list pods".into()], ..half_placed() };
+    assert!(told(&blind).1.contains(held), "{}", told(&blind).1);
+    let mut cpus = half_placed();
+    cpus.spec.gpus_per_worker = 0;
+    cpus.status.resources = Some(AllocatedResources { allocated_gpus: 0, allocated_nodes: 2 });
+    assert!(
+        told(&cpus).1.contains("2 of its 4 workers have a node and hold their CPUs and memory for nothing"),
+        "{}",
+        told(&cpus).1
+    );
+}
+
+#[test]
+fn a_gang_that_holds_nothing_or_is_being_placed_is_told_nothing_of_it() {
+    let none = pending();
+    let mut at_once = half_placed();
+    at_once.status.conditions = vec![condition("Scheduled", false, "Scheduling", "2 of 4 workers have a node", -3)];
+    let mut old = half_placed();
+    old.status.attempt = Some(2);
+    old.status.resources = None;
+    let mut gone = half_placed();
+    gone.workers.iter_mut().for_each(|worker| worker.state = WorkerState::Stopped);
+    gone.status.resources = None;
+    for facts in [none, at_once, old, gone, running()] {
+        let (_, says, advice) = told(&facts);
+        assert!(!says.contains("for nothing") && !advice.contains("scheduling.queue"), "{says} {advice}");
+    }
+}
+
 #[test]
 fn what_a_starting_job_waits_for() {
     let words = "worker 1 (pod p, node n): Back-off pulling image \"none\"";
@@ -569,6 +624,84 @@ fn an_exit_code_that_tells_of_a_signal_is_explained() {
     facts.status.failure_message = Some("worker 1 (pod p, node n): ended by SIGSEGV".into());
     facts.status.restarts[3].exit_code = Some(139);
     assert!(told(&facts).1.contains("The exit code was 139, which is 128 and signal 11."));
+}
+
+/// A job whose attempts ended by these reasons, each with its worker, its node and the words of that worker.
+fn failed_by(ends: &[(&str, i32, &str, &str)]) -> Facts {
+    let mut facts = failed();
+    let cause = |(attempt, (reason, worker, node, words)): (i32, &(&str, i32, &str, &str))| Restart {
+        worker: Some(*worker),
+        ..restart(
+            attempt,
+            reason,
+            &format!("worker {worker} (pod bert-training-{worker}-abcde, node {node}){words}"),
+            None,
+        )
+    };
+    facts.status.restarts = (1..).zip(ends).map(cause).collect();
+    facts
+}
+
+#[test]
+fn a_node_that_fails_workers_is_named() {
+    let ends = [
+        ("Signal", 1, "gpu-17", ": ended by SIGSEGV"),
+        (
+            "PythonException",
+            3,
+            "gpu-17",
+            ", rank 25: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+        ),
+        ("UnexpectedAdmissionError", 1, "gpu-17", ": Allocate failed due to no healthy devices present"),
+    ];
+    let (_, says, advice) = told(&failed_by(&ends));
+    assert!(says.contains("Every time the first failure was on node gpu-17."), "{says}");
+    assert!(advice.contains("kubectl cordon gpu-17"), "{advice}");
+    // What the program did in between does not speak for the node, and not against it.
+    let key = ("PythonException", 0, "gpu-4", ", rank 0: KeyError: 'labels' at train.py:88");
+    let (_, says, advice) = told(&failed_by(&[ends[0], key, ends[1]]));
+    assert!(
+        says.contains("Of the last 3 failures 2 are of a kind that nodes cause, all of them on node gpu-17."),
+        "{says}"
+    );
+    assert!(advice.contains("kubectl cordon gpu-17"), "{advice}");
+}
+
+#[test]
+fn no_node_is_blamed_for_what_programs_do() {
+    let harmless = [
+        // The worker is always placed on the same node, and its program is always wrong.
+        ("PythonException", ", rank 1: KeyError: 'labels' at train.py:88"),
+        ("PythonException", ", rank 1: KeyError: 'CUDA error: uncorrectable ECC error encountered' at log.py:9"),
+        ("PythonException", ", rank 1: torch.AcceleratorError: CUDA error: device-side assert triggered"),
+        (
+            "PythonException",
+            ", rank 1: RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        ),
+        (
+            "ExitCode",
+            ": exit code 1: read 3 of the CUDA error reports: no CUDA-capable device is detected in 2 of them",
+        ),
+        ("CudaOutOfMemory", ", rank 1: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("OOMKilled", ": killed for using more memory than its limit"),
+        ("NaNLoss", ": its loss is NaN"),
+    ];
+    for (reason, words) in harmless {
+        let (_, says, advice) = told(&failed_by(&[(reason, 1, "gpu-17", words), (reason, 1, "gpu-17", words)]));
+        assert!(!says.contains("on node gpu-17.") && !advice.contains("cordon"), "{reason}{words}: {says} {advice}");
+    }
+    // Who fails on other nodes, too, brings the failure along.
+    let crash = |worker, node| ("Signal", worker, node, ": ended by SIGSEGV");
+    let elsewhere = ("PythonException", 1, "gpu-4", ", rank 1: KeyError: 'labels' at train.py:88");
+    for ends in [
+        vec![crash(1, "gpu-17"), crash(1, "gpu-17"), crash(1, "gpu-4")],
+        vec![crash(1, "gpu-17"), crash(1, "gpu-17"), elsewhere],
+        vec![crash(1, "gpu-17"), crash(2, "gpu-18")],
+        vec![crash(1, "gpu-17")],
+    ] {
+        let advice = told(&failed_by(&ends)).2;
+        assert!(!advice.contains("cordon"), "{ends:?}: {advice}");
+    }
 }
 
 #[test]
