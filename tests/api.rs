@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::OnceCell;
-use trainingjob_operator::api::{self, RESERVED_ENV, RULES, SCHEMA_REFUSALS, TrainingJob};
+use trainingjob_operator::api::{self, RESERVED_ENV, RULES, Rule, SCHEMA_REFUSALS, TrainingJob};
 
 // ---- files that are made from the types
 
@@ -54,14 +54,43 @@ fn the_crd_is_small() {
 
 #[test]
 fn every_refusal_has_an_example_that_says_so() {
-    let expected: BTreeMap<String, String> = RULES
-        .iter()
-        .map(|rule| (rule.example.to_owned(), rule.message()))
-        .chain(SCHEMA_REFUSALS.iter().map(|refusal| (refusal.example.to_owned(), refusal.says.to_owned())))
-        .collect();
     let found: BTreeMap<String, String> = bad_examples().map(|bad| (bad.name, bad.refused)).collect();
-    assert_eq!(found, expected);
-    assert_eq!(expected.len(), RULES.len() + SCHEMA_REFUSALS.len(), "two refusals share an example");
+    let examples: BTreeSet<&str> =
+        RULES.iter().map(|rule| rule.example).chain(SCHEMA_REFUSALS.iter().map(|refusal| refusal.example)).collect();
+    assert_eq!(found.keys().map(String::as_str).collect::<BTreeSet<_>>(), examples);
+    assert_eq!(examples.len(), RULES.len() + SCHEMA_REFUSALS.len(), "two refusals share an example");
+    for rule in RULES {
+        let (said, [before, after]) = (&found[rule.example], around_the_entry(rule));
+        assert!(said.starts_with(&before) && said.ends_with(&after), "{}: {said}", rule.example);
+    }
+    for refusal in SCHEMA_REFUSALS {
+        assert_eq!(found[refusal.example], refusal.says);
+    }
+}
+
+/// In a list of forty nobody counts.
+#[test]
+fn a_refusal_in_a_list_names_the_entry() {
+    for rule in RULES {
+        let speaks_of_entries =
+            rule.at.ends_with([']', '}']) || [".all(", ".filter("].iter().any(|all| rule.rule.contains(all));
+        assert_eq!(rule.message_expression().is_some(), speaks_of_entries, "{}", rule.example);
+    }
+    for (spec, words) in wrong_entries() {
+        let said = offline(&job("x", spec), None);
+        assert!(said.len() == 1 && said[0].contains(words), "{words}: {said:#?}");
+    }
+}
+
+/// What a refusal says before and after the entry that it names; of one that names none, all and nothing.
+fn around_the_entry(rule: &Rule) -> [String; 2] {
+    match rule.wrong.split_once('{') {
+        Some((before, rest)) => {
+            let (_, after) = rest.split_once('}').unwrap();
+            [before.to_owned(), format!("{after}: {}", rule.remedy)]
+        }
+        None => [rule.message(), String::new()],
+    }
 }
 
 // ---- rules, offline
@@ -75,9 +104,10 @@ fn examples_satisfy_the_rules() {
 
 #[test]
 fn each_rule_alone_refuses_its_example() {
+    let bad: BTreeMap<String, Bad> = bad_examples().map(|bad| (bad.name.clone(), bad)).collect();
     for rule in RULES {
-        let bad = parse(&root().join("examples/bad").join(rule.example).with_extension("yaml"));
-        assert_eq!(offline(&bad, None), [rule.message()], "{}", rule.example);
+        let bad = &bad[rule.example];
+        assert_eq!(offline(&bad.object, None), [bad.refused.as_str()], "{}", rule.example);
     }
 }
 
@@ -143,6 +173,25 @@ async fn bad_examples_are_refused_with_their_message() {
             && !message.contains(field)
         {
             wrong.push(format!("{}: {field} is not in {message}", rule.example));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn the_api_server_names_the_entry() {
+    let client = server().await;
+    let mut wrong = Vec::new();
+    let line_break = json!({ "env": [{ "name": "A\nB" }] });
+    // A message has no line break: then it says less.
+    let less = ("a variable of env holds a character", line_break);
+    // Of a map, the path has the key, too.
+    let key = ("spec.resources.limits[x/y]", json!({ "resources": { "limits": { "x/y": "-1" } } }));
+    let cases = wrong_entries().into_iter().map(|(spec, words)| (words, spec)).chain([less, key]);
+    for (words, spec) in cases {
+        match create(&client, &job("x", spec), true).await {
+            Err(message) if message.contains(words) => {}
+            other => wrong.push(format!("{words}: {other:?}")),
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -277,6 +326,104 @@ async fn a_status_comes_back_as_written() {
 }
 
 // ---- what is tried
+
+/// Specs with one entry that is wrong, and words of the refusal, which names it.
+fn wrong_entries() -> Vec<(Value, &'static str)> {
+    let forty = |bad: Value, good: fn(usize) -> Value| -> Value {
+        (0..40).map(|index| if index == 27 { bad.clone() } else { good(index) }).collect()
+    };
+    let volume = |index: usize| json!({ "name": format!("v{index}"), "emptyDir": {} });
+    let mount = |index: usize| json!({ "name": "v0", "mountPath": format!("/mnt/{index}") });
+    let variable = |index: usize| json!({ "name": format!("V{index}"), "value": "1" });
+    let volumes = json!([volume(0)]);
+    let limits =
+        |key: &str, value: Value| json!({ "resources": { "limits": { "cpu": 1, key: value, "memory": "1Gi" } } });
+    vec![
+        (json!({ "env": forty(json!({ "name": "RANK", "value": "1" }), variable) }), "the variable RANK of env is set"),
+        (
+            json!({ "env": forty(json!({ "name": "TRAININGJOB_X" }), variable) }),
+            "the variable TRAININGJOB_X of env is set by the operator",
+        ),
+        (json!({ "env": forty(json!({ "name": "A=B" }), variable) }), "the name \"A=B\" of a variable of env holds"),
+        (
+            json!({ "env": forty(json!({ "name": "KEY", "value": "1", "valueFrom": {} }), variable) }),
+            "the variable KEY of env has both value and valueFrom",
+        ),
+        (
+            json!({ "envFrom": [{ "secretRef": { "name": "s" }, "configMapRef": { "name": "c" } }] }),
+            "one source, and one names the ConfigMap c and the Secret s: ",
+        ),
+        (json!({ "envFrom": [{ "prefix": "P_" }] }), "one source, and the one with the prefix P_ names none: "),
+        (json!({ "envFrom": [{}] }), "one source, and one names none: "),
+        (limits("gpu", json!(1)), "resources.limits names gpu, which is no resource of containers"),
+        (limits("x/y", json!("-1")), "the value -1 of resources.limits is not a quantity"),
+        (limits("x/y", json!(-3)), "the value -3 of resources.limits is not a quantity"),
+        (
+            json!({ "resources": { "requests": { "cpu": 1, "memory": "2Gi" }, "limits": { "cpu": 2, "memory": "1Gi" } } }),
+            "resources.requests asks for more memory than resources.limits allows",
+        ),
+        (
+            json!({ "resources": { "requests": { "rdma/hca": 2, "x/y": 1 }, "limits": { "rdma/hca": 4, "x/y": 1 } } }),
+            "rdma/hca in resources.requests is a device that can't be shared",
+        ),
+        (
+            json!({ "gpusPerWorker": 2, "resources": { "limits": { "cpu": 2, "nvidia.com/gpu": 1 } } }),
+            "gpusPerWorker (1 if it is not written) and nvidia.com/gpu in resources.limits differ",
+        ),
+        (
+            json!({ "resources": { "limits": { "amd.com/gpu": 1, "nvidia.com/gpu": 1 } } }),
+            "resources.limits names amd.com/gpu and GPUs of another vendor: keep one",
+        ),
+        (
+            json!({ "volumes": forty(json!({ "name": "Big_One" }), volume) }),
+            "the name \"Big_One\" of a volume must be a DNS label",
+        ),
+        (
+            json!({ "volumes": forty(json!({ "name": "trainingjob-x" }), volume) }),
+            "the name trainingjob-x of a volume is",
+        ),
+        (
+            json!({ "volumes": volumes, "volumeMounts": forty(json!({ "name": "v0", "mountPath": "data" }), mount) }),
+            "the mountPath \"data\" of volumeMounts is not an absolute path",
+        ),
+        (
+            json!({ "volumes": volumes, "volumeMounts": forty(json!({ "name": "v0", "mountPath": "/trainingjob/x" }), mount) }),
+            "the mountPath /trainingjob/x of volumeMounts is the operator's",
+        ),
+        (
+            json!({ "volumes": volumes, "volumeMounts": forty(json!({ "name": "v0", "mountPath": "/checkpoints/" }), mount) }),
+            "volumeMounts takes /checkpoints/, a path that the job mounts itself",
+        ),
+        (
+            json!({ "volumes": volumes, "volumeMounts": forty(json!({ "name": "sctratch", "mountPath": "/s" }), mount) }),
+            "volumeMounts names sctratch, a volume that is not in volumes",
+        ),
+        (
+            json!({ "imagePullSecrets": [{ "name": "ok" }, { "name": "Bad" }] }),
+            "imagePullSecrets holds \"Bad\", which can't",
+        ),
+        (
+            json!({ "hyperparameters": { "additionalParams": { "a": "1", "b c": "2" } } }),
+            "the key \"b c\" of additionalParams can't become",
+        ),
+        (
+            json!({ "hyperparameters": { "additionalParams": { "a": "1", "n".repeat(129): "2" } } }),
+            "nnn\" of additionalParams can't become",
+        ),
+        (
+            json!({ "hyperparameters": { "additionalParams": { "a": "1", "batch_size": "2" } } }),
+            "the key batch_size of additionalParams has a field of its own",
+        ),
+        (
+            json!({ "scheduling": { "nodeSelector": { "a": "b", "zone": "a b" } } }),
+            "the entry zone of nodeSelector can't be a node label",
+        ),
+        (
+            json!({ "monitoring": { "progress": { "patterns": ["(?P<loss>x)", "loss=(.*)"] } } }),
+            "the pattern \"loss=(.*)\" of monitoring.progress names nothing",
+        ),
+    ]
+}
 
 /// Specs close to a rule that must pass, under names that do.
 fn accepted() -> Vec<(String, Value)> {

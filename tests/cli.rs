@@ -113,6 +113,7 @@ async fn jobs_that_run_wait_and_fail() {
     assert_eq!(status["diagnosis"]["verdict"], "Running");
     let nodes: Vec<&str> = (0..2).map(|n| status["workers"][n]["node"].as_str().unwrap()).collect();
     assert!(nodes.iter().all(|node| text.contains(&format!("\n  {node}  "))), "{nodes:?} {text}");
+    assert_eq!((&status["workers"][1]["worker"], &status["workers"][1]["rank"]), (&json!(1), &Value::Null));
 
     let text = told(&space, &["status", "waits"]).await;
     assert!(text.contains("\nWaits for    Unschedulable: worker 0 (and 1 more of 2 workers): 0/4 nodes"), "{text}");
@@ -161,7 +162,8 @@ async fn jobs_that_run_wait_and_fail() {
     let text = told(&space, &["logs", "fails", "--failed"]).await;
     assert_eq!(text, "[1] first\n[1] ValueError: label 11\n");
     let line = told(&space, &["logs", "fails", "--failed", "-o", "json"]).await;
-    assert_eq!(json_of(line.lines().nth(1).unwrap())["line"], "ValueError: label 11");
+    let line = json_of(line.lines().nth(1).unwrap());
+    assert_eq!((&line["line"], &line["worker"]), (&json!("ValueError: label 11"), &json!(1)));
 
     // ---- the end of a watch
     let namespace = space.name.clone();
@@ -221,8 +223,8 @@ async fn errors_tell_the_remedy() {
         assert_eq!(error, format!("error: there is no TrainingJob bert in namespace {empty}; {there}\n"));
         assert!(run(&admin, &["status", "bert", "-A"]).status.success());
 
-        let error = refused(&admin, &["logs", "bert", "-n", &ns, "--rank", "2"]);
-        assert_eq!(error, "error: bert has 2 workers, there is no rank 2: --rank takes 0 to 1\n");
+        let error = refused(&admin, &["logs", "bert", "-n", &ns, "--worker", "2"]);
+        assert_eq!(error, "error: bert has 2 workers, there is no worker 2: --worker takes 0 to 1\n");
         let error = refused(&admin, &["logs", "bert", "-n", &ns, "--failed"]);
         assert!(error.contains("no attempt of bert has failed"), "{error}");
 

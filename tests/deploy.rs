@@ -1,8 +1,9 @@
 //! What `deploy/` gives the operator: no more than it needs, and the same in both modes.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Deserialize, Serialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -33,6 +34,44 @@ fn a_namespace_gives_the_rights_that_the_cluster_gives() {
     let (cluster, namespace) = (role("deploy/cluster/rights.yaml"), role("deploy/namespaced/rights.yaml"));
     assert_eq!((cluster.kind.as_str(), namespace.kind.as_str()), ("ClusterRole", "Role"));
     assert_eq!(cluster.rules, namespace.rules);
+}
+
+/// `kubectl delete -k` takes what `kubectl apply -k` made, and with a namespace everything in it.
+#[test]
+fn an_uninstall_takes_no_checkpoints() {
+    let mut kinds = BTreeSet::new();
+    for path in files("deploy") {
+        let text = fs::read_to_string(&path).unwrap();
+        for object in text.split("\n---\n") {
+            let object: Kind = serde_saphyr::from_str(object).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            let kind = object.kind.unwrap_or_default();
+            let takes = ["Namespace", "PersistentVolumeClaim", "PersistentVolume"].contains(&kind.as_str());
+            assert!(!takes, "{} takes checkpoints with it: it has a {kind}", path.display());
+            kinds.insert(kind);
+        }
+    }
+    assert!(kinds.contains("Deployment") && kinds.contains("ClusterRole"), "{kinds:?}");
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    /// A kustomization needs none.
+    kind: Option<String>,
+}
+
+/// The YAML below a folder.
+fn files(folder: &str) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)]);
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "yaml") {
+                files.push(path);
+            }
+        }
+    }
+    files
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The documentation: its links lead somewhere, and its tables are those of the CRD.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use trainingjob_operator::api::RESERVED_ENV;
+use trainingjob_operator::cli::advice::ADVICE;
 
 /// Folders with pages that are not ours.
 const NOT_OURS: [&str; 4] = ["target", "dist", "shared", "node_modules"];
@@ -152,6 +154,65 @@ fn every_reason_is_told() {
     assert!(reasons.contains(&"OOMKilled"), "{reasons:?}");
     let missing: Vec<_> = reasons.iter().filter(|reason| !page.contains(&format!("`{reason}`"))).collect();
     assert!(missing.is_empty(), "docs/operate.md does not tell of {missing:?}");
+}
+
+/// Words of Kubernetes and of other programs that the documentation names and the code does not.
+const NOT_IN_THE_CODE: [&str; 2] = ["ReadOnlyMany", "RestartJob"];
+
+#[test]
+fn every_reason_that_is_told_exists() {
+    let code = code();
+    let known: HashSet<&str> = code.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    let mut wrong = Vec::new();
+    for path in pages() {
+        for word in camel_case(&read(&path)) {
+            // `NanLoss` may well be a name within the code, but people look for `NaNLoss`.
+            let meant = ADVICE.iter().map(|(reason, _)| *reason).find(|reason| reason.eq_ignore_ascii_case(&word));
+            let exists = known.contains(word.as_str()) || NOT_IN_THE_CODE.contains(&word.as_str());
+            if meant.map_or(!exists, |reason| reason != word) {
+                wrong.push(format!("{}: {word}", path.strip_prefix(root()).unwrap().display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "nothing in the code has these names:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn words_between_backticks() {
+    let page = "`NanLoss` and NoLoss, `spec.numWorkers`, `nan`, `NCCL`, `A b`, a `Job`\n```\n`InCode`\n```\n`Last`";
+    assert_eq!(camel_case(page), ["NanLoss", "Job", "Last"]);
+}
+
+/// The single CamelCase words that stand between backticks in the prose of a page.
+fn camel_case(page: &str) -> Vec<String> {
+    let mut in_code = false;
+    let prose = page.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        in_code ^= fence;
+        !in_code && !fence
+    });
+    let quoted = prose.flat_map(|line| line.split('`').skip(1).step_by(2));
+    let is_camel_case = |word: &&str| {
+        word.starts_with(|c: char| c.is_ascii_uppercase())
+            && word.chars().all(|c| c.is_ascii_alphabetic())
+            && word.contains(|c: char| c.is_ascii_lowercase())
+    };
+    quoted.filter(is_camel_case).map(str::to_owned).collect()
+}
+
+/// What is compiled, and what is applied.
+fn code() -> String {
+    let (mut code, mut folders) = (String::new(), ["src", "crds", "deploy"].map(|folder| root().join(folder)).to_vec());
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs" || end == "yaml") {
+                code += &read(&path);
+            }
+        }
+    }
+    code
 }
 
 /// The string literals of the code before its tests that are one CamelCase word, but for those of Kubernetes itself.

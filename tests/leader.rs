@@ -125,6 +125,7 @@ impl World {
                 !["Deployment", "CustomResourceDefinition"].contains(&object["kind"].as_str().unwrap())
             })
             .collect();
+        cluster.kubectl(&["create", "namespace", "ml-training"]);
         cluster.kubectl_with(&["apply", "-f", "-"], &rights.join("\n---\n"));
         let token = cluster.kubectl(&["create", "token", "trainingjob-operator", "-n", "ml-training"]);
         cluster.kubectl(&["create", "namespace", "elsewhere"]);

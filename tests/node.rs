@@ -279,7 +279,7 @@ async fn a_deadline_ends_the_job() {
         )
         .await;
     let status = deadline.state(Failed).await;
-    assert_eq!(status.failure_reason.as_deref(), Some("DeadlineExceeded"));
+    assert_eq!(status.failure_reason, Some("DeadlineExceeded".into()));
     let message = status.failure_message.unwrap();
     assert!(message.contains("failurePolicy.activeDeadlineSeconds is 5"), "{message}");
     deadline

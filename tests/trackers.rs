@@ -243,7 +243,8 @@ impl Room {
     /// Runs a program as worker 0 of a job with this spec, in an attempt.
     fn train(&self, spec: &Value, attempt: i32, secret: &[(&str, &str)], program: &str) -> Output {
         fs::write(self.path("train.py"), program).unwrap();
-        let pod = build::objects(&plan(spec), attempt).job.spec.unwrap().template.spec.unwrap();
+        let incarnation = plan::Incarnation { number: attempt, attempt };
+        let pod = build::objects(&plan(spec), incarnation).jobs.remove(0).spec.unwrap().template.spec.unwrap();
         let (mut env, mut args) = as_the_kubelet_does(&pod.containers[0], secret);
         args.insert(1, format!("--termination-log={}", self.path("message").display()));
         // Where the volume for checkpoints is mounted.

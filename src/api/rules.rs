@@ -12,7 +12,8 @@ pub struct Rule {
     pub field: &'static str,
     /// CEL. A name in capitals after `$` is replaced, see [`Rule::cel`].
     pub rule: &'static str,
-    /// What is wrong.
+    /// What is wrong. Where the rule speaks of entries of a list or a map, `{a variable|the variable %|CEL}` has how an
+    /// entry is called in general, and by its name, for which the expression stands.
     pub wrong: &'static str,
     /// What to write instead.
     pub remedy: &'static str,
@@ -24,23 +25,40 @@ impl Rule {
     /// The rule as it stands in the CRD.
     #[must_use]
     pub fn cel(&self) -> String {
-        let quoted = RESERVED_ENV.map(|name| format!("'{name}'")).join(", ");
-        self.rule
-            .replace("$RESERVED_ENV", &format!("[{quoted}]"))
-            .replace("$SUBDOMAIN", "'^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'")
-            .replace("$LABEL_VALUE", "'^([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?$'")
-            .replace(
-                "$LABEL_KEY",
-                "'^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$'",
-            )
-            .replace("$CLAIM_URI", "'^pvc://[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?(/[^/]+)*$'")
-            .replace("$DOT_DOT", "'/[.][.](/|$)'")
+        expanded(self.rule)
     }
 
-    /// What the person reads.
+    /// What is wrong, without the name of an entry.
+    #[must_use]
+    pub fn wrong_in_general(&self) -> String {
+        match self.entry() {
+            Some(Entry { before, in_general, after, .. }) => [before, in_general, after].concat(),
+            None => self.wrong.to_owned(),
+        }
+    }
+
+    /// What the person reads; the API server says it where the name of an entry would break the line.
     #[must_use]
     pub fn message(&self) -> String {
-        format!("{}: {}", self.wrong, self.remedy)
+        format!("{}: {}", self.wrong_in_general(), self.remedy)
+    }
+
+    /// CEL for what the person reads of an entry: in a list of forty an index tells little.
+    #[must_use]
+    pub fn message_expression(&self) -> Option<String> {
+        let Entry { before, named, name, after, .. } = self.entry()?;
+        let (begin, end) = named.split_once('%')?;
+        // Joining texts of a length that nobody knows is too expensive in the eyes of the API server; this is not.
+        let text = format!("{before}{begin}%s{end}{after}: {}", self.remedy).replace('\\', "\\\\").replace('\'', "\\'");
+        Some(format!("'{text}'.format([{}])", expanded(name)))
+    }
+
+    fn entry(&self) -> Option<Entry> {
+        let (before, rest) = self.wrong.split_once('{')?;
+        let (entry, after) = rest.split_once('}')?;
+        let (in_general, rest) = entry.split_once('|')?;
+        let (named, name) = rest.split_once('|')?;
+        Some(Entry { before, in_general, named, name, after })
     }
 
     /// The field as the person writes it.
@@ -50,6 +68,64 @@ impl Rule {
         path.trim_matches('.').to_owned()
     }
 }
+
+/// The parts of [`Rule::wrong`] where it names an entry.
+struct Entry {
+    before: &'static str,
+    in_general: &'static str,
+    named: &'static str,
+    name: &'static str,
+    after: &'static str,
+}
+
+/// CEL with what its names in capitals stand for.
+fn expanded(cel: &str) -> String {
+    let quoted = RESERVED_ENV.map(|name| format!("'{name}'")).join(", ");
+    // Conditions come before what stands in them.
+    CONDITIONS
+        .iter()
+        .fold(cel.to_owned(), |cel, (name, condition)| cel.replace(name, condition))
+        .replace("$RESERVED_ENV", &format!("[{quoted}]"))
+        .replace("$SUBDOMAIN", "'^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'")
+        .replace("$LABEL_VALUE", "'^([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?$'")
+        .replace("$LABEL_KEY", "'^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$'")
+        .replace("$CLAIM_URI", "'^pvc://[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?(/[^/]+)*$'")
+        .replace("$DOT_DOT", "'/[.][.](/|$)'")
+}
+
+/// What rules ask of the key `k` of a map or the mount `m`: once to find whether any entry is wrong, and again to name it.
+const CONDITIONS: [(&str, &str); 8] = [
+    (
+        "$CONTAINER_RESOURCE",
+        "k in ['cpu', 'memory', 'ephemeral-storage'] || k.startsWith('hugepages-') || k.contains('/')",
+    ),
+    (
+        "$ABOVE_LIMIT",
+        "k in self.limits && isQuantity(string(self.requests[k])) && isQuantity(string(self.limits[k])) && \
+         quantity(string(self.requests[k])).isGreaterThan(quantity(string(self.limits[k])))",
+    ),
+    (
+        "$DEVICE_APART",
+        "k.contains('/') && !k.contains('kubernetes.io/') && !(has(self.limits) && k in self.limits && \
+         (!isQuantity(string(self.requests[k])) || !isQuantity(string(self.limits[k])) || \
+         quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) == 0))",
+    ),
+    (
+        "$MOUNTED_BY_THE_JOB",
+        "self.checkpoint.enabled && m.mountPath in ['/checkpoints', '/checkpoints/'] || \
+         self.model.startsWith('pvc://') && m.mountPath in ['/models', '/models/'] || \
+         self.dataset.startsWith('pvc://') && m.mountPath in ['/data', '/data/'] || \
+         has(self.output) && m.mountPath in ['/out', '/out/']",
+    ),
+    ("$OF_A_VOLUME", "has(self.volumes) && self.volumes.exists(v, v.name == m.name)"),
+    ("$VARIABLE_PART", "size(k) <= 128 && k.matches('^[A-Za-z0-9][-_.A-Za-z0-9]*$')"),
+    (
+        "$HAS_A_FIELD",
+        "k.lowerAscii().replace('_', '').replace('-', '').replace('.', '') in ['learningrate', 'batchsize', 'epochs', \
+         'optimizer', 'warmupsteps', 'gradientaccumulationsteps', 'mixedprecision']",
+    ),
+    ("$NODE_LABEL", "k.matches($LABEL_KEY) && self[k].matches($LABEL_VALUE)"),
+];
 
 /// What types and ranges refuse, in the API server's own words.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +159,7 @@ pub const RESERVED_ENV: [&str; 21] = [
     "ATTEMPT",
     "POD_NAME",
     "POD_NAMESPACE",
+    "POD_UID",
     "NODE_NAME",
     "TRAINING_JOB_NAME",
     "CHECKPOINT_DIR",
@@ -216,7 +293,7 @@ pub const RULES: &[Rule] = &[
         at: "spec.env[]",
         field: ".name",
         rule: "!(self.name in $RESERVED_ENV) && !self.name.startsWith('PET_') && !self.name.startsWith('TRAININGJOB_')",
-        wrong: "this variable of env is set by the operator, so that the workers find each other",
+        wrong: "{this variable|the variable %|self.name} of env is set by the operator, so that the workers find each other",
         remedy: "remove it; numWorkers, procsPerWorker, networking and checkpoint decide its value",
         example: "env-reserved",
     },
@@ -224,7 +301,7 @@ pub const RULES: &[Rule] = &[
         at: "spec.env[]",
         field: ".name",
         rule: "self.name.matches('^[ -<>-~]+$')",
-        wrong: "the name of a variable of env holds a character that no variable may have",
+        wrong: "{the name|the name \"%\"|self.name} of a variable of env holds a character that no variable may have",
         remedy: "use letters, digits and '_', and no '='",
         example: "env-name",
     },
@@ -232,7 +309,7 @@ pub const RULES: &[Rule] = &[
         at: "spec.env[]",
         field: ".valueFrom",
         rule: "!has(self.valueFrom) || !has(self.value) || self.value == ''",
-        wrong: "a variable of env has both value and valueFrom",
+        wrong: "{a variable|the variable %|self.name} of env has both value and valueFrom",
         remedy: "keep one of them",
         example: "env-value-twice",
     },
@@ -240,7 +317,9 @@ pub const RULES: &[Rule] = &[
         at: "spec.envFrom[]",
         field: "",
         rule: "has(self.configMapRef) != has(self.secretRef)",
-        wrong: "an entry of envFrom must name one source",
+        wrong: "an entry of envFrom must name one source{|, and %|has(self.configMapRef) ? 'one names the ConfigMap ' + \
+                self.configMapRef.name + ' and the Secret ' + self.secretRef.name : has(self.prefix) ? \
+                'the one with the prefix ' + self.prefix + ' names none' : 'one names none'}",
         remedy: "write either configMapRef or secretRef, and one entry for each source",
         example: "envfrom-source",
     },
@@ -248,16 +327,16 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.resources.requests",
         field: "",
-        rule: "self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.startsWith('hugepages-') || k.contains('/'))",
-        wrong: "resources.requests names a resource that containers don't have",
+        rule: "self.all(k, $CONTAINER_RESOURCE)",
+        wrong: "resources.requests names {what|%, which|self.filter(k, !($CONTAINER_RESOURCE))[0]} is no resource of containers",
         remedy: "write cpu, memory, ephemeral-storage, hugepages-SIZE, or the full name of a device such as nvidia.com/gpu",
         example: "requests-name",
     },
     Rule {
         at: "spec.resources.limits",
         field: "",
-        rule: "self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || k.startsWith('hugepages-') || k.contains('/'))",
-        wrong: "resources.limits names a resource that containers don't have",
+        rule: "self.all(k, $CONTAINER_RESOURCE)",
+        wrong: "resources.limits names {what|%, which|self.filter(k, !($CONTAINER_RESOURCE))[0]} is no resource of containers",
         remedy: "write cpu, memory, ephemeral-storage, hugepages-SIZE, or the full name of a device such as nvidia.com/gpu",
         example: "limits-name",
     },
@@ -265,7 +344,7 @@ pub const RULES: &[Rule] = &[
         at: "spec.resources.requests{}",
         field: "",
         rule: "isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0'))",
-        wrong: "this value of resources.requests is not a quantity from 0 up",
+        wrong: "{this value|the value %|self} of resources.requests is not a quantity from 0 up",
         remedy: "write a number with or without a unit, such as 500m, 4 or 16Gi",
         example: "requests-quantity",
     },
@@ -273,28 +352,24 @@ pub const RULES: &[Rule] = &[
         at: "spec.resources.limits{}",
         field: "",
         rule: "isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0'))",
-        wrong: "this value of resources.limits is not a quantity from 0 up",
+        wrong: "{this value|the value %|self} of resources.limits is not a quantity from 0 up",
         remedy: "write a number with or without a unit, such as 500m, 4 or 16Gi",
         example: "limits-quantity",
     },
     Rule {
         at: "spec.resources",
         field: ".requests",
-        rule: "!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || \
-               !isQuantity(string(self.requests[k])) || !isQuantity(string(self.limits[k])) || \
-               !quantity(string(self.requests[k])).isGreaterThan(quantity(string(self.limits[k]))))",
-        wrong: "resources.requests asks for more than resources.limits allows",
+        rule: "!has(self.requests) || !has(self.limits) || self.requests.all(k, !($ABOVE_LIMIT))",
+        wrong: "resources.requests asks for more {|% |self.requests.filter(k, $ABOVE_LIMIT)[0]}than resources.limits allows",
         remedy: "lower the request or raise the limit of the same name",
         example: "requests-above-limits",
     },
     Rule {
         at: "spec.resources",
         field: ".requests",
-        rule: "!has(self.requests) || self.requests.all(k, !k.contains('/') || k.contains('kubernetes.io/') || \
-               has(self.limits) && k in self.limits && (!isQuantity(string(self.requests[k])) || \
-               !isQuantity(string(self.limits[k])) || \
-               quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) == 0))",
-        wrong: "a device in resources.requests, such as a GPU, can't be shared, and resources.limits doesn't say the same",
+        rule: "!has(self.requests) || self.requests.all(k, !($DEVICE_APART))",
+        wrong: "{a device in resources.requests, such as a GPU,|% in resources.requests is a device that|\
+                self.requests.filter(k, $DEVICE_APART)[0]} can't be shared, and resources.limits doesn't say the same",
         remedy: "write the same number for it in resources.limits, or name it in resources.limits alone",
         example: "device-limits",
     },
@@ -305,7 +380,8 @@ pub const RULES: &[Rule] = &[
                !isQuantity(string(self.resources.limits[k])) || \
                quantity(string(self.resources.limits[k])).isInteger() && \
                quantity(string(self.resources.limits[k])).asInteger() == self.gpusPerWorker)",
-        wrong: "gpusPerWorker (1 if it is not written) and the GPUs in resources.limits differ",
+        wrong: "gpusPerWorker (1 if it is not written) and {the GPUs|%|self.resources.limits.filter(k, k.endsWith('/gpu'))[0]} \
+                in resources.limits differ",
         remedy: "write the same number in both, or leave the GPUs out of resources",
         example: "gpus-differ",
     },
@@ -313,7 +389,9 @@ pub const RULES: &[Rule] = &[
         at: "spec.resources.limits",
         field: "",
         rule: "self.filter(k, k.endsWith('/gpu')).size() <= 1",
-        wrong: "resources.limits names GPUs of two vendors",
+        // The first of them by its name: a map has no order.
+        wrong: "resources.limits names {GPUs of two vendors|% and GPUs of another vendor|self.filter(k, k.endsWith('/gpu') && \
+                !self.exists(other, other.endsWith('/gpu') && other < k))[0]}",
         remedy: "keep one of them: all workers are equal",
         example: "gpus-two-vendors",
     },
@@ -322,7 +400,7 @@ pub const RULES: &[Rule] = &[
         at: "spec.volumes[]",
         field: ".name",
         rule: "self.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-        wrong: "the name of a volume must be a DNS label",
+        wrong: "{the name|the name \"%\"|self.name} of a volume must be a DNS label",
         remedy: "use lower-case letters, digits and '-', up to 63 characters",
         example: "volume-name",
     },
@@ -330,7 +408,7 @@ pub const RULES: &[Rule] = &[
         at: "spec.volumes[]",
         field: ".name",
         rule: "!self.name.startsWith('trainingjob-')",
-        wrong: "names of volumes that begin with trainingjob- are the operator's",
+        wrong: "{the name|the name %|self.name} of a volume is the operator's, as all that begin with trainingjob-",
         remedy: "choose another name",
         example: "volume-reserved",
     },
@@ -338,7 +416,7 @@ pub const RULES: &[Rule] = &[
         at: "spec.volumeMounts[]",
         field: ".mountPath",
         rule: "self.mountPath.startsWith('/') && !self.mountPath.contains(':')",
-        wrong: "a mountPath of volumeMounts is not an absolute path",
+        wrong: "{a mountPath|the mountPath \"%\"|self.mountPath} of volumeMounts is not an absolute path",
         remedy: "begin with '/' and use no ':'",
         example: "mount-relative",
     },
@@ -346,19 +424,15 @@ pub const RULES: &[Rule] = &[
         at: "spec.volumeMounts[]",
         field: ".mountPath",
         rule: "!self.mountPath.matches('^/(trainingjob|etc/training-config)(/|$)')",
-        wrong: "/trainingjob and /etc/training-config are the operator's",
+        wrong: "{a mountPath|the mountPath %|self.mountPath} of volumeMounts is the operator's, as all in /trainingjob and /etc/training-config",
         remedy: "choose another mountPath",
         example: "mount-reserved",
     },
     Rule {
         at: "spec",
         field: ".volumeMounts",
-        rule: "!has(self.volumeMounts) || self.volumeMounts.all(m, \
-               !(self.checkpoint.enabled && m.mountPath in ['/checkpoints', '/checkpoints/']) && \
-               !(self.model.startsWith('pvc://') && m.mountPath in ['/models', '/models/']) && \
-               !(self.dataset.startsWith('pvc://') && m.mountPath in ['/data', '/data/']) && \
-               !(has(self.output) && m.mountPath in ['/out', '/out/']))",
-        wrong: "volumeMounts takes a path that the job mounts itself: /checkpoints with checkpoint.enabled, \
+        rule: "!has(self.volumeMounts) || self.volumeMounts.all(m, !($MOUNTED_BY_THE_JOB))",
+        wrong: "volumeMounts takes {a path|%, a path|self.volumeMounts.filter(m, $MOUNTED_BY_THE_JOB)[0].mountPath} that the job mounts itself: /checkpoints with checkpoint.enabled, \
                 /models, /data and /out with a pvc:// in model, dataset and output",
         remedy: "choose another mountPath, or leave that field out (checkpoint.enabled: false)",
         example: "mount-taken",
@@ -367,8 +441,8 @@ pub const RULES: &[Rule] = &[
         at: "spec",
         field: ".volumeMounts",
         rule: "!has(self.volumeMounts) || has(self.podTemplate) || \
-               self.volumeMounts.all(m, has(self.volumes) && self.volumes.exists(v, v.name == m.name))",
-        wrong: "volumeMounts names a volume that is not in volumes",
+               self.volumeMounts.all(m, $OF_A_VOLUME)",
+        wrong: "volumeMounts names {a volume|%, a volume|self.volumeMounts.filter(m, !($OF_A_VOLUME))[0].name} that is not in volumes",
         remedy: "add a volume of that name to volumes, or correct the name",
         example: "mount-without-volume",
     },
@@ -376,7 +450,7 @@ pub const RULES: &[Rule] = &[
         at: "spec.imagePullSecrets[]",
         field: ".name",
         rule: "self.name.matches($SUBDOMAIN)",
-        wrong: "imagePullSecrets holds what can't be the name of a Secret",
+        wrong: "imagePullSecrets holds {what|\"%\", which|self.name} can't be the name of a Secret",
         remedy: "write the name of a Secret of this namespace, in lower case",
         example: "pull-secret-name",
     },
@@ -400,17 +474,16 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.hyperparameters.additionalParams",
         field: "",
-        rule: "self.all(k, size(k) <= 128 && k.matches('^[A-Za-z0-9][-_.A-Za-z0-9]*$'))",
-        wrong: "a key of additionalParams can't become the environment variable HYPERPARAM_KEY",
+        rule: "self.all(k, $VARIABLE_PART)",
+        wrong: "{a key|the key \"%\"|self.filter(k, !($VARIABLE_PART))[0]} of additionalParams can't become the environment variable HYPERPARAM_KEY",
         remedy: "use letters, digits, '_', '-' and '.', as in weight_decay, up to 128 characters",
         example: "param-name",
     },
     Rule {
         at: "spec.hyperparameters.additionalParams",
         field: "",
-        rule: "self.all(k, !(k.lowerAscii().replace('_', '').replace('-', '').replace('.', '') in ['learningrate', \
-               'batchsize', 'epochs', 'optimizer', 'warmupsteps', 'gradientaccumulationsteps', 'mixedprecision']))",
-        wrong: "a key of additionalParams has a field of its own in hyperparameters",
+        rule: "self.all(k, !($HAS_A_FIELD))",
+        wrong: "{a key|the key %|self.filter(k, $HAS_A_FIELD)[0]} of additionalParams has a field of its own in hyperparameters",
         remedy: "write it there, as in hyperparameters.learningRate",
         example: "param-with-field",
     },
@@ -523,8 +596,8 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.scheduling.nodeSelector",
         field: "",
-        rule: "self.all(k, k.matches($LABEL_KEY) && self[k].matches($LABEL_VALUE))",
-        wrong: "nodeSelector holds what can't be a node label",
+        rule: "self.all(k, $NODE_LABEL)",
+        wrong: "{an entry|the entry %|self.filter(k, !($NODE_LABEL))[0]} of nodeSelector can't be a node label",
         remedy: "write KEY: VALUE as kubectl get nodes --show-labels prints them",
         example: "node-selector",
     },
@@ -542,7 +615,7 @@ pub const RULES: &[Rule] = &[
         at: "spec.monitoring.progress.patterns[]",
         field: "",
         rule: "self.matches('[(][?]P?<[A-Za-z_]')",
-        wrong: "a pattern of monitoring.progress names nothing that it finds",
+        wrong: "{a pattern|the pattern \"%\"|self} of monitoring.progress names nothing that it finds",
         remedy: "put what it finds into named groups, as in 'it (?P<step>[0-9]+)/(?P<steps>[0-9]+) loss=(?P<loss>[^ ]+)'",
         example: "pattern-without-group",
     },

@@ -72,7 +72,11 @@ pub fn crd() -> CustomResourceDefinition {
     }
     for_each_child(root, &mut tidy);
     for rule in RULES {
-        add(at(root, rule.at), rule.cel(), rule.message(), rule.field);
+        let entry = rule.message_expression();
+        add(
+            at(root, rule.at),
+            ValidationRule { message_expression: entry, ..refusal(rule.cel(), rule.message(), rule.field) },
+        );
     }
     forbid_changes(root);
     crd
@@ -103,14 +107,17 @@ fn forbid_changes(root: &mut JSONSchemaProps) {
             let cel = format!(
                 "has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
             );
-            add(parent, cel, rules::immutable_message(&name), &format!(".{name}"));
+            add(parent, refusal(cel, rules::immutable_message(&name), &format!(".{name}")));
         }
     }
 }
 
-fn add(schema: &mut JSONSchemaProps, rule: String, message: String, field: &str) {
+fn refusal(rule: String, message: String, field: &str) -> ValidationRule {
     let field_path = (!field.is_empty()).then(|| field.to_owned());
-    let rule = ValidationRule { rule, message: Some(message), field_path, ..ValidationRule::default() };
+    ValidationRule { rule, message: Some(message), field_path, ..ValidationRule::default() }
+}
+
+fn add(schema: &mut JSONSchemaProps, rule: ValidationRule) {
     schema.x_kubernetes_validations.get_or_insert_default().push(rule);
 }
 

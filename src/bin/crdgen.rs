@@ -89,12 +89,13 @@ fn refusals() -> anyhow::Result<String> {
     let mut text = String::from(
         "# What the API server refuses\n\n\
          Made by `cargo run --bin crdgen -- --refusals` from the rules of the CRD. Each row is shown by a file in \
-         `examples/bad`, which a test applies to a real API server. What only the operator can see is told by the \
-         condition `Accepted` of the job.\n\n\
+         `examples/bad`, which a test applies to a real API server. Of an entry of a list or a map, the message has the \
+         name: `the variable MASTER_ADDR of env`, say, for `this variable of env`. What only the operator can see is told \
+         by the condition `Accepted` of the job.\n\n\
          | file | field | what it says | what to write instead |\n|---|---|---|---|\n",
     );
     for rule in RULES {
-        let (field, wrong, remedy) = (rule.path().replace("{}", ".NAME"), rule.wrong, rule.remedy);
+        let (field, wrong, remedy) = (rule.path().replace("{}", ".NAME"), rule.wrong_in_general(), rule.remedy);
         writeln!(text, "| [{0}](../examples/bad/{0}.yaml) | `{field}` | {wrong} | {remedy} |", rule.example)?;
     }
     text.push_str(

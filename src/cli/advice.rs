@@ -1,12 +1,12 @@
 //! What to do about a reason. `docs/operate.md` has the same in its tables; a test holds the two together.
 
-/// What is to be done about a reason of the status; `None` if nobody has to do anything, or nobody knows what.
+/// Tells what is to be done about a reason of the status; it is `None` if nobody has to do anything, or nobody knows what.
 #[must_use]
 pub fn advice(reason: &str) -> Option<&'static str> {
     ADVICE.iter().find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
 }
 
-/// Reasons by which a job waits, then those by which an attempt fails.
+/// The advice on the reasons by which a job waits, then on those by which an attempt fails.
 pub const ADVICE: &[(&str, &str)] = &[
     ("Unreadable", "Correct the field that the message names, or upgrade the operator."),
     (

@@ -12,10 +12,10 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long one answer may take.
+/// How long one answer of the API server may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Which cluster, and where in it.
+/// Which cluster is meant, and where in it.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Place {
     /// Namespace; default: that of the context.
@@ -42,10 +42,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// By the kubeconfig, or from within a pod by its service account.
+    /// Reaches the cluster by the kubeconfig, or from within a pod by its service account.
     ///
     /// # Errors
-    /// In words for whoever typed the command.
+    /// If it can't be reached; the error is in words for whoever typed the command.
     pub async fn reach(place: &Place) -> anyhow::Result<Self> {
         let config = config(place).await?;
         let namespace = place.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
@@ -59,7 +59,7 @@ impl Cluster {
         Self { client, url: "https://test/".into(), namespace: Some(namespace.into()) }
     }
 
-    /// Objects of a namespace.
+    /// Returns the API of objects in a namespace.
     #[must_use]
     pub fn api<K>(&self, namespace: &str) -> Api<K>
     where
@@ -71,7 +71,7 @@ impl Cluster {
     /// Waits for one answer.
     ///
     /// # Errors
-    /// What was asked, what came back, and what may be done about it.
+    /// If there is no good answer; the error says what was asked, what came back, and what may be done about it.
     pub async fn ask<T>(&self, what: &str, request: impl Future<Output = Result<T, kube::Error>>) -> anyhow::Result<T> {
         match tokio::time::timeout(PATIENCE, request).await {
             Ok(answer) => answer.map_err(|error| self.explain(what, &error)),
@@ -83,7 +83,7 @@ impl Cluster {
         }
     }
 
-    /// An error of the client in words.
+    /// Puts an error of the client into words.
     #[must_use]
     pub fn explain(&self, what: &str, error: &kube::Error) -> anyhow::Error {
         let kube::Error::Api(status) = error else {
@@ -113,10 +113,10 @@ impl Cluster {
         }
     }
 
-    /// All TrainingJobs of the namespace, or of all.
+    /// Lists all TrainingJobs of the namespace, or of all namespaces.
     ///
     /// # Errors
-    /// Where they can't be listed.
+    /// If they can't be listed.
     pub async fn jobs(&self, params: &ListParams) -> anyhow::Result<Vec<Guarded>> {
         let api: Api<Guarded> = match &self.namespace {
             Some(namespace) => self.api(namespace),
@@ -143,10 +143,10 @@ impl Cluster {
         Ok(list.items)
     }
 
-    /// The TrainingJob of this name.
+    /// Finds the TrainingJob of this name.
     ///
     /// # Errors
-    /// With near names, if there is none.
+    /// If there is none; the error tells of jobs with near names.
     pub async fn find(&self, name: &str) -> anyhow::Result<TrainingJob> {
         let found = match &self.namespace {
             Some(namespace) => {
@@ -176,7 +176,7 @@ impl Cluster {
         })
     }
 
-    /// Why a name was not found.
+    /// Tells why a name was not found.
     async fn missing(&self, name: &str) -> anyhow::Result<anyhow::Error> {
         let here = self.jobs(&ListParams::default()).await?;
         let names = here.iter().map(ResourceExt::name_any);
@@ -202,10 +202,10 @@ impl Cluster {
         Ok(anyhow!(text))
     }
 
-    /// All objects of a list, page by page.
+    /// Lists all objects, page by page.
     ///
     /// # Errors
-    /// Where they can't be listed.
+    /// If they can't be listed.
     pub async fn pages<K>(&self, what: &str, api: &Api<K>, pages: usize) -> anyhow::Result<Vec<K>>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -260,7 +260,7 @@ async fn config(place: &Place) -> anyhow::Result<Config> {
     }
 }
 
-/// The innermost cause, which says most.
+/// Returns the innermost cause, which says most.
 fn root(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
@@ -269,7 +269,7 @@ fn root(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Names that one may have meant, nearest first.
+/// Finds the names that one may have meant, nearest first.
 #[must_use]
 pub fn near(name: &str, names: &BTreeSet<String>) -> Vec<String> {
     const SHOWN: usize = 3;

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use std::time::Duration;
 
-/// Shells that completions are made for.
+/// A shell that completions are made for.
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 pub enum Shell {
     /// bash
@@ -21,7 +21,7 @@ pub enum Shell {
 /// How long a person may wait for a list of jobs after the Tab key.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The completion script of a shell, for the program by its own name.
+/// Writes the completion script of a shell, for the program by its own name.
 #[must_use]
 pub fn script(shell: Shell) -> Vec<u8> {
     let shell = match shell {
@@ -35,8 +35,8 @@ pub fn script(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// What may stand where the last of these words is: candidates a line with what they are, and a last line for cobra, the
-/// library of kubectl's command line, that says "no file names".
+/// Tells what may stand where the last of these words is: one candidate a line, with what it is, and a last line for
+/// cobra, the library of kubectl's command line, that says "no file names".
 pub async fn answer(words: &[String]) -> String {
     let command = Args::command();
     let mut candidates = match candidates(&command, words) {
@@ -114,7 +114,7 @@ fn option<'a>(root: &'a Command, command: &'a Command, word: &str) -> Option<&'a
     })
 }
 
-/// The names of jobs, in the namespace and the cluster that the words name; none if they can't be had at once.
+/// Lists the names of jobs, in the namespace and the cluster that the words name; none if they can't be had at once.
 async fn jobs(words: &[String]) -> Vec<String> {
     let value = |names: &[&str]| {
         let at = words.iter().position(|word| names.contains(&word.as_str()));

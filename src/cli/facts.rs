@@ -10,36 +10,36 @@ use kube::ResourceExt;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// A TrainingJob with its workers and events.
+/// What is known of a TrainingJob, its workers and its events.
 #[derive(Serialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
-    /// When this was so.
+    /// When this was read.
     pub time: Timestamp,
-    /// Its namespace.
+    /// The namespace of the job.
     pub namespace: String,
-    /// Its name.
+    /// The name of the job.
     pub name: String,
-    /// When it was created.
+    /// When the job was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Timestamp>,
     /// When its deletion was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deleting: Option<Timestamp>,
-    /// Since when it is in its state.
+    /// Since when the job is in its state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Number of the spec's last change; the status speaks of `status.observedGeneration`.
+    /// The number of the spec's last change; the status speaks of the change `status.observedGeneration`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// What is asked for.
+    /// What the job asks for.
     #[serde(skip)]
     pub spec: TrainingJobSpec,
-    /// What the operator tells.
+    /// What the operator tells of it.
     pub status: TrainingJobStatus,
-    /// The workers' pods, those of earlier attempts that still end included.
+    /// The workers' pods, with those of earlier attempts that have yet to end.
     pub workers: Vec<Worker>,
-    /// Where checkpoints go; absent if the job keeps none.
+    /// Where checkpoints go; it is absent if the job keeps none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<String>,
     /// The last events of the job, its Job and its pods, oldest first.
@@ -53,18 +53,19 @@ pub struct Facts {
 #[derive(Serialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Worker {
-    /// Index of the worker.
-    pub rank: i32,
+    /// The index of the worker.
+    #[serde(rename = "worker")]
+    pub index: i32,
     /// The attempt that it belongs to.
     pub attempt: i32,
-    /// Name of the pod.
+    /// The name of its pod.
     pub pod: String,
-    /// The node, once there is one.
+    /// Its node, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// How it stands.
     pub state: WorkerState,
-    /// Exit code of its program.
+    /// The exit code of its program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// What it waits for, or its last words.
@@ -93,7 +94,7 @@ pub enum WorkerState {
 }
 
 impl WorkerState {
-    /// In a sentence.
+    /// Names the state in a sentence.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -109,11 +110,11 @@ impl WorkerState {
 }
 
 impl Worker {
-    /// Of a pod.
+    /// Tells how the worker of a pod stands.
     #[must_use]
     pub fn of(pod: &PodSeen) -> Self {
         let mut it = Self {
-            rank: pod.index,
+            index: pod.index,
             attempt: pod.incarnation,
             pod: pod.name.clone(),
             node: pod.node.clone(),
@@ -154,22 +155,22 @@ impl Worker {
     }
 }
 
-/// An Event.
+/// An Event of Kubernetes about the job, its Job or one of its pods.
 #[derive(Serialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     /// When it was last seen.
     pub time: Timestamp,
-    /// Normal or Warning.
+    /// Its type: Normal or Warning.
     #[serde(rename = "type")]
     pub type_: String,
-    /// In one word.
+    /// What happened, in one word.
     pub reason: String,
-    /// TrainingJob, Job or Pod.
+    /// The kind of the object: TrainingJob, Job or Pod.
     pub kind: String,
-    /// Name of the object.
+    /// The name of the object.
     pub object: String,
-    /// In words.
+    /// What happened, in words.
     pub message: String,
     /// How often it was seen.
     pub count: i32,
@@ -183,7 +184,7 @@ fn is_zero(n: &usize) -> bool {
 }
 
 impl Event {
-    /// Of an Event of the API that is about the job or one of its own; `None` for any other.
+    /// Reads an Event of the API that is about the job or one of its own; any other is `None`.
     #[must_use]
     pub fn of(event: &core::Event, job: &str, uid: Option<&str>) -> Option<Self> {
         let about = &event.involved_object;
@@ -220,7 +221,7 @@ fn is_worker(pod: &str, job: &str) -> bool {
         .is_some_and(|(index, random)| index.parse::<u32>().is_ok() && !random.contains('-'))
 }
 
-/// The last of these events, oldest first: all of the job itself, and of its Job and pods the last one of each reason.
+/// Chooses the last of these events, oldest first: all of the job itself, and of its Job and pods the last one of each reason.
 #[must_use]
 pub fn last_events(mut events: Vec<Event>, most: usize) -> Vec<Event> {
     events.sort_by_key(|event| event.time);
@@ -238,7 +239,7 @@ pub fn last_events(mut events: Vec<Event>, most: usize) -> Vec<Event> {
 }
 
 impl Facts {
-    /// Of the TrainingJob alone.
+    /// Tells what the TrainingJob alone says.
     #[must_use]
     pub fn of(job: &TrainingJob, time: Timestamp) -> Self {
         let status = job.status.clone().unwrap_or_default();
@@ -258,19 +259,19 @@ impl Facts {
         }
     }
 
-    /// The condition of this type.
+    /// Finds the condition of this type.
     #[must_use]
     pub fn condition(&self, type_: &str) -> Option<&Condition> {
         condition(&self.status.conditions, type_)
     }
 
-    /// The condition of this type, if it has this status.
+    /// Finds the condition of this type if it has this status.
     #[must_use]
     pub fn is(&self, type_: &str, status: bool) -> Option<&Condition> {
         condition_is(&self.status.conditions, type_, status)
     }
 
-    /// Whether the operator has not yet seen the last change of the spec.
+    /// Tells whether the operator has not yet seen the last change of the spec.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.status.state.is_some()
@@ -278,34 +279,48 @@ impl Facts {
             && self.status.observed_generation.is_some_and(|seen| self.generation.is_some_and(|now| seen < now))
     }
 
-    /// Whether the job has ended.
+    /// Tells whether the job has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.status.state.is_some_and(State::is_finished)
     }
 
-    /// GPUs that all workers together ask for.
+    /// Counts the GPUs that all workers together ask for.
     #[must_use]
     pub fn gpus(&self) -> i32 {
         self.spec.num_workers.saturating_mul(self.spec.gpus_per_worker)
     }
 
-    /// Progress in percent.
+    /// Counts the workers of this attempt that have a node and have not ended.
+    #[must_use]
+    pub fn placed(&self) -> i32 {
+        let attempt = self.status.attempt.unwrap_or(1);
+        let has_place = |worker: &&Worker| {
+            let is_alive = matches!(worker.state, WorkerState::Starting | WorkerState::Running);
+            worker.attempt == attempt && worker.node.is_some() && is_alive
+        };
+        let seen = self.workers.iter().filter(has_place).count();
+        // Whoever may not see pods sees the GPUs in the status.
+        let told = self.status.resources.map_or(0, |held| held.allocated_gpus) / self.spec.gpus_per_worker.max(1);
+        if self.workers.is_empty() { told } else { i32::try_from(seen).unwrap_or(i32::MAX) }
+    }
+
+    /// Tells the progress in percent.
     #[must_use]
     pub fn percent(&self) -> Option<f64> {
         self.status.progress.as_ref()?.trim_end_matches('%').trim().parse().ok()
     }
 
-    /// Workers of this attempt that have no pod.
+    /// Finds the workers of this attempt that have no pod, by their indices.
     #[must_use]
     pub fn without_pod(&self) -> Vec<i32> {
         let attempt = self.status.attempt.unwrap_or(1);
-        let there: BTreeSet<i32> = self.workers.iter().filter(|w| w.attempt == attempt).map(|w| w.rank).collect();
-        (0..self.spec.num_workers).filter(|rank| !there.contains(rank)).collect()
+        let there: BTreeSet<i32> = self.workers.iter().filter(|w| w.attempt == attempt).map(|w| w.index).collect();
+        (0..self.spec.num_workers).filter(|index| !there.contains(index)).collect()
     }
 }
 
-/// Since when a job is in its state, by the conditions that make the state.
+/// Finds since when a job is in its state, by the conditions that make the state.
 fn since(status: &TrainingJobStatus, created: Option<Timestamp>) -> Option<Timestamp> {
     let at = |type_: &str, value: &str| {
         condition(&status.conditions, type_).filter(|c| c.status == value).map(|c| c.last_transition_time.0)
@@ -320,7 +335,7 @@ fn since(status: &TrainingJobStatus, created: Option<Timestamp>) -> Option<Times
     }
 }
 
-/// Where checkpoints go, in words.
+/// Tells in words where checkpoints go.
 fn checkpoints(spec: &TrainingJobSpec, name: &str) -> Option<String> {
     let checkpoint = &spec.checkpoint;
     if !checkpoint.enabled {

@@ -12,27 +12,34 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use std::time::{Duration, Instant};
 
-/// Events kept of a job.
+/// How many events are kept of a job.
 const EVENTS: usize = 20;
-/// Pages of 500 events of a namespace that are read at most.
+/// How many pages of 500 events of a namespace are read at most.
 const PAGES: usize = 20;
 /// How long events that were read serve, while nothing else has changed.
 const EVENTS_SERVE: Duration = Duration::from_secs(15);
 
-/// Reads one job, again and again.
+/// A gatherer reads one job, again and again.
 pub struct Gatherer {
     cluster: Cluster,
-    events: Option<(Instant, String, Result<Vec<Event>, String>)>,
+    events: Option<EventsRead>,
+}
+
+/// The events of a job that were read at one time, while it had this version.
+struct EventsRead {
+    at: Instant,
+    version: String,
+    events: Result<Vec<Event>, String>,
 }
 
 impl Gatherer {
-    /// Of jobs in this cluster.
+    /// Reads jobs of this cluster.
     #[must_use]
     pub fn new(cluster: Cluster) -> Self {
         Self { cluster, events: None }
     }
 
-    /// Everything about the job of this name. What only a part of the rights allows is told as far as it goes.
+    /// Reads everything about the job of this name. What the rights of the reader don't allow is told as not read.
     ///
     /// # Errors
     /// If the job itself can't be read.
@@ -50,11 +57,12 @@ impl Gatherer {
         Ok(facts)
     }
 
-    /// The API server reads all Events of the namespace for each question, whatever is asked: so one serves a while.
+    /// Reads the job's events. The API server reads all Events of the namespace for each question, whatever is asked, so
+    /// that one answer serves a while.
     async fn events(&mut self, job: &TrainingJob) -> Result<Vec<Event>, String> {
         let version = job.resource_version().unwrap_or_default();
         match &self.events {
-            Some((read, of, events)) if *of == version && read.elapsed() < EVENTS_SERVE => return events.clone(),
+            Some(read) if read.version == version && read.at.elapsed() < EVENTS_SERVE => return read.events.clone(),
             _ => {}
         }
         let namespace = job.namespace().unwrap_or_default();
@@ -62,14 +70,14 @@ impl Gatherer {
         let api: Api<core::Event> = self.cluster.api(&namespace);
         let what = format!("list Events in namespace {namespace}");
         let events = self.cluster.pages(&what, &api, PAGES).await.map_err(|error| format!("{error:#}"));
-        let events = events.map(|events| last(&events, job));
-        self.events = Some((Instant::now(), version, events.clone()));
+        let events = events.map(|events| events_of(&events, job));
+        self.events = Some(EventsRead { at: Instant::now(), version, events: events.clone() });
         events
     }
 }
 
-/// Of all Events the last of this job, oldest first.
-fn last(events: &[core::Event], job: &TrainingJob) -> Vec<Event> {
+/// Chooses of all Events the last of this job, oldest first.
+fn events_of(events: &[core::Event], job: &TrainingJob) -> Vec<Event> {
     let (name, uid) = (job.name_any(), job.uid());
     let created = job.metadata.creation_timestamp.as_ref().map(|t| t.0);
     let mut events: Vec<Event> = events.iter().filter_map(|event| Event::of(event, &name, uid.as_deref())).collect();
@@ -78,7 +86,7 @@ fn last(events: &[core::Event], job: &TrainingJob) -> Vec<Event> {
     last_events(events, EVENTS)
 }
 
-/// The job's pods, of all attempts.
+/// Lists the job's pods, of all attempts.
 ///
 /// # Errors
 /// If they can't be listed.
@@ -90,21 +98,21 @@ pub async fn pods(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<Vec<Po
     Ok(list.items.iter().filter_map(|pod| pod.seen(false)).collect())
 }
 
-/// Selects the job's pods.
+/// Returns the label selector of the job's pods.
 #[must_use]
 pub fn selector(job: &TrainingJob) -> String {
     format!("{}={}", labels::UID, job.uid().unwrap_or_default())
 }
 
-/// The workers of this attempt, and those of earlier ones that have not ended yet.
+/// Tells of the workers of this attempt, and of those of earlier ones that have not ended yet.
 fn workers(pods: &[PodSeen], attempt: i32) -> Vec<Worker> {
     let shown = pods.iter().filter(|pod| pod.incarnation >= attempt || pod.is_alive());
     let mut workers: Vec<Worker> = shown.map(Worker::of).collect();
-    workers.sort_by_key(|worker| (worker.attempt, worker.rank));
+    workers.sort_by_key(|worker| (worker.attempt, worker.index));
     workers
 }
 
-/// The time, as the status tells it.
+/// Returns the time as the status tells it, in whole seconds.
 #[must_use]
 pub fn now() -> Timestamp {
     whole_second(Timestamp::now())

@@ -1,4 +1,4 @@
-//! What the workers print: all ranks in the order of time, also through restarts.
+//! What the workers print: all of them in the order of time, also through restarts.
 
 use super::cluster::{self, Cluster};
 use super::gather::{self, pods};
@@ -23,69 +23,69 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Logs that are read at one time: each is a connection of its own.
+/// How many logs are read at one time at most: each is a connection of its own.
 const MOST: usize = 256;
 /// How long a log that broke off is left alone.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long logs may still come in once the job has ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// Ranks as people write them: 3, or 0-7, or 0,3,8-15.
+/// The indices of workers as people write them: 3, or 0-7, or 0,3,8-15.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranks(pub BTreeSet<i32>);
+pub struct Indices(pub BTreeSet<i32>);
 
-impl std::str::FromStr for Ranks {
+impl std::str::FromStr for Indices {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || "write indices of workers such as 3, 0-7 or 0,3,8-15".to_owned();
         let number = |text: &str| text.trim().parse::<i32>().ok().filter(|n| (0..4096).contains(n)).ok_or_else(wrong);
-        let mut ranks = BTreeSet::new();
+        let mut indices = BTreeSet::new();
         for part in text.split(',') {
             match part.split_once('-') {
-                Some((first, last)) => ranks.extend(number(first)?..=number(last)?),
-                None => drop(ranks.insert(number(part)?)),
+                Some((first, last)) => indices.extend(number(first)?..=number(last)?),
+                None => drop(indices.insert(number(part)?)),
             }
         }
-        if ranks.is_empty() { Err(wrong()) } else { Ok(Self(ranks)) }
+        if indices.is_empty() { Err(wrong()) } else { Ok(Self(indices)) }
     }
 }
 
-/// Which lines of which workers.
+/// Which lines of which workers are wanted, and in which form.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// None is all.
-    pub ranks: Option<Ranks>,
-    /// Goes on, also with the pods of later attempts.
+    /// The workers whose lines are wanted; `None` means all.
+    pub workers: Option<Indices>,
+    /// Whether it goes on, also with the pods of later attempts.
     pub follow: bool,
-    /// Only so many last lines of each worker.
+    /// How many last lines of each worker are wanted; `None` means all.
     pub tail: Option<i64>,
-    /// Only lines this young.
+    /// How young lines must be.
     pub since: Option<SignedDuration>,
-    /// Only the worker that caused the last failure.
+    /// Whether only the worker that caused the last failure is wanted.
     pub failed: bool,
-    /// With the time of each line.
+    /// Whether the time of each line is shown.
     pub timestamps: bool,
-    /// An object a line.
+    /// Whether each line is printed as a JSON object.
     pub json: bool,
 }
 
 /// A pod that has a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Name of the pod.
+    /// The name of the pod.
     pub pod: String,
-    /// UID of the pod.
+    /// The UID of the pod.
     pub uid: String,
-    /// Its attempt.
+    /// The attempt that the pod belongs to.
     pub attempt: i32,
-    /// Index of the worker.
-    pub rank: i32,
+    /// The index of the worker.
+    pub worker: i32,
 }
 
 impl Source {
     fn of(pod: &PodSeen) -> Self {
-        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt: pod.incarnation, rank: pod.index }
+        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt: pod.incarnation, worker: pod.index }
     }
 }
 
@@ -94,12 +94,12 @@ impl Source {
 pub struct Line {
     /// When the container wrote it.
     pub time: Option<Timestamp>,
-    /// Without its end.
+    /// What it wrote, without the end of the line.
     pub text: Vec<u8>,
 }
 
 impl Line {
-    /// Of a line as the API gives it, with its time before it.
+    /// Reads a line as the API gives it, with its time before it.
     #[must_use]
     pub fn of(raw: &[u8]) -> Self {
         let raw = raw.strip_suffix(b"\n").unwrap_or(raw);
@@ -111,26 +111,26 @@ impl Line {
     }
 }
 
-/// How lines look.
+/// How lines are printed.
 #[derive(Clone, Debug, Default)]
 pub struct Form {
-    /// Of the job.
+    /// The namespace of the job.
     pub namespace: String,
-    /// Of the job.
+    /// The name of the job.
     pub job: String,
-    /// Digits of the largest rank.
+    /// How many digits the largest index has.
     pub digits: usize,
-    /// See [`Wanted`].
+    /// Whether the time of each line is shown.
     pub timestamps: bool,
-    /// See [`Wanted`].
+    /// Whether each line is printed as a JSON object.
     pub json: bool,
-    /// Where they are shown.
+    /// What the place allows where they are shown.
     pub look: Look,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Object<'a> {
+struct JsonLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Timestamp>,
     namespace: &'a str,
@@ -138,25 +138,25 @@ struct Object<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    rank: Option<i32>,
+    worker: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pod: Option<&'a str>,
-    /// The pod is gone; this is what was kept of it.
+    /// The pod or its log is gone, and this is what was kept of it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     kept: bool,
     line: std::borrow::Cow<'a, str>,
 }
 
 impl Form {
-    /// A line of a worker, with its end.
+    /// Renders a line of a worker, with its end.
     #[must_use]
     pub fn render(&self, source: &Source, line: &Line) -> Vec<u8> {
         if self.json {
-            let (attempt, rank, pod) = (Some(source.attempt), Some(source.rank), Some(source.pod.as_str()));
-            return self.object(attempt, rank, pod, line.time, false, &String::from_utf8_lossy(&line.text));
+            let (attempt, worker, pod) = (Some(source.attempt), Some(source.worker), Some(source.pod.as_str()));
+            return self.json_line(attempt, worker, pod, line.time, false, &String::from_utf8_lossy(&line.text));
         }
-        let mark = format!("[{:>1$}]", source.rank, self.digits);
-        let mut shown = Style::Rank(source.rank).paint(&mark, self.look.colour).into_bytes();
+        let mark = format!("[{:>1$}]", source.worker, self.digits);
+        let mut shown = Style::Worker(source.worker).paint(&mark, self.look.colour).into_bytes();
         shown.push(b' ');
         if let Some(time) = line.time.filter(|_| self.timestamps) {
             shown.extend(Style::Dim.paint(&format!("{time:.3}"), self.look.colour).bytes());
@@ -167,37 +167,39 @@ impl Form {
         shown
     }
 
-    /// Words that were kept of a worker, or of nobody in particular.
+    /// Renders words that were kept of a worker, or of nobody in particular.
     #[must_use]
-    pub fn kept(&self, attempt: Option<i32>, rank: Option<i32>, pod: Option<&str>, words: &str) -> Vec<u8> {
+    pub fn kept(&self, attempt: Option<i32>, worker: Option<i32>, pod: Option<&str>, words: &str) -> Vec<u8> {
         if self.json {
-            return words.lines().flat_map(|line| self.object(attempt, rank, pod, None, true, line)).collect();
+            return words.lines().flat_map(|line| self.json_line(attempt, worker, pod, None, true, line)).collect();
         }
-        let mark = match rank {
-            Some(rank) => Style::Rank(rank).paint(&format!("[{rank:>0$}]", self.digits), self.look.colour) + " ",
+        let mark = match worker {
+            Some(worker) => {
+                Style::Worker(worker).paint(&format!("[{worker:>0$}]", self.digits), self.look.colour) + " "
+            }
             None => String::new(),
         };
         words.lines().flat_map(|line| format!("{mark}{line}\n").into_bytes()).collect()
     }
 
-    fn object(
+    fn json_line(
         &self,
         attempt: Option<i32>,
-        rank: Option<i32>,
+        worker: Option<i32>,
         pod: Option<&str>,
         time: Option<Timestamp>,
         kept: bool,
         line: &str,
     ) -> Vec<u8> {
         let (namespace, job, line) = (self.namespace.as_str(), self.job.as_str(), line.into());
-        let object = Object { time, namespace, job, attempt, rank, pod, kept, line };
+        let object = JsonLine { time, namespace, job, attempt, worker, pod, kept, line };
         let mut text = serde_json::to_vec(&object).expect("text and numbers are JSON");
         text.push(b'\n');
         text
     }
 }
 
-/// What a terminal would show of a line that returns to its start, as progress bars do: it would overwrite the mark.
+/// Returns what a terminal would show of a line that returns to its start, as progress bars do: it would overwrite the mark.
 fn at_last(text: &[u8]) -> &[u8] {
     let last = text.rsplit(|byte| *byte == b'\r').find(|part| !part.is_empty());
     last.unwrap_or_default()
@@ -206,13 +208,14 @@ fn at_last(text: &[u8]) -> &[u8] {
 /// Shows the logs of a job.
 ///
 /// # Errors
-/// If there are none, and why.
+/// If there are none; the error says why.
 pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out: &mut dyn Write) -> anyhow::Result<()> {
     let job = cluster.find(name).await?;
     let workers = job.spec.num_workers;
-    if let Some(rank) = wanted.ranks.as_ref().and_then(|ranks| ranks.0.iter().find(|rank| **rank >= workers)) {
+    let none = |chosen: &Indices| chosen.0.iter().copied().find(|worker| *worker >= workers);
+    if let Some(worker) = wanted.workers.as_ref().and_then(none) {
         bail!(
-            "{name} has {}, there is no rank {rank}: --rank takes 0 to {}",
+            "{name} has {}, there is no worker {worker}: --worker takes 0 to {}",
             count(workers.into(), "worker"),
             workers - 1
         );
@@ -232,9 +235,9 @@ pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out:
         return logs.failed(&job, &pods_of_job).await;
     }
     let sources = logs.sources(&pods_of_job);
-    let chosen = logs.wanted.ranks.as_ref().map_or(usize::try_from(workers).unwrap_or(0), |ranks| ranks.0.len());
+    let chosen = logs.wanted.workers.as_ref().map_or(usize::try_from(workers).unwrap_or(0), |chosen| chosen.0.len());
     if chosen.max(sources.len()) > MOST {
-        bail!("{chosen} logs are too many at one time: choose at most {MOST} workers, such as --rank 0-{}", MOST - 1);
+        bail!("{chosen} logs are too many at one time: choose at most {MOST} workers, such as --worker 0-{}", MOST - 1);
     }
     let follow = logs.wanted.follow && !is_finished(&job);
     if sources.is_empty() && !follow {
@@ -262,20 +265,20 @@ struct Logs<'a> {
     api: Api<Pod>,
     form: Form,
     wanted: Wanted,
-    /// Of the last line shown.
+    /// The attempt of the last line shown.
     attempt: Option<i32>,
     out: &'a mut dyn Write,
 }
 
 impl Logs<'_> {
-    fn is_wanted(&self, rank: i32) -> bool {
-        self.wanted.ranks.as_ref().is_none_or(|ranks| ranks.0.contains(&rank))
+    fn is_wanted(&self, worker: i32) -> bool {
+        self.wanted.workers.as_ref().is_none_or(|chosen| chosen.0.contains(&worker))
     }
 
     fn sources(&self, pods: &[PodSeen]) -> Vec<Source> {
         let wanted = pods.iter().filter(|pod| has_started(pod) && self.is_wanted(pod.index));
         let mut sources: Vec<Source> = wanted.map(Source::of).collect();
-        sources.sort_by_key(|source| (source.attempt, source.rank));
+        sources.sort_by_key(|source| (source.attempt, source.worker));
         sources
     }
 
@@ -290,7 +293,7 @@ impl Logs<'_> {
         self.out.write_all(&self.form.render(source, line))
     }
 
-    /// What there is, all workers in the order of time. Returns the time of each pod's last line.
+    /// Shows what there is, all workers in the order of time. Returns the time of each pod's last line.
     async fn backlog(&mut self, sources: &[Source]) -> anyhow::Result<HashMap<String, Option<Timestamp>>> {
         let (tail, since) = (self.wanted.tail, self.wanted.since);
         let api = &self.api;
@@ -309,7 +312,7 @@ impl Logs<'_> {
                 Ok(reader) => readers.push(reader),
                 Err(error) => {
                     let error = self.cluster.explain(&format!("read the log of pod {}", source.pod), &error);
-                    aside(&format!("worker {}: {error:#}", source.rank));
+                    aside(&format!("worker {}: {error:#}", source.worker));
                     refused = Some(error);
                 }
             }
@@ -325,7 +328,7 @@ impl Logs<'_> {
             for at in queue.drain(..) {
                 if let Some(line) = readers[at].next().await? {
                     let source = &readers[at].source;
-                    next.push(Reverse((source.attempt, line.time.or(readers[at].last), source.rank, at)));
+                    next.push(Reverse((source.attempt, line.time.or(readers[at].last), source.worker, at)));
                     lines[at] = Some(line);
                 }
             }
@@ -341,14 +344,15 @@ impl Logs<'_> {
     }
 
     fn tell_of_missing(&self, sources: &[Source], workers: i32) {
-        let there: BTreeSet<i32> = sources.iter().map(|source| source.rank).collect();
-        let missing: Vec<i32> = (0..workers).filter(|rank| self.is_wanted(*rank) && !there.contains(rank)).collect();
+        let there: BTreeSet<i32> = sources.iter().map(|source| source.worker).collect();
+        let missing: Vec<i32> =
+            (0..workers).filter(|worker| self.is_wanted(*worker) && !there.contains(worker)).collect();
         if !missing.is_empty() {
             aside(&format!("workers without a log: {}", ranges(&missing)));
         }
     }
 
-    /// What comes, of these pods and of those that follow them, until the job has ended.
+    /// Shows what comes, of these pods and of those that follow them, until the job has ended.
     async fn follow(&mut self, job: &TrainingJob, seen: HashMap<String, Option<Timestamp>>) -> anyhow::Result<()> {
         let name = job.name_any();
         let (tell, mut told) = mpsc::channel::<(Source, Line)>(1024);
@@ -364,8 +368,8 @@ impl Logs<'_> {
                 tasks.spawn(follow_pod(api.clone(), slim.clone(), Source::of(pod), after.max(since), tell.clone()));
             }
         };
-        let wanted_ranks = self.wanted.ranks.clone();
-        let is_wanted = |rank: i32| wanted_ranks.as_ref().is_none_or(|ranks| ranks.0.contains(&rank));
+        let chosen = self.wanted.workers.clone();
+        let is_wanted = |worker: i32| chosen.as_ref().is_none_or(|chosen| chosen.0.contains(&worker));
         let mut pods_seen = watcher(pods_api, watcher::Config::default().labels(&gather::selector(job)))
             .default_backoff()
             .applied_objects()
@@ -436,7 +440,7 @@ impl Logs<'_> {
         Ok(())
     }
 
-    /// The worker that failed first in the last attempt that failed: its log, else what was kept of it.
+    /// Shows the log of the worker that failed first in the last attempt that failed, else what was kept of it.
     async fn failed(&mut self, job: &TrainingJob, pods: &[PodSeen]) -> anyhow::Result<()> {
         let name = job.name_any();
         let status = job.status.clone().unwrap_or_default();
@@ -447,7 +451,7 @@ impl Logs<'_> {
             let reason = status.failure_reason.as_ref().map(Reason::as_str).unwrap_or("Failed");
             aside(&format!("{name} failed by {reason}, and no worker caused it"));
             let kept = self.form.kept(None, None, None, message);
-            return self.last(&kept);
+            return self.show_at_last(&kept);
         };
         let pod = pods.iter().find(|pod| Some(pod.index) == last.worker && pod.incarnation == last.attempt);
         if let Some(pod) = pod.filter(|pod| has_started(pod)) {
@@ -474,22 +478,22 @@ impl Logs<'_> {
         aside(&format!("attempt {} of {name} ended, {}: {kept}", last.attempt, last.reason));
         let words = tail.unwrap_or_else(|| last.message.clone());
         let shown = self.form.kept(Some(last.attempt), last.worker, pod.map(|pod| pod.name.as_str()), &words);
-        self.last(&shown)
+        self.show_at_last(&shown)
     }
 
-    fn last(&mut self, text: &[u8]) -> anyhow::Result<()> {
+    fn show_at_last(&mut self, text: &[u8]) -> anyhow::Result<()> {
         self.out.write_all(text)?;
         Ok(self.out.flush()?)
     }
 }
 
-/// The last failure that a worker caused. None if the job itself failed for another reason.
+/// Finds the last failure that a worker caused; there is none if the job itself failed for another reason.
 #[must_use]
 pub fn culprit<'a>(restarts: &'a [Restart], failure: Option<&str>) -> Option<&'a Restart> {
     restarts.last().filter(|last| failure.is_none_or(|failure| last.reason == failure))
 }
 
-/// A refusal ends it, a broken connection is taken up again.
+/// Ends a watch that is refused; a broken connection is taken up again.
 fn watch_error(cluster: &Cluster, what: &str, error: watcher::Error) -> anyhow::Result<()> {
     let source = match error {
         watcher::Error::InitialListFailed(source)
@@ -505,21 +509,19 @@ fn watch_error(cluster: &Cluster, what: &str, error: watcher::Error) -> anyhow::
 
 /// Shows something that is no line of a log, where it does not get among the lines of a file.
 fn aside(text: &str) {
-    use std::io::IsTerminal;
-    let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     // Nobody listens any more: no reason to end.
-    let _ = writeln!(io::stderr(), "{}", Style::Dim.paint(text, colour));
+    let _ = writeln!(anstream::stderr(), "{}", Style::Dim.paint(text, true));
 }
 
 fn parameters() -> LogParams {
     LogParams { container: Some(TRAINING.to_owned()), timestamps: true, ..LogParams::default() }
 }
 
-/// One log, line by line.
+/// A reader has one log, line by line.
 struct Reader {
     source: Source,
     stream: Pin<Box<dyn AsyncBufRead + Send>>,
-    /// Time of the last line; earlier ones and itself have been shown.
+    /// The time of the last line; earlier ones and itself have been shown.
     last: Option<Timestamp>,
 }
 

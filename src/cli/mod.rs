@@ -3,6 +3,7 @@
 //! [`facts`] has what is known, [`gather`] and [`logs`] read it from the cluster; the rest is functions from facts to text.
 
 pub mod advice;
+pub mod blame;
 pub mod cluster;
 mod complete;
 pub mod facts;
@@ -27,7 +28,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use why::Diagnosis;
 
-/// How often `--watch` looks.
+/// How long `--watch` waits between two looks.
 const WATCH: Duration = Duration::from_secs(2);
 
 /// Shows what TrainingJobs do, and why they don't.
@@ -45,7 +46,7 @@ struct Args {
     output: Output,
 }
 
-/// For whom it is printed.
+/// For whom the output is meant.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Output {
     /// For people.
@@ -65,13 +66,13 @@ enum Command {
         #[arg(short, long)]
         watch: bool,
     },
-    /// What the workers print, all in the order of time, each line with the rank of its worker.
+    /// What the workers print, all in the order of time, each line with the index of its worker.
     Logs {
         /// Name of the TrainingJob.
         job: String,
         /// Only these workers: 3, 0-7 or 0,3,8-15.
-        #[arg(short, long)]
-        rank: Option<logs::Ranks>,
+        #[arg(short = 'w', long)]
+        worker: Option<logs::Indices>,
         /// Goes on until the job has ended, also through restarts.
         #[arg(short, long)]
         follow: bool,
@@ -82,7 +83,7 @@ enum Command {
         #[arg(long, value_parser = screen::read_span)]
         since: Option<SignedDuration>,
         /// The worker that caused the last failure: its log, or the last words that were kept of it.
-        #[arg(long, conflicts_with_all = ["rank", "follow"])]
+        #[arg(long, conflicts_with_all = ["worker", "follow"])]
         failed: bool,
         /// With the time of each line.
         #[arg(long)]
@@ -102,7 +103,7 @@ enum Command {
     },
 }
 
-/// Does what the arguments say.
+/// Does what the arguments say, and prints it.
 pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let done = match args.get(1) {
@@ -141,10 +142,14 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Status { job, watch: false } => {
             let facts = Gatherer::new(cluster).facts(&job).await?;
             let diagnosis = Diagnosis::of(&facts);
-            print(&if json { document(&Told { facts, diagnosis })? } else { status::render(&facts, &diagnosis, look) })
+            print(&if json {
+                document(&StatusDocument { facts, diagnosis })?
+            } else {
+                status::render(&facts, &diagnosis, look)
+            })
         }
-        Command::Logs { job, rank: ranks, follow, tail, since, failed, timestamps } => {
-            let wanted = logs::Wanted { ranks, follow, tail, since, failed, timestamps, json };
+        Command::Logs { job, worker: workers, follow, tail, since, failed, timestamps } => {
+            let wanted = logs::Wanted { workers, follow, tail, since, failed, timestamps, json };
             logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(io::stdout())).await
         }
         Command::Top => top(&cluster, args.place.all_namespaces, json, look).await,
@@ -152,24 +157,24 @@ async fn run(args: Args) -> anyhow::Result<()> {
             let facts = Gatherer::new(cluster).facts(&job).await?;
             let diagnosis = Diagnosis::of(&facts);
             let Facts { namespace, name, .. } = facts;
-            let why = Why { namespace, name, state: facts.status.state, diagnosis };
+            let why = WhyDocument { namespace, name, state: facts.status.state, diagnosis };
             print(&if json { document(&why)? } else { why::render(&why.diagnosis, look) })
         }
         Command::Completion { .. } => unreachable!("answered without a cluster"),
     }
 }
 
-/// `status -o json`.
+/// What `status -o json` prints.
 #[derive(Serialize)]
-struct Told {
+struct StatusDocument {
     #[serde(flatten)]
     facts: Facts,
     diagnosis: Diagnosis,
 }
 
-/// `why -o json`.
+/// What `why -o json` prints.
 #[derive(Serialize)]
-struct Why {
+struct WhyDocument {
     namespace: String,
     name: String,
     state: Option<crate::api::State>,
@@ -177,9 +182,9 @@ struct Why {
     diagnosis: Diagnosis,
 }
 
-/// `top -o json`.
+/// What `top -o json` prints.
 #[derive(Serialize)]
-struct Top {
+struct TopDocument {
     jobs: Vec<top::Row>,
     /// Jobs that this version can't read, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -188,7 +193,7 @@ struct Top {
 
 async fn top(cluster: &Cluster, all_namespaces: bool, json: bool, look: Look) -> anyhow::Result<()> {
     let now = gather::now();
-    let mut all = Top { jobs: Vec::new(), unread: Vec::new() };
+    let mut all = TopDocument { jobs: Vec::new(), unread: Vec::new() };
     for job in cluster.jobs(&ListParams::default()).await? {
         match job.0 {
             Ok(job) => all.jobs.push(top::Row::of(&Facts::of(&job, now))),
@@ -230,7 +235,7 @@ async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::R
             print(&frame(&status::render(&facts, &diagnosis, look), look))?;
         } else if before.as_ref() != Some(&now) {
             if json {
-                print(&(serde_json::to_string(&Told { facts, diagnosis })? + "\n"))?;
+                print(&(serde_json::to_string(&StatusDocument { facts, diagnosis })? + "\n"))?;
             } else {
                 let gap = if before.is_some() { "\n" } else { "" };
                 print(&format!("{gap}{}", status::render(&facts, &diagnosis, look)))?;
@@ -244,7 +249,7 @@ async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::R
     }
 }
 
-/// A screen drawn over the last one: no more lines than the terminal has, or the first ones would roll away.
+/// Draws a screen over the last one: no more lines than the terminal has, or the first ones would roll away.
 fn frame(text: &str, look: Look) -> String {
     let rows = look.height.unwrap_or(usize::MAX).saturating_sub(1);
     let lines: String = text.lines().take(rows).map(|line| format!("{line}\x1b[K\n")).collect();

@@ -1,60 +1,65 @@
 //! What people see: lines that fit the terminal, colours where they are wanted.
 
-use jiff::{SignedDuration, Timestamp};
+use anstream::{AutoStream, ColorChoice};
+use anstyle::AnsiColor;
+use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
+use jiff::{RoundMode, SignedDuration, Span, SpanRound, Timestamp, Unit};
 use std::io::IsTerminal;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// What a piece of text means; a terminal shows it in colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
-    /// Nothing in particular.
+    /// It means nothing in particular.
     #[default]
     Plain,
-    /// A heading.
+    /// It is a heading.
     Bold,
-    /// Aside.
+    /// It is said aside.
     Dim,
-    /// All is well.
+    /// It says that all is well.
     Good,
-    /// On its way.
+    /// It says that something is on its way.
     Busy,
-    /// Look here.
+    /// It is where to look first.
     Bad,
-    /// Of this worker.
-    Rank(i32),
+    /// It is the mark of the worker with this index.
+    Worker(i32),
 }
 
 impl Style {
-    /// Parameter of the escape sequence "Select Graphic Rendition".
-    fn code(self) -> &'static str {
+    fn ansi(self) -> anstyle::Style {
+        use AnsiColor::{
+            Blue, BrightBlue, BrightCyan, BrightGreen, BrightMagenta, BrightYellow, Cyan, Green, Magenta, Red, Yellow,
+        };
         // Neither red, which means trouble, nor black or white, one of which is the background.
-        const RANKS: [&str; 10] = ["36", "32", "33", "35", "34", "96", "92", "93", "95", "94"];
+        const WORKERS: [AnsiColor; 10] =
+            [Cyan, Green, Yellow, Magenta, Blue, BrightCyan, BrightGreen, BrightYellow, BrightMagenta, BrightBlue];
         match self {
-            Self::Plain => "",
-            Self::Bold => "1",
-            Self::Dim => "2",
-            Self::Good => "32",
-            Self::Busy => "33",
-            Self::Bad => "31",
-            Self::Rank(rank) => RANKS[usize::try_from(rank).unwrap_or(0) % RANKS.len()],
+            Self::Plain => anstyle::Style::new(),
+            Self::Bold => anstyle::Style::new().bold(),
+            Self::Dim => anstyle::Style::new().dimmed(),
+            Self::Good => Green.on_default(),
+            Self::Busy => Yellow.on_default(),
+            Self::Bad => Red.on_default(),
+            Self::Worker(index) => WORKERS[usize::try_from(index).unwrap_or(0) % WORKERS.len()].on_default(),
         }
     }
 
-    /// The text in this style.
+    /// Returns the text in this style if `colour` allows it.
     #[must_use]
     pub fn paint(self, text: &str, colour: bool) -> String {
-        match self.code() {
-            code if colour && !code.is_empty() && !text.is_empty() => format!("\x1b[{code}m{text}\x1b[0m"),
-            _ => text.to_owned(),
-        }
+        let style = self.ansi();
+        if colour && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
 }
 
-/// How there is to be shown.
+/// How text is to be shown: what the terminal, the file or the pipe allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// Columns; `None` where nothing limits them, as in a file.
+    /// How many columns there are; `None` where nothing limits them, as in a file.
     pub width: Option<usize>,
-    /// Rows, on a terminal.
+    /// How many rows there are, on a terminal.
     pub height: Option<usize>,
     /// Whether colours may be used.
     pub colour: bool,
@@ -63,55 +68,55 @@ pub struct Look {
 }
 
 impl Look {
-    /// Of standard output: colours only on a terminal and never with `NO_COLOR`; `COLUMNS` goes before the terminal's width.
+    /// Returns what standard output allows: `COLUMNS` goes before the terminal's width.
     #[must_use]
     pub fn of_stdout() -> Self {
-        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let terminal = std::io::stdout().is_terminal();
+        let stdout = std::io::stdout();
+        let terminal = stdout.is_terminal();
         let size = terminal.then(terminal_size::terminal_size).flatten();
-        let columns = set("COLUMNS").and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
+        let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
         Self {
             width: columns.or(size.map(|(width, _)| usize::from(width.0))),
             height: size.map(|(_, height)| usize::from(height.0)),
-            colour: terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb"),
+            colour: AutoStream::choice(&stdout) != ColorChoice::Never,
             terminal,
         }
     }
 }
 
-/// A piece of a line.
+/// A piece of a line is a text with what it means.
 pub type Part<'a> = (Style, &'a str);
 
-/// Columns of the names of fields.
+/// How many columns the names of fields take.
 const LABEL: usize = 13;
 /// Lines of prose are no longer than this, however wide the terminal.
 const PROSE: usize = 110;
 
-/// Text in the making.
+/// A screen is text in the making.
 pub struct Screen {
     look: Look,
     text: String,
 }
 
 impl Screen {
-    /// An empty one.
+    /// Begins an empty screen.
     #[must_use]
     pub fn new(look: Look) -> Self {
         Self { look, text: String::new() }
     }
 
-    /// All of it.
+    /// Returns all that was written.
     #[must_use]
     pub fn text(self) -> String {
         self.text
     }
 
-    /// An empty line.
+    /// Adds an empty line.
     pub fn gap(&mut self) {
         self.text.push('\n');
     }
 
-    /// A line, cut where the terminal ends.
+    /// Adds a line, cut where the terminal ends.
     pub fn line(&mut self, parts: &[Part<'_>]) {
         let mut letters: Vec<(Style, char)> = parts
             .iter()
@@ -121,8 +126,10 @@ impl Screen {
             letters.pop();
         }
         let room = self.look.width.unwrap_or(usize::MAX);
-        if letters.len() > room {
-            letters.truncate(room.saturating_sub(1));
+        if letters.iter().map(|(_, c)| columns_of(*c)).sum::<usize>() > room {
+            let mut left = room.saturating_sub(1);
+            let fits = letters.iter().take_while(|(_, c)| take(&mut left, *c)).count();
+            letters.truncate(fits);
             letters.push((letters.last().map_or(Style::Plain, |(style, _)| *style), '…'));
         }
         for part in letters.chunk_by(|a, b| a.0 == b.0) {
@@ -132,14 +139,14 @@ impl Screen {
         self.text.push('\n');
     }
 
-    /// A named field on one line.
+    /// Adds a named field on one line.
     pub fn field(&mut self, label: &str, parts: &[Part<'_>]) {
         let label = format!("{label:LABEL$}");
         let parts: Vec<_> = std::iter::once((Style::Dim, label.as_str())).chain(parts.iter().copied()).collect();
         self.line(&parts);
     }
 
-    /// A named field with as many lines as it takes: what must be read to its end.
+    /// Adds a named field with as many lines as it takes, for what must be read to its end.
     pub fn long_field(&mut self, label: &str, style: Style, text: &str) {
         let mut label = label;
         for line in self.wrapped(text, LABEL) {
@@ -148,9 +155,9 @@ impl Screen {
         }
     }
 
-    /// A paragraph, its first line after `mark` and the others below its text.
+    /// Adds a paragraph, its first line after `mark` and the others below its text.
     pub fn paragraph(&mut self, mark: &str, style: Style, text: &str) {
-        let indent = " ".repeat(mark.chars().count());
+        let indent = " ".repeat(mark.width());
         let mut before = mark;
         for line in self.wrapped(text, indent.len()) {
             self.line(&[(Style::Plain, before), (style, &line)]);
@@ -158,11 +165,11 @@ impl Screen {
         }
     }
 
-    /// A table with these headings. Where it is too wide, the columns in `flexible` give way.
+    /// Adds a table with these headings. Where it is too wide, the columns in `flexible` give way.
     pub fn table(&mut self, headings: &[&str], rows: &[Vec<(Style, String)>], flexible: &[usize]) {
         const LEAST: usize = 10;
         let width_of = |column: usize| {
-            let cells = rows.iter().map(|row| row[column].1.chars().count());
+            let cells = rows.iter().map(|row| row[column].1.width());
             cells.chain([headings[column].len()]).max().unwrap_or(0)
         };
         let mut widths: Vec<usize> = (0..headings.len()).map(width_of).collect();
@@ -179,13 +186,13 @@ impl Screen {
             let cells: Vec<(Style, String)> = row
                 .iter()
                 .zip(&widths)
-                .map(|((style, text), width)| (*style, format!("{:1$}", shortened(text, *width), width + gap)))
+                .map(|((style, text), width)| (*style, padded(&shortened(text, *width), width + gap)))
                 .collect();
             self.line(&cells.iter().map(|(style, text)| (*style, text.as_str())).collect::<Vec<_>>());
         }
     }
 
-    /// `text` in lines that fit beside `indent` columns. Words longer than a line are left for [`Self::line`] to cut.
+    /// Returns `text` in lines that fit beside `indent` columns. Words longer than a line are left for [`Self::line`] to cut.
     fn wrapped(&self, text: &str, indent: usize) -> Vec<String> {
         let room = self.look.width.map_or(usize::MAX, |width| width.min(PROSE).saturating_sub(indent).max(20));
         let mut lines = vec![String::new()];
@@ -193,8 +200,8 @@ impl Screen {
             // A command or a path must survive to be copied, so a word that is too long is broken, not cut.
             for piece in pieces(word, room) {
                 let line = lines.last_mut().expect("there is one");
-                let used = line.chars().count();
-                if used > 0 && used + 1 + piece.chars().count() > room {
+                let used = line.width();
+                if used > 0 && used + 1 + piece.width() > room {
                     lines.push(piece);
                 } else {
                     if used > 0 {
@@ -209,59 +216,86 @@ impl Screen {
 }
 
 fn pieces(word: &str, room: usize) -> Vec<String> {
-    let letters: Vec<char> = word.chars().collect();
-    letters.chunks(room).map(|chunk| chunk.iter().collect()).collect()
+    let mut pieces = vec![String::new()];
+    let mut left = room;
+    for letter in word.chars() {
+        if !take(&mut left, letter) {
+            left = room.saturating_sub(columns_of(letter));
+            pieces.push(String::new());
+        }
+        pieces.last_mut().expect("there is one").push(letter);
+    }
+    pieces
 }
 
-/// Without what would move the cursor: messages quote what programs print.
+/// Tells how many columns a letter takes: a sign of many scripts takes two, an accent none.
+fn columns_of(letter: char) -> usize {
+    /// It widens the sign before it into an emoji.
+    const WIDENS: char = '\u{fe0f}';
+    if letter == WIDENS { 1 } else { letter.width().unwrap_or(0) }
+}
+
+/// Takes the columns of a letter from those that are left, and tells whether there were enough.
+fn take(left: &mut usize, letter: char) -> bool {
+    let rest = left.checked_sub(columns_of(letter));
+    *left = rest.unwrap_or(*left);
+    rest.is_some()
+}
+
+/// Returns the text without what would move the cursor: messages quote what programs print.
 fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// At most so many characters, with a sign that there were more.
+/// Returns the text in at most so many columns, with a sign if there was more.
 #[must_use]
 pub fn shortened(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+    if text.width() <= most {
         return text.to_owned();
     }
-    let mut kept: String = text.chars().take(most.saturating_sub(1)).collect();
+    let mut left = most.saturating_sub(1);
+    let mut kept: String = text.chars().take_while(|letter| take(&mut left, *letter)).collect();
     kept.push('…');
     kept
 }
 
-/// `[#####---------------]` for a quarter.
+/// Returns the text with blanks after it, so that it takes so many columns.
+#[must_use]
+pub fn padded(text: &str, columns: usize) -> String {
+    text.to_owned() + &" ".repeat(columns.saturating_sub(text.width()))
+}
+
+/// Draws a bar: `[#####---------------]` is a quarter.
 #[must_use]
 pub fn bar(percent: f64, columns: usize) -> String {
     let full = (percent.clamp(0.0, 100.0) / 100.0 * columns as f64).floor() as usize;
     format!("[{}{}]", "#".repeat(full), "-".repeat(columns - full))
 }
 
-/// From `then` to `now` in two units at most: 45s, 12m, 3h5m, 2d4h.
+/// Tells the time from `then` to `now` as [`span`] does.
 #[must_use]
 pub fn age(then: Timestamp, now: Timestamp) -> String {
     span(now.duration_since(then).as_secs())
 }
 
-/// Seconds as [`age`] tells them.
+/// Tells a number of seconds in two units at most: 45s, 12m, 3h5m, 2d4h.
 #[must_use]
 pub fn span(seconds: i64) -> String {
-    let s = seconds.max(0);
-    let (d, h, m) = (s / 86400, s / 3600 % 24, s / 60 % 60);
-    match (d, h, m) {
-        (0, 0, 0) => format!("{s}s"),
-        (0, 0, m) if m < 10 && s % 60 > 0 => format!("{m}m{}s", s % 60),
-        (0, 0, m) => format!("{m}m"),
-        (0, h, 0) => format!("{h}h"),
-        (0, h, m) => format!("{h}h{m}m"),
-        (d, 0, _) => format!("{d}d"),
-        (d, h, _) => format!("{d}d{h}h"),
-    }
+    const SHORT: SpanPrinter = SpanPrinter::new().designator(Designator::Compact).spacing(Spacing::None);
+    let least = match seconds {
+        ..600 => Unit::Second,
+        600..86_400 => Unit::Minute,
+        _ => Unit::Hour,
+    };
+    let units = SpanRound::new().largest(Unit::Day).smallest(least).mode(RoundMode::Trunc).days_are_24_hours();
+    let span = Span::new().try_seconds(seconds.max(0)).and_then(|span| span.round(units));
+    span.map_or_else(|_| "for ever".to_owned(), |span| SHORT.span_to_string(&span))
 }
 
-/// A span as people write it: 90s, 10m, 1h30m.
+/// Reads a span as people write it: 90s, 10m, 1h30m.
 ///
 /// # Errors
-/// With what would be one.
+/// If it is none; the error says what would be one.
 pub fn read_span(text: &str) -> Result<SignedDuration, String> {
     let span: SignedDuration = text.parse().map_err(|_| "write a span such as 90s, 10m or 1h30m".to_owned())?;
     if span.as_secs() < 1 {
@@ -271,7 +305,7 @@ pub fn read_span(text: &str) -> Result<SignedDuration, String> {
     }
 }
 
-/// A measured value in four digits.
+/// Tells a measured value in four digits.
 #[must_use]
 pub fn number(value: f64) -> String {
     let size = value.abs();
@@ -286,13 +320,13 @@ pub fn number(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// `1 worker`, `2 workers`.
+/// Tells how many there are: `1 worker`, `2 workers`.
 #[must_use]
 pub fn count(n: i64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// 0,1,2,5 is `0-2,5`.
+/// Joins numbers that follow each other: 0,1,2,5 is `0-2,5`.
 #[must_use]
 pub fn ranges(numbers: &[i32]) -> String {
     let mut runs: Vec<(i32, i32)> = Vec::new();

@@ -1,17 +1,18 @@
 //! One job on one screen.
 
 use super::facts::{Facts, Worker, WorkerState};
-use super::screen::{Look, Part, Screen, Style, age, bar, count, number, ranges, span};
+use super::screen::{Look, Part, Screen, Style, age, bar, count, number, padded, ranges, span};
 use super::why::{Diagnosis, Verdict, style};
 use crate::api::{RestartPolicy, State};
 use std::collections::BTreeMap;
+use unicode_width::UnicodeWidthStr;
 
-/// Lines for workers, restarts and events: the rest is told by its number.
+/// How many lines workers, restarts and events get: the rest is told by its number.
 const WORKER_LINES: usize = 16;
 const RESTART_LINES: usize = 3;
 const EVENT_LINES: usize = 6;
 
-/// The job as `kubectl trainingjob status` shows it.
+/// Renders the job as `kubectl trainingjob status` shows it.
 #[must_use]
 pub fn render(facts: &Facts, diagnosis: &Diagnosis, look: Look) -> String {
     let mut screen = Screen::new(look);
@@ -69,7 +70,7 @@ fn state(screen: &mut Screen, facts: &Facts, diagnosis: &Diagnosis) {
     screen.long_field(label, style(diagnosis.verdict), &words);
 }
 
-/// The first sentence of a diagnosis is its verdict, the second what speaks for it.
+/// Shows why a job is slow: the first sentence of a diagnosis is its verdict, the second what speaks for it.
 fn slow(screen: &mut Screen, diagnosis: &Diagnosis) {
     if let Some(why) = diagnosis.says.get(1) {
         screen.long_field("Slow", Style::Busy, why);
@@ -173,13 +174,13 @@ fn workers(screen: &mut Screen, facts: &Facts) {
     screen.field("Workers", &[(Style::Plain, &text)]);
     let groups = groups(facts);
     let room = if groups.len() > WORKER_LINES { WORKER_LINES - 1 } else { groups.len() };
-    let nodes = groups.iter().take(room).map(|(group, _)| group.node.chars().count()).max().unwrap_or(0).min(32);
-    for (group, ranks) in groups.iter().take(room) {
-        let (node, style) = (format!("  {:nodes$}  ", group.node), of_state(group.state));
+    let nodes = groups.iter().take(room).map(|(group, _)| group.node.width()).max().unwrap_or(0).min(32);
+    for (group, indices) in groups.iter().take(room) {
+        let (node, style) = (format!("  {}  ", padded(&group.node, nodes)), style_of(group.state));
         let state = format!("  {}", group.state.as_str());
         let note = group.note.as_ref().map(|note| format!("  {note}")).unwrap_or_default();
-        let ranks = format!("{:7}", ranges(ranks));
-        screen.line(&[(Style::Plain, &node), (Style::Bold, &ranks), (style, &state), (Style::Dim, &note)]);
+        let indices = padded(&ranges(indices), 7);
+        screen.line(&[(Style::Plain, &node), (Style::Bold, &indices), (style, &state), (Style::Dim, &note)]);
     }
     if let rest @ 1.. = groups.len() - room {
         screen.line(&[(Style::Dim, &format!("  and {rest} more; -o json has them all"))]);
@@ -187,12 +188,15 @@ fn workers(screen: &mut Screen, facts: &Facts) {
     if !facts.is_finished() && status.state.is_some_and(|state| state != State::Suspended) && facts.unread.is_empty() {
         let missing = facts.without_pod();
         if !missing.is_empty() {
-            screen.line(&[(Style::Plain, &format!("  {:nodes$}  ", "no pod yet")), (Style::Bold, &ranges(&missing))]);
+            screen.line(&[
+                (Style::Plain, &format!("  {}  ", padded("no pod yet", nodes))),
+                (Style::Bold, &ranges(&missing)),
+            ]);
         }
     }
 }
 
-/// Workers that read the same, those in trouble first.
+/// What workers have in common that are told in one line; those in trouble come first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     state: WorkerState,
@@ -208,14 +212,14 @@ fn groups(facts: &Facts) -> Vec<(Group, Vec<i32>)> {
             node: worker.node.clone().unwrap_or_else(|| "no node".into()),
             note: note(worker, facts.status.attempt.unwrap_or(1)),
         };
-        groups.entry(group).or_default().push(worker.rank);
+        groups.entry(group).or_default().push(worker.index);
     }
-    for ranks in groups.values_mut() {
-        ranks.sort_unstable();
+    for indices in groups.values_mut() {
+        indices.sort_unstable();
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
-    // A gang that is well reads by its ranks.
-    groups.sort_by_key(|(group, ranks)| (group.state.min(WorkerState::Running), ranks[0]));
+    // A gang that is well reads in the order of its workers.
+    groups.sort_by_key(|(group, indices)| (group.state.min(WorkerState::Running), indices[0]));
     groups
 }
 
@@ -226,7 +230,7 @@ fn note(worker: &Worker, attempt: i32) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn of_state(state: WorkerState) -> Style {
+fn style_of(state: WorkerState) -> Style {
     match state {
         WorkerState::Failed => Style::Bad,
         WorkerState::Waiting | WorkerState::Starting | WorkerState::Stopping => Style::Busy,
@@ -261,7 +265,7 @@ fn restarts(screen: &mut Screen, facts: &Facts) {
     }
 }
 
-/// `worker 3 (pod x-training-3-k2v9q, node gpu-17): why` without what is too long for one line.
+/// Shortens `worker 3 (pod x-training-3-k2v9q, node gpu-17): why` by what is too long for one line.
 fn brief(message: &str) -> String {
     let parts = message.split_once(" (pod ").and_then(|(worker, rest)| Some((worker, rest.split_once("): ")?)));
     match parts.filter(|(worker, _)| worker.starts_with("worker ")) {
@@ -279,11 +283,11 @@ fn events(screen: &mut Screen, facts: &Facts) {
     }
     screen.line(&[(Style::Dim, "Last events")]);
     let last = &facts.events[facts.events.len().saturating_sub(EVENT_LINES)..];
-    let width = last.iter().map(|event| event.reason.chars().count()).max().unwrap_or(0);
+    let width = last.iter().map(|event| event.reason.width()).max().unwrap_or(0);
     for event in last {
         let style = if event.type_ == "Warning" { Style::Bad } else { Style::Plain };
         let age = format!("  {:>6}  ", age(event.time, facts.time));
-        let reason = format!("{:width$}  ", event.reason);
+        let reason = padded(&event.reason, width) + "  ";
         let about = if event.kind == "TrainingJob" { String::new() } else { format!("{}: ", event.object) };
         let often = match (event.count, event.alike) {
             (..2, 0) => String::new(),

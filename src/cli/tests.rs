@@ -3,8 +3,8 @@
 use super::advice::{ADVICE, advice};
 use super::complete::{Wanted as Completed, candidates};
 use super::facts::{Event, Facts, Worker, WorkerState, last_events};
-use super::logs::{Form, Line, Ranks, Source, culprit};
-use super::screen::{Look, Style, age, bar, number, ranges, read_span, span};
+use super::logs::{Form, Indices, Line, Source, culprit};
+use super::screen::{Look, Screen, Style, age, bar, number, ranges, read_span, shortened, span};
 use super::top::{Row, sort};
 use super::why::{Diagnosis, Verdict};
 use super::{Args, cluster, status, top, why};
@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+use unicode_width::UnicodeWidthStr;
 
 const NOW: i64 = 1_800_000_000;
 
@@ -60,11 +61,11 @@ fn job(state: Option<State>, conditions: &[Condition], seconds: i64) -> Facts {
     }
 }
 
-fn worker(rank: i32, state: WorkerState, node: &str) -> Worker {
+fn worker(index: i32, state: WorkerState, node: &str) -> Worker {
     Worker {
-        rank,
+        index,
         attempt: 1,
-        pod: format!("bert-training-{rank}-abcde"),
+        pod: format!("bert-training-{index}-abcde"),
         node: (!node.is_empty()).then(|| node.into()),
         state,
         ..Worker::default()
@@ -130,6 +131,9 @@ fn restart(attempt: i32, reason: &str, message: &str, code: Option<i32>) -> Rest
         reason: reason.into(),
         message: message.into(),
         worker: Some(1),
+        pod: None,
+        node: None,
+        rank: None,
         exit_code: code,
         disruption: false,
         permanent: false,
@@ -236,6 +240,33 @@ fn colours_change_nothing_but_the_colour() {
     }
 }
 
+/// Of the letters of some scripts, and of signs such as an emoji, each takes two columns.
+#[test]
+fn wide_letters_take_their_room() {
+    let columns = |text: &str| text.lines().map(UnicodeWidthStr::width).max().unwrap_or(0);
+    let mut facts = failed();
+    facts.status.failure_message = Some("ValueError: 訓練データが壊れています 🙈 ".repeat(9));
+    facts.status.restarts[3].message = "訓練データが壊れています".repeat(9);
+    facts.workers[1].message = Some("訓練データが壊れています".repeat(9));
+    facts.status.metrics = Some(ProgramMetrics {
+        custom_metrics: BTreeMap::from([("精度の平均".repeat(4), 0.5)]),
+        ..ProgramMetrics::default()
+    });
+    for width in [30, 31, 60, 80] {
+        let look = Look { width: Some(width), ..Look::default() };
+        let diagnosis = Diagnosis::of(&facts);
+        for text in [status::render(&facts, &diagnosis, look), why::render(&diagnosis, look)] {
+            assert!(columns(&text) <= width, "{width}: {text}");
+        }
+    }
+    assert_eq!(shortened("訓練データ", 5), "訓練…");
+    assert_eq!(shortened("訓練", 4), "訓練");
+    let mut screen = Screen::new(Look::default());
+    let cells = ["訓練", "abcdef"].map(|name| vec![(Style::Plain, name.to_owned()), (Style::Plain, "x".into())]);
+    screen.table(&["A", "B"], &cells, &[]);
+    assert_eq!(screen.text(), "A        B\n訓練     x\nabcdef   x\n");
+}
+
 #[test]
 fn messages_move_no_cursor() {
     let mut facts = pending();
@@ -290,7 +321,7 @@ fn pod(training: Container) -> PodSeen {
     PodSeen {
         name: "x-training-1-abcde".into(),
         index: 1,
-        attempt: 2,
+        incarnation: 2,
         node: Some("n".into()),
         training,
         ..PodSeen::default()
@@ -412,6 +443,61 @@ fn a_job_that_nobody_has_noticed() {
 #[test]
 fn what_a_pending_job_waits_for() {
     insta::assert_snapshot!(why::render(&Diagnosis::of(&pending()), plain()));
+}
+
+/// A gang of four workers with eight GPUs each, two of which have a node.
+fn half_placed() -> Facts {
+    let mut facts = pending();
+    (facts.spec.num_workers, facts.spec.gpus_per_worker) = (4, 8);
+    facts.status.resources = Some(AllocatedResources { allocated_gpus: 16, allocated_nodes: 2 });
+    facts.workers = vec![
+        worker(0, WorkerState::Starting, "gpu-1"),
+        worker(1, WorkerState::Running, "gpu-2"),
+        worker(2, WorkerState::Waiting, ""),
+        worker(3, WorkerState::Waiting, ""),
+    ];
+    facts
+}
+
+#[test]
+fn a_gang_that_is_half_placed_holds_gpus_for_nothing() {
+    let (_, says, advice) = told(&half_placed());
+    let held = "Meanwhile 2 of its 4 workers have a node and hold 16 GPUs for nothing, until the others have one, too.";
+    assert!(says.contains(held), "{says}");
+    for words in
+        ["scheduling.queue", "scheduling.schedulerName", "'{\"spec\":{\"suspend\":true}}'", "startDeadlineSeconds"]
+    {
+        assert!(advice.contains(words), "{words}: {advice}");
+    }
+    assert!(!advice.contains("Nothing is lost by waiting"), "{advice}");
+    // Without the right to see pods, the status tells as much.
+    let blind = Facts { workers: vec![], unread: vec!["you may not list pods".into()], ..half_placed() };
+    assert!(told(&blind).1.contains(held), "{}", told(&blind).1);
+    let mut cpus = half_placed();
+    cpus.spec.gpus_per_worker = 0;
+    cpus.status.resources = Some(AllocatedResources { allocated_gpus: 0, allocated_nodes: 2 });
+    assert!(
+        told(&cpus).1.contains("2 of its 4 workers have a node and hold their CPUs and memory for nothing"),
+        "{}",
+        told(&cpus).1
+    );
+}
+
+#[test]
+fn a_gang_that_holds_nothing_or_is_being_placed_is_told_nothing_of_it() {
+    let none = pending();
+    let mut at_once = half_placed();
+    at_once.status.conditions = vec![condition("Scheduled", false, "Scheduling", "2 of 4 workers have a node", -3)];
+    let mut old = half_placed();
+    old.status.attempt = Some(2);
+    old.status.resources = None;
+    let mut gone = half_placed();
+    gone.workers.iter_mut().for_each(|worker| worker.state = WorkerState::Stopped);
+    gone.status.resources = None;
+    for facts in [none, at_once, old, gone, running()] {
+        let (_, says, advice) = told(&facts);
+        assert!(!says.contains("for nothing") && !advice.contains("scheduling.queue"), "{says} {advice}");
+    }
 }
 
 #[test]
@@ -543,6 +629,84 @@ fn an_exit_code_that_tells_of_a_signal_is_explained() {
     assert!(told(&facts).1.contains("The exit code was 139, which is 128 and signal 11."));
 }
 
+/// A job whose attempts ended by these reasons, each with its worker, its node and the words of that worker.
+fn failed_by(ends: &[(&str, i32, &str, &str)]) -> Facts {
+    let mut facts = failed();
+    let cause = |(attempt, (reason, worker, node, words)): (i32, &(&str, i32, &str, &str))| Restart {
+        worker: Some(*worker),
+        ..restart(
+            attempt,
+            reason,
+            &format!("worker {worker} (pod bert-training-{worker}-abcde, node {node}){words}"),
+            None,
+        )
+    };
+    facts.status.restarts = (1..).zip(ends).map(cause).collect();
+    facts
+}
+
+#[test]
+fn a_node_that_fails_workers_is_named() {
+    let ends = [
+        ("Signal", 1, "gpu-17", ": ended by SIGSEGV"),
+        (
+            "PythonException",
+            3,
+            "gpu-17",
+            ", rank 25: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+        ),
+        ("UnexpectedAdmissionError", 1, "gpu-17", ": Allocate failed due to no healthy devices present"),
+    ];
+    let (_, says, advice) = told(&failed_by(&ends));
+    assert!(says.contains("Every time the first failure was on node gpu-17."), "{says}");
+    assert!(advice.contains("kubectl cordon gpu-17"), "{advice}");
+    // What the program did in between does not speak for the node, and not against it.
+    let key = ("PythonException", 0, "gpu-4", ", rank 0: KeyError: 'labels' at train.py:88");
+    let (_, says, advice) = told(&failed_by(&[ends[0], key, ends[1]]));
+    assert!(
+        says.contains("Of the last 3 failures 2 are of a kind that nodes cause, all of them on node gpu-17."),
+        "{says}"
+    );
+    assert!(advice.contains("kubectl cordon gpu-17"), "{advice}");
+}
+
+#[test]
+fn no_node_is_blamed_for_what_programs_do() {
+    let harmless = [
+        // The worker is always placed on the same node, and its program is always wrong.
+        ("PythonException", ", rank 1: KeyError: 'labels' at train.py:88"),
+        ("PythonException", ", rank 1: KeyError: 'CUDA error: uncorrectable ECC error encountered' at log.py:9"),
+        ("PythonException", ", rank 1: torch.AcceleratorError: CUDA error: device-side assert triggered"),
+        (
+            "PythonException",
+            ", rank 1: RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        ),
+        (
+            "ExitCode",
+            ": exit code 1: read 3 of the CUDA error reports: no CUDA-capable device is detected in 2 of them",
+        ),
+        ("CudaOutOfMemory", ", rank 1: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("OOMKilled", ": killed for using more memory than its limit"),
+        ("NaNLoss", ": its loss is NaN"),
+    ];
+    for (reason, words) in harmless {
+        let (_, says, advice) = told(&failed_by(&[(reason, 1, "gpu-17", words), (reason, 1, "gpu-17", words)]));
+        assert!(!says.contains("on node gpu-17.") && !advice.contains("cordon"), "{reason}{words}: {says} {advice}");
+    }
+    // Who fails on other nodes, too, brings the failure along.
+    let crash = |worker, node| ("Signal", worker, node, ": ended by SIGSEGV");
+    let elsewhere = ("PythonException", 1, "gpu-4", ", rank 1: KeyError: 'labels' at train.py:88");
+    for ends in [
+        vec![crash(1, "gpu-17"), crash(1, "gpu-17"), crash(1, "gpu-4")],
+        vec![crash(1, "gpu-17"), crash(1, "gpu-17"), elsewhere],
+        vec![crash(1, "gpu-17"), crash(2, "gpu-18")],
+        vec![crash(1, "gpu-17")],
+    ] {
+        let advice = told(&failed_by(&ends)).2;
+        assert!(!advice.contains("cordon"), "{ends:?}: {advice}");
+    }
+}
+
 #[test]
 fn a_spec_that_cannot_run_has_no_attempts() {
     let mut facts = job(Some(State::Failed), &[], 5);
@@ -656,7 +820,7 @@ fn a_long_name_gives_way_to_the_rest() {
 
 #[test]
 fn lines_of_logs() {
-    let source = Source { pod: "x-training-3-abcde".into(), uid: "u".into(), attempt: 2, rank: 3 };
+    let source = Source { pod: "x-training-3-abcde".into(), uid: "u".into(), attempt: 2, worker: 3 };
     let line = Line::of(b"2026-11-21T17:00:00.123456789Z epoch 1 \xff\n");
     assert_eq!(line.time, Some("2026-11-21T17:00:00.123456789Z".parse().unwrap()));
     let form = Form { namespace: "team".into(), job: "x".into(), digits: 2, ..Form::default() };
@@ -669,7 +833,7 @@ fn lines_of_logs() {
     assert_eq!(coloured.render(&source, &bar), b"\x1b[35m[ 3]\x1b[0m  30%\n");
     let json = Form { json: true, ..form.clone() };
     let object: serde_json::Value = serde_json::from_slice(&json.render(&source, &line)).unwrap();
-    assert_eq!(object["rank"], 3);
+    assert_eq!((&object["worker"], &object["rank"]), (&3.into(), &serde_json::Value::Null));
     assert_eq!(object["attempt"], 2);
     assert_eq!(object["line"], "epoch 1 \u{fffd}");
     assert_eq!(Line::of(b"no time here"), Line { time: None, text: b"no time here".to_vec() });
@@ -777,12 +941,12 @@ async fn logs_go_on_through_restarts() {
 }
 
 #[test]
-fn ranks_as_people_write_them() {
-    let ranks = |text: &str| text.parse::<Ranks>().map(|ranks| ranks.0.into_iter().collect::<Vec<_>>());
-    assert_eq!(ranks("3"), Ok(vec![3]));
-    assert_eq!(ranks("0,8-10"), Ok(vec![0, 8, 9, 10]));
+fn workers_as_people_write_them() {
+    let indices = |text: &str| text.parse::<Indices>().map(|indices| indices.0.into_iter().collect::<Vec<_>>());
+    assert_eq!(indices("3"), Ok(vec![3]));
+    assert_eq!(indices("0,8-10"), Ok(vec![0, 8, 9, 10]));
     for wrong in ["", "x", "-1", "3-", "9999"] {
-        assert!(ranks(wrong).is_err(), "{wrong}");
+        assert!(indices(wrong).is_err(), "{wrong}");
     }
 }
 
@@ -847,7 +1011,8 @@ fn completions() {
     assert_eq!(names(complete(&["top", "-o", ""])), ["table", "json"]);
     assert_eq!(names(complete(&["completion", ""])), ["bash", "zsh", "fish"]);
     let options = names(complete(&["logs", "--"]));
-    for option in ["--rank", "--follow", "--failed", "--namespace", "--output"] {
+    for option in ["--worker", "--follow", "--failed", "--namespace", "--output"] {
         assert!(options.contains(&option.to_owned()), "{options:?}");
     }
+    assert!(!options.contains(&"--rank".to_owned()), "{options:?}");
 }

@@ -8,43 +8,43 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A job, in a line.
+/// A job in one line.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
-    /// Its namespace.
+    /// The namespace of the job.
     pub namespace: String,
-    /// Its name.
+    /// The name of the job.
     pub name: String,
-    /// Its state, absent while no operator has taken note of it.
+    /// Its state; it is absent while no operator has taken note of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// Workers whose program runs.
+    /// How many workers there are whose program runs.
     pub active: i32,
-    /// Workers that there should be.
+    /// How many workers there should be.
     pub desired: i32,
-    /// For example 45%.
+    /// How far it is, for example 45%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
-    /// Epoch that it is in.
+    /// The epoch that it is in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_epoch: Option<i64>,
-    /// Epochs in all.
+    /// How many epochs there are in all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_epochs: Option<i64>,
-    /// Training loss.
+    /// Its training loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// GPUs that it holds.
+    /// How many GPUs it holds.
     #[serde(rename = "allocatedGPUs")]
     pub allocated_gpus: i32,
-    /// Their use in percent.
+    /// How much they are used, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_utilization: Option<f64>,
-    /// Seconds that remain.
+    /// How many seconds remain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated_seconds_remaining: Option<i64>,
-    /// Restarts so far.
+    /// How often it has been restarted.
     pub restart_count: i32,
     /// What it waits for, or why it failed, in one word.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Of these facts.
+    /// Tells a job's facts in a row.
     #[must_use]
     pub fn of(facts: &Facts) -> Self {
         let (status, diagnosis) = (&facts.status, Diagnosis::of(facts));
@@ -96,7 +96,7 @@ pub fn sort(rows: &mut [Row]) {
     });
 }
 
-/// The jobs as `kubectl trainingjob top` shows them, with the namespace if they are of several.
+/// Renders the jobs as `kubectl trainingjob top` shows them, with the namespace if they are of several.
 #[must_use]
 pub fn render(rows: &[Row], all_namespaces: bool, look: Look) -> String {
     const HEADINGS: [&str; 12] = [

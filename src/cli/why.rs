@@ -1,19 +1,20 @@
 //! The diagnosis of a job, in sentences for a person.
 
 use super::advice::advice;
+use super::blame::{Blame, node_to_blame};
 use super::facts::{Facts, WorkerState};
 use super::screen::{Look, Screen, Style, age, count, number, span};
 use crate::api::{Condition, Restart, RestartPolicy, State};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// A running program that says nothing for so many seconds is worth a look. Evaluations and checkpoints are shorter.
+/// After how many silent seconds a running program is worth a look; evaluations and checkpoints are shorter.
 const QUIET: i64 = 600;
-/// Seconds for which a program that has just started is not judged.
+/// For how many seconds a program that has just started is not judged.
 const WARM_UP: i64 = 300;
-/// Less GPU use than this, in percent, means that something else holds the program up.
+/// The GPU use, in percent, below which something else holds the program up.
 const LOW_GPU: f64 = 50.0;
-/// Seconds after which an operator that lives would have taken note of a job.
+/// After how many seconds an operator that lives would have taken note of a job.
 const UNNOTICED: i64 = 30;
 
 /// How a job stands, for a person.
@@ -31,7 +32,7 @@ pub enum Verdict {
     Running,
     /// It runs, and something holds it up.
     Slow,
-    /// Asked to stop.
+    /// It was asked to stop.
     Suspended,
     /// It ended well.
     Completed,
@@ -45,7 +46,7 @@ pub enum Verdict {
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Diagnosis {
-    /// In one word.
+    /// How it stands, in one word.
     pub verdict: Verdict,
     /// The reason of the status that decides, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,14 +54,14 @@ pub struct Diagnosis {
     /// What makes it wait or made it fail, in the words of whoever did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Sentences.
+    /// What can be said of it, in sentences.
     pub says: Vec<String>,
-    /// What to do, in sentences; empty if nothing has to be done.
+    /// What to do, in sentences; there are none if nothing has to be done.
     pub advice: Vec<String>,
 }
 
 impl Diagnosis {
-    /// Of these facts.
+    /// Judges these facts.
     #[must_use]
     pub fn of(facts: &Facts) -> Self {
         let mut it = Self { verdict: Verdict::Pending, reason: None, message: None, says: vec![], advice: vec![] };
@@ -138,7 +139,7 @@ impl Diagnosis {
         self.verdict = Verdict::Pending;
         self.say(format!("{}.", has_been(facts, "Pending")));
         match facts.is("Scheduled", false) {
-            Some(scheduled) => self.waits(facts, scheduled),
+            Some(scheduled) => self.waits_by(facts, scheduled),
             None => self.say("Its condition Scheduled says nothing yet.".into()),
         }
         let gpus = match facts.spec.gpus_per_worker {
@@ -148,13 +149,16 @@ impl Diagnosis {
         self.say(format!("It asks for {}{gpus}.", count(facts.spec.num_workers.into(), "worker")));
         self.restarted(facts);
         self.advise_on_reason();
-        if !matches!(self.reason.as_deref(), Some("Scheduling" | "Queued")) {
+        // While pods are being made and placed, every gang is half placed for a moment.
+        let is_being_placed = self.reason.as_deref() == Some("Scheduling");
+        let holds = !is_being_placed && self.half_placed(facts);
+        if !holds && !is_being_placed && self.reason.as_deref() != Some("Queued") {
             self.advise("Nothing is lost by waiting: it starts by itself once that is mended.");
         }
     }
 
-    /// What a condition says, and since when.
-    fn waits(&mut self, facts: &Facts, condition: &Condition) {
+    /// Says what a condition says, and since when.
+    fn waits_by(&mut self, facts: &Facts, condition: &Condition) {
         self.decided_by(condition);
         let since = age(condition.last_transition_time.0, facts.time);
         let (type_, reason) = (&condition.type_, &condition.reason);
@@ -183,6 +187,7 @@ impl Diagnosis {
             if let Some(scheduled) = facts.is("Scheduled", false).filter(|c| c.reason != "Scheduling") {
                 self.say(format!("The next attempt waits, {}: {}", scheduled.reason, sentence(&scheduled.message)));
                 self.advise_on(&scheduled.reason);
+                self.half_placed(facts);
             } else if let Some(running) = facts.is("Running", false).filter(|c| is_start(c, restarting)) {
                 self.say(format!("Attempt {attempt} is starting, {}: {}", running.reason, sentence(&running.message)));
                 self.advise_on(&running.reason);
@@ -199,7 +204,7 @@ impl Diagnosis {
         let been = has_been(facts, "Initializing");
         self.say(format!("{been}: every worker has a node, and not every program runs yet."));
         if let Some(running) = facts.is("Running", false) {
-            self.waits(facts, running);
+            self.waits_by(facts, running);
         }
         self.restarted(facts);
         self.advise_on_reason();
@@ -347,7 +352,7 @@ impl Diagnosis {
         self.advise("A failed job is final: delete it and apply it again; claims with checkpoints stay.");
     }
 
-    /// The restarts so far, and whether they have something in common.
+    /// Tells of the restarts so far, and whether they have something in common.
     fn restarted(&mut self, facts: &Facts) {
         let Some(restarts) = facts.status.restart_count.filter(|n| *n > 0) else { return };
         let disruptions = facts.status.disruption_count.unwrap_or(0);
@@ -366,15 +371,48 @@ impl Diagnosis {
         if causes.len() > 1 && reasons.len() == 1 {
             self.say(format!("The last {} attempts ended alike: {}.", causes.len(), causes[0].reason));
         }
-        let nodes: Vec<&str> = causes.iter().filter_map(|r| node_of(&r.message)).collect();
-        if nodes.len() > 1 && nodes.len() == causes.len() && nodes.iter().all(|node| *node == nodes[0]) {
-            self.say(format!("Every time the first failure was on node {}.", nodes[0]));
-            self.advise(format!("Look at that node, and keep new pods off it meanwhile: kubectl cordon {}", nodes[0]));
+        if let Some(Blame { node, failures }) = node_to_blame(&facts.status.restarts) {
+            self.say(if failures == causes.len() {
+                format!("Every time the first failure was on node {node}.")
+            } else {
+                format!(
+                    "Of the last {} failures {failures} are of a kind that nodes cause, all of them on node {node}.",
+                    causes.len()
+                )
+            });
+            self.advise(format!("Look at that node, and keep new pods off it meanwhile: kubectl cordon {node}"));
         }
+    }
+
+    /// Tells what the placed part of a gang holds while it waits for the rest, and what would help; whether it holds anything.
+    fn half_placed(&mut self, facts: &Facts) -> bool {
+        let (placed, all) = (facts.placed(), facts.spec.num_workers);
+        if placed < 1 || placed >= all {
+            return false;
+        }
+        let (have, hold, their) = if placed == 1 { ("has", "holds", "its") } else { ("have", "hold", "their") };
+        let held = match placed * facts.spec.gpus_per_worker {
+            0 => format!("{their} CPUs and memory"),
+            gpus => count(gpus.into(), "GPU"),
+        };
+        self.say(format!(
+            "Meanwhile {placed} of its {} {have} a node and {hold} {held} for nothing, until the others have one, too.",
+            count(all.into(), "worker")
+        ));
+        self.advise(
+            "So that a gang holds nothing before all of it fits: put it into a queue of Kueue (scheduling.queue), or use a \
+             scheduler that places gangs as a whole (scheduling.schedulerName).",
+        );
+        self.advise(format!(
+            "To free what it holds now: kubectl patch tj {} -n {} --type merge -p '{{\"spec\":{{\"suspend\":true}}}}'. \
+             failurePolicy.startDeadlineSeconds ends such a wait by itself.",
+            facts.name, facts.namespace
+        ));
+        true
     }
 }
 
-/// The diagnosis on a terminal.
+/// Renders the diagnosis for a terminal.
 #[must_use]
 pub fn render(diagnosis: &Diagnosis, look: Look) -> String {
     let mut screen = Screen::new(look);
@@ -392,7 +430,7 @@ pub fn render(diagnosis: &Diagnosis, look: Look) -> String {
     screen.text()
 }
 
-/// How a verdict looks.
+/// Tells how a verdict looks.
 #[must_use]
 pub fn style(verdict: Verdict) -> Style {
     match verdict {
@@ -403,13 +441,13 @@ pub fn style(verdict: Verdict) -> Style {
     }
 }
 
-/// Whether the condition Running tells of the gang that starts, and not of the one that has failed.
+/// Tells whether the condition Running speaks of the gang that starts, and not of the one that has failed.
 fn is_start(running: &Condition, restarting: &Condition) -> bool {
     let starts = ["Starting", "ImagePull", "ContainerConfig", "Storage", "Network"];
     starts.contains(&running.reason.as_str()) && running.reason != restarting.reason
 }
 
-/// `x has been Running for 12m`.
+/// Begins a sentence: `x has been Running for 12m`.
 fn has_been(facts: &Facts, state: &str) -> String {
     match facts.since {
         Some(since) => format!("{} has been {state} for {}", facts.name, age(since, facts.time)),
@@ -440,13 +478,8 @@ fn times(n: i32) -> String {
     }
 }
 
-/// With a full stop at its end.
+/// Ends the words with a full stop.
 fn sentence(words: &str) -> String {
     let words = words.trim_end();
     if words.ends_with(['.', '!', '?']) { words.to_owned() } else { format!("{words}.") }
-}
-
-/// The node in `worker 3 (pod x-training-3-k2v9q, node gpu-17): ...`.
-fn node_of(message: &str) -> Option<&str> {
-    message.split_once(", node ")?.1.split_once(')').map(|(node, _)| node)
 }

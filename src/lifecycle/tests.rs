@@ -1,9 +1,7 @@
 //! The rules of the life of a job, each as a case, and what no sequence of observations may break.
 
 use super::*;
-use crate::api::{
-    Reason, RestartPolicy, State, SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus,
-};
+use crate::api::{Reason, RestartPolicy, State, SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use crate::observe::{
     AgentAnswer, Blocked, ChildKey, Children, Container, Disruption, JobSeen, ObjectEvent, PodSeen, Waiting,
 };
@@ -188,7 +186,7 @@ fn a_job_goes_through_its_states_each_when_it_is_true() {
     world.see(Some(job(1)), [ended(1, 1, 0, 64)]);
     assert_eq!(reasons(&world.step()), ["Completed"]);
     assert_eq!(world.status.state, Some(State::Completed));
-    assert_eq!(world.status.duration.as_deref(), Some("1m0s"));
+    assert_eq!(world.status.duration.as_deref(), Some("1m"));
     assert_eq!(world.status.resources.unwrap().allocated_gpus, 0);
     assert_eq!(world.condition("Succeeded").0, "True");
 
@@ -381,7 +379,7 @@ fn a_disruption_that_nobody_saw_does_not_count() {
 fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
     let mut world = World::to_running();
     assert!(!misses_job(&world.status, &world.children));
-    world.status.attempt = Some(2);
+    (world.status.attempt, world.status.incarnation) = (Some(2), Some(2));
     assert!(!misses_job(&world.status, &world.children), "attempt 2 has not begun");
     world.see(Some(job(1)), [running(0, 2)]);
     assert!(misses_job(&world.status, &world.children));
@@ -710,7 +708,7 @@ fn the_first_cause_and_not_its_echo() {
         let cause = first_cause(pods.iter()).unwrap();
         (cause.worker.unwrap(), cause.reason)
     };
-    let is = |worker: i32, reason: &str| (worker, reason.to_owned());
+    let is = |worker: i32, reason: &str| (worker, Reason::from(reason));
     let bad = |index, millis| raised(told(index, millis, ""), "ValueError", "bad", millis - 100);
     let timeout = |index, millis| said(told(index, millis, ""), ErrorPattern::NcclTimeout, WATCHDOG, millis - 100);
     let nccl = |index, millis| raised(told(index, millis, ""), "DistBackendError", NCCL, millis - 100);
@@ -960,7 +958,7 @@ fn a_refused_spec_fails_only_what_does_not_run() {
 fn a_name_that_is_taken_is_reported() {
     let mut world = World::new();
     world
-        .family
+        .children
         .blocked
         .insert(ChildKey::SERVICE, Blocked { reason: "NameTaken".into(), message: "x-headless exists".into() });
     world.step();
@@ -1156,7 +1154,7 @@ proptest! {
                 if let Action::CreateJobs(attempt) = action {
                     prop_assert!(world.children.jobs.is_empty() && !suspend);
                     prop_assert!(!world.children.pods.values().any(|p| p.is_alive() && p.incarnation < attempt.number));
-                    prop_assert_eq!(Some(*attempt), world.status.attempt);
+                    prop_assert_eq!(Some(attempt.attempt), world.status.attempt);
                 }
                 if let Action::DeleteJob { uid, .. } = action {
                     prop_assert_eq!(Some(uid), world.children.job(Role::WORKER).map(|j| &j.uid));

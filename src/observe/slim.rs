@@ -109,7 +109,7 @@ mod tests {
         let pod: SlimPod = serde_json::from_value(pod).unwrap();
         assert_eq!(pod.metadata.managed_fields, None);
         let seen = pod.seen(false).unwrap();
-        assert_eq!((seen.index, seen.attempt, seen.node.as_deref()), (0, 2, Some("n")));
+        assert_eq!((seen.index, seen.incarnation, seen.node.as_deref()), (0, 2, Some("n")));
         assert!(seen.runs());
         assert_eq!(seen.ip.as_deref(), Some("10.0.0.2"));
         let times = [seen.created, seen.scheduled_at, seen.started(), seen.deletion, seen.end_by];

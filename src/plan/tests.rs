@@ -1,4 +1,5 @@
 use super::*;
+use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -147,18 +148,25 @@ fn commands_by_framework() {
         (json!({ "command": ["bash", "-c"], "args": ["exec torchrun"] }), vec!["bash", "-c", "exec torchrun"]),
         (json!({ "command": ["./run"] }), vec!["./run"]),
     ] {
-        assert_eq!(plan(&fields).command, expected, "{fields}");
+        assert_eq!(plan(&fields).gang.roles[0].pod.command, expected, "{fields}");
     }
 }
 
 #[test]
 fn gpus_are_requested_once_and_must_agree() {
-    let requirements = plan(&json!({ "gpusPerWorker": 2, "resources": { "limits": { "cpu": "4" } } })).resources;
+    let requirements = plan(&json!({ "gpusPerWorker": 2, "resources": { "limits": { "cpu": "4" } } })).gang.roles[0]
+        .pod
+        .resources
+        .clone();
     assert_eq!(quantities(requirements.limits.as_ref()), BTreeMap::from([("cpu", "4"), ("nvidia.com/gpu", "2")]));
     assert_eq!(quantities(requirements.requests.as_ref()), BTreeMap::from([("nvidia.com/gpu", "2")]));
 
     for name in ["nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "nvidia.com/mig-1g.5gb", "habana.ai/gaudi"] {
-        let requirements = plan(&json!({ "gpusPerWorker": 2, "resources": { "requests": { name: "2" } } })).resources;
+        let requirements = plan(&json!({ "gpusPerWorker": 2, "resources": { "requests": { name: "2" } } })).gang.roles
+            [0]
+        .pod
+        .resources
+        .clone();
         assert_eq!(quantities(requirements.limits.as_ref()), BTreeMap::from([(name, "2")]), "the limit of {name}");
     }
     refused(
@@ -169,7 +177,7 @@ fn gpus_are_requested_once_and_must_agree() {
         &json!({ "gpusPerWorker": 0, "resources": { "requests": { "nvidia.com/gpu": "1" } } }),
         "spec.gpusPerWorker: is 0 and spec.resources asks for 1 of nvidia.com/gpu: write the same number in both",
     );
-    assert_eq!(plan(&json!({})).resources, ResourceRequirements::default());
+    assert_eq!(plan(&json!({})).gang.roles[0].pod.resources, ResourceRequirements::default());
 }
 
 #[test]
@@ -208,9 +216,9 @@ fn processes_are_a_number() {
         (json!({ "procsPerWorker": "cpu", "resources": { "limits": { "cpu": "3500m" } } }), 3),
         (json!({ "procsPerWorker": "cpu", "resources": { "limits": { "cpu": "200m" } } }), 1),
     ] {
-        assert_eq!(plan(&fields).procs_per_worker, expected, "{fields}");
+        assert_eq!(plan(&fields).gang.roles[0].procs, expected, "{fields}");
     }
-    assert_eq!(plan(&json!({ "procsPerWorker": 8, "numWorkers": 4096 })).world_size(), 32768);
+    assert_eq!(plan(&json!({ "procsPerWorker": 8, "numWorkers": 4096 })).gang.world_size(), 32768);
 
     refused(
         &json!({ "procsPerWorker": "cpu" }),
@@ -239,7 +247,7 @@ fn processes_are_a_number() {
 fn monitoring_is_on_by_itself() {
     let monitoring = plan(&json!({})).monitoring;
     assert_eq!(monitoring.metrics_port, Some(8080));
-    assert_eq!((monitoring.watched.len(), monitoring.nan_fails, monitoring.tensorboard), (0, false, None));
+    assert_eq!((monitoring.watched.len(), monitoring.tensorboard), (0, None));
     let mlflow = plan(&json!({ "monitoring": { "mlflowTrackingUri": "http://m" } })).monitoring.mlflow.unwrap();
     assert_eq!((mlflow.uri.as_str(), mlflow.experiment.as_str()), ("http://m", "x"));
 }
@@ -307,12 +315,18 @@ fn a_tensorboard_needs_a_volume() {
 #[test]
 fn rdma_needs_its_resource() {
     let fields = json!({ "networking": { "rdmaEnabled": true, "rdmaResource": "rdma/hca" } });
-    assert_eq!(quantities(plan(&fields).resources.limits.as_ref()), BTreeMap::from([("rdma/hca", "1")]));
+    assert_eq!(
+        quantities(plan(&fields).gang.roles[0].pod.resources.limits.as_ref()),
+        BTreeMap::from([("rdma/hca", "1")])
+    );
     let fields = json!({
         "networking": { "rdmaEnabled": true, "rdmaResource": "rdma/hca" },
         "resources": { "limits": { "rdma/hca": "4" } },
     });
-    assert_eq!(quantities(plan(&fields).resources.requests.as_ref()), BTreeMap::from([("rdma/hca", "4")]));
+    assert_eq!(
+        quantities(plan(&fields).gang.roles[0].pod.resources.requests.as_ref()),
+        BTreeMap::from([("rdma/hca", "4")])
+    );
     refused(
         &json!({ "networking": { "rdmaEnabled": true } }),
         "spec.networking.rdmaResource: is needed with rdmaEnabled: name the resource of the RDMA devices, for example rdma/rdma_shared_device_a",
@@ -377,7 +391,8 @@ fn hyperparameters_have_one_name_each() {
 
 #[test]
 fn checkpoint_volumes() {
-    let volume = |storage: Value| plan(&json!({ "checkpoint": { "storage": storage } })).checkpoint.unwrap().volume;
+    let volume =
+        |storage: Value| plan(&json!({ "checkpoint": { "storage": storage } })).storage.checkpoint.unwrap().volume;
     assert_eq!(
         volume(json!({ "type": "pvc" })),
         CheckpointVolume::New { size: Quantity("10Gi".to_owned()), storage_class: None, delete_with_job: false }
@@ -387,7 +402,7 @@ fn checkpoint_volumes() {
         volume(json!({ "type": "nfs", "nfsServer": "10.0.0.1", "nfsPath": "/x" })),
         CheckpointVolume::Nfs { server: "10.0.0.1".to_owned(), path: "/x".to_owned() }
     );
-    assert_eq!(plan(&json!({ "checkpoint": { "enabled": false } })).checkpoint, None);
+    assert_eq!(plan(&json!({ "checkpoint": { "enabled": false } })).storage.checkpoint, None);
 
     let storage_refused = |storage: Value, reason: &str| {
         refused(&json!({ "checkpoint": { "storage": storage } }), &format!("spec.checkpoint.storage.{reason}"));
@@ -473,7 +488,7 @@ fn a_pod_template_may_say_what_has_no_field() {
         },
     } }));
     assert_eq!(plan.gang.leading().pod.grace_seconds, 120);
-    assert_eq!(plan.gang.leading().pod.overlay.spec.unwrap().runtime_class_name.as_deref(), Some("nvidia"));
+    assert_eq!(plan.gang.leading().pod.overlay.spec.as_ref().unwrap().runtime_class_name.as_deref(), Some("nvidia"));
 }
 
 #[test]

@@ -360,7 +360,7 @@ mod tests {
                     "conditions": [condition("Running", "Failed")] }),
             Value::Null,
         ];
-        let page = page(statuses, &Polled::default());
+        let page = page(statuses, &Index::default());
         has(
             &page,
             &[

@@ -129,7 +129,7 @@ async fn a_failed_worker_is_named_at_once() {
         }
     }
     let status = job.state(Failed).await;
-    assert_eq!(status.failure_reason.as_deref(), Some("ExitCode"));
+    assert_eq!(status.failure_reason, Some("ExitCode".into()));
     let message = status.failure_message.unwrap();
     let why = "exit code 3 (attempt 2 after 1 restart; failurePolicy.backoffLimit is 1)";
     assert!(message.starts_with("worker 1 (pod x-training-1-") && message.ends_with(why), "{message}");
@@ -194,7 +194,7 @@ async fn deadline_and_time_to_live() {
     let status = job.state(Failed).await;
     let message = status.failure_message.unwrap();
     assert!(message.ends_with("s; failurePolicy.activeDeadlineSeconds is 2"), "{message}");
-    assert_eq!(status.failure_reason.as_deref(), Some("DeadlineExceeded"));
+    assert_eq!(status.failure_reason, Some("DeadlineExceeded".into()));
     let took = status.completion_time.as_ref().unwrap().0.duration_since(status.start_time.as_ref().unwrap().0);
     assert!(took.as_secs() >= 2, "{took}");
     eventually("the TrainingJob and all of its objects to be gone", SOON, async || {

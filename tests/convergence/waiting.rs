@@ -235,7 +235,7 @@ async fn a_spec_that_cannot_run_says_why() {
 
 async fn refused(space: &Space, job: &Watched, message: &str) {
     let status = job.status();
-    assert_eq!(status.failure_reason.as_deref(), Some("InvalidSpec"));
+    assert_eq!(status.failure_reason, Some("InvalidSpec".into()));
     assert_eq!(status.failure_message.as_deref(), Some(message));
     assert!(space.pods(&job.name).await.is_empty());
 }

@@ -46,6 +46,7 @@ pub fn world() -> Option<&'static World> {
             Cluster::up("node", &["--image", &demo, "--image", &operator, "--kcm-arg=--node-monitor-grace-period=20s"]);
         let world = World { cluster };
         if world.cluster.name().is_some() {
+            world.cluster.kubectl(&["create", "namespace", "ml-training"]);
             world.cluster.kubectl(&["apply", "-k", &root("deploy/dev")]);
             let rollout =
                 ["rollout", "status", "deployment/trainingjob-operator", "-n", "ml-training", "--timeout=180s"];
