@@ -1,5 +1,6 @@
 """This machine: commands, progress on stderr, the Debian packages that are needed."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -19,19 +20,17 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-class step:
+@contextlib.contextmanager
+def step(what):
     """`with step("what"):` prints what and, at the end, how long it took."""
-
-    def __init__(self, what):
-        self.what = what
-
-    def __enter__(self):
-        self.start = time.monotonic()
-        say(f"  {self.what} ...")
-        return self
-
-    def __exit__(self, kind, *_):
-        say(f"  {self.what}: {'failed after' if kind else 'done in'} {time.monotonic() - self.start:.1f} s")
+    start = time.monotonic()
+    say(f"  {what} ...")
+    try:
+        yield
+    except BaseException:
+        say(f"  {what}: failed after {time.monotonic() - start:.1f} s")
+        raise
+    say(f"  {what}: done in {time.monotonic() - start:.1f} s")
 
 
 def run(*command, check=True, timeout=None, **options):
