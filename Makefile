@@ -31,6 +31,7 @@ cluster: ## start a cluster (CLUSTER=name NODES=1) and print `export KUBECONFIG=
 # The tests start clusters of their own by `devcluster/cluster up --owner-pid`; all they need is built beforehand.
 test: lint image ## lint, unit tests and the tests against real clusters
 	@devcluster/cluster packages --tests
+	@devcluster/cluster tools kueue > /dev/null
 	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
 	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \
 	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") && \
