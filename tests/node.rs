@@ -306,7 +306,7 @@ async fn a_lost_node_is_no_failure() {
     let space = world.space("lost", json!({})).await;
     let nodes: Api<Node> = Api::all(space.client.clone());
     let taint = json!([{ "key": "doomed", "effect": "NoSchedule" }]);
-    let add = std::thread::spawn(|| world.devcluster(&["node", "add", "1"]));
+    let add = std::thread::spawn(|| world.cluster.devcluster(&["node", "add", "1"]));
     // Before it is Ready, so that nothing of the other tests goes there.
     eventually("node1 to register", SOON, async || {
         let taints = nodes.get_opt("node1").await.unwrap()?.spec?.taints.unwrap_or_default();
@@ -341,7 +341,7 @@ async fn a_lost_node_is_no_failure() {
             .collect::<BTreeMap<_, _>>()
     };
     let lost = *on(job.pods()).get("node1").expect("one worker runs on each node");
-    world.devcluster(&["node", "lose", "1"]);
+    world.cluster.devcluster(&["node", "lose", "1"]);
 
     let (_, status) = job.condition("Restarting", "True", "NodeLost").await;
     assert_eq!(status.state, Some(Initializing));
