@@ -68,7 +68,8 @@ def make_base(work, recipe):
     need_root("building the demo's image")
     root = work / "root"
     with open(cache() / "images" / "demo-base.log", "w") as log:
-        if subprocess.run([recipe, root], stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode != 0:
+        made = subprocess.run([recipe, root], stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+        if made.returncode != 0:
             raise Failure(f"{recipe} failed; the end of {log.name}:\n{Path(log.name).read_text()[-3000:]}")
     run("tar", "--sort=name", "--numeric-owner", "-C", root, "-cf", work / "out", ".")
 

@@ -40,7 +40,7 @@ def start(cluster, port=None):
 
 
 def make_certificates(home):
-    """Kueue would make its own, for a Service and into a Secret that a kubelet mounts: here is neither, so they are given.
+    """Kueue would make its own, for a Service and into a Secret that a kubelet mounts. Here is neither: they are given.
 
     It uses what it finds if its authority has a name and an RSA key that it can read, as below.
     """
@@ -115,8 +115,7 @@ def read(cluster, *files):
 
 def create(cluster, objects):
     """Makes what is not there yet; not by `apply`, whose annotation such large CRDs don't fit into."""
-    made = kubectl(cluster, "create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
-                   check=False)
-    strange = [line for line in made.stderr.splitlines() if "already exists" not in line and "AlreadyExists" not in line]
-    if made.returncode != 0 and strange:
-        raise Failure("what Kueue needs could not be made: " + "\n".join(strange))
+    everything = {"apiVersion": "v1", "kind": "List", "items": objects}
+    made = kubectl(cluster, "create", "-f", "-", input=json.dumps(everything), check=False)
+    if wrong := [line for line in made.stderr.splitlines() if "(AlreadyExists)" not in line]:
+        raise Failure("what Kueue needs could not be made: " + "\n".join(wrong))

@@ -114,7 +114,7 @@ def resolv_conf(cluster):
 
 
 def offer_gpus(cluster, name):
-    """GPUs for the scheduler, without any: an extended resource. Allocatable too, or it would come ten seconds later."""
+    """GPUs for the scheduler, without any: an extended resource. Allocatable too, else it comes ten seconds later."""
     patch = [{"op": "add", "path": f"/status/{part}/nvidia.com~1gpu", "value": str(cluster.gpus)}
              for part in ("capacity", "allocatable")]
     kubectl(cluster, "patch", "node", name, "--subresource=status", "--type=json", "-p", json.dumps(patch))
@@ -143,7 +143,7 @@ def choose_snapshotter(cluster):
     if works:
         run("umount", probe / "merged")
     else:
-        say(f"note: {cluster.dir} lies on a file system without overlay mounts: containers will be copies, which is slow "
-            "and large. TRAININGJOB_CLUSTERS=/a/folder/on/a/disk avoids that.")
+        say(f"note: {cluster.dir} lies on a file system without overlay mounts: containers will be copies, which is "
+            "slow and large. TRAININGJOB_CLUSTERS=/a/folder/on/a/disk avoids that.")
         cluster.snapshotter = "native"
     subprocess.run(["rm", "-rf", str(probe)], check=False)

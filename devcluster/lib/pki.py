@@ -11,8 +11,8 @@ DAYS = "365"
 
 def make_authority(cluster):
     pki = cluster.pki
-    run("openssl", "req", "-x509", *KEY, "-keyout", pki / "ca.key", "-out", pki / "ca.crt", "-subj", "/CN=devcluster-ca",
-        "-days", DAYS, "-addext", "keyUsage=critical,keyCertSign,digitalSignature")
+    run("openssl", "req", "-x509", *KEY, "-keyout", pki / "ca.key", "-out", pki / "ca.crt",
+        "-subj", "/CN=devcluster-ca", "-days", DAYS, "-addext", "keyUsage=critical,keyCertSign,digitalSignature")
     run("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-out", pki / "sa.key")
     run("openssl", "pkey", "-in", pki / "sa.key", "-pubout", "-out", pki / "sa.pub")
 
@@ -25,7 +25,8 @@ def sign(folder, name, subject, alternatives):
     """A certificate by the authority of this folder, with a new key."""
     extensions = folder / f"{name}.ext"
     extensions.write_text(f"subjectAltName={','.join(alternatives)}\nextendedKeyUsage=serverAuth,clientAuth\n")
-    run("openssl", "req", "-new", *KEY, "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.csr", "-subj", subject)
+    run("openssl", "req", "-new", *KEY, "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.csr",
+        "-subj", subject)
     run("openssl", "x509", "-req", "-in", folder / f"{name}.csr", "-CA", folder / "ca.crt", "-CAkey", folder / "ca.key",
         "-CAcreateserial", "-days", DAYS, "-out", folder / f"{name}.crt", "-extfile", extensions)
     return folder / f"{name}.crt", folder / f"{name}.key"

@@ -178,10 +178,9 @@ def make(args):
 
 
 def release(cluster):
-    with slots_locked():
-        with contextlib.suppress(OSError):
-            if slot_file(cluster.slot).read_text() == str(cluster.dir):
-                slot_file(cluster.slot).unlink()
+    with slots_locked(), contextlib.suppress(OSError):
+        if slot_file(cluster.slot).read_text() == str(cluster.dir):
+            slot_file(cluster.slot).unlink()
 
 
 def slot_folder():
