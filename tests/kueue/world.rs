@@ -3,7 +3,7 @@
 
 use crate::common::cluster::{self, Cluster};
 use crate::common::room::Room;
-use crate::common::wait::{SOON, eventually};
+use crate::common::wait::{SOON, eventually, until};
 use crate::common::{ask, free_port};
 use crate::support::witness::{Kind, Witness};
 use k8s_openapi::api::batch::v1::Job;
@@ -42,9 +42,17 @@ fn plane() -> &'static Cluster {
             cluster.devcluster(&["kueue"]);
         }
         cluster.apply_crd(&api::crd());
+        // Of a new kind the API server keeps no history before this: a watch that began earlier would break off once.
+        remembers_jobs(&cluster);
         cluster.kubectl_with(&["apply", "-f", "-"], ALL_QUEUES);
         cluster
     })
+}
+
+/// Asks what the API server remembers of TrainingJobs, which it begins to do only now.
+fn remembers_jobs(cluster: &Cluster) {
+    let all = "/apis/ml.example.com/v1/trainingjobs?resourceVersion=0";
+    until("TrainingJobs to be served", SOON, || cluster.try_kubectl(&["get", "--raw", all], "").ok());
 }
 
 /// A namespace, its queue and its operator.
