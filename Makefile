@@ -14,6 +14,8 @@ BUILDER ?= buildah
 
 IMAGE := localhost/trainingjob-operator:dev
 TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+# Pinned, for another version finds other things.
+RUFF := $(CACHE)/ruff-0.17.6/bin/ruff
 DENY = $(firstword $(wildcard $(CACHE)/bin/cargo-deny) $(shell command -v cargo-deny))
 
 .PHONY: help demo test unit lint fmt audit cluster image binaries plugin bench clean need-rust
@@ -31,6 +33,8 @@ cluster: ## start a cluster (CLUSTER=name NODES=1) and print `export KUBECONFIG=
 # The tests start clusters of their own by `devcluster/cluster up --owner-pid`; all they need is built beforehand.
 test: lint image ## lint, unit tests and the tests against real clusters
 	@devcluster/cluster packages --tests
+	@python3 -B tests/devcluster.py
+	@devcluster/cluster tools kueue > /dev/null
 	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
 	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \
 	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") && \
@@ -38,10 +42,12 @@ test: lint image ## lint, unit tests and the tests against real clusters
 
 unit: need-rust ## the tests that need no cluster
 	cargo test --lib --bins
+	python3 -B tests/devcluster.py
 
-lint: need-rust $(CACHE)/bin/cargo-deny ## formatting, clippy, licences and sources of the dependencies
+lint: need-rust $(CACHE)/bin/cargo-deny $(RUFF) ## formatting, clippy, ruff, licences and sources of the dependencies
 	cargo fmt --all --check
 	cargo clippy --all-targets -- -D warnings
+	$(RUFF) check --quiet --no-cache
 	$(DENY) --log-level warn check bans licenses sources
 
 fmt: need-rust ## format the code
@@ -56,6 +62,13 @@ $(CACHE)/bin/cargo-deny:
 	  echo "installing cargo-deny into $(CACHE)/bin (once)" >&2 && \
 	  CARGO_BUILD_BUILD_DIR= CARGO_TARGET_DIR=$(CACHE)/cargo-deny-build cargo install --quiet --locked --root $(CACHE) cargo-deny && \
 	  rm -rf $(CACHE)/cargo-deny-build; fi
+
+# A wheel with nothing else in it, in a virtual environment of its own.
+$(RUFF):
+	@devcluster/cluster packages --tests
+	@echo "installing ruff into $(CACHE) (once)" >&2
+	@folder=$(RUFF:/bin/ruff=) && python3 -m venv --clear $$folder && \
+	 $$folder/bin/pip install --quiet --disable-pip-version-check --no-input ruff==$${folder##*-}
 
 # Static, so that they run in an image with nothing else in it, and the agent in any image. --target keeps the flag from
 # the procedural macros, which can't be built with it.

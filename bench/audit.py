@@ -7,7 +7,8 @@ from datetime import datetime
 
 
 class Event:
-    __slots__ = ("begun", "done", "who", "verb", "what", "name", "namespace", "kind", "owner", "made", "running", "ended", "code")
+    __slots__ = ("begun", "code", "done", "ended", "kind", "made", "name", "namespace", "owner", "running", "verb",
+                 "what", "who")
 
     def __init__(self, entry):
         ref, body = entry.get("objectRef") or {}, entry.get("requestObject")
@@ -41,7 +42,7 @@ class Audit:
     """Reads on where it stopped."""
 
     def __init__(self, path):
-        self.file, self.rest, self.events = open(path, "rb"), b"", []
+        self.file, self.rest, self.events = open(path, "rb"), b"", []  # noqa: SIM115 - it is read for as long as this lives
 
     def more(self):
         *lines, self.rest = (self.rest + self.file.read()).split(b"\n")
@@ -66,7 +67,7 @@ def requests(events):
 
 
 def children(events, kind, names):
-    """Of each job: when it was created, its children [(when, resource, by whom)], and when each of its pods was made."""
+    """Of each job: when it was created, its children [(when, resource, by whom)], and when each pod was made."""
     jobs = {name: {"created": None, "children": [], "pods": []} for name in names}
     made = [e for e in events if e.made]
     owner = {(e.kind, e.name): e.owner for e in made if e.owner}

@@ -48,7 +48,8 @@ def memory_mb(pid, field="VmRSS"):
 
 def machine_seconds():
     """CPU used by everything on this machine."""
-    fields = list(map(int, open("/proc/stat").readline().split()[1:9]))
+    first, *_ = pathlib.Path("/proc/stat").read_text().splitlines()
+    fields = list(map(int, first.split()[1:9]))
     return (sum(fields) - fields[3] - fields[4]) / TICK
 
 
@@ -65,7 +66,8 @@ class Plane:
         self.name = ["--name", f"bench-{os.getpid()}", "--state-dir", str(self.dir)]
         # The scheduler's own limit would hide what the operators cost: 1000 is more than it needs.
         up = subprocess.run([CLUSTER, "up", *self.name, "--control-only", "--owner-pid", str(os.getpid()), *self.flags,
-                             "--scheduler-qps=1000", "--audit-policy", HERE / "audit-policy.yaml"], stdout=subprocess.DEVNULL)
+                             "--scheduler-qps=1000", "--audit-policy", HERE / "audit-policy.yaml"],
+                            stdout=subprocess.DEVNULL, check=False)
         if up.returncode:
             raise Failure("the control plane did not start; what it said stands above")
         self.audit_log, self.kubeconfig = self.dir / "log/audit.jsonl", self.dir / "kubeconfig"
@@ -85,14 +87,14 @@ class Plane:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-        subprocess.run([CLUSTER, "down", *self.name], stderr=subprocess.DEVNULL)
+        subprocess.run([CLUSTER, "down", *self.name], stderr=subprocess.DEVNULL, check=False)
         shutil.rmtree(self.work, ignore_errors=True)
 
     def run(self, name, command, env):
         """Starts an operator's process; its output in log/NAME.log."""
-        log = open(self.dir / "log" / f"{name}.log", "ab")
-        self.processes[name] = subprocess.Popen(["/bin/sh", "-c", "exec " + command], stdout=log, stderr=log, env=env,
-                                                start_new_session=True)
+        with open(self.dir / "log" / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(["/bin/sh", "-c", "exec " + command], stdout=log, stderr=log,
+                                                    env=env, start_new_session=True)
 
     def check(self):
         for name, process in self.processes.items():
@@ -102,16 +104,17 @@ class Plane:
 
     def cpu(self):
         """CPU seconds of each process: the operator's, and the cluster's."""
-        used = {file.stem: cpu_seconds(json.loads(file.read_text())["pid"]) for file in (self.dir / "pids").glob("*.json")}
+        records = (self.dir / "pids").glob("*.json")
+        used = {file.stem: cpu_seconds(json.loads(file.read_text())["pid"]) for file in records}
         return used | {name: cpu_seconds(process.pid) for name, process in self.processes.items()}
 
     def account(self, user, namespace, name):
         """A kubeconfig with the token of a service account."""
         # the controller manager starts a little later than the API server
-        wait(lambda: self.api("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}", check=False)[0] == 200, 60,
-             f"the service account {namespace}/{name}")
-        token = json.loads(self.api("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token",
-                                    {"spec": {"expirationSeconds": 86400}})[1])["status"]["token"]
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}"
+        wait(lambda: self.api("GET", account, check=False)[0] == 200, 60, f"the service account {namespace}/{name}")
+        request = {"spec": {"expirationSeconds": 86400}}
+        token = json.loads(self.api("POST", f"{account}/token", request)[1])["status"]["token"]
         config = json.loads(self.kubeconfig.read_text())
         config["users"] = [{"name": config["contexts"][0]["context"]["user"], "user": {"token": token}}]
         path = self.work / f"{user}.kubeconfig"
@@ -121,7 +124,8 @@ class Plane:
     def api(self, method, path, body=None, check=True):
         """One request on a connection that each thread keeps; `body` is YAML text or an object."""
         data = body.encode() if isinstance(body, str) else body and json.dumps(body).encode()
-        headers = {"Content-Type": "application/yaml" if isinstance(body, str) else "application/json", "User-Agent": "bench"}
+        content = "application/yaml" if isinstance(body, str) else "application/json"
+        headers = {"Content-Type": content, "User-Agent": "bench"}
         # The API server closes a connection that was not used for 90 s: that is found out only by using it again.
         if time.monotonic() - getattr(self.local, "used", -60) > 60:
             self.local.connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.tls, timeout=60)

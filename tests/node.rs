@@ -22,7 +22,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running, Suspended};
 use trainingjob_operator::protocol::report::Report;
 use world::{SOON, Space, attempt, condition, training, worker, world};
@@ -306,7 +305,7 @@ async fn a_lost_node_is_no_failure() {
     let space = world.space("lost", json!({})).await;
     let nodes: Api<Node> = Api::all(space.client.clone());
     let taint = json!([{ "key": "doomed", "effect": "NoSchedule" }]);
-    let add = std::thread::spawn(|| world.devcluster(&["node", "add", "1"]));
+    let add = std::thread::spawn(|| world.cluster.devcluster(&["node", "add", "1"]));
     // Before it is Ready, so that nothing of the other tests goes there.
     eventually("node1 to register", SOON, async || {
         let taints = nodes.get_opt("node1").await.unwrap()?.spec?.taints.unwrap_or_default();
@@ -341,7 +340,7 @@ async fn a_lost_node_is_no_failure() {
             .collect::<BTreeMap<_, _>>()
     };
     let lost = *on(job.pods()).get("node1").expect("one worker runs on each node");
-    world.devcluster(&["node", "lose", "1"]);
+    world.cluster.devcluster(&["node", "lose", "1"]);
 
     let (_, status) = job.condition("Restarting", "True", "NodeLost").await;
     assert_eq!(status.state, Some(Initializing));
@@ -400,13 +399,12 @@ async fn no_process_is_left_behind() {
     let Some(world) = world() else { return };
     let space = world.space("stubborn", json!({})).await;
     let marker = format!("--marker={}", space.name);
-    let grace = 16;
     let mut job = space
         .submit(
             "stubborn",
             json!({
                 "command": ["torchrun", "/programs/stubborn.py", marker], "numWorkers": 1, "procsPerWorker": 2,
-                "podTemplate": { "spec": { "terminationGracePeriodSeconds": grace } },
+                "podTemplate": { "spec": { "terminationGracePeriodSeconds": 16 } },
             }),
         )
         .await;
@@ -420,10 +418,7 @@ async fn no_process_is_left_behind() {
         })
         .await;
     let ended = training(&pod).unwrap().state.unwrap().terminated.unwrap();
-    let asked = pod.metadata.deletion_timestamp.as_ref().unwrap().0 - Duration::from_secs(grace);
-    let took = ended.finished_at.unwrap().0.duration_since(asked).as_secs();
-    assert!(took < i64::try_from(grace).unwrap(), "it took {took} s");
-    // Its own doing, and told: the kubelet would have killed it at the end of the grace and left no word.
+    // In time, by its own doing, and told: at the end of the grace the kubelet kills the agent too, which leaves no word.
     let told = report(&ended.message);
     assert_eq!((told.stopped_by, told.signal, ended.exit_code), (Some(15), Some(9), 137));
     space.no_pod_is_left().await;

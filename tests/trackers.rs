@@ -20,13 +20,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trainingjob_operator::api::TrainingJob;
 use trainingjob_operator::build;
 use trainingjob_operator::plan::{self, Plan, Runtime};
 
 /// The longest that anything is waited for: servers written in Python start slowly on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(180);
+/// What a call may wait for an MLflow server that refuses: twice it is asked again, after a second or two each.
+const FEW_SECONDS: f64 = 5.0;
 const PACKAGES: [&str; 4] = ["mlflow==3.17.2", "tensorboard==2.21.0", "tensorboardX==2.6.5", "wandb==0.31.0"];
 
 // ---- MLflow
@@ -37,6 +39,19 @@ with mlflow.start_run():
     mlflow.log_param("lr", 0.1)
     for step in range(3):
         mlflow.log_metric("loss", 1 / (step + 1), step=step)
+"#;
+
+/// Writes the seconds that the program slept between the questions of MLflow's client, which are all that it has to wait.
+/// (How long it computes is the machine's business.)
+const SLEEPS: &str = r#"
+import atexit, threading, time
+slept, real = [], time.sleep
+def sleep(seconds):
+    if threading.current_thread() is threading.main_thread():
+        slept.append(seconds)
+    real(seconds)
+time.sleep = sleep
+atexit.register(lambda: open("slept", "w").write(str(sum(slept))))
 "#;
 
 /// Goes on when the server has died between two steps.
@@ -100,11 +115,16 @@ fn a_run_at_mlflow_is_the_attempt_and_outlives_the_server() {
 fn a_program_outlives_an_mlflow_that_was_never_there() {
     let room = Room::new("no-mlflow");
     let spec = json!({ "monitoring": { "mlflowTrackingUri": format!("http://127.0.0.1:{}", free_port()) } });
-    let started = Instant::now();
-    let ended = room.train(&spec, 1, &[], TRAINS);
+    let ended = room.train(&spec, 1, &[], &format!("{SLEEPS}{TRAINS}"));
     assert!(ended.status.success(), "{}", text(&ended));
-    assert!(text(&ended).contains("nothing is recorded"), "{}", text(&ended));
-    assert!(started.elapsed() < Duration::from_secs(90), "{:?}", started.elapsed());
+    // Each time it is asked it may be waited for, and each time it is let alone for twice as long.
+    let said = text(&ended);
+    let pauses = said.split("nothing is recorded for ").skip(1).filter_map(|rest| rest.split(' ').next()?.parse().ok());
+    let pauses: Vec<i32> = pauses.collect();
+    assert!(!pauses.is_empty(), "{said}");
+    assert!(pauses.iter().eq([10, 20, 40, 80, 160, 320].iter().take(pauses.len())), "{pauses:?}: {said}");
+    let slept: f64 = fs::read_to_string(room.path("slept")).unwrap().parse().unwrap();
+    assert!(slept > 0.0 && slept <= FEW_SECONDS * pauses.len() as f64, "{slept} s for {} questions", pauses.len());
 }
 
 // ---- Weights & Biases

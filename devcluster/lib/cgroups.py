@@ -1,5 +1,6 @@
 """The cgroups of a cluster's nodes, on version 1 and 2. All that runs on a node is in its cgroup, and ends with it."""
 
+import contextlib
 import os
 import signal
 import time
@@ -49,10 +50,8 @@ def enable_controllers(path):
         inner = TOP / "init"
         inner.mkdir(exist_ok=True)
         for pid in (TOP / "cgroup.procs").read_text().split():
-            try:
+            with contextlib.suppress(OSError):  # ended, or a thread of the kernel
                 (inner / "cgroup.procs").write_text(pid)
-            except OSError:
-                pass  # ended, or a thread of the kernel
         (path / "cgroup.subtree_control").write_text(wanted)
 
 
@@ -66,10 +65,8 @@ def processes(name):
     found = set()
     for top in hierarchies():
         for folder, _, _ in os.walk(top / name):
-            try:
+            with contextlib.suppress(OSError):
                 found.update(int(pid) for pid in Path(folder, "cgroup.procs").read_text().split())
-            except OSError:
-                pass
     return found - {os.getpid(), 0}
 
 
@@ -78,10 +75,8 @@ def kill(name, seconds=10):
     deadline = time.monotonic() + seconds
     while (living := processes(name)) and time.monotonic() < deadline:
         for pid in living:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         time.sleep(0.02)
     return living
 
@@ -89,11 +84,7 @@ def kill(name, seconds=10):
 def remove(name):
     for top in hierarchies() + [path for path in TOP.glob("unified") if not unified()]:
         for folder, _, _ in os.walk(top / name, topdown=False):
-            try:
+            with contextlib.suppress(OSError):
                 os.rmdir(folder)
-            except OSError:
-                pass
-        try:
+        with contextlib.suppress(OSError):
             (top / name).parent.rmdir()  # the folder of all clusters, after the last
-        except OSError:
-            pass

@@ -82,7 +82,8 @@ def start_apiserver(cluster, args):
         policy = args.audit_policy or cluster.dir / "audit-policy.json"
         if not args.audit_policy:
             policy.write_text(json.dumps(AUDIT_POLICY, indent=1))
-        command += [f"--audit-policy-file={policy}", f"--audit-log-path={cluster.audit_log}", "--audit-log-maxsize=4000"]
+        command += [f"--audit-policy-file={policy}", f"--audit-log-path={cluster.audit_log}",
+                    "--audit-log-maxsize=4000"]
     process.start(cluster, "kube-apiserver", command + args.apiserver_arg, netns=cluster.netns)
 
 
@@ -111,6 +112,7 @@ def kubectl(cluster, *args, **options):
 
 def reachable(cluster):
     try:
-        return kubectl(cluster, "--request-timeout=3s", "get", "--raw", "/readyz", check=False, timeout=10).stdout == "ok"
+        asked = kubectl(cluster, "--request-timeout=3s", "get", "--raw", "/readyz", check=False, timeout=10)
+        return asked.stdout == "ok"
     except subprocess.TimeoutExpired:
         return False

@@ -1,5 +1,6 @@
 """This machine: commands, progress on stderr, the Debian packages that are needed."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -19,19 +20,17 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-class step:
+@contextlib.contextmanager
+def step(what):
     """`with step("what"):` prints what and, at the end, how long it took."""
-
-    def __init__(self, what):
-        self.what = what
-
-    def __enter__(self):
-        self.start = time.monotonic()
-        say(f"  {self.what} ...")
-        return self
-
-    def __exit__(self, kind, *_):
-        say(f"  {self.what}: {'failed after' if kind else 'done in'} {time.monotonic() - self.start:.1f} s")
+    start = time.monotonic()
+    say(f"  {what} ...")
+    try:
+        yield
+    except BaseException:
+        say(f"  {what}: failed after {time.monotonic() - start:.1f} s")
+        raise
+    say(f"  {what}: done in {time.monotonic() - start:.1f} s")
 
 
 def run(*command, check=True, timeout=None, **options):
@@ -39,8 +38,8 @@ def run(*command, check=True, timeout=None, **options):
     options.setdefault("stdin", subprocess.DEVNULL if "input" not in options else None)
     if "input" in options:
         options.pop("stdin")
-    done = subprocess.run([str(part) for part in command], text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, timeout=timeout, **options)
+    done = subprocess.run([str(part) for part in command], text=True, capture_output=True, timeout=timeout,
+                          check=False, **options)
     if check and done.returncode != 0:
         words = " ".join(str(part) for part in command)
         raise Failure(f"`{words}` ended with {done.returncode}:\n{(done.stderr or done.stdout).strip()[-4000:]}")
@@ -88,7 +87,7 @@ def need(*groups):
         return
     packages = sorted(set(missing.values()))
     if not (is_root() and shutil.which("apt-get")):
-        raise Failure(f"missing on this machine: {', '.join(sorted(missing))}. "
+        raise Failure(f"missing on this machine: {', '.join(sought(thing) for thing in sorted(missing))}. "
                       f"As root on Debian: apt-get install {' '.join(packages)}")
     with step(f"installing Debian packages: {' '.join(packages)}"):
         env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -96,9 +95,15 @@ def need(*groups):
         if run(*install, env=env, check=False).returncode != 0:  # the package lists may be old or absent
             run("apt-get", "update", "-qq", env=env)
             run(*install, env=env)
-    if missing := sorted(thing for thing in missing if not is_here(thing)):
-        raise Failure(f"still missing with {' '.join(packages)} installed: {', '.join(missing)}. "
-                      f"Is something on PATH not Debian's? python3 is {shutil.which('python3')}")
+    if still := [sought(thing) for thing in sorted(missing) if not is_here(thing)]:
+        raise Failure(f"still missing with {' '.join(packages)} installed: {', '.join(still)}")
+
+
+def sought(thing):
+    """What is missing, in words; of a module, by which Python."""
+    if not thing.startswith("import "):
+        return thing
+    return f"the module {thing.removeprefix('import ')} of {shutil.which('python3')} (is that not Debian's?)"
 
 
 def is_here(thing):

@@ -1,4 +1,4 @@
-"""Container images without a registry: made into docker-archives in the cache, imported into every node.
+"""Container images without a registry: made into docker-archives in the cache.
 
 `pause` holds a pod's namespaces; the demo's image is Debian with torchrun (demo/image/rootfs.sh) below a small layer
 with demo/train.py, so that a change of the script costs seconds.
@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from .host import IMAGES, ROOT, Failure, cache, need, need_root, run, say, step
+from .host import IMAGES, ROOT, Failure, cache, need, need_root, run, step
 
 PAUSE = "localhost/pause:1"
 DEMO = "localhost/trainingjob-demo:cpu"
@@ -68,7 +68,8 @@ def make_base(work, recipe):
     need_root("building the demo's image")
     root = work / "root"
     with open(cache() / "images" / "demo-base.log", "w") as log:
-        if subprocess.run([recipe, root], stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode != 0:
+        made = subprocess.run([recipe, root], stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+        if made.returncode != 0:
             raise Failure(f"{recipe} failed; the end of {log.name}:\n{Path(log.name).read_text()[-3000:]}")
     run("tar", "--sort=name", "--numeric-owner", "-C", root, "-cf", work / "out", ".")
 
@@ -124,55 +125,3 @@ def write_archive(out, name, config, layers):
 def sha256(path):
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def load(cluster, home, archive):
-    """Imports an archive into one node, unless that very archive is in it."""
-    from .node import ctr
-
-    archive = Path(archive)
-    if not archive.exists():
-        raise Failure(f"cannot import {archive}: there is no such file")
-    if is_marked(home, archive):
-        return False
-    ctr(home, "images", "import", "--snapshotter", cluster.snapshotter, archive)
-    mark(home, archive)
-    return True
-
-
-def mark(home, archive):
-    """Notes that a node has this archive."""
-    path, state = note(home, archive)
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(state)
-
-
-def is_marked(home, archive):
-    path, state = note(home, archive)
-    return path.exists() and path.read_text() == state
-
-
-def note(home, archive):
-    status = archive.stat()
-    name = hashlib.sha256(str(archive).encode()).hexdigest()[:16]
-    return home / "imported" / name, f"{archive}\n{status.st_size} {status.st_mtime_ns}"
-
-
-def import_everywhere(cluster, archive):
-    """Imports an archive into every living node, and into those that come later; whether any lacked it."""
-    from . import process
-
-    archive = Path(archive).resolve()
-    new = False
-    for index in cluster.nodes:
-        if process.pid(cluster, f"node{index}-containerd"):
-            home = cluster.dir / f"node{index}"
-            if archive.exists() and is_marked(home, archive):
-                say(f"  image {archive.name} is on node{index} already")
-                continue
-            with step(f"image {archive.name} into node{index}"):
-                new = load(cluster, home, archive) or new
-    cluster.images.pop(str(archive), None)
-    cluster.images[str(archive)] = True  # the last one of a name counts
-    cluster.save()
-    return new

@@ -1,6 +1,7 @@
 """The network namespace of a cluster with real nodes, and the name server and Service proxy in it.
 
-In a namespace two clusters don't meet: kube-proxy's rules are each one's own, and all of it goes when the namespace goes.
+In a namespace two clusters don't meet: kube-proxy's rules are each one's own, and all of it goes when the namespace
+goes.
 A cable leads from the host to the namespace, so the host reaches API server, pods and Services. Nothing leads further.
 """
 

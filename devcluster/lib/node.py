@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from . import cgroups, images, pki, process, stores, tools
+from . import cgroups, containerd, images, imports, pki, process, stores, tools
 from .control import kubectl
 from .host import Failure, run, say, step, wait
 
@@ -30,17 +30,17 @@ def start(cluster, index):
         runtime = cgroups.enter_runtime(f"{cluster.cgroup}/{name}")
         write_network_config(cluster, index)
         stores.give(cluster, home)
-        start_containerd(cluster, home, f"{name}-containerd", cgroup=runtime)
+        containerd.start(cluster, home, f"{name}-containerd", cgroup=runtime)
         start_kubelet(cluster, index, runtime)
-        images.load(cluster, home, images.pause())
+        imports.load(cluster, home, images.pause())
         wait(lambda: ready(cluster, name), 60, lambda: f"{name} to be Ready; the end of its kubelet's log:\n"
              + process.last_lines(cluster, f"{name}-kubelet"))
         offer_gpus(cluster, name)
     for archive in cluster.images:
         # an older one of the same name may be gone from the cache
-        if Path(archive).exists() and not images.is_marked(home, Path(archive)):
+        if Path(archive).exists() and not imports.is_marked(home, Path(archive)):
             with step(f"image {Path(archive).name} into {name}"):
-                images.load(cluster, home, archive)
+                imports.load(cluster, home, archive)
 
 
 def ready(cluster, name):
@@ -54,10 +54,6 @@ def ready(cluster, name):
 
 def address(cluster, index):
     return f"{cluster.pod_net}.{index}.1"
-
-
-def socket(home):
-    return home / "containerd" / "sock"
 
 
 def make_bridge(cluster, index):
@@ -80,48 +76,6 @@ def write_network_config(cluster, index):
             {"type": "portmap", "capabilities": {"portMappings": True}}]}, indent=1))
 
 
-def start_containerd(cluster, home, record, cgroup=None):
-    folder = home / "containerd"
-    # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc dies with "can't get final child's PID from pipe: EOF"
-    # netns_mounts_under_state_dir: so that all mounts lie below the state folder and go with it
-    (folder / "config.toml").write_text(f"""version = 3
-root = "{folder}/root"
-state = "{folder}/run"
-[grpc]
-  address = "{socket(home)}"
-[plugins."io.containerd.cri.v1.images"]
-  snapshotter = "{cluster.snapshotter}"
-  use_local_image_pull = true
-[plugins."io.containerd.cri.v1.images".pinned_images]
-  sandbox = "{images.PAUSE}"
-[plugins."io.containerd.cri.v1.runtime"]
-  restrict_oom_score_adj = true
-  netns_mounts_under_state_dir = true
-[plugins."io.containerd.cri.v1.runtime".cni]
-  bin_dirs = ["/usr/lib/cni"]
-  conf_dir = "{home}/cni"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-    SystemdCgroup = false
-""")
-    shim = tools.path("containerd-shim-runc-v2").parent  # containerd finds it on PATH
-    process.start(cluster, record, [tools.path("containerd"), "-c", folder / "config.toml"],
-                  netns=cluster.netns, cgroup=cgroup,
-                  env={"PATH": f"{shim}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"})
-
-    def serving():
-        if not process.pid(cluster, record):
-            raise Failure(f"containerd has ended; the end of its log:\n{process.last_lines(cluster, record)}")
-        return socket(home).exists() and ctr(home, "version", check=False).returncode == 0
-
-    wait(serving, 30, "containerd to serve")
-
-
-def ctr(home, *args, **options):
-    return run(tools.path("ctr"), "-a", socket(home), "-n", "k8s.io", *args, **options)
-
-
 def start_kubelet(cluster, index, runtime):
     name = f"node{index}"
     home = cluster.dir / name
@@ -137,7 +91,7 @@ def start_kubelet(cluster, index, runtime):
         "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{cluster.cgroup}/{name}",
         "failCgroupV1": False,  # a kubelet of 1.35 and later refuses hosts with version 1 otherwise
         "failSwapOn": False,
-        "containerRuntimeEndpoint": f"unix://{socket(home)}",
+        "containerRuntimeEndpoint": f"unix://{containerd.socket(home)}",
         "clusterDNS": [cluster.ip], "clusterDomain": "cluster.local", "resolvConf": resolv_conf(cluster),
         "tlsCertFile": str(certificate), "tlsPrivateKeyFile": str(key),
         "containerLogMaxSize": "200Mi",  # `kubectl logs` shows the newest file only, and nobody loses a cause here
@@ -160,7 +114,7 @@ def resolv_conf(cluster):
 
 
 def offer_gpus(cluster, name):
-    """GPUs for the scheduler, without any: an extended resource. Allocatable too, or it would come ten seconds later."""
+    """GPUs for the scheduler, without any: an extended resource. Allocatable too, else it comes ten seconds later."""
     patch = [{"op": "add", "path": f"/status/{part}/nvidia.com~1gpu", "value": str(cluster.gpus)}
              for part in ("capacity", "allocatable")]
     kubectl(cluster, "patch", "node", name, "--subresource=status", "--type=json", "-p", json.dumps(patch))
@@ -189,7 +143,7 @@ def choose_snapshotter(cluster):
     if works:
         run("umount", probe / "merged")
     else:
-        say(f"note: {cluster.dir} lies on a file system without overlay mounts: containers will be copies, which is slow "
-            "and large. TRAININGJOB_CLUSTERS=/a/folder/on/a/disk avoids that.")
+        say(f"note: {cluster.dir} lies on a file system without overlay mounts: containers will be copies, which is "
+            "slow and large. TRAININGJOB_CLUSTERS=/a/folder/on/a/disk avoids that.")
         cluster.snapshotter = "native"
     subprocess.run(["rm", "-rf", str(probe)], check=False)

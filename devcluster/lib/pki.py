@@ -11,20 +11,25 @@ DAYS = "365"
 
 def make_authority(cluster):
     pki = cluster.pki
-    run("openssl", "req", "-x509", *KEY, "-keyout", pki / "ca.key", "-out", pki / "ca.crt", "-subj", "/CN=devcluster-ca",
-        "-days", DAYS, "-addext", "keyUsage=critical,keyCertSign,digitalSignature")
+    run("openssl", "req", "-x509", *KEY, "-keyout", pki / "ca.key", "-out", pki / "ca.crt",
+        "-subj", "/CN=devcluster-ca", "-days", DAYS, "-addext", "keyUsage=critical,keyCertSign,digitalSignature")
     run("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-out", pki / "sa.key")
     run("openssl", "pkey", "-in", pki / "sa.key", "-pubout", "-out", pki / "sa.pub")
 
 
 def make_certificate(cluster, name, subject, alternatives):
-    pki = cluster.pki
-    extensions = pki / f"{name}.ext"
+    return sign(cluster.pki, name, subject, alternatives)
+
+
+def sign(folder, name, subject, alternatives):
+    """A certificate by the authority of this folder, with a new key."""
+    extensions = folder / f"{name}.ext"
     extensions.write_text(f"subjectAltName={','.join(alternatives)}\nextendedKeyUsage=serverAuth,clientAuth\n")
-    run("openssl", "req", "-new", *KEY, "-keyout", pki / f"{name}.key", "-out", pki / f"{name}.csr", "-subj", subject)
-    run("openssl", "x509", "-req", "-in", pki / f"{name}.csr", "-CA", pki / "ca.crt", "-CAkey", pki / "ca.key",
-        "-CAcreateserial", "-days", DAYS, "-out", pki / f"{name}.crt", "-extfile", extensions)
-    return pki / f"{name}.crt", pki / f"{name}.key"
+    run("openssl", "req", "-new", *KEY, "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.csr",
+        "-subj", subject)
+    run("openssl", "x509", "-req", "-in", folder / f"{name}.csr", "-CA", folder / "ca.crt", "-CAkey", folder / "ca.key",
+        "-CAcreateserial", "-days", DAYS, "-out", folder / f"{name}.crt", "-extfile", extensions)
+    return folder / f"{name}.crt", folder / f"{name}.key"
 
 
 def make_kubeconfig(cluster, name, subject, path=None):

@@ -1,12 +1,12 @@
 """Processes of a cluster: recorded with their start time, so that only what was started here is ever ended."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import time
 from pathlib import Path
-
 
 # In the environment of every program started here, with the state folder: finds those that were started but, in a crash
 # of the starter, never recorded.
@@ -34,7 +34,8 @@ def start(cluster, name, command, netns=None, env=None, cgroup=None):
 
     with open(cluster.logs / f"{name}.log", "ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                   cwd="/", env={**os.environ, **(env or {}), MARK: str(cluster.dir)}, preexec_fn=enter)
+                                   cwd="/", env={**os.environ, **(env or {}), MARK: str(cluster.dir)},
+                                   preexec_fn=enter)  # noqa: PLW1509 - one thread
     record = {"pid": process.pid, "start": start_time(process.pid), "command": command}
     (cluster.pids / f"{name}.json").write_text(json.dumps(record))
     return process
@@ -57,10 +58,8 @@ def kill(cluster, *which):
     """Ends recorded processes at once; returns when they are gone."""
     living = [found for name in which if (found := pid(cluster, name)) and found != os.getpid()]
     for process in living:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     wait_gone(living)
     for name in which:
         if pid(cluster, name) != os.getpid():
@@ -77,10 +76,8 @@ def kill_unrecorded(cluster):
         except OSError:
             continue  # gone, or another user's
     for process in found:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     wait_gone(found)
 
 
@@ -88,10 +85,8 @@ def wait_gone(pids, seconds=10):
     deadline = time.monotonic() + seconds
     while any(start_time(process) for process in pids) and time.monotonic() < deadline:
         for process in pids:
-            try:
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(process, os.WNOHANG)  # ours if this program started it
-            except ChildProcessError:
-                pass
         time.sleep(0.02)
     return [process for process in pids if start_time(process)]
 

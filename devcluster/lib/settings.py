@@ -87,6 +87,11 @@ class Cluster:
         return f"http://127.0.0.1:{self.etcd_port}"
 
     @property
+    def kueue_port(self):
+        """Where Kueue answers the API server, unless it is told another port."""
+        return 9443 if self.real else 16447 + 10 * self.slot
+
+    @property
     def service_ip(self):
         """The `kubernetes` Service: the first address of the range."""
         return self.service_cidr.rsplit(".", 1)[0] + ".1"
@@ -173,10 +178,9 @@ def make(args):
 
 
 def release(cluster):
-    with slots_locked():
-        with contextlib.suppress(OSError):
-            if slot_file(cluster.slot).read_text() == str(cluster.dir):
-                slot_file(cluster.slot).unlink()
+    with slots_locked(), contextlib.suppress(OSError):
+        if slot_file(cluster.slot).read_text() == str(cluster.dir):
+            slot_file(cluster.slot).unlink()
 
 
 def slot_folder():
@@ -202,7 +206,7 @@ def free_slot(directory, real):
             continue
         if real and re.search(rf"\b10\.({64 + slot}|{128 + slot})\.", taken):
             continue  # the host has a use for these addresses
-        if not real and not all(port_free(16443 + 10 * slot + offset) for offset in range(4)):
+        if not real and not all(port_free(16443 + 10 * slot + offset) for offset in range(5)):
             continue
         return slot
     raise Failure(f"no free slot for a cluster: {SLOTS} are in use; see `devcluster/cluster status --all`")

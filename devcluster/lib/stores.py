@@ -13,7 +13,7 @@ import shutil
 import signal
 from pathlib import Path
 
-from . import images, node, process, tools
+from . import containerd, images, imports, process, tools
 from .host import cache, run, step, wait
 
 # the parts of containerd's root folder that hold images
@@ -34,7 +34,7 @@ def give(cluster, home):
         shutil.copy2(database, copy)
         copy.rename(database)
     for archive in archives:
-        images.mark(home, archive)
+        imports.mark(home, archive)
 
 
 def make(cluster, archives):
@@ -58,9 +58,9 @@ def unpack(cluster, archives):
     home = cluster.dir / "unpack"
     root = home / "containerd" / "root"
     root.parent.mkdir(parents=True, exist_ok=True)
-    node.start_containerd(cluster, home, "unpack-containerd")
+    containerd.start(cluster, home, "unpack-containerd")
     for archive in archives:
-        images.load(cluster, home, archive)
+        imports.load(cluster, home, archive)
     pid = process.pid(cluster, "unpack-containerd")
     os.kill(pid, signal.SIGTERM)  # gently, for its databases
     wait(lambda: not process.wait_gone([pid], 0.1), 20, "the unpacking containerd to end")

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -29,6 +30,15 @@ BINARIES = {
     "ctr": ("containerd", "github.com/containerd/containerd/v2/cmd/ctr", "no_btrfs no_zfs no_devmapper"),
     "coredns": ("coredns", "github.com/coredns/coredns", ""),
 }
+# Programs that a cluster can do without. Each has a folder of its own, so that none is built anew for another's sake.
+EXTRAS = {
+    "kueue": ("kueue", "sigs.k8s.io/kueue/cmd/kueue", ""),
+}
+# What an extra needs of its module's files: (module, patterns). Kept beside the program.
+FILES = {
+    "kueue": ("sigs.k8s.io/kueue",
+              ("config/components/crd/bases/*.yaml", "config/components/webhook/manifests.yaml")),
+}
 # What a folder of ready-made control-plane binaries, as other projects' tests use it, may supply instead.
 ASSETS = ("kube-apiserver", "etcd", "kubectl")
 
@@ -38,14 +48,17 @@ def path(name):
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and name in ASSETS and os.access(Path(assets) / name, os.X_OK):
         return Path(assets) / name
-    return folder() / name
+    return folder(name) / name
 
 
-def folder():
-    digest = hashlib.sha256(repr([(name, *spec, flags(spec[0])) for name, spec in BINARIES.items()]).encode())
-    for file in sorted(MODULES.glob("*/*")):
+def folder(name=None):
+    """Where a program is kept: those of a cluster are together, an extra is alone."""
+    programs = {name: EXTRAS[name]} if name in EXTRAS else BINARIES
+    digest = hashlib.sha256(repr([(name, *spec, flags(spec[0])) for name, spec in programs.items()]).encode())
+    modules = {module for module, _, _ in programs.values()}
+    for file in sorted(file for file in MODULES.glob("*/*") if file.parent.name in modules):
         digest.update(f"{file.parent.name}/{file.name}\n".encode() + file.read_bytes())
-    return cache() / f"tools-{digest.hexdigest()[:16]}"
+    return cache() / f"{name if name in EXTRAS else 'tools'}-{digest.hexdigest()[:16]}"
 
 
 def flags(module):
@@ -58,42 +71,55 @@ def flags(module):
     if module == "containerd":
         package = "github.com/containerd/containerd/v2"
         return f"-s -w -X {package}/version.Version={re.search(rf'{package} (v[^ ]+)', text)[1]}"
+    if module == "kueue":
+        package = "sigs.k8s.io/kueue"
+        return f"-s -w -X {package}/pkg/version.GitVersion={re.search(rf'{package} (v[^ ]+)', text)[1]}"
     return "-s -w"
 
 
 def build(names=BINARIES):
-    """Makes sure that the binaries are there; builds what is missing, one caller at a time."""
+    """Makes sure that a cluster's programs are there, and returns their folder."""
+    return build_into(folder(), names)
+
+
+def build_extra(name):
+    """Makes sure that an extra is there with the files that belong to it, and returns its folder."""
+    return build_into(folder(name), [name])
+
+
+def build_into(out, names):
+    """Builds what is missing, one caller at a time."""
     if all(os.access(path(name), os.X_OK) for name in names):
-        return folder()
-    out = folder()
+        return out
     out.mkdir(parents=True, exist_ok=True)
     with open(out / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another process is building the Kubernetes tools: waiting for it")
+            say(f"another process is building into {out}: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         missing = [name for name in names if not os.access(path(name), os.X_OK)]
         if missing:
             need_go()
-            say(f"building {len(missing)} Kubernetes programs from Go modules into {out} "
-                "(once; about 9 minutes on 2 cores if Go's cache is empty)")
+            minutes = 9 if out == folder() else 5
+            say(f"building {len(missing)} program{'s' if len(missing) > 1 else ''} from Go modules into {out} "
+                f"(once; about {minutes} minutes on 2 cores if Go's cache is empty)")
         begin = time.monotonic()
         for count, name in enumerate(missing, 1):
+            keep_files(name, out)
             build_one(name, out, f"[{count}/{len(missing)}]", begin)
     return out
 
 
 def build_one(name, out, counter, begin):
-    module, package, tags = BINARIES[name]
+    module, package, tags = (BINARIES | EXTRAS)[name]
     start = time.monotonic()
     say(f"  {counter} {name} ...")
     temporary = out / f".{name}.{os.getpid()}"
     # -mod=readonly: what is built is what go.sum pins
     command = ["go", "build", "-trimpath", "-mod=readonly", "-ldflags", flags(module), "-o", str(temporary)]
     process = subprocess.Popen(command + (["-tags", tags] if tags else []) + [package], cwd=MODULES / module,
-                               env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"},
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                               env=go_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     output = []
     try:
         while True:
@@ -111,6 +137,21 @@ def build_one(name, out, counter, begin):
         temporary.unlink(missing_ok=True)
     now = time.monotonic()
     say(f"  {counter} {name}: {now - start:.0f} s ({now - begin:.0f} s in all)")
+
+
+def keep_files(name, out):
+    """Copies what an extra needs of its module's files to where the program will be."""
+    module, patterns = FILES.get(name, (None, ()))
+    if not patterns:
+        return
+    found = run("go", "mod", "download", "-json", module, cwd=MODULES / EXTRAS[name][0], env=go_environment())
+    source = Path(json.loads(found.stdout)["Dir"])
+    for file in (file for pattern in patterns for file in source.glob(pattern)):
+        (out / file.name).write_bytes(file.read_bytes())
+
+
+def go_environment():
+    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
 
 
 def need_go():

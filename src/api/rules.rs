@@ -141,7 +141,7 @@ pub struct SchemaRefusal {
 }
 
 /// Variables by which the gang finds itself: nobody else may set them.
-pub const RESERVED_ENV: [&str; 21] = [
+pub const RESERVED_ENV: [&str; 22] = [
     "MASTER_ADDR",
     "MASTER_PORT",
     "WORLD_SIZE",

@@ -68,6 +68,14 @@ impl Cluster {
         self.name.as_deref()
     }
 
+    /// `devcluster/cluster` with these arguments, on this cluster.
+    pub fn devcluster(&self, args: &[&str]) {
+        let name = self.name.as_deref().expect("the cluster is this program's own");
+        let output = Command::new(root("devcluster/cluster")).args(args).args(["--name", name]).output();
+        let output = output.expect("devcluster/cluster can be run");
+        assert!(output.status.success(), "cluster {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
     /// A client for the runtime of the test that calls.
     pub async fn client(&self) -> Client {
         Client::try_from(self.config().await).expect("a client")

@@ -7,7 +7,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running, Suspended};
 use trainingjob_operator::api::{TrainingJob, TrainingJobStatus};
 
@@ -290,23 +290,18 @@ async fn an_idle_operator_sends_nothing() {
     for (job, state) in jobs.iter().zip([Running, Running, Suspended, Completed]) {
         job.state(state).await;
     }
-    let begin = Instant::now();
+    let settled = space.acts().len();
     let since = eventually("the operator to be quiet", SOON, async || {
         let last = last(&space.acts()); // the log has them as they end
         let quiet = Timestamp::now().as_millisecond() as f64 / 1000.0 - last;
         (quiet > QUIET.as_secs_f64()).then_some(last)
     })
     .await;
-    let waited = begin.elapsed();
-    println!(
-        "idle: no request but watches for {QUIET:?}, {:.1} s after the last job was as it stays",
-        (waited - QUIET).as_secs_f64()
-    );
-    assert!(
-        waited < QUIET + Duration::from_secs(10),
-        "it was busy for {:?} with jobs that do not change",
-        waited - QUIET
-    );
+    let late: Vec<_> =
+        space.acts().split_off(settled).into_iter().map(|r| format!("{} {}", r.verb, r.resource)).collect();
+    println!("idle: no request but watches for {QUIET:?}, after {late:?} since the last job was as it stays");
+    // Of four jobs: a last count in the status and an Event each, and what was on its way.
+    assert!(late.len() <= 12, "it is busy with jobs that do not change: {late:?}");
     assert_eq!(last(&space.acts()), since);
     space.end(operator).await;
 }

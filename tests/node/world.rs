@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io::Write;
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -58,13 +57,6 @@ pub fn world() -> Option<&'static World> {
 }
 
 impl World {
-    /// `devcluster/cluster` with these arguments, on this cluster.
-    pub fn devcluster(&self, args: &[&str]) {
-        let name = self.cluster.name().expect("the cluster is this test's own");
-        let output = Command::new(root("devcluster/cluster")).args(args).args(["--name", name]).output().unwrap();
-        assert!(output.status.success(), "cluster {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
     /// A namespace of a test's own, with these labels and the programs of tests/node/programs as ConfigMap `programs`.
     pub async fn space(&'static self, test: &str, labels: Value) -> Space {
         let client = self.cluster.client().await;

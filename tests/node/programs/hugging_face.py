@@ -1,5 +1,6 @@
 """Hugging Face's Trainer, as its documentation shows it: nothing here knows of TrainingJob."""
 import os
+
 import torch
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments

@@ -1,5 +1,6 @@
 """Keras' fit, as its documentation shows it: nothing here knows of TrainingJob."""
 import os
+
 os.environ["KERAS_BACKEND"] = "torch"
 import keras
 import numpy

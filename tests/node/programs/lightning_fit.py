@@ -1,5 +1,6 @@
 """Lightning's Trainer, as its documentation shows it: nothing here knows of TrainingJob."""
 import os
+
 import lightning
 import torch
 from torch.utils.data import DataLoader, TensorDataset
