@@ -184,6 +184,10 @@ pub struct EarlyStoppingStatus {
     /// Attempt of the last evaluation.
     #[serde(default)]
     pub attempt: i32,
+    /// When the program of the last evaluation was started. A queue manager may stop it and start it again within an
+    /// attempt, and each counts its evaluations from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_started: Option<Time>,
     /// Number of the last evaluation, in that attempt.
     #[serde(default)]
     pub evaluations: i64,

@@ -204,7 +204,8 @@ impl Pass<'_, TrainingJob> {
         if lifecycle::misses_job(&current, &children) && self.find_job().await? {
             children = context.index.children(&self.key);
         }
-        let agent = context.index.read(&self.key, |cell| cell.agents.answer()).flatten();
+        let agents = context.index.read(&self.key, |cell| (cell.agents.answer(), cell.agents.silent_since()));
+        let (agent, agent_silent_since) = agents.unwrap_or_default();
         let Verdict { status, actions, events, read_events_of, requeue: again } = lifecycle::decide(&Input {
             plan: &wanted.planned.plan,
             refused: wanted.refused.as_deref(),
@@ -212,6 +213,7 @@ impl Pass<'_, TrainingJob> {
             status: &current,
             children: &children,
             agent: agent.as_ref(),
+            agent_silent_since,
             now: lifecycle::whole_second(Timestamp::now()),
         });
         requeue.within(again);

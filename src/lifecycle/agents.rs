@@ -4,6 +4,7 @@ use super::decide::Step;
 use super::progress;
 use crate::api::{ConditionType, Reason, State};
 use crate::observe::{AgentAnswer, Container};
+use crate::plan::Success;
 use crate::protocol::error_pattern::ErrorPattern;
 use crate::protocol::progress::LOSS;
 use jiff::SignedDuration;
@@ -24,10 +25,12 @@ impl Step<'_> {
             self.note_stall(agent);
             if let Some(policy) = &self.input.plan.policy.success.early_stopping {
                 let known = self.status.early_stopping.take();
-                let histories = &agent.status.watched;
-                self.status.early_stopping = progress::evaluate(policy, known.as_ref(), current.attempt, histories);
+                let (since, histories) = (agent.status.report.started_at, &agent.status.watched);
+                self.status.early_stopping =
+                    progress::evaluate(policy, known.as_ref(), current.attempt, since, histories);
             }
         }
+        self.note_unheard();
         let pods = self.pods(current);
         let last_words = pods.iter().find_map(|pod| match &pod.training {
             Container::Terminated { report: Some(report), .. } => report.progress,
@@ -68,6 +71,28 @@ impl Step<'_> {
             }
             _ => {}
         }
+    }
+
+    /// An agent that runs and can't be asked at all: that is mostly a NetworkPolicy's doing.
+    fn note_unheard(&mut self) {
+        let is_silent = |since| self.input.now.duration_since(since) >= SILENT;
+        let since = self.input.agent_silent_since.filter(|since| is_silent(*since));
+        let runs = self.status.state == Some(State::Running);
+        let (Some(since), true, None) = (since, runs, self.input.agent) else { return };
+        let Some(port) = self.input.plan.monitoring.metrics_port else { return };
+        let judged = if self.input.plan.policy.success == Success::default() {
+            ""
+        } else {
+            ", and nothing can be judged by successPolicy"
+        };
+        let message = format!(
+            "the workers' agents have never answered on port {port} (asked since {since:.0}): no progress and no metrics are \
+             seen{judged}; let the operator's pods reach that port (a NetworkPolicy may forbid it)"
+        );
+        if self.was(ConditionType::AgentReady) != Some(false) {
+            self.event(true, "AgentUnreachable", message.clone());
+        }
+        self.set(ConditionType::AgentReady, false, Reason::NeverAnswered, &message);
     }
 
     /// A program that told of its progress and goes on without a word: it may hang, or do something slow.

@@ -12,7 +12,8 @@ impl Step<'_> {
         let pods = self.pods(self.incarnation());
         let of =
             |test: fn(&PodSeen) -> bool| i32::try_from(pods.iter().filter(|p| test(p)).count()).unwrap_or(i32::MAX);
-        let (active, succeeded, failed) = (of(PodSeen::runs), of(PodSeen::succeeded), of(PodSeen::failed));
+        let (active, failed) = (of(PodSeen::runs), of(PodSeen::failed));
+        let succeeded = i32::try_from(self.done(&pods).len()).unwrap_or(i32::MAX);
         let held: Vec<_> = pods.iter().filter(|p| p.is_alive() && p.node.is_some()).collect();
         let nodes: BTreeSet<_> = held.iter().filter_map(|p| p.node.as_deref()).collect();
         let ended = self.status.state.is_some_and(State::is_finished);
@@ -43,7 +44,9 @@ impl Step<'_> {
 
     pub(super) fn note_start(&mut self) {
         if self.status.start_time.is_none() {
-            self.status.start_time = self.input.children.pods.values().filter_map(PodSeen::started).min().map(Time);
+            // A node's clock may be behind: no program starts before its pod is made.
+            let started = |pod: &PodSeen| Some(pod.started()?.max(pod.created?));
+            self.status.start_time = self.input.children.pods.values().filter_map(started).min().map(Time);
         }
     }
 }

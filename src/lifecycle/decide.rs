@@ -6,6 +6,7 @@ use crate::api::{ConditionType, Reason, State, TrainingJobStatus};
 use crate::observe::{AgentAnswer, ChildKey, Children, JobSeen, PodSeen};
 use crate::plan::{Incarnation, Plan, Role, TensorBoard};
 use jiff::Timestamp;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// What a decision rests on.
@@ -22,6 +23,8 @@ pub struct Input<'a> {
     pub children: &'a Children,
     /// What its agents answered last.
     pub agent: Option<&'a AgentAnswer>,
+    /// Since when they don't answer, though they are asked; also if they never did.
+    pub agent_silent_since: Option<Timestamp>,
     /// Now, in whole seconds.
     pub now: Timestamp,
 }
@@ -189,10 +192,10 @@ impl<'a> Step<'a> {
     pub(super) fn all_pods(&self, of: Incarnation) -> Vec<&'a PodSeen> {
         let input: &'a Input<'a> = self.input;
         let job = self.job().filter(|job| job.incarnation == of.number);
-        // What a queue manager has stopped tells nothing of the gang that runs, or will.
+        // What a queue manager has stopped tells nothing of the gang that runs, or will. By their creation the two can't be
+        // told: the Job controller makes the pods of a Job that is let go, and says only then since when it is.
         let stopped = |p: &PodSeen| {
-            // Times are whole seconds: a pod may have been made in the one in which the Job was let go again.
-            let before = |resumed| p.created < Some(resumed) || p.deletion.is_some_and(|deletion| deletion <= resumed);
+            let before = |resumed| p.deletion.is_some_and(|deletion| deletion <= resumed);
             job.is_some_and(|job| (job.suspended_by_queue && p.failed()) || job.resumed.is_some_and(before))
         };
         input.children.pods.values().filter(|p| p.incarnation == of.number && !stopped(p)).collect()
@@ -204,6 +207,17 @@ impl<'a> Step<'a> {
         pods.sort_by(|a, b| (a.index, b.gone, b.created, &b.uid).cmp(&(b.index, a.gone, a.created, &a.uid)));
         pods.dedup_by_key(|p| p.index);
         pods
+    }
+
+    /// Indexes whose program has ended well, whether or not their pods are still there to show it.
+    pub(super) fn done(&self, pods: &[&PodSeen]) -> BTreeSet<i32> {
+        let completed = self.current_job().into_iter().flat_map(|job| job.completed.iter().copied());
+        completed.chain(pods.iter().filter(|pod| pod.succeeded()).map(|pod| pod.index)).collect()
+    }
+
+    /// Workers that have a pod, or need none any more.
+    pub(super) fn provided(&self, pods: &[&PodSeen]) -> usize {
+        self.done(pods).into_iter().chain(pods.iter().map(|pod| pod.index)).collect::<BTreeSet<_>>().len()
     }
 
     pub(super) fn set(&mut self, type_: ConditionType, status: bool, reason: impl Into<Reason>, message: &str) {

@@ -8,13 +8,18 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+/// Seconds that containers beside the programs have to end once all programs have ended well.
+const SIDE_CARS: i64 = 30;
+
 impl Step<'_> {
     /// Nothing but clearing up happens after the end.
     pub(super) fn finished(&mut self) {
         let unfinished = |job: &&JobSeen| !job.complete && job.failed.is_none();
-        let failed = self.status.state == Some(State::Failed);
-        if let Some(job) = self.job().filter(unfinished).filter(|_| failed) {
-            self.delete(job);
+        if let Some(job) = self.job().filter(unfinished) {
+            match self.status.state {
+                Some(State::Failed) => self.delete(job),
+                _ => self.end_side_cars(job),
+            }
         }
         let (Some(ttl), Some(end)) = (self.input.plan.policy.ttl_seconds, &self.status.completion_time) else {
             return;
@@ -27,12 +32,29 @@ impl Step<'_> {
         }
     }
 
+    /// The programs are done. What else is in their pods has a moment to end by itself, since with the pods their logs go;
+    /// then it must not hold GPUs any longer.
+    fn end_side_cars(&mut self, job: &JobSeen) {
+        let since = self.status.completion_time.as_ref().map_or(self.input.now, |end| end.0);
+        let left = SIDE_CARS - seconds(since, self.input.now);
+        let lives = self.pods(self.incarnation()).iter().any(|pod| pod.is_alive());
+        if lives && left <= 0 {
+            self.delete(job);
+        } else if left > 0 {
+            self.requeue(left);
+        }
+    }
+
     pub(super) fn end(&mut self) {
         let now = self.input.now;
         progress::end(&mut self.status);
         self.status.completion_time = Some(Time(now));
+        // Nothing else may wake a job that has ended.
         if let Some(ttl) = self.input.plan.policy.ttl_seconds {
-            self.requeue(i64::from(ttl)); // nothing else may wake a job that has ended
+            self.requeue(i64::from(ttl));
+        }
+        if self.job().is_some_and(|job| !job.complete && !job.deleting) {
+            self.requeue(SIDE_CARS);
         }
         self.status.duration = self.status.start_time.as_ref().map(|start| {
             let took = SignedDuration::from_secs(seconds(start.0, now).max(0));

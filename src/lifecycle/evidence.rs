@@ -19,7 +19,7 @@ impl Step<'_> {
 
     /// Files the cause of the attempt that is failing; a later look may know better.
     pub(super) fn keep(&mut self, of: Incarnation, cause: &Cause) -> Restart {
-        let time = cause.time.unwrap_or(self.input.now);
+        let time = self.by_our_clock(of, cause.time.unwrap_or(self.input.now));
         let started = self.pods(of).iter().filter_map(|p| p.started()).min();
         let ended = |p: &&PodSeen| p.failed() || p.disruption.is_some();
         let judged: Vec<_> = self.all_pods(of).into_iter().filter(ended).map(|p| Some(p.index)).collect();
@@ -44,6 +44,13 @@ impl Step<'_> {
         let surplus = self.status.restarts.len().saturating_sub(RESTARTS_KEPT);
         self.status.restarts.drain(..surplus);
         new
+    }
+
+    /// Brings a node's time between the creation of its pods, which is the API server's, and now: a clock that is behind
+    /// would leave no back-off, and one that is ahead would tell of the future.
+    fn by_our_clock(&self, of: Incarnation, time: Timestamp) -> Timestamp {
+        let created = self.all_pods(of).iter().filter_map(|pod| pod.created).min();
+        time.max(created.unwrap_or(time)).min(self.input.now)
     }
 
     /// Files that somebody deleted the Job, unless a worker failed before. Its pods were deleted with it.

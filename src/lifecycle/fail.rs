@@ -2,11 +2,15 @@
 
 use super::decide::{Step, number_of, seconds};
 use super::evidence::cause_of_gang;
+use super::start::QUICK;
 use super::waiting;
 use super::{Cause, first_cause};
 use crate::api::{ConditionType, Reason, Restart, RestartPolicy, State};
-use crate::observe::JobSeen;
+use crate::observe::{JobSeen, PodSeen};
 use crate::plan::Incarnation;
+
+/// Quick disruptions in a row after which the job has failed: as many as the status keeps.
+const INTERRUPTIONS: usize = 10;
 
 impl Step<'_> {
     /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
@@ -21,9 +25,11 @@ impl Step<'_> {
         }
         let Some(entry) = self.kept(current).cloned() else { return };
         self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
-        let over = job.failed.is_some() && !alive;
+        let follows = self.may_restart(&entry).is_ok();
+        // Another gang may not begin while anything of this one may run; for the last one nobody waits that long.
+        let over = job.failed.is_some() && (!alive || (!follows && self.all_are_late(&pods)));
         if !over && !self.replaced() {
-            if self.may_restart(&entry).is_ok() {
+            if follows {
                 self.status.state = Some(State::Initializing);
                 let message = match self.late(current) {
                     Some(late) => format!("{}; {late}", entry.message),
@@ -36,6 +42,16 @@ impl Step<'_> {
         if self.judge(&entry) {
             self.delete(job);
         }
+    }
+
+    /// Whether every pod that may still live should have ended, and nobody says that it has.
+    fn all_are_late(&mut self, pods: &[&PodSeen]) -> bool {
+        let now = self.input.now;
+        let alive: Vec<_> = pods.iter().filter(|pod| pod.is_alive()).collect();
+        if let Some(due) = alive.iter().filter_map(|pod| waiting::late_at(pod)).filter(|at| *at > now).min() {
+            self.requeue(seconds(now, due).max(1));
+        }
+        alive.iter().all(|pod| waiting::late_at(pod).is_some_and(|at| at <= now))
     }
 
     /// The Job is being deleted by somebody else, and its pods go first.
@@ -106,6 +122,7 @@ impl Step<'_> {
     fn may_restart(&self, entry: &Restart) -> Result<(), String> {
         let policy = &self.input.plan.policy.failure;
         let counted = self.status.restart_count.unwrap_or(0) - self.status.disruption_count.unwrap_or(0);
+        let interrupted = self.quick_in_a_row(true);
         match policy.restart {
             RestartPolicy::Never => Err("failurePolicy.restartPolicy is Never".into()),
             RestartPolicy::OnFailure if entry.permanent => Err(String::new()),
@@ -118,6 +135,10 @@ impl Step<'_> {
                     policy.backoff_limit
                 ),
             }),
+            _ if entry.disruption && interrupted >= INTERRUPTIONS => Err(format!(
+                "{interrupted} interruptions in a row, each within {} of its start: look for what drives the workers away",
+                number_of(i32::try_from(QUICK / 60).unwrap_or(0), "minute")
+            )),
             _ => Ok(()),
         }
     }
@@ -146,7 +167,7 @@ impl Step<'_> {
     pub(super) fn late(&mut self, of: Incarnation) -> Option<String> {
         let (pods, now) = (self.all_pods(of), self.input.now);
         let alive = pods.iter().filter(|p| p.is_alive());
-        let due = alive.filter_map(|p| p.end_by?.checked_add(waiting::LATE).ok());
+        let due = alive.filter_map(|pod| waiting::late_at(pod));
         if let Some(next) = due.filter(|at| *at > now).min() {
             self.requeue(seconds(now, next).max(1));
         }

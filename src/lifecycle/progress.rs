@@ -8,6 +8,7 @@ use crate::protocol::agent_status::AgentStatus as Agent;
 use crate::protocol::metric_history::MetricHistory;
 use crate::protocol::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
 use crate::protocol::report::Reached;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 
@@ -142,6 +143,7 @@ pub fn evaluate(
     policy: &EarlyStopping,
     known: Option<&EarlyStoppingStatus>,
     attempt: i32,
+    program_started: Option<Timestamp>,
     watched: &BTreeMap<String, MetricHistory>,
 ) -> Option<EarlyStoppingStatus> {
     let is_there = |name: &&str| watched.get(*name).is_some_and(|watched| watched.count > 0);
@@ -153,12 +155,14 @@ pub fn evaluate(
     let Some((name, watched)) = chosen.and_then(|name| Some((name, watched.get(name)?))) else {
         return known.cloned();
     };
+    let program_started = program_started.map(|time| Time(whole_second(time)));
     let mut stands = known.filter(|known| known.metric == name).cloned();
     for reading in &watched.recent {
         let step = reading.step.and_then(whole);
         if let Some(stands) = &stands {
-            let is_old = stands.attempt == attempt && i64::try_from(reading.n).is_ok_and(|n| n <= stands.evaluations);
-            let is_again = stands.attempt != attempt && step.is_some() && step <= stands.step;
+            let is_same = stands.attempt == attempt && stands.program_started == program_started;
+            let is_old = is_same && i64::try_from(reading.n).is_ok_and(|n| n <= stands.evaluations);
+            let is_again = !is_same && step.is_some() && step <= stands.step;
             if is_old || is_again {
                 continue;
             }
@@ -178,7 +182,15 @@ pub fn evaluate(
         };
         let evaluations = i64::try_from(reading.n).unwrap_or(i64::MAX);
         let (metric, step) = (name.to_owned(), step.or(last.and_then(|last| last.step)));
-        stands = Some(EarlyStoppingStatus { metric, best, evaluations_since_best, attempt, evaluations, step });
+        stands = Some(EarlyStoppingStatus {
+            metric,
+            best,
+            evaluations_since_best,
+            attempt,
+            program_started: program_started.clone(),
+            evaluations,
+            step,
+        });
     }
     stands
 }
@@ -189,7 +201,6 @@ mod tests {
     use crate::protocol::metric_history::NumberedReading;
     use crate::protocol::progress::{Progress, Source};
     use crate::protocol::report::Report;
-    use jiff::Timestamp;
     use std::sync::Arc;
 
     fn at(second: i64) -> Timestamp {
@@ -273,7 +284,8 @@ mod tests {
         let count = |mode, min_delta, values: &[f64]| {
             let readings: Vec<_> = (1..).zip(values).map(|(n, value)| (n, *value, None)).collect();
             let stands =
-                evaluate(&policy(mode, min_delta), None, 1, &[("m".to_owned(), watched(&readings))].into()).unwrap();
+                evaluate(&policy(mode, min_delta), None, 1, None, &[("m".to_owned(), watched(&readings))].into())
+                    .unwrap();
             (stands.best, stands.evaluations_since_best)
         };
         assert_eq!(count(Mode::Min, 0.0, &[3.0, 2.0, 2.5, 2.0]), (2.0, 2));
@@ -287,7 +299,7 @@ mod tests {
     fn best_and_counter_survive() {
         let policy = EarlyStopping { metric: None, mode: Mode::Min, patience: 9, min_delta: 0.0 };
         let see = |known: Option<&EarlyStoppingStatus>, attempt, name: &str, readings: &[(u64, f64, Option<f64>)]| {
-            evaluate(&policy, known, attempt, &[(name.to_owned(), watched(readings))].into()).unwrap()
+            evaluate(&policy, known, attempt, None, &[(name.to_owned(), watched(readings))].into()).unwrap()
         };
         let first = [(1, 5.0, Some(10.0)), (2, 4.0, Some(20.0)), (3, 4.5, Some(30.0))];
         let one = see(None, 1, "eval_loss", &first);
@@ -298,6 +310,15 @@ mod tests {
         assert_eq!(again, one);
         let on = see(Some(&again), 2, "eval_loss", &[(1, 4.4, Some(30.0)), (2, 4.2, Some(40.0))]);
         assert_eq!((on.best, on.evaluations_since_best, on.attempt, on.evaluations), (4.0, 2, 2, 2));
+        // A queue stopped the program and let it go on: it counts from 1 again.
+        let let_go = |known: &EarlyStoppingStatus, second| {
+            let readings = [(1, 4.3, Some(50.0)), (2, 4.3, Some(60.0))];
+            let histories = [("eval_loss".to_owned(), watched(&readings))].into();
+            evaluate(&policy, Some(known), 2, Some(at(second)), &histories).unwrap()
+        };
+        let resumed = let_go(&on, 100);
+        assert_eq!((resumed.evaluations_since_best, resumed.evaluations, resumed.step), (4, 2, Some(60)));
+        assert_eq!(let_go(&resumed, 100), resumed, "no look more counts them twice");
         // A training loss is watched only until there is an evaluation's.
         let loss = see(None, 1, "loss", &first);
         assert_eq!(see(Some(&loss), 1, "eval_loss", &[(1, 7.0, None)]).best, 7.0);

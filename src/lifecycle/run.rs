@@ -30,10 +30,11 @@ impl Step<'_> {
         if job.failed.is_some() || self.replaced() || pods.iter().any(|p| p.failed() || p.disruption.is_some()) {
             return self.failing(job);
         }
-        let desired = usize::try_from(self.input.plan.gang.size()).unwrap_or(0);
+        self.take_up_again();
+        let missing = usize::try_from(self.input.plan.gang.size()).unwrap_or(0).saturating_sub(self.provided(&pods));
         let event = self.input.children.event.as_ref();
         let of_job = event.filter(|event| event.about == job.uid);
-        if let Some(why) = waiting::for_nodes(&pods, desired, of_job) {
+        if let Some(why) = waiting::for_nodes(&pods, missing, self.input.plan.gang.leading().gpus, of_job) {
             let quiet = why.reason == Reason::Scheduling && self.after_restart();
             self.status.state = Some(if quiet { State::Initializing } else { State::Pending });
             self.set(ConditionType::Scheduled, false, why.reason.clone(), &why.message);
@@ -42,7 +43,7 @@ impl Step<'_> {
             if self.past_start(job, &why) {
                 return;
             }
-            if pods.len() < desired && job.taken_up.is_some() {
+            if missing > 0 && job.taken_up.is_some() {
                 let last = pods.iter().filter_map(|p| p.created).chain(job.taken_up).max();
                 self.read_events_of(last, READ_OF_JOB_AFTER, &job.uid);
             }
@@ -77,6 +78,7 @@ impl Step<'_> {
     /// A queue manager has suspended the Job, before its start or while it ran: pods that go for that are no failure.
     fn suspended_by_queue(&mut self) {
         self.drop_running_failure(self.incarnation());
+        self.set_aside();
         self.status.state = Some(State::Pending);
         self.set(
             ConditionType::Scheduled,

@@ -3,23 +3,22 @@
 use super::conditions::condition_is;
 use super::decide::{Action, Step, number_of, seconds};
 use super::waiting::{self, Why};
-use crate::api::{ConditionType, Reason, State};
+use crate::api::{ConditionType, Reason, Restart, State};
 use crate::plan::Incarnation;
 
-/// Longest wait between two attempts, in seconds.
+/// Longest wait between two attempts after failures, in seconds.
 const BACKOFF_MAX: i64 = 60;
+/// Longest wait between two attempts after disruptions, in seconds: what drives workers away may take its time.
+const BACKOFF_MAX_DISRUPTED: i64 = 300;
 /// An attempt that ran this long, in seconds, ends a series of quick failures.
-const QUICK: i64 = 300;
+pub(super) const QUICK: i64 = 300;
 
 impl Step<'_> {
     pub(super) fn start(&mut self) {
         let incarnation = self.incarnation();
         let attempt = incarnation.attempt;
         if self.status.state == Some(State::Suspended) {
-            if let Some(since) = self.status.suspended_at.take() {
-                let so_far = self.status.suspended_seconds.unwrap_or(0);
-                self.status.suspended_seconds = Some(so_far + seconds(since.0, self.input.now));
-            }
+            self.take_up_again();
             self.status.state = Some(State::Pending);
             self.set(ConditionType::Suspended, false, Reason::Resumed, "spec.suspend is false");
             self.event(false, "Resumed", format!("attempt {attempt} starts"));
@@ -70,13 +69,27 @@ impl Step<'_> {
             .is_some_and(|c| c.reason == Reason::Scheduling.as_str())
     }
 
-    /// Seconds until the next attempt may start: 1, 2, 4 ... 60 after quick failures in a row, none after a disruption.
+    /// Seconds until the next attempt may start: 1, 2, 4 ... 60 after quick failures in a row; after quick disruptions in a
+    /// row 0, 1, 2, 4 ... 300, for the first one is nobody's fault.
     pub(super) fn backoff_left(&self) -> i64 {
-        let Some(last) = self.status.restarts.last().filter(|last| !last.disruption) else { return 0 };
-        let quick = self.status.restarts.iter().rev().filter(|r| !r.disruption).take_while(|r| r.ran_seconds < QUICK);
-        let n = u32::try_from(quick.count()).unwrap_or(u32::MAX);
-        let wait = if n == 0 { 0 } else { 1i64.checked_shl(n - 1).unwrap_or(BACKOFF_MAX).min(BACKOFF_MAX) };
-        wait - seconds(last.time.0, self.input.now)
+        let Some(last) = self.status.restarts.last() else { return 0 };
+        let in_a_row = u32::try_from(self.quick_in_a_row(last.disruption)).unwrap_or(u32::MAX);
+        let (doublings, longest) = if last.disruption {
+            (in_a_row.checked_sub(2), BACKOFF_MAX_DISRUPTED)
+        } else {
+            (in_a_row.checked_sub(1), BACKOFF_MAX)
+        };
+        let wait =
+            doublings.map_or(0, |n| 1i64.checked_shl(n).filter(|wait| *wait > 0).unwrap_or(longest).min(longest));
+        // The time is a node's: a clock that is ahead must not keep the gang from starting.
+        wait - seconds(last.time.0, self.input.now).max(0)
+    }
+
+    /// How many attempts in a row ended so, soon after their start; failures are counted over the disruptions between them.
+    pub(super) fn quick_in_a_row(&self, disruptions: bool) -> usize {
+        let of_its_kind = |r: &&Restart| disruptions || !r.disruption;
+        let counts = |r: &&Restart| r.disruption == disruptions && r.ran_seconds < QUICK;
+        self.status.restarts.iter().rev().filter(of_its_kind).take_while(counts).count()
     }
 
     /// Between a failed attempt and the next one's start.

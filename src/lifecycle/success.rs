@@ -4,6 +4,7 @@ use super::conditions::condition_is;
 use super::decide::Step;
 use super::progress;
 use crate::api::{ConditionType, Reason, State};
+use crate::plan::Completion;
 
 impl Step<'_> {
     pub(super) fn succeed(&mut self) {
@@ -52,10 +53,12 @@ impl Step<'_> {
         }
     }
 
-    /// Every pod ended well; the Job says so itself only with its next sync, up to a second later.
+    /// Every program ended well. The Job says so itself only with its next sync, up to a second later; and of a pod with
+    /// side-cars that fail, or never end, it would say something else.
     pub(super) fn all_succeeded(&self) -> bool {
-        let ended_well = self.pods(self.incarnation()).iter().filter(|p| p.ended == Some(true)).count();
-        usize::try_from(self.input.plan.gang.size()) == Ok(ended_well)
+        let Completion::EveryReplica = self.input.plan.gang.leading().completion;
+        let done = self.done(&self.pods(self.incarnation()));
+        usize::try_from(self.input.plan.gang.size()) == Ok(done.len())
     }
 
     /// Stops the gang once the agents tell of what the success policy wants.

@@ -1,6 +1,6 @@
 //! A job that is to stop and to be kept.
 
-use super::decide::{Action, Step};
+use super::decide::{Action, Step, seconds};
 use crate::api::{ConditionType, Reason, State};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -31,13 +31,26 @@ impl Step<'_> {
         // What a job that ran before has is what one that is suspended from the start gets.
         self.verdict.actions.push(Action::Ensure);
         self.status.state = Some(State::Suspended);
-        if self.status.start_time.is_some() && self.status.suspended_at.is_none() {
-            self.status.suspended_at = Some(Time(self.input.now));
-        }
+        self.set_aside();
         let why = "spec.suspend is true; set it to false to go on";
         self.set(ConditionType::Suspended, true, Reason::Suspended, why);
         self.clear(ConditionType::Scheduled, Reason::Suspended);
         self.clear(ConditionType::Running, Reason::Suspended);
         self.clear(ConditionType::Restarting, Reason::Suspended);
+    }
+
+    /// From now on no time of its own goes by for a job that has begun: neither while it is suspended nor in a queue.
+    pub(super) fn set_aside(&mut self) {
+        if self.status.start_time.is_some() && self.status.suspended_at.is_none() {
+            self.status.suspended_at = Some(Time(self.input.now));
+        }
+    }
+
+    /// From now on its time goes on.
+    pub(super) fn take_up_again(&mut self) {
+        if let Some(since) = self.status.suspended_at.take() {
+            let so_far = self.status.suspended_seconds.unwrap_or(0);
+            self.status.suspended_seconds = Some(so_far + seconds(since.0, self.input.now));
+        }
     }
 }

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 mod agents;
+mod findings;
 
 const N: i32 = 2;
 
@@ -84,6 +85,7 @@ struct World {
     status: TrainingJobStatus,
     children: Children,
     agent: Option<AgentAnswer>,
+    agent_silent_since: Option<Timestamp>,
     second: i64,
     refused: Option<String>,
 }
@@ -95,6 +97,7 @@ impl World {
             status: TrainingJobStatus::default(),
             children: Children::default(),
             agent: None,
+            agent_silent_since: None,
             second: 0,
             refused: None,
         }
@@ -110,6 +113,7 @@ impl World {
             refused: self.refused.as_deref(),
             children: &self.children,
             agent: self.agent.as_ref(),
+            agent_silent_since: self.agent_silent_since,
             now: at(self.second),
         });
         self.status = verdict.status.clone();

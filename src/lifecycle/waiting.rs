@@ -5,7 +5,7 @@ use crate::observe::{ObjectEvent, PodSeen};
 use jiff::{SignedDuration, Timestamp};
 
 /// What a kubelet may need beyond a pod's grace to say that it has ended.
-pub const LATE: SignedDuration = SignedDuration::from_secs(15);
+const LATE: SignedDuration = SignedDuration::from_secs(15);
 
 /// A reason in one CamelCase word and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,8 +14,10 @@ pub struct Why {
     pub message: String,
 }
 
-/// Why not every worker has a node. `pods` are those of this attempt, `event` what the Events of their Job say.
-pub fn for_nodes(pods: &[&PodSeen], desired: usize, event: Option<&ObjectEvent>) -> Option<Why> {
+/// Why not every worker has a node. `pods` are those of this incarnation, `missing` is how many more there should be,
+/// `gpus` what each holds, and `event` what the Events of their Job say.
+pub fn for_nodes(pods: &[&PodSeen], missing: usize, gpus: i32, event: Option<&ObjectEvent>) -> Option<Why> {
+    let desired = pods.len() + missing;
     let waiting: Vec<_> =
         pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.unschedulable.as_ref()?))).collect();
     if let Some((pod, words)) = waiting.iter().min_by_key(|(pod, _)| pod.index) {
@@ -24,15 +26,29 @@ pub fn for_nodes(pods: &[&PodSeen], desired: usize, event: Option<&ObjectEvent>)
             n => format!(" (and {n} more of {desired} workers)"),
         };
         let reason = if words.reason == "SchedulingGated" { Reason::SchedulingGated } else { Reason::Unschedulable };
-        return Some(Why { reason, message: format!("worker {}{others}: {}", pod.index, words.message) });
+        let held = held_meanwhile(pods, gpus);
+        return Some(Why { reason, message: format!("worker {}{others}: {}{held}", pod.index, words.message) });
     }
-    if let Some(event) = event.filter(|_| pods.len() < desired) {
-        let message = format!("{} of {desired} workers have no pod: {}", desired - pods.len(), event.message);
+    if let Some(event) = event.filter(|_| missing > 0) {
+        let message = format!("{missing} of {desired} workers have no pod: {}", event.message);
         return Some(Why { reason: event.reason.clone(), message });
     }
     // No counts here: they change with every pod and stand in status.workers.
-    let complete = pods.len() >= desired && pods.iter().all(|p| p.node.is_some());
+    let complete = missing == 0 && pods.iter().all(|p| p.node.is_some() || p.succeeded());
     (!complete).then(scheduling)
+}
+
+/// What those hold for nothing that have a node, while others find none.
+fn held_meanwhile(pods: &[&PodSeen], gpus: i32) -> String {
+    let placed = pods.iter().filter(|pod| pod.is_alive() && pod.node.is_some()).count();
+    let gpus = i32::try_from(placed).unwrap_or(i32::MAX).saturating_mul(gpus);
+    if gpus == 0 {
+        return String::new();
+    }
+    format!(
+        "; meanwhile {placed} of its workers hold {gpus} GPUs for nothing: a queue (scheduling.queue) or a gang scheduler \
+         (scheduling.schedulerName) places all of them or none"
+    )
 }
 
 /// Nobody has said why yet.
@@ -64,9 +80,14 @@ pub fn for_start(pods: &[&PodSeen], event: Option<&ObjectEvent>) -> Why {
     Why { reason: Reason::Starting, message: "images, volumes and programs are starting".into() }
 }
 
+/// When a pod that was asked to end should have ended for long.
+pub fn late_at(pod: &PodSeen) -> Option<Timestamp> {
+    pod.end_by?.checked_add(LATE).ok()
+}
+
 /// What a gang that stops waits for, when a pod should have ended and nobody says that it has.
 pub fn for_end(pods: &[&PodSeen], now: Timestamp) -> Option<String> {
-    let late = |pod: &&&PodSeen| pod.is_alive() && pod.end_by.is_some_and(|end| end <= now - LATE);
+    let late = |pod: &&&PodSeen| pod.is_alive() && late_at(pod).is_some_and(|at| at <= now);
     let pod = pods.iter().filter(late).min_by_key(|pod| pod.index)?;
     Some(format!(
         "waiting for {}, whose grace is over: if its node is gone for good, delete the Node or taint it \

@@ -84,6 +84,12 @@ impl AgentPolls {
         Some(AgentAnswer { status, time, failing_since: self.failing_since, remaining })
     }
 
+    /// Since when it does not answer, though it is asked; also if it never did.
+    #[must_use]
+    pub fn silent_since(&self) -> Option<Timestamp> {
+        self.failing_since
+    }
+
     /// Whether the agent answered when it was last asked; none if it never was.
     #[must_use]
     pub fn is_up(&self) -> Option<bool> {

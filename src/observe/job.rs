@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The part of a Job that the watch decodes.
 #[derive(kube::Resource, Serialize, Deserialize, Clone, Debug, Default)]
@@ -43,6 +44,9 @@ pub struct SlimJobStatus {
     /// When the Job controller first took it up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
+    /// Indexes that succeeded, as in `0,3-5`; they stay so when their pods are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_indexes: Option<String>,
 }
 
 /// What the index keeps of a Job.
@@ -68,6 +72,8 @@ pub struct JobSeen {
     pub parallelism: Option<i32>,
     /// When a queue manager last let it go on: pods from before then were stopped by it.
     pub resumed: Option<Timestamp>,
+    /// Indexes that succeeded. Their pods may be gone, and are not made again.
+    pub completed: BTreeSet<i32>,
     /// Every index succeeded.
     pub complete: bool,
     /// It failed, or is about to as soon as its pods have ended: the Job controller's reason and message.
@@ -99,10 +105,33 @@ impl SlimJob {
             suspended_by_queue: self.spec.suspend || true_("Suspended").is_some(),
             parallelism: self.spec.parallelism,
             resumed: is("Suspended", "False").and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0),
+            completed: self.status.completed_indexes.as_deref().map(indexes).unwrap_or_default(),
             complete: true_("Complete").is_some(),
             failed: true_("Failed")
                 .or_else(|| true_("FailureTarget"))
                 .map(|c| (c.reason.clone().unwrap_or_default(), c.message.clone().unwrap_or_default())),
         })
+    }
+}
+
+/// Reads `0,3-5` as the Job controller writes it.
+fn indexes(text: &str) -> BTreeSet<i32> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<i32>().ok()?..=last.trim().parse::<i32>().ok()?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completed_indexes() {
+        assert_eq!(indexes("0,3-5,9"), BTreeSet::from([0, 3, 4, 5, 9]));
+        for nothing in ["", "x", "1-", ","] {
+            assert_eq!(indexes(nothing), BTreeSet::new(), "{nothing}");
+        }
     }
 }

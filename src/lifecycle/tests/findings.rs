@@ -1,0 +1,209 @@
+//! What was seen to go wrong on clusters.
+
+use super::*;
+
+fn queued(job: JobSeen) -> JobSeen {
+    JobSeen { suspended_by_queue: true, ..job }
+}
+
+/// A side-car that fails, or never ends, neither repeats a finished training nor keeps its GPUs.
+#[test]
+fn the_program_decides_and_not_what_runs_beside_it() {
+    let mut world = World::to_running();
+    // Of worker 0 the side-car has failed, of worker 1 it goes on.
+    let done = |index, ended| PodSeen { ended, ..super::ended(index, 1, 0, 20) };
+    let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
+    world.second = 21;
+    world.see(Some(failed), [done(0, Some(false)), done(1, None)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+    assert_eq!((world.status.restart_count, world.status.workers.unwrap().succeeded), (Some(0), 2));
+
+    let mut world = World::to_running();
+    world.second = 21;
+    world.see(Some(job(1)), [done(0, None), done(1, None)]);
+    let verdict = world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+    assert_eq!(verdict.actions, [], "it may end by itself");
+    assert!(verdict.requeue.is_some());
+    world.second = 52;
+    let delete = Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() };
+    assert_eq!(world.step().actions, [delete], "and must then be stopped");
+    world.see(None, []);
+    assert_eq!(world.step().actions, []);
+}
+
+/// The Job controller makes the pods of a Job that is let go, and says only then since when it is.
+#[test]
+fn workers_made_before_their_job_says_that_it_goes_on_count() {
+    let mut world = World::new();
+    world.step();
+    world.see(Some(queued(job(1))), []);
+    world.step();
+    assert_eq!(world.condition("Scheduled").1, "Queued");
+    let resumed = JobSeen { resumed: Some(at(8)), ..job(1) };
+    let early = |index| PodSeen { created: Some(at(3)), ..running(index, 1) };
+    world.second = 9;
+    world.see(Some(resumed.clone()), [early(0), early(1)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+    assert_eq!(world.status.workers.unwrap().active, 2);
+
+    // Those that were stopped before tell nothing.
+    let stopped = PodSeen { uid: "old".into(), deletion: Some(at(7)), gone: true, ..early(0) };
+    world.see(Some(resumed), [stopped]);
+    world.step();
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Running), 0));
+}
+
+/// Workers that had ended before a queue stopped the others are not made again.
+#[test]
+fn a_gang_goes_on_without_those_that_had_ended() {
+    let mut world = World::to_running();
+    let resumed = JobSeen { resumed: Some(at(30)), completed: [1].into(), ..job(1) };
+    world.children.pods.clear();
+    world.second = 31;
+    world.see(Some(resumed.clone()), [PodSeen { created: Some(at(29)), ..running(0, 1) }]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+    let workers = world.status.workers.unwrap();
+    assert_eq!((workers.active, workers.succeeded, workers.pending), (1, 1, 0));
+    world.see(Some(resumed), [ended(0, 1, 0, 40)]);
+    world.second = 41;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+}
+
+#[test]
+fn time_in_a_queue_is_not_active() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.active_deadline_seconds = Some(60);
+    world.second = 20;
+    world.see(Some(queued(job(1))), []);
+    world.children.pods.clear();
+    world.step();
+    assert_eq!(world.condition("Scheduled").1, "Queued");
+    world.second = 500;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Pending), "{:?}", world.status.failure_message);
+    world.see(Some(JobSeen { resumed: Some(at(500)), ..job(1) }), [0, 1].map(|index| running(index, 1)));
+    world.second = 510;
+    world.step();
+    assert_eq!((world.status.state, world.status.suspended_seconds), (Some(State::Running), Some(490)));
+    world.second = 555;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert!(world.status.failure_message.as_ref().unwrap().contains("activeDeadlineSeconds is 60"));
+}
+
+/// Nobody waits for ever for a pod that can't end, where no other gang is to follow.
+#[test]
+fn the_last_attempt_ends_though_a_pod_does_not() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = 0;
+    world.second = 21;
+    let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
+    let stuck = PodSeen { deletion: Some(at(21)), end_by: Some(at(81)), ..running(0, 1) };
+    world.see(Some(failed), [stuck, ended(1, 1, 1, 20)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running), "it has its grace");
+    world.second = 97;
+    world.step();
+    assert_eq!(
+        (world.status.state, world.status.failure_reason.clone()),
+        (Some(State::Failed), Some(Reason::ExitCode))
+    );
+}
+
+/// A node's clock that is behind leaves the back-off, one that is ahead does not make it longer.
+#[test]
+fn a_nodes_clock_neither_takes_nor_gives_back_off() {
+    for skew in [-4000, 4000] {
+        let mut world = World::to_running();
+        world.see(Some(job(1)), [0, 1].map(|index| PodSeen { created: Some(at(12)), ..running(index, 1) }));
+        world.second = 20;
+        let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
+        let pods = [0, 1].map(|index| PodSeen { created: Some(at(19)), ..ended(index, 1, 1, 20 + skew) });
+        world.see(Some(failed), pods);
+        world.step();
+        assert_eq!(world.status.attempt, Some(2));
+        let time = world.status.restarts[0].time.0;
+        assert!(time >= at(19) && time <= at(20), "{time}");
+        world.see(None, []);
+        world.children.pods.clear();
+        world.second = 20;
+        let wait = world.step();
+        assert!(!wait.actions.iter().any(|action| matches!(action, Action::CreateJobs(_))) || time == at(19));
+        world.second = 21;
+        assert!(world.step().actions.contains(&create(2)));
+    }
+}
+
+/// A job that drives itself away is not started again and again without end, nor without a pause.
+#[test]
+fn disruptions_have_a_back_off_and_an_end() {
+    let mut world = World::to_running();
+    let mut waits = Vec::new();
+    for attempt in 1.. {
+        let evicted = |index| PodSeen {
+            created: Some(at(world.second)),
+            disruption: Some(Disruption {
+                reason: "EvictionByEvictionAPI".into(),
+                message: "evicted".into(),
+                time: Some(at(world.second)),
+            }),
+            ..ended(index, attempt, 143, world.second)
+        };
+        let failed = JobSeen { failed: Some(("PodFailurePolicy".into(), "it has".into())), ..job(attempt) };
+        let pods = [0, 1].map(evicted);
+        world.see(Some(failed), pods);
+        world.step();
+        if world.status.state == Some(State::Failed) {
+            break;
+        }
+        let ended_at = world.second;
+        world.see(None, []);
+        world.children.pods.clear();
+        while !world.step().actions.contains(&create(attempt + 1)) {
+            world.second += 1;
+            assert!(world.second < ended_at + 400);
+        }
+        waits.push(world.second - ended_at);
+        world.see(Some(job(attempt + 1)), []);
+    }
+    assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 64, 128]);
+    assert_eq!(world.status.failure_reason, Some(Reason::Evicted));
+    let message = world.status.failure_message.unwrap();
+    assert!(message.contains("10 interruptions in a row"), "{message}");
+}
+
+#[test]
+fn what_a_half_placed_gang_holds_is_said() {
+    let mut world = World::new();
+    world.step();
+    let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
+    world.see(Some(job(1)), [placed(0, 1), PodSeen { unschedulable: Some(words.clone()), ..pod(1, 1) }]);
+    world.step();
+    let message = world.condition("Scheduled").2.to_owned();
+    assert!(message.contains("meanwhile 1 of its workers hold 4 GPUs for nothing"), "{message}");
+    world.spec.gpus_per_worker = 0;
+    world.step();
+    assert_eq!(world.condition("Scheduled").2, "worker 1: 0/3 nodes are available");
+}
+
+#[test]
+fn an_agent_that_never_answered_is_told_of() {
+    let mut world = World::to_running();
+    world.spec.success_policy = Some(SuccessPolicy { target_loss: Some(0.1), ..SuccessPolicy::default() });
+    world.agent_silent_since = Some(at(10));
+    world.second = 39;
+    world.step();
+    assert_eq!(world.condition("AgentReady"), ("", "", ""), "some polls may fail");
+    world.second = 40;
+    let verdict = world.step();
+    let (status, reason, message) = world.condition("AgentReady");
+    assert_eq!((status, reason), ("False", "NeverAnswered"));
+    assert!(message.contains("port 8080") && message.contains("successPolicy"), "{message}");
+    assert_eq!(verdict.events.len(), 1);
+    assert_eq!(world.step().events, [], "once");
+}
