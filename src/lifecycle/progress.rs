@@ -203,7 +203,8 @@ mod tests {
     }
 
     fn watched(readings: &[(u64, f64, Option<f64>)]) -> MetricHistory {
-        let recent = readings.iter().map(|&(n, value, step)| NumberedReading { n, value, step }).collect();
+        let recent =
+            readings.iter().map(|&(n, value, step)| NumberedReading { n, value, step, is_percentage: false }).collect();
         MetricHistory { count: readings.last().map_or(0, |(n, _, _)| *n), recent }
     }
 

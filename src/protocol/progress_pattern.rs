@@ -31,7 +31,8 @@ impl ProgressPatterns {
                 }
             }
         }
-        Some(update).filter(|update| !update.is_empty())
+        // Whoever wrote the pattern says what is what.
+        Some(update).filter(|update| !update.is_empty()).map(|update| Update { is_certain: true, ..update })
     }
 }
 
@@ -50,6 +51,7 @@ fn parse(pattern: &str) -> Result<Regex, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::progress::Source;
 
     #[test]
     fn groups_by_name() {
@@ -59,6 +61,7 @@ mod tests {
         assert_eq!((update.step, update.steps, update.metrics.len()), (Some(3.0), Some(10.0), 1));
         assert!(update.lost().unwrap().is_nan());
         assert_eq!(patterns.line(b"l=1.5 ppl=2").unwrap().metrics["ppl"], 2.0);
+        assert!(patterns.line(b"l=1.5").unwrap().is_sure(Source::Output), "the pattern says what it is");
         assert_eq!(patterns.line(b"Epoch 3/10 loss: 0.5"), None);
     }
 

@@ -2,6 +2,7 @@
 
 use super::pairs::{held_out, pairs};
 use super::run::{Epoch, Run, find_step};
+use super::words::is_of_another_time;
 use crate::protocol::progress::Update;
 
 /// One that measures something, or begins an epoch.
@@ -15,16 +16,20 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
         let alone = found.len() + 10 >= text.len();
         return Some(if alone || epoch.of.is_some() { run.begin(epoch) } else { Update::default() });
     }
+    // "Best epoch: 7, val_loss: 0.3": what was measured then was told then.
+    if is_of_another_time(&text[..found.start()]) {
+        return Some(Update::default());
+    }
     let measures = |name: &String| name.contains("loss") || name.contains("acc");
     if epoch.of.is_none() && !update.metrics.keys().any(measures) {
         return Some(Update::default());
     }
     let within = match step {
-        Some((step, Some(steps))) => run.within(epoch, step, steps),
+        Some((step, Some(steps), _)) => run.within(epoch, step, steps),
         _ => Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() },
     };
     run.begun = None;
-    Some(Update { metrics: update.metrics, ..within })
+    Some(Update { metrics: update.metrics, percentages: update.percentages, ..within })
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod run;
 #[cfg(test)]
 mod testing;
 mod tqdm;
+mod words;
 
 use crate::agent::progress::json;
 use crate::protocol::progress::Update;

@@ -1,27 +1,28 @@
 //! What a line measures: `name: number` and `name=number`.
 
 use super::number::{ends_number, parse};
-use crate::protocol::progress::Update;
+use super::words::{HELD_OUT, is_of_another_time, qualifiers};
+use crate::protocol::progress::{Update, field_metric};
 
 regexes! {
-    PAIR = r"((?i:(?:train|training|val|valid|validation|test|eval|evaluation|lm|learning|avg|average|mean|total|running|grad) )?[A-Za-z_][A-Za-z0-9_./@-]*) ?[:=] *(",
-        number!(), ")";
-    HELD_OUT = r"(?i)\b(val|valid|validation|test|eval|evaluation)\b";
+    PAIR = r"([A-Za-z_][A-Za-z0-9_./@-]*) ?[:=] *(", number!(), ")";
+    HELD_OUT_WORD = r"(?i)\b(val|valid|validation|test|eval|evaluation)\b";
 }
 
 /// Whether `text` speaks of held-out data.
 pub(super) fn is_held_out(text: &str) -> bool {
-    HELD_OUT.is_match(text)
+    HELD_OUT_WORD.is_match(text)
 }
 
 /// What a line measures that doesn't speak of the training: `val` of `val Loss: 0.5 Acc: 0.9`.
 pub(super) fn held_out(text: &str) -> Option<&str> {
     let before = &text[..PAIR.find(text)?.start()];
-    let found = HELD_OUT.find_iter(before).last()?;
+    let found = HELD_OUT_WORD.find_iter(before).last()?;
     (!before.to_ascii_lowercase().contains("train")).then(|| found.as_str())
 }
 
-/// All `name: number` and `name=number` in `text`, those of held-out data under their own names.
+/// All `name: number` and `name=number` in `text`, those of held-out data under their own names. Of those that mean the
+/// same the first counts.
 pub(super) fn pairs(text: &str, held_out: Option<&str>, update: &mut Update) {
     // Counts and labels, and what stands in the line as a count already.
     const NO_METRICS: [&str; 13] = [
@@ -47,21 +48,48 @@ pub(super) fn pairs(text: &str, held_out: Option<&str>, update: &mut Update) {
         if !ends_number(after) || NO_METRICS.contains(&name.as_str().to_ascii_lowercase().as_str()) {
             continue;
         }
-        let Some(mut value) = parse(number.as_str()) else { continue };
-        let mut name = name.as_str().to_owned();
-        if let Some((word, rest)) = name.split_once(' ')
-            && HELD_OUT.is_match(word)
-        {
-            held_out.get_or_insert(word.to_ascii_lowercase());
-            name = format!("{}_{}", word.to_ascii_lowercase(), rest.to_ascii_lowercase());
-        } else if let Some(word) = &held_out
-            && ["loss", "acc", "accuracy"].contains(&name.to_ascii_lowercase().as_str())
-        {
-            name = format!("{word}_{}", name.to_ascii_lowercase());
+        let Some(value) = parse(number.as_str()) else { continue };
+        let Some(name) = full_name(&text[..name.start()], name.as_str(), &mut held_out) else { continue };
+        let metric = field_metric(&name);
+        if update.metrics.contains_key(metric) {
+            continue;
         }
-        if after.starts_with('%') && name.to_ascii_lowercase().contains("acc") {
-            value /= 100.0;
+        let is_percentage = after.trim_start_matches(' ').starts_with('%') && name.to_ascii_lowercase().contains("acc");
+        if is_percentage {
+            update.percentages.insert(metric.to_owned());
         }
-        update.set(&name, value);
+        update.set(&name, if is_percentage { value / 100.0 } else { value });
+    }
+}
+
+/// `name` with the words `before` it that belong to it; `None` if they say that it isn't what it is called.
+fn full_name(before: &str, name: &str, held_out: &mut Option<String>) -> Option<String> {
+    // Words that make a name of their own with what follows, unless that is a loss or an accuracy.
+    const JOINED: [&str; 8] = ["lm", "learning", "grad", "avg", "average", "mean", "total", "running"];
+    let lower = name.to_ascii_lowercase();
+    let is_of_training = |word: &&str| word.eq_ignore_ascii_case("train") || word.eq_ignore_ascii_case("training");
+    let measures = ["loss", "acc", "accuracy"].contains(&lower.as_str());
+    let words = match qualifiers(before) {
+        Some(words) => words,
+        None if measures || lower.contains("loss") || lower.contains("acc") || is_of_another_time(before) => {
+            return None;
+        }
+        None => Vec::new(),
+    };
+    let of_held_out = words.iter().map(|word| word.to_ascii_lowercase()).find(|word| HELD_OUT.contains(&word.as_str()));
+    if let Some(word) = of_held_out {
+        held_out.get_or_insert_with(|| word.clone());
+        return Some(format!("{word}_{lower}"));
+    }
+    match (&*held_out, words.first()) {
+        (Some(word), _) if measures && !words.iter().any(|word| is_of_training(&word)) => {
+            Some(format!("{word}_{lower}"))
+        }
+        (_, Some(word))
+            if !measures && (JOINED.contains(&word.to_ascii_lowercase().as_str()) || is_of_training(word)) =>
+        {
+            Some(format!("{word} {name}"))
+        }
+        _ => Some(name.to_owned()),
     }
 }

@@ -3,6 +3,7 @@
 use super::number::group;
 use crate::protocol::progress::Update;
 use regex::Match;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What one program has printed so far, as far as later lines need it.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(super) struct Run {
     steps_go_on: bool,
     /// Steps in an epoch, of Keras' bar.
     pub per_epoch: Option<f64>,
+    /// What the last bars showed when they stood at 0, by their titles.
+    bars: VecDeque<(String, BTreeMap<String, f64>)>,
     pub counts_from_0: bool,
     pub has_epochs: bool,
 }
@@ -43,10 +46,10 @@ impl Epoch {
     }
 }
 
-/// The first step that `text` speaks of, and of how many.
-pub(super) fn find_step(text: &str) -> Option<(f64, Option<f64>)> {
+/// The first step that `text` speaks of, of how many, and the text before it.
+pub(super) fn find_step(text: &str) -> Option<(f64, Option<f64>, &str)> {
     let found = STEP.captures(text)?;
-    Some((group(&found, 1)?, group(&found, 2)))
+    Some((group(&found, 1)?, group(&found, 2), &text[..found.get(0)?.start()]))
 }
 
 impl Run {
@@ -78,6 +81,24 @@ impl Run {
             update.steps = epochs.map(|epochs| epochs * steps);
         }
         update
+    }
+
+    /// Takes from `shown` what a bar has shown since it stood at 0: there it shows what it begins with, be it a 0, and
+    /// that stays until something was measured.
+    pub fn measured(&mut self, title: &str, step: f64, shown: &mut BTreeMap<String, f64>) {
+        const BARS: usize = 8;
+        if step == 0.0 {
+            self.bars.retain(|(known, _)| known != title);
+            self.bars.truncate(BARS - 1);
+            self.bars.push_front((title.to_owned(), std::mem::take(shown)));
+        } else if let Some((_, first)) = self.bars.iter_mut().find(|(known, _)| known == title) {
+            first.retain(|name, value| {
+                let stands = shown.get(name).is_some_and(|now| now.to_bits() == value.to_bits());
+                // Another value than 0 may have been measured at the first step.
+                stands && (*value == 0.0 || step < 2.0)
+            });
+            shown.retain(|name, _| !first.contains_key(name));
+        }
     }
 }
 

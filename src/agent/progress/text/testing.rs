@@ -1,11 +1,11 @@
 //! What the forms' tests share.
 
 use crate::agent::output::lines::Lines;
-use crate::protocol::progress::{Progress, Reading, Source};
+use crate::protocol::progress::{Progress, Reading};
 use jiff::Timestamp;
 
 pub(super) use super::Text;
-pub(super) use crate::protocol::progress::Update;
+pub(super) use crate::protocol::progress::{Source, Update};
 
 macro_rules! recorded {
     ($name:literal) => {
