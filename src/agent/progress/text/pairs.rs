@@ -67,7 +67,7 @@ fn full_name(before: &str, name: &str, held_out: &mut Option<String>) -> Option<
     // Words that make a name of their own with what follows, unless that is a loss or an accuracy.
     const JOINED: [&str; 8] = ["lm", "learning", "grad", "avg", "average", "mean", "total", "running"];
     let lower = name.to_ascii_lowercase();
-    let is_of_training = |word: &&str| word.eq_ignore_ascii_case("train") || word.eq_ignore_ascii_case("training");
+    let is_of_training = |word: &&str| ["train", "training"].iter().any(|known| word.eq_ignore_ascii_case(known));
     let measures = ["loss", "acc", "accuracy"].contains(&lower.as_str());
     let words = match qualifiers(before) {
         Some(words) => words,
@@ -82,14 +82,42 @@ fn full_name(before: &str, name: &str, held_out: &mut Option<String>) -> Option<
         return Some(format!("{word}_{lower}"));
     }
     match (&*held_out, words.first()) {
-        (Some(word), _) if measures && !words.iter().any(|word| is_of_training(&word)) => {
-            Some(format!("{word}_{lower}"))
-        }
+        (Some(word), _) if measures && !words.iter().any(is_of_training) => Some(format!("{word}_{lower}")),
         (_, Some(word))
             if !measures && (JOINED.contains(&word.to_ascii_lowercase().as_str()) || is_of_training(word)) =>
         {
             Some(format!("{word} {name}"))
         }
         _ => Some(name.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentage_is_an_accuracy_with_its_sign() {
+        let accuracy = |line: &str| {
+            let mut update = Update::default();
+            pairs(line, None, &mut update);
+            (update.metrics.get("accuracy").copied(), update.percentages.contains("accuracy"))
+        };
+        for line in ["acc: 91.5%", "Accuracy = 91.5 %", "loss: 1 accuracy: 91.5%, lr: 0.1"] {
+            assert_eq!(accuracy(line), (Some(0.915), true), "{line}");
+        }
+        for line in [
+            "acc: 91.5",
+            "acc: 91.5 50%|###",
+            "acc: 91.5, 50% done",
+            "acc: 91.5 (of 100%)",
+            "[50%] acc: 91.5",
+            "acc: 91.5 | %",
+        ] {
+            assert_eq!(accuracy(line), (Some(91.5), false), "{line}");
+        }
+        let mut update = Update::default();
+        pairs("loss: 5%, sparsity=50%", None, &mut update);
+        assert_eq!((update.metrics["loss"], update.metrics["sparsity"], update.percentages.len()), (5.0, 50.0, 0));
     }
 }

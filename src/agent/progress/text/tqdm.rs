@@ -59,7 +59,7 @@ mod tests {
         let losses = |bars: &[(u32, &str)]| {
             let stream: String = bars.iter().map(|&(step, postfix)| bar(step, postfix)).collect();
             let (updates, progress) = read(&mut Text::new(None), stream.as_bytes());
-            assert!(updates.len() > 0 && updates.iter().all(|update| update.steps == Some(100.0)), "{bars:?}");
+            assert!(!updates.is_empty() && updates.iter().all(|update| update.steps == Some(100.0)), "{bars:?}");
             (
                 updates.iter().filter_map(|update| update.metrics.get(LOSS)).copied().collect::<Vec<_>>(),
                 progress.step.unwrap().value,
