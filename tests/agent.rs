@@ -636,9 +636,11 @@ fn progress_by_post() {
 #[test]
 fn progress_by_file_goes_before_output_and_checkpoints() {
     let room = Room::new("file");
-    fs::create_dir_all(room.path("checkpoint-500")).unwrap();
-    room.write("checkpoint-500/trainer_state.json", br#"{"global_step": 500, "max_steps": 1000, "epoch": 1.5}"#, 0o644);
-    let script = "echo step 7/9 loss=0.5 lr=0.1
+    fs::create_dir_all(room.path("checkpoint-900")).unwrap();
+    room.write("checkpoint-900/trainer_state.json", br#"{"global_step": 900, "epoch": 9}"#, 0o644);
+    let script = "mkdir checkpoint-500
+        echo '{\"global_step\": 500, \"max_steps\": 1000, \"epoch\": 1.5}' > checkpoint-500/trainer_state.json
+        echo step 7/9 loss=0.5 lr=0.1
         echo '{\"step\": 600, \"loss\": 0.25}' >> \"$TRAININGJOB_PROGRESS_FILE\"
         echo 'no JSON' >> \"$TRAININGJOB_PROGRESS_FILE\"
         echo done > done; until [ -e go ]; do sleep 0.02; done";
@@ -739,10 +741,10 @@ fn the_loss_of_whoever_is_believed_counts() {
     room.write("go", b"", 0o644);
     assert_eq!(agent.exit_code(), Some(0));
     // What a checkpoint says was so before.
-    fs::create_dir_all(room.path("checkpoint-5")).unwrap();
-    let state = br#"{"global_step": 5, "log_history": [{"loss": NaN, "step": 5}]}"#;
-    room.write("checkpoint-5/trainer_state.json", state, 0o644);
-    let mut agent = room.agent(&FAIL, &["sh", "-c", "until [ -e gone ]; do sleep 0.02; done"]);
+    let script = "mkdir checkpoint-5
+        echo '{\"global_step\": 5, \"log_history\": [{\"loss\": NaN, \"step\": 5}]}' > checkpoint-5/trainer_state.json
+        until [ -e gone ]; do sleep 0.02; done";
+    let mut agent = room.agent(&FAIL, &["sh", "-c", script]);
     let mut agent = Running(agent.env("CHECKPOINT_DIR", &room.0).env_remove("NODE_RANK").spawn().unwrap());
     room.report_with("the checkpoint", |report| report.progress.is_some_and(|reached| reached.step == Some(5.0)));
     room.write("gone", b"", 0o644);

@@ -41,10 +41,13 @@ impl Observations {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let mut changed = inner.progress.merge(update, source, now());
-        inner.watches.read(update, source, &inner.progress);
+        // Targets and early stopping rest on those that are watched.
+        if update.is_sure(source) {
+            inner.watches.read(update, source, &inner.progress);
+        }
         let was_lost = inner.is_lost;
         // A checkpoint tells of what was, be it in an attempt before.
-        if let Some(loss) = update.lost().filter(|_| source != Source::Checkpoint) {
+        if let Some(loss) = update.lost().filter(|_| update.is_sure(source) && source != Source::Checkpoint) {
             let at = inner.progress.step.map(|step| format!(" at step {}", step.value)).unwrap_or_default();
             let text = || line.map_or_else(|| format!("{LOSS}: {loss}{at}"), str::to_owned);
             changed |= error_pattern::add(&mut inner.error_patterns, ErrorPattern::NanLoss, text, now());
@@ -103,5 +106,47 @@ impl Observations {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::progress::text::Text;
+    use crate::protocol::progress_pattern::ProgressPatterns;
+
+    /// Whether the loss counts as lost, how many readings of it there are to decide by, and whether it is shown.
+    fn observed(source: Source, update: Option<Update>) -> (bool, u64, bool) {
+        let observations = Observations::new(Arc::new(Wake::new().unwrap()), &[LOSS.to_owned()]);
+        if let Some(update) = update {
+            observations.progress(source, &update, None);
+        }
+        let (_, progress, watched) = observations.now();
+        let has_sign = !observations.lock().error_patterns.is_empty();
+        assert_eq!(has_sign, observations.is_lost());
+        (observations.is_lost(), watched[LOSS].count, progress.metric(LOSS).is_some())
+    }
+
+    #[test]
+    fn decisions_rest_on_the_loss_of_an_epoch_or_a_step() {
+        let printed = |line: &str| observed(Source::Output, Text::new(None).line(line.as_bytes()));
+        for line in ["Epoch 1/9 loss: nan", "step 3 loss: inf", "{'loss': nan, 'epoch': 0.5}"] {
+            assert_eq!(printed(line), (true, 1, true), "{line}");
+        }
+        for line in ["loss: inf", "best: loss: inf", "no data yet | loss=nan", "{'loss': nan}", r#"{"loss": NaN}"#] {
+            assert_eq!(printed(line), (false, 0, true), "{line}");
+        }
+        for line in ["best loss: inf", "Epoch 1/9 best loss: inf", "step 0: initial loss: nan"] {
+            assert_eq!(printed(line), (false, 0, false), "{line}");
+        }
+    }
+
+    #[test]
+    fn whoever_tells_by_other_means_or_by_a_pattern_means_it() {
+        let lost = || Update { metrics: [(LOSS.to_owned(), f64::NAN)].into(), ..Update::default() };
+        assert_eq!(observed(Source::Post, Some(lost())), (true, 1, true));
+        assert_eq!(observed(Source::File, Some(lost())), (true, 1, true));
+        let pattern = ProgressPatterns::new(&["L=(?P<loss>.*)".to_owned()]).unwrap();
+        assert_eq!(observed(Source::Output, pattern.line(b"L=nan")), (true, 1, true));
     }
 }

@@ -5,7 +5,7 @@ use crate::api::{EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetric
 use crate::observe::AgentAnswer;
 use crate::plan::Success;
 use crate::protocol::agent_status::AgentStatus as Agent;
-use crate::protocol::metric_history::MetricHistory;
+use crate::protocol::metric_history::{MetricHistory, NumberedReading};
 use crate::protocol::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
 use crate::protocol::report::Reached;
 use jiff::Timestamp;
@@ -107,19 +107,21 @@ fn set(metrics: &mut ProgramMetrics, name: &str, value: f64) {
 pub fn success(policy: &Success, status: &TrainingJobStatus, agent: &AgentAnswer) -> Option<(Reason, String)> {
     let histories = &agent.status.watched;
     // Any of the readings: the program may have gone on since.
-    let reached = |name: &str, is_enough: &dyn Fn(f64) -> bool| {
-        let reading = histories.get(name)?.recent.iter().find(|reading| is_enough(reading.value))?;
+    let reached = |name: &str, is_enough: &dyn Fn(&NumberedReading) -> bool| {
+        let reading = histories.get(name)?.recent.iter().find(|reading| is_enough(reading))?;
         let at = reading.step.and_then(whole).map(|step| format!(" at step {step}")).unwrap_or_default();
-        Some((reading.value, at))
+        // As the program counts it.
+        let percent = finite(reading.value * 100.0).filter(|_| reading.is_percentage);
+        Some((percent.map_or(reading.value.to_string(), |percent| format!("{percent}%")), at))
     };
     if let Some(target) = policy.target_accuracy
-        && let Some((value, at)) = reached(ACCURACY, &|value| value >= target)
+        && let Some((value, at)) = reached(ACCURACY, &|reading| reading.reaches(target))
     {
         let message = format!("accuracy {value} reached successPolicy.targetAccuracy {target}{at}");
         return Some((Reason::TargetAccuracyReached, message));
     }
     if let Some(target) = policy.target_loss
-        && let Some((value, at)) = reached(LOSS, &|value| value <= target)
+        && let Some((value, at)) = reached(LOSS, &|reading| reading.value <= target)
     {
         return Some((
             Reason::TargetLossReached,
@@ -198,7 +200,6 @@ pub fn evaluate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::metric_history::NumberedReading;
     use crate::protocol::progress::{Progress, Source};
     use crate::protocol::report::Report;
     use std::sync::Arc;
@@ -218,7 +219,8 @@ mod tests {
     }
 
     fn watched(readings: &[(u64, f64, Option<f64>)]) -> MetricHistory {
-        let recent = readings.iter().map(|&(n, value, step)| NumberedReading { n, value, step }).collect();
+        let recent =
+            readings.iter().map(|&(n, value, step)| NumberedReading { n, value, step, is_percentage: false }).collect();
         MetricHistory { count: readings.last().map_or(0, |(n, _, _)| *n), recent }
     }
 
@@ -273,6 +275,16 @@ mod tests {
         assert_eq!(reason, Reason::TargetAccuracyReached);
         assert_eq!(message, "accuracy 0.96 reached successPolicy.targetAccuracy 0.95 at step 20");
         assert_eq!(success(&policy(Some(0.97), None), &status, &accuracy), None);
+        // A program that prints "95.5%".
+        let recent = [NumberedReading { n: 1, value: 0.955, step: None, is_percentage: true }].into();
+        let history = MetricHistory { count: 1, recent };
+        let percent = told(Agent { watched: [(ACCURACY.to_owned(), history)].into(), ..Agent::default() });
+        let (_, message) = success(&policy(Some(95.0), None), &status, &percent).unwrap();
+        assert_eq!(message, "accuracy 95.5% reached successPolicy.targetAccuracy 95");
+        assert!(success(&policy(Some(0.95), None), &status, &percent).is_some());
+        for target in [96.0, 0.96] {
+            assert_eq!(success(&policy(Some(target), None), &status, &percent), None, "{target}");
+        }
         let loss = readings(LOSS, &[f64::NAN, 0.5]);
         assert_eq!(success(&policy(None, Some(0.5)), &status, &loss).unwrap().0, Reason::TargetLossReached);
         assert_eq!(success(&policy(None, Some(0.4)), &status, &loss), None);

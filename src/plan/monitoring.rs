@@ -166,12 +166,10 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
 /// By the code that will read them, so that none is refused only when a worker starts.
 fn patterns(wanted: &api::Monitoring, no: &mut Refusals) -> Vec<String> {
     let patterns = wanted.progress.as_ref().map(|progress| progress.patterns.clone()).unwrap_or_default();
-    for (index, pattern) in patterns.iter().enumerate() {
-        if let Err(wrong) = ProgressPatterns::new(std::slice::from_ref(pattern)) {
-            // A regular expression's error draws a picture of several lines.
-            let wrong = wrong.split_whitespace().collect::<Vec<_>>().join(" ");
-            no.push(format!("spec.monitoring.progress.patterns[{index}]"), wrong);
-        }
+    for (index, wrong) in ProgressPatterns::refusals(&patterns) {
+        // A regular expression's error draws a picture of several lines.
+        let wrong = wrong.split_whitespace().collect::<Vec<_>>().join(" ");
+        no.push(format!("spec.monitoring.progress.patterns[{index}]"), wrong);
     }
     patterns
 }

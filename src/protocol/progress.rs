@@ -5,7 +5,7 @@
 use super::number;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Metrics kept by name; more than any program has, and what a scraper can bear.
 const MAX_METRICS: usize = 100;
@@ -149,6 +149,10 @@ pub struct Update {
     pub percent: Option<f64>,
     pub eta_seconds: Option<f64>,
     pub metrics: BTreeMap<String, f64>,
+    /// The metrics that the program counts as percentages; here they are shares.
+    pub percentages: BTreeSet<String>,
+    /// Whether somebody says what it measures, though it has neither an epoch nor a step.
+    pub is_certain: bool,
 }
 
 impl Update {
@@ -176,6 +180,12 @@ impl Update {
 
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether decisions may rest on what it measures. What a program prints may be a goal, the best of what was, or of
+    /// something else: where it comes with an epoch or a step it is of the training.
+    pub fn is_sure(&self, source: Source) -> bool {
+        source != Source::Output || self.is_certain || self.epoch.is_some() || self.step.is_some()
     }
 
     /// The loss if it is NaN or infinite.

@@ -35,7 +35,8 @@ impl MetricHistories {
             let is_new = watch.source.is_none_or(|known| source < known || (source == known && said != watch.said));
             if is_new {
                 (watch.source, watch.said) = (Some(source), said);
-                watch.watched.add(value, progress.step.map(|step| step.value));
+                let step = progress.step.map(|step| step.value);
+                watch.watched.add(value, step, update.percentages.contains(metric));
             }
         }
     }
@@ -62,6 +63,7 @@ fn kind(name: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::progress::text::Text;
     use jiff::Timestamp;
 
     struct World {
@@ -104,6 +106,19 @@ mod tests {
         let json = serde_json::to_value(world.watches.watched()).unwrap();
         let expected = serde_json::json!({"count": 2, "recent": [{"n": 1, "value": 0.5, "step": 10}, {"n": 2, "value": "NaN", "step": 20}]});
         assert_eq!(json["acc"], expected);
+    }
+
+    #[test]
+    fn what_was_printed_as_a_percentage_says_so() {
+        let mut world = World::new(&["accuracy"]);
+        for line in ["Epoch 1/9 acc: 91.5%", "Epoch 2/9 Accuracy: 93.5 %", "Epoch 3/9 acc: 0.95"] {
+            let update = Text::new(None).line(line.as_bytes()).unwrap();
+            world.watches.read(&update, Source::Output, &world.progress);
+        }
+        let json = serde_json::to_value(world.watches.watched()).unwrap();
+        let percentage = |n: u64, value: f64| serde_json::json!({"n": n, "value": value, "isPercentage": true});
+        let expected = [percentage(1, 0.915), percentage(2, 0.935), serde_json::json!({"n": 3, "value": 0.95})];
+        assert_eq!(json["accuracy"]["recent"], serde_json::json!(expected));
     }
 
     #[test]

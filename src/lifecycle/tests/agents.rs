@@ -14,7 +14,7 @@ fn metric(name: &str, value: f64) -> impl FnOnce(&mut AgentStatus) {
     move |status| {
         let reading = Reading { value, time: at(9), source: Source::Output };
         status.progress.metrics.insert(name.clone(), reading);
-        let recent = [NumberedReading { n: 1, value, step: None }].into();
+        let recent = [NumberedReading { n: 1, value, ..NumberedReading::default() }].into();
         status.watched.insert(name, MetricHistory { count: 1, recent });
     }
 }

@@ -1,0 +1,48 @@
+//! A line with the word epoch and a number, as programs print it in forms of their own: `Epoch 3/10 loss: 0.12`.
+
+use super::pairs::{held_out, pairs};
+use super::run::{Epoch, Run, find_step};
+use super::words::is_of_another_time;
+use crate::protocol::progress::Update;
+
+/// One that measures something, or begins an epoch.
+pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
+    let (epoch, found) = Epoch::find(text)?;
+    let mut update = Update::default();
+    pairs(text, held_out(text), &mut update);
+    let step = find_step(&text[found.end()..]);
+    if update.metrics.is_empty() && step.is_none() {
+        // "Epoch 3" alone on its line, or with decoration; a sentence that mentions one says nothing.
+        let alone = found.len() + 10 >= text.len();
+        return Some(if alone || epoch.of.is_some() { run.begin(epoch) } else { Update::default() });
+    }
+    // "Best epoch: 7, val_loss: 0.3": what was measured then was told then.
+    if is_of_another_time(&text[..found.start()]) {
+        return Some(Update::default());
+    }
+    let measures = |name: &String| name.contains("loss") || name.contains("acc");
+    if epoch.of.is_none() && !update.metrics.keys().any(measures) {
+        return Some(Update::default());
+    }
+    let within = match step {
+        Some((step, Some(steps), _)) => run.within(epoch, step, steps),
+        _ => Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() },
+    };
+    run.begun = None;
+    Some(Update { metrics: update.metrics, percentages: update.percentages, ..within })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::agent::progress::text::testing::*;
+    use crate::protocol::progress::LOSS;
+
+    #[test]
+    fn the_demo_of_which_the_first_rank_counts() {
+        let (updates, last) = read(&mut Text::default(), recorded!("torchrun-demo.stdout"));
+        assert_eq!(counts(&last), [Some(4.0), Some(4.0), None, None]);
+        assert_eq!((last.metric(LOSS), last.metric("test_accuracy")), (Some(0.1825), Some(0.95)));
+        assert_eq!(updates.iter().map(|update| update.epoch.unwrap()).collect::<Vec<_>>(), [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(last.percent(), Some(100.0));
+    }
+}
