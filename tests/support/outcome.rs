@@ -99,6 +99,10 @@ fn telling(kind: Kind, object: &Value) -> Value {
         }
         for restart in status["restarts"].as_array_mut().into_iter().flatten() {
             restart["ranSeconds"] = Value::Null;
+            // Where the scheduler puts a pod is its own affair.
+            if restart["node"].is_string() {
+                restart["node"] = json!("N");
+            }
         }
         // A list by type: its order is that of their first setting.
         if let Some(conditions) = status["conditions"].as_array_mut() {
