@@ -1,10 +1,12 @@
 //! One step of the life of a job.
 
-use super::cause::{Cause, first_cause};
 use super::conditions::{condition, condition_is, set_condition};
 use super::progress;
 use super::waiting::{self, Why};
-use crate::api::{AllocatedResources, Restart, RestartPolicy, State, TrainingJobSpec, TrainingJobStatus, Workers};
+use crate::api::{
+    AllocatedResources, Reason, Restart, RestartPolicy, State, TrainingJobSpec, TrainingJobStatus, Workers,
+};
+use crate::cause::{Cause, first_cause};
 use crate::observe::{ChildKind, Family, JobSeen, PodSeen, Seen};
 use crate::plan::TensorBoard;
 use jiff::{SignedDuration, Timestamp};
@@ -618,9 +620,12 @@ impl<'a> Step<'a> {
         known.unwrap_or_else(|| {
             self.drop_running_failure(attempt);
             let cause = Cause {
-                reason: "JobDeleted".into(),
+                reason: Reason::JobDeleted,
                 message: "its Job was deleted, and not by the operator".into(),
                 worker: None,
+                pod: None,
+                node: None,
+                rank: None,
                 exit_code: None,
                 disruption: true,
                 permanent: false,
@@ -668,9 +673,12 @@ impl<'a> Step<'a> {
         // Of the Job's pod failure policy, whose only rule is for disruptions.
         let disruption = reason == "PodFailurePolicy";
         Some(Cause {
-            reason: if disruption { "Disrupted" } else { "PodsLost" }.into(),
+            reason: if disruption { Reason::Disrupted } else { Reason::PodsLost },
             message: format!("its pods were gone before their last words were seen; the Job says {reason}: {message}"),
             worker: None,
+            pod: None,
+            node: None,
+            rank: None,
             exit_code: None,
             disruption,
             permanent: false,
@@ -841,7 +849,7 @@ fn entry(attempt: i32, cause: &Cause, time: Timestamp, ran_seconds: i64) -> Rest
     Restart {
         attempt,
         time: Time(time),
-        reason: cause.reason.clone(),
+        reason: cause.reason.to_string(),
         message: cause.message.clone(),
         worker: cause.worker,
         exit_code: cause.exit_code,

@@ -12,7 +12,8 @@ mod pod;
 mod polled;
 mod slim;
 
+pub use crate::cause::{Container, Disruption, Waiting};
 pub use index::{Blocked, ChildKind, ChildSeen, ClaimSeen, Family, Index, Note, owner, version};
 pub use job::{JobSeen, SlimJob};
-pub use pod::{Container, Disruption, PodSeen, SlimPod, Waiting};
+pub use pod::{PodSeen, SlimPod};
 pub use polled::{Polled, Seen};
