@@ -222,7 +222,7 @@ impl Report {
         if let Some(sign) = self.error_patterns.iter().find(|sign| Some(sign.kind) == self.ended_for) {
             return Some(sign.text.clone());
         }
-        let line = || self.line().map(str::to_owned);
+        let line = || self.last_words().map(str::to_owned);
         match self.last_exception() {
             // stderr may tell of a peer that a signal ended, which could raise nothing.
             Some(echo) if echo.origin() == FailureOrigin::Peer => line().or_else(|| Some(echo.summary())),
