@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod api;
 pub mod build;
+pub mod cause;
 pub mod cli;
 pub mod controller;
 pub mod exposition;

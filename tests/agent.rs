@@ -16,6 +16,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use trainingjob_operator::api::Reason;
+use trainingjob_operator::cause::{Cause, Container, WorkerFacts, first_cause};
 use trainingjob_operator::protocol::agent_status::AgentStatus;
 use trainingjob_operator::protocol::error_pattern::ErrorPattern;
 use trainingjob_operator::protocol::progress::Source;
@@ -580,6 +582,119 @@ fn the_images_own_sitecustomize_and_hook_are_kept() {
     assert_eq!(report.exception.unwrap().message, "boom");
 }
 
+/// What the operator would make of the last report, if this worker were the only one.
+fn cause(report: Report) -> Cause {
+    let exit_code = report.exit_code.or(report.signal.map(|signal| 128 + signal)).unwrap_or(1);
+    let training = Container::Terminated {
+        started: None,
+        finished: report.finished_at,
+        exit_code,
+        reason: "Error".to_owned(),
+        report: Some(Box::new(report)),
+        message: None,
+    };
+    first_cause([WorkerFacts {
+        index: 0,
+        pod: "x-training-0-abcde",
+        node: None,
+        attempt: 1,
+        created: None,
+        deletion: None,
+        gone: false,
+        ended: Some(false),
+        pod_reason: None,
+        disruption: None,
+        failed_init: None,
+        training: &training,
+    }])
+    .unwrap()
+}
+
+#[test]
+fn what_python_catches_is_not_why_it_ends() {
+    let room = Room::new("caught");
+    let caught = "import ctypes, logging, os, sys\ntry:\n    import no_such_module\nexcept ImportError:\n    logging.exception('going on without')\n";
+    let Some(_) = python(&room, "", |_| ()) else { return };
+    let end = |options: &[&str], end: &str| {
+        room.write("train.py", format!("{caught}{end}\n").as_bytes(), 0o644);
+        let mut agent = Command::new(room.installed());
+        room.arguments(&mut agent, &[], &[&["python3"], options, &["train.py"]].concat());
+        agent.output().unwrap();
+        let report = room.report();
+        (report.python_tells, report.exception.clone(), cause(report))
+    };
+    for (options, tells) in [(&[][..], true), (&["-I"][..], false)] {
+        let (python_tells, exception, cause) = end(options, "os.kill(os.getpid(), 11)");
+        assert_eq!((python_tells, exception), (tells, None));
+        assert_eq!((cause.reason, cause.permanent), (Reason::Signal, false), "{}", cause.message);
+    }
+    let (.., cause) = end(&[], "sys.exit(1)");
+    assert!(!cause.permanent, "{}", cause.message);
+    let (_, exception, cause) = end(&[], "import another_module");
+    assert_eq!((exception.unwrap().by_program, cause.permanent), (Some(true), true), "{}", cause.message);
+    let (.., cause) = end(&["-I"], "sys.exit(1)");
+    assert_eq!((cause.reason, cause.permanent), (Reason::ImportError, true), "there is no better word");
+}
+
+#[test]
+fn a_hook_of_the_programs_own_hides_nothing() {
+    let room = Room::new("own-hook");
+    let hook = "import sys\nsys.excepthook = lambda kind, value, traceback: print('framed', value, file=sys.stderr)\n";
+    room.write("train.py", format!("{hook}\nraise ValueError('bad')\n").as_bytes(), 0o644);
+    let Some(report) = python_looks_the_same(&room, "train.py", &[]) else { return };
+    let exception = report.exception.unwrap();
+    assert_eq!((exception.class.as_str(), exception.line, exception.by_program), ("ValueError", Some(4), Some(true)));
+    // One that calls ours is told once, and at once.
+    let chained = "import sys\nold = sys.excepthook\nsys.excepthook = lambda *a: old(*a)\n\nraise ValueError('bad')\n";
+    room.write("train.py", chained.as_bytes(), 0o644);
+    assert_eq!(python_looks_the_same(&room, "train.py", &[]).unwrap().exception.unwrap().line, Some(5));
+    for program in ["import sys; sys.exit(4)", "print('well')"] {
+        room.write("train.py", format!("{hook}{program}\n").as_bytes(), 0o644);
+        assert_eq!(python_looks_the_same(&room, "train.py", &[]).unwrap().exception, None, "{program}");
+    }
+}
+
+#[test]
+fn whose_exception_it_was() {
+    let room = Room::new("whose");
+    let Some(_) = python(&room, "", |_| ()) else { return };
+    room.write("helper.py", b"raise KeyError('helper')\n", 0o644);
+    let run = |program: &[&str]| {
+        let mut agent = Command::new(room.installed());
+        room.arguments(&mut agent, &[], program);
+        agent.output().unwrap();
+        let report = room.report();
+        (report.exception.clone().map(|exception| (exception.message, exception.by_program)), cause(report).reason)
+    };
+    let told = |message: &str, by_program| Some((message.to_owned(), Some(by_program)));
+    assert_eq!(run(&["python3", "helper.py"]), (told("'helper'", true), Reason::PythonException));
+    assert_eq!(run(&["sh", "-c", "python3 helper.py; exit 1"]), (told("'helper'", false), Reason::PythonException));
+    assert_eq!(run(&["sh", "-c", "python3 helper.py; kill -11 $$"]), (told("'helper'", false), Reason::Signal));
+    // A launcher that says no more than that its script failed.
+    let launcher = "import subprocess, sys\nsubprocess.run([sys.executable, 'helper.py'], check=True)\n";
+    room.write("launcher.py", launcher.as_bytes(), 0o644);
+    assert_eq!(run(&["python3", "launcher.py"]), (told("'helper'", false), Reason::PythonException));
+}
+
+#[test]
+fn what_another_process_raised_is_told_with_its_place() {
+    let room = Room::new("handed-on");
+    // As torch/_utils.py and torch/multiprocessing/spawn.py do it, with a message that is long before its end.
+    let script = "import traceback\n\
+        def get(index):\n    raise RuntimeError('CUDA error: out of memory')\n\
+        def deep(n):\n    deep(n - 1) if n else get(7)\n\
+        try:\n    deep(60)\n\
+        except RuntimeError:\n    inner = 'Caught RuntimeError in DataLoader worker process 0.\\nOriginal ' + traceback.format_exc()\n\
+        inner = inner.replace('[Previous', ('  File \"/x/site-packages/a.py\", line 9, in f\\n' * 300) + '[Previous')\n\
+        raise RuntimeError('\\n\\n-- Process 1 terminated with the following error:\\n' + inner)\n";
+    room.write("train.py", script.as_bytes(), 0o644);
+    let Some(report) = python_looks_the_same(&room, "train.py", &[]) else { return };
+    let exception = report.exception.clone().unwrap();
+    assert_eq!((exception.message.as_str(), exception.line), ("CUDA error: out of memory", Some(3)));
+    assert_eq!(exception.within.as_deref(), Some("DataLoader worker process 0 of spawned process 1"));
+    assert_eq!(cause(report).reason, Reason::CudaOutOfMemory);
+}
+
 #[test]
 fn of_many_ranks_the_first_one_to_fail_is_told() {
     let room = Room::new("ranks");
@@ -889,7 +1004,15 @@ fn a_kill_for_lack_of_memory_is_counted() {
     command.args(["-c", &enter, "enter", AGENT]);
     room.arguments(&mut command, &[], &["sh", "-c", "tail /dev/zero; exit 8"]);
     assert_eq!(command.output().unwrap().status.code(), Some(8));
-    assert_eq!(room.report().oom_kills, 1);
+    let report = room.report();
+    assert_eq!(report.oom_kills, 1);
+    let memory = report.memory.unwrap();
+    assert_eq!(memory.limit, Some(32 << 20));
+    // Kernels before 5.19 tell no peak of a v2 cgroup.
+    assert!(memory.peak.is_none_or(|peak| peak > 16 << 20 && peak <= 32 << 20), "{memory:?}");
+    let told = cause(report);
+    assert_eq!(told.reason, Reason::OomKilled);
+    assert!(told.message.contains("(the limit is 32Mi"), "{}", told.message);
     room.sh("exit 8");
     assert_eq!(room.report().oom_kills, 0);
 }

@@ -25,6 +25,7 @@ struct Inner {
     watches: MetricHistories,
     is_lost: bool,
     exceptions: Exceptions,
+    python_tells: bool,
     error_patterns: Vec<ErrorMatch>,
     report: Report,
 }
@@ -84,6 +85,11 @@ impl Observations {
         self.wake.change();
     }
 
+    /// A Python of the program has said that it tells of its exceptions.
+    pub fn python_tells(&self) {
+        self.lock().python_tells = true;
+    }
+
     /// Steps in all, if anybody has told.
     pub fn steps(&self) -> Option<f64> {
         self.lock().progress.steps.map(|steps| steps.value)
@@ -92,6 +98,7 @@ impl Observations {
     /// Adds to `report` what is known here, and keeps it for whoever asks.
     pub fn complete(&self, report: &mut Report) {
         let mut inner = self.lock();
+        report.python_tells = inner.python_tells;
         report.exception = inner.exceptions.first().cloned();
         report.error_patterns.clone_from(&inner.error_patterns);
         report.progress = Reached::of(&inner.progress);

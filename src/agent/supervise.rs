@@ -344,10 +344,11 @@ impl Supervisor {
     fn write_message(&mut self) {
         self.wake.take_change();
         self.seen.complete(&mut self.report);
-        self.report.stderr_tail = self.pump.tail();
+        self.pump.recent_lines(|lines| self.report.read_stderr(lines.text(), |line| lines.time_of(line)));
         let oom_kills = self.oom_kills.as_ref().map_or(0, OomKills::since_start);
         if oom_kills > self.report.oom_kills {
             (self.report.oom_kills, self.report.oom_time) = (oom_kills, Some(now()));
+            self.report.memory = self.oom_kills.as_ref().map(OomKills::memory);
         }
         self.message.write(&self.report);
         self.written = Instant::now();

@@ -5,7 +5,6 @@
 //! through the rule of that.
 
 mod agents;
-mod cause;
 mod conditions;
 mod count;
 mod deadline;
@@ -21,7 +20,7 @@ mod success;
 mod suspend;
 mod waiting;
 
-pub use cause::{Cause, first_cause};
+pub use crate::cause::{Cause, first_cause};
 pub use conditions::{condition, condition_is, set_condition, whole_second};
 pub use decide::{Action, Event, Input, Verdict, decide, misses_job};
 

@@ -15,10 +15,11 @@ mod job;
 mod pod;
 mod slim;
 
+pub use crate::cause::{Container, Disruption, Waiting};
 pub use agents::{AgentAnswer, AgentPolls};
 pub use board::{BoardPart, BoardSeen};
 pub use cell::{Cell, Wanted, Writes};
 pub use children::{Blocked, ChildKey, ChildKind, ChildSeen, Children, ObjectEvent, version};
 pub use index::{ClaimSeen, Index, JobKey, owner, role};
 pub use job::{JobSeen, SlimJob};
-pub use pod::{Container, Disruption, PodSeen, SlimPod, Waiting};
+pub use pod::{PodSeen, SlimPod};

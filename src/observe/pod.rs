@@ -1,9 +1,10 @@
 //! A pod as the operator keeps it: what decides, and no more (a pod of the API is over forty times larger).
 
 use crate::build::labels;
+use crate::cause::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
 use crate::protocol::report::Report;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
@@ -68,54 +69,8 @@ pub struct PodSeen {
     pub training: Container,
     /// What keeps the containers from starting, whichever it is.
     pub waiting: Option<Waiting>,
-}
-
-/// A reason in one word and a message in the words of who gave it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
-    /// For example `ErrImagePull`.
-    pub reason: String,
-    /// May be empty.
-    pub message: String,
-}
-
-/// The condition `DisruptionTarget` of a pod.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Disruption {
-    /// `EvictionByEvictionAPI`, `PreemptionByScheduler`, `DeletionByTaintManager`, `DeletionByPodGC`, `TerminationByKubelet`.
-    pub reason: String,
-    /// In Kubernetes' words.
-    pub message: String,
-    /// When.
-    pub time: Option<Timestamp>,
-}
-
-/// How the container `training` stands.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Container {
-    /// Not started.
-    #[default]
-    Waiting,
-    /// Its program runs.
-    Running {
-        /// Since when.
-        since: Option<Timestamp>,
-    },
-    /// It has ended.
-    Terminated {
-        /// When it started.
-        started: Option<Timestamp>,
-        /// When it ended.
-        finished: Option<Timestamp>,
-        /// Exit code of the container.
-        exit_code: i32,
-        /// Kubernetes' reason, such as `OOMKilled` or `Error`.
-        reason: String,
-        /// What its agent left, or whatever stands in the termination message.
-        report: Option<Box<Report>>,
-        /// The termination message, when no agent wrote it.
-        message: Option<String>,
-    },
+    /// The init container that failed, and keeps the program from ever starting.
+    pub failed_init: Option<FailedInit>,
 }
 
 impl SlimPod {
@@ -170,6 +125,7 @@ impl SlimPod {
             end_by: meta.deletion_timestamp.as_ref().map(|t| t.0),
             gone,
             training: training(status),
+            failed_init: failed_init(status),
             waiting: statuses().find_map(|s| {
                 let waiting = s.state.as_ref()?.waiting.as_ref()?;
                 let reason = waiting.reason.clone()?;
@@ -215,6 +171,41 @@ fn training(status: &PodStatus) -> Container {
     }
 }
 
+/// Of a pod that starts no container twice the first init container that fails is the last one to run.
+fn failed_init(status: &PodStatus) -> Option<FailedInit> {
+    let has_failed = |state: &&ContainerStateTerminated| state.exit_code != 0;
+    status.init_container_statuses.iter().flatten().find_map(|container| {
+        let end = container.state.as_ref()?.terminated.as_ref().filter(has_failed)?;
+        Some(FailedInit {
+            name: container.name.clone(),
+            exit_code: end.exit_code,
+            reason: end.reason.clone().unwrap_or_default(),
+            message: end.message.clone(),
+            finished: end.finished_at.as_ref().map(|t| t.0),
+        })
+    })
+}
+
+impl<'a> From<&'a PodSeen> for WorkerFacts<'a> {
+    fn from(pod: &'a PodSeen) -> Self {
+        WorkerFacts {
+            index: pod.index,
+            pod: &pod.name,
+            node: pod.node.as_deref(),
+            // An incarnation begins with the attempt of its number.
+            attempt: pod.incarnation,
+            created: pod.created,
+            deletion: pod.deletion,
+            gone: pod.gone,
+            ended: pod.ended,
+            pod_reason: pod.pod_reason.as_ref(),
+            disruption: pod.disruption.as_ref(),
+            failed_init: pod.failed_init.as_ref(),
+            training: &pod.training,
+        }
+    }
+}
+
 impl PodSeen {
     /// Neither ended nor gone: it may still run.
     #[must_use]
@@ -225,14 +216,13 @@ impl PodSeen {
     /// As people are told of it.
     #[must_use]
     pub fn describe(&self) -> String {
-        let node = self.node.as_ref().map(|node| format!(", node {node}")).unwrap_or_default();
-        format!("worker {} (pod {}{node})", self.index, self.name)
+        WorkerFacts::from(self).describe()
     }
 
     /// Its program ended well.
     #[must_use]
     pub fn succeeded(&self) -> bool {
-        self.ended == Some(true) || matches!(self.training, Container::Terminated { exit_code: 0, .. })
+        WorkerFacts::from(self).succeeded()
     }
 
     /// It won't succeed any more.

@@ -35,15 +35,16 @@ impl ErrorPattern {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ErrorMatch {
-    pub kind: ErrorPattern,
     /// When the agent read it, to the millisecond.
     pub time: Timestamp,
     /// When it read the last one, to the millisecond.
     pub last_time: Timestamp,
-    /// The line.
-    pub text: String,
+    /// What it is about. The times stand before it, for the end of a report may be cut off.
+    pub kind: ErrorPattern,
     /// How many lines of this kind there were.
     pub count: u64,
+    /// The line.
+    pub text: String,
 }
 
 impl ErrorMatch {

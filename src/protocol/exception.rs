@@ -4,59 +4,105 @@ use crate::protocol::error_pattern;
 use crate::protocol::error_pattern::ErrorPattern;
 use crate::protocol::origin::{FailureOrigin, origin_of};
 use crate::protocol::text::start_of;
+use crate::protocol::traceback::nested;
 use jiff::Timestamp;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
 /// An exception that ended a Python program or one of its threads.
+///
+/// What it is judged by comes before its class, for the end of a report may be cut off.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Exception {
-    /// The class with its module, as in a traceback: `ValueError`, `torch.OutOfMemoryError`.
-    #[serde(rename = "type")]
-    pub class: String,
-    pub message: String,
-    /// Of the innermost frame that is the user's code and not a library's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub line: Option<u64>,
     /// Of the process: RANK, else LOCAL_RANK.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
     /// The thread's name, if it was not the main one; the program may have gone on without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
+    /// Whether the process was the program itself, and not one that this had started; absent if nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_program: Option<bool>,
     /// To the millisecond.
     pub time: Timestamp,
+    /// The class with its module, as in a traceback: `ValueError`, `torch.OutOfMemoryError`.
+    #[serde(rename = "type")]
+    pub class: String,
+    /// Of the innermost frame that is the user's code and not a library's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// Where it was raised, if a process of another kind has handed it on: `DataLoader worker process 0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub within: Option<String>,
+    pub message: String,
 }
 
-impl Exception {
-    /// `line` as the hook writes it; `None` for what is no cause: torchrun's words on a rank that failed.
+/// A line of the hook, if it is one.
+#[derive(Debug, PartialEq)]
+pub enum HookLine {
+    /// A Python has started that tells of its exceptions.
+    Hello,
+    /// One has ended by this, or a thread of it.
+    Raised {
+        /// What it was.
+        exception: Box<Exception>,
+        /// PID of whoever had started the process.
+        parent: Option<u32>,
+    },
+}
+
+impl HookLine {
+    /// `None` for what is no cause: torchrun's words on a rank that failed.
     pub fn parse(line: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Line {
+            #[serde(default)]
+            hello: bool,
             seconds: f64,
+            #[serde(default)]
+            parent: Option<u32>,
             #[serde(flatten)]
             exception: Exception,
         }
-        let Line { seconds, exception } = serde_json::from_slice(line).ok()?;
+        let Line { hello, seconds, parent, exception } = serde_json::from_slice(line).ok()?;
+        if hello {
+            return Some(Self::Hello);
+        }
         let name = exception.class.rsplit('.').next()?;
         if ["", "ChildFailedError", "SignalException", "KeyboardInterrupt"].contains(&name) {
             return None;
         }
         let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).ok()?;
-        Some(Self { time, ..exception })
+        let exception = Box::new(Exception { time, ..exception }.innermost());
+        Some(Self::Raised { exception, parent })
+    }
+}
+
+impl Exception {
+    /// What another process has raised, if this one only hands it on.
+    fn innermost(mut self) -> Self {
+        let Some(nested) = nested(&self.message) else { return self };
+        let (class, message, within) = (nested.class.to_owned(), nested.message.to_owned(), nested.process);
+        (self.file, self.line) = (Some(nested.file.to_owned()), Some(nested.line));
+        Self { class, message, within, ..self }
     }
 
-    /// Cuts what is long, so that it fits into a report.
-    pub(super) fn fit(&mut self) {
+    /// Cuts what is long, so that the message and what stands beside it take these bytes or little more in a report.
+    pub(super) fn fit(&mut self, room: usize) {
         self.class.truncate(start_of(&self.class, 100).len());
-        self.message.truncate(start_of(&self.message, 500).len());
-        for (text, room) in [(&mut self.file, 200), (&mut self.thread, 60)] {
+        self.message.truncate(start_of(&self.message, room).len());
+        for (text, room) in [(&mut self.file, 120), (&mut self.thread, 40), (&mut self.within, 60)] {
             _ = text.as_mut().map(|text| text.truncate(start_of(text, room).len()));
         }
+    }
+
+    /// Whether it only says that a process which it had started has failed.
+    pub fn is_of_child(&self) -> bool {
+        self.class.rsplit('.').next() == Some("CalledProcessError")
     }
 
     /// Whose failure it tells of.
@@ -91,7 +137,8 @@ impl Exception {
             (Some(file), None) => format!(" at {file}"),
             _ => String::new(),
         };
-        format!("{}{message}{last_error}{thread}{place}", self.class)
+        let within = self.within.as_ref().map(|process| format!(" in {process}")).unwrap_or_default();
+        format!("{}{message}{last_error}{thread}{within}{place}", self.class)
     }
 }
 
@@ -137,16 +184,36 @@ pub fn sort(class: &str, message: &str) -> Sort {
 mod tests {
     use super::*;
 
+    fn parse(line: &[u8]) -> Option<Exception> {
+        match HookLine::parse(line)? {
+            HookLine::Raised { exception, .. } => Some(*exception),
+            HookLine::Hello => None,
+        }
+    }
+
     #[test]
     fn the_hooks_line() {
         let line = br#"{"type": "torch.OutOfMemoryError", "message": "CUDA out of memory.\nTried", "file": "train.py", "line": 88, "rank": 3, "thread": null, "seconds": 1763730000.1234}"#;
-        let exception = Exception::parse(line).unwrap();
+        let exception = parse(line).unwrap();
         assert_eq!(exception.summary(), "[rank3]: torch.OutOfMemoryError: CUDA out of memory. at train.py:88");
         assert_eq!(exception.time.to_string(), "2025-11-21T13:00:00.123Z");
         let nccl = br#"{"type": "E", "message": "NCCL error\nncclSystemError: x\nLast error:\nsocket: refused\n", "seconds": 1}"#;
-        assert_eq!(Exception::parse(nccl).unwrap().summary(), "E: NCCL error (socket: refused)");
+        assert_eq!(parse(nccl).unwrap().summary(), "E: NCCL error (socket: refused)");
         let bare = br#"{"type": "Stop", "message": "", "seconds": 1, "thread": "Thread-1"}"#;
-        assert_eq!(Exception::parse(bare).unwrap().summary(), "Stop in thread Thread-1");
+        assert_eq!(parse(bare).unwrap().summary(), "Stop in thread Thread-1");
+    }
+
+    #[test]
+    fn what_another_process_handed_on() {
+        let message = r#"Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  File \"/a/train.py\", line 12, in get\n    x\nRuntimeError: CUDA error: out of memory\n"#;
+        let line =
+            format!(r#"{{"type": "RuntimeError", "message": "{message}", "file": "t.py", "line": 3, "seconds": 1}}"#);
+        let exception = parse(line.as_bytes()).unwrap();
+        assert_eq!(
+            exception.summary(),
+            "RuntimeError: CUDA error: out of memory in DataLoader worker process 0 at /a/train.py:12"
+        );
+        assert_eq!(sort(&exception.class, &exception.message), Sort::CudaOutOfMemory);
     }
 
     #[test]
@@ -176,10 +243,10 @@ mod tests {
     fn what_is_no_cause() {
         for class in ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "KeyboardInterrupt", ""] {
             let line = format!(r#"{{"type": "{class}", "message": "x", "seconds": 1}}"#);
-            assert_eq!(Exception::parse(line.as_bytes()), None);
+            assert_eq!(parse(line.as_bytes()), None);
         }
         for line in ["", "{}", "x", r#"{"type": "E", "seconds": 1e300}"#] {
-            assert_eq!(Exception::parse(line.as_bytes()), None, "{line}");
+            assert_eq!(parse(line.as_bytes()), None, "{line}");
         }
     }
 }

@@ -6,6 +6,7 @@
 //! [`origin`], [`stderr`]) and progress ([`progress`], [`progress_pattern`], [`metric_history`]). All of it is pure.
 
 pub mod agent_status;
+mod cut_json;
 pub mod error_pattern;
 pub mod exception;
 pub mod gpu;
@@ -17,4 +18,5 @@ pub mod progress_pattern;
 pub mod report;
 pub mod stderr;
 pub mod text;
+mod traceback;
 pub mod usage;

@@ -1,6 +1,8 @@
 //! Whose failure a line tells of: the one's who says it, or a peer's.
 
 use crate::protocol::error_pattern::{self, ErrorPattern};
+use regex::Regex;
+use std::sync::LazyLock;
 
 /// Whose failure a line tells of, the most telling first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,17 +16,14 @@ pub enum FailureOrigin {
 }
 
 /// Whose failure `line` tells of.
+///
+/// Anything that talks over a network may lose its peer: a download, a database. Only one of the gang's own is meant.
 pub fn origin_of(line: &str) -> FailureOrigin {
-    // Gloo, the kernel, NCCL, PyTorch's store, gRPC.
-    const GONE: [&str; 7] = [
-        "connection closed by peer",
-        "connection reset by peer",
-        "broken pipe",
-        "remote process exit",
-        "connection was likely closed",
-        "failed to recv, got 0 bytes",
-        "socket closed",
-    ];
+    // The kernel, gloo, gRPC: whoever speaks must be one of those by which the ranks of a gang talk.
+    const GONE: [&str; 4] = ["connection closed by peer", "connection reset by peer", "broken pipe", "socket closed"];
+    // NCCL, PyTorch's store: nobody else has these words.
+    const GANGS_GONE: [&str; 3] =
+        ["remote process exit", "connection was likely closed", "failed to recv, got 0 bytes"];
     // Gloo, PyTorch's store.
     const WAITED: [&str; 5] = [
         "timed out waiting",
@@ -38,10 +37,24 @@ pub fn origin_of(line: &str) -> FailureOrigin {
     let lower = line.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|words| lower.contains(words));
     match () {
-        () if has(&GONE) => FailureOrigin::Peer,
+        () if has(&GANGS_GONE) || (has(&GONE) && speaks_for_a_gang(&lower)) => FailureOrigin::Peer,
         () if has(&WAITED) || is_nccls() => FailureOrigin::Gang,
         () => FailureOrigin::Own,
     }
+}
+
+/// Whether a line, in lower case, is of a library by which ranks talk: gloo, NCCL, MPI, UCC, PyTorch's stores and process
+/// groups, TensorFlow's collectives and its workers, JAX's runtime and its coordination service.
+fn speaks_for_a_gang(line: &str) -> bool {
+    static NAMES: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(
+            r"(?x) \b (?: gloo | nccl | rccl | mpi | ucc | c10d | torch\.distributed | dist(?:backend|store|network)error
+            | tcpstore | processgroup\w* | socketimpl | collective(?:s|\ ops|ops)? | /job:\w+ | workerservice
+            | (?:xla|jax)runtimeerror | coordination\ ?service | horovod\w* ) \b | /gloo/ | nccl[a-z]*error | sendbytes | recvvalue",
+        )
+        .expect("a constant")
+    });
+    NAMES.is_match(line)
 }
 
 #[cfg(test)]
@@ -53,7 +66,27 @@ mod tests {
         for (line, expected) in [
             ("ValueError: bad", FailureOrigin::Own),
             ("torch.OutOfMemoryError: CUDA out of memory.", FailureOrigin::Own),
-            ("torch.Error: Socket closed", FailureOrigin::Peer),
+            ("jaxlib._jax.XlaRuntimeError: UNAVAILABLE: Socket closed", FailureOrigin::Peer),
+            (
+                "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711",
+                FailureOrigin::Peer,
+            ),
+            (
+                "RuntimeError: [../third_party/gloo/gloo/transport/tcp/buffer.cc:72] Read error [10.0.0.1]:4711: Connection reset by peer",
+                FailureOrigin::Peer,
+            ),
+            (
+                "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
+                FailureOrigin::Peer,
+            ),
+            (
+                "[W1 TCPStore.cpp:115] [c10d] sendBytes failed on SocketImpl(fd=4, addr=[a]:1, remote=[b]:2): Broken pipe",
+                FailureOrigin::Peer,
+            ),
+            (
+                "tensorflow.python.framework.errors_impl.UnavailableError: Collective ops is aborted by: Connection reset by peer",
+                FailureOrigin::Peer,
+            ),
             (
                 "NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error",
                 FailureOrigin::Peer,
@@ -70,6 +103,23 @@ mod tests {
             ),
         ] {
             assert_eq!(origin_of(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_is_not_of_the_gang_is_its_own_affair() {
+        for line in [
+            "ConnectionResetError: [Errno 104] Connection reset by peer",
+            "BrokenPipeError: [Errno 32] Broken pipe",
+            "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",
+            "psycopg2.OperationalError: could not receive data from server: Connection reset by peer",
+            "botocore.exceptions.EndpointConnectionError: Could not connect to \"https://b.s3.amazonaws.com\": Connection reset by peer",
+            "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that terminated with: details = \"Socket closed\">",
+            "tensorflow.python.framework.errors_impl.UnavailableError: Error executing an HTTP request: Connection reset by peer",
+            "redis.exceptions.ConnectionError: Error while reading from features:6379 : (104, 'Connection reset by peer')",
+            "RuntimeError: compiling failed: Broken pipe",
+        ] {
+            assert_eq!(origin_of(line), FailureOrigin::Own, "{line}");
         }
     }
 }

@@ -1,25 +1,28 @@
 //! The termination message: what the agent leaves for the operator, as JSON of at most [`MAX_BYTES`].
 
+use crate::protocol::cut_json::mend;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern, FOLLOWS};
 use crate::protocol::exception::Exception;
 use crate::protocol::number;
 use crate::protocol::origin::FailureOrigin;
 use crate::protocol::progress::{LOSS, Progress};
-use crate::protocol::stderr::telling_line;
+use crate::protocol::stderr::{exception, has_traceback, last_line, telling_line};
 use crate::protocol::text::{json_bytes, start_of};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What the kubelet keeps of a container's termination message, in bytes; of a longer one it keeps the end, which
-/// would not parse.
-pub const MAX_BYTES: usize = 4096;
+/// Bytes of a report at most. The kubelet keeps 4096 of a container's termination message (of a longer one the end), but
+/// 12,288 of all containers of a pod together, of each the first of an equal share: this fits beside five others, init
+/// containers included.
+pub const MAX_BYTES: usize = 2048;
 /// The format's version. A reader takes any: fields are only ever added.
 pub const VERSION: u32 = 1;
 
 /// What one worker's agent knows about its program.
 ///
 /// Written by the agent, read by the operator, which may be older or newer: fields it does not know are ignored and
-/// missing ones have their default.
+/// missing ones have their default. What is worth most comes first, for the end may be cut off: what an exception or a
+/// launch error is judged by stands before it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Report {
@@ -28,12 +31,6 @@ pub struct Report {
     /// The gang's attempt that this run belongs to, from 1; 0 if it was not told.
     pub attempt: u32,
     pub phase: Phase,
-    /// When the agent started, to the millisecond.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub started_at: Option<Timestamp>,
-    /// When the program ended, or could not be started, to the millisecond.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub finished_at: Option<Timestamp>,
     /// The program's own exit code (0-255), also where the agent exits with another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -46,11 +43,23 @@ pub struct Report {
     /// What the agent ended the program for by itself, or did not let its end count as success for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_for: Option<ErrorPattern>,
+    /// When the program ended, or could not be started, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
     /// Processes of this container that the kernel killed for lack of memory since the agent started.
     pub oom_kills: u64,
     /// When that was last seen to rise, to the millisecond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_time: Option<Timestamp>,
+    /// The container's memory, once a process was killed for lack of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    /// Some Python of the program tells of its exceptions: what it told nothing of it has caught, whatever stderr says.
+    #[serde(skip_serializing_if = "is_false")]
+    pub python_tells: bool,
+    /// How far the program had come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Reached>,
     /// Why the program could not be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<LaunchError>,
@@ -60,14 +69,34 @@ pub struct Report {
     /// Lines by which libraries tell of what ends programs, one of each kind.
     #[serde(rename = "signs", skip_serializing_if = "Vec::is_empty")]
     pub error_patterns: Vec<ErrorMatch>,
-    /// How far the program had come.
+    /// When the most telling line was written, to the millisecond.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub progress: Option<Reached>,
-    /// The line that tells why, where [`Report::stderr_tail`] had to be cut below it.
+    pub line_time: Option<Timestamp>,
+    /// The most telling line, where [`Report::stderr_tail`] had to be cut below it, or would let another one seem so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headline: Option<String>,
+    /// When the agent started, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
     /// The last lines of stderr, as a terminal would show them.
     pub stderr_tail: String,
+}
+
+/// A container's memory, in bytes, as its cgroup tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Memory {
+    /// What it may use; absent if that is not limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The most that it has used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak: Option<u64>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde wants it
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// How far the program has come.
@@ -145,11 +174,43 @@ pub enum LaunchErrorKind {
 }
 
 impl Report {
-    /// The report in a container's termination message; `None` for anything that no agent wrote.
+    /// The report in a container's termination message, be its end cut off; `None` for anything that no agent wrote.
     pub fn parse(message: &str) -> Option<Self> {
         // serde would take an array for a struct too.
         let object = Some(message.trim()).filter(|message| message.starts_with('{'))?;
-        serde_json::from_str::<Self>(object).ok().filter(|report| report.version > 0)
+        let report = serde_json::from_str::<Self>(object).ok().or_else(|| Self::parse_cut(object));
+        report.filter(|report| report.version > 0)
+    }
+
+    fn parse_cut(object: &str) -> Option<Self> {
+        let mut report = serde_json::from_str::<Self>(&mend(object)?).ok()?;
+        // Cut off before it says which, or what.
+        report.error = report.error.filter(|error| !error.message.is_empty());
+        report.exception = report.exception.filter(|exception| !exception.class.is_empty());
+        report.error_patterns.retain(|known| !known.text.is_empty());
+        Some(report)
+    }
+
+    /// Takes in the last lines of stderr; `time_of` tells when a line of it was written.
+    ///
+    /// A traceback that is followed by other words after a while was caught and logged, if Python would have told of it
+    /// otherwise: then the last words are the headline.
+    pub fn read_stderr(&mut self, tail: String, time_of: impl Fn(&str) -> Option<Timestamp>) {
+        /// What one failure makes programs and libraries say comes at once.
+        const AT_ONCE: SignedDuration = SignedDuration::from_secs(2);
+        let timed = |line: &str| Some((line.to_owned(), time_of(line)?));
+        let told = telling_line(&tail).and_then(timed);
+        let last = last_line(&tail).and_then(timed);
+        self.line_time = told.as_ref().map(|(_, time)| *time);
+        self.headline = None;
+        if let (Some((line, time)), Some((last, last_time))) = (told, last)
+            && self.python_tells
+            && exception(&line).is_some()
+            && last_time.duration_since(time) > AT_ONCE
+        {
+            (self.headline, self.line_time) = (Some(last), Some(last_time));
+        }
+        self.stderr_tail = tail;
     }
 
     /// The one line that tells a person most: why it could not be started, else the exception that ended it, else the
@@ -161,7 +222,7 @@ impl Report {
         if let Some(sign) = self.error_patterns.iter().find(|sign| Some(sign.kind) == self.ended_for) {
             return Some(sign.text.clone());
         }
-        let line = || self.line().map(str::to_owned);
+        let line = || self.last_words().map(str::to_owned);
         match self.last_exception() {
             // stderr may tell of a peer that a signal ended, which could raise nothing.
             Some(echo) if echo.origin() == FailureOrigin::Peer => line().or_else(|| Some(echo.summary())),
@@ -187,10 +248,34 @@ impl Report {
         self.oom_kills > 0 && since.is_none_or(|since| since <= FOLLOWS)
     }
 
-    /// Whether stderr has the end of a Python traceback in it.
-    pub fn has_traceback(&self) -> bool {
+    /// The signal that ended the program, if nobody had told it to stop.
+    pub fn own_signal(&self) -> Option<i32> {
+        self.signal.filter(|_| self.stopped_by.is_none() && self.ended_for.is_none())
+    }
+
+    /// The exception by which stderr ends a Python traceback, as far as it may be why the program ended: not if a signal
+    /// ended it, nor if the program went on for long after.
+    pub fn last_traceback(&self) -> Option<&str> {
         // Of a headline the text around it is lost.
-        self.headline.is_some() || self.stderr_tail.contains("Traceback (most recent call last):")
+        let is_one = self.headline.is_some() || has_traceback(&self.stderr_tail);
+        self.line().filter(|_| is_one && self.own_signal().is_none() && !self.is_caught())
+    }
+
+    /// The most telling line of stderr, unless it is of an exception that was not why the program ended.
+    pub fn last_words(&self) -> Option<&str> {
+        let is_of_other = |line: &&str| {
+            exception(line).is_some() && (self.is_caught() || (self.python_tells && self.own_signal().is_some()))
+        };
+        self.line().filter(|line| !is_of_other(line))
+    }
+
+    /// Whether the program went on for long after its most telling line.
+    fn is_caught(&self) -> bool {
+        /// For what a program does at its end, if its Python tells of what it does not catch.
+        const CLEARING_UP: SignedDuration = SignedDuration::from_mins(1);
+        let longest = if self.python_tells { CLEARING_UP } else { FOLLOWS };
+        let since = self.finished_at.zip(self.line_time).map(|(end, line)| end.duration_since(line));
+        since.is_some_and(|since| since > longest)
     }
 
     /// The sign of this kind, unless the program went on after the last of them for longer than [`FOLLOWS`].
@@ -200,35 +285,48 @@ impl Report {
         self.error_patterns.iter().find(is_last)
     }
 
-    /// The report as JSON of at most [`MAX_BYTES`], whatever it holds: the tail loses lines from its front.
+    /// The report as JSON of at most [`MAX_BYTES`], whatever it holds: the tail loses lines from its front, and long texts
+    /// their end.
     ///
     /// Where that would lose the telling line (torchrun's closing words are long), it is kept as the headline.
     pub fn to_message(&self) -> String {
-        const ERROR_BYTES: usize = 1500;
-        const HEADLINE_BYTES: usize = 600;
-        const SIGN_BYTES: usize = 240;
+        /// For the last lines of stderr, where they tell more than what has been made of them.
+        const TAIL_BYTES: usize = 300;
+        let headline = self.line().filter(|_| {
+            let is_told = self.last_exception().is_some_and(|raised| raised.origin() == FailureOrigin::Own);
+            self.error.is_none() && !is_told
+        });
         let mut fitted = self.clone();
-        if let Some(error) = &mut fitted.error {
-            error.message.truncate(start_of(&error.message, ERROR_BYTES).len());
-            // What was never started has told nothing.
-            fitted.exception = None;
-            fitted.error_patterns.clear();
-        }
-        if let Some(exception) = &mut fitted.exception {
-            exception.fit();
-        }
-        fitted.error_patterns.truncate(ErrorPattern::COUNT);
-        fitted.error_patterns.iter_mut().for_each(|sign| sign.text.truncate(start_of(&sign.text, SIGN_BYTES).len()));
-        fitted.headline = None;
-        fitted.fit_tail(&self.stderr_tail);
-        let headline = self.line();
-        let is_needed = self.error.is_none()
-            && self.exception.as_ref().is_none_or(|exception| exception.origin() > FailureOrigin::Own);
-        if is_needed && headline != telling_line(&fitted.stderr_tail) {
-            fitted.headline = headline.map(|line| start_of(line, HEADLINE_BYTES).to_owned());
+        for room in &Room::SIZES {
+            fitted.fit_texts(self, room);
+            fitted.headline = None;
             fitted.fit_tail(&self.stderr_tail);
+            if headline != telling_line(&fitted.stderr_tail) {
+                fitted.headline = headline.map(|line| start_of(line, room.headline).to_owned());
+                fitted.fit_tail(&self.stderr_tail);
+            }
+            if fitted.stderr_tail.len() >= TAIL_BYTES.min(self.stderr_tail.len()) {
+                break;
+            }
         }
         fitted.to_json()
+    }
+
+    fn fit_texts(&mut self, whole: &Self, room: &Room) {
+        self.error.clone_from(&whole.error);
+        self.exception.clone_from(&whole.exception);
+        self.error_patterns.clone_from(&whole.error_patterns);
+        if let Some(error) = &mut self.error {
+            error.message.truncate(start_of(&error.message, room.error).len());
+            // What was never started has told nothing.
+            self.exception = None;
+            self.error_patterns.clear();
+        }
+        if let Some(exception) = &mut self.exception {
+            exception.fit(room.exception);
+        }
+        self.error_patterns.truncate(ErrorPattern::COUNT);
+        self.error_patterns.iter_mut().for_each(|known| known.text.truncate(start_of(&known.text, room.pattern).len()));
     }
 
     fn fit_tail(&mut self, tail: &str) {
@@ -240,6 +338,23 @@ impl Report {
     fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a struct of numbers, strings and timestamps is always JSON")
     }
+}
+
+/// Bytes that texts may take.
+struct Room {
+    error: usize,
+    exception: usize,
+    pattern: usize,
+    headline: usize,
+}
+
+impl Room {
+    /// The first one that leaves enough is taken. The last one leaves some in any case.
+    const SIZES: [Self; 3] = [
+        Self { error: 1000, exception: 400, pattern: 240, headline: 500 },
+        Self { error: 1000, exception: 300, pattern: 120, headline: 300 },
+        Self { error: 1000, exception: 120, pattern: 30, headline: 120 },
+    ];
 }
 
 /// The longest end of `text` that takes at most `room` bytes in JSON: whole lines if one fits.
@@ -282,7 +397,7 @@ mod tests {
         let message = report(b"RuntimeError: boom\n").to_message();
         assert_eq!(
             message,
-            r#"{"version":1,"attempt":0,"phase":"Exited","startedAt":"2027-01-15T08:00:00.007Z","finishedAt":"2027-01-15T08:01:00.007Z","exitCode":1,"oomKills":0,"stderrTail":"RuntimeError: boom\n"}"#
+            r#"{"version":1,"attempt":0,"phase":"Exited","exitCode":1,"finishedAt":"2027-01-15T08:01:00.007Z","oomKills":0,"startedAt":"2027-01-15T08:00:00.007Z","stderrTail":"RuntimeError: boom\n"}"#
         );
         assert_eq!(Report::parse(&message), Some(report(b"RuntimeError: boom\n")));
     }
@@ -320,6 +435,30 @@ mod tests {
     }
 
     #[test]
+    fn a_traceback_that_is_followed_by_other_words_was_caught() {
+        let caught = "Traceback (most recent call last):\n  x\nModuleNotFoundError: No module named 'fast'\n";
+        let time = |seconds: i64| Timestamp::from_second(1_800_000_000 + seconds).ok();
+        let read = |tail: &str, python_tells: bool, seconds: i64| {
+            let mut report = Report { python_tells, ..report(b"") };
+            report.read_stderr(tail.to_owned(), |line| if line.contains("Error") { time(0) } else { time(seconds) });
+            (report.line().unwrap().to_owned(), report.line_time)
+        };
+        let raised = || ("ModuleNotFoundError: No module named 'fast'".to_owned(), time(0));
+        assert_eq!(read(&format!("{caught}no images\n"), true, 30), ("no images".to_owned(), time(30)));
+        assert_eq!(read(&format!("{caught}no images\n"), false, 30), raised(), "its Python does not tell");
+        for after in ["", "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"] {
+            assert_eq!(read(&format!("{caught}{after}"), true, 1), raised(), "{after}");
+        }
+        for later in [
+            "wandb: Synced 5 files\n",
+            "[rank1]: Exception ignored\n",
+            "W1 10:00:00 torch/distributed/elastic/api.py:1] Sending process 21 closing signal SIGTERM\n",
+        ] {
+            assert_eq!(read(&format!("{caught}{later}"), true, 30), raised(), "{later}");
+        }
+    }
+
+    #[test]
     fn a_launch_error_is_the_summary() {
         let error = LaunchError { kind: LaunchErrorKind::CommandNotFound, message: "no train".into() };
         assert_eq!(Report { error: Some(error), ..report(b"x\n") }.summary().as_deref(), Some("no train"));
@@ -337,10 +476,10 @@ mod tests {
         assert_eq!(raised(1_800_000_055).summary().as_deref(), Some("ValueError: bad"));
         assert_eq!(raised(1_799_990_000).summary().as_deref(), Some("OSError: the tail"), "it went on for hours");
         let mut echo = raised(1_800_000_055);
-        echo.exception.as_mut().unwrap().message = "Connection reset by peer".to_owned();
+        echo.exception.as_mut().unwrap().message = "gloo: Connection reset by peer".to_owned();
         assert_eq!(echo.summary().as_deref(), Some("OSError: the tail"));
         echo.stderr_tail.clear();
-        assert_eq!(echo.summary().as_deref(), Some("ValueError: Connection reset by peer"));
+        assert_eq!(echo.summary().as_deref(), Some("ValueError: gloo: Connection reset by peer"));
         let running = Report { finished_at: None, ..raised(1_799_990_000) };
         assert_eq!(running.summary().as_deref(), Some("ValueError: bad"));
         assert_eq!(Report::parse(&running.to_message()), Some(running));
@@ -389,7 +528,9 @@ mod tests {
             let error = Some(LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error });
             let (line, rank) = (Some(u64::MAX), Some(u64::MAX));
             let (file, thread, time) = (Some(file), Some(thread), Timestamp::MAX);
-            let exception = Exception { class, message, file, line, rank, thread, time };
+            let within = file.clone();
+            let by_program = Some(false);
+            let exception = Exception { rank, thread, by_program, time, class, file, line, within, message };
             let sign = ErrorMatch { kind: ErrorPattern::CudaOutOfMemory, time, last_time: time, text: sign, count: u64::MAX };
             let n = Some(number);
             let progress = Reached { epoch: n, epochs: n, step: n, steps: n, percent: n, loss: n, time: Some(time) };

@@ -63,6 +63,21 @@ pub fn exception(line: &str) -> Option<(Option<u64>, &str, &str)> {
     (is_exception(class) && class != "Error").then(|| (rank, class, message.trim()))
 }
 
+/// The last line of `text` that is the program's own, and not torchrun's closing words or a tracker's.
+pub fn last_line(text: &str) -> Option<&str> {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let is_own = |line: &&&str| {
+        let is_others = ["wandb: ", "[rank", "[default"].iter().any(|mark| line.starts_with(mark));
+        !is_others && !line.contains("torch/distributed/elastic") && !line.contains("torch.distributed.elastic")
+    };
+    without_torchrun(&lines).iter().rev().find(is_own).copied()
+}
+
+/// Whether `text` has the end of a Python traceback in it.
+pub fn has_traceback(text: &str) -> bool {
+    text.lines().any(is_traceback)
+}
+
 fn last_exception<'t>(lines: &[&'t str], wanted: impl Fn(&str) -> bool) -> Option<&'t str> {
     let mut found = None;
     let mut in_traceback = false;
@@ -70,7 +85,7 @@ fn last_exception<'t>(lines: &[&'t str], wanted: impl Fn(&str) -> bool) -> Optio
         let text = without_rank(line);
         if is_traceback(text) {
             in_traceback = true;
-        } else if !text.starts_with(char::is_whitespace) && (in_traceback || names_exception(text)) {
+        } else if !is_within(text) && (in_traceback || names_exception(text)) {
             in_traceback = false;
             // What torchrun raises when it is told to stop: an echo of the signal.
             if !text.contains("SignalException: Process ") && wanted(text) {
@@ -81,8 +96,21 @@ fn last_exception<'t>(lines: &[&'t str], wanted: impl Fn(&str) -> bool) -> Optio
     found
 }
 
+/// Whether `line` begins a traceback: Python's own, one that a PyTorch process hands on, or one that Rich has framed.
 fn is_traceback(line: &str) -> bool {
-    without_rank(line).starts_with("Traceback (most recent call last):")
+    const WORDS: &str = "Traceback (most recent call last)";
+    let line = without_rank(line);
+    let framed = line.trim_matches(|c: char| "╭─╮+-".contains(c) || c == ' ');
+    match line.strip_prefix("Original ").unwrap_or(line).strip_prefix(WORDS) {
+        Some(rest) => rest.starts_with(':'),
+        None => framed == WORDS && line.starts_with(['╭', '+']),
+    }
+}
+
+/// Whether `line` of a traceback is not its last one, be it framed by Rich.
+fn is_within(line: &str) -> bool {
+    line.starts_with(|c: char| c.is_whitespace() || "│╭╰├".contains(c))
+        || (line.starts_with(['|', '+']) && line.ends_with(['|', '+']))
 }
 
 fn without_rank(line: &str) -> &str {
@@ -211,5 +239,27 @@ Root Cause (first observed failure):
     fn a_stopped_torchrun_does_not_hide_the_cause() {
         let text = "Traceback (most recent call last):\n  x\nOSError: disk\nTraceback (most recent call last):\n  x\ntorch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15\n";
         assert_eq!(telling_line(text), Some("OSError: disk"));
+    }
+
+    #[test]
+    fn as_rich_and_data_loaders_show_it() {
+        let rich = "╭───── Traceback (most recent call last) ─────╮\n│ /app/train.py:3 in main                     │\n│ ❱ 3 │   raise Stop(\"no\")                   │\n╰─────────────────────────────────────────────╯\nStop: no images\n";
+        let ascii = "+--- Traceback (most recent call last) ---+\n| /app/train.py:3 in main                 |\n+-----------------------------------------+\nStop: no images\n";
+        for text in [rich, ascii] {
+            assert!(has_traceback(text), "{text}");
+            assert_eq!(telling_line(text), Some("Stop: no images"));
+        }
+        let loader = "Traceback (most recent call last):\n  x\nRuntimeError: Caught Stop in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\nmine.Stop: no images\n";
+        assert_eq!(telling_line(loader), Some("mine.Stop: no images"));
+        for other in [
+            "see the Traceback (most recent call last) above",
+            "| Traceback (most recent call last)",
+            "Traceback of TorchScript (most recent call last):",
+            "no Traceback (most recent call last):",
+            "# Traceback (most recent call last)",
+            "│ Traceback │",
+        ] {
+            assert!(!has_traceback(other), "{other}");
+        }
     }
 }

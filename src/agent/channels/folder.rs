@@ -3,7 +3,7 @@
 use crate::agent::channels::file_follower::FileFollower;
 use crate::agent::observations::Observations;
 use crate::agent::progress::json;
-use crate::protocol::exception::Exception;
+use crate::protocol::exception::{Exception, HookLine};
 use crate::protocol::progress::Source;
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -73,7 +73,14 @@ impl Folder {
                 seen.progress(Source::File, &update, None);
             }
         });
-        let _ = files.exceptions.read(|line| _ = Exception::parse(line).map(|exception| seen.exception(exception)));
+        let _ = files.exceptions.read(|line| match HookLine::parse(line) {
+            Some(HookLine::Hello) => seen.python_tells(),
+            Some(HookLine::Raised { exception, parent }) => {
+                let by_program = parent.map(|parent| parent == std::process::id());
+                seen.exception(Exception { by_program, ..*exception });
+            }
+            None => {}
+        });
     }
 
     /// To be done at the end: it may be in memory, and there it would stay.

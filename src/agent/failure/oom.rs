@@ -1,5 +1,6 @@
-//! How often the kernel has killed for lack of memory in this container, from its memory cgroup.
+//! How often the kernel has killed for lack of memory in this container, and of how much, from its memory cgroup.
 
+use crate::protocol::report::Memory;
 use std::path::{Path, PathBuf};
 
 /// Counts kills for lack of memory since it was made.
@@ -20,7 +21,21 @@ impl OomKills {
     pub fn since_start(&self) -> u64 {
         count(&self.file).unwrap_or(self.before).saturating_sub(self.before)
     }
+
+    /// What the cgroup may use, and the most that it has.
+    pub fn memory(&self) -> Memory {
+        // Of v2, then v1.
+        let number = |files: [&str; 2]| {
+            let read = |file| std::fs::read_to_string(self.file.with_file_name(file)).ok();
+            files.into_iter().find_map(read)?.trim().parse::<u64>().ok()
+        };
+        let limit = number(["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < UNLIMITED);
+        Memory { limit, peak: number(["memory.peak", "memory.max_usage_in_bytes"]) }
+    }
 }
+
+/// v1 has no word for it but the highest number of whole pages; no machine has half as much.
+const UNLIMITED: u64 = 1 << 62;
 
 fn count(file: &Path) -> Option<u64> {
     parse_count(&std::fs::read_to_string(file).ok()?)

@@ -56,9 +56,9 @@ impl Forwarder {
         Ok(Self { streams })
     }
 
-    /// The last lines of stderr so far.
-    pub fn tail(&self) -> String {
-        self.streams[0].tail.lock().unwrap_or_else(PoisonError::into_inner).text()
+    /// Lets `read` look at the last lines of stderr so far.
+    pub fn recent_lines(&self, read: impl FnOnce(&RecentLines)) {
+        read(&self.streams[0].tail.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Whether all that was written has been passed on, and nobody is left who could write more.

@@ -1,6 +1,8 @@
 //! The last lines of a stream, as a terminal would show them.
 
+use crate::agent::now;
 use crate::protocol::text::printable;
+use jiff::Timestamp;
 use std::collections::VecDeque;
 
 /// Bytes of text kept: more than fits into a report, for torchrun's closing words alone fill most of that, and the
@@ -15,13 +17,20 @@ const LINE: usize = 4 * 1024;
 /// drawn. Escape sequences and control characters go, bytes that are not UTF-8 become U+FFFD.
 #[derive(Debug, Default)]
 pub struct RecentLines {
-    lines: VecDeque<String>,
+    lines: VecDeque<Line>,
     /// Bytes in `lines`, one more for each line.
     kept: usize,
     /// What the current line showed when the cursor last went back to its first column.
     shown: String,
     /// What was written since.
     written: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Line {
+    text: String,
+    /// When it was ended.
+    time: Timestamp,
 }
 
 impl RecentLines {
@@ -45,11 +54,19 @@ impl RecentLines {
     pub fn text(&self) -> String {
         let mut text = String::with_capacity(self.kept);
         for line in &self.lines {
-            text.push_str(line);
+            text.push_str(&line.text);
             text.push('\n');
         }
         text.push_str(&overlay(&self.shown, &self.written));
         text
+    }
+
+    /// When the last line that shows `text` was written; now, if it has not ended.
+    pub fn time_of(&self, text: &str) -> Option<Timestamp> {
+        if overlay(&self.shown, &self.written).trim() == text {
+            return Some(now());
+        }
+        self.lines.iter().rev().find(|line| line.text.contains(text)).map(|line| line.time)
     }
 
     fn write(&mut self, text: &[u8]) {
@@ -71,10 +88,10 @@ impl RecentLines {
         self.carriage_return();
         let line = std::mem::take(&mut self.shown);
         self.kept += line.len() + 1;
-        self.lines.push_back(line);
+        self.lines.push_back(Line { text: line, time: now() });
         while self.kept > KEEP {
             let Some(oldest) = self.lines.pop_front() else { break };
-            self.kept -= oldest.len() + 1;
+            self.kept -= oldest.text.len() + 1;
         }
     }
 }

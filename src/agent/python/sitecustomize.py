@@ -29,13 +29,34 @@ def _install():
     out = os.environ.get("TRAININGJOB_EXCEPTION_FILE")
     if not out or sys.version_info < (3, 8):
         return
+    _write(out, b'{"hello": true, "seconds": 0}')
+    # Whoever started this process: later it may be an orphan, and a fork's is another.
+    started = os.getpid(), os.getppid()
     hook = sys.excepthook
+    told = []
+
+    def tell(kind, value, traceback, thread=None):
+        told[:] = [value]
+        parent = started[1] if os.getpid() == started[0] else os.getppid()
+        _tell(out, kind, value, traceback, thread, parent)
 
     def excepthook(kind, value, traceback):
-        _tell(out, kind, value, traceback, None)
+        tell(kind, value, traceback)
         hook(kind, value, traceback)
 
     sys.excepthook = excepthook
+
+    # Rich, Typer and others put their own hook there, and call no other. Python keeps what it gave to any. An audit hook
+    # would see it too, and make every id(), import and open of the program dearer.
+    import atexit
+
+    def at_exit():
+        value = getattr(sys, "last_value", None)
+        if value is not None and not any(value is known for known in told):
+            tell(type(value), value, getattr(sys, "last_traceback", None))
+        told.clear()
+
+    atexit.register(at_exit)
 
     # threading takes its hook from here when it is imported, which is too dear to do for a program that does without.
     import _thread
@@ -45,7 +66,7 @@ def _install():
 
     def thread_excepthook(args):
         if args.exc_type is not SystemExit:
-            _tell(out, args.exc_type, args.exc_value, args.exc_traceback, getattr(args.thread, "name", "?"))
+            tell(args.exc_type, args.exc_value, args.exc_traceback, getattr(args.thread, "name", "?"))
         thread_hook(args)
 
     if threading:
@@ -69,7 +90,7 @@ def _guard_trackers():
                 pass
 
 
-def _tell(out, kind, value, traceback, thread):
+def _tell(out, kind, value, traceback, thread, parent):
     try:
         import json
         import os
@@ -96,21 +117,32 @@ def _tell(out, kind, value, traceback, thread):
         except Exception:
             message = ""
         rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
-        text = json.dumps(
-            {
-                "type": name if module in (None, "builtins") else "%s.%s" % (module, name),
-                "message": message[:1000],
-                "file": file,
-                "line": line,
-                "rank": int(rank) if rank.isdigit() else None,
-                "thread": thread,
-                "seconds": time.time(),
-            }
-        )
+        # At its end there may be a traceback of another process, and there the end tells most.
+        if len(message) > 8000:
+            message = message[:1000] + "\n" + message[-7000:]
+        line = {
+            "type": name if module in (None, "builtins") else "%s.%s" % (module, name),
+            "message": message,
+            "file": file,
+            "line": line,
+            "rank": int(rank) if rank.isdigit() else None,
+            "thread": thread,
+            "parent": parent,
+            "seconds": time.time(),
+        }
+        _write(out, json.dumps(line).encode())
+    except BaseException:
+        pass
+
+
+def _write(out, line):
+    import os
+
+    try:
         # One write, so that ranks don't write into each other's lines.
         descriptor = os.open(out, os.O_WRONLY | os.O_APPEND)
         try:
-            os.write(descriptor, text.encode() + b"\n")
+            os.write(descriptor, line + b"\n")
         finally:
             os.close(descriptor)
     except BaseException:

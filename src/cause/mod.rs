@@ -1,0 +1,50 @@
+//! The first cause of a failed attempt.
+//!
+//! One worker fails first and the others follow: their collectives break, and the Job controller deletes their pods.
+//! The root is the earliest failure that is not such an echo: [`first_cause`] finds it among [`WorkerFacts`], which the
+//! operator takes from pods and an agent has of itself.
+//!
+//! `gang` ranks who failed first. What each worker's failure was is looked for where it shows best: `disruption` in what
+//! happened to its pod, `evidence` in what its agent has left, `ending` in how its containers ended. All of it is pure.
+
+mod disruption;
+mod ending;
+mod evidence;
+mod facts;
+mod finding;
+mod gang;
+mod memory;
+
+pub use facts::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
+pub use gang::first_cause;
+
+use crate::api::Reason;
+use jiff::Timestamp;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cause {
+    /// In one CamelCase word.
+    pub reason: Reason,
+    /// As a person would tell it.
+    pub message: String,
+    /// Index of the worker.
+    pub worker: Option<i32>,
+    /// Name of its pod.
+    pub pod: Option<String>,
+    /// The node that it was on.
+    pub node: Option<String>,
+    /// Rank of the process that failed, as far as anybody has told.
+    pub rank: Option<u64>,
+    /// Exit code of its program.
+    pub exit_code: Option<i32>,
+    /// Something outside took the worker away, or would not have it: eviction, preemption, a lost node.
+    pub disruption: bool,
+    /// Trying again can't help.
+    pub permanent: bool,
+    /// When.
+    pub time: Option<Timestamp>,
+}

@@ -1,0 +1,126 @@
+//! JSON of which the end is missing: the kubelet gives all containers of a pod 12 KiB for their messages, and cuts each.
+
+/// Texts of which a part tells something. Of all other values a part would tell what is not so.
+const TEXTS: [&str; 3] = ["message", "headline", "stderrTail"];
+
+/// `text` without what was cut within, and with an end. `None` if not even its first brace is there.
+pub fn mend(text: &str) -> Option<String> {
+    let mut reader = Reader::default();
+    for (at, c) in text.char_indices() {
+        reader.read(text, at, c);
+    }
+    reader.end(text)
+}
+
+#[derive(Default)]
+struct Reader {
+    /// What closes the objects and arrays that are open.
+    open: Vec<char>,
+    /// Up to where the text can be kept, and what closes it there.
+    good: Option<(usize, String)>,
+    string: Option<Text>,
+    /// The name of the member whose value is read.
+    name: Option<String>,
+}
+
+struct Text {
+    start: usize,
+    /// Up to where it is whole.
+    whole: usize,
+    /// Characters left of an escape sequence.
+    escape: usize,
+}
+
+impl Reader {
+    fn read(&mut self, text: &str, at: usize, c: char) {
+        if let Some(string) = &mut self.string {
+            match c {
+                _ if string.escape > 0 => {
+                    string.escape = if c == 'u' && text[..at].ends_with('\\') { 4 } else { string.escape - 1 }
+                }
+                '\\' => string.escape = 1,
+                '"' => return self.end_string(text, at),
+                _ => {}
+            }
+            if string.escape == 0 {
+                string.whole = at + c.len_utf8();
+            }
+            return;
+        }
+        match c {
+            '"' => self.string = Some(Text { start: at + 1, whole: at + 1, escape: 0 }),
+            '{' | '[' => {
+                self.open.push(if c == '{' { '}' } else { ']' });
+                self.name = None;
+                self.keep(at + 1);
+            }
+            '}' | ']' => {
+                self.open.pop();
+                self.name = None;
+                self.keep(at + 1);
+            }
+            // Before it a number may stand, which has no end of its own.
+            ',' => {
+                self.name = None;
+                self.keep(at);
+            }
+            _ => {}
+        }
+    }
+
+    fn end_string(&mut self, text: &str, at: usize) {
+        let Some(string) = self.string.take() else { return };
+        if self.open.last() == Some(&'}') && self.name.is_none() {
+            self.name = Some(text[string.start..at].to_owned());
+        } else {
+            self.keep(at + 1);
+        }
+    }
+
+    fn keep(&mut self, end: usize) {
+        self.good = Some((end, self.open.iter().rev().collect()));
+    }
+
+    fn end(self, text: &str) -> Option<String> {
+        if let Some(string) = self.string
+            && self.name.is_some_and(|name| TEXTS.contains(&name.as_str()))
+        {
+            let closing: String = self.open.iter().rev().collect();
+            // What is left of a character that was cut.
+            let text = text[..string.whole].trim_end_matches('\u{fffd}');
+            return Some(format!("{text}\"{closing}"));
+        }
+        let (end, closing) = self.good?;
+        Some(format!("{}{closing}", &text[..end]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn what_is_whole_stays() {
+        for (cut, kept) in [
+            (r#"{"a":1,"b":{"c":"x","d":[1,2"#, json!({ "a": 1, "b": { "c": "x", "d": [1] } })),
+            (r#"{"a":1,"b":12"#, json!({ "a": 1 })),
+            (r#"{"a":"x"#, json!({})),
+            (r#"{"a":tru"#, json!({})),
+            (r#"{"a":1,"mess"#, json!({ "a": 1 })),
+            (r#"{"message":"one\ntw"#, json!({ "message": "one\ntw" })),
+            (r#"{"message":"one\"#, json!({ "message": "one" })),
+            (r#"{"message":"one\u00"#, json!({ "message": "one" })),
+            (r#"{"message":"one\u0041\\"#, json!({ "message": "oneA\\" })),
+            ("{\"message\":\"gr\u{fffd}", json!({ "message": "gr" })),
+            (r#"{"e":{"message":"no ","#, json!({ "e": { "message": "no ," } })),
+        ] {
+            let mended = mend(cut).unwrap();
+            let value: Value = serde_json::from_str(&mended).unwrap_or_else(|error| panic!("{cut}: {mended}: {error}"));
+            if !cut.ends_with(',') {
+                assert_eq!(value, kept, "{cut}");
+            }
+        }
+        assert_eq!(mend(""), None);
+    }
+}
