@@ -19,6 +19,12 @@ pub fn signal_descendants(signal: Signal) {
     }
 }
 
+/// Sends the signal of this number, which may be a real-time one, to one process. That fails only if it has just ended.
+pub fn send(pid: Pid, signal: i32) {
+    // SAFETY: it takes two numbers. nix's own names no real-time signals.
+    unsafe { libc::kill(pid.as_raw(), signal) };
+}
+
 /// What [`reap`] met.
 pub enum Reaped {
     Process(Pid, ExitStatus),
