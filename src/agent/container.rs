@@ -155,11 +155,19 @@ impl Container {
             }
         }
         loop {
-            match (reap(), &mut run) {
-                (Reaped::Process(pid, status), Some(run)) => run.on_process_ended(pid, status),
-                (Reaped::Process(..), None) => {}
-                (Reaped::NoneLeft, Some(run)) => return Ok(run.on_none_left()),
-                (Reaped::NoneLeft, None) | (Reaped::NoneEnded, _) => return Ok(()),
+            match reap() {
+                Reaped::NoneEnded => return Ok(()),
+                Reaped::NoneLeft => {
+                    if let Some(run) = &mut run {
+                        run.on_none_left();
+                    }
+                    return Ok(());
+                }
+                Reaped::Process(pid, status) => {
+                    if let Some(run) = &mut run {
+                        run.on_process_ended(pid, status);
+                    }
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! A panic where text of others is looked at ends that look, and not PID 1.
 
 use crate::agent::words::Words;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -15,17 +16,29 @@ const TOLD: u32 = 3;
 ///
 /// What `work` has half done stays so. It may only be what is known of the program: that is worth less than the program.
 pub fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(work)).ok()
+    let before = SURVIVES.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    SURVIVES.set(before);
+    result.ok()
 }
 
-/// Tells of panics in the agent's own words, which block nobody; std's would block on a stderr that is full.
+thread_local! {
+    /// What this thread does just now may panic.
+    static SURVIVES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Tells of panics that are survived in the agent's own words, which block nobody: std's would block on a stderr that is
+/// full. Of one that is not survived std tells, as this may be the last that is done.
 pub fn tell_of_panics(words: &Arc<Words>) {
     let words = Arc::clone(words);
     let told = AtomicU32::new(0);
+    let of_std = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if told.fetch_add(1, SeqCst) < TOLD {
+        if !SURVIVES.get() {
+            of_std(panic);
+        } else if told.fetch_add(1, SeqCst) < TOLD {
             let thread = std::thread::current();
-            let thread = thread.name().unwrap_or("main");
+            let thread = thread.name().unwrap_or("unnamed");
             words.say(format_args!("this is a bug, and the program goes on: {panic} (thread {thread})"));
         }
     }));
