@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 compile_error!("the agent survives a panic of its parsers by unwinding: the profile must not say panic = \"abort\"");
 
 /// Panics that are told of: a parser may meet what it can't bear in every line.
-const TOLD: u32 = 3;
+const MAX_TOLD: u32 = 3;
 
 /// Does `work`; `None` if that panics, and everything goes on without what it would have found.
 ///
@@ -31,12 +31,12 @@ thread_local! {
 /// full. Of one that is not survived std tells, as this may be the last that is done.
 pub fn tell_of_panics(words: &Arc<Words>) {
     let words = Arc::clone(words);
-    let told = AtomicU32::new(0);
+    let told_so_far = AtomicU32::new(0);
     let of_std = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !SURVIVES.get() {
             of_std(panic);
-        } else if told.fetch_add(1, SeqCst) < TOLD {
+        } else if told_so_far.fetch_add(1, SeqCst) < MAX_TOLD {
             let thread = std::thread::current();
             let thread = thread.name().unwrap_or("unnamed");
             words.say(format_args!("this is a bug, and the program goes on: {panic} (thread {thread})"));
