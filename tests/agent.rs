@@ -20,7 +20,7 @@ use trainingjob_operator::api::Reason;
 use trainingjob_operator::cause::{Cause, Container, WorkerFacts, first_cause};
 use trainingjob_operator::protocol::agent_status::AgentStatus;
 use trainingjob_operator::protocol::error_pattern::ErrorPattern;
-use trainingjob_operator::protocol::progress::Source;
+use trainingjob_operator::protocol::progress::{Progress, Source};
 use trainingjob_operator::protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_agent");
@@ -882,6 +882,7 @@ fn a_stop_from_outside_goes_before_the_loss() {
 /// GET `path` from this machine; the status line and the body.
 fn get(port: u16, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
@@ -1045,24 +1046,17 @@ impl Drop for MemoryGroup {
 #[test]
 fn as_pid_1() {
     let room = Room::new("pid-1");
-    let unshare = ["--pid", "--fork", "--mount-proc", "--kill-child"];
-    if !Command::new("unshare").args(unshare).arg("true").output().is_ok_and(|output| output.status.success()) {
-        skip("unshare may not make a PID namespace here (it takes root)");
-        return;
-    }
+    let Some(mut command) = as_init() else { return };
     let script = "trap 'exit 0' TERM
         setsid sh -c 'trap \"\" TERM; echo started > rank; exec sleep 1000' &
         (sh -c 'echo $$ > orphan' &)
         until [ -s rank ] && [ -s orphan ] && [ ! -e /proc/$(cat orphan) ]; do sleep 0.01; done
         echo ready
         while :; do sleep 0.02; done";
-    let mut command = Command::new("unshare");
-    command.args(unshare).arg(AGENT);
-    room.arguments(&mut command, &["--grace-seconds", "1"], &["sh", "-c", script]);
+    room.arguments(command.arg(AGENT), &["--grace-seconds", "1"], &["sh", "-c", script]);
     let mut unshared = Running(command.spawn().unwrap());
     unshared.ready();
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", unshared.pid())).unwrap();
-    let agent: i32 = children.trim().parse().unwrap();
+    let agent = init_of(&unshared);
 
     // What `kubectl exec` does: a process of the namespace that is nobody's descendant in it.
     let guest = "trap 'echo hit > hit' TERM; echo $$ > guest; while :; do sleep 0.02; done";
@@ -1081,6 +1075,145 @@ fn as_pid_1() {
     assert_eq!((report.exit_code, report.stopped_by), (Some(0), Some(15)));
     until("the guest to end with its namespace", DEADLINE, || guest.0.try_wait().unwrap());
     assert!(!room.path("hit").exists(), "a process that came by exec must not be signalled");
+}
+
+/// `unshare` with which a command becomes PID 1 of a PID namespace, if that may be made here.
+fn as_init() -> Option<Command> {
+    let unshare = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    if !Command::new("unshare").args(unshare).arg("true").output().is_ok_and(|output| output.status.success()) {
+        skip("unshare may not make a PID namespace here (it takes root)");
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command.args(unshare);
+    Some(command)
+}
+
+/// The PID, seen from here, of what `unshare` has made PID 1.
+fn init_of(unshared: &Running) -> i32 {
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", unshared.pid())).unwrap();
+    children.trim().parse().unwrap()
+}
+
+fn signal_by_number(pid: i32, signal: i32) {
+    // SAFETY: it takes two numbers. nix's own names no real-time signals.
+    assert_eq!(unsafe { nix::libc::kill(pid, signal) }, 0);
+}
+
+#[test]
+fn any_signal_from_outside_of_the_container_is_a_stop() {
+    let room = Room::new("stop-signal");
+    // 37 is SIGRTMIN+3, by which images that run systemd are stopped; httpd's are stopped by SIGWINCH.
+    for signal in [Signal::SIGQUIT as i32, Signal::SIGUSR1 as i32, Signal::SIGWINCH as i32, 37] {
+        let Some(mut command) = as_init() else { return };
+        let script = format!("trap '' {signal}; echo ready; while :; do sleep 0.02; done");
+        room.arguments(command.arg(AGENT), &["--grace-seconds", "1"], &["sh", "-c", &script]);
+        let mut unshared = Running(command.spawn().unwrap());
+        unshared.ready();
+        signal_by_number(init_of(&unshared), signal);
+        assert_eq!(unshared.exit_code(), Some(137), "{signal}");
+        assert_eq!(room.report().stopped_by, Some(signal));
+    }
+}
+
+#[test]
+fn a_signal_from_inside_of_the_container_is_none() {
+    let room = Room::new("own-signal");
+    for (signal, code) in [("QUIT", 0), ("HUP", 0), ("USR1", 0), ("ALRM", 0), ("37", 0), ("TERM", 143)] {
+        let Some(mut command) = as_init() else { return };
+        let script = format!("trap 'exit 0' {signal}; kill -{signal} 1; while :; do sleep 0.02; done");
+        room.arguments(command.arg(AGENT), &["--grace-seconds", "1"], &["sh", "-c", &script]);
+        assert_eq!(Running(command.spawn().unwrap()).exit_code(), Some(code), "{signal}");
+        assert_eq!(room.report().stopped_by, (code != 0).then_some(15));
+    }
+    // A SIGCONT undoes a SIGSTOP, whoever sends it.
+    let Some(mut command) = as_init() else { return };
+    let script = "trap 'exit 0' CONT; echo ready; while :; do sleep 0.02; done";
+    room.arguments(command.arg(AGENT), &[], &["sh", "-c", script]);
+    let mut unshared = Running(command.spawn().unwrap());
+    unshared.ready();
+    signal_by_number(init_of(&unshared), Signal::SIGCONT as i32);
+    assert_eq!(unshared.exit_code(), Some(0));
+    assert_eq!(room.report().stopped_by, None);
+}
+
+#[test]
+fn half_a_line_is_no_number() {
+    let room = Room::new("half");
+    let port = free_port();
+    let script = "printf 'loss: 0.0'; printf '\\rEpoch 3/4:  50%%|#####     | 5/10 [00:01<00:01,  1.00it/s]' >&2
+        until [ -e go ]; do sleep 0.02; done; echo 423; until [ -e end ]; do sleep 0.02; done";
+    let mut agent = room.start(&["--metrics-port", &port.to_string()], script);
+    let progress = || serde_json::from_str::<AgentStatus>(&get(port, "/status")?.1).ok().map(|status| status.progress);
+    let bar = |progress: &Progress| progress.epoch.map(|epoch| epoch.value) == Some(3.0);
+    let early = until("the bar, which nothing has ended yet", DEADLINE, || progress().filter(bar));
+    assert_eq!(early.metric("loss"), None, "what has begun is looked at once, the bar and the line");
+    room.write("go", b"", 0o644);
+    let loss = until("the whole line", DEADLINE, || progress()?.metric("loss"));
+    assert!((loss - 0.0423).abs() < 1e-9, "{loss}");
+    room.write("end", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
+}
+
+#[test]
+fn the_status_says_whose_it_is() {
+    let room = Room::new("pod-uid");
+    let port = free_port();
+    let options = ["--metrics-port", &port.to_string()];
+    let mut agent = room.agent(&options, &["sh", "-c", "until [ -e go ]; do sleep 0.02; done"]);
+    let mut agent = Running(agent.env("POD_UID", "0c1f-uid").spawn().unwrap());
+    let (_, body) = until("the status", DEADLINE, || get(port, "/status"));
+    let status: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(status["podUid"], "0c1f-uid");
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
+}
+
+#[test]
+fn a_full_stderr_does_not_keep_the_agent_from_its_work() {
+    let room = Room::new("full-stderr");
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let filled = {
+        use nix::fcntl::{FcntlArg, OFlag, fcntl};
+        fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        let filled = std::iter::repeat_with(|| (&writer).write(&[b'x'; 1024])).map_while(Result::ok).sum::<usize>();
+        fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        filled
+    };
+    let mut agent = Command::new("/usr/bin/env");
+    agent.args(["--default-signal", AGENT, "run", "--termination-log", "/no/such/place", "--"]);
+    agent.args(["sh", "-c", "trap 'exit 3' TERM; echo $$ > pid; while :; do sleep 0.02; done"]);
+    agent.current_dir(&room.0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+    let mut agent = { Running(agent.spawn().unwrap()) };
+    room.pid("pid");
+    agent.signal(Signal::SIGTERM);
+    let mut words = vec![0; filled];
+    reader.read_exact(&mut words).unwrap();
+    assert_eq!(agent.exit_code(), Some(3));
+    let mut words = vec![0; 1024];
+    let count = reader.read(&mut words).unwrap();
+    assert!(String::from_utf8_lossy(&words[..count]).contains("/no/such/place"), "what could not be said at once is");
+}
+
+#[test]
+fn the_last_line_of_the_progress_file_needs_no_end() {
+    let room = Room::new("last-line");
+    room.sh("printf '{\"step\": 3, \"loss\": 0.5}\\n{\"step\": 4, \"loss\": 0.25}' > $TRAININGJOB_PROGRESS_FILE");
+    let reached = room.report().progress.unwrap();
+    assert_eq!((reached.step, reached.loss), (Some(4.0), Some(0.25)));
+}
+
+#[test]
+fn who_holds_connections_blinds_nobody() {
+    let room = Room::new("blind");
+    let port = free_port();
+    let mut agent = room.start(&["--metrics-port", &port.to_string()], "until [ -e go ]; do sleep 0.02; done");
+    until("the port", DEADLINE, || get(port, "/healthz"));
+    let held: Vec<_> = (0..100).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    assert_eq!(get(port, "/healthz").map(|(_, body)| body).as_deref(), Some("ok\n"));
+    drop(held);
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
 }
 
 /// Where it can be seen: the test harness keeps what a passing test prints by `eprintln!` to itself.

@@ -1,10 +1,13 @@
 //! The file that becomes the container's termination message.
 
+use crate::agent::survive::survive;
+use crate::agent::words::Words;
 use crate::protocol::report::{MAX_BYTES, Report};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The file, written in place: it is a bind mount, which no other file can be renamed over.
 pub struct MessageFile {
@@ -13,12 +16,13 @@ pub struct MessageFile {
     file: Option<File>,
     /// Bytes in the file.
     length: usize,
+    words: Arc<Words>,
 }
 
 impl MessageFile {
-    /// Never fails: a program must not be kept from running by what is only told of it. stderr says what is wrong.
-    pub fn open(path: &Path) -> Self {
-        let mut message = Self { path: path.to_owned(), file: None, length: 0 };
+    /// Never fails: a program must not be kept from running by what is only told of it. `words` say what is wrong.
+    pub fn open(path: &Path, words: Arc<Words>) -> Self {
+        let mut message = Self { path: path.to_owned(), file: None, length: 0, words };
         match open(path) {
             Ok((file, length)) => (message.file, message.length) = (Some(file), length),
             Err(error) => message.give_up(&error),
@@ -26,9 +30,12 @@ impl MessageFile {
         message
     }
 
+    /// Replaces what the file says by `report`.
     pub fn write(&mut self, report: &Report) {
+        // What it was of the program's words that could not be put into a message, the next one may lack.
+        let Some(text) = survive(|| report.to_message()) else { return };
         if let Some(file) = &self.file
-            && let Err(error) = overwrite(file, &report.to_message(), &mut self.length)
+            && let Err(error) = overwrite(file, &text, &mut self.length)
         {
             self.give_up(&error);
         }
@@ -36,10 +43,10 @@ impl MessageFile {
 
     fn give_up(&mut self, error: &io::Error) {
         self.file = None;
-        eprintln!(
-            "agent: can't write --termination-log {}: {error}; the pod's status will not tell why the program ended",
+        self.words.say(format_args!(
+            "can't write --termination-log {}: {error}; the pod's status will not tell why the program ended",
             self.path.display()
-        );
+        ));
     }
 }
 

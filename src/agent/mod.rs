@@ -1,12 +1,14 @@
-//! The supervisor that runs as PID 1 of every worker's `training` container.
+//! The agent, which runs as PID 1 of every worker's `training` container.
 //!
-//! [`supervise`] starts the command, forwards signals, ends every process that the command leaves behind and keeps
-//! the termination message. Beside it, in threads of their own: `output` passes on what the program prints and looks
-//! through it, `channels` opens the ways by which a program can tell something (an address, files, the exceptions of its
-//! Python), and `serve` answers those who ask. They meet in `observations`. What they tell the operator, and the rules by
-//! which text becomes evidence, are in [`crate::protocol`].
+//! Two lives are kept apart. `container` has what lives as long as the container: the signals, the one loop that serves
+//! them, the server, the termination message. `run` has what lives as long as one run of the program: its process, its
+//! folder with its secret, its report. Beside them, in threads of their own, `output` passes on what the program prints and
+//! looks through it, `channels` are the ways by which a program can tell something (an address, files, the exceptions of
+//! its Python), and `serve` answers those who ask. They meet in the run's `observations`. What they tell the operator, and
+//! the rules by which text becomes evidence, are in [`crate::protocol`].
 
 mod channels;
+pub mod container;
 mod failure;
 pub mod install;
 mod message;
@@ -15,8 +17,10 @@ mod output;
 mod progress;
 mod run;
 pub mod serve;
-pub mod supervise;
+mod signals;
+mod survive;
 mod wake;
+mod words;
 
 use jiff::Timestamp;
 

@@ -3,27 +3,30 @@
 use crate::agent::failure::exceptions::Exceptions;
 use crate::agent::now;
 use crate::agent::progress::history::MetricHistories;
-use crate::agent::wake::Wake;
+use crate::agent::wake::{Changes, Wake};
 use crate::protocol::error_pattern;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern};
 use crate::protocol::exception::Exception;
 use crate::protocol::metric_history::MetricHistory;
 use crate::protocol::progress::{LOSS, Progress, Source, Update};
 use crate::protocol::report::{Reached, Report};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-/// Shared by the threads that read and those that tell.
+/// What was observed in one run. The threads that read and those that tell share it.
 pub struct Observations {
     inner: Mutex<Inner>,
-    wake: Arc<Wake>,
+    /// Whether the message lacks any of it.
+    pub changes: Changes,
 }
 
 #[derive(Default)]
 struct Inner {
     progress: Progress,
-    watches: MetricHistories,
-    is_lost: bool,
+    histories: MetricHistories,
+    /// The loss was once NaN or infinite, and whoever said so was believed.
+    loss_was_lost: bool,
     exceptions: Exceptions,
     python_tells: bool,
     error_patterns: Vec<ErrorMatch>,
@@ -31,73 +34,74 @@ struct Inner {
 }
 
 impl Observations {
-    /// Keeps every reading of the metrics that are to be watched.
+    /// Nothing is known yet. Of the metrics `watch` every reading will be kept.
     pub fn new(wake: Arc<Wake>, watch: &[String]) -> Self {
-        let inner = Inner { watches: MetricHistories::new(watch), ..Inner::default() };
-        Self { inner: Mutex::new(inner), wake }
+        let inner = Inner { histories: MetricHistories::new(watch), ..Inner::default() };
+        Self { inner: Mutex::new(inner), changes: Changes::new(wake) }
     }
 
-    /// `source` has told `update`, in a line of output if there is one.
+    /// `source` has said `update`, in `line` if it was read off the output.
     pub fn progress(&self, source: Source, update: &Update, line: Option<&str>) {
-        let mut guard = self.lock();
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let mut changed = inner.progress.merge(update, source, now());
         // Targets and early stopping rest on those that are watched.
         if update.is_sure(source) {
-            inner.watches.read(update, source, &inner.progress);
+            inner.histories.read(update, source, &inner.progress);
         }
-        let was_lost = inner.is_lost;
+        let was_lost_before = inner.loss_was_lost;
         // A checkpoint tells of what was, be it in an attempt before.
         if let Some(loss) = update.lost().filter(|_| update.is_sure(source) && source != Source::Checkpoint) {
             let at = inner.progress.step.map(|step| format!(" at step {}", step.value)).unwrap_or_default();
             let text = || line.map_or_else(|| format!("{LOSS}: {loss}{at}"), str::to_owned);
             changed |= error_pattern::add(&mut inner.error_patterns, ErrorPattern::NanLoss, text, now());
             // If it is believed.
-            inner.is_lost |= inner.progress.metrics.get(LOSS).is_some_and(|known| known.source == source);
+            inner.loss_was_lost |= inner.progress.metrics.get(LOSS).is_some_and(|known| known.source == source);
         }
-        let is_lost = inner.is_lost && !was_lost;
+        let is_newly_lost = inner.loss_was_lost && !was_lost_before;
         drop(guard);
         if changed {
-            self.wake.change();
+            self.changes.change();
         }
-        if is_lost {
-            // `change` leaves whoever is to write a message later asleep until then.
-            self.wake.wake();
+        if is_newly_lost {
+            self.changes.wake();
         }
     }
 
     /// Whether the loss was ever NaN or infinite.
-    pub fn is_lost(&self) -> bool {
-        self.lock().is_lost
+    pub fn loss_was_lost(&self) -> bool {
+        self.inner.lock().loss_was_lost
     }
 
-    pub fn sign(&self, kind: ErrorPattern, line: &str) {
+    /// A library has printed `line`, which tells of what ends programs.
+    pub fn error_pattern(&self, kind: ErrorPattern, line: &str) {
         let text = || match error_pattern::words(line) {
             (Some(rank), words) => format!("[rank{rank}]: {words}"),
             (None, words) => words.to_owned(),
         };
-        error_pattern::add(&mut self.lock().error_patterns, kind, text, now());
-        self.wake.change();
+        error_pattern::add(&mut self.inner.lock().error_patterns, kind, text, now());
+        self.changes.change();
     }
 
+    /// The program's Python has raised what nothing caught.
     pub fn exception(&self, exception: Exception) {
-        self.lock().exceptions.add(exception);
-        self.wake.change();
+        self.inner.lock().exceptions.add(exception);
+        self.changes.change();
     }
 
     /// A Python of the program has said that it tells of its exceptions.
     pub fn python_tells(&self) {
-        self.lock().python_tells = true;
+        self.inner.lock().python_tells = true;
     }
 
-    /// Steps in all, if anybody has told.
+    /// Steps in all, if anybody has said how many there are.
     pub fn steps(&self) -> Option<f64> {
-        self.lock().progress.steps.map(|steps| steps.value)
+        self.inner.lock().progress.steps.map(|steps| steps.value)
     }
 
     /// Adds to `report` what is known here, and keeps it for whoever asks.
     pub fn complete(&self, report: &mut Report) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         report.python_tells = inner.python_tells;
         report.exception = inner.exceptions.first().cloned();
         report.error_patterns.clone_from(&inner.error_patterns);
@@ -105,14 +109,10 @@ impl Observations {
         inner.report.clone_from(report);
     }
 
-    /// The last report, the progress in full, and the metrics that are watched.
-    pub fn now(&self) -> (Report, Progress, BTreeMap<String, MetricHistory>) {
-        let inner = self.lock();
-        (inner.report.clone(), inner.progress.clone(), inner.watches.watched())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The last report, the progress in full, and every reading of the metrics that are watched.
+    pub fn snapshot(&self) -> (Report, Progress, BTreeMap<String, MetricHistory>) {
+        let inner = self.inner.lock();
+        (inner.report.clone(), inner.progress.clone(), inner.histories.watched())
     }
 }
 
@@ -128,10 +128,10 @@ mod tests {
         if let Some(update) = update {
             observations.progress(source, &update, None);
         }
-        let (_, progress, watched) = observations.now();
-        let has_sign = !observations.lock().error_patterns.is_empty();
-        assert_eq!(has_sign, observations.is_lost());
-        (observations.is_lost(), watched[LOSS].count, progress.metric(LOSS).is_some())
+        let (_, progress, watched) = observations.snapshot();
+        let has_sign = !observations.inner.lock().error_patterns.is_empty();
+        assert_eq!(has_sign, observations.loss_was_lost());
+        (observations.loss_was_lost(), watched[LOSS].count, progress.metric(LOSS).is_some())
     }
 
     #[test]

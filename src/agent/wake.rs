@@ -1,31 +1,55 @@
-//! How the threads that read tell the supervisor, which sleeps in `poll`, that there is something new.
+//! How the threads that read tell the loop of the container, which sleeps in `poll`, that there is something new.
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-pub struct Wake {
-    /// Whether what the message tells has changed since [`Wake::take_change`].
-    changed: AtomicBool,
-    event: EventFd,
-}
+/// What wakes the loop. It lives as long as the container.
+pub struct Wake(EventFd);
 
 impl Wake {
     pub fn new() -> nix::Result<Self> {
-        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { changed: AtomicBool::new(false), event })
-    }
-
-    /// The message is not up to date any more. Costs nothing where it wasn't.
-    pub fn change(&self) {
-        if !self.changed.swap(true, SeqCst) {
-            self.wake();
-        }
+        EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map(Self)
     }
 
     pub fn wake(&self) {
         // Fails only if the counter is full, and then it is readable already.
-        let _ = self.event.write(1);
+        let _ = self.0.write(1);
+    }
+
+    /// Becomes readable when there is something new; [`Wake::clear`] makes it wait again.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    pub fn clear(&self) {
+        // Fails only if nobody has woken it.
+        let _ = self.0.read();
+    }
+}
+
+/// Whether the message of one run is still up to date.
+pub struct Changes {
+    changed: AtomicBool,
+    wake: Arc<Wake>,
+}
+
+impl Changes {
+    pub fn new(wake: Arc<Wake>) -> Self {
+        Self { changed: AtomicBool::new(false), wake }
+    }
+
+    /// The message is not up to date any more. This costs nothing where it wasn't before.
+    pub fn change(&self) {
+        if !self.changed.swap(true, SeqCst) {
+            self.wake.wake();
+        }
+    }
+
+    /// Wakes the loop at once, which [`Changes::change`] leaves asleep where it is to write the message later.
+    pub fn wake(&self) {
+        self.wake.wake();
     }
 
     pub fn has_changed(&self) -> bool {
@@ -34,15 +58,5 @@ impl Wake {
 
     pub fn take_change(&self) {
         self.changed.store(false, SeqCst);
-    }
-
-    /// Becomes readable when there is something new; [`Wake::clear`] makes it wait again.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-
-    pub fn clear(&self) {
-        // Fails only if nobody has woken it.
-        let _ = self.event.read();
     }
 }

@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use trainingjob_operator::agent::{install, supervise};
+use trainingjob_operator::agent::container::{Attempt, Container, Options};
+use trainingjob_operator::agent::install;
 
 /// Runs the program of one worker of a TrainingJob and leaves no process behind.
 #[derive(Parser)]
@@ -31,9 +32,10 @@ enum Command {
     ///
     /// Works as PID 1 of the container, or as child subreaper where the pod shares its process namespace.
     ///
-    /// stdout and stderr are passed through byte for byte. HUP, INT, QUIT, USR1, USR2, ALRM, TERM, CONT and WINCH are
-    /// forwarded to the command. TERM and INT also start the grace, at whose end every process that descends from
-    /// the command is killed, in whatever session or process group it is.
+    /// stdout and stderr are passed through byte for byte. HUP, INT, QUIT, USR1, USR2, ALRM, TERM, CONT, WINCH and the
+    /// real-time signals are forwarded to the command. TERM and INT also start the grace, at whose end every process that
+    /// descends from the command is killed, in whatever session or process group it is. So does any of the others but
+    /// CONT that comes from outside of the container's PID namespace: an image may name another signal to be stopped by.
     ///
     /// How far the command is, and what it measures, is read from what it tells: a POST to the address in
     /// TRAININGJOB_PROGRESS_URL (also KUBEFLOW_TRAINER_SERVER_URL, which the Hugging Face Trainer posts to by itself),
@@ -45,7 +47,7 @@ enum Command {
     #[command(after_help = "\
 Exit code:
   the command's own, or 128+n if signal n ended it
-  128+n (143 for TERM) if the agent got TERM or INT and the command then exited 0
+  128+n (143 for TERM) if signal n told the agent to stop, and the command then exited 0 or was not started
   1    if --nan-policy is fail, the loss was NaN or infinite and the command exited 0
   126  COMMAND can't be executed, or an option is wrong
   127  COMMAND, or the interpreter it needs, was not found")]
@@ -59,7 +61,7 @@ Exit code:
         /// The checkpoint to go on from: sets RESUME_FROM_CHECKPOINT, which is empty without this
         #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
         resume_from: String,
-        /// Seconds between TERM or INT and SIGKILL; should be less than the pod's terminationGracePeriodSeconds
+        /// Seconds between a stop and SIGKILL; should be less than the pod's terminationGracePeriodSeconds
         #[arg(long, value_name = "SECONDS", default_value_t = 45)]
         grace_seconds: u32,
         /// The file kept up to date with what is known of the command: JSON, at most 4096 bytes
@@ -117,11 +119,8 @@ fn main() -> ExitCode {
             watch_metric,
             command,
         } => {
-            let options = supervise::Options {
+            let options = Options {
                 argv: command,
-                attempt,
-                master_port,
-                resume_from,
                 grace: Duration::from_secs(grace_seconds.into()),
                 termination_log,
                 metrics_port,
@@ -129,7 +128,8 @@ fn main() -> ExitCode {
                 fail_on_nan: nan_policy == NanPolicy::Fail,
                 watch_metrics: watch_metric,
             };
-            match supervise::run(&options) {
+            let attempt = Attempt { number: attempt, master_port, resume_from };
+            match Container::open(options).and_then(|mut container| container.run(&attempt)) {
                 // An exit code of a process is a byte, and 128 + the highest signal is 192.
                 Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
                 Err(error) => failed(&error),

@@ -19,6 +19,10 @@ pub struct AgentStatus {
     /// Index of the worker, as the program has it in `NODE_RANK`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
+    /// UID of the pod, as the program has it in `POD_UID`: where pods share their node's network, another one's agent may
+    /// be the one who answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
     /// What the termination message would say now, but for the lines of stderr.
     pub report: Report,
     /// Why it failed, in a line, once it has.
@@ -37,8 +41,12 @@ pub struct AgentStatus {
     pub usage: Usage,
     /// What the agent uses.
     pub agent_usage: Usage,
+    /// The GPUs that are there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<Gpu>,
+    /// GPUs that were there and that `nvidia-smi` does not tell of any more, as it last told of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_gpus: Vec<Gpu>,
 }
 
 impl AgentStatus {

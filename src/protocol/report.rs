@@ -37,7 +37,7 @@ pub struct Report {
     /// The signal that ended the program, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// The signal by which the agent was told to stop (SIGTERM or SIGINT), if that came before the program's end.
+    /// The signal by which the agent was told to stop (SIGTERM, as a rule), if that came before the program's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_by: Option<i32>,
     /// What the agent ended the program for by itself, or did not let its end count as success for.

@@ -22,6 +22,7 @@ pub struct FileFollower {
 }
 
 impl FileFollower {
+    /// Follows the file at `path` from its beginning; it need not be there yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, inode: 0, offset: 0, mark: Vec::new(), lines: Lines::default() }
     }
@@ -47,6 +48,15 @@ impl FileFollower {
         self.mark.drain(..self.mark.len().saturating_sub(MARK));
         if length > MAX_BYTES {
             file.set_len(0)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `on_line` for each line that is new, and for a last one that nothing ends: nobody writes any more.
+    pub fn read_to_end(&mut self, mut on_line: impl FnMut(&[u8])) -> io::Result<()> {
+        self.read(&mut on_line)?;
+        if let Some(last) = self.lines.end() {
+            on_line(&last);
         }
         Ok(())
     }
@@ -80,9 +90,9 @@ mod tests {
         Room(room)
     }
 
-    fn lines(follow: &mut FileFollower) -> Vec<String> {
+    fn lines(follower: &mut FileFollower) -> Vec<String> {
         let mut found = Vec::new();
-        follow.read(|line| found.push(String::from_utf8_lossy(line).into_owned())).unwrap();
+        follower.read(|line| found.push(String::from_utf8_lossy(line).into_owned())).unwrap();
         found
     }
 
@@ -90,21 +100,34 @@ mod tests {
     fn appended_written_anew_and_replaced() {
         let room = room("anew");
         let path = room.0.join("file");
-        let mut follow = FileFollower::new(path.clone());
-        assert!(follow.read(|_| panic!("there is no line")).is_err());
+        let mut follower = FileFollower::new(path.clone());
+        assert!(follower.read(|_| panic!("there is no line")).is_err());
         let mut file = File::options().append(true).create(true).open(&path).unwrap();
         file.write_all(b"one\ntw").unwrap();
-        assert_eq!(lines(&mut follow), ["one"]);
+        assert_eq!(lines(&mut follower), ["one"]);
         file.write_all(b"o\n").unwrap();
-        assert_eq!(lines(&mut follow), ["two"]);
-        assert_eq!(lines(&mut follow), [""; 0]);
+        assert_eq!(lines(&mut follower), ["two"]);
+        assert_eq!(lines(&mut follower), [""; 0]);
         for text in ["a\n", "b\n", "longer than before\nand more\n"] {
             std::fs::write(&path, text).unwrap();
-            assert_eq!(lines(&mut follow), text.lines().collect::<Vec<_>>());
+            assert_eq!(lines(&mut follower), text.lines().collect::<Vec<_>>());
         }
         std::fs::write(room.0.join("other"), "longer than before\nand more\n").unwrap();
         std::fs::rename(room.0.join("other"), &path).unwrap();
-        assert_eq!(lines(&mut follow).len(), 2);
+        assert_eq!(lines(&mut follower).len(), 2);
+    }
+
+    #[test]
+    fn at_the_end_a_last_line_counts() {
+        let room = room("end");
+        let path = room.0.join("file");
+        let mut follower = FileFollower::new(path.clone());
+        std::fs::write(&path, "one\ntwo").unwrap();
+        assert_eq!(lines(&mut follower), ["one"]);
+        let mut last = Vec::new();
+        follower.read_to_end(|line| last.push(line.to_vec())).unwrap();
+        assert_eq!(last, [b"two"]);
+        follower.read_to_end(|line| panic!("{line:?} was read before")).unwrap();
     }
 
     #[test]
@@ -112,13 +135,13 @@ mod tests {
         let room = room("grow");
         let path = room.0.join("file");
         let mut appends = File::options().append(true).create(true).open(&path).unwrap();
-        let mut follow = FileFollower::new(path.clone());
+        let mut follower = FileFollower::new(path.clone());
         let much = "0123456\n".repeat(MAX_BYTES as usize / 4);
         appends.write_all(much.as_bytes()).unwrap();
-        assert_eq!(lines(&mut follow).len(), MAX_BYTES as usize / 8 - 1);
+        assert_eq!(lines(&mut follower).len(), MAX_BYTES as usize / 8 - 1);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
         appends.write_all(b"next\n").unwrap();
-        assert_eq!(lines(&mut follow), ["next"]);
+        assert_eq!(lines(&mut follower), ["next"]);
     }
 
     #[test]
@@ -126,13 +149,13 @@ mod tests {
         let room = room("holes");
         let path = room.0.join("file");
         let mut writes = File::create(&path).unwrap();
-        let mut follow = FileFollower::new(path);
+        let mut follower = FileFollower::new(path);
         writes.write_all("0123456\n".repeat(MAX_BYTES as usize / 4).as_bytes()).unwrap();
-        lines(&mut follow);
+        lines(&mut follower);
         for text in ["first\n", "second\n", "third\n"] {
             writes.write_all(b"\n").unwrap();
             writes.write_all(text.as_bytes()).unwrap();
-            assert_eq!(lines(&mut follow), [text.trim_end()]);
+            assert_eq!(lines(&mut follower), [text.trim_end()]);
         }
     }
 }

@@ -3,15 +3,16 @@
 use crate::agent::channels::file_follower::FileFollower;
 use crate::agent::observations::Observations;
 use crate::agent::progress::json;
+use crate::agent::survive::survive;
 use crate::protocol::exception::{Exception, HookLine};
 use crate::protocol::progress::Source;
+use parking_lot::Mutex;
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
-/// A directory of this agent's own.
+/// A directory of one run.
 pub struct Folder {
     path: PathBuf,
     files: Mutex<Files>,
@@ -23,7 +24,7 @@ struct Files {
 }
 
 impl Folder {
-    /// In memory if that can be, else where temporary files go. `secret` keeps strangers' names off.
+    /// Makes it in memory if that can be, else where temporary files go. `secret` keeps strangers' names off.
     pub fn make(secret: &str) -> io::Result<Self> {
         let mut result = Err(io::ErrorKind::NotFound.into());
         for parent in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
@@ -52,10 +53,12 @@ impl Folder {
         Ok(folder)
     }
 
+    /// The file for progress.
     pub fn progress(&self) -> PathBuf {
         self.path.join("progress")
     }
 
+    /// The file for exceptions of Python.
     pub fn exceptions(&self) -> PathBuf {
         self.path.join("exceptions")
     }
@@ -65,26 +68,41 @@ impl Folder {
         self.path.join("token")
     }
 
-    /// Tells `seen` what is new. A file that can't be read says nothing, and a line that is wrong is passed over.
-    pub fn read(&self, seen: &Observations) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = files.progress.read(|line| {
-            if let Ok(update) = json::parse(&String::from_utf8_lossy(line)) {
-                seen.progress(Source::File, &update, None);
-            }
-        });
-        let _ = files.exceptions.read(|line| match HookLine::parse(line) {
-            Some(HookLine::Hello) => seen.python_tells(),
-            Some(HookLine::Raised { exception, parent }) => {
-                let by_program = parent.map(|parent| parent == std::process::id());
-                seen.exception(Exception { by_program, ..*exception });
-            }
-            None => {}
-        });
+    /// Tells `observations` what is new. A file that can't be read says nothing, and a line that is wrong is passed over.
+    pub fn read(&self, observations: &Observations) {
+        let mut files = self.files.lock();
+        let _ = files.progress.read(|line| on_progress(line, observations));
+        let _ = files.exceptions.read(|line| on_exception(line, observations));
     }
 
-    /// To be done at the end: it may be in memory, and there it would stay.
+    /// The same once nobody writes any more: a last line needs no newline then.
+    pub fn read_to_end(&self, observations: &Observations) {
+        let mut files = self.files.lock();
+        let _ = files.progress.read_to_end(|line| on_progress(line, observations));
+        let _ = files.exceptions.read_to_end(|line| on_exception(line, observations));
+    }
+
+    /// Removes it, as has to be done at the end: it may be in memory, and there it would stay.
     pub fn remove(&self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
+}
+
+fn on_progress(line: &[u8], observations: &Observations) {
+    survive(|| {
+        if let Ok(update) = json::parse(&String::from_utf8_lossy(line)) {
+            observations.progress(Source::File, &update, None);
+        }
+    });
+}
+
+fn on_exception(line: &[u8], observations: &Observations) {
+    survive(|| match HookLine::parse(line) {
+        Some(HookLine::Hello) => observations.python_tells(),
+        Some(HookLine::Raised { exception, parent }) => {
+            let by_program = parent.map(|parent| parent == std::process::id());
+            observations.exception(Exception { by_program, ..*exception });
+        }
+        None => {}
+    });
 }

@@ -6,18 +6,16 @@ pub mod folder;
 use crate::agent::channels::folder::Folder;
 use crate::agent::install;
 use crate::agent::observations::Observations;
-use crate::agent::output::queue::Queue;
 use crate::agent::progress::trainer_state::TrainerStates;
-use crate::agent::serve;
-use crate::agent::serve::Door;
-use crate::agent::serve::gpu::Gpus;
-use crate::agent::serve::teller::Teller;
-use crate::agent::serve::usage::Meter;
+use crate::agent::run::view::RunView;
+use crate::agent::survive::survive;
 use crate::protocol::progress::Source;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Between two looks into the files.
 const FILES_EVERY: Duration = Duration::from_secs(1);
@@ -27,58 +25,76 @@ const CHECKPOINTS_EVERY: Duration = Duration::from_secs(15);
 /// A program's environment.
 pub type Environment = Vec<(OsString, OsString)>;
 
-/// What could be opened.
+/// What is there for every run of the program.
 pub struct Channels {
-    folder: Option<Arc<Folder>>,
-    url: Option<String>,
+    /// Where the files are looked into.
+    runtime: Handle,
+    /// Where a program can post, but for the secret of its run.
+    server: Option<String>,
+    /// Where checkpoints are looked for.
+    checkpoints: Option<PathBuf>,
     /// Where `sitecustomize.py` lies.
     python: Option<PathBuf>,
 }
 
 impl Channels {
-    /// Opens them, and `metrics_port` for those who ask from outside.
-    pub fn open(seen: &Arc<Observations>, queue: &Arc<Queue>, metrics_port: Option<u16>) -> Self {
-        let secret = format!("{:032x}", rand::random::<u128>());
-        let folder = Folder::make(&secret).ok().map(Arc::new);
-        if let Some(folder) = &folder {
-            let (folder, seen) = (Arc::clone(folder), Arc::clone(seen));
-            repeat("files", FILES_EVERY, move || folder.read(&seen));
-        }
+    /// Looks for what there is in this container. `server` is the address at which posts are taken.
+    pub fn new(runtime: Handle, server: Option<String>) -> Self {
         // One worker's word is enough for what all of them share.
-        let worker: Option<u32> = variable("NODE_RANK").and_then(|rank| rank.parse().ok());
-        if let Some(directory) = variable("CHECKPOINT_DIR").filter(|_| worker.unwrap_or(0) == 0) {
-            let mut checkpoints = TrainerStates::new(directory.into());
-            let seen = Arc::clone(seen);
-            repeat("checkpoints", CHECKPOINTS_EVERY, move || {
+        let is_first = variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0) == 0;
+        let checkpoints = variable("CHECKPOINT_DIR").filter(|_| is_first).map(PathBuf::from);
+        Self { runtime, server, checkpoints, python: install::python() }
+    }
+
+    /// Opens those of one run, and looks into them from now on.
+    pub fn open(&self, run: &RunView) -> RunChannels {
+        let folder = Folder::make(&run.secret).ok().map(Arc::new);
+        let end = CancellationToken::new();
+        if let Some(folder) = &folder {
+            let (folder, observations) = (Arc::clone(folder), Arc::clone(&run.observations));
+            self.repeat(&end, FILES_EVERY, move || folder.read(&observations));
+        }
+        if let Some(directory) = &self.checkpoints {
+            let mut checkpoints = TrainerStates::new(directory.clone());
+            let observations = Arc::clone(&run.observations);
+            self.repeat(&end, CHECKPOINTS_EVERY, move || {
                 if let Some(update) = checkpoints.newest() {
-                    seen.progress(Source::Checkpoint, &update, None);
+                    observations.progress(Source::Checkpoint, &update, None);
                 }
             });
         }
-        let public = metrics_port.filter(|&port| port != 0).and_then(|port| match serve::listen(port) {
-            Ok(listener) => {
-                let teller = Teller {
-                    training_job: variable("TRAINING_JOB_NAME"),
-                    worker,
-                    seen: Arc::clone(seen),
-                    queue: Arc::clone(queue),
-                    gpus: Gpus::watch(),
-                    meter: Meter::default(),
-                };
-                Some((listener, Arc::new(teller)))
-            }
-            Err(error) => {
-                eprintln!("agent: can't serve --metrics-port {port}: {error}; nobody will see how far the program is");
-                None
-            }
-        });
-        let door = Door::open(&secret).ok();
-        let url = door.as_ref().and_then(|door| door.url().ok());
-        let url = serve::start(door, public, Arc::clone(seen)).ok().and(url);
-        Self { folder, url, python: install::python() }
+        let url = self.server.as_ref().map(|server| format!("{server}/{}", run.secret));
+        RunChannels { folder, url, python: self.python.clone(), _end: end.drop_guard() }
     }
 
-    /// Tells the program where to tell what. What it has of its own stays.
+    /// Does `work` now and then until `end`. It may wait for a file server, and holds up nobody by that.
+    fn repeat(&self, end: &CancellationToken, every: Duration, mut work: impl FnMut() + Send + 'static) {
+        let end = end.clone();
+        self.runtime.spawn(async move {
+            while !end.is_cancelled() {
+                let look = move || {
+                    survive(&mut work);
+                    work
+                };
+                // It fails only while the process ends.
+                let Ok(looked) = tokio::task::spawn_blocking(look).await else { return };
+                work = looked;
+                let _ = tokio::time::timeout(every, end.cancelled()).await;
+            }
+        });
+    }
+}
+
+/// The channels of one run. With this value they end, and their folder goes.
+pub struct RunChannels {
+    folder: Option<Arc<Folder>>,
+    url: Option<String>,
+    python: Option<PathBuf>,
+    _end: DropGuard,
+}
+
+impl RunChannels {
+    /// Tells the program where it can tell what. What it has of its own stays.
     pub fn add_to(&self, env: &mut Environment) {
         if let Some(folder) = &self.folder {
             set(env, "TRAININGJOB_PROGRESS_FILE", folder.progress());
@@ -98,32 +114,32 @@ impl Channels {
         }
     }
 
-    /// Reads what was told by file until now.
-    pub fn read(&self, seen: &Observations) {
+    /// Reads what was written to the files until now.
+    pub fn read(&self, observations: &Observations) {
         if let Some(folder) = &self.folder {
-            folder.read(seen);
+            folder.read(observations);
+        }
+    }
+
+    /// Reads what was written to the files, once nobody is left who could go on writing.
+    pub fn read_to_end(&self, observations: &Observations) {
+        if let Some(folder) = &self.folder {
+            folder.read_to_end(observations);
         }
     }
 }
 
-impl Drop for Channels {
+impl Drop for RunChannels {
     fn drop(&mut self) {
+        // Whoever is looking into the folder just now still has it.
         if let Some(folder) = &self.folder {
             folder.remove();
         }
     }
 }
 
-fn repeat(name: &str, every: Duration, mut work: impl FnMut() + Send + 'static) {
-    let _ = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        loop {
-            work();
-            std::thread::sleep(every);
-        }
-    });
-}
-
-fn variable(name: &str) -> Option<String> {
+/// A variable of the container's environment, unless it is empty.
+pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -171,27 +187,28 @@ mod tests {
         variables.iter().map(|&(name, value)| (name.into(), value.into())).collect()
     }
 
-    fn ways() -> Channels {
+    fn channels() -> RunChannels {
         let folder = Folder::make(&format!("{:032x}", rand::random::<u128>())).unwrap();
-        Channels {
+        RunChannels {
             folder: Some(Arc::new(folder)),
             url: Some("http://127.0.0.1:9/s".into()),
             python: Some("/a/python".into()),
+            _end: CancellationToken::new().drop_guard(),
         }
     }
 
     #[test]
     fn what_the_program_is_told() {
         let mut env = Environment::new();
-        let ways = ways();
-        ways.add_to(&mut env);
+        let channels = channels();
+        channels.add_to(&mut env);
         let file = |name: &str| std::fs::read_to_string(get(&env, name).unwrap());
         assert_eq!(file("TRAININGJOB_PROGRESS_FILE").unwrap(), "");
         assert_eq!(file("KUBEFLOW_TRAINER_SERVER_TOKEN").unwrap().len(), 32);
         assert_eq!(get(&env, "KUBEFLOW_TRAINER_SERVER_URL"), get(&env, "TRAININGJOB_PROGRESS_URL"));
         assert_eq!(get(&env, "PYTHONPATH").unwrap(), "/a/python");
         assert!(get(&env, "KUBEFLOW_TRAINER_SERVER_CA_CERT").is_none() && get(&env, "no_proxy").is_none());
-        drop(ways);
+        drop(channels);
         assert!(file("TRAININGJOB_PROGRESS_FILE").is_err(), "nothing is left behind");
     }
 
@@ -199,7 +216,7 @@ mod tests {
     fn what_the_program_has_stays() {
         let own = [("KUBEFLOW_TRAINER_SERVER_URL", "https://own"), ("PYTHONPATH", "/own:"), ("X", "1")];
         let mut env = environment(&own);
-        ways().add_to(&mut env);
+        channels().add_to(&mut env);
         assert_eq!(get(&env, "KUBEFLOW_TRAINER_SERVER_URL").unwrap(), "https://own");
         assert_eq!(get(&env, "KUBEFLOW_TRAINER_SERVER_TOKEN"), None);
         assert_eq!(get(&env, "PYTHONPATH").unwrap(), "/a/python:/own:");

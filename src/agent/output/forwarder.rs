@@ -1,20 +1,22 @@
 //! Passes the program's output on, byte for byte and at once, and lets others read along.
 
+use crate::agent::observations::Observations;
 use crate::agent::output::queue::{Queue, Stream};
 use crate::agent::output::recent_lines::RecentLines;
-use crate::agent::wake::Wake;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use crate::agent::run::view::RunView;
+use crate::agent::survive::survive;
+use crate::agent::words::write_all;
+use parking_lot::Mutex;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::process::{ChildStderr, ChildStdout};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A thread for each of the program's streams that copies it to this process's own.
 ///
-/// Threads of their own, because a reader that doesn't read blocks them, and must block nobody else. They sleep in the
-/// kernel while the program is silent.
+/// They are threads of their own, because a reader that doesn't read blocks them, and must block nobody else. They sleep in
+/// the kernel while the program is silent.
 pub struct Forwarder {
     /// stderr, then stdout if that is piped.
     streams: Vec<Arc<Copy>>,
@@ -22,29 +24,25 @@ pub struct Forwarder {
 
 struct Copy {
     stream: Stream,
-    tail: Mutex<RecentLines>,
+    recent_lines: Mutex<RecentLines>,
     /// Bytes that the reader has taken.
     passed: AtomicU64,
     ended: AtomicBool,
-    wake: Arc<Wake>,
+    observations: Arc<Observations>,
     parser: Arc<Queue>,
 }
 
 impl Forwarder {
-    pub fn start(
-        stdout: Option<ChildStdout>,
-        stderr: ChildStderr,
-        wake: &Arc<Wake>,
-        parser: &Arc<Queue>,
-    ) -> io::Result<Self> {
+    /// Starts the threads for one program, whose run is `run`. They end when nobody is left who could write.
+    pub fn start(stdout: Option<ChildStdout>, stderr: ChildStderr, run: &RunView) -> io::Result<Self> {
         let copy = |stream| {
             Arc::new(Copy {
                 stream,
-                tail: Mutex::default(),
+                recent_lines: Mutex::default(),
                 passed: AtomicU64::new(0),
                 ended: AtomicBool::new(false),
-                wake: Arc::clone(wake),
-                parser: Arc::clone(parser),
+                observations: Arc::clone(&run.observations),
+                parser: Arc::clone(&run.output),
             })
         };
         let mut streams = vec![copy(Stream::Stderr)];
@@ -58,7 +56,7 @@ impl Forwarder {
 
     /// Lets `read` look at the last lines of stderr so far.
     pub fn recent_lines(&self, read: impl FnOnce(&RecentLines)) {
-        read(&self.streams[0].tail.lock().unwrap_or_else(PoisonError::into_inner));
+        read(&self.streams[0].recent_lines.lock());
     }
 
     /// Whether all that was written has been passed on, and nobody is left who could write more.
@@ -85,11 +83,11 @@ fn spawn(copy: &Arc<Copy>, from: impl Read + Send + 'static) -> io::Result<()> {
 impl Copy {
     fn run(&self, mut from: impl Read) {
         let (stdout, stderr) = (io::stdout(), io::stderr());
-        // Not through std, which takes a closed stream for a success and would hold a lock while it blocks.
         let to = match self.stream {
             Stream::Stdout => stdout.as_fd(),
             Stream::Stderr => stderr.as_fd(),
         };
+        let on_taken = |count| _ = self.passed.fetch_add(count as u64, SeqCst);
         let mut buffer = vec![0; 64 * 1024];
         let mut reader_is_there = true;
         loop {
@@ -101,32 +99,14 @@ impl Copy {
             };
             if self.stream == Stream::Stderr {
                 // Before it is passed on: what blocks there may be the last words.
-                self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
-                self.wake.change();
+                survive(|| self.recent_lines.lock().push(bytes));
+                self.observations.changes.change();
             }
             // Without a reader it goes on reading: the program must not block, and its last words still count.
-            reader_is_there = reader_is_there && self.pass_on(to, bytes).is_ok();
+            reader_is_there = reader_is_there && write_all(to, bytes, on_taken).is_ok();
             self.parser.push(self.stream, bytes);
         }
         self.ended.store(true, SeqCst);
-        self.wake.wake();
-    }
-
-    fn pass_on(&self, to: BorrowedFd, mut bytes: &[u8]) -> nix::Result<()> {
-        while !bytes.is_empty() {
-            match nix::unistd::write(to, bytes) {
-                Ok(count) => {
-                    bytes = &bytes[count..];
-                    self.passed.fetch_add(count as u64, SeqCst);
-                }
-                Err(Errno::EINTR) => {}
-                // Whoever shares the open file may have made it non-blocking.
-                Err(Errno::EAGAIN) => {
-                    let _ = poll(&mut [PollFd::new(to, PollFlags::POLLOUT)], PollTimeout::NONE);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        self.observations.changes.wake();
     }
 }

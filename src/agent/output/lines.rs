@@ -10,7 +10,9 @@ pub struct Lines {
     begun: Vec<u8>,
     /// The rest of this line is not looked at: it is too long, or its beginning is missing.
     skipping: bool,
-    /// How much of `begun` was looked at.
+    /// A carriage return came before `begun`.
+    is_redrawn: bool,
+    /// How much of `begun` was looked at as a bar.
     looked_at: usize,
 }
 
@@ -33,6 +35,7 @@ impl Lines {
             }
             self.begun.clear();
             self.looked_at = 0;
+            self.is_redrawn = chunk[chunk.len() - rest.len() - 1] == b'\r';
         }
         if self.skipping || self.begun.len() + rest.len() > MAX_LINE {
             self.skip();
@@ -48,15 +51,33 @@ impl Lines {
         self.looked_at = 0;
     }
 
-    /// Whether more of the line that has begun is there than [`Lines::look`] has shown.
-    pub fn has_begun(&self) -> bool {
-        self.begun.len() > self.looked_at
+    /// The progress bar that has begun and is drawn to its end, unless it was returned before.
+    ///
+    /// tqdm begins each drawing with a carriage return, so that a bar is ended only when the next one is drawn, which may be
+    /// minutes later. Of a line that has begun nobody knows whether it is whole: the program's buffer may have ended in
+    /// the middle of a number. What makes a bar is that it began after a carriage return, and the `]` by which tqdm's end
+    /// makes it whole: no number can go on behind it.
+    pub fn drawn_bar(&mut self) -> Option<&[u8]> {
+        if !self.has_drawn_bar() {
+            return None;
+        }
+        self.looked_at = self.begun.len();
+        Some(&self.begun)
     }
 
-    /// The line that has begun: a bar is drawn long before the next one ends it.
-    pub fn look(&mut self) -> &[u8] {
-        self.looked_at = self.begun.len();
-        &self.begun
+    /// Whether [`Lines::drawn_bar`] would return one.
+    pub fn has_drawn_bar(&self) -> bool {
+        // A shorter bar has blanks behind it, to cover the longer one before.
+        let ends_as_bar = || self.begun.trim_ascii_end().ends_with(b"]");
+        self.is_redrawn && self.begun.len() > self.looked_at && ends_as_bar()
+    }
+
+    /// What has begun, where nothing can come any more that would end it.
+    pub fn end(&mut self) -> Option<Vec<u8>> {
+        let is_new = self.begun.len() > self.looked_at;
+        self.looked_at = 0;
+        let begun = std::mem::take(&mut self.begun);
+        is_new.then_some(begun)
     }
 }
 
@@ -79,19 +100,50 @@ mod tests {
         assert_eq!(lines(&[b"\r 0%\r 50", b"%\r100%\r\nend\n\nno"]), [" 0%", " 50%", "100%", "end"]);
     }
 
-    #[test]
-    fn what_has_begun_can_be_seen() {
+    fn bar_in(text: &str) -> Option<String> {
         let mut lines = Lines::default();
-        lines.push(b"a\r 50%", |_| ());
-        assert!(lines.has_begun());
-        assert_eq!(lines.look(), b" 50%");
-        assert!(!lines.has_begun());
-        lines.push(b"\r", |line| assert_eq!(line, b" 50%"));
-        lines.push(b"60", |_| ());
-        assert!(lines.has_begun());
+        lines.push(text.as_bytes(), |_| ());
+        lines.drawn_bar().map(|bar| String::from_utf8_lossy(bar).into_owned())
+    }
+
+    #[test]
+    fn a_bar_that_is_drawn_can_be_seen() {
+        const BAR: &str = " 50%|##  | 5/10 [00:01<00:01, 1.0it/s, loss=0.25]";
+        assert_eq!(bar_in(&format!("\r{BAR}")).as_deref(), Some(BAR));
+        assert_eq!(bar_in(&format!("a\r{BAR}   ")), Some(format!("{BAR}   ")));
+        for cut in 1..BAR.len() - 1 {
+            assert_eq!(bar_in(&format!("\r{}", &BAR[..cut])), None, "half a bar is no bar");
+        }
+        for harmless in ["loss: 0.0", "losses: [0.1, 0.0]", "[00:01] loss: 0.0]", "x\rloss: 0.0", "\r3/5 loss: 0.0"] {
+            assert_eq!(bar_in(harmless), None, "{harmless}");
+            assert_eq!(bar_in(&format!("\r{BAR}\n{harmless}")), None, "{harmless}");
+        }
+    }
+
+    #[test]
+    fn a_bar_is_seen_once_early_and_once_whole() {
+        let mut lines = Lines::default();
+        lines.push(b"a\r 50%]", |_| ());
+        assert!(lines.has_drawn_bar());
+        assert_eq!(lines.drawn_bar(), Some(&b" 50%]"[..]));
+        assert!(!lines.has_drawn_bar() && lines.drawn_bar().is_none());
+        lines.push(b"\r", |line| assert_eq!(line, b" 50%]"));
+        lines.push(b"60]", |_| ());
+        assert!(lines.has_drawn_bar());
         lines.skip();
-        lines.push(b"%\n", |_| panic!("its beginning is missing"));
+        lines.push(b"%]\n", |_| panic!("its beginning is missing"));
         lines.push(b"b\n", |line| assert_eq!(line, b"b"));
+    }
+
+    #[test]
+    fn the_end_ends_a_line() {
+        let mut lines = Lines::default();
+        lines.push(b"a\nlast", |_| ());
+        assert_eq!(lines.end(), Some(b"last".to_vec()));
+        assert_eq!(lines.end(), None);
+        lines.skip();
+        lines.push(b"last", |_| ());
+        assert_eq!(lines.end(), None, "its beginning is missing");
     }
 
     #[test]

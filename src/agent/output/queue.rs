@@ -1,11 +1,14 @@
 //! Output on its way to the parser, which may be slower than the program.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes that wait at most. Of more, the oldest go: the last words tell most.
 const MAX_WAITING: usize = 1024 * 1024;
+/// Pieces that wait at most: of a program that writes a byte to one stream and a byte to the other, each is a piece, and
+/// costs many times what is in it.
+const MAX_PIECES: usize = 8 * 1024;
 /// Bytes up to which small writes are gathered to one piece.
 const MAX_PIECE: usize = 64 * 1024;
 
@@ -15,7 +18,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// Never blocks the one who writes to it, and never holds more than a bounded number of bytes.
+/// Never blocks the one who writes to it, and holds a bounded number of bytes in a bounded number of pieces.
 #[derive(Default)]
 pub struct Queue {
     inner: Mutex<Inner>,
@@ -46,8 +49,9 @@ pub enum Next {
 }
 
 impl Queue {
+    /// Adds `bytes` of `stream`, and drops the oldest pieces where there are too many then.
     pub fn push(&self, stream: Stream, bytes: &[u8]) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.waiting += bytes.len();
         match inner.pieces.back_mut() {
             Some((last, piece)) if *last == stream && piece.len() + bytes.len() <= MAX_PIECE => {
@@ -55,7 +59,7 @@ impl Queue {
             }
             _ => inner.pieces.push_back((stream, bytes.to_vec())),
         }
-        while inner.waiting > MAX_WAITING
+        while (inner.waiting > MAX_WAITING || inner.pieces.len() > MAX_PIECES)
             && let Some((stream, piece)) = inner.pieces.pop_front()
         {
             inner.waiting -= piece.len();
@@ -69,16 +73,16 @@ impl Queue {
 
     /// Nothing is pushed any more; who rests or waits is woken.
     pub fn close(&self) {
-        self.lock().closed = true;
+        self.inner.lock().closed = true;
         self.more.notify_all();
     }
 
-    pub fn next(&self, wait: Duration) -> Next {
-        let mut inner = self.lock();
+    /// The oldest piece, for which it waits as long as `wait`, or for ever without one.
+    pub fn next(&self, wait: Option<Duration>) -> Next {
+        let mut inner = self.inner.lock();
         if inner.pieces.is_empty() && !inner.closed {
             inner.asleep = true;
-            let nothing = |inner: &mut Inner| inner.pieces.is_empty() && !inner.closed;
-            inner = self.more.wait_timeout_while(inner, wait, nothing).unwrap_or_else(PoisonError::into_inner).0;
+            self.wait_while(&mut inner, wait, |inner| inner.pieces.is_empty() && !inner.closed);
             inner.asleep = false;
         }
         match inner.pieces.pop_front() {
@@ -94,15 +98,24 @@ impl Queue {
 
     /// Sleeps, whatever comes, until the end.
     pub fn rest(&self, time: Duration) {
-        let _ = self.more.wait_timeout_while(self.lock(), time, |inner| !inner.closed);
+        self.wait_while(&mut self.inner.lock(), Some(time), |inner| !inner.closed);
     }
 
+    /// Lines that were dropped so far.
     pub fn dropped_lines(&self) -> u64 {
-        self.lock().dropped_lines
+        self.inner.lock().dropped_lines
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wait_while(
+        &self,
+        inner: &mut MutexGuard<'_, Inner>,
+        wait: Option<Duration>,
+        condition: impl FnMut(&mut Inner) -> bool,
+    ) {
+        match wait {
+            Some(wait) => _ = self.more.wait_while_until(inner, condition, Instant::now() + wait),
+            None => self.more.wait_while(inner, condition),
+        }
     }
 }
 
@@ -110,7 +123,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    const NOW: Duration = Duration::ZERO;
+    const NOW: Option<Duration> = Some(Duration::ZERO);
 
     #[test]
     fn small_writes_are_gathered_and_streams_kept_apart() {
@@ -123,7 +136,7 @@ mod tests {
         assert_eq!(queue.next(NOW), piece(Stream::Stderr, b"c"));
         assert_eq!(queue.next(NOW), Next::Nothing);
         queue.close();
-        assert_eq!(queue.next(Duration::MAX), Next::End);
+        assert_eq!(queue.next(None), Next::End);
     }
 
     #[test]
@@ -148,5 +161,22 @@ mod tests {
             }
         }
         assert_eq!(queue.next(NOW), Next::End);
+    }
+    #[test]
+    fn many_small_pieces_are_too_much_as_well() {
+        let queue = Queue::default();
+        for _ in 0..4 * MAX_PIECES {
+            queue.push(Stream::Stdout, b"\n");
+            queue.push(Stream::Stderr, b".");
+        }
+        queue.close();
+        assert_eq!(queue.dropped_lines(), 3 * MAX_PIECES as u64 + MAX_PIECES as u64 / 2);
+        let mut left = 0;
+        let mut gaps = 0;
+        while let Next::Piece { gap, .. } = queue.next(NOW) {
+            left += 1;
+            gaps += u32::from(gap);
+        }
+        assert_eq!((left, gaps), (MAX_PIECES, 2), "once for each stream");
     }
 }

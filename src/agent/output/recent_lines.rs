@@ -34,6 +34,7 @@ struct Line {
 }
 
 impl RecentLines {
+    /// Takes in what the stream goes on with.
     pub fn push(&mut self, chunk: &[u8]) {
         for piece in chunk.split_inclusive(|&b| b == b'\n' || b == b'\r') {
             match piece.split_last() {
@@ -119,9 +120,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn shown(chunks: &[&[u8]]) -> String {
-        let mut tail = RecentLines::default();
-        chunks.iter().for_each(|chunk| tail.push(chunk));
-        tail.text()
+        let mut lines = RecentLines::default();
+        chunks.iter().for_each(|chunk| lines.push(chunk));
+        lines.text()
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid};
+use procfs::process::Stat;
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -13,10 +14,16 @@ use std::process::ExitStatus;
 /// A process that came by `kubectl exec` is nobody's descendant here and is spared. What is forked meanwhile may be
 /// missed: whoever wants none left repeats this until [`reap`] says so.
 pub fn signal_descendants(signal: Signal) {
-    for pid in descendants_of_self() {
+    for process in descendants_of_self() {
         // A process gone meanwhile is what was wanted, one of another user will show as a child that stays.
-        let _ = kill(as_pid(pid), signal);
+        let _ = kill(Pid::from_raw(process.pid), signal);
     }
+}
+
+/// Sends the signal of this number, which may be a real-time one, to one process. That fails only if it has just ended.
+pub fn send(pid: Pid, signal: i32) {
+    // SAFETY: it takes two numbers. nix's own names no real-time signals.
+    unsafe { libc::kill(pid.as_raw(), signal) };
 }
 
 /// What [`reap`] met.
@@ -41,41 +48,19 @@ pub fn reap() -> Reaped {
     }
 }
 
-/// Every process that descends from this one.
-pub fn descendants_of_self() -> Vec<u32> {
-    descendants(std::process::id(), &all())
-}
-
-fn as_pid(pid: u32) -> Pid {
-    Pid::from_raw(pid.cast_signed())
-}
-
-/// Every process that `/proc` shows, with its parent.
-fn all() -> Vec<(u32, u32)> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            Some((pid, parse_parent(&std::fs::read(entry.path().join("stat")).ok()?)?))
-        })
-        .collect()
-}
-
-fn parse_parent(stat: &[u8]) -> Option<u32> {
-    fields(stat)?.nth(1)?.parse().ok()
-}
-
-/// The fields of `/proc/PID/stat` from the state on, which follows the name. That may hold anything, parentheses and
-/// newlines included.
-pub fn fields(stat: &[u8]) -> Option<impl Iterator<Item = &str>> {
-    let name_end = stat.iter().rposition(|&b| b == b')')?;
-    Some(std::str::from_utf8(&stat[name_end + 1..]).ok()?.split_whitespace())
+/// Every process that descends from this one, parents before their children.
+pub fn descendants_of_self() -> Vec<Stat> {
+    let Ok(processes) = procfs::process::all_processes() else { return Vec::new() };
+    // One that has ended meanwhile can't be read, and is nobody's any more.
+    let mut stats: HashMap<i32, Stat> =
+        processes.filter_map(|process| process.ok()?.stat().ok()).map(|stat| (stat.pid, stat)).collect();
+    let parents: Vec<(i32, i32)> = stats.values().map(|stat| (stat.pid, stat.ppid)).collect();
+    descendants(getpid().as_raw(), &parents).into_iter().filter_map(|pid| stats.remove(&pid)).collect()
 }
 
 /// All of `processes` (PID, parent's PID) that descend from `root`, parents before their children.
-fn descendants(root: u32, processes: &[(u32, u32)]) -> Vec<u32> {
-    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+fn descendants(root: i32, processes: &[(i32, i32)]) -> Vec<i32> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for &(pid, parent) in processes.iter().filter(|(pid, _)| *pid != root) {
         children.entry(parent).or_default().push(pid);
     }
@@ -91,16 +76,6 @@ fn descendants(root: u32, processes: &[(u32, u32)]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_parent_whatever_the_name() {
-        assert_eq!(parse_parent(b"42 (python3) S 7 42 42 0 -1 4194304"), Some(7));
-        assert_eq!(parse_parent(b"42 (a) R 9 (\n) Z 7 42"), Some(7));
-        assert_eq!(parse_parent(b"42 (\xff\xfe) S 0 0"), Some(0));
-        for broken in [&b""[..], b"42", b"42 (x)", b"42 (x) S", b"42 (x) S y"] {
-            assert_eq!(parse_parent(broken), None);
-        }
-    }
 
     #[test]
     fn descendants_and_nobody_else() {

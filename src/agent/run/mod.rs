@@ -1,5 +1,419 @@
-//! One run of the program: finding and starting it, and the processes below it.
+//! One run of the program, from its start to the last word of the last process that it leaves behind.
+//!
+//! [`Run`] owns all that begins and ends with it, so that the next run begins with nothing of this one. It never waits: the
+//! loop of the container asks it what it waits for, and tells it what has come.
 
 pub mod descendants;
 pub mod expand;
 pub mod launch;
+pub mod view;
+
+use crate::agent::channels::RunChannels;
+use crate::agent::container::{Attempt, Options, Surroundings};
+use crate::agent::failure::oom::OomKills;
+use crate::agent::message::MessageFile;
+use crate::agent::now;
+use crate::agent::observations::Observations;
+use crate::agent::output::forwarder::Forwarder;
+use crate::agent::output::parser::{Parser, Parsing};
+use crate::agent::output::queue::Queue;
+use crate::agent::run::descendants::{descendants_of_self, send, signal_descendants};
+use crate::agent::run::expand::Variables;
+use crate::agent::run::launch::Program;
+use crate::agent::run::view::{CurrentRun, RunView};
+use crate::agent::signals::Received;
+use crate::agent::survive::survive;
+use crate::agent::words::Words;
+use crate::protocol::error_pattern::ErrorPattern;
+use crate::protocol::progress::{Source, Update};
+use crate::protocol::progress_pattern::ProgressPatterns;
+use crate::protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What processes get to end themselves that the program has left behind by its own end.
+const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
+/// How long SIGKILL is repeated: a process that waits for a dead file server can't die, and would keep the pod.
+const KILL_FOR: Duration = Duration::from_secs(10);
+/// Between two rounds of SIGKILL.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+/// How long a reader of the output, or of the agent's own words, may take nothing at all after the end.
+const DRAIN_IDLE: Duration = Duration::from_secs(10);
+/// Between two messages while the program goes on telling something.
+const MESSAGE_EVERY: Duration = Duration::from_millis(500);
+
+/// One run of the program.
+pub struct Run {
+    view: Arc<RunView>,
+    channels: RunChannels,
+    oom_kills: Option<OomKills>,
+    grace: Duration,
+    fail_on_nan: bool,
+    words: Arc<Words>,
+    report: Report,
+    /// When the message was last written.
+    written: Instant,
+    /// What the message lacks must not wait.
+    is_urgent: bool,
+    /// `None` if it could not be started.
+    process: Option<Process>,
+    stage: Stage,
+}
+
+/// The program's process, and what goes with it.
+struct Process {
+    pid: Pid,
+    ended: Option<ExitStatus>,
+    /// No process is left that descends from it.
+    none_left: bool,
+    /// When whoever still lives gets SIGKILL: set by a signal from outside, a lost loss, and the program's end.
+    kill_at: Option<Instant>,
+    killing_since: Option<Instant>,
+    forwarder: Forwarder,
+    parsing: Parsing,
+}
+
+/// What the run waits for.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// The end of the program and of all that it leaves behind.
+    Running,
+    /// The readers of the last words. As long as they take any, nothing is lost; not for ever, since a process that is no
+    /// descendant (and so lives on) may have been handed the pipe.
+    Forwarding { passed: u64, give_up_at: Instant },
+    /// The parser, which ends soon: what waits for it is bounded.
+    Parsing,
+    /// The agent's own words.
+    Speaking { give_up_at: Instant },
+    /// Nothing more.
+    Over,
+}
+
+/// What the loop is to do for a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Next {
+    /// Turn once more when something has come, at the latest at `until`.
+    Turn { until: Option<Instant> },
+    /// The run is over.
+    Over,
+}
+
+impl Run {
+    /// Starts the program. Where that can't be done the report says why, and the run is over soon.
+    ///
+    /// # Errors
+    /// Only where the kernel denies a thread.
+    pub fn start(
+        surroundings: &Surroundings,
+        attempt: &Attempt,
+        message: &mut MessageFile,
+        current: &CurrentRun,
+    ) -> io::Result<Self> {
+        let options = &surroundings.options;
+        let view = Arc::new(RunView {
+            secret: format!("{:032x}", rand::random::<u128>()),
+            observations: Arc::new(Observations::new(Arc::clone(&surroundings.wake), &options.watch_metrics)),
+            output: Arc::new(Queue::default()),
+        });
+        let mut run = Self {
+            channels: surroundings.channels.open(&view),
+            oom_kills: OomKills::start(),
+            grace: options.grace,
+            fail_on_nan: options.fail_on_nan,
+            words: Arc::clone(&surroundings.words),
+            report: Report {
+                version: VERSION,
+                attempt: attempt.number.unwrap_or(0),
+                started_at: Some(now()),
+                ..Report::default()
+            },
+            written: Instant::now(),
+            is_urgent: false,
+            process: None,
+            stage: Stage::Running,
+            view: Arc::clone(&view),
+        };
+        run.write_message(message);
+        current.set(view);
+        match run.launch(surroundings, attempt)? {
+            Ok(process) => {
+                run.process = Some(process);
+                run.report.phase = Phase::Running;
+            }
+            Err(error) => {
+                run.words.say(&error.message);
+                (run.report.phase, run.report.finished_at, run.report.error) =
+                    (Phase::Exited, Some(now()), Some(error));
+                run.stage = Stage::speaking();
+            }
+        }
+        run.write_message(message);
+        Ok(run)
+    }
+
+    fn launch(&self, surroundings: &Surroundings, attempt: &Attempt) -> io::Result<Result<Process, LaunchError>> {
+        let mut program = Program::new(&surroundings.options.argv, std::env::vars_os(), &variables(attempt));
+        self.channels.add_to(&mut program.env);
+        let started = patterns(&surroundings.options)
+            .and_then(|patterns| Ok((patterns, program.start(surroundings.signal_mask)?)));
+        let (patterns, started) = match started {
+            Ok(started) => started,
+            Err(error) => return Ok(Err(error)),
+        };
+        let epochs = std::env::var("HYPERPARAM_EPOCHS").ok().and_then(|epochs| epochs.parse().ok());
+        let observations = &self.view.observations;
+        observations.progress(Source::Environment, &Update { epochs, ..Update::default() }, None);
+        Ok(Ok(Process {
+            pid: started.pid,
+            ended: None,
+            none_left: false,
+            kill_at: None,
+            killing_since: None,
+            forwarder: Forwarder::start(started.stdout, started.stderr, &self.view)?,
+            parsing: Parser::new(patterns, epochs, Arc::clone(observations)).start(&self.view)?,
+        }))
+    }
+
+    /// Does what can be done by now, and says what has to be waited for.
+    pub fn advance(&mut self, message: &mut MessageFile) -> Next {
+        loop {
+            let step = match self.stage {
+                Stage::Running => self.watch(message),
+                Stage::Forwarding { passed, give_up_at } => self.forward(passed, give_up_at),
+                Stage::Parsing => self.parse(message),
+                Stage::Speaking { give_up_at } => self.speak(give_up_at),
+                Stage::Over => return Next::Over,
+            };
+            match step {
+                Step::Stay { until } => return Next::Turn { until },
+                Step::Go(stage) => self.stage = stage,
+            }
+        }
+    }
+
+    /// A signal has come to the agent: it is the program's too.
+    pub fn on_signal(&mut self, signal: Received) {
+        let Some(process) = &mut self.process else { return };
+        // Once the program has ended only its children matter: the rest is being ended already. Until it is reaped, which
+        // happens elsewhere, its PID is nobody else's.
+        if signal.is_of_child() || process.ended.is_some() {
+            return;
+        }
+        if signal.is_stop() && self.report.stopped_by.is_none() {
+            self.report.stopped_by = Some(signal.number);
+            process.kill_at.get_or_insert(Instant::now() + self.grace);
+            self.is_urgent = true;
+        }
+        send(process.pid, signal.number);
+    }
+
+    /// A process that had no other parent left, or the program itself, has ended and was reaped.
+    pub fn on_process_ended(&mut self, pid: Pid, status: ExitStatus) {
+        let Some(process) = self.process.as_mut().filter(|process| process.pid == pid && process.ended.is_none())
+        else {
+            return;
+        };
+        process.ended = Some(status);
+        self.report.finished_at = Some(now());
+        (self.report.exit_code, self.report.signal) = (status.code(), status.signal());
+    }
+
+    /// No process is left below the agent.
+    pub fn on_none_left(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.none_left = true;
+        }
+    }
+
+    /// The agent's exit code for this run; see [`crate::agent::container::Container::run`].
+    pub fn exit_code(&self) -> i32 {
+        let Some(process) = &self.process else {
+            return launch::exit_code(self.report.error.as_ref().map(|error| error.kind).unwrap_or_default());
+        };
+        let Some(status) = process.ended else { return 128 + Signal::SIGKILL as i32 };
+        match (status.code(), status.signal(), self.report.stopped_by) {
+            (Some(0), ..) if self.report.ended_for.is_some() => 1,
+            (Some(0), _, Some(stop)) => 128 + stop,
+            (Some(code), ..) => code,
+            (None, Some(signal), _) => 128 + signal,
+            (None, None, _) => unreachable!("waitpid was not asked for stopped processes"),
+        }
+    }
+
+    /// Keeps the message up to date and ends whoever has to end, until nobody is left.
+    fn watch(&mut self, message: &mut MessageFile) -> Step {
+        self.on_program_ended(message);
+        self.end_if_lost();
+        let Some(process) = &mut self.process else { return Step::Go(Stage::speaking()) };
+        let gives_up = process.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR);
+        if process.none_left || gives_up {
+            if !process.none_left {
+                let left = descendants_of_self().len();
+                self.words.say(format_args!(
+                    "{left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in the kernel for a disk or file \
+                     server, or of another user); giving up on them"
+                ));
+            }
+            return Step::Go(Stage::forwarding(process.forwarder.passed()));
+        }
+        let now = Instant::now();
+        let mut until = process.kill_at;
+        if process.kill_at.is_some_and(|at| at <= now) {
+            process.killing_since.get_or_insert(now);
+            signal_descendants(Signal::SIGKILL);
+            until = Some(now + KILL_AGAIN);
+        }
+        if self.is_urgent || self.view.observations.changes.has_changed() {
+            let due = self.written + MESSAGE_EVERY;
+            if self.is_urgent || due <= now {
+                self.write_message(message);
+            } else {
+                until = Some(until.map_or(due, |until| until.min(due)));
+            }
+        }
+        Step::Stay { until }
+    }
+
+    /// Puts the program's end into the message, once, and tells those whom it leaves behind to end.
+    fn on_program_ended(&mut self, message: &mut MessageFile) {
+        let has_ended = self.process.as_ref().is_some_and(|process| process.ended.is_some());
+        if !has_ended || self.report.phase == Phase::Exited {
+            return;
+        }
+        self.report.phase = Phase::Exited;
+        self.channels.read(&self.view.observations);
+        self.write_message(message);
+        // A shell dies of the SIGTERM that its python never hears of. Told to stop, those left have the rest of the
+        // grace to save; else they have no business any more.
+        signal_descendants(Signal::SIGTERM);
+        let soon = Instant::now() + LEFTOVER_GRACE.min(self.grace);
+        if let Some(process) = &mut self.process {
+            process.kill_at.get_or_insert(soon);
+        }
+    }
+
+    /// Ends the program if its loss is no number any more and that is a failure, the way a signal from outside would.
+    fn end_if_lost(&mut self) {
+        if !self.fails_by_loss() {
+            return;
+        }
+        if let Some(process) = self.process.as_mut().filter(|process| process.ended.is_none()) {
+            process.kill_at = Some(Instant::now() + self.grace);
+            self.report.ended_for = Some(ErrorPattern::NanLoss);
+            self.is_urgent = true;
+            send(process.pid, Signal::SIGTERM as i32);
+        }
+    }
+
+    fn forward(&mut self, passed: u64, give_up_at: Instant) -> Step {
+        let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
+        let so_far = process.forwarder.passed();
+        let is_idle = so_far <= passed;
+        if process.forwarder.has_ended() || (is_idle && Instant::now() >= give_up_at) {
+            self.view.output.close();
+            Step::Go(Stage::Parsing)
+        } else if is_idle {
+            Step::Stay { until: Some(give_up_at) }
+        } else {
+            Step::Go(Stage::forwarding(so_far))
+        }
+    }
+
+    fn parse(&mut self, message: &mut MessageFile) -> Step {
+        let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
+        if !process.parsing.has_ended() {
+            return Step::Stay { until: None };
+        }
+        let is_heard = process.forwarder.has_ended();
+        self.channels.read_to_end(&self.view.observations);
+        self.judge_loss();
+        self.write_message(message);
+        if !is_heard {
+            // Where the program's own words still wait for their reader, the agent's would too.
+            return Step::Go(Stage::Over);
+        }
+        if self.report.ended_for.is_some() {
+            self.words.say("the loss is NaN or infinite, and failurePolicy.nanPolicy is Fail");
+        }
+        Step::Go(Stage::speaking())
+    }
+
+    fn speak(&self, give_up_at: Instant) -> Step {
+        if self.words.all_said() || Instant::now() >= give_up_at {
+            return Step::Go(Stage::Over);
+        }
+        Step::Stay { until: Some(give_up_at) }
+    }
+
+    /// A program may end before its last words are read, and think that all is well.
+    fn judge_loss(&mut self) {
+        let was_well =
+            self.process.as_ref().is_some_and(|process| process.ended.is_some_and(|status| status.success()));
+        if was_well && self.fails_by_loss() {
+            self.report.ended_for = Some(ErrorPattern::NanLoss);
+        }
+    }
+
+    fn fails_by_loss(&self) -> bool {
+        let has_cause = self.report.stopped_by.is_some() || self.report.ended_for.is_some();
+        self.fail_on_nan && !has_cause && self.view.observations.loss_was_lost()
+    }
+
+    fn write_message(&mut self, message: &mut MessageFile) {
+        self.is_urgent = false;
+        self.view.observations.changes.take_change();
+        self.view.observations.complete(&mut self.report);
+        if let Some(process) = &self.process {
+            let report = &mut self.report;
+            survive(|| {
+                process.forwarder.recent_lines(|lines| report.read_stderr(lines.text(), |line| lines.time_of(line)))
+            });
+        }
+        let oom_kills = self.oom_kills.as_ref().map_or(0, OomKills::since_start);
+        if oom_kills > self.report.oom_kills {
+            (self.report.oom_kills, self.report.oom_time) = (oom_kills, Some(now()));
+            self.report.memory = self.oom_kills.as_ref().map(OomKills::memory);
+        }
+        message.write(&self.report);
+        self.written = Instant::now();
+    }
+}
+
+impl Stage {
+    fn forwarding(passed: u64) -> Self {
+        Self::Forwarding { passed, give_up_at: Instant::now() + DRAIN_IDLE }
+    }
+
+    fn speaking() -> Self {
+        Self::Speaking { give_up_at: Instant::now() + DRAIN_IDLE }
+    }
+}
+
+/// What comes of a look at a stage.
+enum Step {
+    Stay { until: Option<Instant> },
+    Go(Stage),
+}
+
+fn patterns(options: &Options) -> Result<ProgressPatterns, LaunchError> {
+    ProgressPatterns::new(&options.progress_patterns)
+        .map_err(|message| LaunchError { kind: LaunchErrorKind::InvalidOption, message: format!("--{message}") })
+}
+
+/// What changes from attempt to attempt, for the program's environment and for `$(NAME)`.
+fn variables(attempt: &Attempt) -> Variables {
+    let mut variables = Variables::from([("RESUME_FROM_CHECKPOINT", attempt.resume_from.clone())]);
+    if let Some(number) = attempt.number {
+        variables.insert("ATTEMPT", number.to_string());
+    }
+    if let Some(port) = attempt.master_port {
+        variables.insert("MASTER_PORT", port.to_string());
+        variables.insert("PET_MASTER_PORT", port.to_string());
+    }
+    variables
+}

@@ -1,30 +1,36 @@
 //! Connections that can't pile up: the agent's memory is the program's.
 
 use axum::serve::Listener;
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// Connections at a time; others wait in the kernel.
+/// Connections at a time.
 const MAX_CONNECTIONS: usize = 32;
 /// How long one lives, idle or not. Clients that keep connections open connect again.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
+/// Accepts every connection. Where there are too many one gives way: of the address that holds the most, the one that has
+/// been silent for longest. So whoever holds connections takes them from nobody but himself.
 pub struct Bounded {
     listener: TcpListener,
-    free: Arc<Semaphore>,
+    held: Arc<Held>,
 }
 
 impl Bounded {
+    /// Bounds the connections of `listener`.
     pub fn new(listener: TcpListener) -> Self {
-        Self { listener, free: Arc::new(Semaphore::new(MAX_CONNECTIONS)) }
+        Self { listener, held: Arc::default() }
     }
 }
 
@@ -33,9 +39,10 @@ impl Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let place = Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        (Connection { stream, end: Box::pin(sleep(MAX_AGE)), _place: place }, address)
+        let place = self.held.add(address.ip());
+        let gives_way = Box::pin(place.gives_way.clone().cancelled_owned());
+        (Connection { stream, end: Box::pin(sleep(MAX_AGE)), gives_way, place }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -43,33 +50,106 @@ impl Listener for Bounded {
     }
 }
 
-/// A connection that fails when its time is up.
+/// The connections that there are.
+#[derive(Default)]
+struct Held {
+    places: Mutex<Vec<Arc<Spot>>>,
+    /// Grows with everything that any connection says or is told.
+    clock: AtomicU64,
+}
+
+/// One of them.
+struct Spot {
+    address: IpAddr,
+    last_active: AtomicU64,
+    gives_way: CancellationToken,
+}
+
+impl Held {
+    fn add(self: &Arc<Self>, address: IpAddr) -> Place {
+        let gives_way = CancellationToken::new();
+        let spot = Arc::new(Spot { address, last_active: AtomicU64::new(self.tick()), gives_way: gives_way.clone() });
+        let mut places = self.places.lock();
+        places.push(Arc::clone(&spot));
+        if places.len() > MAX_CONNECTIONS
+            && let Some(at) = who_gives_way(&places)
+        {
+            places.swap_remove(at).gives_way.cancel();
+        }
+        Place { held: Arc::clone(self), spot, gives_way }
+    }
+
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, SeqCst)
+    }
+}
+
+fn who_gives_way(places: &[Arc<Spot>]) -> Option<usize> {
+    let mut of_address: HashMap<IpAddr, usize> = HashMap::new();
+    places.iter().for_each(|spot| *of_address.entry(spot.address).or_default() += 1);
+    let order = |spot: &Spot| (std::cmp::Reverse(of_address[&spot.address]), spot.last_active.load(SeqCst));
+    (0..places.len()).min_by_key(|&at| order(&places[at]))
+}
+
+/// A connection's place among those held, which is free again with its end.
+struct Place {
+    held: Arc<Held>,
+    spot: Arc<Spot>,
+    gives_way: CancellationToken,
+}
+
+impl Place {
+    fn is_active(&self) {
+        self.spot.last_active.store(self.held.tick(), SeqCst);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.held.places.lock().retain(|spot| !Arc::ptr_eq(spot, &self.spot));
+    }
+}
+
+/// A connection that fails when its time is up, or when it has to give way.
 pub struct Connection {
     stream: TcpStream,
     end: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
+    gives_way: Pin<Box<WaitForCancellationFutureOwned>>,
+    place: Place,
 }
 
 impl Connection {
     fn check(&mut self, cx: &mut Context) -> io::Result<()> {
-        match self.end.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
-            Poll::Pending => Ok(()),
+        if self.end.as_mut().poll(cx).is_ready() {
+            return Err(io::ErrorKind::TimedOut.into());
         }
+        if self.gives_way.as_mut().poll(cx).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
+    }
+
+    fn noted<T>(&self, polled: Poll<T>) -> Poll<T> {
+        if polled.is_ready() {
+            self.place.is_active();
+        }
+        polled
     }
 }
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context, buffer: &mut ReadBuf) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.noted(polled)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.noted(polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
@@ -79,5 +159,40 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(n: u8) -> IpAddr {
+        [10, 0, 0, n].into()
+    }
+
+    #[test]
+    fn who_holds_most_gives_way() {
+        let held = Arc::new(Held::default());
+        let asks = held.add(address(1));
+        let mut hoarded: Vec<Place> = (0..3 * MAX_CONNECTIONS).map(|_| held.add(address(2))).collect();
+        assert!(!asks.gives_way.is_cancelled(), "it was there first and has said nothing since");
+        let others = [3, 4, 5].map(|n| held.add(address(n)));
+        assert!(others.iter().all(|place| !place.gives_way.is_cancelled()));
+        assert_eq!(held.places.lock().len(), MAX_CONNECTIONS);
+        let left = |hoarded: &[Place]| hoarded.iter().filter(|place| !place.gives_way.is_cancelled()).count();
+        assert_eq!(left(&hoarded), MAX_CONNECTIONS - 4);
+        hoarded.clear();
+        assert_eq!(held.places.lock().len(), 4, "a place is free with its connection's end");
+    }
+
+    #[test]
+    fn of_one_address_the_most_silent_gives_way() {
+        let held = Arc::new(Held::default());
+        let places: Vec<Place> = (0..MAX_CONNECTIONS).map(|_| held.add(address(1))).collect();
+        places[0].is_active();
+        let _newest = held.add(address(1));
+        let gone: Vec<bool> = places.iter().map(|place| place.gives_way.is_cancelled()).collect();
+        assert_eq!(gone.iter().filter(|&&gone| gone).count(), 1);
+        assert!(gone[1], "the first has spoken since");
     }
 }

@@ -74,6 +74,10 @@ pub fn render(status: &AgentStatus) -> String {
             }
         }
     }
+    page.family("gpu_lost", "gauge", "1 for a GPU that nvidia-smi told of before and does not any more.");
+    for gpu in &status.lost_gpus {
+        page.sample(&[("gpu", &gpu.index.to_string()), ("uuid", &gpu.uuid)], 1.0);
+    }
     page.inner.text()
 }
 
@@ -131,6 +135,7 @@ mod tests {
             report: Report { phase: Phase::Running, attempt: 2, ..Report::default() },
             percent: progress.percent(),
             progress,
+            lost_gpus: vec![Gpu { index: 2, uuid: "GPU-2".into(), ..gpu.clone() }],
             gpus: vec![gpu],
             ..AgentStatus::default()
         };
@@ -144,11 +149,14 @@ mod tests {
             "trainingjob_worker_metric{training_job=\"x\",worker=\"0\",name=\"loss\"} NaN",
             "trainingjob_worker_metric{training_job=\"x\",worker=\"0\",name=\"a \\\"b\\\"\\\\\"} -Inf",
             "trainingjob_worker_last_progress_timestamp_seconds{training_job=\"x\",worker=\"0\"} 1.5",
+            "trainingjob_worker_gpu_lost{training_job=\"x\",worker=\"0\",gpu=\"2\",uuid=\"GPU-2\"} 1",
             "trainingjob_worker_gpu_power_watts{training_job=\"x\",worker=\"0\",gpu=\"1\",uuid=\"GPU-1\"} 300.5",
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
-        for absent in ["worker_epoch", "gpu_utilization", "signs_total"] {
+        for absent in
+            ["worker_epoch", "gpu_utilization", "signs_total", "watts{training_job=\"x\",worker=\"0\",gpu=\"2\""]
+        {
             assert!(!page.contains(absent), "{absent} is in\n{page}");
         }
         assert!(render(&AgentStatus::default()).contains("trainingjob_worker_attempt{} 0"));

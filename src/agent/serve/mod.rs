@@ -3,43 +3,76 @@
 mod bounded;
 pub mod gpu;
 mod metrics;
-pub mod teller;
+mod status;
 pub mod usage;
 
-use crate::agent::observations::Observations;
 use crate::agent::progress::json;
+use crate::agent::run::view::CurrentRun;
 use crate::protocol::progress::Source;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use bounded::Bounded;
+use status::StatusSource;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use teller::Teller;
+use tokio::runtime::Handle;
 
 /// Bytes of a message of the program's.
 const MAX_BODY: usize = 256 * 1024;
 
-/// Where the program may tell its progress: this machine alone can reach it, and who knows the secret.
-pub struct Door {
-    listener: TcpListener,
-    secret: String,
+/// Serves as long as the container lives, whichever run is the current one.
+pub struct Server {
+    /// Where other work can be done beside the serving.
+    pub runtime: Handle,
+    /// Where the program may post, which only this machine can reach; the secret of the run has to be added.
+    pub local_url: Option<String>,
 }
 
-impl Door {
-    pub fn open(secret: &str) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        listener.set_nonblocking(true)?;
-        Ok(Self { listener, secret: secret.to_owned() })
+impl Server {
+    /// Serves `public` to those who ask from outside and a port of its own to the program, in one thread.
+    ///
+    /// # Errors
+    /// Where the kernel denies a thread, or what it takes to wait for several things.
+    pub fn start(public: Option<TcpListener>, run: &Arc<CurrentRun>) -> io::Result<Self> {
+        let local = listen_locally().ok();
+        let local_url =
+            local.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| format!("http://{address}"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let run = Arc::clone(run);
+        std::thread::Builder::new().name("http".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                if let Some(listener) = local {
+                    let routes = Router::new()
+                        .route("/{secret}", post(progress))
+                        .layer(DefaultBodyLimit::max(MAX_BODY))
+                        .with_state(Arc::clone(&run));
+                    serve(listener, routes);
+                }
+                if let Some(listener) = public {
+                    let routes = Router::new()
+                        .route("/healthz", get(|| async { "ok\n" }))
+                        .route("/status", get(status_json))
+                        .route("/metrics", get(metrics_text))
+                        .with_state(Arc::new(StatusSource::new(run)));
+                    serve(listener, routes);
+                }
+                std::future::pending::<()>().await;
+            });
+        })?;
+        Ok(Self { runtime: handle, local_url })
     }
+}
 
-    pub fn url(&self) -> io::Result<String> {
-        Ok(format!("http://{}/{}", self.listener.local_addr()?, self.secret))
-    }
+fn listen_locally() -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Opens `port` on all addresses, of both families where there are both.
@@ -50,56 +83,28 @@ pub fn listen(port: u16) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Serves both in one thread until this process ends.
-pub fn start(
-    door: Option<Door>,
-    public: Option<(TcpListener, Arc<Teller>)>,
-    seen: Arc<Observations>,
-) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("http".to_owned()).spawn(move || {
-        runtime.block_on(async {
-            if let Some(Door { listener, secret }) = door {
-                let routes = Router::new()
-                    .route(&format!("/{secret}"), post(progress))
-                    .layer(DefaultBodyLimit::max(MAX_BODY))
-                    .with_state(seen);
-                serve(listener, routes);
-            }
-            if let Some((listener, teller)) = public {
-                let routes = Router::new()
-                    .route("/healthz", get(|| async { "ok\n" }))
-                    .route("/status", get(status_json))
-                    .route("/metrics", get(metrics_text))
-                    .with_state(teller);
-                serve(listener, routes);
-            }
-            std::future::pending::<()>().await;
-        });
-    })?;
-    Ok(())
-}
-
 fn serve(listener: TcpListener, routes: Router) {
     if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
         tokio::spawn(async { axum::serve(Bounded::new(listener), routes).await });
     }
 }
 
-async fn status_json(State(teller): State<Arc<Teller>>) -> impl IntoResponse {
-    let json = serde_json::to_string(&teller.status()).expect("a struct of numbers, strings and maps by name is JSON");
+async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {
+    let json = serde_json::to_string(&source.status()).expect("a struct of numbers, strings and maps by name is JSON");
     ([(header::CONTENT_TYPE, "application/json")], json)
 }
 
-async fn metrics_text(State(teller): State<Arc<Teller>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::render(&teller.status()))
+async fn metrics_text(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::render(&source.status()))
 }
 
-/// The Kubeflow Trainer's protocol, whose clients want a 200.
-async fn progress(State(seen): State<Arc<Observations>>, body: Bytes) -> (StatusCode, String) {
+/// The Kubeflow Trainer's protocol, whose clients want a 200. Who knows the secret of the current run may tell of it, and of
+/// no other: a process that has outlived its run is a stranger.
+async fn progress(State(run): State<Arc<CurrentRun>>, Path(secret): Path<String>, body: Bytes) -> (StatusCode, String) {
+    let Some(run) = run.with_secret(&secret) else { return (StatusCode::NOT_FOUND, String::new()) };
     match std::str::from_utf8(&body).map_err(|error| error.to_string()).and_then(json::parse) {
         Ok(update) => {
-            seen.progress(Source::Post, &update, None);
+            run.observations.progress(Source::Post, &update, None);
             (StatusCode::OK, String::new())
         }
         Err(error) => (StatusCode::BAD_REQUEST, format!("the message tells no progress: {error}\n")),

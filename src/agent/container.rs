@@ -1,0 +1,203 @@
+//! What lives as long as the container: PID 1 with its signals, the server, the termination message.
+//!
+//! [`Container`] has the one loop of the agent. Whatever goes on, a run of the program or the time between two, each turn of
+//! it takes in all signals that have come: a stop from outside holds for the container, so that no run begins after it.
+
+use crate::agent::channels::Channels;
+use crate::agent::message::MessageFile;
+use crate::agent::now;
+use crate::agent::run::descendants::{Reaped, reap};
+use crate::agent::run::view::CurrentRun;
+use crate::agent::run::{Next, Run};
+use crate::agent::serve;
+use crate::agent::serve::Server;
+use crate::agent::signals::Signals;
+use crate::agent::survive::tell_of_panics;
+use crate::agent::wake::Wake;
+use crate::agent::words::Words;
+use crate::protocol::report::{Phase, Report, VERSION};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a program's start may be held up so that the agent's own words come before the program's.
+const WORDS_FIRST: Duration = Duration::from_secs(1);
+
+/// What holds for every run.
+pub struct Options {
+    /// The command and its arguments.
+    pub argv: Vec<OsString>,
+    /// Between a stop from outside and SIGKILL.
+    pub grace: Duration,
+    pub termination_log: PathBuf,
+    /// Where `/status`, `/metrics` and `/healthz` are served; nowhere without one.
+    pub metrics_port: Option<u16>,
+    /// Regular expressions by which progress is read off the output, instead of the forms known by themselves.
+    pub progress_patterns: Vec<String>,
+    /// A loss that is NaN or infinite ends the program and is a failure.
+    pub fail_on_nan: bool,
+    /// Metrics whose every reading is kept for `/status`.
+    pub watch_metrics: Vec<String>,
+}
+
+/// What changes from one run to the next.
+#[derive(Clone, Debug, Default)]
+pub struct Attempt {
+    pub number: Option<u32>,
+    pub master_port: Option<u16>,
+    /// Empty for a start from nothing.
+    pub resume_from: String,
+}
+
+/// What every run needs of the container.
+pub struct Surroundings {
+    pub options: Options,
+    /// The signals that the program shall have blocked.
+    pub signal_mask: SigSet,
+    pub channels: Channels,
+    pub wake: Arc<Wake>,
+    pub words: Arc<Words>,
+}
+
+/// The agent in its container. Nothing of one run stays in it but the message, until the next run begins.
+pub struct Container {
+    surroundings: Surroundings,
+    signals: Signals,
+    message: MessageFile,
+    current: Arc<CurrentRun>,
+    /// The signal by which the container was told to stop.
+    stopped_by: Option<i32>,
+}
+
+impl Container {
+    /// Makes this process the one that finds and reaps what nobody else adopts, and opens all that serves every run.
+    ///
+    /// It has to be called by the process's first thread, before there are others.
+    ///
+    /// # Errors
+    /// Only where the kernel denies what every process may have: a signalfd, an eventfd, a thread.
+    pub fn open(options: Options) -> io::Result<Self> {
+        // Before anything can end.
+        nix::sys::prctl::set_child_subreaper(true)?;
+        let signals = Signals::take_over()?;
+        let wake = Arc::new(Wake::new()?);
+        let words = Words::new(Arc::clone(&wake));
+        tell_of_panics(&words);
+        let message = MessageFile::open(&options.termination_log, Arc::clone(&words));
+        let port = options.metrics_port.filter(|&port| port != 0);
+        let public = port.and_then(|port| {
+            let unseen = |error| {
+                words.say(format_args!(
+                    "can't serve --metrics-port {port}: {error}; nobody will see how far the program is"
+                ));
+            };
+            serve::listen(port).map_err(unseen).ok()
+        });
+        let current = Arc::new(CurrentRun::default());
+        let server = Server::start(public, &current)?;
+        let channels = Channels::new(server.runtime, server.local_url);
+        let surroundings = Surroundings { options, signal_mask: signals.mask_before, channels, wake, words };
+        Ok(Self { surroundings, signals, message, current, stopped_by: None })
+    }
+
+    /// Runs the command until it and all its descendants have ended; returns the agent's exit code.
+    ///
+    /// That is the program's own, or 128 + n if signal n ended it. A program told to stop from outside that exits 0 gives
+    /// 128 + n too: a pod that is evicted and exits 0 would count as finished, and never be replaced. So does one that was
+    /// told to stop before it could be started. Where a loss that is no number is a failure, a program that exits 0 after
+    /// one gives 1.
+    ///
+    /// # Errors
+    /// Only where the kernel denies what every process may have.
+    pub fn run(&mut self, attempt: &Attempt) -> io::Result<i32> {
+        let words_first = Instant::now() + WORDS_FIRST;
+        while !self.surroundings.words.all_said() && Instant::now() < words_first {
+            self.turn(None, Some(words_first))?;
+        }
+        if let Some(signal) = self.stopped_by {
+            self.message.write(&never_started(attempt, signal));
+            return Ok(128 + signal);
+        }
+        let mut run = Run::start(&self.surroundings, attempt, &mut self.message, &self.current)?;
+        while let Next::Turn { until } = run.advance(&mut self.message) {
+            self.turn(Some(&mut run), until)?;
+        }
+        Ok(run.exit_code())
+    }
+
+    /// Waits between two runs, as long as `time` or until the container is told to stop; returns the signal that did.
+    ///
+    /// # Errors
+    /// Only where the kernel denies what every process may have.
+    pub fn wait(&mut self, time: Duration) -> io::Result<Option<i32>> {
+        let until = Instant::now() + time;
+        while self.stopped_by.is_none() && Instant::now() < until {
+            self.turn(None, Some(until))?;
+        }
+        Ok(self.stopped_by)
+    }
+
+    /// One turn of the loop: sleeps until a signal, news of the run, or `until`; then takes in what has come. What is sent to
+    /// the program while there is none is a stop or nothing.
+    fn turn(&mut self, mut run: Option<&mut Run>, until: Option<Instant>) -> io::Result<()> {
+        self.sleep(until)?;
+        while let Some(signal) = self.signals.next()? {
+            if signal.is_stop() {
+                self.stopped_by.get_or_insert(signal.number);
+            }
+            if let Some(run) = &mut run {
+                run.on_signal(signal);
+            }
+        }
+        loop {
+            match reap() {
+                Reaped::NoneEnded => return Ok(()),
+                Reaped::NoneLeft => {
+                    if let Some(run) = &mut run {
+                        run.on_none_left();
+                    }
+                    return Ok(());
+                }
+                Reaped::Process(pid, status) => {
+                    if let Some(run) = &mut run {
+                        run.on_process_ended(pid, status);
+                    }
+                }
+            }
+        }
+    }
+
+    fn sleep(&self, until: Option<Instant>) -> io::Result<()> {
+        let timeout = until.map_or(PollTimeout::NONE, |until| {
+            // Rounded up: a millisecond early would spin until it is over.
+            let millis = until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
+            PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+        });
+        let wake = &self.surroundings.wake;
+        let mut fds = [PollFd::new(self.signals.fd(), PollFlags::POLLIN), PollFd::new(wake.fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        wake.clear();
+        Ok(())
+    }
+}
+
+/// The report of a run that a stop has forestalled.
+fn never_started(attempt: &Attempt, stopped_by: i32) -> Report {
+    Report {
+        version: VERSION,
+        attempt: attempt.number.unwrap_or(0),
+        phase: Phase::Exited,
+        started_at: Some(now()),
+        finished_at: Some(now()),
+        stopped_by: Some(stopped_by),
+        ..Report::default()
+    }
+}

@@ -1,0 +1,65 @@
+//! Puts the status together for whoever asks.
+
+use crate::agent::channels::variable;
+use crate::agent::run::view::CurrentRun;
+use crate::agent::serve::gpu::Gpus;
+use crate::agent::serve::usage::{Meter, of_agent};
+use crate::protocol::agent_status::AgentStatus;
+use crate::protocol::report::{Phase, Report, VERSION};
+use std::sync::Arc;
+
+/// Where the status comes from: of the container what stays, and of the run what is known of it now.
+pub struct StatusSource {
+    training_job: Option<String>,
+    worker: Option<u32>,
+    pod_uid: Option<String>,
+    run: Arc<CurrentRun>,
+    gpus: Gpus,
+    meter: Meter,
+}
+
+impl StatusSource {
+    /// Who this container is stands in its environment.
+    pub fn new(run: Arc<CurrentRun>) -> Self {
+        Self {
+            training_job: variable("TRAINING_JOB_NAME"),
+            worker: variable("NODE_RANK").and_then(|rank| rank.parse().ok()),
+            pod_uid: variable("POD_UID"),
+            run,
+            gpus: Gpus::watch(),
+            meter: Meter::default(),
+        }
+    }
+
+    /// The status now. Before the first run it says no more than that the program does not run yet.
+    pub fn status(&self) -> AgentStatus {
+        let (gpus, lost_gpus) = self.gpus.now();
+        let of_container = AgentStatus {
+            training_job: self.training_job.clone(),
+            worker: self.worker,
+            pod_uid: self.pod_uid.clone(),
+            usage: self.meter.program(),
+            agent_usage: of_agent(),
+            gpus,
+            lost_gpus,
+            ..AgentStatus::default()
+        };
+        let Some(run) = self.run.get() else {
+            return AgentStatus { report: Report { version: VERSION, ..Report::default() }, ..of_container };
+        };
+        let (mut report, progress, watched) = run.observations.snapshot();
+        let has_failed = report.phase == Phase::Exited && report.exit_code != Some(0);
+        let cause = (has_failed || report.exception.is_some()).then(|| report.summary()).flatten();
+        // Whoever can reach the port may read what is said here, and a program may print anything.
+        report.stderr_tail.clear();
+        AgentStatus {
+            cause,
+            report,
+            percent: progress.percent(),
+            progress,
+            watched,
+            unparsed_lines: run.output.dropped_lines(),
+            ..of_container
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The signals that the agent gets, as PID 1 of its container or as child subreaper in it.
+
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// What is passed on to the program, with all real-time signals. The rest stays with the kernel: faults of the agent
+/// itself, and job control.
+const FORWARDED: [Signal; 9] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGTERM,
+    Signal::SIGCONT,
+    Signal::SIGWINCH,
+];
+
+/// All signals of the container's life, in the order in which they come: none is lost between two looks.
+pub struct Signals {
+    queue: SignalFd,
+    /// What was blocked before, as the program shall have it.
+    pub mask_before: SigSet,
+}
+
+impl Signals {
+    /// Blocks them in this thread and in all that it starts, and so keeps them from the first moment on. For PID 1 it is
+    /// what makes the kernel deliver them at all.
+    pub fn take_over() -> nix::Result<Self> {
+        let watched = watched();
+        let mask_before = watched.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let queue = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Self { queue, mask_before })
+    }
+
+    /// The next one that has come, if there is one.
+    pub fn next(&self) -> io::Result<Option<Received>> {
+        Ok(self.queue.read_signal()?.map(|info| Received::new(&info)))
+    }
+
+    /// Becomes readable when one comes.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+}
+
+fn watched() -> SigSet {
+    let mut signals = SigSet::from_iter(FORWARDED);
+    signals.add(Signal::SIGCHLD);
+    let mut signals: libc::sigset_t = *signals.as_ref();
+    for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
+        // SAFETY: the set is a valid one, and nobody else's.
+        unsafe { libc::sigaddset(&raw mut signals, signal) };
+    }
+    // SAFETY: made from a valid set by adding signals that exist.
+    unsafe { SigSet::from_sigset_t_unchecked(signals) }
+}
+
+/// A signal that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its number: nix has no names for real-time signals.
+    pub number: i32,
+    /// Somebody who is no process of this PID namespace has sent it: the container's runtime, for the kubelet.
+    from_outside: bool,
+}
+
+impl Received {
+    fn new(info: &siginfo) -> Self {
+        // The kernel has no PID for a sender from outside. What it sends by itself (a terminal has a new size, a timer is
+        // over) has no sender at all.
+        let from_outside = info.ssi_code == libc::SI_USER && info.ssi_pid == 0;
+        Self { number: info.ssi_signo.cast_signed(), from_outside }
+    }
+
+    /// Whether only a child has ended or stopped.
+    pub fn is_of_child(self) -> bool {
+        self.number == Signal::SIGCHLD as i32
+    }
+
+    /// Whether it tells the container to stop.
+    ///
+    /// SIGTERM and SIGINT do, whoever sends them. Which signal the runtime sends is up to the image (its STOPSIGNAL) or to
+    /// the pod (`lifecycle.stopSignal`), and the agent sees neither; but nobody else sends one from outside, so that all
+    /// of those do. Where the pod shares the node's PID namespace the runtime is a process like any other: there it is
+    /// SIGTERM and SIGINT alone. SIGCONT only undoes a SIGSTOP.
+    pub fn is_stop(self) -> bool {
+        let always = [Signal::SIGTERM as i32, Signal::SIGINT as i32].contains(&self.number);
+        always || (self.from_outside && self.number != Signal::SIGCONT as i32 && !self.is_of_child())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tells_the_container_to_stop() {
+        let stops = |signal: Signal, from_outside| Received { number: signal as i32, from_outside }.is_stop();
+        for signal in [Signal::SIGTERM, Signal::SIGINT] {
+            assert!(stops(signal, true) && stops(signal, false));
+        }
+        for signal in [Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGALRM, Signal::SIGWINCH] {
+            assert!(stops(signal, true) && !stops(signal, false), "{signal}");
+        }
+        for signal in [Signal::SIGCONT, Signal::SIGCHLD] {
+            assert!(!stops(signal, true) && !stops(signal, false), "{signal}");
+        }
+    }
+
+    #[test]
+    fn who_has_sent_it() {
+        // SAFETY: numbers alone, of which 0 is a valid one.
+        let mut info: siginfo = unsafe { std::mem::zeroed() };
+        info.ssi_signo = 3;
+        let is_from_outside = |code, pid| {
+            (info.ssi_code, info.ssi_pid) = (code, pid);
+            Received::new(&info).from_outside
+        };
+        let mut is_from_outside = is_from_outside;
+        assert!(is_from_outside(libc::SI_USER, 0));
+        assert!(!is_from_outside(libc::SI_USER, 17), "of a process of the container, as by kubectl exec");
+        assert!(!is_from_outside(libc::SI_KERNEL, 0), "a terminal has a new size");
+        assert!(!is_from_outside(libc::SI_TIMER, 0));
+    }
+}

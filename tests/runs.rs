@@ -1,0 +1,134 @@
+//! Two runs of a program, one after the other, in one container: nothing of the first shows in the second, and no signal
+//! that comes between two is lost.
+//!
+//! It is a program of its own without the test harness: the agent must be the process's first thread, for the kernel drops
+//! a SIGCHLD that another thread would ignore, and it reaps every child of its process.
+
+mod common;
+
+use common::free_port;
+use common::room::Room;
+use common::wait::until;
+use nix::sys::signal::{Signal, raise};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+use trainingjob_operator::agent::container::{Attempt, Container, Options};
+use trainingjob_operator::protocol::agent_status::AgentStatus;
+use trainingjob_operator::protocol::error_pattern::ErrorPattern;
+use trainingjob_operator::protocol::report::{Phase, Report};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The first run says and does what could leak, and is ended for its loss. The second says little and waits until it has been
+/// looked at.
+const SCRIPT: &str = r#"
+cd "$ROOM"
+dirname "$TRAININGJOB_PROGRESS_FILE" > folder-$ATTEMPT
+echo "$TRAININGJOB_PROGRESS_URL" > url-$ATTEMPT
+if [ $ATTEMPT = 1 ]; then
+    echo "words of the first" >&2
+    echo "torch.OutOfMemoryError: CUDA out of memory. Tried" >&2
+    echo '{"type": "ValueError", "message": "of the first", "seconds": '$(date +%s)'}' >> "$TRAININGJOB_EXCEPTION_FILE"
+    echo '{"step": 1, "acc": 0.1, "loss": 1}'
+    echo '{"step": 2, "acc": 0.2, "loss": 1}'
+    echo '{"step": 900, "total_steps": 1000, "loss": NaN}' >> "$TRAININGJOB_PROGRESS_FILE"
+    exec sleep 1000
+fi
+[ $ATTEMPT = 2 ] && [ -e "$(cat folder-1)" ] && exit 9
+echo "words of the second" >&2
+echo '{"step": 3, "acc": 0.3, "loss": 1}'
+until [ -e looked-at ]; do sleep 0.02; done
+"#;
+
+fn main() {
+    let room = Room::new("runs");
+    let port = free_port();
+    let options = Options {
+        argv: ["env", &format!("ROOM={}", room.0.display()), "sh", "-c", SCRIPT].map(Into::into).to_vec(),
+        grace: Duration::from_secs(1),
+        termination_log: room.path("message"),
+        metrics_port: Some(port),
+        progress_patterns: Vec::new(),
+        fail_on_nan: true,
+        watch_metrics: vec!["acc".to_owned()],
+    };
+    let mut container = Container::open(options).unwrap();
+    let attempt = |number| Attempt { number: Some(number), ..Attempt::default() };
+
+    assert_eq!(container.run(&attempt(1)).unwrap(), 143);
+    let first = report(&room);
+    assert_eq!((first.attempt, first.ended_for, first.signal), (1, Some(ErrorPattern::NanLoss), Some(15)));
+    assert!(first.exception.is_some() && first.error_patterns.len() == 2, "{first:?}");
+    assert_eq!(container.wait(Duration::from_millis(10)).unwrap(), None);
+
+    let path = room.0.clone();
+    let looks = std::thread::spawn(move || {
+        let looked = std::panic::catch_unwind(|| look_at_the_second(&path, port));
+        fs::write(path.join("looked-at"), "").unwrap();
+        looked.is_ok()
+    });
+    assert_eq!(container.run(&attempt(2)).unwrap(), 0, "a loss that was lost before is none of this run's");
+    assert!(looks.join().unwrap(), "what is said above");
+    let second = report(&room);
+    assert_eq!((second.phase, second.attempt, second.exit_code), (Phase::Exited, 2, Some(0)));
+    assert_eq!((second.ended_for, second.signal, second.stopped_by), (None, None, None));
+    assert!(second.exception.is_none() && second.error_patterns.is_empty(), "{second:?}");
+    assert_eq!(second.stderr_tail, "words of the second\n");
+    assert!(first.finished_at <= second.started_at);
+    let progress = second.progress.unwrap();
+    assert_eq!((progress.step, progress.steps, progress.loss), (Some(7.0), None, Some(1.0)));
+
+    raise(Signal::SIGTERM).unwrap();
+    assert_eq!(container.wait(DEADLINE).unwrap(), Some(15));
+    assert_eq!(container.run(&attempt(3)).unwrap(), 143, "what is told to stop starts nothing more");
+    let third = report(&room);
+    assert_eq!((third.phase, third.attempt, third.stopped_by), (Phase::Exited, 3, Some(15)));
+    assert!(third.exit_code.is_none() && !room.path("url-3").exists());
+    println!("two runs in one container: ok");
+}
+
+fn report(room: &Room) -> Report {
+    Report::parse(&fs::read_to_string(room.path("message")).unwrap()).unwrap()
+}
+
+/// What those who ask see of the second run, and what the program's straggler of the first can still do.
+fn look_at_the_second(room: &Path, port: u16) {
+    let status = until("a word of the second run", DEADLINE, || {
+        let (_, body) = request(("127.0.0.1", port), "GET", "/status", "")?;
+        serde_json::from_str::<AgentStatus>(&body).ok().filter(|status| status.watched["acc"].count > 0)
+    });
+    assert_eq!((status.report.attempt, status.report.phase), (2, Phase::Running));
+    let readings = &status.watched["acc"];
+    assert_eq!((readings.count, readings.recent[0].n, readings.recent[0].value), (1, 1, 0.3));
+    assert!(status.cause.is_none() && status.report.exception.is_none() && status.progress.steps.is_none());
+
+    let url = |attempt: u8| {
+        let url = fs::read_to_string(room.join(format!("url-{attempt}"))).unwrap();
+        let (host, secret) = url.trim().strip_prefix("http://").unwrap().split_once('/').unwrap();
+        (host.to_owned(), format!("/{secret}"))
+    };
+    let post = |attempt: u8, body: &str| request(&*url(attempt).0, "POST", &url(attempt).1, body).unwrap().0;
+    assert_eq!(url(1).0, url(2).0, "the server is the container's");
+    assert_eq!(post(1, r#"{"step": 901, "loss": "NaN"}"#), "HTTP/1.1 404 Not Found", "the secret is the run's");
+    assert_eq!(post(2, r#"{"step": 7}"#), "HTTP/1.1 200 OK");
+    let folder = |attempt: u8| fs::read_to_string(room.join(format!("folder-{attempt}"))).unwrap();
+    assert_ne!(folder(1), folder(2));
+}
+
+/// The status line and the body of the answer.
+fn request(to: impl std::net::ToSocketAddrs, method: &str, path: &str, body: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(to).ok()?;
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.lines().next()?.to_owned(), body.to_owned()))
+}
