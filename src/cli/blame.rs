@@ -4,7 +4,7 @@ use crate::api::Restart;
 use std::collections::BTreeSet;
 
 /// Reasons that speak of what a node does to a program: its memory, GPUs, links and kubelet.
-const OF_NODES: [&str; 7] = [
+const OF_NODES: [&str; 8] = [
     "Signal",
     "NcclError",
     "NcclTimeout",
@@ -12,6 +12,7 @@ const OF_NODES: [&str; 7] = [
     "PodFailed",
     "ContainerStatusUnknown",
     "UnexpectedAdmissionError",
+    "NodeRejected",
 ];
 
 /// What CUDA says of a device that does not work, in the words of its runtime. Its other errors are mostly the program's.
@@ -41,8 +42,8 @@ pub struct Blame<'a> {
 #[must_use]
 pub fn node_to_blame(restarts: &[Restart]) -> Option<Blame<'_>> {
     let failures: Vec<&Restart> = restarts.iter().filter(|restart| is_of_a_node(restart)).collect();
-    let node = node_of(&failures.first()?.message)?;
-    let is_there = |restart: &&Restart| node_of(&restart.message) == Some(node);
+    let node = failures.first()?.node.as_deref()?;
+    let is_there = |restart: &&Restart| restart.node.as_deref() == Some(node);
     if failures.len() < 2 || !failures.iter().all(is_there) {
         return None;
     }
@@ -54,10 +55,4 @@ pub fn node_to_blame(restarts: &[Restart]) -> Option<Blame<'_>> {
 fn is_of_a_node(restart: &Restart) -> bool {
     let device = restart.message.split_once(": CUDA error: ").map_or("", |(_, error)| error);
     OF_NODES.contains(&restart.reason.as_str()) || OF_DEVICES.iter().any(|words| device.starts_with(words))
-}
-
-/// The node in `worker 3 (pod x-training-3-k2v9q, node gpu-17): ...`.
-fn node_of(message: &str) -> Option<&str> {
-    let place = message.strip_prefix("worker ")?.split_once(')')?.0;
-    place.split_once(", node ").map(|(_, node)| node)
 }

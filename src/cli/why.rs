@@ -391,14 +391,19 @@ impl Diagnosis {
             return false;
         }
         let (have, hold, their) = if placed == 1 { ("has", "holds", "its") } else { ("have", "hold", "their") };
-        let held = match placed * facts.spec.gpus_per_worker {
-            0 => format!("{their} CPUs and memory"),
-            gpus => count(gpus.into(), "GPU"),
-        };
-        self.say(format!(
-            "Meanwhile {placed} of its {} {have} a node and {hold} {held} for nothing, until the others have one, too.",
-            count(all.into(), "worker")
-        ));
+        let gpus = placed * facts.spec.gpus_per_worker;
+        let held = if gpus == 0 { format!("{their} CPUs and memory") } else { count(gpus.into(), "GPU") };
+        // Of GPUs the condition says it itself.
+        let is_said = gpus > 0
+            && facts
+                .is("Scheduled", false)
+                .is_some_and(|c| ["Unschedulable", "SchedulingGated"].contains(&c.reason.as_str()));
+        if !is_said {
+            self.say(format!(
+                "Meanwhile {placed} of its {} {have} a node and {hold} {held} for nothing, until the others have one, too.",
+                count(all.into(), "worker")
+            ));
+        }
         self.advise(
             "So that a gang holds nothing before all of it fits: put it into a queue of Kueue (scheduling.queue), or use a \
              scheduler that places gangs as a whole (scheduling.schedulerName).",

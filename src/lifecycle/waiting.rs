@@ -46,8 +46,8 @@ fn held_meanwhile(pods: &[&PodSeen], gpus: i32) -> String {
         return String::new();
     }
     format!(
-        "; meanwhile {placed} of its workers hold {gpus} GPUs for nothing: a queue (scheduling.queue) or a gang scheduler \
-         (scheduling.schedulerName) places all of them or none"
+        "; meanwhile {placed} of its workers hold {gpus} GPUs for nothing, which a queue (scheduling.queue) or a gang \
+         scheduler (scheduling.schedulerName) would not let happen"
     )
 }
 
