@@ -56,6 +56,8 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
     let pattern = |kind| report.last_match(kind).map(of_match);
     let [timeout, error, no_memory] =
         [ErrorPattern::NcclTimeout, ErrorPattern::NcclError, ErrorPattern::CudaOutOfMemory].map(pattern);
+    // What allocates in native code aborts; a program that any other signal ends has caught it.
+    let no_memory = no_memory.filter(|_| report.own_signal().is_none_or(|signal| signal == SIGABRT));
     // Of those that tell equally much the first one here is told.
     let told = [timeout, exception, killed_rank(report), line, no_memory, error];
     told.into_iter().flatten().min_by_key(|finding| finding.origin)

@@ -201,6 +201,11 @@ fn every_failure_has_a_reason_and_words() {
             "1): CUDA error: out of memory",
         ),
         (
+            said(by_signal(11), ErrorPattern::CudaOutOfMemory, "CUDA error: out of memory", 800),
+            "Signal",
+            "1): ended by SIGSEGV: step 3",
+        ),
+        (
             said(plain(), ErrorPattern::CudaOutOfMemory, "caught and told", -600_000),
             "ExitCode",
             "1): exit code 1: step 3",

@@ -146,6 +146,15 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     ("PodDeleted", "Somebody deleted the pod. Ask who: it counts against backoffLimit."),
     ("JobDeleted", "Somebody deleted the Job under the TrainingJob. To stop a job, suspend or delete the TrainingJob."),
+    (
+        "NodeRejected",
+        "Nothing for the job: it is tried again, and this does not count against backoffLimit. Look at the node and its devices if it goes on.",
+    ),
+    (
+        "StorageExceeded",
+        "Raise the limit that the message names, or write less to the node: caches, checkpoints and logs count.",
+    ),
+    ("InitContainer", "Read the log of the init container that the message names: kubectl logs POD -c NAME."),
     ("PodFailed", "The pod failed before its program started: look at its node and the node's devices."),
     (
         "Disrupted",

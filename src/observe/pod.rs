@@ -248,3 +248,61 @@ impl PodSeen {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Reason;
+    use crate::cause::first_cause;
+    use serde_json::{Value, json};
+
+    fn seen(status: &Value) -> PodSeen {
+        let labels = json!({ "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" });
+        let metadata =
+            json!({ "name": "x", "uid": "u", "labels": labels, "creationTimestamp": "2030-01-02T03:04:05Z" });
+        let pod = json!({ "metadata": metadata, "spec": { "nodeName": "n" }, "status": status });
+        serde_json::from_value::<SlimPod>(pod).unwrap().seen(false).unwrap()
+    }
+
+    /// As the kubelet leaves it: the program's own container waits for ever.
+    #[test]
+    fn an_init_container_that_fails_is_kept_with_its_words() {
+        let ended = |code: i32, message: &str| json!({ "terminated": { "exitCode": code, "reason": "Error", "message": message, "finishedAt": "2030-01-02T03:05:00Z" } });
+        let pod = seen(&json!({
+            "phase": "Failed",
+            "initContainerStatuses": [
+                { "name": "agent", "state": ended(0, "") },
+                { "name": "fetch", "state": ended(3, "no such bucket") },
+                { "name": "later", "state": { "waiting": { "reason": "PodInitializing" } } },
+            ],
+            "containerStatuses": [{ "name": "training", "state": { "waiting": { "reason": "PodInitializing" } } }],
+        }));
+        let init = pod.failed_init.as_ref().unwrap();
+        assert_eq!((init.name.as_str(), init.exit_code), ("fetch", 3));
+        let cause = first_cause([&pod]).unwrap();
+        assert_eq!(cause.time.unwrap().to_string(), "2030-01-02T03:05:00Z");
+        assert_eq!(
+            cause.message,
+            "worker 0 (pod x, node n): its init container fetch failed with exit code 3: no such bucket"
+        );
+    }
+
+    #[test]
+    fn a_pod_that_its_node_turns_away_has_no_containers() {
+        let message =
+            "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate, which is unexpected";
+        let pod = seen(&json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message }));
+        let cause = first_cause([&pod]).unwrap();
+        assert_eq!((cause.reason, cause.disruption), (Reason::NodeRejected, true));
+    }
+
+    #[test]
+    fn a_report_that_the_kubelet_has_cut_is_read() {
+        let whole = r#"{"version":1,"attempt":1,"phase":"Exited","exitCode":1,"exception":{"rank":3,"time":"2030-01-02T03:05:00Z","type":"ValueError","message":"bad shape of the imag"#;
+        let end = json!({ "terminated": { "exitCode": 1, "reason": "Error", "message": whole, "finishedAt": "2030-01-02T03:05:00Z" } });
+        let pod = seen(&json!({ "phase": "Failed", "containerStatuses": [{ "name": "training", "state": end }] }));
+        let cause = first_cause([&pod]).unwrap();
+        assert_eq!((cause.reason, cause.rank), (Reason::PythonException, Some(3)));
+        assert!(cause.message.ends_with("rank 3: ValueError: bad shape of the imag"), "{}", cause.message);
+    }
+}

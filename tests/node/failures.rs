@@ -4,7 +4,7 @@
 
 use crate::common::root;
 use crate::common::wait::eventually;
-use crate::world::{Job, SOON, Space, training, worker, world};
+use crate::world::{DEMO_IMAGE, Job, SOON, Space, training, worker, world};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
@@ -46,6 +46,8 @@ fn cases() -> Vec<Case> {
     let broken = ["sh", "-c", "echo 'import os sys' > /tmp/train.py; exec python3 /tmp/train.py"];
     let key =
         json!([{ "name": "TOKEN", "valueFrom": { "secretKeyRef": { "name": "nobodys-secret", "key": "token" } } }]);
+    let fetch = json!({ "name": "fetch", "image": DEMO_IMAGE, "command": ["sh", "-c", "echo no such bucket > /dev/termination-log; exit 3"] });
+    let init = json!({ "podTemplate": { "spec": { "initContainers": [fetch] } } });
     let volumes = json!([{ "name": "programs", "configMap": { "name": "nobodys-map" } }]);
     let selector = json!({ "nodeSelector": { "gpu": "h200" }, "tolerations": [{ "operator": "Exists" }] });
     let stays = |fields| {
@@ -99,6 +101,25 @@ fn cases() -> Vec<Case> {
             json!({ "command": ["torchrun", "/programs/failures.py", "crash"], "numWorkers": 1, "procsPerWorker": 2 }),
             Told::Failed,
         ),
+        Case(
+            "an exception that is caught and logged, and then a crash in native code",
+            "caught",
+            python(&["caught"]),
+            Told::Failed,
+        ),
+        Case(
+            "a GPU has too little memory in a worker of PyTorch's DataLoader",
+            "loader",
+            python(&["loader_out_of_memory"]),
+            Told::Failed,
+        ),
+        Case(
+            "an exception, in a program with a hook for them of its own (as of Rich or Typer)",
+            "own-hook",
+            python(&["own_hook"]),
+            Told::Failed,
+        ),
+        Case("an init container fails", "init", with(python(&["wait"]), init), Told::Failed),
         Case("an exit code of the program's own", "exit-code", python(&["exit_code"]), Told::Failed),
         Case(
             "a typo in the command",

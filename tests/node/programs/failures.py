@@ -81,11 +81,40 @@ def cuda_out_of_memory():
     )
 
 
+def loader_out_of_memory():
+    """Raises what PyTorch's DataLoader raises for a worker of its own."""
+    import traceback
+
+    try:
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+    except OutOfMemoryError:
+        told = traceback.format_exc()
+    raise OutOfMemoryError("Caught OutOfMemoryError in DataLoader worker process 0.\nOriginal " + told)
+
+
+def caught():
+    """Logs what it catches, and crashes for another reason."""
+    import logging
+
+    try:
+        missing_module()
+    except ImportError:
+        logging.exception("going on without it")
+    crash()
+
+
+def own_hook():
+    """Raises where a library such as Rich shows what nothing catches in its own way."""
+    sys.excepthook = lambda kind, value, traceback: print("Oops:", value, file=sys.stderr)
+    raise ValueError("label 11 is not one of the 10 classes")
+
+
 def wait():
     signal.pause()
 
 
-cases = [exit_code, missing_module, crash, nan, nccl_error, nccl_timeout, cuda_out_of_memory, wait]
+cases = [exit_code, missing_module, crash, nan, nccl_error, nccl_timeout, cuda_out_of_memory]
+cases += [loader_out_of_memory, caught, own_hook, wait]
 parser = argparse.ArgumentParser()
 parser.add_argument("case", choices=[case.__name__ for case in cases])
 parser.add_argument("--learning-rate", type=float)
