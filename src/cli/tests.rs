@@ -495,6 +495,9 @@ fn a_gang_that_holds_nothing_or_is_being_placed_is_told_nothing_of_it() {
     let mut gone = half_placed();
     gone.workers.iter_mut().for_each(|worker| worker.state = WorkerState::Stopped);
     gone.status.resources = None;
+    for facts in [&mut old, &mut gone] {
+        facts.status.conditions = pending().status.conditions;
+    }
     for facts in [none, at_once, old, gone, running()] {
         let (_, says, advice) = told(&facts);
         assert!(!says.contains("for nothing") && !advice.contains("scheduling.queue"), "{says} {advice}");
