@@ -329,7 +329,7 @@ async fn a_lost_node_is_no_failure() {
             "podTemplate": { "spec": { "terminationGracePeriodSeconds": 3 } },
             "scheduling": { "affinity": apart, "tolerations": [
                 { "key": "doomed", "operator": "Exists" },
-                { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 3 },
+                { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 10 },
             ] },
         }))
         .await;
@@ -342,6 +342,11 @@ async fn a_lost_node_is_no_failure() {
     let lost = *on(job.pods()).get("node1").expect("one worker runs on each node");
     world.cluster.devcluster(&["node", "lose", "1"]);
 
+    // Before Kubernetes takes the pod away it is told what the gang waits for.
+    job.until("the silence of the node to be told", |status| {
+        condition(status, "Running").message.contains("node node1): its node has not answered since")
+    })
+    .await;
     let (_, status) = job.condition("Restarting", "True", "NodeLost").await;
     assert_eq!(status.state, Some(Initializing));
     // No kubelet says any more that the pod has ended: it stays until somebody vouches that the machine is off.

@@ -3,7 +3,7 @@
 use super::decide::{Action, Step, number_of, seconds};
 use super::waiting;
 use crate::api::{ConditionType, Reason, State};
-use crate::observe::JobSeen;
+use crate::observe::{JobSeen, PodSeen};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long no pod may come, while some are missing, before the Job's Events are read.
@@ -49,6 +49,9 @@ impl Step<'_> {
             }
             return;
         }
+        if let Some(lost) = pods.iter().filter(|p| p.is_alive() && !p.succeeded()).find(|p| p.unreachable.is_some()) {
+            return self.node_is_silent(lost);
+        }
         if self.was(ConditionType::Scheduled) != Some(true) {
             self.event(false, "Scheduled", "every worker has a node".into());
         }
@@ -73,6 +76,21 @@ impl Step<'_> {
                 self.read_events_of(pod.scheduled_at, READ_OF_POD_AFTER, &uid);
             }
         }
+    }
+
+    /// Nobody knows whether that worker still runs. Its node may come back; else Kubernetes takes the pod away.
+    fn node_is_silent(&mut self, lost: &PodSeen) {
+        let since = lost.unreachable.map_or_else(String::new, |since| format!(" since {since:.0}"));
+        let message = format!(
+            "{}: its node has not answered{since}, and the gang can't go on without it. If it does not come back, \
+             Kubernetes takes the pod away after its toleration (5 minutes by default) and the gang starts again",
+            lost.describe()
+        );
+        if self.reason_of(ConditionType::Running) != Some(Reason::NodeLost) {
+            self.event(true, "NodeSilent", message.clone());
+        }
+        self.status.state = Some(State::Initializing);
+        self.set(ConditionType::Running, false, Reason::NodeLost, &message);
     }
 
     /// A queue manager has suspended the Job, before its start or while it ran: pods that go for that are no failure.

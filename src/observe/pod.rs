@@ -59,6 +59,8 @@ pub struct PodSeen {
     pub pod_reason: Option<Waiting>,
     /// Something outside took it away.
     pub disruption: Option<Disruption>,
+    /// Since when its node does not answer, by the node controller's word: what its containers do nobody knows.
+    pub unreachable: Option<Timestamp>,
     /// When its deletion was asked for.
     pub deletion: Option<Timestamp>,
     /// When its grace is over.
@@ -118,6 +120,7 @@ impl SlimPod {
                 message: c.message.clone().unwrap_or_default(),
                 time: c.last_transition_time.as_ref().map(|t| t.0),
             }),
+            unreachable: unreachable(status),
             deletion: meta
                 .deletion_timestamp
                 .as_ref()
@@ -138,6 +141,16 @@ impl SlimPod {
 
 /// Label (and, before Kubernetes 1.28, annotation) by which a pod of an Indexed Job knows its index.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// The node controller takes readiness from the pods of a node that does not answer, and from nothing else in them; a
+/// kubelet takes it from their containers too, unless the pod's own readiness gates are not met.
+fn unreachable(status: &PodStatus) -> Option<Timestamp> {
+    const GATES: &str = "ReadinessGatesNotReady";
+    let containers_are_ready = condition(status, "ContainersReady").is_some_and(|c| c.status == "True");
+    let unready = condition(status, "Ready").filter(|c| c.status == "False" && c.reason.as_deref() != Some(GATES));
+    let runs = status.phase.as_deref() == Some("Running");
+    unready.filter(|_| runs && containers_are_ready)?.last_transition_time.as_ref().map(|time| time.0)
+}
 
 fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<&'a k8s_openapi::api::core::v1::PodCondition> {
     status.conditions.iter().flatten().find(|c| c.type_ == type_)

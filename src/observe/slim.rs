@@ -119,4 +119,33 @@ mod tests {
         );
         assert!(serde_json::from_value::<SlimPod>(json!({ "metadata": { "name": "x" } })).is_ok());
     }
+
+    /// The node controller's word on a pod of a node that is silent, and what looks like it.
+    #[test]
+    fn a_node_that_does_not_answer() {
+        let unreachable = |phase: &str, ready: (&str, &str), containers: &str| {
+            let at = "2030-01-02T03:04:06Z";
+            let pod = json!({
+                "metadata": {
+                    "name": "x", "uid": "u",
+                    "labels": { "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" },
+                },
+                "status": { "phase": phase, "conditions": [
+                    { "type": "Ready", "status": ready.0, "reason": ready.1, "lastTransitionTime": at },
+                    { "type": "ContainersReady", "status": containers, "lastTransitionTime": at },
+                ] },
+            });
+            serde_json::from_value::<SlimPod>(pod).unwrap().seen(false).unwrap().unreachable.is_some()
+        };
+        assert!(unreachable("Running", ("False", ""), "True"));
+        for (phase, ready, containers) in [
+            ("Running", ("True", ""), "True"),
+            ("Running", ("False", "ContainersNotReady"), "False"),
+            ("Running", ("False", "ReadinessGatesNotReady"), "True"),
+            ("Succeeded", ("False", "PodCompleted"), "False"),
+            ("Pending", ("False", ""), "True"),
+        ] {
+            assert!(!unreachable(phase, ready, containers), "{phase} {ready:?} {containers}");
+        }
+    }
 }

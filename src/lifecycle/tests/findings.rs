@@ -207,3 +207,25 @@ fn an_agent_that_never_answered_is_told_of() {
     assert_eq!(verdict.events.len(), 1);
     assert_eq!(world.step().events, [], "once");
 }
+
+/// Long before Kubernetes takes its pods away, a node that is silent is told of; it may come back.
+#[test]
+fn a_node_that_does_not_answer_is_told_of() {
+    let mut world = World::to_running();
+    world.second = 60;
+    world.see(Some(job(1)), [PodSeen { unreachable: Some(at(50)), ..running(1, 1) }]);
+    let verdict = world.step();
+    assert_eq!(world.status.state, Some(State::Initializing));
+    let (status, reason, message) = world.condition("Running");
+    assert_eq!((status, reason), ("False", "NodeLost"));
+    assert!(
+        message.starts_with("worker 1 (pod x-training-1-abcde, node node-1): its node has not answered"),
+        "{message}"
+    );
+    assert_eq!(verdict.events.iter().map(|event| event.reason).collect::<Vec<_>>(), ["NodeSilent"]);
+    assert!(world.step().events.is_empty(), "once");
+    world.second = 90;
+    world.see(Some(job(1)), [running(1, 1)]);
+    world.step();
+    assert_eq!((world.status.state, world.status.restart_count), (Some(State::Running), Some(0)));
+}
