@@ -18,6 +18,7 @@ mod progress;
 mod run;
 pub mod serve;
 mod signals;
+pub mod surroundings;
 mod survive;
 mod wake;
 mod words;

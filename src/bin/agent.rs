@@ -2,11 +2,14 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use trainingjob_operator::agent::container::{Attempt, Container, Options};
+use trainingjob_operator::agent::container::Container;
 use trainingjob_operator::agent::install;
+use trainingjob_operator::agent::surroundings::{Attempt, Options};
 
 /// Runs the program of one worker of a TrainingJob and leaves no process behind.
 #[derive(Parser)]
@@ -97,6 +100,13 @@ enum NanPolicy {
     Fail,
 }
 
+/// Leaves an init container's last words where its node looks for them, if this is a container.
+fn leave(words: &str) {
+    if let Ok(mut message) = OpenOptions::new().write(true).open("/dev/termination-log") {
+        let _ = message.write_all(words.as_bytes());
+    }
+}
+
 fn main() -> ExitCode {
     let failed = |error: &dyn std::fmt::Display| {
         eprintln!("agent: {error}");
@@ -105,7 +115,10 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Install { to } => match install::install(&to) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(&error),
+            Err(error) => {
+                leave(&error.to_string());
+                failed(&error)
+            }
         },
         Command::Run {
             attempt,

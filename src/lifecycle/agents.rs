@@ -1,7 +1,7 @@
 //! What the agents tell of the programs, in a step of the life of a job.
 
-use super::decide::Step;
 use super::progress;
+use super::step::Step;
 use crate::api::{ConditionType, Reason, State};
 use crate::observe::{AgentAnswer, Container};
 use crate::plan::Success;

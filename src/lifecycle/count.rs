@@ -1,6 +1,6 @@
 //! Counting workers, GPUs and nodes.
 
-use super::decide::Step;
+use super::step::Step;
 use crate::api::{AllocatedResources, State, Workers};
 use crate::observe::PodSeen;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

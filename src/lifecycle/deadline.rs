@@ -1,6 +1,6 @@
 //! How long a job may take.
 
-use super::decide::{Step, seconds};
+use super::step::{Step, seconds};
 use super::waiting::Why;
 use crate::api::Reason;
 use crate::observe::JobSeen;

@@ -1,7 +1,8 @@
 //! After the end: nothing but clearing up.
 
-use super::decide::{Action, Step, seconds};
 use super::progress;
+use super::step::{Step, seconds};
+use super::verdict::Action;
 use crate::api::State;
 use crate::observe::JobSeen;
 use jiff::SignedDuration;

@@ -1,7 +1,7 @@
 //! What is filed of each attempt that fails: the pods are the only other evidence, and they go.
 
 use super::Cause;
-use super::decide::{Step, seconds};
+use super::step::{Step, seconds};
 use crate::api::{Reason, Restart};
 use crate::observe::PodSeen;
 use crate::plan::Incarnation;

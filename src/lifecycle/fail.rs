@@ -1,8 +1,8 @@
 //! A gang that fails: the first cause is kept at once, and judged when all of it has ended.
 
-use super::decide::{Step, number_of, seconds};
 use super::evidence::cause_of_gang;
 use super::start::QUICK;
+use super::step::{Step, number_of, seconds};
 use super::waiting;
 use super::{Cause, first_cause};
 use crate::api::{ConditionType, Reason, Restart, RestartPolicy, State};

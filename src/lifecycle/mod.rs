@@ -16,13 +16,16 @@ mod progress;
 mod run;
 mod stage;
 mod start;
+mod step;
 mod success;
 mod suspend;
+mod verdict;
 mod waiting;
 
 pub use crate::cause::{Cause, first_cause};
 pub use conditions::{condition, condition_is, set_condition, whole_second};
-pub use decide::{Action, Event, Input, Verdict, decide, misses_job};
+pub use decide::{decide, misses_job};
+pub use verdict::{Action, Event, Input, Verdict};
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! What a Job that is there means for its gang.
 
-use super::decide::{Action, Step, number_of, seconds};
+use super::step::{Step, number_of, seconds};
+use super::verdict::Action;
 use super::waiting;
 use crate::api::{ConditionType, Reason, State};
 use crate::observe::{JobSeen, PodSeen};

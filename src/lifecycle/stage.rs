@@ -1,7 +1,7 @@
 //! Where a job is in its life, which decides what is to be done about it.
 
 use super::conditions::condition_is;
-use super::decide::Step;
+use super::step::Step;
 use crate::api::ConditionType;
 use crate::observe::JobSeen;
 

@@ -1,7 +1,8 @@
 //! How an attempt starts, and what may keep it from that.
 
 use super::conditions::condition_is;
-use super::decide::{Action, Step, number_of, seconds};
+use super::step::{Step, number_of, seconds};
+use super::verdict::Action;
 use super::waiting::{self, Why};
 use crate::api::{ConditionType, Reason, Restart, State};
 use crate::plan::Incarnation;

@@ -1,8 +1,8 @@
 //! A job that is done, or good enough.
 
 use super::conditions::condition_is;
-use super::decide::Step;
 use super::progress;
+use super::step::Step;
 use crate::api::{ConditionType, Reason, State};
 use crate::plan::Completion;
 

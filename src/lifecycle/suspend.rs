@@ -1,6 +1,7 @@
 //! A job that is to stop and to be kept.
 
-use super::decide::{Action, Step, seconds};
+use super::step::{Step, seconds};
+use super::verdict::Action;
 use crate::api::{ConditionType, Reason, State};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

@@ -9,7 +9,6 @@ pub mod launch;
 pub mod view;
 
 use crate::agent::channels::RunChannels;
-use crate::agent::container::{Attempt, Options, Surroundings};
 use crate::agent::failure::oom::OomKills;
 use crate::agent::message::MessageFile;
 use crate::agent::now;
@@ -22,6 +21,7 @@ use crate::agent::run::expand::Variables;
 use crate::agent::run::launch::Program;
 use crate::agent::run::view::{CurrentRun, RunView};
 use crate::agent::signals::Received;
+use crate::agent::surroundings::{Attempt, Options, Surroundings};
 use crate::agent::survive::survive;
 use crate::agent::words::Words;
 use crate::protocol::error_pattern::ErrorPattern;
@@ -230,7 +230,7 @@ impl Run {
         }
     }
 
-    /// The agent's exit code for this run; see [`crate::agent::container::Container::run`].
+    /// The agent's exit code for this run; what a whole container exits with follows from it.
     pub fn exit_code(&self) -> i32 {
         let Some(process) = &self.process else {
             return launch::exit_code(self.report.error.as_ref().map(|error| error.kind).unwrap_or_default());

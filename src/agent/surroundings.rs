@@ -1,0 +1,46 @@
+//! What runs of the program are given: by who started the agent, and by the container.
+
+use crate::agent::channels::Channels;
+use crate::agent::wake::Wake;
+use crate::agent::words::Words;
+use nix::sys::signal::SigSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What holds for every run.
+pub struct Options {
+    /// The command and its arguments.
+    pub argv: Vec<OsString>,
+    /// Between a stop from outside and SIGKILL.
+    pub grace: Duration,
+    pub termination_log: PathBuf,
+    /// Where `/status`, `/metrics` and `/healthz` are served; nowhere without one.
+    pub metrics_port: Option<u16>,
+    /// Regular expressions by which progress is read off the output, instead of the forms known by themselves.
+    pub progress_patterns: Vec<String>,
+    /// A loss that is NaN or infinite ends the program and is a failure.
+    pub fail_on_nan: bool,
+    /// Metrics whose every reading is kept for `/status`.
+    pub watch_metrics: Vec<String>,
+}
+
+/// What changes from one run to the next.
+#[derive(Clone, Debug, Default)]
+pub struct Attempt {
+    pub number: Option<u32>,
+    pub master_port: Option<u16>,
+    /// Empty for a start from nothing.
+    pub resume_from: String,
+}
+
+/// What every run needs of the container.
+pub struct Surroundings {
+    pub options: Options,
+    /// The signals that the program shall have blocked.
+    pub signal_mask: SigSet,
+    pub channels: Channels,
+    pub wake: Arc<Wake>,
+    pub words: Arc<Words>,
+}

@@ -1,0 +1,158 @@
+//! A decision under way, and what every rule may do to it.
+
+use super::conditions::{condition, set_condition};
+use super::verdict::{Action, Event, Input, Verdict};
+use crate::api::{ConditionType, Reason, TrainingJobStatus};
+use crate::observe::{ChildKey, Children, JobSeen, PodSeen};
+use crate::plan::{Incarnation, Role};
+use jiff::Timestamp;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The numbers in a status. One of an older operator has only the attempt's, when both were one.
+pub(super) fn incarnation(status: &TrainingJobStatus) -> Incarnation {
+    let attempt = status.attempt.unwrap_or(Incarnation::FIRST.attempt);
+    Incarnation { number: status.incarnation.unwrap_or(attempt), attempt }
+}
+
+/// Whether this incarnation has had a pod, or its attempt a failure.
+pub(super) fn begun(status: &TrainingJobStatus, children: &Children, of: Incarnation) -> bool {
+    children.pods.values().any(|p| p.incarnation == of.number)
+        || status.restarts.iter().any(|r| r.attempt == of.attempt)
+}
+
+/// A decision under way: what it rests on, and what has come of it so far.
+pub(super) struct Step<'a> {
+    pub(super) input: &'a Input<'a>,
+    pub(super) status: TrainingJobStatus,
+    pub(super) verdict: Verdict,
+}
+
+impl<'a> Step<'a> {
+    /// What the status can be completed by before anything is decided.
+    pub(super) fn note_numbers(&mut self) {
+        let (known, seen) = (incarnation(&self.status), self.job().map_or(1, |job| job.incarnation));
+        let ahead = (seen - known.number).max(0);
+        self.set_incarnation(Incarnation { number: known.number + ahead, attempt: known.attempt + ahead });
+        self.status.restart_count.get_or_insert(0);
+        self.note_start();
+        self.note_agent();
+    }
+
+    pub(super) fn incarnation(&self) -> Incarnation {
+        incarnation(&self.status)
+    }
+
+    pub(super) fn set_incarnation(&mut self, to: Incarnation) {
+        self.status.incarnation = Some(to.number);
+        self.status.attempt = Some(to.attempt);
+    }
+
+    /// The Job of the leading role, of whichever incarnation.
+    pub(super) fn job(&self) -> Option<&'a JobSeen> {
+        self.input.children.job(Role::WORKER)
+    }
+
+    /// The Job of this incarnation.
+    pub(super) fn current_job(&self) -> Option<&'a JobSeen> {
+        self.job().filter(|job| job.incarnation == self.incarnation().number)
+    }
+
+    pub(super) fn begun(&self, of: Incarnation) -> bool {
+        begun(&self.status, self.input.children, of)
+    }
+
+    /// Why the spec can't run: by our own rules, or because the API server finds the Job invalid that follows from it.
+    pub(super) fn invalid(&self) -> Option<String> {
+        let job = self.input.children.blocked.get(&ChildKey::job(Role::WORKER));
+        let job = job.filter(|blocked| blocked.reason == Reason::Invalid);
+        self.input.refused.map(str::to_owned).or_else(|| job.map(|blocked| blocked.message.clone()))
+    }
+
+    /// Pods of an incarnation, but for those that tell nothing of its gang.
+    pub(super) fn all_pods(&self, of: Incarnation) -> Vec<&'a PodSeen> {
+        let input: &'a Input<'a> = self.input;
+        let job = self.job().filter(|job| job.incarnation == of.number);
+        // What a queue manager has stopped tells nothing of the gang that runs, or will. By their creation the two can't be
+        // told: the Job controller makes the pods of a Job that is let go, and says only then since when it is.
+        let stopped = |p: &PodSeen| {
+            let before = |resumed| p.deletion.is_some_and(|deletion| deletion <= resumed);
+            job.is_some_and(|job| (job.suspended_by_queue && p.failed()) || job.resumed.is_some_and(before))
+        };
+        input.children.pods.values().filter(|p| p.incarnation == of.number && !stopped(p)).collect()
+    }
+
+    /// One pod for each index: of two the newer counts.
+    pub(super) fn pods(&self, of: Incarnation) -> Vec<&'a PodSeen> {
+        let mut pods = self.all_pods(of);
+        pods.sort_by(|a, b| (a.index, b.gone, b.created, &b.uid).cmp(&(b.index, a.gone, a.created, &a.uid)));
+        pods.dedup_by_key(|p| p.index);
+        pods
+    }
+
+    /// Indexes whose program has ended well, whether or not their pods are still there to show it.
+    pub(super) fn done(&self, pods: &[&PodSeen]) -> BTreeSet<i32> {
+        let completed = self.current_job().into_iter().flat_map(|job| job.completed.iter().copied());
+        completed.chain(pods.iter().filter(|pod| pod.succeeded()).map(|pod| pod.index)).collect()
+    }
+
+    /// Workers that have a pod, or need none any more.
+    pub(super) fn provided(&self, pods: &[&PodSeen]) -> usize {
+        self.done(pods).into_iter().chain(pods.iter().map(|pod| pod.index)).collect::<BTreeSet<_>>().len()
+    }
+
+    pub(super) fn set(&mut self, type_: ConditionType, status: bool, reason: impl Into<Reason>, message: &str) {
+        let (generation, now) = (self.input.generation, self.input.now);
+        set_condition(&mut self.status.conditions, type_, status, &reason.into(), message, generation, now);
+    }
+
+    /// Sets a condition to False if it is True.
+    pub(super) fn clear(&mut self, type_: ConditionType, reason: impl Into<Reason>) {
+        if self.was(type_) == Some(true) {
+            self.set(type_, false, reason, "");
+        }
+    }
+
+    /// Sets a condition to False for good, if it was ever set: the same end, whatever was seen on the way.
+    pub(super) fn close(&mut self, type_: ConditionType, reason: impl Into<Reason>) {
+        if self.was(type_).is_some() {
+            self.set(type_, false, reason, "");
+        }
+    }
+
+    /// Deletes the Job, unless that is under way.
+    pub(super) fn delete(&mut self, job: &JobSeen) {
+        let delete = Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() };
+        if !job.deleting && !self.verdict.actions.contains(&delete) {
+            self.verdict.actions.push(delete);
+        }
+    }
+
+    /// Whether the condition of this type is True; none if it was never set.
+    pub(super) fn was(&self, type_: ConditionType) -> Option<bool> {
+        condition(&self.status.conditions, type_).map(|c| c.status == "True")
+    }
+
+    /// The reason of the condition of this type, if it was ever set.
+    pub(super) fn reason_of(&self, type_: ConditionType) -> Option<Reason> {
+        condition(&self.status.conditions, type_).map(|c| Reason::from(c.reason.as_str()))
+    }
+
+    pub(super) fn event(&mut self, warning: bool, reason: &'static str, note: String) {
+        self.verdict.events.push(Event { warning, reason, note });
+    }
+
+    pub(super) fn requeue(&mut self, seconds: i64) {
+        let after = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        self.verdict.requeue = Some(self.verdict.requeue.map_or(after, |old| old.min(after)));
+    }
+}
+
+pub(super) fn seconds(from: Timestamp, to: Timestamp) -> i64 {
+    to.duration_since(from).as_secs()
+}
+
+/// `1 worker`, `2 workers`.
+pub(super) fn number_of(n: i32, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}

@@ -1,0 +1,71 @@
+//! What a decision rests on, and what comes of it.
+
+use crate::api::TrainingJobStatus;
+use crate::observe::{AgentAnswer, Children};
+use crate::plan::{Incarnation, Plan};
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// What a decision rests on.
+pub struct Input<'a> {
+    /// What is to be, as far as it can be told: of a job that is refused its sizes and policies.
+    pub plan: &'a Plan,
+    /// Why the spec can't run, if it can't.
+    pub refused: Option<&'a str>,
+    /// `metadata.generation`.
+    pub generation: Option<i64>,
+    /// The status as last known.
+    pub status: &'a TrainingJobStatus,
+    /// What was seen of its objects.
+    pub children: &'a Children,
+    /// What its agents answered last.
+    pub agent: Option<&'a AgentAnswer>,
+    /// Since when they don't answer, though they are asked; also if they never did.
+    pub agent_silent_since: Option<Timestamp>,
+    /// Now, in whole seconds.
+    pub now: Timestamp,
+}
+
+/// What is to be done, in this order: the status is written, then the actions are taken, then the events are told.
+#[derive(Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// The status as it should be.
+    pub status: TrainingJobStatus,
+    /// What to do once that is written.
+    pub actions: Vec<Action>,
+    /// What to tell once that is done.
+    pub events: Vec<Event>,
+    /// UIDs of objects whose Events are to be read: what keeps them from starting stands nowhere else.
+    pub read_events_of: Vec<String>,
+    /// When to decide again if nothing is seen before.
+    pub requeue: Option<Duration>,
+}
+
+/// A write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Make what is missing of Service, ConfigMap and claim, and put right what was changed.
+    Ensure,
+    /// Make the Jobs of this incarnation.
+    CreateJobs(Incarnation),
+    /// Delete this Job and its pods.
+    DeleteJob {
+        /// Its name.
+        name: String,
+        /// Its UID, the precondition.
+        uid: String,
+    },
+    /// Delete the TrainingJob itself: its time after the end is over.
+    DeleteOwner,
+}
+
+/// An Event on the TrainingJob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Warning, else Normal.
+    pub warning: bool,
+    /// One CamelCase word, past tense.
+    pub reason: &'static str,
+    /// A sentence with names.
+    pub note: String,
+}
