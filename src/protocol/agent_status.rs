@@ -19,6 +19,9 @@ pub struct AgentStatus {
     /// Index of the worker, as the program has it in `NODE_RANK`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
+    /// UID of its pod, by which the operator tells whose answer it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
     /// What the termination message would say now, but for the lines of stderr.
     pub report: Report,
     /// Why it failed, in a line, once it has.

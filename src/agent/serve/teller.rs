@@ -26,6 +26,7 @@ impl Teller {
         // Whoever can reach the port may read what is said here, and a program may print anything.
         report.stderr_tail.clear();
         AgentStatus {
+            pod_uid: None,
             training_job: self.training_job.clone(),
             worker: self.worker,
             cause,
