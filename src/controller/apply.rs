@@ -78,16 +78,22 @@ impl Pass<'_, TrainingJob> {
         let (object, written) = match seen {
             Some(child) if child.deleting => return Ok(Some(Blocked::deleting(&wanted.name_any()))),
             Some(child) if children.is_right(key, child.digest, should) => return Ok(None),
-            Some(child) => (self.put_right(&child.uid, wanted).await?, true),
+            Some(child) => match self.put_right(&child.uid, wanted).await? {
+                Created::Made(object) | Created::Found(object) => (*object, true),
+                Created::Blocked(blocked) => return Ok(Some(blocked)),
+            },
             None => match self.create(&wanted).await? {
                 Created::Made(made) => (*made, true),
                 Created::Found(found) if children.is_right(key, digest(&found), should) => (*found, false),
-                Created::Found(found) => (self.put_right(&found.uid().unwrap_or_default(), wanted).await?, true),
+                Created::Found(found) => match self.put_right(&found.uid().unwrap_or_default(), wanted).await? {
+                    Created::Made(object) | Created::Found(object) => (*object, true),
+                    Created::Blocked(blocked) => return Ok(Some(blocked)),
+                },
                 Created::Blocked(blocked) => return Ok(Some(blocked)),
             },
         };
         let present = ChildSeen { uid: object.uid().unwrap_or_default(), digest: digest(&object), deleting: false };
-        self.context.index.update(&self.key, |cell| {
+        self.context.index.update_known(&self.key, |cell| {
             let children = &mut cell.children;
             if written && present.digest != should {
                 // Changed by admission, which would do it again.
@@ -114,7 +120,7 @@ impl Pass<'_, TrainingJob> {
                     self.block(key, None);
                     // The watch may be slower than the next reconcile, which would ask again.
                     let job = serde_json::to_value(&*job).ok().and_then(|job| serde_json::from_value(job).ok());
-                    self.context.index.update(&self.key, |cell| remember(&mut cell.children, job.as_ref()));
+                    self.remember(job.as_ref());
                 }
                 Created::Blocked(blocked) => self.block(key, Some(blocked)),
             }
@@ -126,12 +132,20 @@ impl Pass<'_, TrainingJob> {
     pub(super) async fn find_job(&self) -> Result<bool, Error> {
         let api = self.api::<SlimJob>();
         let found = call("get Job", api.get_opt(&names::job_name(&self.owner.name_any()))).await?;
-        let found = found.filter(|found| is_ours(found, &self.key.uid));
-        Ok(self.context.index.update(&self.key, |cell| remember(&mut cell.children, found.as_ref())))
+        Ok(self.remember(found.filter(|found| is_ours(found, &self.key.uid)).as_ref()))
+    }
+
+    /// Files a Job that was just made or read, unless the watch has told more of it already; true if there is one.
+    fn remember(&self, job: Option<&SlimJob>) -> bool {
+        let there = self.context.index.update_known(&self.key, |cell| {
+            job.into_iter().for_each(|job| cell.put_job(job));
+            !cell.children.jobs.is_empty()
+        });
+        there.unwrap_or(false)
     }
 
     fn block(&self, key: ChildKey, blocked: Option<Blocked>) {
-        let news = self.context.index.update(&self.key, |cell| {
+        let news = self.context.index.update_known(&self.key, |cell| {
             let known = &mut cell.children.blocked;
             let news = blocked.as_ref() != known.get(&key);
             match blocked.clone() {
@@ -140,7 +154,7 @@ impl Pass<'_, TrainingJob> {
             }
             news
         });
-        if let Some(blocked) = blocked.filter(|_| news) {
+        if let Some(blocked) = blocked.filter(|_| news == Some(true)) {
             let (job, kind, reason) = (self.owner.name_any(), key.kind.as_str(), blocked.reason);
             warn!(job, kind, reason = reason.as_str(), "{}", blocked.message);
         }
@@ -156,16 +170,6 @@ impl Pass<'_, TrainingJob> {
         info!("ttlSecondsAfterFinished is over, deleting the TrainingJob");
         self.delete::<TrainingJob>(&self.owner.name_any(), &self.key.uid, DeleteParams::background()).await
     }
-}
-
-/// Files a Job that was just made or read, unless the watch has told more of it already. True if there is one.
-fn remember(children: &mut Children, job: Option<&SlimJob>) -> bool {
-    if let Some((job, seen)) = job.and_then(|job| Some((job, job.seen()?)))
-        && children.is_news(ChildKey::job(seen.role), &job.metadata)
-    {
-        children.jobs.insert(seen.role, seen);
-    }
-    !children.jobs.is_empty()
 }
 
 const _: () = {

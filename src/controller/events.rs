@@ -19,13 +19,15 @@ impl Pass<'_, TrainingJob> {
             let list = call("list events", api.list(&params)).await?;
             found = found.or(telling(&list.items));
         }
-        Ok(self.context.index.update(&self.key, |cell| {
+        let learnt = self.context.index.update_known(&self.key, |cell| {
             let children = &mut cell.children;
             children.events_read_at = Some(whole_second(Timestamp::now()));
             let learnt = children.event != found;
             children.event = found;
+            children.events_read_in_vain = if learnt { 0 } else { children.events_read_in_vain.saturating_add(1) };
             learnt
-        }))
+        });
+        Ok(learnt.unwrap_or(false))
     }
 
     /// Counts what the change of status means.

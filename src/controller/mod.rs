@@ -6,21 +6,24 @@
 //! objects for one that is deleted.
 
 mod apply;
+mod ask;
 mod error;
 mod events;
 mod pass;
 mod poll;
+mod refused;
+mod rota;
 mod status;
 mod tensorboard;
 mod watch;
 
+pub use ask::AgentAccess;
 pub use error::Error;
-pub use poll::AgentAccess;
 
 use crate::api::{Guarded, State, TrainingJob};
 use crate::build;
 use crate::lifecycle::{self, Action, Input, Verdict};
-use crate::observe::{Cell, ChildKind, Children, Index, JobKey, Wanted, digest};
+use crate::observe::{Blocked, Cell, ChildKind, Children, Index, JobKey, Wanted, digest};
 use crate::plan::{self, Incarnation, Runtime};
 use crate::telemetry::Metrics;
 use futures::FutureExt;
@@ -67,7 +70,7 @@ pub(crate) struct Context {
     client: Client,
     options: Options,
     index: Arc<Index>,
-    poller: poll::Poller,
+    asker: ask::Asker,
     metrics: Arc<Metrics>,
 }
 
@@ -77,7 +80,7 @@ impl Context {
         let known = self.index.read(key, |cell| cell.wanted.clone()).flatten();
         known.filter(|known| known.generation == job.metadata.generation).unwrap_or_else(|| {
             let wanted = Arc::new(wanted(job, &self.options.runtime));
-            self.index.update(key, |cell| cell.wanted = Some(wanted.clone()));
+            self.index.update_known(key, |cell| cell.wanted = Some(wanted.clone()));
             wanted
         })
     }
@@ -121,7 +124,7 @@ pub async fn run(
         client,
         options,
         index: Arc::default(),
-        poller: poll::Poller::new(),
+        asker: ask::Asker::new(),
         metrics: metrics.clone(),
     });
     let watch::Watches { children, jobs, store, touch, touched, relisted, synced } = watch::start(&context);
@@ -176,13 +179,23 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<controlle
             break;
         }
     }
-    context.index.update_known(&pass.key, |cell| {
+    let again = context.index.update_known(&pass.key, |cell| {
         cell.failures = 0;
         if job.status.as_ref().and_then(|s| s.state).is_some_and(State::is_finished) {
             cell.children.pods.retain(|_, pod| !pod.gone);
         }
+        try_again(cell)
     });
+    requeue.within(again.flatten());
     Ok(requeue.0.map_or_else(controller::Action::await_change, controller::Action::requeue))
+}
+
+/// When to try again what could not be made: every ten seconds, and up to a minute where somebody says no.
+fn try_again(cell: &mut Cell) -> Option<Duration> {
+    let blocked = &cell.children.blocked;
+    let is_denied = !blocked.is_empty() && blocked.values().all(Blocked::is_denial);
+    cell.denials = if is_denied { cell.denials.saturating_add(1) } else { 0 };
+    (!blocked.is_empty()).then(|| Duration::from_secs((10 << cell.denials.saturating_sub(1).min(3)).min(60)))
 }
 
 /// When to come again: at the earliest of all that was asked for.
@@ -219,22 +232,26 @@ impl Pass<'_, TrainingJob> {
         requeue.within(again);
         requeue.within(self.write_status(&current, &status).await?);
         self.count(&current, &status);
-        for action in &actions {
-            self.act(wanted, &children, action).await?;
-        }
+        let acted = self.act(wanted, &children, &actions).await;
+        // The status is written: what is told is true, whatever became of the actions.
         self.tell(status.attempt, events);
+        acted?;
         requeue.within(self.board(wanted, &status).await);
         let mut learnt = context.index.read(&self.key, |c| c.children.blocked != children.blocked).unwrap_or(false);
         if !read_events_of.is_empty() {
             learnt |= self.read_events(&read_events_of).await?;
         }
-        if context.index.read(&self.key, |cell| !cell.children.blocked.is_empty()).unwrap_or(false) {
-            requeue.within(Duration::from_secs(10));
-        }
         Ok(learnt)
     }
 
-    async fn act(&mut self, wanted: &Wanted, children: &Children, action: &Action) -> Result<(), Error> {
+    async fn act(&mut self, wanted: &Wanted, children: &Children, actions: &[Action]) -> Result<(), Error> {
+        for action in actions {
+            self.act_once(wanted, children, action).await?;
+        }
+        Ok(())
+    }
+
+    async fn act_once(&mut self, wanted: &Wanted, children: &Children, action: &Action) -> Result<(), Error> {
         match action {
             Action::Ensure => match wanted.planned.accepted() {
                 Ok(plan) => self.ensure(plan, wanted, children).await,
@@ -276,3 +293,6 @@ fn backoff(failures: u32) -> Duration {
     let base = Duration::from_millis(100) * 2u32.saturating_pow(failures.saturating_sub(1).min(10));
     base.min(Duration::from_secs(60)).mul_f64(rand::random_range(1.0..1.5))
 }
+
+#[cfg(test)]
+mod tests;

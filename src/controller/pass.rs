@@ -3,8 +3,8 @@
 //! Whatever the kind: children are created only after it was proven that the owner is as it was seen, its status is
 //! replaced only at the version that was read, and what is told is told beside the pass.
 
-use super::Context;
 use super::error::{Error, call, refusal};
+use super::{Context, refused};
 use crate::api::Reason;
 use crate::build::labels;
 use crate::lifecycle::Event;
@@ -106,20 +106,10 @@ impl<'a, O: Owner> Pass<'a, O> {
             }
             Err(error) => error,
         };
-        let Some(status) = refusal(&error) else { return Err(error) };
-        let blocked = |reason, message| Ok(Created::Blocked(Blocked { reason, message }));
-        if status.is_already_exists() {
+        if refusal(&error).is_some_and(kube::core::Status::is_already_exists) {
             return self.who_has(&name).await;
         }
-        if status.is_forbidden() {
-            let is_quota = status.message.contains("exceeded quota");
-            let reason = if is_quota { Reason::QuotaExceeded } else { Reason::Forbidden };
-            return blocked(reason, status.message.clone());
-        }
-        if status.is_invalid() {
-            return blocked(Reason::Invalid, status.message.clone());
-        }
-        Err(error)
+        refusal(&error).and_then(refused::blocked).map(Created::Blocked).ok_or(error)
     }
 
     async fn who_has<K: Child>(&self, name: &str) -> Result<Created<K>, Error> {
@@ -144,13 +134,19 @@ impl<'a, O: Owner> Pass<'a, O> {
         blocked(Reason::NameTaken, why)
     }
 
-    /// Puts an object of ours right that somebody has changed.
-    pub(super) async fn put_right<K: Child>(&self, uid: &str, mut wanted: K) -> Result<K, Error> {
+    /// Puts an object of ours right that somebody has changed, unless somebody denies it.
+    pub(super) async fn put_right<K: Child>(&self, uid: &str, mut wanted: K) -> Result<Created<K>, Error> {
         let (api, name) = (self.api::<K>(), wanted.name_any());
         info!(kind = %K::kind(&()), name, "putting right what somebody else changed");
         let found = call("get child", api.get_opt(&name)).await?.filter(|found| found.uid().as_deref() == Some(uid));
         keep_others(found.ok_or(Error::Outdated)?.meta(), wanted.meta_mut());
-        call("update child", api.replace(&name, &PostParams::default(), &wanted)).await
+        match call("update child", api.replace(&name, &PostParams::default(), &wanted)).await {
+            Ok(object) => Ok(Created::Made(Box::new(object))),
+            Err(error) => {
+                let blocked = refusal(&error).and_then(refused::blocked).filter(Blocked::is_denial);
+                blocked.map(Created::Blocked).ok_or(error)
+            }
+        }
     }
 
     /// Replaces the status of exactly the version that this pass knows; that proves the pass. Of the body the API server
@@ -242,9 +238,12 @@ impl<'a, O: Owner> Pass<'a, O> {
     }
 }
 
-/// Owned by this owner; a claim that is to outlive its job has no owner and is ours by label.
+/// Owned by this owner and controlled by nobody else; a claim that is to outlive its job has no owner and is ours by
+/// label.
 pub(super) fn is_ours<K: Resource<DynamicType = ()>>(object: &K, uid: &str) -> bool {
-    object.owner_references().iter().any(|owner| owner.uid == uid)
+    let owners = object.owner_references();
+    let is_anothers = owners.iter().any(|owner| owner.controller == Some(true) && owner.uid != uid);
+    (owners.iter().any(|owner| owner.uid == uid) && !is_anothers)
         || (K::kind(&()) == "PersistentVolumeClaim" && is_managed(object) && object.owner_references().is_empty())
 }
 

@@ -3,85 +3,39 @@
 //! Worker 0 is asked, and the last one where worker 0 has nothing to tell (Megatron-LM prints there). A question takes
 //! nothing from the API server where pods can be reached; from outside the cluster it goes through its pod proxy.
 
+use super::ask::{AgentAccess, JobName};
+use super::rota::Rota;
 use super::{Context, status};
 use crate::api::{Guarded, State};
-use crate::observe::{JobKey, PodSeen};
+use crate::observe::{AgentPolls, JobKey, PodSeen};
 use crate::plan::Role;
-use crate::protocol::agent_status::AgentStatus;
 use futures::StreamExt;
 use futures::channel::mpsc;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::client::legacy::{Client, connect::HttpConnector};
-use hyper_util::rt::TokioExecutor;
+use futures::stream::FuturesUnordered;
+use jiff::Timestamp;
 use kube::runtime::reflector::{ObjectRef, Store};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 
-/// How often a running job is asked.
-const EVERY: Duration = Duration::from_secs(5);
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Bytes of an answer: a hundred metrics and their last readings are a tenth of it.
-const MAX_ANSWER: usize = 1024 * 1024;
-/// Questions at one time.
-const SIDE_BY_SIDE: usize = 32;
-
-/// How the operator reaches the agents.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum AgentAccess {
-    /// By the pods' addresses: in a cluster.
-    Direct,
-    /// Through the API server: from outside.
-    Proxy,
-    /// Not at all: no progress is shown.
-    #[default]
-    Off,
-}
-
-pub(super) struct Poller {
-    client: Client<HttpConnector, Empty<bytes::Bytes>>,
-}
+/// How often it is looked who is due.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Who is asked.
-struct Asked {
-    key: JobKey,
-    job: ObjectRef<Guarded>,
-    port: i32,
-    first: PodSeen,
-    last: Option<PodSeen>,
+pub(super) struct Asked {
+    pub key: JobKey,
+    pub job: ObjectRef<Guarded>,
+    pub port: i32,
+    pub first: PodSeen,
+    pub last: Option<PodSeen>,
 }
 
-impl Poller {
-    pub fn new() -> Self {
-        // An agent ends a connection after a minute.
-        let mut client = Client::builder(TokioExecutor::new());
-        client.pool_idle_timeout(Duration::from_secs(30)).pool_max_idle_per_host(1);
-        Self { client: client.build(HttpConnector::new()) }
-    }
-
-    async fn ask(&self, context: &Context, namespace: &str, pod: &PodSeen, port: i32) -> Result<AgentStatus, String> {
-        let answer = match context.options.agent_access {
-            AgentAccess::Off => return Err("not asked".into()),
-            AgentAccess::Direct => {
-                let ip = pod.ip.as_deref().ok_or("the pod has no address")?;
-                let ip = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-                let uri = format!("http://{ip}:{port}/status").parse().map_err(|e| format!("{ip}: {e}"))?;
-                let answer = self.client.get(uri).await.map_err(|error| error.to_string())?;
-                if !answer.status().is_success() {
-                    return Err(format!("HTTP {}", answer.status()));
-                }
-                let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-                body.map_err(|error| error.to_string())?.to_bytes().to_vec()
-            }
-            AgentAccess::Proxy => {
-                let uri = format!("/api/v1/namespaces/{namespace}/pods/{}:{port}/proxy/status", pod.name);
-                let request = http::Request::get(uri).body(Vec::new()).map_err(|error| error.to_string())?;
-                context.client.request_text(request).await.map_err(|error| error.to_string())?.into_bytes()
-            }
-        };
-        serde_json::from_slice(&answer).map_err(|error| format!("its answer can't be read: {error}"))
-    }
+/// What came of asking.
+pub(super) struct Polled {
+    /// The agent answered.
+    pub is_up: bool,
+    /// The job is to be woken.
+    pub is_news: bool,
 }
 
 /// Asks until dropped, and wakes the jobs of which there is news.
@@ -93,26 +47,35 @@ pub(super) async fn run(
     if context.options.agent_access == AgentAccess::Off {
         return std::future::pending().await;
     }
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut rota, mut asking) = (Rota::new(), FuturesUnordered::new());
     loop {
-        ticks.tick().await;
-        let asked = whom(&context, &store);
-        futures::stream::iter(asked)
-            .for_each_concurrent(SIDE_BY_SIDE, |asked| {
-                let (context, touch) = (&context, &touch);
-                async move {
-                    if poll(context, &asked).await {
-                        let _ = touch.unbounded_send(asked.job); // nobody reconciles any more
-                    }
+        tokio::select! {
+            _ = ticks.tick() => {
+                let now = Instant::now();
+                rota.line_up(whom(&context, &store, |pod| rota.is_due(pod, now)), now);
+            }
+            Some((question, job, polled)) = asking.next(), if !asking.is_empty() => {
+                let polled: Polled = polled;
+                rota.answered(&question, polled.is_up);
+                if polled.is_news {
+                    let _ = touch.unbounded_send(job); // nobody reconciles any more
                 }
-            })
-            .await;
+            }
+        }
+        while let Some(question) = rota.next(Instant::now()) {
+            let ((question, asked), context) = (question.split(), &context);
+            asking.push(async move {
+                let polled = poll(context, &asked, question.patience).await;
+                (question, asked.job, polled)
+            });
+        }
     }
 }
 
-/// Jobs whose programs run.
-fn whom(context: &Context, store: &Store<Guarded>) -> Vec<Asked> {
+/// Jobs whose programs run, as far as their first pod is due, with its UID.
+fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool) -> Vec<(String, Asked)> {
     let running = |object: Arc<Guarded>| {
         let job = object.0.as_ref().ok()?;
         let key = JobKey::of(&job.metadata);
@@ -129,22 +92,23 @@ fn whom(context: &Context, store: &Store<Guarded>) -> Vec<Asked> {
             let number = cell.children.job(Role::WORKER)?.incarnation;
             let pod = |index: i32| {
                 let runs = |pod: &&PodSeen| pod.incarnation == number && pod.index == index && pod.runs();
-                cell.children.pods.values().find(runs).cloned()
+                cell.children.pods.values().find(runs)
             };
             let workers = plan.gang.leading().replicas;
-            Some((port, pod(0)?, (workers > 1).then(|| pod(workers - 1)).flatten()))
+            let first = pod(0).filter(|pod| is_due(&pod.uid))?.clone();
+            Some((port, first, (workers > 1).then(|| pod(workers - 1)).flatten().cloned()))
         })??;
-        Some(Asked { key, job: ObjectRef::from_obj(&*object), port, first, last })
+        Some((first.uid.clone(), Asked { key, job: ObjectRef::from_obj(&*object), port, first, last }))
     };
     store.state().into_iter().filter_map(running).collect()
 }
 
-/// Asks one job; true if that brought news.
-async fn poll(context: &Context, asked: &Asked) -> bool {
-    let namespace = asked.job.namespace.clone().unwrap_or_default();
+/// Asks one job.
+pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -> Polled {
+    let job = JobName { namespace: &asked.key.namespace, name: &asked.job.name };
     let ask = async |pod: &PodSeen| {
-        let asking = context.poller.ask(context, &namespace, pod, asked.port);
-        tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err("no answer in time".into()))
+        let asking = context.asker.ask(context, &job, pod, asked.port);
+        tokio::time::timeout(patience, asking).await.unwrap_or_else(|_| Err("no answer in time".into()))
     };
     let before = context.index.read(&asked.key, |cell| cell.agents.answer()).flatten();
     let answer = match (ask(&asked.first).await, &asked.last) {
@@ -159,12 +123,16 @@ async fn poll(context: &Context, asked: &Asked) -> bool {
             let up = context.index.read(&asked.key, |cell| cell.agents.is_up()).flatten();
             let (pod, is_first) = (&asked.first.name, up != Some(false));
             if is_first {
-                warn!(namespace, pod, error, "the agent does not answer");
+                warn!(namespace = job.namespace, pod, error, "the agent does not answer");
             } else {
-                debug!(namespace, pod, error, "the agent does not answer");
+                debug!(namespace = job.namespace, pod, error, "the agent does not answer");
             }
-            context.index.update_known(&asked.key, |cell| cell.agents.failed());
-            return before.is_some();
+            let since = context.index.update_known(&asked.key, |cell| {
+                cell.agents.failed(&asked.first.uid, error);
+                cell.agents.silent_since()
+            });
+            let is_silent = |since| Timestamp::now().duration_since(since) >= AgentPolls::SILENT;
+            return Polled { is_up: false, is_news: before.is_some() || since.flatten().is_some_and(is_silent) };
         }
     };
     let is_news = before.is_none_or(|before| {
@@ -175,5 +143,5 @@ async fn poll(context: &Context, asked: &Asked) -> bool {
             || old.report.error_patterns != status.report.error_patterns
     });
     context.index.update_known(&asked.key, |cell| cell.agents.answered(status));
-    is_news
+    Polled { is_up: true, is_news }
 }

@@ -50,15 +50,16 @@ impl Pass<'_, TrainingJob> {
     ) -> Result<Option<Duration>, Error> {
         let index = &self.context.index;
         if current == status {
-            index.update(&self.key, |cell| cell.writes.counters_since = None);
+            index.update_known(&self.key, |cell| cell.writes.counters_since = None);
             return Ok(None);
         }
         let (old, new) = (Parts::of(current), Parts::of(status));
         let wait = match haste(&old, &new) {
             Haste::Now => Duration::ZERO,
             Haste::Gather => {
-                let since = index.update(&self.key, |c| *c.writes.counters_since.get_or_insert_with(Instant::now));
-                GATHER.saturating_sub(since.elapsed())
+                let since =
+                    index.update_known(&self.key, |c| *c.writes.counters_since.get_or_insert_with(Instant::now));
+                since.map_or(Duration::ZERO, |since| GATHER.saturating_sub(since.elapsed()))
             }
             Haste::Progress => {
                 let last = index.read(&self.key, |cell| cell.writes.progress_at).flatten();
@@ -73,7 +74,7 @@ impl Pass<'_, TrainingJob> {
             info!(from, to = status.state.map_or("", State::as_str), attempt = status.attempt, "state");
         }
         self.replace_status(status).await?;
-        index.update(&self.key, |cell| {
+        index.update_known(&self.key, |cell| {
             if old.progress != new.progress {
                 cell.writes.progress_at = Some(Instant::now());
             }
@@ -122,7 +123,7 @@ impl Context {
             },
         });
         call("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await?;
-        self.index.update(&key, |cell| cell.writes.unreadable = Some(told));
+        self.index.update_known(&key, |cell| cell.writes.unreadable = Some(told));
         Ok(controller::Action::await_change())
     }
 }

@@ -80,7 +80,7 @@ impl Pass<'_, TrainingJob> {
             let note = format!("The job runs without its TensorBoard, which is tried again every minute: {trouble}");
             self.tell(None, vec![lifecycle::Event { warning: true, reason: "TensorBoardFailed", note }]);
         }
-        index.update(&self.key, |cell| {
+        index.update_known(&self.key, |cell| {
             cell.board.wait = Some(Instant::now() + wait);
             cell.board.told = trouble;
         });

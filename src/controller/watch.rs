@@ -7,7 +7,7 @@ use crate::observe::{self, JobKey};
 use futures::channel::{mpsc, oneshot};
 use futures::future::{self, BoxFuture, Either, Fuse, FusedFuture};
 use futures::stream::{BoxStream, SelectAll};
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::runtime::WatchStreamExt;
@@ -65,8 +65,8 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
     let (sync, synced) = oneshot::channel();
     let (reader, writer) = reflector::store();
     Watches {
-        children: Box::pin(forward(news, touch.clone(), relist, sync)),
-        jobs: jobs(context, writer),
+        children: Box::pin(forward(news, touch.clone(), relist.clone(), sync)),
+        jobs: jobs(context, writer, relist),
         store: reader,
         touch,
         touched,
@@ -145,35 +145,56 @@ where
 fn jobs(
     context: &Arc<Context>,
     writer: reflector::store::Writer<Guarded>,
+    relist: mpsc::UnboundedSender<()>,
 ) -> BoxStream<'static, Result<Guarded, watcher::Error>> {
     let events = watcher(scoped::<Guarded>(context), watcher::Config::default()).default_backoff().modify(|job| {
         if let Ok(job) = &mut job.0 {
             job.metadata.managed_fields = None;
         }
     });
-    let context = context.clone();
+    woken(context.clone(), writer, relist, events)
+}
+
+/// What changed of the TrainingJobs, as far as it is not the answer to a write of ours.
+///
+/// Those of a list are woken all together by `relist`, at its end: until then the store, from which a pass takes its job,
+/// has the objects of before.
+pub(super) fn woken(
+    context: Arc<Context>,
+    writer: reflector::store::Writer<Guarded>,
+    relist: mpsc::UnboundedSender<()>,
+    events: impl Stream<Item = Result<Event<Guarded>, watcher::Error>> + Send + 'static,
+) -> BoxStream<'static, Result<Guarded, watcher::Error>> {
     let mut listed = HashSet::new();
     reflector::reflector(writer, events)
         .filter_map(move |event| {
-            match &event {
-                Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(job)) => drop(listed.insert(JobKey::of(job.meta()))),
-                Ok(Event::InitDone) => context.forget_all_but(&std::mem::take(&mut listed)),
-                _ => {}
-            }
+            let met = |job: &Guarded| {
+                let key = JobKey::of(job.meta());
+                let is_echo = context.index.update(&key, |cell| {
+                    cell.meet(&job.name_any());
+                    status::is_echo(job, &cell.writes)
+                });
+                (key, is_echo)
+            };
             let job = match event {
-                Ok(Event::Apply(job) | Event::InitApply(job)) => {
-                    let echo = context.index.update(&JobKey::of(job.meta()), |cell| {
-                        cell.known = true;
-                        status::is_echo(&job, &cell.writes)
-                    });
-                    (!echo).then_some(Ok(job))
+                Ok(Event::Init) => {
+                    listed.clear();
+                    None
                 }
+                Ok(Event::InitApply(job)) => {
+                    listed.insert(met(&job).0);
+                    None
+                }
+                Ok(Event::InitDone) => {
+                    context.forget_all_but(&std::mem::take(&mut listed));
+                    let _ = relist.unbounded_send(()); // nobody reconciles any more
+                    None
+                }
+                Ok(Event::Apply(job)) => (!met(&job).1).then_some(Ok(job)),
                 Ok(Event::Delete(job)) => {
                     context.forget(&JobKey::of(job.meta()));
                     None
                 }
-                Ok(Event::Init | Event::InitDone) => None,
                 Err(error) => {
                     warn!(kind = "TrainingJob", %error, "watch broken, trying again");
                     context.metrics.watch_failed("TrainingJob");

@@ -11,8 +11,6 @@ use jiff::{SignedDuration, Timestamp};
 const READ_OF_JOB_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// How long a scheduled pod may take to start before its Events are read.
 const READ_OF_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
-/// How often Events are read again while they are needed.
-const READ_AGAIN: SignedDuration = SignedDuration::from_secs(15);
 
 impl Step<'_> {
     pub(super) fn running(&mut self, job: &JobSeen) {
@@ -124,16 +122,16 @@ impl Step<'_> {
     }
 
     fn read_events_of(&mut self, since: Option<Timestamp>, after: SignedDuration, uid: &str) {
-        let now = self.input.now;
+        let (now, read_again) = (self.input.now, self.input.children.read_events_after());
         let due = [
             since.and_then(|t| t.checked_add(after).ok()),
-            self.input.children.events_read_at.and_then(|t| t.checked_add(READ_AGAIN).ok()),
+            self.input.children.events_read_at.and_then(|t| t.checked_add(read_again).ok()),
         ];
         match due.into_iter().flatten().max() {
             Some(at) if at > now => self.requeue(seconds(now, at).max(1)),
             _ => {
                 self.verdict.read_events_of.push(uid.to_owned());
-                self.requeue(READ_AGAIN.as_secs());
+                self.requeue(read_again.as_secs());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What the agents of one job answered when they were last asked.
 
 use crate::protocol::agent_status::AgentStatus;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;
 
 /// A pace is known once this much of the whole has gone by since it was first looked at, in percent ...
@@ -34,8 +34,16 @@ impl AgentAnswer {
 #[derive(Clone, Debug, Default)]
 pub struct AgentPolls {
     answer: Option<(Arc<AgentStatus>, Timestamp)>,
-    failing_since: Option<Timestamp>,
+    silence: Option<Silence>,
     first: Option<Pace>,
+}
+
+/// A pod whose agent is asked in vain.
+#[derive(Clone, Debug)]
+struct Silence {
+    pod: String,
+    since: Timestamp,
+    why: String,
 }
 
 /// A point from which the pace is counted.
@@ -58,6 +66,9 @@ impl Pace {
 }
 
 impl AgentPolls {
+    /// How long an agent may be silent before people are told: some questions may fail.
+    pub const SILENT: SignedDuration = SignedDuration::from_secs(30);
+
     /// The agent answered.
     pub fn answered(&mut self, status: AgentStatus) {
         let now = Timestamp::now();
@@ -68,12 +79,25 @@ impl AgentPolls {
             self.first.get_or_insert(Pace { program, since: now, percent });
         }
         self.answer = Some((Arc::new(status), now));
-        self.failing_since = None;
+        self.silence = None;
     }
 
-    /// It did not, or with something that can't be read.
-    pub fn failed(&mut self) {
-        self.failing_since.get_or_insert_with(Timestamp::now);
+    /// The agent in the pod with this UID did not, or with something that can't be believed, and why.
+    pub fn failed(&mut self, pod: &str, why: String) {
+        let since = self.silence.take().filter(|silence| silence.pod == pod).map(|silence| silence.since);
+        self.silence = Some(Silence { pod: pod.to_owned(), since: since.unwrap_or_else(Timestamp::now), why });
+    }
+
+    /// Since when the agent of the pod that was asked last gives no answer, also where it never gave one.
+    #[must_use]
+    pub fn silent_since(&self) -> Option<Timestamp> {
+        self.silence.as_ref().map(|silence| silence.since)
+    }
+
+    /// Why the last question had no answer, if it had none.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        self.silence.as_ref().map(|silence| silence.why.as_str())
     }
 
     /// The last good answer; none if there never was one.
@@ -81,19 +105,13 @@ impl AgentPolls {
     pub fn answer(&self) -> Option<AgentAnswer> {
         let (status, time) = self.answer.clone()?;
         let remaining = self.first.zip(status.percent).and_then(|(first, percent)| first.remaining(percent, time));
-        Some(AgentAnswer { status, time, failing_since: self.failing_since, remaining })
-    }
-
-    /// Since when it does not answer, though it is asked; also if it never did.
-    #[must_use]
-    pub fn silent_since(&self) -> Option<Timestamp> {
-        self.failing_since
+        Some(AgentAnswer { status, time, failing_since: self.silent_since(), remaining })
     }
 
     /// Whether the agent answered when it was last asked; none if it never was.
     #[must_use]
     pub fn is_up(&self) -> Option<bool> {
-        (self.answer.is_some() || self.failing_since.is_some()).then_some(self.failing_since.is_none())
+        (self.answer.is_some() || self.silence.is_some()).then_some(self.silence.is_none())
     }
 }
 
@@ -106,16 +124,30 @@ mod tests {
     fn an_answer_outlives_failures() {
         let mut polls = AgentPolls::default();
         assert_eq!((polls.is_up(), polls.answer().is_some()), (None, false));
-        polls.failed();
+        polls.failed("a", "no".into());
         assert_eq!((polls.is_up(), polls.answer().is_some()), (Some(false), false), "it never answered");
+        assert!(polls.silent_since().is_some());
         polls.answered(AgentStatus { percent: Some(5.0), ..AgentStatus::default() });
-        assert_eq!(polls.is_up(), Some(true));
-        polls.failed();
+        assert_eq!((polls.is_up(), polls.silent_since()), (Some(true), None));
+        polls.failed("a", "no".into());
         let first = polls.answer().unwrap();
-        polls.failed();
+        polls.failed("a", "still not".into());
+        assert_eq!(polls.trouble(), Some("still not"));
         let second = polls.answer().unwrap();
         assert_eq!(second.status.percent, Some(5.0));
         assert!(first.failing_since.is_some() && first.failing_since == second.failing_since);
+    }
+
+    #[test]
+    fn the_silence_of_one_pod_is_not_the_nexts() {
+        let mut polls = AgentPolls::default();
+        polls.failed("a", "no".into());
+        let long_ago = Timestamp::UNIX_EPOCH;
+        polls.silence.as_mut().unwrap().since = long_ago;
+        polls.failed("a", "no".into());
+        assert_eq!(polls.silent_since(), Some(long_ago));
+        polls.failed("b", "no".into());
+        assert_ne!(polls.silent_since(), Some(long_ago));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! All that is remembered of one TrainingJob, in one place.
 
+use super::ours::Ours;
 use super::{AgentPolls, BoardSeen, Children};
 use crate::api::TrainingJobStatus;
 use crate::plan::Planned;
@@ -21,8 +22,14 @@ pub struct Cell {
     pub writes: Writes,
     /// Reconciles that failed in a row.
     pub failures: u32,
+    /// Passes in a row in which somebody denied the creation of a child.
+    pub denials: u32,
     /// The TrainingJob has been seen; what has its UID and was seen before it is nobody's yet.
     pub known: bool,
+    /// Its name, once it has been seen.
+    pub(super) name: String,
+    /// Whose its pods are, and those that are not its.
+    pub(super) ours: Ours,
     /// The TrainingJob exists no more; some of its objects still may.
     pub forgotten: bool,
 }

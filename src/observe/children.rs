@@ -2,7 +2,7 @@
 
 use super::{JobSeen, PodSeen};
 use crate::api::Reason;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 
@@ -77,6 +77,12 @@ pub struct Blocked {
 }
 
 impl Blocked {
+    /// Whether somebody has said no to it, or can't say yes, who may say otherwise later.
+    #[must_use]
+    pub fn is_denial(&self) -> bool {
+        matches!(self.reason, Reason::Denied | Reason::WebhookFailed)
+    }
+
     /// The object is still there, but on its way out: the watch tells when it is gone.
     #[must_use]
     pub fn deleting(name: &str) -> Self {
@@ -118,6 +124,8 @@ pub struct Children {
     pub event: Option<ObjectEvent>,
     /// When Events were last read.
     pub events_read_at: Option<Timestamp>,
+    /// How often in a row Events told nothing new, with no news of the Job and the pods in between.
+    pub events_read_in_vain: u32,
 }
 
 impl Children {
@@ -125,6 +133,13 @@ impl Children {
     #[must_use]
     pub fn job(&self, role: &str) -> Option<&JobSeen> {
         self.jobs.get(role)
+    }
+
+    /// How long after the last time Events are worth reading again: the API server looks for them through all of the
+    /// namespace's. A quarter of a minute, doubling to four minutes while they tell nothing new.
+    #[must_use]
+    pub fn read_events_after(&self) -> SignedDuration {
+        SignedDuration::from_secs(15 << self.events_read_in_vain.saturating_sub(1).min(4))
     }
 
     /// Whether anything of it still exists.
@@ -152,4 +167,16 @@ impl Children {
 #[must_use]
 pub fn version(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_tell_nothing_new_are_read_less_and_less_often() {
+        let after = |events_read_in_vain| Children { events_read_in_vain, ..Children::default() }.read_events_after();
+        let seconds = [0, 1, 2, 3, 4, 5, 6, u32::MAX].map(|times| after(times).as_secs());
+        assert_eq!(seconds, [15, 15, 30, 60, 120, 240, 240, 240]);
+    }
 }

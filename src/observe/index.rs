@@ -1,6 +1,6 @@
 //! The index: everything remembered of each TrainingJob, filed under its namespace and UID.
 
-use super::{BoardPart, Cell, ChildKey, ChildSeen, Children, SlimJob, SlimPod};
+use super::{BoardPart, Cell, ChildKey, ChildSeen, Children, SlimJob, SlimPod, ours};
 use crate::api::{GROUP, TrainingJob};
 use crate::build::labels;
 use crate::plan::Role;
@@ -29,11 +29,23 @@ impl JobKey {
     }
 
     /// The key of the TrainingJob that an object belongs to: by its owner, or by its label, since a person may have
-    /// changed either.
+    /// changed either. None for what somebody else controls.
     fn of_child(meta: &ObjectMeta) -> Option<Self> {
-        let labelled = || meta.labels.as_ref()?.get(labels::UID).cloned();
-        let uid = owner(meta).map(|owner| owner.uid.clone()).or_else(labelled)?;
-        Some(Self { namespace: meta.namespace.clone().unwrap_or_default(), uid })
+        if ours::controller(meta).is_some_and(|controller| !is_training_job(controller)) {
+            return None;
+        }
+        let owner = owner(meta).map(|owner| owner.uid.clone());
+        owner.map_or_else(|| Self::labelled(meta), |uid| Some(Self::within(meta, uid)))
+    }
+
+    /// The key of the TrainingJob that an object names in its label, which anybody may have copied.
+    fn labelled(meta: &ObjectMeta) -> Option<Self> {
+        let uid = meta.labels.as_ref()?.get(labels::UID)?;
+        Some(Self::within(meta, uid.clone()))
+    }
+
+    fn within(meta: &ObjectMeta, uid: String) -> Self {
+        Self { namespace: meta.namespace.clone().unwrap_or_default(), uid }
     }
 }
 
@@ -78,6 +90,13 @@ impl Inner {
         }
     }
 
+    /// Drops whatever cell an object may have kept, whether it is its or not.
+    fn bury_of(&mut self, meta: &ObjectMeta) {
+        for key in [JobKey::of_child(meta), JobKey::labelled(meta)].into_iter().flatten() {
+            self.bury(&key);
+        }
+    }
+
     fn children(&mut self, key: JobKey) -> &mut Children {
         &mut self.cells.entry(key).or_default().children
     }
@@ -108,11 +127,9 @@ impl Index {
         change(self.lock().cells.entry(key.clone()).or_default())
     }
 
-    /// Changes one cell, unless it has been dropped.
-    pub fn update_known(&self, key: &JobKey, change: impl FnOnce(&mut Cell)) {
-        if let Some(cell) = self.lock().cells.get_mut(key) {
-            change(cell);
-        }
+    /// Changes one cell, unless it has been dropped: whoever acts for a job that may be gone by now leaves nothing of it.
+    pub fn update_known<T>(&self, key: &JobKey, change: impl FnOnce(&mut Cell) -> T) -> Option<T> {
+        self.lock().cells.get_mut(key).map(change)
     }
 
     /// Forgets a TrainingJob that exists no more.
@@ -168,15 +185,11 @@ impl Index {
                     listed.insert(uid);
                 }
                 put(&mut inner, object);
-                if let Some(key) = JobKey::of_child(object.meta()) {
-                    inner.bury(&key);
-                }
+                inner.bury_of(object.meta());
             }
             Event::Delete(object) => {
                 gone(&mut inner, object);
-                if let Some(key) = JobKey::of_child(object.meta()) {
-                    inner.bury(&key);
-                }
+                inner.bury_of(object.meta());
             }
         }
     }
@@ -185,36 +198,27 @@ impl Index {
     pub fn pod(&self, event: &Event<SlimPod>) {
         let put = |gone: bool| {
             move |inner: &mut Inner, pod: &SlimPod| {
-                let (Some(key), Some(seen)) = (JobKey::of_child(&pod.metadata), pod.seen(gone)) else { return };
-                inner.children(key).pods.insert(seen.uid.clone(), seen);
+                let (Some(key), Some(seen)) = (JobKey::labelled(&pod.metadata), pod.seen(gone)) else { return };
+                inner.cells.entry(key).or_default().put_pod(seen, &pod.metadata);
             }
         };
         self.file(event, put(false), put(true), |inner, listed| {
-            for pod in inner.all_children().flat_map(|children| children.pods.values_mut()) {
-                pod.gone |= !listed.contains(&pod.uid);
-            }
+            inner.cells.values_mut().for_each(|cell| cell.keep_pods(listed));
         });
     }
 
     /// Files an event of the watch of Jobs.
     pub fn job(&self, event: &Event<SlimJob>) {
         let put = |inner: &mut Inner, job: &SlimJob| {
-            let (Some(key), Some(seen)) = (JobKey::of_child(&job.metadata), job.seen()) else { return };
-            let children = inner.children(key);
-            if children.is_news(ChildKey::job(seen.role), &job.metadata) {
-                // The pods of earlier incarnations have had their say once a newer Job is there.
-                children.pods.retain(|_, pod| pod.incarnation >= seen.incarnation || !pod.gone);
-                children.jobs.insert(seen.role, seen);
-            }
+            let Some(key) = JobKey::of_child(&job.metadata) else { return };
+            inner.cells.entry(key).or_default().put_job(job);
         };
         let gone = |inner: &mut Inner, job: &SlimJob| {
-            let (Some(key), Some(role)) = (JobKey::of_child(&job.metadata), job.role()) else { return };
-            let Some(cell) = inner.cells.get_mut(&key) else { return };
-            cell.children.is_news(ChildKey::job(role), &job.metadata);
-            cell.children.jobs.retain(|_, seen| Some(&seen.uid) != job.metadata.uid.as_ref());
+            let Some(cell) = JobKey::of_child(&job.metadata).and_then(|key| inner.cells.get_mut(&key)) else { return };
+            cell.drop_job(job);
         };
         self.file(event, put, gone, |inner, listed| {
-            inner.all_children().for_each(|children| children.jobs.retain(|_, job| listed.contains(&job.uid)));
+            inner.cells.values_mut().for_each(|cell| cell.keep_jobs(listed));
         });
     }
 
@@ -347,10 +351,13 @@ fn drop_board<K: Resource<DynamicType = ()>>(
 /// The TrainingJob that owns an object.
 #[must_use]
 pub fn owner(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    let group = format!("{GROUP}/");
-    let is_job =
-        |owner: &&OwnerReference| owner.kind == TrainingJob::kind(&()) && owner.api_version.starts_with(&group);
-    meta.owner_references.iter().flatten().find(is_job)
+    meta.owner_references.iter().flatten().find(|owner| is_training_job(owner))
+}
+
+/// Whether an owner is a TrainingJob, of any version.
+pub(super) fn is_training_job(owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split_once('/').map(|(group, _)| group);
+    owner.kind == TrainingJob::kind(&()) && group == Some(GROUP)
 }
 
 /// The role that a Job or pod plays; none that is not ours. Jobs of before have no word of it.
@@ -373,24 +380,144 @@ mod tests {
     /// An index that has seen the TrainingJob.
     fn index() -> Index {
         let index = Index::default();
-        index.update(&key(), |cell| cell.known = true);
+        index.update(&key(), |cell| cell.meet("x"));
         index
     }
 
-    fn pod(uid: &str) -> SlimPod {
-        let text = |s: &str| s.to_owned();
-        let labels =
-            [(labels::UID, "job"), (labels::INCARNATION, "1"), ("batch.kubernetes.io/job-completion-index", "0")];
-        SlimPod {
-            metadata: ObjectMeta {
-                name: Some(text("x")),
-                uid: Some(text(uid)),
-                namespace: Some(text("ns")),
-                labels: Some(labels.map(|(key, value)| (text(key), text(value))).into()),
-                ..ObjectMeta::default()
-            },
-            ..SlimPod::default()
+    fn controlled_by(api_version: &str, kind: &str, name: &str, uid: &str) -> Option<Vec<OwnerReference>> {
+        Some(vec![OwnerReference {
+            api_version: api_version.into(),
+            kind: kind.into(),
+            name: name.into(),
+            uid: uid.into(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        }])
+    }
+
+    fn labelled(uid: &str, labels: &[(&str, &str)]) -> ObjectMeta {
+        let ours = [(labels::UID, "job"), (labels::TRAINING_JOB, "x"), (labels::INCARNATION, "1")];
+        let labels = ours.iter().chain(labels).map(|&(key, value)| (key.to_owned(), value.to_owned()));
+        ObjectMeta {
+            name: Some(uid.into()),
+            uid: Some(uid.into()),
+            namespace: Some("ns".into()),
+            labels: Some(labels.collect()),
+            ..ObjectMeta::default()
         }
+    }
+
+    fn pod(uid: &str) -> SlimPod {
+        let metadata = ObjectMeta {
+            owner_references: controlled_by("batch/v1", "Job", "x-training", "j1"),
+            ..labelled(uid, &[("batch.kubernetes.io/job-completion-index", "0")])
+        };
+        SlimPod { metadata, ..SlimPod::default() }
+    }
+
+    fn job(uid: &str) -> SlimJob {
+        let metadata = ObjectMeta {
+            owner_references: controlled_by("ml.example.com/v1", "TrainingJob", "x", "job"),
+            name: Some("x-training".into()),
+            ..labelled(uid, &[])
+        };
+        SlimJob { metadata, ..SlimJob::default() }
+    }
+
+    /// Whoever may make a Job can copy labels; who controls it is the API server's to say.
+    #[test]
+    fn a_job_with_copied_labels_is_nobodys() {
+        let index = index();
+        let there = || index.children(&key()).jobs.values().map(|job| job.uid.clone()).collect::<Vec<_>>();
+        let mut copied = job("copied");
+        for owners in [
+            None,
+            controlled_by("ml.example.com/v1", "TrainingJob", "x", "another"),
+            controlled_by("example.com/v1", "TrainingJob", "x", "job"),
+            controlled_by("ml.example.com/v1", "Workflow", "x", "job"),
+            controlled_by("batch/v1", "CronJob", "x", "job"),
+        ] {
+            copied.metadata.owner_references = owners;
+            index.job(&Event::Apply(copied.clone()));
+            assert!(there().is_empty(), "{:?}", copied.metadata.owner_references);
+        }
+        let mut renamed = job("renamed");
+        renamed.metadata.name = Some("x-training-copy".into());
+        index.job(&Event::Apply(renamed));
+        assert!(there().is_empty());
+        let mut elsewhere = job("elsewhere");
+        elsewhere.metadata.namespace = Some("another".into());
+        index.job(&Event::Apply(elsewhere));
+        index.job(&Event::Apply(job("j1")));
+        assert_eq!(there(), ["j1"]);
+        copied.metadata.resource_version = Some("99".into());
+        index.job(&Event::Apply(copied.clone()));
+        index.job(&Event::Delete(copied));
+        assert_eq!(there(), ["j1"]);
+        // Of one that is known a person may take the owner: it is the same Job.
+        let mut without = job("j1");
+        without.metadata.owner_references = None;
+        index.job(&Event::Apply(without));
+        assert_eq!(there(), ["j1"]);
+        index.job(&Event::Delete(job("j1")));
+        assert!(there().is_empty());
+    }
+
+    #[test]
+    fn a_pod_with_copied_labels_is_nobodys() {
+        let index = index();
+        let there = || index.children(&key()).pods.keys().cloned().collect::<Vec<_>>();
+        let of = |uid: &str, owners: Option<Vec<OwnerReference>>| {
+            let mut pod = pod(uid);
+            pod.metadata.owner_references = owners;
+            Event::Apply(pod)
+        };
+        index.pod(&of("cron", controlled_by("batch/v1", "Job", "another", "j9")));
+        index.pod(&of("set", controlled_by("apps/v1", "ReplicaSet", "x-training", "j1")));
+        assert!(there().is_empty(), "the Job is not known yet, but its name is");
+        index.pod(&of("p", controlled_by("batch/v1", "Job", "x-training", "j1")));
+        index.pod(&of("guess", controlled_by("batch/v1", "Job", "x-training", "j2")));
+        assert_eq!(there(), ["guess", "p"]);
+        index.job(&Event::Apply(job("j1")));
+        assert_eq!(there(), ["p"], "by its UID, once that is known");
+        index.pod(&of("bare", None));
+        assert_eq!(there(), ["p"]);
+        // The pods' last words come when their Job is gone, and who orphans them takes their owner.
+        index.job(&Event::Delete(job("j1")));
+        index.pod(&of("p", None));
+        index.pod(&of("q", controlled_by("batch/v1", "Job", "x-training", "j1")));
+        index.pod(&of("again", controlled_by("batch/v1", "Job", "x-training", "j2")));
+        assert_eq!(there(), ["bare", "p", "q"], "what runs without a Job holds up the next one");
+        index.job(&Event::Apply(job("j2")));
+        assert_eq!(there(), ["again", "guess", "p", "q"], "the Job came after its pods");
+        index.pod(&Event::Init);
+        index.pod(&of("p", None));
+        index.pod(&Event::InitDone);
+        assert_eq!(index.children(&key()).pods.values().filter(|pod| !pod.gone).count(), 1);
+    }
+
+    /// An operator that starts may find pods that were orphaned: the next gang waits for them.
+    #[test]
+    fn a_pod_of_no_job_that_is_known_is_waited_for() {
+        let index = index();
+        let mut bare = pod("bare");
+        bare.metadata.owner_references = None;
+        index.pod(&Event::Apply(bare));
+        assert_eq!(index.children(&key()).pods.len(), 1);
+    }
+
+    #[test]
+    fn a_config_map_of_another_controller_is_nobodys() {
+        let index = index();
+        let config = |uid: &str, owners| {
+            let metadata = ObjectMeta { owner_references: owners, ..labelled(uid, &[]) };
+            Event::Apply(ConfigMap { metadata, ..ConfigMap::default() })
+        };
+        let there = || index.children(&key()).config.map(|config| config.uid);
+        index.config(&config("theirs", controlled_by("apps/v1", "Deployment", "x", "job")));
+        assert_eq!(there(), None);
+        index.config(&config("changed", None));
+        assert_eq!(there().as_deref(), Some("changed"), "a person took its owner: it is put right");
     }
 
     /// The pods of a deleted TrainingJob go after it.

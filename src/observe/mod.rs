@@ -12,6 +12,7 @@ pub mod digest;
 pub mod events;
 mod index;
 mod job;
+mod ours;
 mod pod;
 mod slim;
 

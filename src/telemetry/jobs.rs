@@ -267,7 +267,7 @@ mod tests {
     }
 
     fn failed(index: &Index, uid: &str) {
-        index.update(&key(uid), |cell| cell.agents.failed());
+        index.update(&key(uid), |cell| cell.agents.failed("pod", "no answer in time".into()));
     }
 
     fn page(jobs: Vec<Value>, index: &Index) -> String {

@@ -1,0 +1,131 @@
+//! One question to one agent: how it is reached, what of its answer is read, and whose answer it is.
+
+use super::Context;
+use crate::observe::PodSeen;
+use crate::protocol::agent_status::AgentStatus;
+use crate::protocol::report;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::client::legacy::{Client, connect::HttpConnector};
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Bytes of an answer that are read.
+const MAX_ANSWER: usize = 256 * 1024;
+/// Entries of one list or map that are kept: an agent knows no more metrics, and keeps no more readings of one.
+const MAX_ENTRIES: usize = 100;
+/// Bytes of a name, such as a metric's.
+const MAX_NAME: usize = 100;
+/// Bytes of a text: nothing that an agent tells is longer than the message that it leaves.
+const MAX_TEXT: usize = report::MAX_BYTES;
+
+/// How the operator reaches the agents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum AgentAccess {
+    /// By the pods' addresses: in a cluster.
+    Direct,
+    /// Through the API server: from outside.
+    Proxy,
+    /// Not at all: no progress is shown.
+    #[default]
+    Off,
+}
+
+/// Asks agents.
+pub(super) struct Asker {
+    client: Client<HttpConnector, Empty<bytes::Bytes>>,
+}
+
+impl Asker {
+    pub fn new() -> Self {
+        // An agent ends a connection after a minute.
+        let mut client = Client::builder(TokioExecutor::new());
+        client.pool_idle_timeout(Duration::from_secs(30)).pool_max_idle_per_host(1);
+        Self { client: client.build(HttpConnector::new()) }
+    }
+
+    /// What the agent of this job's pod answers; else why there is no answer that can be believed.
+    pub async fn ask(
+        &self,
+        context: &Context,
+        job: &JobName<'_>,
+        pod: &PodSeen,
+        port: i32,
+    ) -> Result<AgentStatus, String> {
+        let bytes = match context.options.agent_access {
+            AgentAccess::Off => return Err("not asked".into()),
+            AgentAccess::Direct => {
+                let ip = pod.ip.as_deref().ok_or("the pod has no address")?;
+                let ip = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+                let uri = format!("http://{ip}:{port}/status").parse().map_err(|e| format!("{ip}: {e}"))?;
+                read(self.client.get(uri).await.map_err(|error| error.to_string())?).await?
+            }
+            AgentAccess::Proxy => {
+                let uri = format!("/api/v1/namespaces/{}/pods/{}:{port}/proxy/status", job.namespace, pod.name);
+                let request = http::Request::get(uri).body(Vec::new().into()).map_err(|error| error.to_string())?;
+                read(context.client.send(request).await.map_err(|error| error.to_string())?).await?
+            }
+        };
+        let status = decode(&bytes).map_err(|error| format!("its answer can't be read: {error}"))?;
+        is_of(&status, job, pod).map(|()| status)
+    }
+}
+
+/// The name of a job and of its namespace.
+pub(super) struct JobName<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+async fn read<B>(answer: http::Response<B>) -> Result<bytes::Bytes, String>
+where
+    B: BodyExt<Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
+{
+    if !answer.status().is_success() {
+        return Err(format!("HTTP {}", answer.status()));
+    }
+    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+    body.map(http_body_util::Collected::to_bytes).map_err(|error| format!("its answer can't be read: {error}"))
+}
+
+/// Of pods on their node's network another one may hold the address: its answer is nobody's. An agent of before does not
+/// say which pod it is in.
+fn is_of(status: &AgentStatus, job: &JobName, pod: &PodSeen) -> Result<(), String> {
+    if let Some(uid) = status.pod_uid.as_ref().filter(|uid| **uid != pod.uid) {
+        return Err(format!("another pod answers at its address and port, the one with the UID {uid:?}"));
+    }
+    match &status.training_job {
+        Some(name) if name != job.name => {
+            Err(format!("the agent of another job answers at its address and port, {name:?}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads an answer. Whoever wrote it, no more is kept than an agent of ours has to tell.
+fn decode(bytes: &[u8]) -> serde_json::Result<AgentStatus> {
+    let mut answer = serde_json::from_slice(bytes)?;
+    bound(&mut answer);
+    serde_json::from_value(answer)
+}
+
+fn bound(value: &mut Value) {
+    match value {
+        Value::String(text) => text.truncate(text.floor_char_boundary(MAX_TEXT)),
+        Value::Array(entries) => {
+            // The newest readings are the last ones.
+            entries.drain(..entries.len().saturating_sub(MAX_ENTRIES));
+            entries.iter_mut().for_each(bound);
+        }
+        Value::Object(fields) => {
+            let mut left = MAX_ENTRIES;
+            fields.retain(|name, _| {
+                let keep = left > 0 && !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
+                left -= usize::from(keep);
+                keep
+            });
+            fields.values_mut().for_each(bound);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}

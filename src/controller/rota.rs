@@ -1,0 +1,223 @@
+//! Whose agent is asked when. Pure: the time is the caller's.
+//!
+//! Each pod has its own next time. So many questions are under way at most, and of those that may be in vain fewer: an
+//! agent that answers waits for none that does not.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// How often an agent is asked that answers.
+const EVERY: Duration = Duration::from_secs(5);
+/// How often one is asked at the least.
+const SELDOM: Duration = Duration::from_secs(30);
+/// How long the answer of an agent may take ...
+const PATIENCE: Duration = Duration::from_secs(3);
+/// ... and of one that was never asked: where the network drops what is sent, a thousand pods come to the same at once.
+const PATIENCE_AT_FIRST: Duration = Duration::from_secs(1);
+/// Questions at one time ...
+const SIDE_BY_SIDE: usize = 32;
+/// ... and of these such that may be in vain.
+const IN_VAIN: usize = 24;
+/// Who was not in the line for so long is forgotten. A silent one among thousands may be late for minutes.
+const FORGOTTEN: Duration = Duration::from_secs(1800);
+
+/// What is known of an agent; the first one here is asked first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    Answers,
+    New,
+    /// How often in a row it gave no answer.
+    Silent(u32),
+}
+
+#[derive(Debug)]
+struct Turn {
+    standing: Standing,
+    due: Instant,
+}
+
+/// Somebody's turn.
+#[derive(Debug)]
+pub(super) struct Question<T> {
+    /// UID of the pod.
+    pub pod: String,
+    /// How long its answer may take.
+    pub patience: Duration,
+    pub whom: T,
+    since: Instant,
+}
+
+impl<T> Question<T> {
+    /// The question without whom it is for.
+    pub fn split(self) -> (Question<()>, T) {
+        let Self { pod, patience, whom, since } = self;
+        (Question { pod, patience, whom: (), since }, whom)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Rota<T> {
+    /// By the pod's UID.
+    turns: HashMap<String, Turn>,
+    /// Who is being asked.
+    asking: HashMap<String, Standing>,
+    /// Who is due: who is asked next comes last.
+    line: Vec<(Standing, Instant, String, T)>,
+}
+
+impl<T> Rota<T> {
+    pub fn new() -> Self {
+        Self { turns: HashMap::new(), asking: HashMap::new(), line: Vec::new() }
+    }
+
+    /// Whether a pod may stand in the line: its time has come, and it is not being asked.
+    pub fn is_due(&self, pod: &str, now: Instant) -> bool {
+        !self.asking.contains_key(pod) && self.turns.get(pod).is_none_or(|turn| turn.due <= now)
+    }
+
+    /// Lines up anew who is due.
+    pub fn line_up(&mut self, due: Vec<(String, T)>, now: Instant) {
+        let asking = &self.asking;
+        self.turns.retain(|pod, turn| asking.contains_key(pod) || turn.due + FORGOTTEN > now);
+        let turns = &mut self.turns;
+        let place = |(pod, whom): (String, T)| {
+            let turn = turns.entry(pod.clone()).or_insert(Turn { standing: Standing::New, due: now });
+            (turn.standing, turn.due, pod, whom)
+        };
+        self.line = due.into_iter().map(place).collect();
+        self.line.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)));
+    }
+
+    /// The next question, if one more may be asked now.
+    pub fn next(&mut self, now: Instant) -> Option<Question<T>> {
+        let in_vain = || self.asking.values().filter(|standing| **standing != Standing::Answers).count();
+        let may = match self.line.last()?.0 {
+            Standing::Answers => true,
+            Standing::New | Standing::Silent(_) => in_vain() < IN_VAIN,
+        };
+        if !may || self.asking.len() >= SIDE_BY_SIDE {
+            return None;
+        }
+        let (standing, _, pod, whom) = self.line.pop()?;
+        self.asking.insert(pod.clone(), standing);
+        let patience = if standing == Standing::New { PATIENCE_AT_FIRST } else { PATIENCE };
+        Some(Question { pod, patience, whom, since: now })
+    }
+
+    /// A question is over.
+    pub fn answered(&mut self, question: &Question<()>, is_up: bool) {
+        self.asking.remove(&question.pod);
+        let Some(turn) = self.turns.get_mut(&question.pod) else { return };
+        turn.standing = match turn.standing {
+            _ if is_up => Standing::Answers,
+            Standing::Silent(times) => Standing::Silent(times.saturating_add(1)),
+            Standing::Answers | Standing::New => Standing::Silent(1),
+        };
+        let wait = match turn.standing {
+            Standing::Silent(times) => (EVERY * 2u32.pow((times - 1).min(8))).min(SELDOM),
+            Standing::Answers | Standing::New => EVERY,
+        };
+        turn.due = question.since + wait;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Agents that answer at once, or never, in a time of the test's own.
+    struct World {
+        now: Instant,
+        rota: Rota<bool>,
+        asking: Vec<(Instant, Question<()>, bool)>,
+        /// How often each was asked.
+        asked: HashMap<String, usize>,
+        most: usize,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let (rota, asking, asked) = (Rota::new(), Vec::new(), HashMap::new());
+            Self { now: Instant::now(), rota, asking, asked, most: 0 }
+        }
+
+        /// Time goes on, while these pods run; whether they answer stands with them.
+        fn pass(&mut self, seconds: u32, pods: &[(String, bool)]) {
+            for step in 0..seconds * 10 {
+                self.now += Duration::from_millis(100);
+                let (over, on): (Vec<_>, Vec<_>) = self.asking.drain(..).partition(|(end, ..)| *end <= self.now);
+                self.asking = on;
+                over.iter().for_each(|(_, question, is_up)| self.rota.answered(question, *is_up));
+                if step % 10 == 0 {
+                    let due = pods.iter().filter(|(pod, _)| self.rota.is_due(pod, self.now)).cloned().collect();
+                    self.rota.line_up(due, self.now);
+                }
+                while let Some(question) = self.rota.next(self.now) {
+                    *self.asked.entry(question.pod.clone()).or_default() += 1;
+                    let takes = if question.whom { Duration::from_millis(10) } else { question.patience };
+                    let (question, is_up) = question.split();
+                    self.asking.push((self.now + takes, question, is_up));
+                }
+                self.most = self.most.max(self.asking.len());
+            }
+        }
+
+        fn asked(&mut self, prefix: &str) -> Vec<usize> {
+            let counts = self.asked.iter().filter(|(pod, _)| pod.starts_with(prefix)).map(|(_, count)| *count);
+            counts.collect()
+        }
+    }
+
+    fn pods(prefix: &str, count: usize, answers: bool) -> Vec<(String, bool)> {
+        (0..count).map(|i| (format!("{prefix}-{i}"), answers)).collect()
+    }
+
+    #[test]
+    fn a_thousand_silent_agents_hold_nobody_up() {
+        let mut world = World::new();
+        let mut all = pods("healthy", 200, true);
+        world.pass(10, &all);
+        all.extend(pods("silent", 1000, false));
+        all.extend(pods("late", 20, true));
+        world.asked.clear();
+        world.pass(120, &all);
+        let healthy = world.asked("healthy");
+        assert_eq!(healthy.len(), 200);
+        // Every five seconds, and up to one more for the next look at who is due.
+        assert!(healthy.iter().all(|count| (20..=24).contains(count)), "{healthy:?}");
+        let late = world.asked("late");
+        assert!(late.len() == 20 && late.iter().all(|count| *count >= 12), "found out within the minute: {late:?}");
+        let silent = world.asked("silent");
+        assert!(silent.len() == 1000 && silent.iter().all(|count| *count <= 6), "{silent:?}");
+        assert!(world.most <= SIDE_BY_SIDE, "{}", world.most);
+    }
+
+    #[test]
+    fn a_silent_agent_is_asked_less_often_until_it_answers() {
+        let mut world = World::new();
+        let silent = pods("x", 1, false);
+        let times: Vec<_> = (0..12)
+            .map(|_| {
+                world.pass(10, &silent);
+                std::mem::take(&mut world.asked).values().sum::<usize>()
+            })
+            .collect();
+        // At 0, 5, 15, 35, 65, 95 s, each seen at the next look.
+        assert_eq!(times.iter().sum::<usize>(), 6, "{times:?}");
+        let answers = pods("x", 1, true);
+        world.pass(40, &answers);
+        world.asked.clear();
+        world.pass(60, &answers);
+        assert!((10..=12).contains(&world.asked["x-0"]), "{:?}", world.asked);
+    }
+
+    #[test]
+    fn who_is_gone_is_forgotten() {
+        let mut world = World::new();
+        world.pass(10, &pods("x", 50, true));
+        assert_eq!(world.rota.turns.len(), 50);
+        world.now += FORGOTTEN;
+        world.pass(10, &pods("y", 1, true));
+        assert_eq!(world.rota.turns.len(), 1);
+    }
+}

@@ -1,0 +1,345 @@
+//! Passes against an API server of the test's own, which answers as the test says; and agents of the test's own.
+
+use super::*;
+use crate::api::Reason;
+use crate::observe::{AgentPolls, ChildKey, PodSeen};
+use crate::plan::Role;
+use futures::StreamExt;
+use http::Method;
+use http_body_util::{BodyExt, Full};
+use kube::client::Body;
+use kube::runtime::watcher::Event;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+
+/// What was asked of the API server: method, path, body.
+type Request = (Method, String, Value);
+
+/// An API server that answers with a code and an object, and its log.
+fn api(answer: impl Fn(&Request) -> (u16, Value) + Send + Sync + 'static) -> (Client, Arc<Mutex<Vec<Request>>>) {
+    let (log, answer) = (Arc::new(Mutex::new(Vec::new())), Arc::new(answer));
+    let seen = log.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (log, answer) = (seen.clone(), answer.clone());
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            let asked = (parts.method, parts.uri.path().to_owned(), serde_json::from_slice(&body).unwrap_or_default());
+            let (code, object) = answer(&asked);
+            log.lock().push(asked);
+            let body = match object {
+                Value::String(text) => text.into_bytes(),
+                object => serde_json::to_vec(&object).unwrap(),
+            };
+            let answer = http::Response::builder().status(code).body(Full::new(bytes::Bytes::from(body)));
+            Ok::<_, Infallible>(answer.unwrap())
+        }
+    });
+    (Client::new(service, "ns"), log)
+}
+
+/// As an API server does that has nothing against anything: what is written is kept, what is read is the job.
+fn agrees((method, path, body): &Request) -> (u16, Value) {
+    match *method {
+        Method::POST => {
+            let mut object = body.clone();
+            object["metadata"]["uid"] = format!("uid-of-{path}").into();
+            object["metadata"]["resourceVersion"] = "9".into();
+            (201, object)
+        }
+        Method::PUT => {
+            let mut object = body.clone();
+            object["metadata"]["resourceVersion"] = "8".into();
+            (200, object)
+        }
+        _ if path.ends_with("/trainingjobs/x") => (200, serde_json::to_value(job()).unwrap()),
+        Method::GET if path.ends_with("/events") => {
+            (200, json!({ "apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": [] }))
+        }
+        _ => (404, refusal(404, "NotFound", "not found")),
+    }
+}
+
+fn refusal(code: u16, reason: &str, message: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure", "code": code, "reason": reason,
+        "message": message,
+    })
+}
+
+fn job() -> TrainingJob {
+    let job = json!({
+        "apiVersion": "ml.example.com/v1", "kind": "TrainingJob",
+        "metadata": { "name": "x", "namespace": "ns", "uid": "job", "resourceVersion": "7", "generation": 1 },
+        "spec": { "model": "m", "dataset": "d", "numWorkers": 1 },
+    });
+    serde_json::from_value(job).unwrap()
+}
+
+fn key() -> JobKey {
+    JobKey { namespace: "ns".into(), uid: "job".into() }
+}
+
+fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
+    let context = Context {
+        client,
+        options: Options { agent_access, ..Options::default() },
+        index: Arc::default(),
+        asker: ask::Asker::new(),
+        metrics: Arc::new(Metrics::new()),
+    };
+    context.index.update(&key(), |cell| cell.meet("x"));
+    Arc::new(context)
+}
+
+/// The status is written by then: what the events tell is true, whatever becomes of the actions.
+#[tokio::test]
+async fn what_was_decided_is_told_although_an_action_fails() {
+    let (client, log) = api(|request| match request {
+        (method, path, _) if method == Method::POST && path.ends_with("/services") => {
+            (503, refusal(503, "ServiceUnavailable", "etcd has no leader"))
+        }
+        request => agrees(request),
+    });
+    let context = context(client, AgentAccess::Off);
+    assert!(reconcile_job(&context, &job()).await.is_err());
+    let told =
+        || log.lock().iter().any(|(_, path, body)| path.contains("events.k8s.io") && body["reason"] == "Created");
+    // Events go out beside the pass.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(told(), "{:?}", log.lock());
+}
+
+/// A pass that is under way while its job goes leaves nothing behind.
+#[tokio::test]
+async fn a_pass_over_a_job_that_goes_remembers_nothing() {
+    let index: Arc<Mutex<Option<Arc<Index>>>> = Arc::default();
+    let forgets = index.clone();
+    let (client, _) = api(move |request| {
+        if request.0 == Method::PUT
+            && let Some(index) = &*forgets.lock()
+        {
+            index.forget(&key());
+        }
+        agrees(request)
+    });
+    let context = context(client, AgentAccess::Off);
+    *index.lock() = Some(context.index.clone());
+    let _ = reconcile_job(&context, &job()).await;
+    assert!(context.index.read(&key(), |_| ()).is_none());
+}
+
+/// Until the end of a list kube's store has the objects of before.
+#[tokio::test]
+async fn jobs_of_a_list_are_woken_when_the_store_has_them() {
+    let (client, _) = api(agrees);
+    let context = context(client, AgentAccess::Off);
+    let (store, writer) = kube::runtime::reflector::store::<Guarded>();
+    let named = |name: &str, version: u32| -> Guarded {
+        let mut object = serde_json::to_value(job()).unwrap();
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["uid"] = name.into();
+        object["metadata"]["resourceVersion"] = version.to_string().into();
+        serde_json::from_value(object).unwrap()
+    };
+    let (relist, mut relisted) = futures::channel::mpsc::unbounded();
+    let (mut events, brought) = futures::channel::mpsc::unbounded();
+    let mut woken = watch::woken(context, writer, relist, brought);
+    for (version, names) in [(1, &["a", "b"][..]), (3, &["b", "c", "d"])] {
+        events.start_send(Ok(Event::Init)).unwrap();
+        for name in names {
+            events.start_send(Ok(Event::InitApply(named(name, version)))).unwrap();
+        }
+        assert!(woken.next().now_or_never().is_none() && relisted.try_recv().is_err(), "the list goes on");
+        events.start_send(Ok(Event::InitDone)).unwrap();
+        assert!(woken.next().now_or_never().is_none());
+        relisted.try_recv().expect("all are woken at its end");
+        let mut known: Vec<_> = store.state().iter().map(|job| (job.name_any(), job.resource_version())).collect();
+        known.sort();
+        let expected: Vec<_> = names.iter().map(|name| ((*name).to_owned(), Some(version.to_string()))).collect();
+        assert_eq!(known, expected);
+        events.start_send(Ok(Event::Apply(named("b", version + 1)))).unwrap();
+        let changed = woken.next().now_or_never().flatten().unwrap().unwrap();
+        assert_eq!((changed.name_any(), changed.resource_version()), ("b".into(), Some((version + 1).to_string())));
+    }
+}
+
+/// Who says no to the creation of an object, and what becomes of the job.
+#[tokio::test]
+async fn a_denial_is_no_invalid_spec() {
+    let own = json!({ "causes": [{ "reason": "FieldValueForbidden", "message": "no", "field": "spec.template" }] });
+    let policys =
+        json!({ "causes": [{ "message": "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no" }] });
+    let none = Value::Null;
+    let cases = [
+        (422, "Invalid", r#"Job.batch "x-training" is invalid: spec.template: Forbidden: no"#, &own, Reason::Invalid),
+        (
+            422,
+            "Invalid",
+            r#"jobs.batch "x-training" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"#,
+            &policys,
+            Reason::Denied,
+        ),
+        (
+            403,
+            "Forbidden",
+            r#"jobs.batch "x-training" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"#,
+            &none,
+            Reason::Denied,
+        ),
+        (400, "BadRequest", r#"admission webhook "w.example.com" denied the request: no"#, &none, Reason::Denied),
+        (
+            403,
+            "Forbidden",
+            r#"admission webhook "w.example.com" denied the request without explanation"#,
+            &none,
+            Reason::Denied,
+        ),
+        (422, "Invalid", r#"admission webhook "w.example.com" denied the request: spec: no"#, &own, Reason::Denied),
+        (
+            500,
+            "InternalError",
+            r#"Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: no route to host"#,
+            &none,
+            Reason::WebhookFailed,
+        ),
+        (403, "Forbidden", r#"jobs.batch "x-training" is forbidden: exceeded quota: q"#, &none, Reason::QuotaExceeded),
+        (403, "Forbidden", r#"jobs.batch "x-training" is forbidden: User "u" cannot create"#, &none, Reason::Forbidden),
+        // The words of a person in the API server's own refusal.
+        (
+            422,
+            "Invalid",
+            r#"Job.batch "x-training" is invalid: spec.template: Invalid value: "admission webhook \"w\" denied the request": no"#,
+            &own,
+            Reason::Invalid,
+        ),
+        (
+            422,
+            "Invalid",
+            r#"Job.batch "x-training" is invalid: spec.template: Invalid value: "y is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no": no"#,
+            &own,
+            Reason::Invalid,
+        ),
+        (
+            422,
+            "Invalid",
+            r#"Job.batch "x-training" is invalid: spec.template: Invalid value: "failed calling webhook \"w\"": no"#,
+            &own,
+            Reason::Invalid,
+        ),
+        (
+            403,
+            "Forbidden",
+            r#"jobs.batch "x-training" is forbidden: User "ValidatingAdmissionPolicy 'p' with binding 'b' denied request" cannot create"#,
+            &none,
+            Reason::Forbidden,
+        ),
+        (
+            403,
+            "Forbidden",
+            r#"jobs.batch "x-training" is forbidden: exceeded quota: admission webhook "w" denied the request"#,
+            &none,
+            Reason::QuotaExceeded,
+        ),
+    ];
+    for (code, reason, message, details, expected) in cases {
+        let mut answer = refusal(code, reason, message);
+        answer["details"] = details.clone();
+        let (client, _) = api(move |request| match request {
+            (method, path, _) if method == Method::POST && path.ends_with("/jobs") => (code, answer.clone()),
+            request => agrees(request),
+        });
+        let context = context(client, AgentAccess::Off);
+        let _ = reconcile_job(&context, &job()).await;
+        let blocked = context.index.read(&key(), |c| c.children.blocked.get(&ChildKey::job(Role::WORKER)).cloned());
+        let blocked = blocked.flatten().map(|blocked| (blocked.reason, blocked.message));
+        assert_eq!(blocked, Some((expected, message.to_owned())));
+        let status = context.index.read(&key(), |cell| cell.writes.last.clone()).flatten().unwrap().1;
+        let is_over = status.state == Some(State::Failed);
+        assert_eq!(
+            is_over,
+            code == 422 && details["causes"][0]["field"].is_string() && message.starts_with("Job"),
+            "{message}"
+        );
+    }
+}
+
+/// An agent behind the API server's proxy.
+async fn answer_of(agent: impl Fn() -> Value + Send + Sync + 'static) -> (bool, AgentPolls) {
+    let (client, _) = api(move |request| match request {
+        (_, path, _) if path.ends_with("/proxy/status") => (200, agent()),
+        request => agrees(request),
+    });
+    let context = context(client, AgentAccess::Proxy);
+    let pod = PodSeen { uid: "pod-0".into(), name: "x-training-0-abcde".into(), ..PodSeen::default() };
+    let object: Guarded = serde_json::from_value(serde_json::to_value(job()).unwrap()).unwrap();
+    let job = kube::runtime::reflector::ObjectRef::from_obj(&object);
+    let asked = poll::Asked { key: key(), job, port: 9400, first: pod, last: None };
+    let polled = poll::poll(&context, &asked, Duration::from_secs(60)).await;
+    (polled.is_news, context.index.read(&key(), |cell| cell.agents.clone()).unwrap())
+}
+
+/// Of two pods on their node's network the one's answer may come for the other's.
+#[tokio::test]
+async fn the_answer_of_another_pod_is_nobodys() {
+    let told = |fields: Value| {
+        let mut answer = json!({ "report": { "attempt": 1 }, "percent": 5 });
+        answer.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        answer_of(move || answer.clone())
+    };
+    for fields in [json!({ "podUid": "pod-0" }), json!({}), json!({ "podUid": "pod-0", "trainingJob": "x" })] {
+        let (is_news, polls) = told(fields.clone()).await;
+        assert!(is_news && polls.answer().is_some() && polls.is_up() == Some(true), "{fields}");
+    }
+    for fields in [json!({ "podUid": "pod-1" }), json!({ "trainingJob": "y" }), json!({ "podUid": "" })] {
+        let (_, polls) = told(fields.clone()).await;
+        assert!(polls.answer().is_none() && polls.is_up() == Some(false), "{fields}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_bounded() {
+    let reading = json!({ "value": 1, "time": "2030-01-02T03:04:05Z", "source": "Post" });
+    let many = |n: usize, length: usize| {
+        let names = (0..n).map(move |i| format!("{i:0>length$}"));
+        names.map(|name| (name, reading.clone())).collect::<serde_json::Map<_, _>>()
+    };
+    let metrics = |metrics: serde_json::Map<String, Value>| {
+        answer_of(move || json!({ "progress": { "metrics": Value::Object(metrics.clone()) } }))
+    };
+    let kept = |polls: AgentPolls| polls.answer().unwrap().status.progress.metrics.len();
+    let (_, polls) = metrics(many(100, 100)).await;
+    assert_eq!(kept(polls), 100);
+    let (_, polls) = metrics(many(101, 100)).await;
+    assert_eq!(kept(polls), 100);
+    let (_, polls) = metrics(many(3, 101)).await;
+    assert_eq!(kept(polls), 0);
+    let (_, polls) = metrics([("a\nb".to_owned(), many(1, 1)["0"].clone())].into_iter().collect()).await;
+    assert_eq!(kept(polls), 0);
+
+    let readings: Vec<_> = (1..=150).map(|n| json!({ "n": n, "value": 1 })).collect();
+    let watched = move || json!({ "watched": { "loss": { "count": 150, "recent": readings } } });
+    let (_, polls) = answer_of(watched).await;
+    let history = polls.answer().unwrap().status.watched["loss"].clone();
+    assert_eq!((history.recent.len(), history.recent[0].n), (100, 51), "the newest");
+
+    let long = "x".repeat(10_000);
+    let line = json!({ "kind": "NanLoss", "text": long, "count": 1 });
+    let told = json!({
+        "cause": long,
+        "report": { "stderrTail": long, "headline": long, "signs": vec![line; 9],
+            "exception": { "message": long } , "error": { "message": long } },
+        "gpus": vec![json!({ "uuid": long }); 9],
+    });
+    let (_, polls) = answer_of(move || told.clone()).await;
+    let status = polls.answer().unwrap().status;
+    let size = serde_json::to_string(&*status).unwrap().len();
+    assert!(size < 110_000, "{size}");
+    assert!(status.report.error_patterns.iter().all(|line| line.text.len() <= 4096));
+
+    let (_, polls) = answer_of(|| Value::String(format!("{}{{}}", " ".repeat(300 * 1024)))).await;
+    assert!(polls.answer().is_none() && polls.is_up() == Some(false), "it is not read to its end");
+}
