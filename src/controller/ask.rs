@@ -4,6 +4,7 @@ use super::Context;
 use crate::observe::PodSeen;
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::report;
+use crate::protocol::text::start_of;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
@@ -111,7 +112,7 @@ fn decode(bytes: &[u8]) -> serde_json::Result<AgentStatus> {
 
 fn bound(value: &mut Value) {
     match value {
-        Value::String(text) => text.truncate(text.floor_char_boundary(MAX_TEXT)),
+        Value::String(text) => text.truncate(start_of(text, MAX_TEXT).len()),
         Value::Array(entries) => {
             // The newest readings are the last ones.
             entries.drain(..entries.len().saturating_sub(MAX_ENTRIES));

@@ -85,7 +85,7 @@ impl<T> Rota<T> {
             (turn.standing, turn.due, pod, whom)
         };
         self.line = due.into_iter().map(place).collect();
-        self.line.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)));
+        self.line.sort_by_key(|waiting| std::cmp::Reverse((waiting.0, waiting.1)));
     }
 
     /// The next question, if one more may be asked now.

@@ -305,7 +305,8 @@ impl Report {
                 fitted.headline = headline.map(|line| start_of(line, room.headline).to_owned());
                 fitted.fit_tail(&self.stderr_tail);
             }
-            if fitted.stderr_tail.len() >= TAIL_BYTES.min(self.stderr_tail.len()) {
+            let has_tail = fitted.stderr_tail.len() >= TAIL_BYTES.min(self.stderr_tail.len());
+            if has_tail && fitted.to_json().len() <= MAX_BYTES {
                 break;
             }
         }
