@@ -112,7 +112,7 @@ fn decode(bytes: &[u8]) -> serde_json::Result<AgentStatus> {
 
 fn bound(value: &mut Value) {
     match value {
-        Value::String(text) => text.truncate(text.floor_char_boundary(MAX_TEXT)),
+        Value::String(text) => text.truncate(start_of(text, MAX_TEXT).len()),
         Value::Array(entries) => {
             // The newest readings are the last ones.
             entries.drain(..entries.len().saturating_sub(MAX_ENTRIES));

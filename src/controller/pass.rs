@@ -9,6 +9,7 @@ use crate::api::Reason;
 use crate::build::labels;
 use crate::lifecycle::Event;
 use crate::observe::{Blocked, JobKey, owner, version};
+use crate::protocol::text::start_of;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1 as core;
@@ -217,8 +218,6 @@ impl<'a, O: Owner> Pass<'a, O> {
     fn event(&self, attempt: Option<i32>, regarding: &core::ObjectReference, fact: Event) -> events::Event {
         let mut hasher = DefaultHasher::new();
         (&self.owner.meta().uid, attempt, fact.reason, &fact.note).hash(&mut hasher);
-        // The API takes 1,024 bytes.
-        let end = fact.note.floor_char_boundary(1000);
         events::Event {
             metadata: ObjectMeta {
                 name: Some(format!("{}.{:016x}", self.owner.name_any(), hasher.finish())),
@@ -227,7 +226,8 @@ impl<'a, O: Owner> Pass<'a, O> {
             },
             action: Some(fact.reason.to_owned()),
             event_time: Some(MicroTime(Timestamp::now())),
-            note: Some(fact.note[..end].to_owned()),
+            // The API takes 1,024 bytes.
+            note: Some(start_of(&fact.note, 1000).to_owned()),
             reason: Some(fact.reason.to_owned()),
             regarding: Some(regarding.clone()),
             reporting_controller: Some(labels::OPERATOR.to_owned()),
