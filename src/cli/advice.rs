@@ -54,9 +54,14 @@ pub const ADVICE: &[(&str, &str)] = &[
         "NameTaken",
         "Delete or rename the object of that name, which belongs to somebody else, or give the job another name.",
     ),
+    ("Forbidden", "The operator may not make the object: apply its rights again (kubectl apply -k deploy/)."),
     (
-        "Forbidden",
-        "The operator may not make the object: apply its rights again (kubectl apply -k deploy/), or look at the admission policy that the message names.",
+        "Denied",
+        "Change the job so that the policy or webhook which the message names allows it, or have an exception made there: it is tried again at least every minute.",
+    ),
+    (
+        "WebhookFailed",
+        "Have the admission webhook that the message names mended, or its configuration removed if nobody runs it any more: it is tried again at least every minute.",
     ),
     (
         "Invalid",
