@@ -16,3 +16,4 @@ pub mod observe;
 pub mod plan;
 pub mod protocol;
 pub mod telemetry;
+pub mod usage;

@@ -54,19 +54,19 @@ pub const ADVICE: &[(&str, &str)] = &[
         "NameTaken",
         "Delete or rename the object of that name, which belongs to somebody else, or give the job another name.",
     ),
+    ("Forbidden", "The operator may not make the object: apply its rights again (kubectl apply -k deploy/)."),
     (
         "Denied",
-        "Ask whoever keeps the policy that the message names, or give the job what it asks for; the object is tried again by itself.",
+        "Change the job so that the policy or webhook which the message names allows it, or have an exception made there: it is tried again at least every minute.",
     ),
     (
         "WebhookFailed",
-        "Mend or remove the webhook that the message names: nothing of its kind can be made while it does not answer.",
+        "Have the admission webhook that the message names mended, or its configuration removed if nobody runs it any more: it is tried again at least every minute.",
     ),
     (
         "NeverAnswered",
         "Let the operator's pods reach monitoring.metricsPort of the workers: a NetworkPolicy of the namespace mostly forbids it. The training goes on without.",
     ),
-    ("Forbidden", "The operator may not make the object: apply its rights again (kubectl apply -k deploy/)."),
     (
         "Invalid",
         "The API server finds the object invalid: correct the fields that the message names, delete the job and apply it again.",

@@ -93,14 +93,14 @@ where
 /// say which pod it is in.
 fn is_of(status: &AgentStatus, job: &JobName, pod: &PodSeen) -> Result<(), String> {
     if let Some(uid) = status.pod_uid.as_ref().filter(|uid| **uid != pod.uid) {
+        let uid = start_of(uid, MAX_NAME);
         return Err(format!("another pod answers at its address and port, the one with the UID {uid:?}"));
     }
-    match &status.training_job {
-        Some(name) if name != job.name => {
-            Err(format!("the agent of another job answers at its address and port, {name:?}"))
-        }
-        _ => Ok(()),
+    if let Some(name) = status.training_job.as_ref().filter(|name| *name != job.name) {
+        let name = start_of(name, MAX_NAME);
+        return Err(format!("the agent of another job answers at its address and port, {name:?}"));
     }
+    Ok(())
 }
 
 /// Reads an answer. Whoever wrote it, no more is kept than an agent of ours has to tell.

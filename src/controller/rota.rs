@@ -3,6 +3,7 @@
 //! Each pod has its own next time. So many questions are under way at most, and of those that may be in vain fewer: an
 //! agent that answers waits for none that does not.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -85,7 +86,7 @@ impl<T> Rota<T> {
             (turn.standing, turn.due, pod, whom)
         };
         self.line = due.into_iter().map(place).collect();
-        self.line.sort_by_key(|waiting| std::cmp::Reverse((waiting.0, waiting.1)));
+        self.line.sort_by_key(|(standing, due, ..)| Reverse((*standing, *due)));
     }
 
     /// The next question, if one more may be asked now.

@@ -12,6 +12,9 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 
+/// Metrics of a program's own names in a status, at most.
+const MAX_METRICS: usize = 100;
+
 /// Takes in what a running program reports. What it never reported stays as it was.
 pub fn fold(status: &mut TrainingJobStatus, answer: &AgentAnswer) {
     let agent: &Agent = &answer.status;
@@ -91,14 +94,19 @@ fn finite(value: f64) -> Option<f64> {
 
 fn set(metrics: &mut ProgramMetrics, name: &str, value: f64) {
     let value = finite(value);
+    let custom = &mut metrics.custom_metrics;
     match name {
         LOSS => metrics.loss = value,
         ACCURACY => metrics.accuracy = value,
         LEARNING_RATE => metrics.learning_rate = value,
         THROUGHPUT => metrics.throughput = value,
         _ => match value {
-            Some(value) => drop(metrics.custom_metrics.insert(name.to_owned(), value)),
-            None => drop(metrics.custom_metrics.remove(name)),
+            // Names may change from answer to answer; the status must not grow with them.
+            Some(value) if custom.len() < MAX_METRICS || custom.contains_key(name) => {
+                _ = custom.insert(name.to_owned(), value);
+            }
+            Some(_) => {}
+            None => _ = custom.remove(name),
         },
     }
 }
@@ -251,6 +259,17 @@ mod tests {
         let metrics = status.metrics.clone().unwrap();
         assert_eq!((metrics.loss, metrics.accuracy), (Some(0.123_457), None), "NaN has no number in JSON");
         assert_eq!(metrics.custom_metrics["eval_loss"], 2.0);
+
+        // Names that change from answer to answer don't pile up.
+        for n in 0..300 {
+            let metrics = [(format!("m{n}"), reading(1.0).unwrap())].into();
+            fold(
+                &mut status,
+                &told(Agent { progress: Progress { metrics, ..Progress::default() }, ..Agent::default() }),
+            );
+        }
+        let custom = status.metrics.clone().unwrap().custom_metrics;
+        assert_eq!((custom.len(), custom["eval_loss"]), (MAX_METRICS, 2.0));
 
         // The last words tell of more, and take nothing away.
         let reached = Reached { step: Some(1000.0), percent: Some(100.0), time: Some(at(20)), ..Reached::default() };

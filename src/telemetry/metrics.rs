@@ -2,11 +2,11 @@
 //! operator was asked for more: a label with the names of jobs outlives them. What is of one job alone is in [`jobs`].
 
 use super::jobs;
-use crate::agent::serve::usage::of_agent;
 use crate::api::{ConditionType, Guarded, State, TrainingJob, TrainingJobStatus};
 use crate::exposition::Page;
 use crate::lifecycle::condition_is;
 use crate::observe::Index;
+use crate::usage::of_self;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -362,7 +362,7 @@ impl Metrics {
         // Writing to memory fails only for a family without metrics, which `gather` leaves out.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         let mut text = String::from_utf8(text).unwrap_or_default();
-        let own = of_agent();
+        let own = of_self();
         let mut process = Page::default();
         process.family("process_cpu_seconds_total", "counter", "CPU time of the operator.");
         process.sample("", own.cpu_seconds);

@@ -1,14 +1,14 @@
 //! Objects of the names that a job needs, which are not its own.
 
 use crate::common::wait::{SOON, eventually};
-use crate::world::{Space, plane};
+use crate::world::{DURATION, Space, plane};
 use futures::future::join_all;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
 use kube::api::{DeleteParams, PropagationPolicy};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
-use trainingjob_operator::api::State::{Pending, Running};
+use trainingjob_operator::api::State::{Completed, Pending, Running, Suspended};
 use trainingjob_operator::api::TrainingJob;
 
 #[tokio::test]
@@ -159,5 +159,41 @@ async fn a_kept_claim_is_used_again() {
     assert_eq!(again.uid(), claim.uid());
     let claims = space.writes("persistentvolumeclaims");
     assert_eq!(claims.len(), 1, "{claims:?}");
+    space.end(operator).await;
+}
+
+/// What carries our labels and is not ours neither completes a job nor fails it: a copy in its own namespace, and one in
+/// another, as a restored backup makes it.
+#[tokio::test]
+async fn copied_labels_decide_nothing() {
+    let space = plane().space("copies", json!({})).await;
+    let elsewhere = plane().space("copied", json!({})).await;
+    let operator = space.operator().await;
+    let job = space.submit("x", json!({})).await;
+    job.state(Running).await;
+    let template = json!({
+        "metadata": { "labels": space.pods("x").await[0].labels(), "annotations": { DURATION: "1s" } },
+        "spec": { "restartPolicy": "Never", "containers": [{ "name": "training", "image": "none" }] },
+    });
+    let mut template = template;
+    let labels = template["metadata"]["labels"].as_object_mut().unwrap();
+    labels
+        .retain(|name, _| !name.starts_with("batch.kubernetes.io/") && name != "job-name" && name != "controller-uid");
+    for space in [&space, &elsewhere] {
+        let metadata = json!({ "name": "copy", "labels": job.job().await.labels() });
+        let spec = json!({ "completionMode": "Indexed", "completions": 2, "parallelism": 2, "template": template });
+        space.create::<Job>(json!({ "metadata": metadata, "spec": spec })).await;
+        let complete =
+            |copy: &Job| copy.status.as_ref().is_some_and(|s| s.succeeded == Some(2) && s.completion_time.is_some());
+        space.until::<Job>("copy", "to complete", complete).await;
+        // Whatever the operator makes of it comes before its own answer to this.
+        job.set(json!({ "suspend": true })).await;
+        job.state(Suspended).await;
+        job.set(json!({ "suspend": false })).await;
+        job.state(Running).await;
+    }
+    assert!(!job.states().contains(&Completed), "{:?}", job.states());
+    assert_eq!(job.status().restart_count, Some(0));
+    plane().cluster.kubectl(&["delete", "namespace", &elsewhere.name, "--wait=false"]);
     space.end(operator).await;
 }

@@ -1,7 +1,12 @@
 //! What a job waits for, and why one can't run at all, in the words that people read.
 
-use crate::world::{BY_HAND, Space, Watched, plane};
+use crate::common::wait::{SOON, eventually};
+use crate::world::{BY_HAND, Space, Watched, parsed, plane};
 use futures::future::join_all;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{DeleteParams, PostParams};
@@ -238,4 +243,92 @@ async fn refused(space: &Space, job: &Watched, message: &str) {
     assert_eq!(status.failure_reason, Some("InvalidSpec".into()));
     assert_eq!(status.failure_message.as_deref(), Some(message));
     assert!(space.pods(&job.name).await.is_empty());
+}
+
+/// Who denies the Job is quoted, at a restart as at the start, and the job waits until it is allowed.
+#[tokio::test]
+async fn a_policy_that_denies_is_quoted_and_waited_for() {
+    let space = plane().space("denied", json!({})).await;
+    let operator = space.operator().await;
+    let first = space.submit("first", json!({})).await;
+    first.state(Running).await;
+    let policy = format!("denied-{}", std::process::id());
+    let here = json!({ "matchLabels": { "kubernetes.io/metadata.name": space.name } });
+    let jobs =
+        json!([{ "apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"] }]);
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(space.client.clone());
+    let spec = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": { "namespaceSelector": here, "resourceRules": jobs },
+        "validations": [{ "expression": "false", "message": "not before Monday" }],
+    });
+    policies
+        .create(&PostParams::default(), &parsed(json!({ "metadata": { "name": policy }, "spec": spec })))
+        .await
+        .unwrap();
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(space.client.clone());
+    let spec = json!({ "policyName": policy, "validationActions": ["Deny"] });
+    bindings
+        .create(&PostParams::default(), &parsed(json!({ "metadata": { "name": policy }, "spec": spec })))
+        .await
+        .unwrap();
+    let probe = json!({ "metadata": { "name": "probe" }, "spec": { "suspend": true, "template": { "spec": {
+        "restartPolicy": "Never", "containers": [{ "name": "x", "image": "x" }] } } } });
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    eventually("the policy to be in force", SOON, async || {
+        space.api::<Job>().create(&dry, &parsed(probe.clone())).await.err()
+    })
+    .await;
+
+    let words = |name: &str| {
+        format!(
+            "Job: jobs.batch \"{name}-training\" is forbidden: ValidatingAdmissionPolicy '{policy}' with binding '{policy}' \
+             denied request: not before Monday"
+        )
+    };
+    let second = space.submit("second", json!({})).await;
+    says(&second, "Scheduled", "Denied", &words("second")).await;
+    space.delete::<Job>("first-training").await;
+    says(&first, "Scheduled", "Denied", &words("first")).await;
+    bindings.delete(&policy, &DeleteParams::default()).await.unwrap();
+    policies.delete(&policy, &DeleteParams::default()).await.unwrap();
+    second.state(Running).await;
+    first.until("attempt 2 to run", |s| s.attempt == Some(2) && s.state == Some(Running)).await;
+    space.end(operator).await;
+}
+
+/// A webhook that can't be asked stands in nobody's log alone.
+#[tokio::test]
+async fn a_webhook_that_is_down_is_named() {
+    let space = plane().space("webhook", json!({})).await;
+    let operator = space.operator().await;
+    let name = format!("down-{}", std::process::id());
+    let configuration = json!({
+        "metadata": { "name": name },
+        "webhooks": [{
+            "name": "down.example.com", "failurePolicy": "Fail", "sideEffects": "None", "timeoutSeconds": 1,
+            "admissionReviewVersions": ["v1"],
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": space.name } },
+            "rules": [{ "apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"] }],
+            "clientConfig": { "url": "https://127.0.0.1:1/" },
+        }],
+    });
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(space.client.clone());
+    webhooks.create(&PostParams::default(), &parsed(configuration)).await.unwrap();
+    let probe = json!({ "metadata": { "name": "probe" }, "spec": { "suspend": true, "template": { "spec": {
+        "restartPolicy": "Never", "containers": [{ "name": "x", "image": "x" }] } } } });
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    eventually("the webhook to be asked", SOON, async || {
+        space.api::<Job>().create(&dry, &parsed(probe.clone())).await.err()
+    })
+    .await;
+
+    let job = space.submit("x", json!({})).await;
+    let why = job.condition("Scheduled", "False", "WebhookFailed").await;
+    let words = "Job: Internal error occurred: failed calling webhook \"down.example.com\": ";
+    assert!(why.message.starts_with(words), "{}", why.message);
+    assert_eq!(job.states(), [Pending]);
+    webhooks.delete(&name, &DeleteParams::default()).await.unwrap();
+    job.state(Running).await;
+    space.end(operator).await;
 }

@@ -46,8 +46,8 @@ def _install():
 
     sys.excepthook = excepthook
 
-    # Rich, Typer and others put their own hook there, and call no other. Python keeps what it gave to any. An audit hook
-    # would see it too, and make every id(), import and open of the program dearer.
+    # Rich, Typer and others put their own hook there, and call no other. Python keeps what it gave to any. An audit
+    # hook would see it too, and make every id(), import and open of the program dearer.
     import atexit
 
     def at_exit():

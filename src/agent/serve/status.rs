@@ -3,7 +3,7 @@
 use crate::agent::channels::variable;
 use crate::agent::run::view::CurrentRun;
 use crate::agent::serve::gpu::Gpus;
-use crate::agent::serve::usage::{Meter, of_agent};
+use crate::agent::serve::usage::Meter;
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::report::{Phase, Report, VERSION};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl StatusSource {
             worker: self.worker,
             pod_uid: self.pod_uid.clone(),
             usage: self.meter.program(),
-            agent_usage: of_agent(),
+            agent_usage: crate::usage::of_self(),
             gpus,
             lost_gpus,
             ..AgentStatus::default()
