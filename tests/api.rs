@@ -3,6 +3,7 @@
 mod common;
 
 use common::cluster::Cluster;
+use common::wait::{SOON, until};
 use k8s_openapi::{
     api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
@@ -23,6 +24,7 @@ use std::{
 };
 use tokio::sync::OnceCell;
 use trainingjob_operator::api::{self, RESERVED_ENV, RULES, Rule, SCHEMA_REFUSALS, TrainingJob};
+use trainingjob_operator::plan::{self, Runtime};
 
 // ---- files that are made from the types
 
@@ -65,6 +67,34 @@ fn every_refusal_has_an_example_that_says_so() {
     }
     for refusal in SCHEMA_REFUSALS {
         assert_eq!(found[refusal.example], refusal.says);
+    }
+}
+
+/// `kubectl explain` shows descriptions alone.
+#[test]
+fn every_default_is_told_and_few_are_in_the_schema() {
+    let crd = serde_json::to_value(api::crd()).unwrap();
+    let spec = &schema(&crd)["properties"]["spec"];
+    for (path, default) in api::defaults::all() {
+        let field = path.split('.').fold(spec, |schema, step| &schema["properties"][step]);
+        let description = field["description"].as_str().unwrap_or_else(|| panic!("{path} has no description"));
+        let told = format!(" Default: {default}.").replace('"', "");
+        assert!(description.ends_with(&told), "{path}: {description}");
+        assert_eq!(description.matches("Default").count(), 1, "{path}: {description}");
+    }
+    let mut found = Vec::new();
+    defaults_of(spec, "", &mut found);
+    // A template has no say in the first, and the others belong to one wish as a whole.
+    assert_eq!(found, ["successPolicy.earlyStopping.minDelta", "successPolicy.earlyStopping.mode", "suspend"]);
+}
+
+/// The fields below `path` that have a default in the schema.
+fn defaults_of(schema: &Value, path: &str, found: &mut Vec<String>) {
+    if schema.get("default").is_some() {
+        found.push(path.to_owned());
+    }
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        defaults_of(field, format!("{path}.{name}").trim_start_matches('.'), found);
     }
 }
 
@@ -197,33 +227,92 @@ async fn the_api_server_names_the_entry() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A default that the API server wrote into the job could not be told from a wish.
 #[tokio::test]
-async fn defaults_are_visible_at_every_level() {
+async fn a_job_is_stored_as_it_was_written() {
     let client = server().await;
-    let defaults = json!({
-        "model": "resnet50", "dataset": "cifar10", "numWorkers": 2, "gpusPerWorker": 1, "procsPerWorker": "auto",
-        "framework": "pytorch", "suspend": false,
-        "checkpoint": { "enabled": true, "frequency": 5 },
-        "monitoring": { "enabled": true, "metricsPort": 8080, "tensorboardEnabled": false },
-        "networking": { "backend": "nccl", "masterPort": 29500, "rdmaEnabled": false },
-        "failurePolicy": { "restartPolicy": "OnFailure", "backoffLimit": 3, "nanPolicy": "Report" },
-    });
     let stored = create(&client, &job("defaults", json!({})), true).await.unwrap();
-    assert_eq!(stored["spec"], defaults);
-    // What is null counts as not written, and what is written in part is filled up.
+    let bare = json!({ "model": "resnet50", "dataset": "cifar10", "numWorkers": 2, "suspend": false });
+    assert_eq!(stored["spec"], bare);
+    // What is null counts as not written, and early stopping is one wish as a whole.
     let partly = json!({
-        "image": null, "networking": null, "failurePolicy": {}, "checkpoint": { "frequency": 2, "storage": { "type": "pvc" } },
-        "monitoring": {}, "successPolicy": { "earlyStopping": { "patience": 3 } },
+        "image": null, "networking": null, "framework": null, "failurePolicy": { "backoffLimit": null },
+        "checkpoint": { "frequency": 2, "storage": { "type": "pvc" } }, "monitoring": {},
+        "successPolicy": { "earlyStopping": { "patience": 3 } },
     });
     let stored = create(&client, &job("partly", partly), true).await.unwrap();
-    let mut expected = defaults.clone();
-    expected["checkpoint"] =
-        json!({ "enabled": true, "frequency": 2, "storage": { "type": "pvc", "deletePolicy": "Retain" } });
+    let mut expected = bare.clone();
+    expected["checkpoint"] = json!({ "frequency": 2, "storage": { "type": "pvc" } });
+    (expected["monitoring"], expected["failurePolicy"]) = (json!({}), json!({}));
     expected["successPolicy"] = json!({ "earlyStopping": { "mode": "min", "patience": 3, "minDelta": 0 } });
     assert_eq!(stored["spec"], expected);
-    // The types have the same defaults as the schema.
-    let typed: TrainingJob = serde_json::from_value(job("typed", json!({}))).unwrap();
-    assert_eq!(serde_json::from_value::<TrainingJob>(job("typed", defaults)).unwrap().spec, typed.spec);
+    // The types write down no more than that either.
+    let typed: TrainingJob = serde_json::from_value(job("typed", json!({ "monitoring": {} }))).unwrap();
+    let mut written = serde_json::to_value(typed.spec).unwrap();
+    assert_eq!(written.as_object_mut().unwrap().remove("scheduling"), Some(json!({})));
+    assert_eq!(written, bare);
+}
+
+/// The people who made them apply the same files after an upgrade, by whatever way.
+#[tokio::test]
+async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
+    let cluster = Cluster::control("api-upgrade");
+    let client = cluster.client().await;
+    cluster.apply_crd(&old_crd());
+    cluster.kubectl(&["create", "namespace", "ml-training"]);
+    let mut jobs: Vec<Value> = good_examples().map(|(_, example)| example).collect();
+    jobs.extend(accepted().into_iter().map(|(name, spec)| job(&name, spec)));
+    for (index, job) in jobs.iter_mut().enumerate() {
+        job["metadata"]["namespace"] = json!("ml-training");
+        if index > 0 {
+            let name = format!("{}-{index}", job["metadata"]["name"].as_str().unwrap());
+            job["metadata"]["name"] = json!(if name.len() > 51 { format!("x-{index}") } else { name });
+        }
+    }
+    let list = |jobs: &[Value]| json!({ "apiVersion": "v1", "kind": "List", "items": jobs }).to_string();
+    until("TrainingJobs are served", SOON, || cluster.try_kubectl(&["get", "trainingjobs", "-A"], "").ok());
+    cluster.kubectl_with(&["apply", "-f", "-"], &list(&jobs));
+    let url = |job: &Value| format!("{}/{}", url("ml-training"), job["metadata"]["name"].as_str().unwrap());
+    let stored = send(&client, "GET", &url(&jobs[0]), &Value::Null).await.unwrap();
+    assert_eq!(stored["spec"]["networking"]["masterPort"], 29500, "the old API server writes defaults down: {stored}");
+
+    cluster.apply_crd(&parse(&root().join("crds/trainingjobs.yaml")));
+    let probe = job("probe", json!({})).to_string();
+    until("the new CRD is served", SOON, || {
+        let framework = ["-n", "ml-training", "--dry-run=server", "-o", "jsonpath={.spec.framework}"];
+        cluster.try_kubectl(&[&["create", "-f", "-"], &framework[..]].concat(), &probe).ok()?.is_empty().then_some(())
+    });
+    cluster.kubectl_with(&["apply", "-f", "-"], &list(&jobs));
+    cluster.kubectl_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list(&jobs));
+    cluster.kubectl_with(&["replace", "-f", "-"], &list(&jobs));
+    for job in &jobs {
+        let stored = send(&client, "GET", &url(job), &Value::Null).await.unwrap();
+        assert_eq!(
+            stored["spec"].get("framework"),
+            job["spec"].get("framework"),
+            "replaced by what stands in the file"
+        );
+    }
+}
+
+/// What was stored with every default written down means what it meant, to the last name and hash.
+#[test]
+fn jobs_stored_with_all_their_defaults_have_the_same_plan() {
+    let old = old_crd();
+    let specs =
+        values().into_iter().flat_map(|(field, one, other, _)| [one, other].map(|v| job("x", json!({ field: v }))));
+    let jobs =
+        good_examples().map(|(_, example)| example).chain(accepted().into_iter().map(|(name, spec)| job(&name, spec)));
+    for written in jobs.chain(specs) {
+        let stored = apply_defaults(schema(&old), &written);
+        assert!(stored["spec"]["networking"]["masterPort"].is_number(), "{stored}");
+        let planned = |job: &Value| {
+            let mut job: TrainingJob = serde_json::from_value(job.clone()).unwrap();
+            job.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
+            plan::resolve(&job, &Runtime { agent_image: "operator:1".into(), agent_image_pull_policy: None })
+        };
+        assert_eq!(planned(&stored), planned(&written), "{written}");
+    }
 }
 
 #[tokio::test]
@@ -253,6 +342,21 @@ async fn updates_change_what_may_change_and_nothing_else() {
         send(&client, "DELETE", &url, &Value::Null).await.unwrap();
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A list of which each entry has a name of its own has no order.
+#[tokio::test]
+async fn another_order_of_variables_is_no_change() {
+    let client = server().await;
+    let order = |names: [&str; 2]| job("order", json!({ "env": names.map(|name| json!({ "name": name })) }));
+    let mut made = create(&client, &order(["A", "B"]), false).await.unwrap();
+    let url = format!("{}/order", url("api"));
+    made["spec"]["env"] = order(["B", "A"])["spec"]["env"].clone();
+    let mut made = send(&client, "PUT", &url, &made).await.unwrap();
+    made["spec"]["env"] = order(["B", "C"])["spec"]["env"].clone();
+    let refused = send(&client, "PUT", &url, &made).await.unwrap_err();
+    assert!(refused.contains(&api::immutable_message("env")), "{refused}");
+    send(&client, "DELETE", &url, &Value::Null).await.unwrap();
 }
 
 /// The API server stops rules that take too long: a job with all that the schema allows must not be in their way.
@@ -606,6 +710,30 @@ fn changes() -> Vec<Change> {
     push("restartPolicy: changed".into(), policy("Never"), policy("Always"), Some("restartPolicy"));
     let policy = |kind: &str| job("x", json!({ "failurePolicy": { "nanPolicy": kind } }));
     push("nanPolicy: changed".into(), policy("Report"), policy("Fail"), Some("nanPolicy"));
+    push("failurePolicy: emptied".into(), policy("Fail"), job("x", json!({ "failurePolicy": {} })), Some("nanPolicy"));
+    // To write a default down, and to leave it out again, changes nothing.
+    let base = || json!({ "checkpoint": { "storage": { "type": "pvc" } }, "resources": { "limits": { "cpu": 1 } } });
+    let mut all = base();
+    for (path, default) in api::defaults::all() {
+        let mut written = base();
+        for spec in [&mut written, &mut all] {
+            *path.split('.').fold(spec, |object, step| &mut object[step]) = default.clone();
+        }
+        let (bare, written) = (job("x", base()), job("x", written));
+        push(format!("{path}: default written down"), bare.clone(), written.clone(), None);
+        push(format!("{path}: default left out"), written, bare, None);
+    }
+    push("all defaults written down".into(), job("x", base()), job("x", all.clone()), None);
+    push("all defaults left out".into(), job("x", all.clone()), job("x", base()), None);
+    let empty = json!({ "networking": {}, "monitoring": {}, "failurePolicy": {}, "checkpoint": {} });
+    push("empty objects".into(), job("x", empty.clone()), job("x", json!({})), None);
+    push("empty objects left out".into(), job("x", json!({})), job("x", empty), None);
+    let mut other = all.clone();
+    other["networking"]["interface"] = json!("eth0");
+    push("a field beside defaults".into(), job("x", base()), job("x", other.clone()), Some("networking"));
+    push("a field beside defaults left out".into(), job("x", other), job("x", base()), Some("networking"));
+    all.as_object_mut().unwrap().remove("checkpoint");
+    push("storage left out".into(), job("x", base()), job("x", all), Some("checkpoint"));
     let mut labelled = job("x", json!({}));
     labelled["metadata"]["labels"] = json!({ "team": "a" });
     labelled["metadata"]["annotations"] = json!({ "note": "b" });
@@ -635,6 +763,11 @@ fn offline(object: &Value, old: Option<&Value>) -> Vec<String> {
     let old = old.map(|old| apply_defaults(schema, old));
     let refused = validate_compiled(rules, &apply_defaults(schema, object), old.as_ref());
     refused.err().map(|errors| errors.iter().map(|error| error.message.clone()).collect()).unwrap_or_default()
+}
+
+/// The CRD as it was when all defaults stood in it.
+fn old_crd() -> Value {
+    parse(&root().join("tests/fixtures/crd-with-defaults.yaml"))
 }
 
 fn schema(crd: &Value) -> &Value {

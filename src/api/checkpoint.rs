@@ -5,25 +5,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Where the program keeps its checkpoints: `/checkpoints` in every worker, also in `CHECKPOINT_DIR`.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
     /// Mounts `/checkpoints` and sets `CHECKPOINT_DIR`.
-    #[serde(default = "yes")]
-    pub enabled: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
     /// Epochs between two checkpoints, handed to the program as `CHECKPOINT_FREQUENCY`.
-    #[serde(default = "five")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
-    pub frequency: i32,
+    pub frequency: Option<i32>,
     /// What is mounted at `/checkpoints`. Without it an emptyDir, whose content ends with the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
-}
-
-impl Default for Checkpoint {
-    fn default() -> Self {
-        Self { enabled: yes(), frequency: five(), storage: None }
-    }
 }
 
 /// A volume for checkpoints.
@@ -53,8 +47,9 @@ pub struct Storage {
     #[schemars(length(min = 1, max = 4096))]
     pub nfs_path: Option<String>,
     /// Whether a claim made for the job is deleted with it.
-    #[serde(default)]
-    pub delete_policy: DeletePolicy,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "DeletePolicy")]
+    pub delete_policy: Option<DeletePolicy>,
 }
 
 /// Kinds of volumes for checkpoints.
@@ -68,19 +63,10 @@ pub enum StorageType {
 }
 
 /// What becomes of a claim when its job is deleted.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeletePolicy {
     /// The claim and its checkpoints stay.
-    #[default]
     Retain,
     /// The claim is deleted with the job.
     Delete,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn five() -> i32 {
-    5
 }

@@ -6,11 +6,10 @@ use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeMap};
 
 /// Framework of the program.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Framework {
     /// torchrun; `MASTER_ADDR`, `PET_*`.
-    #[default]
     Pytorch,
     /// `TF_CONFIG`, all workers equal.
     Tensorflow,
@@ -58,12 +57,6 @@ pub enum ProcsKind {
     Cpu,
     /// The GPUs.
     Gpu,
-}
-
-impl Default for ProcsPerWorker {
-    fn default() -> Self {
-        Self::Kind(ProcsKind::Auto)
-    }
 }
 
 impl JsonSchema for ProcsPerWorker {

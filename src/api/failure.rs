@@ -4,16 +4,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What happens when a worker fails. One failed worker is a failed gang: all workers stop and start again together.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
     /// `Never`: one attempt. `OnFailure`: restarts within `backoffLimit`, except when trying again can't help. `Always`: restarts after those too.
-    #[serde(default)]
-    pub restart_policy: RestartPolicy,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "RestartPolicy")]
+    pub restart_policy: Option<RestartPolicy>,
     /// Restarts of the gang before the job has failed. Evicted, preempted and lost workers don't count.
-    #[serde(default = "three")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
-    pub backoff_limit: i32,
+    pub backoff_limit: Option<i32>,
     /// Seconds that the job may run, from its first start and across restarts; time suspended doesn't count. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
@@ -23,44 +24,27 @@ pub struct FailurePolicy {
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub start_deadline_seconds: Option<i64>,
     /// What happens when the loss is NaN or infinite. `Report`: the metric says so, the program goes on. `Fail`: the worker's program is ended, and fails with the reason NaNLoss.
-    #[serde(default)]
-    pub nan_policy: NanPolicy,
-}
-
-impl Default for FailurePolicy {
-    fn default() -> Self {
-        Self {
-            restart_policy: RestartPolicy::default(),
-            backoff_limit: three(),
-            active_deadline_seconds: None,
-            start_deadline_seconds: None,
-            nan_policy: NanPolicy::default(),
-        }
-    }
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "NanPolicy")]
+    pub nan_policy: Option<NanPolicy>,
 }
 
 /// When the gang is restarted.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPolicy {
     /// Not at all.
     Never,
     /// After failures that another attempt may not meet.
-    #[default]
     OnFailure,
     /// After every failure.
     Always,
 }
 
 /// What happens when the loss is NaN or infinite.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NanPolicy {
     /// It is told.
-    #[default]
     Report,
     /// The program is ended.
     Fail,
-}
-
-fn three() -> i32 {
-    3
 }

@@ -4,6 +4,7 @@
 
 mod checkpoint;
 mod container;
+pub mod defaults;
 mod failure;
 mod hyperparameters;
 mod monitoring;

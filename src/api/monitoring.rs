@@ -4,16 +4,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How the job is watched, and where its program records what it does.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Monitoring {
     /// Serves `/metrics` and `/status` of each worker, from which the job's progress comes. Without it the status has no progress and no metrics.
-    #[serde(default = "yes")]
-    pub enabled: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
     /// Port of each worker for that; another one if the program itself listens on this one.
-    #[serde(default = "metrics_port")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1024, max = 65535))]
-    pub metrics_port: i32,
+    pub metrics_port: Option<i32>,
     /// How progress is read off what the program prints, where it prints it in a form of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressForms>,
@@ -34,28 +34,12 @@ pub struct Monitoring {
     #[schemars(length(min = 1, max = 253))]
     pub tracker_secret: Option<String>,
     /// Runs a TensorBoard beside the job, with a Service `<job>-tensorboard`, over the folder `TENSORBOARD_LOG_DIR`. It needs `checkpoint.storage` or `output`.
-    #[serde(default)]
-    pub tensorboard_enabled: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tensorboard_enabled: Option<bool>,
     /// Image with the command `tensorboard`. Default: tensorflow/tensorflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub tensorboard_image: Option<String>,
-}
-
-impl Default for Monitoring {
-    fn default() -> Self {
-        Self {
-            enabled: yes(),
-            metrics_port: metrics_port(),
-            progress: None,
-            mlflow_tracking_uri: None,
-            mlflow_experiment: None,
-            wandb_project: None,
-            tracker_secret: None,
-            tensorboard_enabled: false,
-            tensorboard_image: None,
-        }
-    }
 }
 
 /// How progress is read off the output of a program.
@@ -66,12 +50,4 @@ pub struct ProgressForms {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 1024)))]
     pub patterns: Vec<String>,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn metrics_port() -> i32 {
-    8080
 }

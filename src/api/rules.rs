@@ -3,6 +3,8 @@
 //! `schema.rs` puts them into the CRD. Every rule has a file in `examples/bad` that it refuses; `docs/refusals.md` is
 //! made from this table.
 
+use super::defaults;
+
 /// One rule of the CRD.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
@@ -10,7 +12,7 @@ pub struct Rule {
     pub at: &'static str,
     /// The field that it speaks of, below `at`; empty for `at` itself.
     pub field: &'static str,
-    /// CEL. A name in capitals after `$` is replaced, see [`Rule::cel`].
+    /// CEL. A name in capitals after `$` is replaced, and `$(FIELD)` is what is written in that field, or its default.
     pub rule: &'static str,
     /// What is wrong. Where the rule speaks of entries of a list or a map, `{a variable|the variable %|CEL}` has how an
     /// entry is called in general, and by its name, for which the expression stands.
@@ -23,9 +25,12 @@ pub struct Rule {
 
 impl Rule {
     /// The rule as it stands in the CRD.
+    ///
+    /// # Panics
+    /// If it has `$(FIELD)` of a field without a default: the tests see it.
     #[must_use]
     pub fn cel(&self) -> String {
-        expanded(self.rule)
+        expanded(self.at, self.rule)
     }
 
     /// What is wrong, without the name of an entry.
@@ -44,13 +49,16 @@ impl Rule {
     }
 
     /// CEL for what the person reads of an entry: in a list of forty an index tells little.
+    ///
+    /// # Panics
+    /// As [`Rule::cel`] does.
     #[must_use]
     pub fn message_expression(&self) -> Option<String> {
         let Entry { before, named, name, after, .. } = self.entry()?;
         let (begin, end) = named.split_once('%')?;
         // Joining texts of a length that nobody knows is too expensive in the eyes of the API server; this is not.
         let text = format!("{before}{begin}%s{end}{after}: {}", self.remedy).replace('\\', "\\\\").replace('\'', "\\'");
-        Some(format!("'{text}'.format([{}])", expanded(name)))
+        Some(format!("'{text}'.format([{}])", expanded(self.at, name)))
     }
 
     fn entry(&self) -> Option<Entry> {
@@ -78,19 +86,32 @@ struct Entry {
     after: &'static str,
 }
 
-/// CEL with what its names in capitals stand for.
-fn expanded(cel: &str) -> String {
+/// CEL of a rule at `at`, with what its names in capitals and its fields with a default stand for.
+fn expanded(at: &str, cel: &str) -> String {
     let quoted = RESERVED_ENV.map(|name| format!("'{name}'")).join(", ");
     // Conditions come before what stands in them.
-    CONDITIONS
-        .iter()
-        .fold(cel.to_owned(), |cel, (name, condition)| cel.replace(name, condition))
+    let cel = CONDITIONS.iter().fold(cel.to_owned(), |cel, (name, condition)| cel.replace(name, condition));
+    with_defaults(at, &cel)
         .replace("$RESERVED_ENV", &format!("[{quoted}]"))
         .replace("$SUBDOMAIN", "'^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'")
         .replace("$LABEL_VALUE", "'^([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?$'")
         .replace("$LABEL_KEY", "'^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$'")
         .replace("$CLAIM_URI", "'^pvc://[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?(/[^/]+)*$'")
         .replace("$DOT_DOT", "'/[.][.](/|$)'")
+}
+
+/// Puts what is written in a field, or its default, for each `$(FIELD)`.
+fn with_defaults(at: &str, cel: &str) -> String {
+    let mut parts = cel.split("$(");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |before, part| {
+        let (field, after) = part.split_once(')').unwrap_or((part, ""));
+        let path = [at, field].join(".");
+        let path = path.trim_start_matches('.');
+        let default = defaults::of(path.strip_prefix("spec.").unwrap_or(path));
+        let default = default.unwrap_or_else(|| panic!("{path} has no default"));
+        before + &defaults::written_or("self", field, &default) + after
+    })
 }
 
 /// What rules ask of the key `k` of a map or the mount `m`: once to find whether any entry is wrong, and again to name it.
@@ -112,7 +133,7 @@ const CONDITIONS: [(&str, &str); 8] = [
     ),
     (
         "$MOUNTED_BY_THE_JOB",
-        "self.checkpoint.enabled && m.mountPath in ['/checkpoints', '/checkpoints/'] || \
+        "$(checkpoint.enabled) && m.mountPath in ['/checkpoints', '/checkpoints/'] || \
          self.model.startsWith('pvc://') && m.mountPath in ['/models', '/models/'] || \
          self.dataset.startsWith('pvc://') && m.mountPath in ['/data', '/data/'] || \
          has(self.output) && m.mountPath in ['/out', '/out/']",
@@ -200,7 +221,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "",
         field: ".metadata.name",
-        rule: "!self.spec.monitoring.tensorboardEnabled || size(self.metadata.name) <= 51",
+        rule: "!$(spec.monitoring.tensorboardEnabled) || size(self.metadata.name) <= 51",
         wrong: "metadata.name is too long for the Service NAME-tensorboard, whose name holds 63 characters",
         remedy: "shorten it to 51 characters, or set monitoring.tensorboardEnabled to false",
         example: "name-too-long-for-tensorboard",
@@ -276,7 +297,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec",
         field: ".procsPerWorker",
-        rule: "self.procsPerWorker != 'cpu' || has(self.resources) && has(self.resources.limits) && 'cpu' in self.resources.limits",
+        rule: "$(procsPerWorker) != 'cpu' || has(self.resources) && has(self.resources.limits) && 'cpu' in self.resources.limits",
         wrong: "procsPerWorker cpu is the CPU limit, and there is none",
         remedy: "set resources.limits.cpu, or write a number",
         example: "procs-cpu",
@@ -284,7 +305,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec",
         field: ".procsPerWorker",
-        rule: "self.procsPerWorker != 'gpu' || self.gpusPerWorker > 0",
+        rule: "$(procsPerWorker) != 'gpu' || $(gpusPerWorker) > 0",
         wrong: "procsPerWorker gpu needs GPUs, and gpusPerWorker is 0",
         remedy: "set gpusPerWorker to 1 or more, or write auto, cpu or a number",
         example: "procs-gpu",
@@ -379,7 +400,7 @@ pub const RULES: &[Rule] = &[
         rule: "!has(self.resources) || !has(self.resources.limits) || self.resources.limits.all(k, !k.endsWith('/gpu') || \
                !isQuantity(string(self.resources.limits[k])) || \
                quantity(string(self.resources.limits[k])).isInteger() && \
-               quantity(string(self.resources.limits[k])).asInteger() == self.gpusPerWorker)",
+               quantity(string(self.resources.limits[k])).asInteger() == $(gpusPerWorker))",
         wrong: "gpusPerWorker (1 if it is not written) and {the GPUs|%|self.resources.limits.filter(k, k.endsWith('/gpu'))[0]} \
                 in resources.limits differ",
         remedy: "write the same number in both, or leave the GPUs out of resources",
@@ -515,7 +536,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.checkpoint.storage",
         field: "",
-        rule: "self.type != 'nfs' || !has(self.pvcName) && !has(self.size) && !has(self.storageClassName) && self.deletePolicy == 'Retain'",
+        rule: "self.type != 'nfs' || !has(self.pvcName) && !has(self.size) && !has(self.storageClassName) && $(deletePolicy) == 'Retain'",
         wrong: "storage of type nfs takes nothing of a claim",
         remedy: "remove pvcName, size, storageClassName and deletePolicy, or write type: pvc",
         example: "nfs-with-claim",
@@ -531,7 +552,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.checkpoint.storage",
         field: ".pvcName",
-        rule: "!has(self.pvcName) || !has(self.size) && !has(self.storageClassName) && self.deletePolicy == 'Retain'",
+        rule: "!has(self.pvcName) || !has(self.size) && !has(self.storageClassName) && $(deletePolicy) == 'Retain'",
         wrong: "pvcName is a claim that exists, which the operator neither makes nor deletes",
         remedy: "remove size, storageClassName and deletePolicy, or remove pvcName to have a claim made",
         example: "claim-named-and-made",
@@ -605,8 +626,8 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec",
         field: ".monitoring.metricsPort",
-        rule: "!self.monitoring.enabled || \
-               !(self.monitoring.metricsPort in [self.networking.masterPort, self.networking.masterPort + 1])",
+        rule: "!$(monitoring.enabled) || \
+               !($(monitoring.metricsPort) in [$(networking.masterPort), $(networking.masterPort) + 1])",
         wrong: "monitoring.metricsPort (8080 if it is not written) is networking.masterPort or the port after it, which the next attempt uses",
         remedy: "choose another port for one of the two",
         example: "metrics-port-taken",
@@ -671,7 +692,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec",
         field: ".successPolicy",
-        rule: "!has(self.successPolicy) || self.monitoring.enabled",
+        rule: "!has(self.successPolicy) || $(monitoring.enabled)",
         wrong: "successPolicy can't be judged with monitoring.enabled: false, where nobody sees what the program reports",
         remedy: "set monitoring.enabled to true, or remove successPolicy",
         example: "success-unwatched",
@@ -704,7 +725,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.networking",
         field: ".rdmaEnabled",
-        rule: "!self.rdmaEnabled || has(self.rdmaResource)",
+        rule: "!$(rdmaEnabled) || has(self.rdmaResource)",
         wrong: "rdmaEnabled needs the name of the RDMA device",
         remedy: "set rdmaResource to the resource that the nodes offer, such as rdma/rdma_shared_device_a",
         example: "rdma-resource-missing",

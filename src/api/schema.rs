@@ -1,7 +1,7 @@
 //! The CRD: the derived schema, made small and complete enough to apply.
 
 use super::{
-    TrainingJob,
+    TrainingJob, defaults,
     rules::{self, MUTABLE, RULES},
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -9,6 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::Value;
 
 /// Fields whose types are Kubernetes' own, with hundreds of descriptions below them.
 const EMBEDDED: [&str; 9] = [
@@ -71,6 +72,9 @@ pub fn crd() -> CustomResourceDefinition {
         at(root, path).max_length = Some(length);
     }
     for_each_child(root, &mut tidy);
+    for (path, default) in defaults::all() {
+        tell_default(at(root, &format!("spec.{path}")), &default);
+    }
     for rule in RULES {
         let entry = rule.message_expression();
         add(
@@ -78,7 +82,7 @@ pub fn crd() -> CustomResourceDefinition {
             ValidationRule { message_expression: entry, ..refusal(rule.cel(), rule.message(), rule.field) },
         );
     }
-    forbid_changes(root);
+    forbid_changes(at(root, "spec"));
     crd
 }
 
@@ -94,21 +98,47 @@ pub(super) fn pod_template(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Rules that compare with the job as it was. They stand at the parent, since a rule at the field itself is not asked
-/// when the field is added or removed.
-fn forbid_changes(root: &mut JSONSchemaProps) {
-    let fixed = |parent: &JSONSchemaProps, but: &[&str]| -> Vec<String> {
-        let names = parent.properties.iter().flat_map(|fields| fields.keys());
-        names.filter(|name| !but.contains(&name.as_str())).cloned().collect()
+/// Rules that compare with the job as it was. They stand at the spec, since a rule at the field itself is not asked when
+/// the field is added or removed.
+fn forbid_changes(spec: &mut JSONSchemaProps) {
+    let mut rules = Vec::new();
+    for (name, field) in spec.properties.iter().flatten().filter(|(name, _)| !MUTABLE.contains(&name.as_str())) {
+        rules.push(refusal(unchanged("", name, field), rules::immutable_message(name), &format!(".{name}")));
+    }
+    let policy = spec.properties.as_ref().and_then(|fields| fields.get("failurePolicy")).expect("the spec has it");
+    for (name, field) in policy.properties.iter().flatten().filter(|(name, _)| *name != "activeDeadlineSeconds") {
+        let path = format!("failurePolicy.{name}");
+        rules.push(refusal(unchanged("", &path, field), rules::immutable_message(name), &format!(".{path}")));
+    }
+    rules.into_iter().for_each(|rule| add(spec, rule));
+}
+
+/// CEL that says that what is meant by the field at `path` is the same as it was. `path` begins at `sure`, an object that
+/// is there in both.
+///
+/// To write a default down or to leave it out is no change: versions that had the defaults in the schema have stored all
+/// of them, and whoever replaces such a job by the file that it was made of means what it meant.
+fn unchanged(sure: &str, path: &str, field: &JSONSchemaProps) -> String {
+    let of_spec = format!("{sure}{path}");
+    let [now, before] = ["self", "oldSelf"].map(|root| format!("{root}.{sure}").trim_end_matches('.').to_owned());
+    if let Some(default) = defaults::of(&of_spec) {
+        let [now, before] = [now, before].map(|root| defaults::written_or(&root, path, &default));
+        return format!("{now} == {before}");
+    }
+    let parts = |sure: &str, path: &str| {
+        let parts = field.properties.iter().flatten();
+        parts.map(|(name, part)| unchanged(sure, &format!("{path}{name}"), part)).collect::<Vec<_>>().join(" && ")
     };
-    for (path, but) in [("spec", MUTABLE.as_slice()), ("spec.failurePolicy", &["activeDeadlineSeconds"])] {
-        let parent = at(root, path);
-        for name in fixed(parent, but) {
-            let cel = format!(
-                "has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
-            );
-            add(parent, refusal(cel, rules::immutable_message(&name), &format!(".{name}")));
-        }
+    let has_defaults = defaults::all().iter().any(|(field, _)| field.starts_with(&format!("{of_spec}.")));
+    if has_defaults && !of_spec.contains('.') {
+        // An object of the spec in which nothing is written is as good as none.
+        return parts(sure, &format!("{path}."));
+    }
+    let [is, was] = [&now, &before].map(|root| defaults::is_written(root, path));
+    match has_defaults {
+        true => format!("({is}) == ({was}) && (!({is}) || {})", parts(&format!("{of_spec}."), "")),
+        // A list has the one value that is written, or none.
+        false => format!("({is} ? [{now}.{path}] : []) == ({was} ? [{before}.{path}] : [])"),
     }
 }
 
@@ -129,13 +159,17 @@ fn tidy(schema: &mut JSONSchemaProps) {
     if schema.default.as_ref().is_some_and(|default| default.0 == serde_json::json!({})) {
         schema.default = None;
     }
-    // `kubectl explain` does not show defaults.
-    if let (Some(default), Some(description)) = (&schema.default, &mut schema.description)
-        && !default.0.is_object()
-    {
-        description.push_str(&format!(" Default: {}.", default.0).replace('"', ""));
+    if let Some(default) = schema.default.clone().filter(|default| !default.0.is_object()) {
+        tell_default(schema, &default.0);
     }
     for_each_child(schema, &mut tidy);
+}
+
+/// `kubectl explain` does not show defaults, and most are not in the schema.
+fn tell_default(schema: &mut JSONSchemaProps, default: &Value) {
+    if let Some(description) = &mut schema.description {
+        description.push_str(&format!(" Default: {default}.").replace('"', ""));
+    }
 }
 
 fn forget_descriptions(schema: &mut JSONSchemaProps) {

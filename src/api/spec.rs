@@ -48,17 +48,18 @@ pub struct TrainingJobSpec {
     pub num_workers: i32,
 
     /// GPUs of each worker, requested as `nvidia.com/gpu` unless `resources` names GPUs itself; both must agree.
-    #[serde(default = "one")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 16))]
-    pub gpus_per_worker: i32,
+    pub gpus_per_worker: Option<i32>,
 
     /// Processes per worker: a number, `auto` (pytorch: the GPUs if there are any, else 1; the others: 1), `gpu`, or `cpu` (the CPU limit, which must then be set).
-    #[serde(default)]
-    pub procs_per_worker: ProcsPerWorker,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub procs_per_worker: Option<ProcsPerWorker>,
 
     /// Framework of the program: decides its environment variables and its launcher.
-    #[serde(default)]
-    pub framework: Framework,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Framework")]
+    pub framework: Option<Framework>,
 
     /// Container image of the workers. Default by framework: pytorch/pytorch, tensorflow/tensorflow or nvcr.io/nvidia/jax.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,7 +130,7 @@ pub struct TrainingJobSpec {
     pub hyperparameters: Option<Hyperparameters>,
 
     /// Where the program keeps its checkpoints.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_unwritten")]
     pub checkpoint: Checkpoint,
 
     /// Where and when the workers run.
@@ -137,15 +138,15 @@ pub struct TrainingJobSpec {
     pub scheduling: Scheduling,
 
     /// How the job is watched, and where its program records what it does.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_unwritten")]
     pub monitoring: Monitoring,
 
     /// How the workers talk to each other.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_unwritten")]
     pub networking: Networking,
 
     /// What happens when a worker fails.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_unwritten")]
     pub failure_policy: FailurePolicy,
 
     /// When the job is good enough: it is then stopped, and Completed. It may change while the job runs; a metric that it did not name when the attempt began is watched from the next attempt on.
@@ -162,6 +163,7 @@ pub struct TrainingJobSpec {
     pub ttl_seconds_after_finished: Option<i32>,
 }
 
-fn one() -> i32 {
-    1
+/// Whether nothing is written in an object whose fields are all optional.
+fn is_unwritten<T: Default + PartialEq>(object: &T) -> bool {
+    *object == T::default()
 }

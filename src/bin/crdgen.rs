@@ -3,7 +3,7 @@
 use clap::Parser;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
 use std::fmt::{self, Write};
-use trainingjob_operator::api::{self, MUTABLE, RULES, SCHEMA_REFUSALS};
+use trainingjob_operator::api::{self, MUTABLE, RULES, SCHEMA_REFUSALS, defaults};
 
 /// Prints the CustomResourceDefinition of TrainingJob as YAML, or a table for the documentation.
 #[derive(Parser)]
@@ -48,10 +48,11 @@ fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> fmt::Resul
     let required = schema.required.as_deref().unwrap_or_default();
     for (name, field) in schema.properties.iter().flatten() {
         let ours = matches!(field.type_.as_deref(), Some("object")) && name != "affinity";
-        let default = match &field.default {
+        let in_schema = field.default.clone().map(|default| default.0).filter(|default| !default.is_object());
+        let default = match in_schema.or_else(|| defaults::of(&format!("{prefix}{name}"))) {
             _ if required.contains(name) => "**required**".to_owned(),
-            Some(value) if !value.0.is_object() => format!("`{}`", value.0).replace('"', ""),
-            _ => String::new(),
+            Some(value) => format!("`{value}`").replace('"', ""),
+            None => String::new(),
         };
         let meaning = field.description.as_deref().unwrap_or_default();
         // The column before says it.

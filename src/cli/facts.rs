@@ -288,7 +288,7 @@ impl Facts {
     /// Counts the GPUs that all workers together ask for.
     #[must_use]
     pub fn gpus(&self) -> i32 {
-        self.spec.num_workers.saturating_mul(self.spec.gpus_per_worker)
+        self.spec.num_workers.saturating_mul(self.spec.gpus_per_worker())
     }
 
     /// Counts the workers of this attempt that have a node and have not ended.
@@ -301,7 +301,7 @@ impl Facts {
         };
         let seen = self.workers.iter().filter(has_place).count();
         // Whoever may not see pods sees the GPUs in the status.
-        let told = self.status.resources.map_or(0, |held| held.allocated_gpus) / self.spec.gpus_per_worker.max(1);
+        let told = self.status.resources.map_or(0, |held| held.allocated_gpus) / self.spec.gpus_per_worker().max(1);
         if self.workers.is_empty() { told } else { i32::try_from(seen).unwrap_or(i32::MAX) }
     }
 
@@ -338,7 +338,7 @@ fn since(status: &TrainingJobStatus, created: Option<Timestamp>) -> Option<Times
 /// Tells in words where checkpoints go.
 fn checkpoints(spec: &TrainingJobSpec, name: &str) -> Option<String> {
     let checkpoint = &spec.checkpoint;
-    if !checkpoint.enabled {
+    if !checkpoint.enabled() {
         return None;
     }
     let Some(storage) = &checkpoint.storage else {

@@ -90,9 +90,11 @@ fn attempt(screen: &mut Screen, facts: &Facts) {
     }
     if !facts.is_finished() {
         let policy = &facts.spec.failure_policy;
-        let left = match policy.restart_policy {
+        let left = match policy.restart_policy() {
             RestartPolicy::Never => 0,
-            RestartPolicy::OnFailure | RestartPolicy::Always => (policy.backoff_limit - restarts + disruptions).max(0),
+            RestartPolicy::OnFailure | RestartPolicy::Always => {
+                (policy.backoff_limit() - restarts + disruptions).max(0)
+            }
         };
         text += &format!("; {left} more allowed");
     }

@@ -46,7 +46,7 @@ fn job(state: Option<State>, conditions: &[Condition], seconds: i64) -> Facts {
         created: Some(at(-7200)),
         since: Some(at(-seconds)),
         generation: Some(1),
-        spec: TrainingJobSpec { num_workers: 2, gpus_per_worker: 2, ..TrainingJobSpec::default() },
+        spec: TrainingJobSpec { num_workers: 2, gpus_per_worker: Some(2), ..TrainingJobSpec::default() },
         status: TrainingJobStatus {
             state,
             observed_generation: Some(1),
@@ -448,7 +448,7 @@ fn what_a_pending_job_waits_for() {
 /// A gang of four workers with eight GPUs each, two of which have a node.
 fn half_placed() -> Facts {
     let mut facts = pending();
-    (facts.spec.num_workers, facts.spec.gpus_per_worker) = (4, 8);
+    (facts.spec.num_workers, facts.spec.gpus_per_worker) = (4, Some(8));
     facts.status.resources = Some(AllocatedResources { allocated_gpus: 16, allocated_nodes: 2 });
     let words = format!("{UNSCHEDULABLE}; meanwhile 2 of its workers hold 16 GPUs for nothing");
     facts.status.conditions = vec![condition("Scheduled", false, "Unschedulable", &words, -720)];
@@ -475,7 +475,7 @@ fn a_gang_that_is_half_placed_holds_gpus_for_nothing() {
     let blind = Facts { workers: vec![], unread: vec!["you may not list pods".into()], ..half_placed() };
     assert!(told(&blind).2.contains("scheduling.queue"), "{}", told(&blind).2);
     let mut cpus = half_placed();
-    cpus.spec.gpus_per_worker = 0;
+    cpus.spec.gpus_per_worker = Some(0);
     cpus.status.resources = Some(AllocatedResources { allocated_gpus: 0, allocated_nodes: 2 });
     assert!(
         told(&cpus).1.contains("2 of its 4 workers have a node and hold their CPUs and memory for nothing"),
@@ -591,7 +591,7 @@ fn a_job_that_is_slow() {
     idle.since = Some(at(-60));
     assert_eq!(told(&idle).0, Verdict::Running, "it warms up");
     idle.since = Some(at(-754));
-    idle.spec.gpus_per_worker = 0;
+    idle.spec.gpus_per_worker = Some(0);
     assert_eq!(told(&idle).0, Verdict::Running, "it has no GPUs");
 }
 

@@ -142,7 +142,7 @@ impl Diagnosis {
             Some(scheduled) => self.waits_by(facts, scheduled),
             None => self.say("Its condition Scheduled says nothing yet.".into()),
         }
-        let gpus = match facts.spec.gpus_per_worker {
+        let gpus = match facts.spec.gpus_per_worker() {
             0 => String::new(),
             n => format!(" with {} each, {} in all", count(n.into(), "GPU"), facts.gpus()),
         };
@@ -337,7 +337,8 @@ impl Diagnosis {
                 (code, _) => format!("The exit code was {code}."),
             });
         }
-        if last.is_some_and(|last| last.permanent) && facts.spec.failure_policy.restart_policy != RestartPolicy::Always
+        if last.is_some_and(|last| last.permanent)
+            && facts.spec.failure_policy.restart_policy() != RestartPolicy::Always
         {
             self.say("Trying again could not have helped.".into());
         }
@@ -357,7 +358,7 @@ impl Diagnosis {
         let Some(restarts) = facts.status.restart_count.filter(|n| *n > 0) else { return };
         let disruptions = facts.status.disruption_count.unwrap_or(0);
         let counted = restarts - disruptions;
-        let limit = facts.spec.failure_policy.backoff_limit;
+        let limit = facts.spec.failure_policy.backoff_limit();
         let mut text = format!("It has been restarted {}", times(restarts));
         if disruptions > 0 {
             text += &format!(
@@ -391,7 +392,7 @@ impl Diagnosis {
             return false;
         }
         let (have, hold, their) = if placed == 1 { ("has", "holds", "its") } else { ("have", "hold", "their") };
-        let gpus = placed * facts.spec.gpus_per_worker;
+        let gpus = placed * facts.spec.gpus_per_worker();
         let held = if gpus == 0 { format!("{their} CPUs and memory") } else { count(gpus.into(), "GPU") };
         // Of GPUs the condition says it itself.
         let is_said = gpus > 0

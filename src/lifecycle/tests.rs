@@ -25,7 +25,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn spec() -> TrainingJobSpec {
-    TrainingJobSpec { num_workers: N, gpus_per_worker: 4, ..TrainingJobSpec::default() }
+    TrainingJobSpec { num_workers: N, gpus_per_worker: Some(4), ..TrainingJobSpec::default() }
 }
 
 fn create(number: i32) -> Action {
@@ -297,7 +297,7 @@ fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
 fn back_off_doubles_and_a_disruption_waits_not_at_all() {
     let mut world = World::to_running();
     let mut waits = Vec::new();
-    world.spec.failure_policy.backoff_limit = 9;
+    world.spec.failure_policy.backoff_limit = Some(9);
     for attempt in 1..9 {
         world.fail(attempt, 20);
         world.see(None, []);
@@ -309,7 +309,7 @@ fn back_off_doubles_and_a_disruption_waits_not_at_all() {
 #[test]
 fn the_budget_counts_gangs_and_then_the_first_cause_is_the_reason() {
     let mut world = World::to_running();
-    world.spec.failure_policy.backoff_limit = 2;
+    world.spec.failure_policy.backoff_limit = Some(2);
     for attempt in 1..=2 {
         world.fail(attempt, 20);
         assert_eq!(world.status.attempt, Some(attempt + 1));
@@ -329,7 +329,7 @@ fn the_budget_counts_gangs_and_then_the_first_cause_is_the_reason() {
 #[test]
 fn a_disruption_does_not_count_even_when_its_pod_is_gone() {
     let mut world = World::to_running();
-    world.spec.failure_policy.backoff_limit = 0;
+    world.spec.failure_policy.backoff_limit = Some(0);
     let disruption = Disruption {
         reason: "EvictionByEvictionAPI".into(),
         message: "Eviction API: evicting".into(),
@@ -517,7 +517,7 @@ fn out_of_memory_and_a_typo_have_names() {
 #[test]
 fn restart_policy_never_means_one_attempt() {
     let mut world = World::to_running();
-    world.spec.failure_policy.restart_policy = RestartPolicy::Never;
+    world.spec.failure_policy.restart_policy = Some(RestartPolicy::Never);
     world.fail(1, 20);
     assert_eq!(world.status.state, Some(State::Failed));
 }
@@ -636,7 +636,7 @@ fn a_job_deleted_before_it_had_a_pod_comes_back() {
 #[test]
 fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
     let mut world = World::to_running();
-    world.spec.failure_policy.backoff_limit = 0;
+    world.spec.failure_policy.backoff_limit = Some(0);
     world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
     assert!(world.step().actions.is_empty());
     assert_eq!(world.status.state, Some(State::Initializing));
@@ -673,7 +673,7 @@ fn pods_deleted_with_their_job_are_not_the_cause() {
 #[test]
 fn a_job_suspended_by_a_queue_manager_has_not_failed() {
     let mut world = World::to_running();
-    world.spec.failure_policy.backoff_limit = 0;
+    world.spec.failure_policy.backoff_limit = Some(0);
     let stopped = |index| PodSeen { deletion: Some(at(20)), gone: true, ..running(index, 1) };
     world.second = 20;
     world.see(Some(job(1)), [stopped(0)]); // seen before the change of the Job
@@ -716,7 +716,7 @@ fn a_job_made_smaller_than_its_gang_has_not_failed() {
 #[test]
 fn a_failure_outlives_its_job() {
     let mut world = World::to_running();
-    world.spec.failure_policy.backoff_limit = 0;
+    world.spec.failure_policy.backoff_limit = Some(0);
     world.second = 20;
     world.see(Some(job(1)), [ended(1, 1, 3, 20)]);
     world.step();

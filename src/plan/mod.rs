@@ -3,6 +3,7 @@
 //! Pure. [`resolve`] reads the spec once; nothing after it does. In a plan nothing that has a default is optional, every
 //! name and quantity has been parsed, and [`crate::build`] can make objects of it without being able to fail.
 
+mod defaults;
 mod environment;
 mod gang;
 mod hyperparameters;
@@ -30,6 +31,7 @@ pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume};
 
 use crate::api::{Framework, TrainingJob, TrainingJobSpec};
+use defaults::written_down;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use serde_json::Value;
@@ -121,16 +123,16 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
     let workers = workers(spec, &mut no);
-    if spec.framework == Framework::Tensorflow {
+    if spec.framework() == Framework::Tensorflow {
         environment::check_tf_config(&name, spec.num_workers, &mut no);
     }
     storage::check_volumes(spec, &workers.pod.overlay, &storage, &mut no);
     let rendezvous = Rendezvous {
-        framework: spec.framework,
-        backend: spec.networking.backend,
-        master_port: spec.networking.master_port,
+        framework: spec.framework(),
+        backend: spec.networking.backend(),
+        master_port: spec.networking.master_port(),
         interface: spec.networking.interface.clone(),
-        rdma: spec.networking.rdma_enabled,
+        rdma: spec.networking.rdma_enabled(),
     };
 
     let owner = OwnerReference {
@@ -167,7 +169,7 @@ fn workers(spec: &TrainingJobSpec, no: &mut Refusals) -> Role {
         gpus: worker.gpus,
         completion: Completion::EveryReplica,
         pod: Pod {
-            image: spec.image.clone().unwrap_or_else(|| default_image(spec.framework).to_owned()),
+            image: spec.image.clone().unwrap_or_else(|| default_image(spec.framework()).to_owned()),
             command: command(spec),
             env: spec.env.clone(),
             env_from: spec.env_from.clone(),
@@ -195,7 +197,7 @@ fn default_image(framework: Framework) -> &'static str {
 
 /// The command with its arguments: the spec's, or the framework's launcher with them, or with `train.py`.
 fn command(spec: &TrainingJobSpec) -> Vec<String> {
-    let launcher = match spec.framework {
+    let launcher = match spec.framework() {
         Framework::Pytorch => "torchrun",
         Framework::Tensorflow | Framework::Jax => "python3",
     };
@@ -212,10 +214,9 @@ const NOT_INTENT: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePol
 /// A short hash of what the spec asks for beyond the defaults, so that a later version's new fields change nothing.
 fn intent(spec: &TrainingJobSpec) -> String {
     let defaults = serde_json::json!({ "model": "", "dataset": "", "numWorkers": 0 });
-    let defaults: TrainingJobSpec = serde_json::from_value(defaults).expect("every other field has a default");
-    let value = |spec: &TrainingJobSpec| serde_json::to_value(spec).expect("a spec is plain data");
-    let mut wish = value(spec);
-    without_defaults(&mut wish, &value(&defaults));
+    let defaults: TrainingJobSpec = serde_json::from_value(defaults).expect("no other field is required");
+    let mut wish = written_down(spec);
+    without_defaults(&mut wish, &written_down(&defaults));
     if let Value::Object(fields) = &mut wish {
         fields.retain(|key, _| !NOT_INTENT.contains(&key.as_str()));
     }

@@ -110,7 +110,7 @@ pub(super) fn resolve(
     let wanted = &spec.monitoring;
     check(name, spec, no);
     Monitoring {
-        metrics_port: wanted.enabled.then_some(wanted.metrics_port),
+        metrics_port: wanted.enabled().then_some(wanted.metrics_port()),
         progress_patterns: patterns(wanted, no),
         watched: watched(&policy.success),
         mlflow: wanted
@@ -119,17 +119,17 @@ pub(super) fn resolve(
             .map(|uri| Mlflow { uri, experiment: wanted.mlflow_experiment.clone().unwrap_or_else(|| name.to_owned()) }),
         wandb_project: wanted.wandb_project.clone(),
         tracker_secret: wanted.tracker_secret.clone(),
-        tensorboard: wanted.tensorboard_enabled.then(|| tensorboard(name, spec, storage)),
+        tensorboard: wanted.tensorboard_enabled().then(|| tensorboard(name, spec, storage)),
     }
 }
 
 fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
     let wanted = &spec.monitoring;
-    let master = spec.networking.master_port;
-    if wanted.enabled && [master, master + 1].contains(&wanted.metrics_port) {
+    let (master, metrics) = (spec.networking.master_port(), wanted.metrics_port());
+    if wanted.enabled() && [master, master + 1].contains(&metrics) {
         no.push(
             "spec.monitoring.metricsPort",
-            format!("{} is used by the rendezvous of one attempt or the next: choose another", wanted.metrics_port),
+            format!("{metrics} is used by the rendezvous of one attempt or the next: choose another"),
         );
     }
     if let Some(uri) = &wanted.mlflow_tracking_uri
@@ -145,7 +145,7 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
     {
         no.push("spec.monitoring.trackerSecret", format!("{secret:?} is not the name of a Secret"));
     }
-    if wanted.tensorboard_enabled && name.len() > LONGEST_WITH_BOARD {
+    if wanted.tensorboard_enabled() && name.len() > LONGEST_WITH_BOARD {
         no.push(
             "metadata.name",
             format!(
@@ -154,7 +154,7 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
             ),
         );
     }
-    if !wanted.enabled && spec.success_policy.is_some() {
+    if !wanted.enabled() && spec.success_policy.is_some() {
         no.push(
             "spec.successPolicy",
             "can't be judged with monitoring.enabled: false, where nobody sees what the program reports: switch one of \

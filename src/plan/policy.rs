@@ -52,11 +52,11 @@ pub(super) fn resolve(spec: &TrainingJobSpec) -> Policy {
 
 fn failure(policy: &FailurePolicy) -> Failure {
     Failure {
-        restart: policy.restart_policy,
-        backoff_limit: policy.backoff_limit,
+        restart: policy.restart_policy(),
+        backoff_limit: policy.backoff_limit(),
         active_deadline_seconds: policy.active_deadline_seconds,
         start_deadline_seconds: policy.start_deadline_seconds,
-        nan_fails: policy.nan_policy == NanPolicy::Fail,
+        nan_fails: policy.nan_policy() == NanPolicy::Fail,
     }
 }
 

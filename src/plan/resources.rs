@@ -45,7 +45,7 @@ pub(super) fn resolve(spec: &TrainingJobSpec, no: &mut Refusals) -> Worker {
     gpus(spec, &requests, &limits, &mut requirements, no);
     rdma(spec, &mut requirements, no);
     Worker {
-        gpus: spec.gpus_per_worker,
+        gpus: spec.gpus_per_worker(),
         procs: procs(spec, limits.get("cpu").copied(), no),
         requirements: requirements.into(),
     }
@@ -98,19 +98,19 @@ fn gpus(
     named.extend(limits);
     named.retain(|name, _| is_gpu(name));
     if named.is_empty() {
-        if spec.gpus_per_worker > 0 && !requirements.names(is_gpu) {
-            requirements.add(DEFAULT_GPU, spec.gpus_per_worker);
+        if spec.gpus_per_worker() > 0 && !requirements.names(is_gpu) {
+            requirements.add(DEFAULT_GPU, spec.gpus_per_worker());
         }
         return;
     }
     let sum: i128 = named.values().map(|amount| amount.floor()).sum();
-    if sum != i128::from(spec.gpus_per_worker) {
+    if sum != i128::from(spec.gpus_per_worker()) {
         let names: Vec<&str> = named.keys().copied().collect();
         no.push(
             "spec.gpusPerWorker",
             format!(
                 "is {} and spec.resources asks for {sum} of {}: write the same number in both",
-                spec.gpus_per_worker,
+                spec.gpus_per_worker(),
                 names.join(" and ")
             ),
         );
@@ -118,7 +118,7 @@ fn gpus(
 }
 
 fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusals) {
-    if !spec.networking.rdma_enabled {
+    if !spec.networking.rdma_enabled() {
         return;
     }
     let field = "spec.networking.rdmaResource";
@@ -139,11 +139,11 @@ fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusa
 /// Processes per worker, as a number: WORLD_SIZE needs one.
 fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -> i32 {
     const FIELD: &str = "spec.procsPerWorker";
-    let gpus = spec.gpus_per_worker;
-    let procs = match &spec.procs_per_worker {
-        ProcsPerWorker::Number(number) => i32::from(*number),
+    let gpus = spec.gpus_per_worker();
+    let procs = match spec.procs_per_worker() {
+        ProcsPerWorker::Number(number) => i32::from(number),
         // Only torchrun starts a process per GPU; the others drive all of a worker's GPUs from one process.
-        ProcsPerWorker::Kind(ProcsKind::Auto) if spec.framework == Framework::Pytorch => gpus.max(1),
+        ProcsPerWorker::Kind(ProcsKind::Auto) if spec.framework() == Framework::Pytorch => gpus.max(1),
         ProcsPerWorker::Kind(ProcsKind::Auto) => 1,
         ProcsPerWorker::Kind(ProcsKind::Gpu) => {
             if gpus == 0 {
@@ -167,8 +167,8 @@ fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -
             }
         },
     };
-    if procs > 1 && spec.framework != Framework::Pytorch {
-        let framework = if spec.framework == Framework::Jax { "jax" } else { "tensorflow" };
+    if procs > 1 && spec.framework() != Framework::Pytorch {
+        let framework = if spec.framework() == Framework::Jax { "jax" } else { "tensorflow" };
         no.push(
             FIELD,
             format!(

@@ -63,7 +63,7 @@ pub(super) fn resolve(checkpoint: &api::Checkpoint, no: &mut Refusals) -> Option
             StorageType::Nfs => nfs(storage, no),
         },
     };
-    checkpoint.enabled.then_some(Checkpoint { frequency: checkpoint.frequency, volume })
+    checkpoint.enabled().then_some(Checkpoint { frequency: checkpoint.frequency(), volume })
 }
 
 fn claim(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
@@ -80,7 +80,7 @@ fn claim(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
     CheckpointVolume::New {
         size,
         storage_class: storage.storage_class_name.clone(),
-        delete_with_job: storage.delete_policy == DeletePolicy::Delete,
+        delete_with_job: storage.delete_policy() == DeletePolicy::Delete,
     }
 }
 

@@ -100,7 +100,7 @@ fn time_in_a_queue_is_not_active() {
 #[test]
 fn the_last_attempt_ends_though_a_pod_does_not() {
     let mut world = World::to_running();
-    world.spec.failure_policy.backoff_limit = 0;
+    world.spec.failure_policy.backoff_limit = Some(0);
     world.second = 21;
     let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
     let stuck = PodSeen { deletion: Some(at(21)), end_by: Some(at(81)), ..running(0, 1) };
@@ -186,7 +186,7 @@ fn what_a_half_placed_gang_holds_is_said() {
     world.step();
     let message = world.condition("Scheduled").2.to_owned();
     assert!(message.contains("meanwhile 1 of its workers hold 4 GPUs for nothing"), "{message}");
-    world.spec.gpus_per_worker = 0;
+    world.spec.gpus_per_worker = Some(0);
     world.step();
     assert_eq!(world.condition("Scheduled").2, "worker 1: 0/3 nodes are available");
 }

@@ -1,0 +1,129 @@
+//! What a field that is not written means. Whoever reads the spec asks here.
+
+use crate::api::{
+    Backend, Checkpoint, DeletePolicy, FailurePolicy, Framework, Monitoring, NanPolicy, Networking, ProcsPerWorker,
+    RestartPolicy, Storage, TrainingJobSpec, defaults,
+};
+use serde_json::{Value, json};
+
+impl TrainingJobSpec {
+    /// GPUs of each worker.
+    #[must_use]
+    pub fn gpus_per_worker(&self) -> i32 {
+        self.gpus_per_worker.unwrap_or(defaults::GPUS_PER_WORKER)
+    }
+
+    /// Processes per worker, as they are asked for.
+    #[must_use]
+    pub fn procs_per_worker(&self) -> ProcsPerWorker {
+        self.procs_per_worker.clone().unwrap_or(defaults::PROCS_PER_WORKER)
+    }
+
+    /// Framework of the program.
+    #[must_use]
+    pub fn framework(&self) -> Framework {
+        self.framework.unwrap_or(defaults::FRAMEWORK)
+    }
+}
+
+impl Checkpoint {
+    /// Whether there is a place for checkpoints.
+    #[must_use]
+    pub fn enabled(&self) -> bool {
+        self.enabled.unwrap_or(defaults::CHECKPOINT_ENABLED)
+    }
+
+    /// Epochs between two checkpoints.
+    #[must_use]
+    pub fn frequency(&self) -> i32 {
+        self.frequency.unwrap_or(defaults::CHECKPOINT_FREQUENCY)
+    }
+}
+
+impl Storage {
+    /// What becomes of a claim that is made for the job.
+    #[must_use]
+    pub fn delete_policy(&self) -> DeletePolicy {
+        self.delete_policy.unwrap_or(defaults::DELETE_POLICY)
+    }
+}
+
+impl Monitoring {
+    /// Whether the job is watched.
+    #[must_use]
+    pub fn enabled(&self) -> bool {
+        self.enabled.unwrap_or(defaults::MONITORING_ENABLED)
+    }
+
+    /// Port of each worker's metrics.
+    #[must_use]
+    pub fn metrics_port(&self) -> i32 {
+        self.metrics_port.unwrap_or(defaults::METRICS_PORT)
+    }
+
+    /// Whether a TensorBoard is asked for.
+    #[must_use]
+    pub fn tensorboard_enabled(&self) -> bool {
+        self.tensorboard_enabled.unwrap_or(defaults::TENSORBOARD_ENABLED)
+    }
+}
+
+impl Networking {
+    /// Collective communication backend.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.backend.unwrap_or(defaults::BACKEND)
+    }
+
+    /// Port of the rendezvous of the first attempt.
+    #[must_use]
+    pub fn master_port(&self) -> i32 {
+        self.master_port.unwrap_or(defaults::MASTER_PORT)
+    }
+
+    /// Whether RDMA is used.
+    #[must_use]
+    pub fn rdma_enabled(&self) -> bool {
+        self.rdma_enabled.unwrap_or(defaults::RDMA_ENABLED)
+    }
+}
+
+impl FailurePolicy {
+    /// When the gang is restarted.
+    #[must_use]
+    pub fn restart_policy(&self) -> RestartPolicy {
+        self.restart_policy.unwrap_or(defaults::RESTART_POLICY)
+    }
+
+    /// Restarts after failures before the job has failed.
+    #[must_use]
+    pub fn backoff_limit(&self) -> i32 {
+        self.backoff_limit.unwrap_or(defaults::BACKOFF_LIMIT)
+    }
+
+    /// What happens when the loss is NaN or infinite.
+    #[must_use]
+    pub fn nan_policy(&self) -> NanPolicy {
+        self.nan_policy.unwrap_or(defaults::NAN_POLICY)
+    }
+}
+
+/// The spec as JSON with every default written down, as an API server that filled them in would have stored it.
+pub(super) fn written_down(spec: &TrainingJobSpec) -> Value {
+    let mut spec = serde_json::to_value(spec).expect("a spec is plain data");
+    for (path, default) in defaults::all() {
+        let (parents, field) = path.rsplit_once('.').unwrap_or(("", path));
+        let parent = parents.split('.').filter(|step| !step.is_empty()).enumerate().try_fold(
+            &mut spec,
+            // An object of the spec that is not written is one in which nothing is; a storage is there or not.
+            |object, (depth, step)| match depth {
+                0 => Some(object.as_object_mut()?.entry(step).or_insert_with(|| json!({}))),
+                _ => object.get_mut(step),
+            },
+        );
+        if let Some(parent) = parent.and_then(Value::as_object_mut) {
+            parent.entry(field).or_insert(default);
+        }
+    }
+    spec
+}
