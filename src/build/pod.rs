@@ -141,14 +141,12 @@ fn metrics(port: i32) -> ContainerPort {
 }
 
 fn agent_args(plan: &Plan, role: &Role, attempt: i32) -> Vec<String> {
-    // The agent kills what is left in time to tell of it, before the kubelet kills the agent.
-    let grace = (role.pod.grace_seconds.saturating_mul(3) / 4).max(1);
     let monitoring = &plan.monitoring;
     let mut args = vec![
         "run".to_owned(),
         format!("--attempt={attempt}"),
         format!("--master-port={}", plan.gang.rendezvous.port(attempt)),
-        format!("--grace-seconds={grace}"),
+        format!("--grace-seconds={}", role.pod.program_grace_seconds),
     ];
     args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
     // The kubelet expands arguments, too.

@@ -459,6 +459,24 @@ fn graces_nest() {
     }
 }
 
+/// Kubernetes counts a pod's grace from before its hook runs, the agent its own from SIGTERM, which comes after.
+#[test]
+fn a_hook_that_sleeps_takes_its_time_from_the_grace() {
+    for (hook, agent) in [
+        (json!({ "sleep": { "seconds": 20 } }), 30),
+        (json!({ "sleep": { "seconds": 59 } }), 1),
+        (json!({ "sleep": { "seconds": 0 } }), 45),
+        // How long these take, nobody knows before.
+        (json!({ "exec": { "command": ["sleep", "20"] } }), 45),
+        (json!({ "httpGet": { "port": 80 } }), 45),
+    ] {
+        let containers = json!([{ "name": "training", "lifecycle": { "preStop": hook } }]);
+        let pod = pod_of(&json!({ "podTemplate": { "spec": { "containers": containers } } }));
+        assert_eq!(training(&pod).args.as_ref().unwrap()[3], format!("--grace-seconds={agent}"), "{hook}");
+        assert_eq!(pod.termination_grace_period_seconds, Some(60));
+    }
+}
+
 #[test]
 fn topology_is_preferred_besides_the_templates_affinity() {
     let pod = pod_of(&json!({

@@ -93,8 +93,10 @@ pub struct Pod {
     pub service_account_name: Option<String>,
     /// Where and when it runs.
     pub scheduling: Scheduling,
-    /// Seconds from SIGTERM to SIGKILL.
+    /// Seconds that the pod has to stop, a hook before SIGTERM included.
     pub grace_seconds: i64,
+    /// Seconds from SIGTERM until the agent kills what is left of the program.
+    pub program_grace_seconds: i64,
     /// `podTemplate`, decoded and checked: laid over the operator's own template.
     pub overlay: PodTemplateSpec,
 }

@@ -6,6 +6,7 @@
 mod defaults;
 mod environment;
 mod gang;
+mod grace;
 mod hyperparameters;
 pub mod labels;
 mod monitoring;
@@ -161,7 +162,7 @@ fn workers(spec: &TrainingJobSpec, no: &mut Refusals) -> Role {
     let worker = resources::resolve(spec, no);
     environment::check("spec.env", &spec.env, no);
     let overlay = spec.pod_template.as_ref().map(|t| template::resolve(t, no)).unwrap_or_default();
-    let grace_seconds = overlay.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(60);
+    let grace = grace::resolve(&overlay, no);
     Role {
         name: Role::WORKER,
         replicas: spec.num_workers,
@@ -180,7 +181,8 @@ fn workers(spec: &TrainingJobSpec, no: &mut Refusals) -> Role {
             image_pull_secrets: spec.image_pull_secrets.clone(),
             service_account_name: spec.service_account_name.clone(),
             scheduling: spec.scheduling.clone(),
-            grace_seconds,
+            grace_seconds: grace.pod,
+            program_grace_seconds: grace.program,
             overlay,
         },
     }

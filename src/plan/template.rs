@@ -7,7 +7,8 @@ use super::{Refusals, environment, labels};
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use serde_json::{Map, Value};
 
-const FIELD: &str = "spec.podTemplate";
+/// The field, as the person writes it.
+pub(super) const FIELD: &str = "spec.podTemplate";
 
 /// The container of the user's program.
 pub(crate) const TRAINING: &str = "training";

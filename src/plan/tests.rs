@@ -1,4 +1,5 @@
 use super::*;
+use crate::api;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
@@ -488,7 +489,80 @@ fn a_pod_template_may_say_what_has_no_field() {
         },
     } }));
     assert_eq!(plan.gang.leading().pod.grace_seconds, 120);
+    assert_eq!(plan.gang.leading().pod.program_grace_seconds, 90);
     assert_eq!(plan.gang.leading().pod.overlay.spec.as_ref().unwrap().runtime_class_name.as_deref(), Some("nvidia"));
+}
+
+/// The pod's seconds run out while the hook sleeps; SIGTERM comes after it.
+#[test]
+fn a_hook_must_leave_the_program_time_to_stop() {
+    let template = |grace: Value, container: &str, hook: Value| {
+        let helper = json!({ "name": "helper", "image": "busybox" });
+        let hooked = json!({ "name": container, "image": "busybox", "lifecycle": { "preStop": hook } });
+        json!({ "spec": { "terminationGracePeriodSeconds": grace, "containers": [helper, hooked] } })
+    };
+    let sleep = |seconds: i64| json!({ "sleep": { "seconds": seconds } });
+    let field = "spec.containers[1].lifecycle.preStop.sleep.seconds: is";
+    let remedy = "and the program would be killed without a SIGTERM: write less, or raise \
+                  spec.podTemplate.spec.terminationGracePeriodSeconds";
+    for (grace, seconds, of) in [(json!(null), 60, 60), (json!(30), 30, 30), (json!(30), 900, 30), (json!(0), 1, 0)] {
+        let reason = format!("{field} {seconds} of the {of} s that the pod has to stop, {remedy}");
+        template_refused(&template(grace, "training", sleep(seconds)), &reason);
+    }
+    for (grace, container, hook, program) in [
+        (json!(null), "training", sleep(59), 1),
+        (json!(100), "training", sleep(60), 30),
+        (json!(0), "training", sleep(0), 1),
+        // Another container's hook runs beside the program; how long these take, nobody knows before.
+        (json!(null), "sidecar", sleep(60), 45),
+        (json!(null), "training", json!({ "exec": { "command": ["sleep", "60"] } }), 45),
+        (json!(null), "training", json!({ "httpGet": { "port": 80, "path": "/drain" } }), 45),
+    ] {
+        let template = template(grace, container, hook);
+        let plan = plan(&json!({ "podTemplate": template }));
+        assert_eq!(plan.gang.leading().pod.program_grace_seconds, program, "{template}");
+    }
+    let started = json!({ "name": "training", "lifecycle": { "postStart": sleep(90) } });
+    let plan = plan(&json!({ "podTemplate": { "spec": { "containers": [started] } } }));
+    assert_eq!(plan.gang.leading().pod.program_grace_seconds, 45);
+}
+
+/// As versions with the defaults in the schema have stored them, and as people may write them.
+#[test]
+fn defaults_written_down_change_nothing() {
+    for fields in [
+        json!({}),
+        json!({ "gpusPerWorker": 1 }),
+        json!({ "checkpoint": { "storage": { "type": "pvc" } }, "networking": { "interface": "eth0" } }),
+        json!({ "framework": "jax", "monitoring": { "enabled": false }, "failurePolicy": { "backoffLimit": 0 } }),
+    ] {
+        let mut job = job(&fields);
+        let written = plan(&fields);
+        let stored = written_down(&job.spec);
+        for path in api::defaults::all().map(|(path, _)| path) {
+            let there = path.split('.').try_fold(&stored, |object, step| object.get(step)).is_some();
+            let without_storage = path.starts_with("checkpoint.storage.") && fields.get("checkpoint").is_none();
+            assert!(there || without_storage, "{path}: {stored}");
+        }
+        job.spec = serde_json::from_value(stored).unwrap();
+        assert_eq!(accepted(&job), Ok(written), "{fields}");
+    }
+}
+
+/// The accessors and the table that descriptions and rules are made of speak of the same.
+#[test]
+fn what_is_not_written_is_the_default() {
+    let plan = plan(&json!({ "gpusPerWorker": null }));
+    let worker = plan.gang.leading();
+    assert_eq!((worker.gpus, worker.procs, plan.gang.rendezvous.master_port), (1, 1, 29500));
+    assert_eq!(
+        (plan.gang.rendezvous.framework, plan.gang.rendezvous.backend),
+        (Framework::Pytorch, api::Backend::Nccl)
+    );
+    assert_eq!((plan.gang.rendezvous.rdma, plan.monitoring.metrics_port), (false, Some(8080)));
+    assert_eq!(plan.monitoring.tensorboard, None);
+    assert_eq!((plan.policy.failure.restart, plan.policy.failure.backoff_limit), (api::RestartPolicy::OnFailure, 3));
+    assert!(!plan.policy.failure.nan_fails);
 }
 
 #[test]

@@ -1,0 +1,46 @@
+//! How long a pod has to stop, and how much of that its program has.
+
+use super::Refusals;
+use super::template::{FIELD, TRAINING};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+
+/// Seconds of a pod whose template says nothing.
+const DEFAULT: i64 = 60;
+
+/// How long a pod has to stop.
+pub(super) struct Grace {
+    /// Seconds of the whole pod.
+    pub pod: i64,
+    /// Seconds of its program from SIGTERM on.
+    pub program: i64,
+}
+
+pub(super) fn resolve(overlay: &PodTemplateSpec, no: &mut Refusals) -> Grace {
+    let written = overlay.spec.as_ref().and_then(|pod| pod.termination_grace_period_seconds);
+    let pod = written.unwrap_or(DEFAULT);
+    // The pod's seconds begin before the hook, SIGTERM comes after it.
+    let mut left = pod;
+    if let Some((index, seconds)) = sleep(overlay).filter(|(_, seconds)| *seconds > 0) {
+        left = pod.saturating_sub(seconds);
+        if left <= 0 {
+            no.push(
+                format!("{FIELD}.spec.containers[{index}].lifecycle.preStop.sleep.seconds"),
+                format!(
+                    "is {seconds} of the {pod} s that the pod has to stop, and the program would be killed without a \
+                     SIGTERM: write less, or raise {FIELD}.spec.terminationGracePeriodSeconds"
+                ),
+            );
+        }
+    }
+    // The agent kills what is left in time to tell of it, before the kubelet kills the agent.
+    let program = (left.saturating_mul(3) / 4).max(1);
+    Grace { pod, program }
+}
+
+/// Seconds that the program's container sleeps before it is told to stop, with its place in the list. How long another
+/// kind of hook takes, nobody knows before.
+fn sleep(overlay: &PodTemplateSpec) -> Option<(usize, i64)> {
+    let containers = &overlay.spec.as_ref()?.containers;
+    let (index, training) = containers.iter().enumerate().find(|(_, container)| container.name == TRAINING)?;
+    Some((index, training.lifecycle.as_ref()?.pre_stop.as_ref()?.sleep.as_ref()?.seconds))
+}
