@@ -73,6 +73,8 @@ $(RUFF):
 # Static, so that they run in an image with nothing else in it, and the agent in any image. --target keeps the flag from
 # the procedural macros, which can't be built with it.
 binaries: need-rust
+	@[ -e target/$(TRIPLE)/release/operator ] || echo "compiling operator and agent with full optimisation: some 270 crates," \
+	  "4 to 6 minutes on 2 quiet cores if none was built before" >&2
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(TRIPLE) --target-dir target --bin operator --bin agent
 	@mkdir -p target/release dist
 	@for program in operator agent; do \

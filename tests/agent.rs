@@ -614,7 +614,7 @@ fn cause(report: Report) -> Cause {
 fn what_python_catches_is_not_why_it_ends() {
     let room = Room::new("caught");
     let caught = "import ctypes, logging, os, sys\ntry:\n    import no_such_module\nexcept ImportError:\n    logging.exception('going on without')\n";
-    let Some(_) = python(&room, "", |_| ()) else { return };
+    let Some(()) = python(&room, "", |_| ()) else { return };
     let end = |options: &[&str], end: &str| {
         room.write("train.py", format!("{caught}{end}\n").as_bytes(), 0o644);
         let mut agent = Command::new(room.installed());
@@ -657,7 +657,7 @@ fn a_hook_of_the_programs_own_hides_nothing() {
 #[test]
 fn whose_exception_it_was() {
     let room = Room::new("whose");
-    let Some(_) = python(&room, "", |_| ()) else { return };
+    let Some(()) = python(&room, "", |_| ()) else { return };
     room.write("helper.py", b"raise KeyError('helper')\n", 0o644);
     let run = |program: &[&str]| {
         let mut agent = Command::new(room.installed());
@@ -944,10 +944,10 @@ fn watched_metrics_are_told_with_every_reading() {
     let mut agent = room.start(&options, script);
     let status = until("all readings", DEADLINE, || {
         let status: AgentStatus = serde_json::from_str(&get(port, "/status")?.1).ok()?;
-        (status.watched.get("eval_loss")?.count == 1).then_some(status)
+        (status.histories.get("eval_loss")?.count == 1).then_some(status)
     });
     let readings = |name: &str| {
-        let watched = &status.watched[name];
+        let watched = &status.histories[name];
         let recent = watched.recent.iter().map(|reading| (reading.n, reading.value.to_string(), reading.step));
         (watched.count, recent.collect::<Vec<_>>())
     };
@@ -955,7 +955,7 @@ fn watched_metrics_are_told_with_every_reading() {
     assert_eq!(readings("accuracy"), (2, vec![reading(1, "0.1", 1.0), reading(2, "0.2", 2.0)]));
     assert_eq!(readings("eval_loss"), (1, vec![reading(1, "NaN", 3.0)]));
     assert_eq!(readings("mIoU"), (0, vec![]));
-    assert_eq!(status.watched.len(), 3);
+    assert_eq!(status.histories.len(), 3);
     room.write("go", b"", 0o644);
     assert_eq!(agent.exit_code(), Some(0));
 }

@@ -1,7 +1,7 @@
 //! Why a worker failed, and who of a gang failed first.
 
 use super::*;
-use crate::observe::PodSeen;
+use crate::observe::ObservedPod;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern};
 use crate::protocol::exception::Exception;
 use crate::protocol::report::{LaunchError, LaunchErrorKind, Phase, Reached, Report};
@@ -10,24 +10,24 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
 }
 
-fn placed(index: i32) -> PodSeen {
-    PodSeen {
+fn placed(index: i32) -> ObservedPod {
+    ObservedPod {
         uid: format!("pod-1-{index}"),
         name: format!("x-training-{index}-abcde"),
         index,
         incarnation: 1,
         created: Some(at(0)),
         node: Some(format!("node-{index}")),
-        ..PodSeen::default()
+        ..ObservedPod::default()
     }
 }
 
-fn running(index: i32) -> PodSeen {
-    PodSeen { training: Container::Running { since: Some(at(5)) }, ..placed(index) }
+fn running(index: i32) -> ObservedPod {
+    ObservedPod { training: Container::Running { since: Some(at(5)) }, ..placed(index) }
 }
 
-fn ended(index: i32, exit_code: i32, second: i64) -> PodSeen {
-    PodSeen {
+fn ended(index: i32, exit_code: i32, second: i64) -> ObservedPod {
+    ObservedPod {
         ended: Some(false),
         training: Container::Terminated {
             started: Some(at(5)),
@@ -42,7 +42,7 @@ fn ended(index: i32, exit_code: i32, second: i64) -> PodSeen {
 }
 
 /// A worker whose agent has told how its program ended: at this millisecond after second 20, with this on stderr.
-pub(crate) fn told(index: i32, millis: i64, stderr: &str) -> PodSeen {
+pub(crate) fn told(index: i32, millis: i64, stderr: &str) -> ObservedPod {
     let finished = Timestamp::from_millisecond(at(20).as_millisecond() + millis).unwrap();
     let report = Report {
         version: 1,
@@ -60,11 +60,11 @@ pub(crate) fn told(index: i32, millis: i64, stderr: &str) -> PodSeen {
 }
 
 /// It was told to stop before its program ended, at this second.
-pub(crate) fn stopped(mut pod: PodSeen, second: i64) -> PodSeen {
+pub(crate) fn stopped(mut pod: ObservedPod, second: i64) -> ObservedPod {
     if let Container::Terminated { report: Some(report), .. } = &mut pod.training {
         report.stopped_by = Some(15);
     }
-    PodSeen { deletion: Some(at(second)), ..pod }
+    ObservedPod { deletion: Some(at(second)), ..pod }
 }
 
 pub(crate) const LOST: &str = "\
@@ -88,7 +88,7 @@ fn torchrun(exit_code: i32) -> String {
 }
 
 /// The same pod with its report changed.
-fn but(mut pod: PodSeen, change: impl FnOnce(&mut Report)) -> PodSeen {
+fn but(mut pod: ObservedPod, change: impl FnOnce(&mut Report)) -> ObservedPod {
     if let Container::Terminated { report: Some(report), exit_code, .. } = &mut pod.training {
         change(report);
         let otherwise = if report.phase == Phase::Exited { 1 } else { 137 };
@@ -102,7 +102,7 @@ fn after(millis: i64) -> Timestamp {
 }
 
 /// It raised this at that millisecond after second 20.
-fn raised(pod: PodSeen, class: &str, message: &str, millis: i64) -> PodSeen {
+fn raised(pod: ObservedPod, class: &str, message: &str, millis: i64) -> ObservedPod {
     let exception = Exception {
         class: class.into(),
         message: message.into(),
@@ -115,10 +115,10 @@ fn raised(pod: PodSeen, class: &str, message: &str, millis: i64) -> PodSeen {
     but(pod, |report| report.exception = Some(exception))
 }
 
-fn said(pod: PodSeen, kind: ErrorPattern, text: &str, millis: i64) -> PodSeen {
+fn said(pod: ObservedPod, kind: ErrorPattern, text: &str, millis: i64) -> ObservedPod {
     let time = after(millis);
     but(pod, |report| {
-        report.error_patterns.push(ErrorMatch { kind, time, last_time: time, text: text.into(), count: 1 })
+        report.error_patterns.push(ErrorMatch { kind, time, last_time: time, text: text.into(), count: 1 });
     })
 }
 
@@ -127,7 +127,7 @@ const NCCL: &str = "NCCL error in: NCCLUtils.hpp:268, unhandled system error";
 const OOM: &str = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation";
 
 /// How the first cause of these is told, without the name of the worker.
-fn cause(pods: &[PodSeen]) -> (String, String) {
+fn cause(pods: &[ObservedPod]) -> (String, String) {
     let cause = first_cause(pods.iter()).unwrap();
     let (who, what) = cause.message.split_once("node-").unwrap();
     assert!(who.starts_with(&format!("worker {0} (pod x-training-{0}-abcde, ", cause.worker.unwrap())), "{who}");
@@ -213,7 +213,7 @@ fn every_failure_has_a_reason_and_words() {
         (said(plain(), ErrorPattern::NanLoss, "Epoch 2/9 loss: nan", 800), "ExitCode", "1): exit code 1: step 3"),
         (
             but(said(by_signal(15), ErrorPattern::NanLoss, "Epoch 2/9 loss: nan", 800), |r| {
-                r.ended_for = Some(ErrorPattern::NanLoss)
+                r.ended_for = Some(ErrorPattern::NanLoss);
             }),
             "NaNLoss",
             &format!("1): {nan}"),
@@ -313,7 +313,7 @@ fn what_trying_again_cannot_mend() {
         // In a program that has worked before it comes of something else, such as a file server.
         let always =
             matches!(&pod.training, Container::Terminated { report: Some(report), .. } if report.error.is_some());
-        let later = first_cause([&PodSeen { incarnation: 2, ..pod.clone() }]).unwrap();
+        let later = first_cause([&ObservedPod { incarnation: 2, ..pod.clone() }]).unwrap();
         let trained = but(pod.clone(), |report| report.progress = Some(Reached::default()));
         let trained = first_cause([&trained]).unwrap();
         assert_eq!(
@@ -328,7 +328,7 @@ fn what_trying_again_cannot_mend() {
 /// Who of a gang is named, and why.
 #[test]
 fn the_first_cause_and_not_its_echo() {
-    let root = |pods: &[PodSeen]| {
+    let root = |pods: &[ObservedPod]| {
         let cause = first_cause(pods.iter()).unwrap();
         (cause.worker.unwrap(), cause.reason.to_string())
     };
@@ -386,7 +386,7 @@ fn the_first_cause_and_not_its_echo() {
 
     // An evicted worker breaks the others' collectives.
     let disruption = Disruption { reason: "EvictionByEvictionAPI".into(), message: String::new(), time: Some(at(20)) };
-    let evicted = PodSeen { disruption: Some(disruption), ..running(1) };
+    let evicted = ObservedPod { disruption: Some(disruption), ..running(1) };
     assert_eq!(root(&[nccl(0, -900), evicted]), is(1, "Evicted"));
 }
 
@@ -397,7 +397,7 @@ fn a_rank_that_fails_and_hangs_is_the_cause() {
     let timed_out = said(told(0, MINUTES, ""), ErrorPattern::NcclTimeout, WATCHDOG, MINUTES - 500);
     let hung = stopped(raised(told(1, MINUTES + 900, ""), "ValueError", "bad", 0), 20 + 600);
     let progress = |millis| Reached { time: Some(after(millis)), ..Reached::default() };
-    let root = |first: &PodSeen, second: &PodSeen| {
+    let root = |first: &ObservedPod, second: &ObservedPod| {
         let cause = first_cause([first, second]).unwrap();
         (cause.worker.unwrap(), cause.reason.to_string())
     };
@@ -419,16 +419,16 @@ fn a_rank_that_fails_and_hangs_is_the_cause() {
 }
 
 /// A pod that failed in its node's words, and its container.
-fn told_by_node(reason: &str, message: &str, training: Container) -> PodSeen {
+fn told_by_node(reason: &str, message: &str, training: Container) -> ObservedPod {
     let words = Waiting { reason: reason.into(), message: message.into() };
-    PodSeen { ended: Some(false), pod_reason: Some(words), training, ..placed(1) }
+    ObservedPod { ended: Some(false), pod_reason: Some(words), training, ..placed(1) }
 }
 
 #[test]
 fn a_caught_exception_is_not_what_ended_the_program() {
     const CAUGHT: &str = "ERROR:root:no fast attention\nTraceback (most recent call last):\n  File \"t.py\", line 1\nModuleNotFoundError: No module named 'flash_attn'\n";
-    let tells = |pod: PodSeen| but(pod, |report| report.python_tells = true);
-    let all = |pod: &PodSeen| {
+    let tells = |pod: ObservedPod| but(pod, |report| report.python_tells = true);
+    let all = |pod: &ObservedPod| {
         let cause = first_cause([pod]).unwrap();
         (cause.reason.to_string(), cause.permanent, cause.message)
     };
@@ -502,12 +502,12 @@ fn a_node_that_would_not_run_a_pod_is_nobodys_failure() {
     // What no node would run, what ran already, and what somebody else calls so.
     let sysctl = told_by_node("SysctlForbidden", "forbidden sysctl: kernel.x", Container::Waiting);
     let deadline = told_by_node("DeadlineExceeded", "Pod was active on the node longer than", Container::Waiting);
-    let ran = PodSeen {
+    let ran = ObservedPod {
         pod_reason: Some(Waiting { reason: "NodeAffinity".into(), ..Waiting::default() }),
         ..told(1, 900, BAD)
     };
     let out_of = told_by_node("OutOf", "", Container::Waiting);
-    let no_word = PodSeen { pod_reason: None, ..out_of.clone() };
+    let no_word = ObservedPod { pod_reason: None, ..out_of.clone() };
     for (pod, reason) in [
         (sysctl, "SysctlForbidden"),
         (deadline, "DeadlineExceeded"),
@@ -572,7 +572,7 @@ fn an_init_container_that_fails_is_named_with_its_words_and_its_time() {
             message: message.map(str::to_owned),
             finished: Some(at(30)),
         };
-        PodSeen { ended: Some(false), failed_init: Some(init), ..placed(1) }
+        ObservedPod { ended: Some(false), failed_init: Some(init), ..placed(1) }
     };
     for (pod, what) in [
         (failed(3, "Error", Some("trying\nno such bucket\n")), "failed with exit code 3: no such bucket"),
@@ -647,7 +647,7 @@ fn a_connection_of_its_own_that_is_lost_is_no_echo() {
 /// The agent asks too: of itself, and without any pod.
 #[test]
 fn a_cause_takes_no_pod() {
-    let PodSeen { training, .. } = told(1, 900, BAD);
+    let ObservedPod { training, .. } = told(1, 900, BAD);
     let facts = WorkerFacts {
         index: 1,
         pod: "x-training-1-abcde",

@@ -3,7 +3,7 @@
 use crate::api::{Condition, State, StorageType, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use crate::build::names;
 use crate::lifecycle::{condition, condition_is};
-use crate::observe::{Container, PodSeen};
+use crate::observe::{Container, ObservedPod};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
@@ -112,7 +112,7 @@ impl WorkerState {
 impl Worker {
     /// Tells how the worker of a pod stands.
     #[must_use]
-    pub fn of(pod: &PodSeen) -> Self {
+    pub fn of(pod: &ObservedPod) -> Self {
         let mut it = Self {
             index: pod.index,
             attempt: pod.incarnation,

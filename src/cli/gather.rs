@@ -5,7 +5,7 @@ use super::facts::{Event, Facts, Worker, last_events};
 use crate::api::TrainingJob;
 use crate::build::labels;
 use crate::lifecycle::whole_second;
-use crate::observe::{PodSeen, SlimPod};
+use crate::observe::{ObservedPod, SlimPod};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::ListParams;
@@ -90,7 +90,7 @@ fn events_of(events: &[core::Event], job: &TrainingJob) -> Vec<Event> {
 ///
 /// # Errors
 /// If they can't be listed.
-pub async fn pods(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<Vec<PodSeen>> {
+pub async fn pods(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<Vec<ObservedPod>> {
     let namespace = job.namespace().unwrap_or_default();
     let api: Api<SlimPod> = cluster.api(&namespace);
     let params = ListParams::default().labels(&selector(job));
@@ -105,7 +105,7 @@ pub fn selector(job: &TrainingJob) -> String {
 }
 
 /// Tells of the workers of this attempt, and of those of earlier ones that have not ended yet.
-fn workers(pods: &[PodSeen], attempt: i32) -> Vec<Worker> {
+fn workers(pods: &[ObservedPod], attempt: i32) -> Vec<Worker> {
     let shown = pods.iter().filter(|pod| pod.incarnation >= attempt || pod.is_alive());
     let mut workers: Vec<Worker> = shown.map(Worker::of).collect();
     workers.sort_by_key(|worker| (worker.attempt, worker.index));

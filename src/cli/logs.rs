@@ -5,7 +5,7 @@ use super::gather::{self, pods};
 use super::screen::{Look, Style, count, ranges};
 use super::why::Diagnosis;
 use crate::api::{Guarded, Reason, Restart, State, TrainingJob};
-use crate::observe::{Container, PodSeen, SlimPod};
+use crate::observe::{Container, ObservedPod, SlimPod};
 use crate::plan::template::TRAINING;
 use anyhow::bail;
 use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt, StreamExt, stream};
@@ -84,7 +84,7 @@ pub struct Source {
 }
 
 impl Source {
-    fn of(pod: &PodSeen) -> Self {
+    fn of(pod: &ObservedPod) -> Self {
         Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt: pod.incarnation, worker: pod.index }
     }
 }
@@ -256,7 +256,7 @@ fn is_finished(job: &TrainingJob) -> bool {
     job.status.as_ref().and_then(|status| status.state).is_some_and(State::is_finished)
 }
 
-fn has_started(pod: &PodSeen) -> bool {
+fn has_started(pod: &ObservedPod) -> bool {
     !matches!(pod.training, Container::Waiting)
 }
 
@@ -275,7 +275,7 @@ impl Logs<'_> {
         self.wanted.workers.as_ref().is_none_or(|chosen| chosen.0.contains(&worker))
     }
 
-    fn sources(&self, pods: &[PodSeen]) -> Vec<Source> {
+    fn sources(&self, pods: &[ObservedPod]) -> Vec<Source> {
         let wanted = pods.iter().filter(|pod| has_started(pod) && self.is_wanted(pod.index));
         let mut sources: Vec<Source> = wanted.map(Source::of).collect();
         sources.sort_by_key(|source| (source.attempt, source.worker));
@@ -360,7 +360,7 @@ impl Logs<'_> {
         let mut followed = HashSet::new();
         let pods_api: Api<SlimPod> = self.cluster.api(&self.form.namespace);
         let (api, slim, since) = (self.api.clone(), pods_api.clone(), self.wanted.since);
-        let mut start = |tasks: &mut JoinSet<()>, pod: &PodSeen| {
+        let mut start = |tasks: &mut JoinSet<()>, pod: &ObservedPod| {
             if followed.insert(pod.uid.clone()) {
                 let after = seen.get(&pod.uid).copied().flatten();
                 // A pod of which nothing was shown, since all of it was older than --since or there was nothing yet.
@@ -441,14 +441,14 @@ impl Logs<'_> {
     }
 
     /// Shows the log of the worker that failed first in the last attempt that failed, else what was kept of it.
-    async fn failed(&mut self, job: &TrainingJob, pods: &[PodSeen]) -> anyhow::Result<()> {
+    async fn failed(&mut self, job: &TrainingJob, pods: &[ObservedPod]) -> anyhow::Result<()> {
         let name = job.name_any();
         let status = job.status.clone().unwrap_or_default();
         let Some(last) = culprit(&status.restarts, status.failure_reason.as_ref().map(Reason::as_str)) else {
             let Some(message) = &status.failure_message else {
                 bail!("no attempt of {name} has failed, so that there are no last words");
             };
-            let reason = status.failure_reason.as_ref().map(Reason::as_str).unwrap_or("Failed");
+            let reason = status.failure_reason.as_ref().map_or("Failed", Reason::as_str);
             aside(&format!("{name} failed by {reason}, and no worker caused it"));
             let kept = self.form.kept(None, None, None, message);
             return self.show_at_last(&kept);

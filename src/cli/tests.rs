@@ -11,7 +11,7 @@ use super::{Args, cluster, status, top, why};
 use crate::api::{
     AllocatedResources, Condition, ProgramMetrics, Restart, State, TrainingJobSpec, TrainingJobStatus, Workers,
 };
-use crate::observe::{Container, PodSeen, Waiting};
+use crate::observe::{Container, ObservedPod, Waiting};
 use crate::protocol::report::{Phase, Report};
 use clap::CommandFactory;
 use jiff::Timestamp;
@@ -317,14 +317,14 @@ fn the_cause_of_a_restart_fits_its_line() {
 
 // ---- workers
 
-fn pod(training: Container) -> PodSeen {
-    PodSeen {
+fn pod(training: Container) -> ObservedPod {
+    ObservedPod {
         name: "x-training-1-abcde".into(),
         index: 1,
         incarnation: 2,
         node: Some("n".into()),
         training,
-        ..PodSeen::default()
+        ..ObservedPod::default()
     }
 }
 
@@ -351,22 +351,22 @@ fn workers_by_their_pods() {
     };
     let waiting = |reason: &str, message: &str| Some(Waiting { reason: reason.into(), message: message.into() });
     let cases = [
-        (PodSeen { node: None, ..pod(Container::Waiting) }, WorkerState::Waiting, None, None),
+        (ObservedPod { node: None, ..pod(Container::Waiting) }, WorkerState::Waiting, None, None),
         (
-            PodSeen { node: None, unschedulable: waiting("Unschedulable", "0/4 nodes"), ..pod(Container::Waiting) },
+            ObservedPod { node: None, unschedulable: waiting("Unschedulable", "0/4 nodes"), ..pod(Container::Waiting) },
             WorkerState::Waiting,
             None,
             Some("0/4 nodes"),
         ),
         (
-            PodSeen { waiting: waiting("ImagePullBackOff", "no such host"), ..pod(Container::Waiting) },
+            ObservedPod { waiting: waiting("ImagePullBackOff", "no such host"), ..pod(Container::Waiting) },
             WorkerState::Starting,
             None,
             Some("ImagePullBackOff: no such host"),
         ),
         (pod(Container::Running { since: None }), WorkerState::Running, None, None),
         (
-            PodSeen { deletion: Some(at(0)), ..pod(Container::Running { since: None }) },
+            ObservedPod { deletion: Some(at(0)), ..pod(Container::Running { since: None }) },
             WorkerState::Stopping,
             None,
             None,

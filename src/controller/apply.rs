@@ -4,7 +4,7 @@ use super::error::{Error, call};
 use super::pass::{Child, Created, Pass, is_ours};
 use crate::api::TrainingJob;
 use crate::build::{self, names};
-use crate::observe::{Blocked, ChildKey, ChildKind, ChildSeen, Children, SlimJob, Wanted, digest};
+use crate::observe::{Blocked, ChildKey, ChildKind, Children, ObservedChild, SlimJob, Wanted, digest};
 use crate::plan::{CheckpointVolume, Incarnation, Plan};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
@@ -16,7 +16,7 @@ impl Pass<'_, TrainingJob> {
     /// Makes what is missing and puts right what was changed; what is as it should be costs no request.
     pub(super) async fn ensure(&mut self, plan: &Plan, wanted: &Wanted, children: &Children) -> Result<(), Error> {
         let claimed = self.has_claim(plan);
-        let is_right = |key, child: &Option<ChildSeen>, should| {
+        let is_right = |key, child: &Option<ObservedChild>, should| {
             child.as_ref().is_some_and(|child| !child.deleting && children.is_right(key, child.digest, should))
         };
         if is_right(ChildKey::SERVICE, &children.service, wanted.service)
@@ -70,7 +70,7 @@ impl Pass<'_, TrainingJob> {
         &self,
         key: ChildKey,
         children: &Children,
-        seen: Option<&ChildSeen>,
+        seen: Option<&ObservedChild>,
         wanted: K,
         digest: fn(&K) -> u64,
     ) -> Result<Option<Blocked>, Error> {
@@ -92,7 +92,7 @@ impl Pass<'_, TrainingJob> {
                 Created::Blocked(blocked) => return Ok(Some(blocked)),
             },
         };
-        let present = ChildSeen { uid: object.uid().unwrap_or_default(), digest: digest(&object), deleting: false };
+        let present = ObservedChild { uid: object.uid().unwrap_or_default(), digest: digest(&object), deleting: false };
         self.context.index.update_known(&self.key, |cell| {
             let children = &mut cell.children;
             if written && present.digest != should {

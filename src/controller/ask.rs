@@ -1,7 +1,7 @@
 //! One question to one agent: how it is reached, what of its answer is read, and whose answer it is.
 
 use super::Context;
-use crate::observe::PodSeen;
+use crate::observe::ObservedPod;
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::report;
 use crate::protocol::text::start_of;
@@ -50,7 +50,7 @@ impl Asker {
         &self,
         context: &Context,
         job: &JobName<'_>,
-        pod: &PodSeen,
+        pod: &ObservedPod,
         port: i32,
     ) -> Result<AgentStatus, String> {
         let bytes = match context.options.agent_access {
@@ -91,7 +91,7 @@ where
 
 /// Of pods on their node's network another one may hold the address: its answer is nobody's. An agent of before does not
 /// say which pod it is in.
-fn is_of(status: &AgentStatus, job: &JobName, pod: &PodSeen) -> Result<(), String> {
+fn is_of(status: &AgentStatus, job: &JobName, pod: &ObservedPod) -> Result<(), String> {
     if let Some(uid) = status.pod_uid.as_ref().filter(|uid| **uid != pod.uid) {
         let uid = start_of(uid, MAX_NAME);
         return Err(format!("another pod answers at its address and port, the one with the UID {uid:?}"));

@@ -45,7 +45,7 @@ impl Pass<'_, TrainingJob> {
             match new.state {
                 Some(State::Completed) => metrics.completed(namespace),
                 Some(State::Failed) => {
-                    metrics.failed(namespace, new.failure_reason.as_ref().map_or("", Reason::as_str))
+                    metrics.failed(namespace, new.failure_reason.as_ref().map_or("", Reason::as_str));
                 }
                 _ => {}
             }

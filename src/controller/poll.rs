@@ -7,7 +7,7 @@ use super::ask::{AgentAccess, JobName};
 use super::rota::Rota;
 use super::{Context, status};
 use crate::api::{Guarded, State};
-use crate::observe::{AgentPolls, JobKey, PodSeen};
+use crate::observe::{AgentPolls, JobKey, ObservedPod};
 use crate::plan::Role;
 use futures::StreamExt;
 use futures::channel::mpsc;
@@ -26,8 +26,8 @@ pub(super) struct Asked {
     pub key: JobKey,
     pub job: ObjectRef<Guarded>,
     pub port: i32,
-    pub first: PodSeen,
-    pub last: Option<PodSeen>,
+    pub first: ObservedPod,
+    pub last: Option<ObservedPod>,
 }
 
 /// What came of asking.
@@ -91,7 +91,7 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
             }
             let number = cell.children.job(Role::WORKER)?.incarnation;
             let pod = |index: i32| {
-                let runs = |pod: &&PodSeen| pod.incarnation == number && pod.index == index && pod.runs();
+                let runs = |pod: &&ObservedPod| pod.incarnation == number && pod.index == index && pod.runs();
                 cell.children.pods.values().find(runs)
             };
             let workers = plan.gang.leading().replicas;
@@ -106,7 +106,7 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
 /// Asks one job.
 pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -> Polled {
     let job = JobName { namespace: &asked.key.namespace, name: &asked.job.name };
-    let ask = async |pod: &PodSeen| {
+    let ask = async |pod: &ObservedPod| {
         let asking = context.asker.ask(context, &job, pod, asked.port);
         tokio::time::timeout(patience, asking).await.unwrap_or_else(|_| Err("no answer in time".into()))
     };
@@ -139,7 +139,7 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
         let old = &before.status;
         before.failing_since.is_some()
             || old.progress != status.progress
-            || old.watched != status.watched
+            || old.histories != status.histories
             || old.report.error_patterns != status.report.error_patterns
     });
     context.index.update_known(&asked.key, |cell| cell.agents.answered(status));

@@ -9,7 +9,7 @@ use super::pass::{Created, Pass};
 use crate::api::{State, TrainingJob, TrainingJobStatus};
 use crate::build::{self, Board};
 use crate::lifecycle;
-use crate::observe::{BoardSeen, Wanted};
+use crate::observe::{ObservedBoard, Wanted};
 use crate::plan::{BoardPlan, TensorBoard};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
@@ -32,13 +32,13 @@ struct Todo {
     scale: Option<i32>,
 }
 
-fn todo(planned: &BoardPlan, status: &TrainingJobStatus, seen: &BoardSeen) -> Option<Todo> {
+fn todo(planned: &BoardPlan, status: &TrainingJobStatus, seen: &ObservedBoard) -> Option<Todo> {
     let state = status.state?;
     if status.start_time.is_none() || state.is_finished() {
         return None;
     }
     let replicas = i32::from(!planned.one_node || state == State::Running);
-    let BoardSeen { deployment, service, .. } = seen;
+    let ObservedBoard { deployment, service, .. } = seen;
     let todo = Todo {
         deployment: deployment.is_none() && replicas > 0,
         service: service.is_none(),
@@ -125,14 +125,14 @@ mod tests {
         TrainingJobStatus { state: Some(state), start_time, ..TrainingJobStatus::default() }
     }
 
-    fn there(replicas: i32) -> BoardSeen {
+    fn there(replicas: i32) -> ObservedBoard {
         let part = |replicas| Some(BoardPart { uid: "u".into(), replicas });
-        BoardSeen { deployment: part(Some(replicas)), service: part(None), ..BoardSeen::default() }
+        ObservedBoard { deployment: part(Some(replicas)), service: part(None), ..ObservedBoard::default() }
     }
 
     #[test]
     fn it_comes_after_the_workers_and_stays() {
-        let missing = BoardSeen::default();
+        let missing = ObservedBoard::default();
         let both = Some(Todo { deployment: true, service: true, scale: None });
         for (state, started, expected) in [
             (State::Pending, false, None),

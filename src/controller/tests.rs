@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::Reason;
-use crate::observe::{AgentPolls, ChildKey, PodSeen};
+use crate::observe::{AgentPolls, ChildKey, ObservedPod};
 use crate::plan::Role;
 use futures::StreamExt;
 use http::Method;
@@ -274,7 +274,7 @@ async fn answer_of(agent: impl Fn() -> Value + Send + Sync + 'static) -> (bool, 
         request => agrees(request),
     });
     let context = context(client, AgentAccess::Proxy);
-    let pod = PodSeen { uid: "pod-0".into(), name: "x-training-0-abcde".into(), ..PodSeen::default() };
+    let pod = ObservedPod { uid: "pod-0".into(), name: "x-training-0-abcde".into(), ..ObservedPod::default() };
     let object: Guarded = serde_json::from_value(serde_json::to_value(job()).unwrap()).unwrap();
     let job = kube::runtime::reflector::ObjectRef::from_obj(&object);
     let asked = poll::Asked { key: key(), job, port: 9400, first: pod, last: None };
@@ -323,7 +323,7 @@ async fn an_answer_is_bounded() {
     let readings: Vec<_> = (1..=150).map(|n| json!({ "n": n, "value": 1 })).collect();
     let watched = move || json!({ "watched": { "loss": { "count": 150, "recent": readings } } });
     let (_, polls) = answer_of(watched).await;
-    let history = polls.answer().unwrap().status.watched["loss"].clone();
+    let history = polls.answer().unwrap().status.histories["loss"].clone();
     assert_eq!((history.recent.len(), history.recent[0].n), (100, 51), "the newest");
 
     let long = "x".repeat(10_000);

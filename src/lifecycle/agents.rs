@@ -25,7 +25,7 @@ impl Step<'_> {
             self.note_stall(agent);
             if let Some(policy) = &self.input.plan.policy.success.early_stopping {
                 let known = self.status.early_stopping.take();
-                let (since, histories) = (agent.status.report.started_at, &agent.status.watched);
+                let (since, histories) = (agent.status.report.started_at, &agent.status.histories);
                 self.status.early_stopping =
                     progress::evaluate(policy, known.as_ref(), current.attempt, since, histories);
             }
@@ -67,7 +67,7 @@ impl Step<'_> {
                 self.set(ConditionType::AgentReady, false, Reason::Unreachable, &message);
             }
             None if was == Some(false) => {
-                self.set(ConditionType::AgentReady, true, Reason::Answers, "the agent answers")
+                self.set(ConditionType::AgentReady, true, Reason::Answers, "the agent answers");
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use super::step::Step;
 use crate::api::{AllocatedResources, State, Workers};
-use crate::observe::PodSeen;
+use crate::observe::ObservedPod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ impl Step<'_> {
         let desired = self.input.plan.gang.size();
         let pods = self.pods(self.incarnation());
         let of =
-            |test: fn(&PodSeen) -> bool| i32::try_from(pods.iter().filter(|p| test(p)).count()).unwrap_or(i32::MAX);
-        let (active, failed) = (of(PodSeen::runs), of(PodSeen::failed));
+            |test: fn(&ObservedPod) -> bool| i32::try_from(pods.iter().filter(|p| test(p)).count()).unwrap_or(i32::MAX);
+        let (active, failed) = (of(ObservedPod::runs), of(ObservedPod::failed));
         let succeeded = i32::try_from(self.done(&pods).len()).unwrap_or(i32::MAX);
         let held: Vec<_> = pods.iter().filter(|p| p.is_alive() && p.node.is_some()).collect();
         let nodes: BTreeSet<_> = held.iter().filter_map(|p| p.node.as_deref()).collect();
@@ -45,7 +45,7 @@ impl Step<'_> {
     pub(super) fn note_start(&mut self) {
         if self.status.start_time.is_none() {
             // A node's clock may be behind: no program starts before its pod is made.
-            let started = |pod: &PodSeen| Some(pod.started()?.max(pod.created?));
+            let started = |pod: &ObservedPod| Some(pod.started()?.max(pod.created?));
             self.status.start_time = self.input.children.pods.values().filter_map(started).min().map(Time);
         }
     }

@@ -3,7 +3,7 @@
 use super::step::{Step, seconds};
 use super::waiting::Why;
 use crate::api::Reason;
-use crate::observe::JobSeen;
+use crate::observe::ObservedJob;
 
 impl Step<'_> {
     /// For how many seconds the job has been active, and for how many it may be, once it has begun.
@@ -30,7 +30,7 @@ impl Step<'_> {
     }
 
     /// Whether this attempt has taken too long to start: the job fails with what it waits for.
-    pub(super) fn past_start(&mut self, job: &JobSeen, why: &Why) -> bool {
+    pub(super) fn past_start(&mut self, job: &ObservedJob, why: &Why) -> bool {
         let (Some(deadline), Some(since)) =
             (self.input.plan.policy.failure.start_deadline_seconds, job.created.max(job.resumed))
         else {

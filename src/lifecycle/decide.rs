@@ -27,7 +27,7 @@ pub fn misses_job(status: &TrainingJobStatus, children: &Children) -> bool {
         && begun(status, children, current)
 }
 
-impl<'a> Step<'a> {
+impl Step<'_> {
     fn run(&mut self) {
         self.status.observed_generation = self.input.generation;
         if self.status.state.is_some_and(State::is_finished) {

@@ -4,7 +4,7 @@ use super::progress;
 use super::step::{Step, seconds};
 use super::verdict::Action;
 use crate::api::State;
-use crate::observe::JobSeen;
+use crate::observe::ObservedJob;
 use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,7 +15,7 @@ const SIDE_CARS: i64 = 30;
 impl Step<'_> {
     /// Nothing but clearing up happens after the end.
     pub(super) fn finished(&mut self) {
-        let unfinished = |job: &&JobSeen| !job.complete && job.failed.is_none();
+        let unfinished = |job: &&ObservedJob| !job.complete && job.failed.is_none();
         if let Some(job) = self.job().filter(unfinished) {
             match self.status.state {
                 Some(State::Failed) => self.delete(job),
@@ -35,7 +35,7 @@ impl Step<'_> {
 
     /// The programs are done. What else is in their pods has a moment to end by itself, since with the pods their logs go;
     /// then it must not hold GPUs any longer.
-    fn end_side_cars(&mut self, job: &JobSeen) {
+    fn end_side_cars(&mut self, job: &ObservedJob) {
         let since = self.status.completion_time.as_ref().map_or(self.input.now, |end| end.0);
         let left = SIDE_CARS - seconds(since, self.input.now);
         let lives = self.pods(self.incarnation()).iter().any(|pod| pod.is_alive());

@@ -3,7 +3,7 @@
 use super::Cause;
 use super::step::{Step, seconds};
 use crate::api::{Reason, Restart};
-use crate::observe::PodSeen;
+use crate::observe::ObservedPod;
 use crate::plan::Incarnation;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -21,7 +21,7 @@ impl Step<'_> {
     pub(super) fn keep(&mut self, of: Incarnation, cause: &Cause) -> Restart {
         let time = self.by_our_clock(of, cause.time.unwrap_or(self.input.now));
         let started = self.pods(of).iter().filter_map(|p| p.started()).min();
-        let ended = |p: &&PodSeen| p.failed() || p.disruption.is_some();
+        let ended = |p: &&ObservedPod| p.failed() || p.disruption.is_some();
         let judged: Vec<_> = self.all_pods(of).into_iter().filter(ended).map(|p| Some(p.index)).collect();
         let known = self.status.restarts.iter_mut().find(|r| r.attempt == of.attempt);
         let ran_seconds = started.map_or(0, |s| seconds(s, time).max(0));

@@ -6,7 +6,7 @@ use super::step::{Step, number_of, seconds};
 use super::waiting;
 use super::{Cause, first_cause};
 use crate::api::{ConditionType, Reason, Restart, RestartPolicy, State};
-use crate::observe::{JobSeen, PodSeen};
+use crate::observe::{ObservedJob, ObservedPod};
 use crate::plan::Incarnation;
 
 /// Quick disruptions in a row after which the job has failed: as many as the status keeps.
@@ -14,7 +14,7 @@ const INTERRUPTIONS: usize = 10;
 
 impl Step<'_> {
     /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
-    pub(super) fn failing(&mut self, job: &JobSeen) {
+    pub(super) fn failing(&mut self, job: &ObservedJob) {
         let current = self.incarnation();
         let pods = self.all_pods(current);
         let alive = pods.iter().any(|pod| pod.is_alive());
@@ -45,7 +45,7 @@ impl Step<'_> {
     }
 
     /// Whether every pod that may still live should have ended, and nobody says that it has.
-    fn all_are_late(&mut self, pods: &[&PodSeen]) -> bool {
+    fn all_are_late(&mut self, pods: &[&ObservedPod]) -> bool {
         let now = self.input.now;
         let alive: Vec<_> = pods.iter().filter(|pod| pod.is_alive()).collect();
         if let Some(due) = alive.iter().filter_map(|pod| waiting::late_at(pod)).filter(|at| *at > now).min() {
@@ -151,7 +151,7 @@ impl Step<'_> {
     }
 
     /// The Job failed and no pod is left to tell why.
-    fn pods_lost(&self, job: &JobSeen) -> Option<Cause> {
+    fn pods_lost(&self, job: &ObservedJob) -> Option<Cause> {
         let (reason, message) = job.failed.as_ref()?;
         if self.kept(self.incarnation()).is_some() {
             return None;

@@ -113,7 +113,7 @@ fn set(metrics: &mut ProgramMetrics, name: &str, value: f64) {
 
 /// Why the job is good enough: a reason in one CamelCase word, and a message.
 pub fn success(policy: &Success, status: &TrainingJobStatus, agent: &AgentAnswer) -> Option<(Reason, String)> {
-    let histories = &agent.status.watched;
+    let histories = &agent.status.histories;
     // Any of the readings: the program may have gone on since.
     let reached = |name: &str, is_enough: &dyn Fn(&NumberedReading) -> bool| {
         let reading = histories.get(name)?.recent.iter().find(|reading| is_enough(reading))?;
@@ -154,20 +154,20 @@ pub fn evaluate(
     known: Option<&EarlyStoppingStatus>,
     attempt: i32,
     program_started: Option<Timestamp>,
-    watched: &BTreeMap<String, MetricHistory>,
+    histories: &BTreeMap<String, MetricHistory>,
 ) -> Option<EarlyStoppingStatus> {
-    let is_there = |name: &&str| watched.get(*name).is_some_and(|watched| watched.count > 0);
+    let is_there = |name: &&str| histories.get(*name).is_some_and(|history| history.count > 0);
     let chosen = match &policy.metric {
         Some(metric) => Some(metric.as_str()),
         // One that was there before stays, until one that goes before it is reported.
         None => LOSSES.into_iter().find(|name| is_there(name) || known.is_some_and(|known| known.metric == *name)),
     };
-    let Some((name, watched)) = chosen.and_then(|name| Some((name, watched.get(name)?))) else {
+    let Some((name, history)) = chosen.and_then(|name| Some((name, histories.get(name)?))) else {
         return known.cloned();
     };
     let program_started = program_started.map(|time| Time(whole_second(time)));
     let mut stands = known.filter(|known| known.metric == name).cloned();
-    for reading in &watched.recent {
+    for reading in &history.recent {
         let step = reading.step.and_then(whole);
         if let Some(stands) = &stands {
             let is_same = stands.attempt == attempt && stands.program_started == program_started;
@@ -285,7 +285,7 @@ mod tests {
         let policy = |accuracy, loss| Success { target_accuracy: accuracy, target_loss: loss, ..Success::default() };
         let readings = |name: &str, values: &[f64]| {
             let readings: Vec<_> = (1..).zip(values).map(|(n, value)| (n, *value, Some(10.0 * n as f64))).collect();
-            told(Agent { watched: [(name.to_owned(), watched(&readings))].into(), ..Agent::default() })
+            told(Agent { histories: [(name.to_owned(), watched(&readings))].into(), ..Agent::default() })
         };
         let status = TrainingJobStatus::default();
         // A peak between two looks counts.
@@ -297,7 +297,7 @@ mod tests {
         // A program that prints "95.5%".
         let recent = [NumberedReading { n: 1, value: 0.955, step: None, is_percentage: true }].into();
         let history = MetricHistory { count: 1, recent };
-        let percent = told(Agent { watched: [(ACCURACY.to_owned(), history)].into(), ..Agent::default() });
+        let percent = told(Agent { histories: [(ACCURACY.to_owned(), history)].into(), ..Agent::default() });
         let (_, message) = success(&policy(Some(95.0), None), &status, &percent).unwrap();
         assert_eq!(message, "accuracy 95.5% reached successPolicy.targetAccuracy 95");
         assert!(success(&policy(Some(0.95), None), &status, &percent).is_some());

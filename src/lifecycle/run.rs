@@ -4,7 +4,7 @@ use super::step::{Step, number_of, seconds};
 use super::verdict::Action;
 use super::waiting;
 use crate::api::{ConditionType, Reason, State};
-use crate::observe::{JobSeen, PodSeen};
+use crate::observe::{ObservedJob, ObservedPod};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long no pod may come, while some are missing, before the Job's Events are read.
@@ -13,7 +13,7 @@ const READ_OF_JOB_AFTER: SignedDuration = SignedDuration::from_secs(5);
 const READ_OF_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
 impl Step<'_> {
-    pub(super) fn running(&mut self, job: &JobSeen) {
+    pub(super) fn running(&mut self, job: &ObservedJob) {
         if job.deleting {
             return self.losing_job(); // to somebody else: one that is not wanted any more has an old number
         }
@@ -78,7 +78,7 @@ impl Step<'_> {
     }
 
     /// Nobody knows whether that worker still runs. Its node may come back; else Kubernetes takes the pod away.
-    fn node_is_silent(&mut self, lost: &PodSeen) {
+    fn node_is_silent(&mut self, lost: &ObservedPod) {
         let since = lost.unreachable.map_or_else(String::new, |since| format!(" since {since:.0}"));
         let message = format!(
             "{}: its node has not answered{since}, and the gang can't go on without it. If it does not come back, \

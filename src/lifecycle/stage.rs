@@ -3,7 +3,7 @@
 use super::conditions::condition_is;
 use super::step::Step;
 use crate::api::ConditionType;
-use crate::observe::JobSeen;
+use crate::observe::ObservedJob;
 
 /// Where a job that has not ended is in its life. The first one here that holds counts.
 pub(super) enum Stage<'a> {
@@ -18,7 +18,7 @@ pub(super) enum Stage<'a> {
     /// It was active for longer than it may be, both in seconds.
     PastDeadline { active: i64, deadline: i64 },
     /// The Job of this incarnation is there.
-    Running(&'a JobSeen),
+    Running(&'a ObservedJob),
     /// This incarnation had begun, and its Job is gone.
     JobGone,
     /// This incarnation has yet to begin.

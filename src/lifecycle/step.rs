@@ -3,7 +3,7 @@
 use super::conditions::{condition, set_condition};
 use super::verdict::{Action, Event, Input, Verdict};
 use crate::api::{ConditionType, Reason, TrainingJobStatus};
-use crate::observe::{ChildKey, Children, JobSeen, PodSeen};
+use crate::observe::{ChildKey, Children, ObservedJob, ObservedPod};
 use crate::plan::{Incarnation, Role};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
@@ -49,12 +49,12 @@ impl<'a> Step<'a> {
     }
 
     /// The Job of the leading role, of whichever incarnation.
-    pub(super) fn job(&self) -> Option<&'a JobSeen> {
+    pub(super) fn job(&self) -> Option<&'a ObservedJob> {
         self.input.children.job(Role::WORKER)
     }
 
     /// The Job of this incarnation.
-    pub(super) fn current_job(&self) -> Option<&'a JobSeen> {
+    pub(super) fn current_job(&self) -> Option<&'a ObservedJob> {
         self.job().filter(|job| job.incarnation == self.incarnation().number)
     }
 
@@ -70,12 +70,12 @@ impl<'a> Step<'a> {
     }
 
     /// Pods of an incarnation, but for those that tell nothing of its gang.
-    pub(super) fn all_pods(&self, of: Incarnation) -> Vec<&'a PodSeen> {
+    pub(super) fn all_pods(&self, of: Incarnation) -> Vec<&'a ObservedPod> {
         let input: &'a Input<'a> = self.input;
         let job = self.job().filter(|job| job.incarnation == of.number);
         // What a queue manager has stopped tells nothing of the gang that runs, or will. By their creation the two can't be
         // told: the Job controller makes the pods of a Job that is let go, and says only then since when it is.
-        let stopped = |p: &PodSeen| {
+        let stopped = |p: &ObservedPod| {
             let before = |resumed| p.deletion.is_some_and(|deletion| deletion <= resumed);
             job.is_some_and(|job| (job.suspended_by_queue && p.failed()) || job.resumed.is_some_and(before))
         };
@@ -83,7 +83,7 @@ impl<'a> Step<'a> {
     }
 
     /// One pod for each index: of two the newer counts.
-    pub(super) fn pods(&self, of: Incarnation) -> Vec<&'a PodSeen> {
+    pub(super) fn pods(&self, of: Incarnation) -> Vec<&'a ObservedPod> {
         let mut pods = self.all_pods(of);
         pods.sort_by(|a, b| (a.index, b.gone, b.created, &b.uid).cmp(&(b.index, a.gone, a.created, &a.uid)));
         pods.dedup_by_key(|p| p.index);
@@ -91,13 +91,13 @@ impl<'a> Step<'a> {
     }
 
     /// Indexes whose program has ended well, whether or not their pods are still there to show it.
-    pub(super) fn done(&self, pods: &[&PodSeen]) -> BTreeSet<i32> {
+    pub(super) fn done(&self, pods: &[&ObservedPod]) -> BTreeSet<i32> {
         let completed = self.current_job().into_iter().flat_map(|job| job.completed.iter().copied());
         completed.chain(pods.iter().filter(|pod| pod.succeeded()).map(|pod| pod.index)).collect()
     }
 
     /// Workers that have a pod, or need none any more.
-    pub(super) fn provided(&self, pods: &[&PodSeen]) -> usize {
+    pub(super) fn provided(&self, pods: &[&ObservedPod]) -> usize {
         self.done(pods).into_iter().chain(pods.iter().map(|pod| pod.index)).collect::<BTreeSet<_>>().len()
     }
 
@@ -121,7 +121,7 @@ impl<'a> Step<'a> {
     }
 
     /// Deletes the Job, unless that is under way.
-    pub(super) fn delete(&mut self, job: &JobSeen) {
+    pub(super) fn delete(&mut self, job: &ObservedJob) {
         let delete = Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() };
         if !job.deleting && !self.verdict.actions.contains(&delete) {
             self.verdict.actions.push(delete);

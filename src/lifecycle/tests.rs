@@ -4,7 +4,7 @@ use super::*;
 use crate::api::{Reason, RestartPolicy, State, SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use crate::cause::tests::{BAD, LOST, stopped, told};
 use crate::observe::{
-    AgentAnswer, Blocked, ChildKey, Children, Container, Disruption, JobSeen, ObjectEvent, PodSeen, Waiting,
+    AgentAnswer, Blocked, ChildKey, Children, Container, Disruption, ObjectEvent, ObservedJob, ObservedPod, Waiting,
 };
 use crate::plan::{self, Incarnation, Role, Runtime};
 use crate::protocol::agent_status::AgentStatus;
@@ -32,40 +32,40 @@ fn create(number: i32) -> Action {
     Action::CreateJobs(Incarnation { number, attempt: number })
 }
 
-fn job(attempt: i32) -> JobSeen {
-    JobSeen {
+fn job(attempt: i32) -> ObservedJob {
+    ObservedJob {
         uid: format!("job-{attempt}"),
         name: "x-training".into(),
         role: Role::WORKER,
         incarnation: attempt,
         created: Some(at(0)),
         taken_up: Some(at(0)),
-        ..JobSeen::default()
+        ..ObservedJob::default()
     }
 }
 
-fn pod(index: i32, attempt: i32) -> PodSeen {
-    PodSeen {
+fn pod(index: i32, attempt: i32) -> ObservedPod {
+    ObservedPod {
         uid: format!("pod-{attempt}-{index}"),
         name: format!("x-training-{index}-abcde"),
         index,
         incarnation: attempt,
         created: Some(at(0)),
-        ..PodSeen::default()
+        ..ObservedPod::default()
     }
 }
 
-fn placed(index: i32, attempt: i32) -> PodSeen {
-    PodSeen { node: Some(format!("node-{index}")), scheduled_at: Some(at(1)), ..pod(index, attempt) }
+fn placed(index: i32, attempt: i32) -> ObservedPod {
+    ObservedPod { node: Some(format!("node-{index}")), scheduled_at: Some(at(1)), ..pod(index, attempt) }
 }
 
-fn running(index: i32, attempt: i32) -> PodSeen {
-    PodSeen { training: Container::Running { since: Some(at(5)) }, ..placed(index, attempt) }
+fn running(index: i32, attempt: i32) -> ObservedPod {
+    ObservedPod { training: Container::Running { since: Some(at(5)) }, ..placed(index, attempt) }
 }
 
-fn ended(index: i32, attempt: i32, exit_code: i32, second: i64) -> PodSeen {
+fn ended(index: i32, attempt: i32, exit_code: i32, second: i64) -> ObservedPod {
     let reason = if exit_code == 0 { "Completed" } else { "Error" };
-    PodSeen {
+    ObservedPod {
         ended: Some(exit_code == 0),
         training: Container::Terminated {
             started: Some(at(5)),
@@ -120,7 +120,7 @@ impl World {
         verdict
     }
 
-    fn see(&mut self, job: Option<JobSeen>, pods: impl IntoIterator<Item = PodSeen>) {
+    fn see(&mut self, job: Option<ObservedJob>, pods: impl IntoIterator<Item = ObservedPod>) {
         self.children.jobs = job.into_iter().map(|job| (Role::WORKER, job)).collect();
         for pod in pods {
             self.children.pods.insert(pod.uid.clone(), pod);
@@ -140,8 +140,8 @@ impl World {
     /// Worker 1 exits with 1 at `second`, worker 0 is cleaned away by the Job controller.
     fn fail(&mut self, attempt: i32, second: i64) -> Verdict {
         self.second = second;
-        let cleaned = PodSeen { deletion: Some(at(second + 1)), gone: true, ..running(0, attempt) };
-        let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(attempt) };
+        let cleaned = ObservedPod { deletion: Some(at(second + 1)), gone: true, ..running(0, attempt) };
+        let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(attempt) };
         self.see(Some(failed), [cleaned, ended(1, attempt, 1, second)]);
         self.step()
     }
@@ -210,7 +210,7 @@ fn the_scheduler_is_quoted() {
     let mut world = World::new();
     world.step();
     let words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.";
-    let wait = |index| PodSeen {
+    let wait = |index| ObservedPod {
         unschedulable: Some(Waiting { reason: "Unschedulable".into(), message: words.into() }),
         ..pod(index, 1)
     };
@@ -230,7 +230,7 @@ fn refused_pods_are_looked_up_and_named() {
     world.second = 1;
     assert!(world.step().read_events_of.is_empty(), "pods may take a moment");
     world.second = 5;
-    world.see(Some(JobSeen { taken_up: None, ..job(1) }), []);
+    world.see(Some(ObservedJob { taken_up: None, ..job(1) }), []);
     assert!(world.step().read_events_of.is_empty(), "the Job controller has not come to it");
     world.see(Some(job(1)), []);
     assert_eq!(world.step().read_events_of, ["job-1"]);
@@ -251,7 +251,7 @@ fn an_image_that_cannot_be_pulled_is_named() {
     let mut world = World::new();
     world.step();
     let waiting = Some(Waiting { reason: "ErrImagePull".into(), message: "not found".into() });
-    world.see(Some(job(1)), [running(0, 1), PodSeen { waiting, ..placed(1, 1) }]);
+    world.see(Some(job(1)), [running(0, 1), ObservedPod { waiting, ..placed(1, 1) }]);
     world.step();
     assert_eq!(world.status.state, Some(State::Initializing));
     assert_eq!(
@@ -277,7 +277,7 @@ fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
 
     // The old Job is on its way: nothing is created, and its deletion is asked for again only while it was not.
     assert_eq!(world.step().actions.len(), 1);
-    world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), []);
     assert!(world.step().actions.is_empty());
 
     world.see(None, []);
@@ -336,9 +336,9 @@ fn a_disruption_does_not_count_even_when_its_pod_is_gone() {
         time: Some(at(20)),
     };
     // The peer's failure is an echo: it lost its connection.
-    let evicted = PodSeen { disruption: Some(disruption), deletion: Some(at(20)), gone: true, ..running(0, 1) };
+    let evicted = ObservedPod { disruption: Some(disruption), deletion: Some(at(20)), gone: true, ..running(0, 1) };
     world.second = 22;
-    let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
     world.see(Some(failed), [evicted, ended(1, 1, 1, 20)]);
     world.step();
     assert_eq!(world.status.restarts[0].reason, "Evicted");
@@ -353,12 +353,12 @@ fn evidence_outlives_its_pod_and_the_operator() {
     let disruption =
         Disruption { reason: "PreemptionByScheduler".into(), message: "preempted".into(), time: Some(at(20)) };
     world.second = 20;
-    world.see(Some(job(1)), [PodSeen { disruption: Some(disruption), ..running(0, 1) }]);
+    world.see(Some(job(1)), [ObservedPod { disruption: Some(disruption), ..running(0, 1) }]);
     world.step();
     assert_eq!(world.status.attempt, Some(1), "the gang has not ended");
     // Another operator comes up and finds no pod at all.
     world.children.pods.clear();
-    world.see(Some(JobSeen { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) }), []);
+    world.see(Some(ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) }), []);
     world.step();
     assert_eq!(world.status.attempt, Some(2));
     assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("Preempted", Some(1)));
@@ -372,7 +372,7 @@ fn a_disruption_that_nobody_saw_does_not_count() {
     {
         let mut world = World::to_running();
         world.children.pods.clear();
-        world.see(Some(JobSeen { failed: Some((reason.into(), String::new())), ..job(1) }), []);
+        world.see(Some(ObservedJob { failed: Some((reason.into(), String::new())), ..job(1) }), []);
         world.step();
         assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (told, disruptions));
     }
@@ -395,7 +395,7 @@ fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
 #[test]
 fn a_failed_job_waits_for_the_words_of_its_pods() {
     let mut world = World::to_running();
-    let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
     world.see(Some(failed.clone()), [running(0, 1), running(1, 1)]);
     world.step();
     assert!(world.status.restarts.is_empty(), "{:?}", world.status.restarts);
@@ -407,9 +407,9 @@ fn a_failed_job_waits_for_the_words_of_its_pods() {
 #[test]
 fn a_pod_deleted_by_hand_is_the_cause_and_not_its_peers_complaint() {
     let mut world = World::to_running();
-    let deleted = PodSeen { deletion: Some(at(19)), ..ended(0, 1, 143, 21) };
+    let deleted = ObservedPod { deletion: Some(at(19)), ..ended(0, 1, 143, 21) };
     world.second = 22;
-    let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
     world.see(Some(failed), [deleted, ended(1, 1, 1, 20)]);
     world.step();
     assert_eq!(world.status.restarts[0].reason, "PodDeleted");
@@ -418,8 +418,8 @@ fn a_pod_deleted_by_hand_is_the_cause_and_not_its_peers_complaint() {
 #[test]
 fn a_worker_replaced_inside_its_job_restarts_the_gang() {
     let mut world = World::to_running();
-    let vanished = PodSeen { gone: true, ..running(1, 1) };
-    let new = PodSeen { uid: "another".into(), created: Some(at(20)), ..running(1, 1) };
+    let vanished = ObservedPod { gone: true, ..running(1, 1) };
+    let new = ObservedPod { uid: "another".into(), created: Some(at(20)), ..running(1, 1) };
     world.see(Some(job(1)), [vanished, new]);
     let verdict = world.step();
     assert_eq!((world.status.attempt, world.status.restarts[0].reason.as_str()), (Some(2), "PodDeleted"));
@@ -445,7 +445,8 @@ fn a_pod_that_does_not_end_is_named_with_the_remedy() {
     let mut world = World::to_running();
     let disruption =
         Disruption { reason: "DeletionByTaintManager".into(), message: "tainted".into(), time: Some(at(20)) };
-    let lost = PodSeen { disruption: Some(disruption), deletion: Some(at(20)), end_by: Some(at(80)), ..running(1, 1) };
+    let lost =
+        ObservedPod { disruption: Some(disruption), deletion: Some(at(20)), end_by: Some(at(80)), ..running(1, 1) };
     world.second = 21;
     world.see(Some(job(1)), [lost]);
     assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(74)));
@@ -481,7 +482,7 @@ fn what_the_events_of_a_job_said_is_not_said_of_its_pods() {
 
 #[test]
 fn out_of_memory_and_a_typo_have_names() {
-    let oom = PodSeen {
+    let oom = ObservedPod {
         training: Container::Terminated {
             started: Some(at(5)),
             finished: Some(at(20)),
@@ -496,7 +497,7 @@ fn out_of_memory_and_a_typo_have_names() {
 
     let message = r#"{"version":1,"phase":"Exited","exitCode":127,"error":{"kind":"CommandNotFound","message":"torchrum: not found in PATH"}}"#;
     let report = Report::parse(message).map(Box::new);
-    let typo = PodSeen {
+    let typo = ObservedPod {
         training: Container::Terminated {
             started: Some(at(5)),
             finished: Some(at(5)),
@@ -508,7 +509,7 @@ fn out_of_memory_and_a_typo_have_names() {
         ..ended(0, 1, 127, 5)
     };
     let mut world = World::to_running();
-    world.see(Some(JobSeen { failed: Some((String::new(), String::new())), ..job(1) }), [typo, ended(1, 1, 0, 6)]);
+    world.see(Some(ObservedJob { failed: Some((String::new(), String::new())), ..job(1) }), [typo, ended(1, 1, 0, 6)]);
     world.step();
     assert_eq!(world.status.state, Some(State::Failed), "nobody pays for three gangs to learn of a typo");
     assert_eq!(world.status.failure_reason, Some("CommandNotFound".into()));
@@ -533,7 +534,7 @@ fn suspend_and_resume() {
     assert_eq!(world.condition("Suspended").1, "Suspending");
 
     world.second = 40;
-    world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..running(index, 1) }));
+    world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..running(index, 1) }));
     assert_eq!(reasons(&world.step()), ["Suspended"]);
     assert_eq!(world.status.state, Some(State::Suspended));
     assert_eq!(world.step().actions, [Action::Ensure]);
@@ -575,7 +576,7 @@ fn the_deadline_counts_from_the_first_start_without_the_time_suspended() {
 fn ttl_deletes_the_finished_job() {
     let mut world = World::to_running();
     world.spec.ttl_seconds_after_finished = Some(30);
-    world.see(Some(JobSeen { complete: true, ..job(1) }), []);
+    world.see(Some(ObservedJob { complete: true, ..job(1) }), []);
     assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(30)), "also when nothing else happens");
     world.second = 40;
     assert_eq!(world.step().actions, [Action::DeleteOwner]);
@@ -626,7 +627,7 @@ fn a_job_that_the_api_server_finds_invalid_has_failed_in_its_words() {
 fn a_job_deleted_before_it_had_a_pod_comes_back() {
     let mut world = World::new();
     world.step();
-    world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), []);
     assert!(world.step().actions.is_empty());
     world.see(None, []);
     assert!(world.step().actions.contains(&create(1)));
@@ -637,11 +638,11 @@ fn a_job_deleted_before_it_had_a_pod_comes_back() {
 fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(0);
-    world.see(Some(JobSeen { deleting: true, ..job(1) }), []);
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), []);
     assert!(world.step().actions.is_empty());
     assert_eq!(world.status.state, Some(State::Initializing));
     world.second = 20;
-    let stopping = |index| PodSeen { deletion: Some(at(12)), ..running(index, 1) };
+    let stopping = |index| ObservedPod { deletion: Some(at(12)), ..running(index, 1) };
     world.see(None, [stopping(0), stopping(1)]);
     let verdict = world.step();
     assert_eq!((verdict.actions.as_slice(), reasons(&verdict)), (&[][..], vec!["Restarting"]));
@@ -651,7 +652,7 @@ fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
     );
     assert_eq!(world.status.attempt, Some(2));
     assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)), "nobody's failure");
-    world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..stopping(index) }));
+    world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..stopping(index) }));
     assert_eq!(world.step().actions, [Action::Ensure, create(2)]);
     assert_eq!(world.status.restarts[0].reason, "JobDeleted");
 }
@@ -661,10 +662,10 @@ fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
 fn pods_deleted_with_their_job_are_not_the_cause() {
     let mut world = World::to_running();
     world.second = 20;
-    world.see(Some(job(1)), [PodSeen { deletion: Some(at(20)), gone: true, ..running(0, 1) }]);
+    world.see(Some(job(1)), [ObservedPod { deletion: Some(at(20)), gone: true, ..running(0, 1) }]);
     world.step();
     assert_eq!(world.status.restarts[0].reason, "PodDeleted");
-    world.see(None, [PodSeen { deletion: Some(at(20)), gone: true, ..running(1, 1) }]);
+    world.see(None, [ObservedPod { deletion: Some(at(20)), gone: true, ..running(1, 1) }]);
     world.step();
     assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("JobDeleted", Some(1)));
 }
@@ -674,11 +675,11 @@ fn pods_deleted_with_their_job_are_not_the_cause() {
 fn a_job_suspended_by_a_queue_manager_has_not_failed() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(0);
-    let stopped = |index| PodSeen { deletion: Some(at(20)), gone: true, ..running(index, 1) };
+    let stopped = |index| ObservedPod { deletion: Some(at(20)), gone: true, ..running(index, 1) };
     world.second = 20;
     world.see(Some(job(1)), [stopped(0)]); // seen before the change of the Job
     world.step();
-    let held = JobSeen { suspended_by_queue: true, ..job(1) };
+    let held = ObservedJob { suspended_by_queue: true, ..job(1) };
     world.see(Some(held), [stopped(1)]);
     assert_eq!(world.step().actions, [Action::Ensure]);
     assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Pending), 0));
@@ -687,15 +688,15 @@ fn a_job_suspended_by_a_queue_manager_has_not_failed() {
     assert_eq!((workers.active, workers.failed, workers.pending), (0, 0, 2));
 
     world.second = 60;
-    let later = |index| PodSeen {
+    let later = |index| ObservedPod {
         uid: format!("later-{index}"),
         created: Some(at(60)),
         training: Container::Running { since: Some(at(61)) },
         ..running(index, 1)
     };
     // All within one second: made, stopped, and the Job let go again.
-    let quick = PodSeen { uid: "quick".into(), deletion: Some(at(60)), gone: true, ..later(0) };
-    world.see(Some(JobSeen { resumed: Some(at(60)), ..job(1) }), [quick, later(0), later(1)]);
+    let quick = ObservedPod { uid: "quick".into(), deletion: Some(at(60)), gone: true, ..later(0) };
+    world.see(Some(ObservedJob { resumed: Some(at(60)), ..job(1) }), [quick, later(0), later(1)]);
     assert_eq!(world.step().actions, [Action::Ensure]);
     assert_eq!((world.status.state, world.status.restart_count), (Some(State::Running), Some(0)));
 }
@@ -704,10 +705,10 @@ fn a_job_suspended_by_a_queue_manager_has_not_failed() {
 fn a_job_made_smaller_than_its_gang_has_not_failed() {
     let mut world = World::to_running();
     world.second = 20;
-    let gone = PodSeen { deletion: Some(at(20)), gone: true, ..running(1, 1) };
+    let gone = ObservedPod { deletion: Some(at(20)), gone: true, ..running(1, 1) };
     world.see(Some(job(1)), [gone]); // seen before the change of the Job
     world.step();
-    world.see(Some(JobSeen { parallelism: Some(1), ..job(1) }), []);
+    world.see(Some(ObservedJob { parallelism: Some(1), ..job(1) }), []);
     assert_eq!(world.step().actions, [Action::Ensure]);
     assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Pending), 0));
     assert_eq!(world.condition("Scheduled").1, "Parallelism");
@@ -720,7 +721,7 @@ fn a_failure_outlives_its_job() {
     world.second = 20;
     world.see(Some(job(1)), [ended(1, 1, 3, 20)]);
     world.step();
-    world.see(None, [PodSeen { gone: true, ..running(0, 1) }]);
+    world.see(None, [ObservedPod { gone: true, ..running(0, 1) }]);
     world.step();
     assert_eq!(world.status.state, Some(State::Failed));
     assert_eq!(world.status.failure_reason, Some("ExitCode".into()));
@@ -729,7 +730,7 @@ fn a_failure_outlives_its_job() {
 #[test]
 fn a_job_deleted_after_its_workers_ended_well_is_complete() {
     let mut world = World::to_running();
-    world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..ended(index, 1, 0, 20) }));
+    world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..ended(index, 1, 0, 20) }));
     world.step();
     assert_eq!(world.status.state, Some(State::Completed));
 }
@@ -746,24 +747,30 @@ fn pods_left_without_their_job_are_named() {
     assert_ne!(world.status.state, Some(State::Suspended), "a pod runs");
 }
 
-fn any_pod() -> impl Strategy<Value = PodSeen> {
+fn any_pod() -> impl Strategy<Value = ObservedPod> {
     let state = prop_oneof![
-        Just(pod as fn(i32, i32) -> PodSeen),
-        Just(placed as fn(i32, i32) -> PodSeen),
-        Just(running as fn(i32, i32) -> PodSeen),
-        Just((|i, a| ended(i, a, 0, 20)) as fn(i32, i32) -> PodSeen),
-        Just((|i, a| ended(i, a, 1, 20)) as fn(i32, i32) -> PodSeen),
+        Just(pod as fn(i32, i32) -> ObservedPod),
+        Just(placed as fn(i32, i32) -> ObservedPod),
+        Just(running as fn(i32, i32) -> ObservedPod),
+        Just((|i, a| ended(i, a, 0, 20)) as fn(i32, i32) -> ObservedPod),
+        Just((|i, a| ended(i, a, 1, 20)) as fn(i32, i32) -> ObservedPod),
     ];
-    (0..N, 1..3i32, state, any::<bool>(), any::<bool>()).prop_map(|(index, attempt, make, gone, disrupted)| PodSeen {
-        gone,
-        disruption: disrupted.then(|| Disruption { reason: "x".into(), message: String::new(), time: Some(at(20)) }),
-        ..make(index, attempt)
+    (0..N, 1..3i32, state, any::<bool>(), any::<bool>()).prop_map(|(index, attempt, make, gone, disrupted)| {
+        ObservedPod {
+            gone,
+            disruption: disrupted.then(|| Disruption {
+                reason: "x".into(),
+                message: String::new(),
+                time: Some(at(20)),
+            }),
+            ..make(index, attempt)
+        }
     })
 }
 
-fn any_job() -> impl Strategy<Value = Option<JobSeen>> {
+fn any_job() -> impl Strategy<Value = Option<ObservedJob>> {
     proptest::option::of((1..3i32, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |(attempt, deleting, complete, failed)| JobSeen {
+        |(attempt, deleting, complete, failed)| ObservedJob {
             deleting,
             complete: complete && !failed,
             failed: failed.then(|| ("BackoffLimitExceeded".into(), String::new())),

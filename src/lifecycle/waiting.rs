@@ -1,7 +1,7 @@
 //! What a job that does not run yet waits for, in the words of whoever makes it wait.
 
 use crate::api::Reason;
-use crate::observe::{ObjectEvent, PodSeen};
+use crate::observe::{ObjectEvent, ObservedPod};
 use jiff::{SignedDuration, Timestamp};
 
 /// What a kubelet may need beyond a pod's grace to say that it has ended.
@@ -16,7 +16,7 @@ pub struct Why {
 
 /// Why not every worker has a node. `pods` are those of this incarnation, `missing` is how many more there should be,
 /// `gpus` what each holds, and `event` what the Events of their Job say.
-pub fn for_nodes(pods: &[&PodSeen], missing: usize, gpus: i32, event: Option<&ObjectEvent>) -> Option<Why> {
+pub fn for_nodes(pods: &[&ObservedPod], missing: usize, gpus: i32, event: Option<&ObjectEvent>) -> Option<Why> {
     let desired = pods.len() + missing;
     let waiting: Vec<_> =
         pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.unschedulable.as_ref()?))).collect();
@@ -39,7 +39,7 @@ pub fn for_nodes(pods: &[&PodSeen], missing: usize, gpus: i32, event: Option<&Ob
 }
 
 /// What those hold for nothing that have a node, while others find none.
-fn held_meanwhile(pods: &[&PodSeen], gpus: i32) -> String {
+fn held_meanwhile(pods: &[&ObservedPod], gpus: i32) -> String {
     let placed = pods.iter().filter(|pod| pod.is_alive() && pod.node.is_some()).count();
     let gpus = i32::try_from(placed).unwrap_or(i32::MAX).saturating_mul(gpus);
     if gpus == 0 {
@@ -57,7 +57,7 @@ pub fn scheduling() -> Why {
 }
 
 /// Why not every worker with a node runs its program.
-pub fn for_start(pods: &[&PodSeen], event: Option<&ObjectEvent>) -> Why {
+pub fn for_start(pods: &[&ObservedPod], event: Option<&ObjectEvent>) -> Why {
     let stuck = pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.waiting.as_ref()?)));
     if let Some((pod, waiting)) = stuck.min_by_key(|(pod, _)| pod.index) {
         let reason = match waiting.reason.as_str() {
@@ -81,13 +81,13 @@ pub fn for_start(pods: &[&PodSeen], event: Option<&ObjectEvent>) -> Why {
 }
 
 /// When a pod that was asked to end should have ended for long.
-pub fn late_at(pod: &PodSeen) -> Option<Timestamp> {
+pub fn late_at(pod: &ObservedPod) -> Option<Timestamp> {
     pod.end_by?.checked_add(LATE).ok()
 }
 
 /// What a gang that stops waits for, when a pod should have ended and nobody says that it has.
-pub fn for_end(pods: &[&PodSeen], now: Timestamp) -> Option<String> {
-    let late = |pod: &&&PodSeen| pod.is_alive() && late_at(pod).is_some_and(|at| at <= now);
+pub fn for_end(pods: &[&ObservedPod], now: Timestamp) -> Option<String> {
+    let late = |pod: &&&ObservedPod| pod.is_alive() && late_at(pod).is_some_and(|at| at <= now);
     let pod = pods.iter().filter(late).min_by_key(|pod| pod.index)?;
     Some(format!(
         "waiting for {}, whose grace is over: if its node is gone for good, delete the Node or taint it \

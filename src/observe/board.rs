@@ -4,7 +4,7 @@ use std::time::Instant;
 
 /// The objects of one job's TensorBoard, and what became of making them.
 #[derive(Clone, Debug, Default)]
-pub struct BoardSeen {
+pub struct ObservedBoard {
     /// Its Deployment.
     pub deployment: Option<BoardPart>,
     /// Its Service.

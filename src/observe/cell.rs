@@ -1,7 +1,7 @@
 //! All that is remembered of one TrainingJob, in one place.
 
 use super::ours::Ours;
-use super::{AgentPolls, BoardSeen, Children};
+use super::{AgentPolls, Children, ObservedBoard};
 use crate::api::TrainingJobStatus;
 use crate::plan::Planned;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Cell {
     /// Its objects.
     pub children: Children,
     /// Its TensorBoard.
-    pub board: BoardSeen,
+    pub board: ObservedBoard,
     /// What its agents answered.
     pub agents: AgentPolls,
     /// What its spec means.

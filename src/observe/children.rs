@@ -1,6 +1,6 @@
 //! The objects of one TrainingJob, as the watches show them.
 
-use super::{JobSeen, PodSeen};
+use super::{ObservedJob, ObservedPod};
 use crate::api::Reason;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// A Service or ConfigMap: who it is and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChildSeen {
+pub struct ObservedChild {
     /// UID of the object.
     pub uid: String,
     /// Digest of what we own in it: another one means that somebody changed it.
@@ -106,13 +106,13 @@ pub struct ObjectEvent {
 #[derive(Clone, Debug, Default)]
 pub struct Children {
     /// The headless Service.
-    pub service: Option<ChildSeen>,
+    pub service: Option<ObservedChild>,
     /// The ConfigMap.
-    pub config: Option<ChildSeen>,
+    pub config: Option<ObservedChild>,
     /// The Jobs by role; never more than one for each.
-    pub jobs: BTreeMap<&'static str, JobSeen>,
+    pub jobs: BTreeMap<&'static str, ObservedJob>,
     /// Pods by UID, those included that are gone.
-    pub pods: BTreeMap<String, PodSeen>,
+    pub pods: BTreeMap<String, ObservedPod>,
     /// Children that could not be made.
     pub blocked: BTreeMap<ChildKey, Blocked>,
     /// The newest version seen of a child, its deletion included: the answer to a write of ours may come after the
@@ -131,7 +131,7 @@ pub struct Children {
 impl Children {
     /// The Job of a role.
     #[must_use]
-    pub fn job(&self, role: &str) -> Option<&JobSeen> {
+    pub fn job(&self, role: &str) -> Option<&ObservedJob> {
         self.jobs.get(role)
     }
 

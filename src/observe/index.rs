@@ -1,6 +1,6 @@
 //! The index: everything remembered of each TrainingJob, filed under its namespace and UID.
 
-use super::{BoardPart, Cell, ChildKey, ChildSeen, Children, SlimJob, SlimPod, ours};
+use super::{BoardPart, Cell, ChildKey, Children, ObservedChild, SlimJob, SlimPod, ours};
 use crate::api::{GROUP, TrainingJob};
 use crate::build::labels;
 use crate::plan::Role;
@@ -51,14 +51,14 @@ impl JobKey {
 
 /// A claim for checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimSeen {
+pub struct ObservedClaim {
     /// Its deletion has begun.
     pub deleting: bool,
     /// UIDs of its owners; one that is to outlive its job has none.
     pub owners: Vec<String>,
 }
 
-impl ClaimSeen {
+impl ObservedClaim {
     /// Whether the job with this UID may use it: not if it goes, by itself or with an earlier job of the same name.
     #[must_use]
     pub fn serves(&self, uid: &str) -> bool {
@@ -75,7 +75,7 @@ pub struct Index {
 #[derive(Default, Debug)]
 struct Inner {
     cells: HashMap<JobKey, Cell>,
-    claims: HashMap<(String, String), ClaimSeen>,
+    claims: HashMap<(String, String), ObservedClaim>,
     /// By kind: UIDs that a watch which starts again has listed so far; what it does not list is gone.
     listed: HashMap<TypeId, HashSet<String>>,
     /// Kinds that have been listed once.
@@ -152,7 +152,7 @@ impl Index {
 
     /// The claim of this name, if it carries our label.
     #[must_use]
-    pub fn claim(&self, namespace: &str, name: &str) -> Option<ClaimSeen> {
+    pub fn claim(&self, namespace: &str, name: &str) -> Option<ObservedClaim> {
         self.lock().claims.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
@@ -285,7 +285,7 @@ impl Index {
         let put = |inner: &mut Inner, claim: &PersistentVolumeClaim| {
             let deleting = claim.metadata.deletion_timestamp.is_some();
             let owners = claim.owner_references().iter().map(|owner| owner.uid.clone()).collect();
-            inner.claims.insert(key(claim), ClaimSeen { deleting, owners });
+            inner.claims.insert(key(claim), ObservedClaim { deleting, owners });
         };
         if matches!(event, Event::Init) {
             self.lock().claims.clear();
@@ -299,7 +299,7 @@ fn put_child<K: Resource<DynamicType = ()>>(
     object: &K,
     key: ChildKey,
     digest: u64,
-    slot: impl Fn(&mut Children) -> &mut Option<ChildSeen>,
+    slot: impl Fn(&mut Children) -> &mut Option<ObservedChild>,
 ) {
     let (Some(job), Some(uid)) = (JobKey::of_child(object.meta()), object.uid()) else {
         // Somebody took all that ties it to its job: to us it is gone.
@@ -311,7 +311,7 @@ fn put_child<K: Resource<DynamicType = ()>>(
     let children = inner.children(job);
     if children.is_news(key, object.meta()) {
         let deleting = object.meta().deletion_timestamp.is_some();
-        *slot(children) = Some(ChildSeen { uid, digest, deleting });
+        *slot(children) = Some(ObservedChild { uid, digest, deleting });
     }
 }
 
@@ -319,7 +319,7 @@ fn drop_child<K: Resource<DynamicType = ()>>(
     inner: &mut Inner,
     object: &K,
     key: ChildKey,
-    slot: impl Fn(&mut Children) -> &mut Option<ChildSeen>,
+    slot: impl Fn(&mut Children) -> &mut Option<ObservedChild>,
 ) {
     let Some(cell) = JobKey::of_child(object.meta()).and_then(|job| inner.cells.get_mut(&job)) else { return };
     cell.children.is_news(key, object.meta());
@@ -330,7 +330,7 @@ fn put_board<K: Resource<DynamicType = ()>>(
     inner: &mut Inner,
     object: &K,
     replicas: Option<i32>,
-    slot: impl Fn(&mut super::BoardSeen) -> &mut Option<BoardPart>,
+    slot: impl Fn(&mut super::ObservedBoard) -> &mut Option<BoardPart>,
 ) {
     // By the owner alone: what a person has taken from its job is made anew.
     let (Some(_), Some(job)) = (owner(object.meta()), JobKey::of_child(object.meta())) else { return };
@@ -341,7 +341,7 @@ fn put_board<K: Resource<DynamicType = ()>>(
 fn drop_board<K: Resource<DynamicType = ()>>(
     inner: &mut Inner,
     object: &K,
-    slot: impl Fn(&mut super::BoardSeen) -> &mut Option<BoardPart>,
+    slot: impl Fn(&mut super::ObservedBoard) -> &mut Option<BoardPart>,
 ) {
     let Some(cell) = JobKey::of_child(object.meta()).and_then(|job| inner.cells.get_mut(&job)) else { return };
     slot(&mut cell.board).take_if(|part| Some(&part.uid) == object.meta().uid.as_ref());

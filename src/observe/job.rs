@@ -51,7 +51,7 @@ pub struct SlimJobStatus {
 
 /// What the index keeps of a Job.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct JobSeen {
+pub struct ObservedJob {
     /// UID of the Job: the precondition of its deletion.
     pub uid: String,
     /// Name of the Job.
@@ -89,11 +89,11 @@ impl SlimJob {
 
     /// Takes out of a Job what is kept. `None` for one that is not ours.
     #[must_use]
-    pub fn seen(&self) -> Option<JobSeen> {
+    pub fn seen(&self) -> Option<ObservedJob> {
         let meta = &self.metadata;
         let is = |type_: &str, status| self.status.conditions.iter().find(|c| c.type_ == type_ && c.status == status);
         let true_ = |type_: &str| is(type_, "True");
-        Some(JobSeen {
+        Some(ObservedJob {
             uid: meta.uid.clone()?,
             name: meta.name.clone()?,
             role: self.role()?,

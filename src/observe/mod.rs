@@ -18,9 +18,9 @@ mod slim;
 
 pub use crate::cause::{Container, Disruption, Waiting};
 pub use agents::{AgentAnswer, AgentPolls};
-pub use board::{BoardPart, BoardSeen};
+pub use board::{BoardPart, ObservedBoard};
 pub use cell::{Cell, Wanted, Writes};
-pub use children::{Blocked, ChildKey, ChildKind, ChildSeen, Children, ObjectEvent, version};
-pub use index::{ClaimSeen, Index, JobKey, owner, role};
-pub use job::{JobSeen, SlimJob};
-pub use pod::{PodSeen, SlimPod};
+pub use children::{Blocked, ChildKey, ChildKind, Children, ObjectEvent, ObservedChild, version};
+pub use index::{Index, JobKey, ObservedClaim, owner, role};
+pub use job::{ObservedJob, SlimJob};
+pub use pod::{ObservedPod, SlimPod};

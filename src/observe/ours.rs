@@ -1,6 +1,6 @@
 //! Whose a Job or a pod is: labels can be copied, also by accident, so that who controls an object decides.
 
-use super::{Cell, ChildKey, PodSeen, SlimJob, index};
+use super::{Cell, ChildKey, ObservedPod, SlimJob, index};
 use crate::plan::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -13,7 +13,7 @@ pub struct Ours {
     /// Who controls or controlled each pod, by the pod's UID.
     controllers: BTreeMap<String, OwnerReference>,
     /// Pods with our labels that are not ours, as far as is known.
-    strangers: BTreeMap<String, PodSeen>,
+    strangers: BTreeMap<String, ObservedPod>,
 }
 
 /// Who controls an object; an object has one controller at most.
@@ -26,7 +26,7 @@ impl Cell {
     pub fn meet(&mut self, name: &str) {
         self.known = true;
         if self.name != name {
-            self.name = name.to_owned();
+            name.clone_into(&mut self.name);
             self.sort_out();
         }
     }
@@ -64,7 +64,7 @@ impl Cell {
     }
 
     /// Files a pod: with ours, or with those that may turn out to be.
-    pub(super) fn put_pod(&mut self, pod: PodSeen, meta: &ObjectMeta) {
+    pub(super) fn put_pod(&mut self, pod: ObservedPod, meta: &ObjectMeta) {
         if let Some(controller) = controller(meta) {
             // Who orphans pods takes their owner: they are still whose they were.
             self.ours.controllers.insert(pod.uid.clone(), controller.clone());
@@ -106,9 +106,9 @@ impl Cell {
 
     /// Whether a pod is ours: the Job of its incarnation controls it, or one of that name where none is known. One that
     /// nobody ever controlled counts where there is no Job: the next gang has to wait for it.
-    fn has_pod(&self, pod: &PodSeen) -> bool {
+    fn has_pod(&self, pod: &ObservedPod) -> bool {
         let Some(controller) = self.ours.controllers.get(&pod.uid) else {
-            let is_its = |job: &super::JobSeen| job.incarnation == pod.incarnation && !job.deleting;
+            let is_its = |job: &super::ObservedJob| job.incarnation == pod.incarnation && !job.deleting;
             return !self.children.jobs.values().any(is_its);
         };
         let is_job = controller.kind == "Job" && controller.api_version.starts_with("batch/");

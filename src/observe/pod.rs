@@ -34,7 +34,7 @@ pub struct SlimPodSpec {
 
 /// What the index keeps of a worker's pod.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodSeen {
+pub struct ObservedPod {
     /// UID of the pod.
     pub uid: String,
     /// Name of the pod.
@@ -78,7 +78,7 @@ pub struct PodSeen {
 impl SlimPod {
     /// Takes out of a pod what is kept. `None` for a pod that is not a worker of ours.
     #[must_use]
-    pub fn seen(&self, gone: bool) -> Option<PodSeen> {
+    pub fn seen(&self, gone: bool) -> Option<ObservedPod> {
         let meta = &self.metadata;
         let labels = meta.labels.as_ref()?;
         let annotations = meta.annotations.as_ref();
@@ -94,7 +94,7 @@ impl SlimPod {
         let grace = meta.deletion_grace_period_seconds.unwrap_or(0);
         let statuses =
             || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
-        Some(PodSeen {
+        Some(ObservedPod {
             uid: meta.uid.clone()?,
             name: meta.name.clone()?,
             index,
@@ -199,8 +199,8 @@ fn failed_init(status: &PodStatus) -> Option<FailedInit> {
     })
 }
 
-impl<'a> From<&'a PodSeen> for WorkerFacts<'a> {
-    fn from(pod: &'a PodSeen) -> Self {
+impl<'a> From<&'a ObservedPod> for WorkerFacts<'a> {
+    fn from(pod: &'a ObservedPod) -> Self {
         WorkerFacts {
             index: pod.index,
             pod: &pod.name,
@@ -219,7 +219,7 @@ impl<'a> From<&'a PodSeen> for WorkerFacts<'a> {
     }
 }
 
-impl PodSeen {
+impl ObservedPod {
     /// Neither ended nor gone: it may still run.
     #[must_use]
     pub fn is_alive(&self) -> bool {
@@ -269,7 +269,7 @@ mod tests {
     use crate::cause::first_cause;
     use serde_json::{Value, json};
 
-    fn seen(status: &Value) -> PodSeen {
+    fn seen(status: &Value) -> ObservedPod {
         let labels = json!({ "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" });
         let metadata =
             json!({ "name": "x", "uid": "u", "labels": labels, "creationTimestamp": "2030-01-02T03:04:05Z" });

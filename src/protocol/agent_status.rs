@@ -33,8 +33,8 @@ pub struct AgentStatus {
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub percent: Option<f64>,
     /// Every reading of the metrics that were asked for by `--watch-metric`, by that name.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub watched: BTreeMap<String, MetricHistory>,
+    #[serde(rename = "watched", skip_serializing_if = "BTreeMap::is_empty")]
+    pub histories: BTreeMap<String, MetricHistory>,
     /// Lines of output that were passed on but not looked at, since they came faster than they can be parsed.
     pub unparsed_lines: u64,
     /// What the program uses, all its processes together.

@@ -88,7 +88,7 @@ impl Exception {
         let Some(nested) = nested(&self.message) else { return self };
         let (class, message, within) = (nested.class.to_owned(), nested.message.to_owned(), nested.process);
         (self.file, self.line) = (Some(nested.file.to_owned()), Some(nested.line));
-        Self { class, message, within, ..self }
+        Self { class, within, message, ..self }
     }
 
     /// Cuts what is long, so that the message and what stands beside it take these bytes or little more in a report.

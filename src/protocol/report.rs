@@ -333,7 +333,7 @@ impl Report {
     fn fit_tail(&mut self, tail: &str) {
         self.stderr_tail.clear();
         let room = MAX_BYTES.saturating_sub(self.to_json().len());
-        self.stderr_tail = end_of(tail, room).to_owned();
+        end_of(tail, room).clone_into(&mut self.stderr_tail);
     }
 
     fn to_json(&self) -> String {

@@ -245,7 +245,7 @@ async fn pod_of(space: &Space, job: &str) -> String {
         let pods = space.pods().await;
         pods.iter()
             .find(|pod| pod.labels()["training-job"] == job && worker(pod) == 0 && runs(pod))
-            .map(|pod| pod.name_any())
+            .map(kube::ResourceExt::name_any)
     })
     .await
 }

@@ -371,7 +371,7 @@ impl Run {
         if let Some(process) = &self.process {
             let report = &mut self.report;
             survive(|| {
-                process.forwarder.recent_lines(|lines| report.read_stderr(lines.text(), |line| lines.time_of(line)))
+                process.forwarder.recent_lines(|lines| report.read_stderr(lines.text(), |line| lines.time_of(line)));
             });
         }
         let oom_kills = self.oom_kills.as_ref().map_or(0, OomKills::since_start);

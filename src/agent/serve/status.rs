@@ -47,7 +47,7 @@ impl StatusSource {
         let Some(run) = self.run.get() else {
             return AgentStatus { report: Report { version: VERSION, ..Report::default() }, ..of_container };
         };
-        let (mut report, progress, watched) = run.observations.snapshot();
+        let (mut report, progress, histories) = run.observations.snapshot();
         let has_failed = report.phase == Phase::Exited && report.exit_code != Some(0);
         let cause = (has_failed || report.exception.is_some()).then(|| report.summary()).flatten();
         // Whoever can reach the port may read what is said here, and a program may print anything.
@@ -57,7 +57,7 @@ impl StatusSource {
             report,
             percent: progress.percent(),
             progress,
-            watched,
+            histories,
             unparsed_lines: run.output.dropped_lines(),
             ..of_container
         }

@@ -15,7 +15,7 @@ fn metric(name: &str, value: f64) -> impl FnOnce(&mut AgentStatus) {
         let reading = Reading { value, time: at(9), source: Source::Output };
         status.progress.metrics.insert(name.clone(), reading);
         let recent = [NumberedReading { n: 1, value, ..NumberedReading::default() }].into();
-        status.watched.insert(name, MetricHistory { count: 1, recent });
+        status.histories.insert(name, MetricHistory { count: 1, recent });
     }
 }
 
@@ -43,10 +43,10 @@ fn a_job_that_is_good_enough_is_stopped_and_completed() {
     // Another operator, which has not asked anybody, goes on with it; that the workers end is no failure.
     world.agent = None;
     world.second = 30;
-    world.see(Some(JobSeen { deleting: true, ..job(1) }), [ended(0, 1, 143, 29), running(1, 1)]);
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), [ended(0, 1, 143, 29), running(1, 1)]);
     world.step();
     assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Running), 0));
-    world.see(None, [0, 1].map(|index| PodSeen { gone: true, ..ended(index, 1, 143, 31) }));
+    world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..ended(index, 1, 143, 31) }));
     assert_eq!(reasons(&world.step()), ["Completed"]);
     assert_eq!(world.status.state, Some(State::Completed));
     assert_eq!((world.status.attempt, world.status.restart_count), (Some(1), Some(0)));
@@ -119,7 +119,7 @@ fn a_job_that_cannot_start_in_time_fails_with_what_it_waited_for() {
     world.spec.failure_policy.start_deadline_seconds = Some(60);
     world.step();
     let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
-    world.see(Some(job(1)), [0, 1].map(|index| PodSeen { unschedulable: Some(words.clone()), ..pod(index, 1) }));
+    world.see(Some(job(1)), [0, 1].map(|index| ObservedPod { unschedulable: Some(words.clone()), ..pod(index, 1) }));
     world.second = 20;
     assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(40)));
     world.second = 60;

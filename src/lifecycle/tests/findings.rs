@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn queued(job: JobSeen) -> JobSeen {
-    JobSeen { suspended_by_queue: true, ..job }
+fn queued(job: ObservedJob) -> ObservedJob {
+    ObservedJob { suspended_by_queue: true, ..job }
 }
 
 /// A side-car that fails, or never ends, neither repeats a finished training nor keeps its GPUs.
@@ -11,8 +11,8 @@ fn queued(job: JobSeen) -> JobSeen {
 fn the_program_decides_and_not_what_runs_beside_it() {
     let mut world = World::to_running();
     // Of worker 0 the side-car has failed, of worker 1 it goes on.
-    let done = |index, ended| PodSeen { ended, ..super::ended(index, 1, 0, 20) };
-    let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
+    let done = |index, ended| ObservedPod { ended, ..super::ended(index, 1, 0, 20) };
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
     world.second = 21;
     world.see(Some(failed), [done(0, Some(false)), done(1, None)]);
     world.step();
@@ -41,8 +41,8 @@ fn workers_made_before_their_job_says_that_it_goes_on_count() {
     world.see(Some(queued(job(1))), []);
     world.step();
     assert_eq!(world.condition("Scheduled").1, "Queued");
-    let resumed = JobSeen { resumed: Some(at(8)), ..job(1) };
-    let early = |index| PodSeen { created: Some(at(3)), ..running(index, 1) };
+    let resumed = ObservedJob { resumed: Some(at(8)), ..job(1) };
+    let early = |index| ObservedPod { created: Some(at(3)), ..running(index, 1) };
     world.second = 9;
     world.see(Some(resumed.clone()), [early(0), early(1)]);
     world.step();
@@ -50,7 +50,7 @@ fn workers_made_before_their_job_says_that_it_goes_on_count() {
     assert_eq!(world.status.workers.unwrap().active, 2);
 
     // Those that were stopped before tell nothing.
-    let stopped = PodSeen { uid: "old".into(), deletion: Some(at(7)), gone: true, ..early(0) };
+    let stopped = ObservedPod { uid: "old".into(), deletion: Some(at(7)), gone: true, ..early(0) };
     world.see(Some(resumed), [stopped]);
     world.step();
     assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Running), 0));
@@ -60,10 +60,10 @@ fn workers_made_before_their_job_says_that_it_goes_on_count() {
 #[test]
 fn a_gang_goes_on_without_those_that_had_ended() {
     let mut world = World::to_running();
-    let resumed = JobSeen { resumed: Some(at(30)), completed: [1].into(), ..job(1) };
+    let resumed = ObservedJob { resumed: Some(at(30)), completed: [1].into(), ..job(1) };
     world.children.pods.clear();
     world.second = 31;
-    world.see(Some(resumed.clone()), [PodSeen { created: Some(at(29)), ..running(0, 1) }]);
+    world.see(Some(resumed.clone()), [ObservedPod { created: Some(at(29)), ..running(0, 1) }]);
     world.step();
     assert_eq!(world.status.state, Some(State::Running));
     let workers = world.status.workers.unwrap();
@@ -86,7 +86,7 @@ fn time_in_a_queue_is_not_active() {
     world.second = 500;
     world.step();
     assert_eq!(world.status.state, Some(State::Pending), "{:?}", world.status.failure_message);
-    world.see(Some(JobSeen { resumed: Some(at(500)), ..job(1) }), [0, 1].map(|index| running(index, 1)));
+    world.see(Some(ObservedJob { resumed: Some(at(500)), ..job(1) }), [0, 1].map(|index| running(index, 1)));
     world.second = 510;
     world.step();
     assert_eq!((world.status.state, world.status.suspended_seconds), (Some(State::Running), Some(490)));
@@ -102,8 +102,8 @@ fn the_last_attempt_ends_though_a_pod_does_not() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(0);
     world.second = 21;
-    let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
-    let stuck = PodSeen { deletion: Some(at(21)), end_by: Some(at(81)), ..running(0, 1) };
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
+    let stuck = ObservedPod { deletion: Some(at(21)), end_by: Some(at(81)), ..running(0, 1) };
     world.see(Some(failed), [stuck, ended(1, 1, 1, 20)]);
     world.step();
     assert_eq!(world.status.state, Some(State::Running), "it has its grace");
@@ -120,10 +120,10 @@ fn the_last_attempt_ends_though_a_pod_does_not() {
 fn a_nodes_clock_neither_takes_nor_gives_back_off() {
     for skew in [-4000, 4000] {
         let mut world = World::to_running();
-        world.see(Some(job(1)), [0, 1].map(|index| PodSeen { created: Some(at(12)), ..running(index, 1) }));
+        world.see(Some(job(1)), [0, 1].map(|index| ObservedPod { created: Some(at(12)), ..running(index, 1) }));
         world.second = 20;
-        let failed = JobSeen { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
-        let pods = [0, 1].map(|index| PodSeen { created: Some(at(19)), ..ended(index, 1, 1, 20 + skew) });
+        let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
+        let pods = [0, 1].map(|index| ObservedPod { created: Some(at(19)), ..ended(index, 1, 1, 20 + skew) });
         world.see(Some(failed), pods);
         world.step();
         assert_eq!(world.status.attempt, Some(2));
@@ -145,7 +145,7 @@ fn disruptions_have_a_back_off_and_an_end() {
     let mut world = World::to_running();
     let mut waits = Vec::new();
     for attempt in 1.. {
-        let evicted = |index| PodSeen {
+        let evicted = |index| ObservedPod {
             created: Some(at(world.second)),
             disruption: Some(Disruption {
                 reason: "EvictionByEvictionAPI".into(),
@@ -154,7 +154,7 @@ fn disruptions_have_a_back_off_and_an_end() {
             }),
             ..ended(index, attempt, 143, world.second)
         };
-        let failed = JobSeen { failed: Some(("PodFailurePolicy".into(), "it has".into())), ..job(attempt) };
+        let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "it has".into())), ..job(attempt) };
         let pods = [0, 1].map(evicted);
         world.see(Some(failed), pods);
         world.step();
@@ -182,7 +182,7 @@ fn what_a_half_placed_gang_holds_is_said() {
     let mut world = World::new();
     world.step();
     let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
-    world.see(Some(job(1)), [placed(0, 1), PodSeen { unschedulable: Some(words.clone()), ..pod(1, 1) }]);
+    world.see(Some(job(1)), [placed(0, 1), ObservedPod { unschedulable: Some(words.clone()), ..pod(1, 1) }]);
     world.step();
     let message = world.condition("Scheduled").2.to_owned();
     assert!(message.contains("meanwhile 1 of its workers hold 4 GPUs for nothing"), "{message}");
@@ -213,7 +213,7 @@ fn an_agent_that_never_answered_is_told_of() {
 fn a_node_that_does_not_answer_is_told_of() {
     let mut world = World::to_running();
     world.second = 60;
-    world.see(Some(job(1)), [PodSeen { unreachable: Some(at(50)), ..running(1, 1) }]);
+    world.see(Some(job(1)), [ObservedPod { unreachable: Some(at(50)), ..running(1, 1) }]);
     let verdict = world.step();
     assert_eq!(world.status.state, Some(State::Initializing));
     let (status, reason, message) = world.condition("Running");
