@@ -1,12 +1,11 @@
 //! The index: everything remembered of each TrainingJob, filed under its namespace and UID.
 
-use super::{BoardPart, Cell, ChildKey, Children, ObservedChild, SlimJob, SlimPod, ours};
-use crate::api::{GROUP, TrainingJob};
+use super::owner::{controller, is_training_job, owner};
+use super::{BoardPart, Cell, ChildKey, Children, ObservedChild, SlimJob, SlimPod};
 use crate::build::labels;
-use crate::plan::Role;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt, runtime::watcher::Event};
 use parking_lot::{Mutex, MutexGuard};
 use std::any::TypeId;
@@ -31,7 +30,7 @@ impl JobKey {
     /// The key of the TrainingJob that an object belongs to: by its owner, or by its label, since a person may have
     /// changed either. None for what somebody else controls.
     fn of_child(meta: &ObjectMeta) -> Option<Self> {
-        if ours::controller(meta).is_some_and(|controller| !is_training_job(controller)) {
+        if controller(meta).is_some_and(|controller| !is_training_job(controller)) {
             return None;
         }
         let owner = owner(meta).map(|owner| owner.uid.clone());
@@ -348,30 +347,10 @@ fn drop_board<K: Resource<DynamicType = ()>>(
     cell.board.wait = None;
 }
 
-/// The TrainingJob that owns an object.
-#[must_use]
-pub fn owner(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    meta.owner_references.iter().flatten().find(|owner| is_training_job(owner))
-}
-
-/// Whether an owner is a TrainingJob, of any version.
-pub(super) fn is_training_job(owner: &OwnerReference) -> bool {
-    let group = owner.api_version.split_once('/').map(|(group, _)| group);
-    owner.kind == TrainingJob::kind(&()) && group == Some(GROUP)
-}
-
-/// The role that a Job or pod plays; none that is not ours. Jobs of before have no word of it.
-#[must_use]
-pub fn role(meta: &ObjectMeta) -> Option<&'static str> {
-    match meta.labels.as_ref()?.get(labels::COMPONENT).map(String::as_str) {
-        None | Some(Role::WORKER) => Some(Role::WORKER),
-        Some(_) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
     fn key() -> JobKey {
         JobKey { namespace: "ns".into(), uid: "job".into() }

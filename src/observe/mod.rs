@@ -13,6 +13,7 @@ pub mod events;
 mod index;
 mod job;
 mod ours;
+mod owner;
 mod pod;
 mod slim;
 
@@ -21,6 +22,7 @@ pub use agents::{AgentAnswer, AgentPolls};
 pub use board::{BoardPart, ObservedBoard};
 pub use cell::{Cell, Wanted, Writes};
 pub use children::{Blocked, ChildKey, ChildKind, Children, ObjectEvent, ObservedChild, version};
-pub use index::{Index, JobKey, ObservedClaim, owner, role};
+pub use index::{Index, JobKey, ObservedClaim};
 pub use job::{ObservedJob, SlimJob};
+pub use owner::{owner, role};
 pub use pod::{ObservedPod, SlimPod};

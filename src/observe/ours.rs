@@ -1,6 +1,7 @@
 //! Whose a Job or a pod is: labels can be copied, also by accident, so that who controls an object decides.
 
-use super::{Cell, ChildKey, ObservedPod, SlimJob, index};
+use super::owner::{controller, is_training_job};
+use super::{Cell, ChildKey, ObservedPod, SlimJob};
 use crate::plan::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -14,11 +15,6 @@ pub struct Ours {
     controllers: BTreeMap<String, OwnerReference>,
     /// Pods with our labels that are not ours, as far as is known.
     strangers: BTreeMap<String, ObservedPod>,
-}
-
-/// Who controls an object; an object has one controller at most.
-pub(super) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
 impl Cell {
@@ -99,7 +95,7 @@ impl Cell {
         let is_known = || self.children.jobs.values().any(|known| Some(&known.uid) == meta.uid.as_ref());
         let is_named = || self.name.is_empty() || meta.name.as_ref() == Some(&names::job_name(&self.name));
         match controller(meta) {
-            Some(controller) => index::is_training_job(controller) && is_named(),
+            Some(controller) => is_training_job(controller) && is_named(),
             None => is_known(),
         }
     }
