@@ -1084,8 +1084,9 @@ fn as_init() -> Option<Command> {
         skip("unshare may not make a PID namespace here (it takes root)");
         return None;
     }
-    let mut command = Command::new("unshare");
-    command.args(unshare);
+    // A shell can't trap what was ignored when it began, as SIGHUP is below nohup.
+    let mut command = Command::new("env");
+    command.args(["--default-signal", "unshare"]).args(unshare);
     Some(command)
 }
 
