@@ -227,7 +227,7 @@ fn without_lost_words(outcome: &Outcome) -> Outcome {
         for restart in job["status"]["restarts"].as_array_mut().into_iter().flatten() {
             if restart["reason"] == "Evicted" || restart["reason"] == "Disrupted" {
                 assert_eq!(restart["disruption"], true);
-                for words in ["reason", "message", "worker"] {
+                for words in ["reason", "message", "worker", "rank", "pod", "node"] {
                     restart[words] = Value::Null;
                 }
             }

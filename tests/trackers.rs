@@ -216,6 +216,7 @@ fn as_the_kubelet_does(container: &Container, secret: &[(&str, &str)]) -> (BTree
         let value = if let Some(field) = from.and_then(|from| from.field_ref.as_ref()) {
             match field.field_path.as_str() {
                 "metadata.name" => "x-training-0-abcde",
+                "metadata.uid" => "00000000-0000-4000-8000-000000000002",
                 "metadata.namespace" => "ml-training",
                 "spec.nodeName" => "node-1",
                 "metadata.annotations['batch.kubernetes.io/job-completion-index']" => "0",

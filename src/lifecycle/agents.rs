@@ -3,14 +3,12 @@
 use super::progress;
 use super::step::Step;
 use crate::api::{ConditionType, Reason, State};
-use crate::observe::{AgentAnswer, Container};
+use crate::observe::{AgentAnswer, AgentPolls, Container};
 use crate::plan::Success;
 use crate::protocol::error_pattern::ErrorPattern;
 use crate::protocol::progress::LOSS;
 use jiff::SignedDuration;
 
-/// How long an agent may be silent before the status says so: some polls may fail.
-const SILENT: SignedDuration = SignedDuration::from_secs(30);
 /// How long a program that reports may be silent before that is said.
 const STALLED: SignedDuration = SignedDuration::from_mins(10);
 
@@ -61,7 +59,7 @@ impl Step<'_> {
     fn note_silence(&mut self, agent: &AgentAnswer) {
         let was = self.was(ConditionType::AgentReady);
         match agent.failing_since {
-            Some(since) if self.input.now.duration_since(since) >= SILENT => {
+            Some(since) if self.input.now.duration_since(since) >= AgentPolls::SILENT => {
                 let message =
                     format!("the agent has not answered since {since:.0}; progress and metrics are from before");
                 self.set(ConditionType::AgentReady, false, Reason::Unreachable, &message);
@@ -75,7 +73,7 @@ impl Step<'_> {
 
     /// An agent that runs and can't be asked at all: that is mostly a NetworkPolicy's doing.
     fn note_unheard(&mut self) {
-        let is_silent = |since| self.input.now.duration_since(since) >= SILENT;
+        let is_silent = |since| self.input.now.duration_since(since) >= AgentPolls::SILENT;
         let since = self.input.agent_silent_since.filter(|since| is_silent(*since));
         let runs = self.status.state == Some(State::Running);
         let (Some(since), true, None) = (since, runs, self.input.agent) else { return };
