@@ -8,6 +8,7 @@ pub mod agent;
 pub mod api;
 pub mod build;
 pub mod cause;
+pub mod checkpoint;
 pub mod cli;
 pub mod controller;
 pub mod exposition;

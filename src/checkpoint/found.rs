@@ -1,0 +1,170 @@
+//! What is known of one checkpoint.
+
+use crate::checkpoint::files::Member;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Who writes checkpoints of this shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// `torch.distributed.checkpoint`: a folder with `.metadata` and `__R_N.distcp`.
+    Dcp,
+    /// The Hugging Face Trainer: a folder `checkpoint-N` with `trainer_state.json`.
+    HuggingFace,
+    /// `torch.save`: a file, a ZIP archive with a pickle and its tensors.
+    Torch,
+    /// PyTorch Lightning: what `torch.save` writes, named `*.ckpt`.
+    Lightning,
+    /// DeepSpeed: a folder `global_stepN` with `*_model_states.pt`.
+    DeepSpeed,
+    /// Megatron-LM: a folder `iter_NNNNNNN`.
+    Megatron,
+    /// Orbax: a folder named by its step, or by a prefix and its step.
+    Orbax,
+    /// TensorFlow: `PREFIX-N.index` and its data.
+    Tensorflow,
+    /// Keras: a file `*.keras`.
+    Keras,
+    /// Tensors in `*.safetensors` and nothing else that is known here.
+    Safetensors,
+    /// Any other folder that has a file `.complete`.
+    Marked,
+}
+
+impl Format {
+    /// As people call it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dcp => "PyTorch DCP",
+            Self::HuggingFace => "Hugging Face",
+            Self::Torch => "torch.save",
+            Self::Lightning => "Lightning",
+            Self::DeepSpeed => "DeepSpeed",
+            Self::Megatron => "Megatron-LM",
+            Self::Orbax => "Orbax",
+            Self::Tensorflow => "TensorFlow",
+            Self::Keras => "Keras",
+            Self::Safetensors => "safetensors",
+            Self::Marked => "folder with .complete",
+        }
+    }
+}
+
+/// Whether a checkpoint can be gone on from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is")]
+pub enum Verdict {
+    /// Something is still missing: it is being written, or who wrote it died.
+    Incomplete {
+        /// What is missing.
+        why: String,
+    },
+    /// Nothing speaks against it, as deep as it was looked at.
+    Valid,
+    /// All seems written, and it can't be loaded or is not what was written.
+    Corrupted {
+        /// The file, relative to the checkpoint; empty for the checkpoint itself.
+        file: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// How deep a checkpoint is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Depth {
+    /// Names, lengths, headers, end records.
+    Structure,
+    /// Every byte.
+    Content,
+}
+
+/// What a look at a checkpoint has brought.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// Whether it is good.
+    pub verdict: Verdict,
+    /// Optimiser steps done, over the whole run.
+    pub step: Option<u64>,
+    /// Epochs done, with the fraction where it is known.
+    pub epoch: Option<f64>,
+    /// What the program measured, by its own names (`eval_loss`).
+    pub metrics: BTreeMap<String, f64>,
+}
+
+impl Judgement {
+    /// A verdict, and nothing else known.
+    #[must_use]
+    pub fn of(verdict: Verdict) -> Self {
+        Self { verdict, step: None, epoch: None, metrics: BTreeMap::new() }
+    }
+
+    /// Nothing speaks against it.
+    #[must_use]
+    pub fn valid() -> Self {
+        Self::of(Verdict::Valid)
+    }
+
+    /// Something is missing.
+    #[must_use]
+    pub fn incomplete(why: impl Into<String>) -> Self {
+        Self::of(Verdict::Incomplete { why: why.into() })
+    }
+
+    /// `file` (relative to the checkpoint) is wrong.
+    #[must_use]
+    pub fn corrupted(file: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::of(Verdict::Corrupted { file: file.into(), why: why.into() })
+    }
+}
+
+/// A checkpoint that was found below a root.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// Relative to the root: the folder or file that a program would be given, or the prefix of its files.
+    pub path: String,
+    /// Who wrote it.
+    pub format: Format,
+    /// Optimiser steps done, over the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// Epochs done, with the fraction where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<f64>,
+    /// What the program measured, by its own names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
+    /// Bytes of all its files.
+    pub bytes: u64,
+    /// When the last of its files was written, by the file system's clock.
+    pub modified: Timestamp,
+    /// Whether it is good.
+    pub verdict: Verdict,
+    /// How deep it was looked at.
+    pub depth: Depth,
+    /// The files that it is made of, by path relative to the checkpoint (for a file or a prefix: to its folder).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<Member>,
+}
+
+impl Found {
+    /// Whether a run may go on from it.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.verdict == Verdict::Valid
+    }
+
+    /// What is newer compares greater: by step where both have one, else by time.
+    #[must_use]
+    pub fn newer(&self, other: &Self) -> std::cmp::Ordering {
+        match (self.step, other.step) {
+            (Some(ours), Some(theirs)) => ours.cmp(&theirs).then(self.modified.cmp(&other.modified)),
+            _ => self.modified.cmp(&other.modified),
+        }
+        .then_with(|| self.path.cmp(&other.path))
+    }
+}
