@@ -5,4 +5,5 @@
 //! read as a list of opcodes and never executed.
 
 pub mod files;
+pub mod formats;
 pub mod found;
