@@ -4,6 +4,7 @@
 //! it takes in all signals that have come: a stop from outside holds for the container, so that no run begins after it.
 
 use crate::agent::channels::Channels;
+use crate::agent::keeper::Keeper;
 use crate::agent::message::MessageFile;
 use crate::agent::now;
 use crate::agent::run::descendants::{Reaped, reap};
@@ -16,9 +17,10 @@ use crate::agent::surroundings::{Attempt, Options, Surroundings};
 use crate::agent::survive::tell_of_panics;
 use crate::agent::wake::Wake;
 use crate::agent::words::Words;
-use crate::protocol::report::{Phase, Report, VERSION};
+use crate::protocol::report::{LaunchError, Phase, Report, VERSION};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -61,9 +63,10 @@ impl Container {
             serve::listen(port).map_err(unseen).ok()
         });
         let current = Arc::new(CurrentRun::default());
-        let server = Server::start(public, &current)?;
+        let keeper = options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, &current, &wake, &words));
+        let server = Server::start(public, &current, keeper.as_ref())?;
         let channels = Channels::new(server.runtime, server.local_url);
-        let surroundings = Surroundings { options, signal_mask: signals.mask_before, channels, wake, words };
+        let surroundings = Surroundings { options, keeper, signal_mask: signals.mask_before, channels, wake, words };
         Ok(Self { surroundings, signals, message, current, stopped_by: None })
     }
 
@@ -85,11 +88,37 @@ impl Container {
             self.message.write(&never_started(attempt, signal));
             return Ok(128 + signal);
         }
-        let mut run = Run::start(&self.surroundings, attempt, &mut self.message, &self.current)?;
+        let (attempt, obstacle) = match self.choose(attempt)? {
+            Some(Ok(attempt)) => (attempt, None),
+            Some(Err(obstacle)) => (attempt.clone(), Some(obstacle)),
+            None => return Ok(128 + self.stopped_by.unwrap_or(Signal::SIGTERM as i32)),
+        };
+        let mut run = Run::start(&self.surroundings, &attempt, obstacle, &mut self.message, &self.current)?;
         while let Next::Turn { until } = run.advance(&mut self.message) {
             self.turn(Some(&mut run), until)?;
         }
         Ok(run.exit_code())
+    }
+
+    /// What the run goes on from; none if the container was told to stop meanwhile. It may take long: a checkpoint is read
+    /// whole, or fetched, before it is used, and the others wait for the first worker.
+    fn choose(&mut self, attempt: &Attempt) -> io::Result<Option<Result<Attempt, LaunchError>>> {
+        let Some(keeper) = self.surroundings.keeper.clone() else { return Ok(Some(Ok(attempt.clone()))) };
+        keeper.begin(attempt.number.unwrap_or(0))?;
+        loop {
+            if let Some(signal) = self.stopped_by {
+                self.message.write(&never_started(attempt, signal));
+                return Ok(None);
+            }
+            match keeper.chosen() {
+                None => self.turn(None, None)?,
+                Some(Err(obstacle)) => return Ok(Some(Err(obstacle))),
+                Some(Ok(choice)) => {
+                    let resume_step = choice.from.as_ref().and_then(|kept| kept.step);
+                    return Ok(Some(Ok(Attempt { resume_from: choice.path, resume_step, ..attempt.clone() })));
+                }
+            }
+        }
     }
 
     /// Waits between two runs, as long as `time` or until the container is told to stop; returns the signal that did.

@@ -11,6 +11,7 @@ mod channels;
 pub mod container;
 mod failure;
 pub mod install;
+pub mod keeper;
 mod message;
 mod observations;
 mod output;

@@ -1,6 +1,7 @@
 //! What runs of the program are given: by who started the agent, and by the container.
 
 use crate::agent::channels::Channels;
+use crate::agent::keeper::Keeper;
 use crate::agent::wake::Wake;
 use crate::agent::words::Words;
 use nix::sys::signal::SigSet;
@@ -22,6 +23,11 @@ pub struct Options {
     pub progress_patterns: Vec<String>,
     /// A loss that is NaN or infinite ends the program and is a failure.
     pub fail_on_nan: bool,
+    /// What is to be done with the job's checkpoints: a file with a
+    /// [`CheckpointPolicy`](crate::protocol::checkpoints::CheckpointPolicy). Nothing without one.
+    pub checkpoints: Option<PathBuf>,
+    /// Added to the command where there is a checkpoint to go on from.
+    pub resume_args: Vec<OsString>,
     /// Metrics whose every reading is kept for `/status`.
     pub watch_metrics: Vec<String>,
 }
@@ -33,11 +39,15 @@ pub struct Attempt {
     pub master_port: Option<u16>,
     /// Empty for a start from nothing.
     pub resume_from: String,
+    /// Steps that the checkpoint has behind it.
+    pub resume_step: Option<u64>,
 }
 
 /// What every run needs of the container.
 pub struct Surroundings {
     pub options: Options,
+    /// Who takes care of the checkpoints.
+    pub keeper: Option<Arc<Keeper>>,
     /// The signals that the program shall have blocked.
     pub signal_mask: SigSet,
     pub channels: Channels,

@@ -4,7 +4,7 @@
 //! could stand between a job and its defaults. [`crate::plan`] applies them, the descriptions of the fields tell them,
 //! and the rules of the CRD read a field that is not written as its default.
 
-use super::{Backend, DeletePolicy, Framework, NanPolicy, ProcsKind, ProcsPerWorker, RestartPolicy};
+use super::{Backend, DeletePolicy, Framework, Mode, NanPolicy, ProcsKind, ProcsPerWorker, RestartPolicy};
 use serde_json::{Value, json};
 
 /// Default of `gpusPerWorker`.
@@ -17,6 +17,12 @@ pub const FRAMEWORK: Framework = Framework::Pytorch;
 pub const CHECKPOINT_ENABLED: bool = true;
 /// Default of `checkpoint.frequency`, in epochs.
 pub const CHECKPOINT_FREQUENCY: i32 = 5;
+/// Default of `checkpoint.retention`.
+pub const CHECKPOINT_RETENTION: i32 = 3;
+/// Default of `checkpoint.keepBest.mode`.
+pub const KEEP_BEST_MODE: Mode = Mode::Min;
+/// Default of `checkpoint.backup.intervalSeconds`.
+pub const BACKUP_INTERVAL_SECONDS: i32 = 1800;
 /// Default of `checkpoint.storage.deletePolicy`.
 pub const DELETE_POLICY: DeletePolicy = DeletePolicy::Retain;
 /// Default of `monitoring.enabled`.
@@ -40,13 +46,16 @@ pub const NAN_POLICY: NanPolicy = NanPolicy::Report;
 
 /// All of them, each with its field's path from the spec, as in `networking.masterPort`.
 #[must_use]
-pub fn all() -> [(&'static str, Value); 15] {
+pub fn all() -> [(&'static str, Value); 18] {
     [
         ("gpusPerWorker", json!(GPUS_PER_WORKER)),
         ("procsPerWorker", json!(PROCS_PER_WORKER)),
         ("framework", json!(FRAMEWORK)),
         ("checkpoint.enabled", json!(CHECKPOINT_ENABLED)),
         ("checkpoint.frequency", json!(CHECKPOINT_FREQUENCY)),
+        ("checkpoint.retention", json!(CHECKPOINT_RETENTION)),
+        ("checkpoint.keepBest.mode", json!(KEEP_BEST_MODE)),
+        ("checkpoint.backup.intervalSeconds", json!(BACKUP_INTERVAL_SECONDS)),
         ("checkpoint.storage.deletePolicy", json!(DELETE_POLICY)),
         ("monitoring.enabled", json!(MONITORING_ENABLED)),
         ("monitoring.metricsPort", json!(METRICS_PORT)),

@@ -18,7 +18,7 @@ mod spec;
 mod status;
 mod success;
 
-pub use checkpoint::{Checkpoint, DeletePolicy, Storage, StorageType};
+pub use checkpoint::{Backup, Checkpoint, DeletePolicy, KeepBest, Storage, StorageType};
 pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
 pub use failure::{FailurePolicy, NanPolicy, RestartPolicy};
 pub use hyperparameters::Hyperparameters;
@@ -26,13 +26,15 @@ pub use monitoring::{Monitoring, ProgressForms};
 pub use networking::{Backend, Networking};
 pub use reason::{ConditionType, Reason};
 pub use rules::{
-    MUTABLE, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal, immutable_message,
+    MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal,
+    immutable_message,
 };
 pub use scheduling::Scheduling;
 pub use schema::crd;
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
-    AllocatedResources, Condition, EarlyStoppingStatus, ProgramMetrics, Restart, State, TrainingJobStatus, Workers,
+    AllocatedResources, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ProgramMetrics, Restart,
+    State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 

@@ -70,6 +70,7 @@ reasons! {
     NodeLost,
     DeadlineExceeded,
     InvalidSpec,
+    CheckpointCorrupted,
 
     // What a job waits for.
     Scheduling,
@@ -117,6 +118,14 @@ reasons! {
     NoProgress,
     Progresses,
     NoStorage,
+
+    // How the checkpoints stand.
+    CheckpointsGood,
+    NearlyFull,
+    BackupFailing,
+    FolderUnusable,
+    FolderShared,
+    Suspect,
 }
 
 impl From<String> for Reason {
@@ -191,6 +200,8 @@ pub enum ConditionType {
     LossFinite,
     /// The program has told nothing for long.
     ProgressStalled,
+    /// Nothing is wrong with the checkpoints.
+    CheckpointsHealthy,
     /// The TensorBoard that was asked for can see what the workers write.
     TensorBoard,
 }
@@ -211,6 +222,7 @@ impl ConditionType {
             Self::AgentReady => "AgentReady",
             Self::LossFinite => "LossFinite",
             Self::ProgressStalled => "ProgressStalled",
+            Self::CheckpointsHealthy => "CheckpointsHealthy",
             Self::TensorBoard => "TensorBoard",
         }
     }

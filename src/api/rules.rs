@@ -97,6 +97,9 @@ fn expanded(at: &str, cel: &str) -> String {
         .replace("$LABEL_VALUE", "'^([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?$'")
         .replace("$LABEL_KEY", "'^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$'")
         .replace("$CLAIM_URI", "'^pvc://[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?(/[^/]+)*$'")
+        .replace("$BUCKET", "'^[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]$'")
+        .replace("$ENDPOINT", "'^https?://[^[:space:]/@?#]+/?$'")
+        .replace("$STORE_URI", "'^(s3|gs|az)://[a-z0-9][-_.a-z0-9]*[a-z0-9](/[^/[:cntrl:]]+)*/?$'")
         .replace("$DOT_DOT", "'/[.][.](/|$)'")
 }
 
@@ -162,7 +165,7 @@ pub struct SchemaRefusal {
 }
 
 /// Variables by which the gang finds itself: nobody else may set them.
-pub const RESERVED_ENV: [&str; 22] = [
+pub const RESERVED_ENV: [&str; 23] = [
     "MASTER_ADDR",
     "MASTER_PORT",
     "WORLD_SIZE",
@@ -185,13 +188,17 @@ pub const RESERVED_ENV: [&str; 22] = [
     "TRAINING_JOB_NAME",
     "CHECKPOINT_DIR",
     "RESUME_FROM_CHECKPOINT",
+    "RESUME_FROM_STEP",
 ];
 
 /// Every variable whose name begins with one of these is the gang's, too.
 pub const RESERVED_ENV_PREFIXES: [&str; 2] = ["PET_", "TRAININGJOB_"];
 
-/// Top-level fields of the spec that may change after creation. Of `failurePolicy`, `activeDeadlineSeconds` may.
-pub const MUTABLE: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy", "successPolicy"];
+/// Top-level fields of the spec that may change after creation. Of some objects one field may, see [`MUTABLE_WITHIN`].
+pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "successPolicy"];
+
+/// Objects of the spec of which one field may change.
+pub const MUTABLE_WITHIN: [(&str, &str); 2] = [("failurePolicy", "activeDeadlineSeconds"), ("checkpoint", "retention")];
 
 /// Why `field` can't change, and the way out.
 #[must_use]
@@ -581,6 +588,116 @@ pub const RULES: &[Rule] = &[
         remedy: "write a number with a unit, such as 50Gi",
         example: "claim-size",
     },
+    Rule {
+        at: "spec.checkpoint.storage",
+        field: "",
+        rule: "(self.type == 's3') == has(self.s3Bucket) && (self.type == 'gcs') == has(self.gcsBucket) && \
+               (self.type == 'azure') == has(self.azureContainer)",
+        wrong: "a bucket is named that the storage's type doesn't have, or its own is missing",
+        remedy: "write s3Bucket with type s3, gcsBucket with gcs, azureContainer with azure, and no other",
+        example: "bucket-missing",
+    },
+    Rule {
+        at: "spec.checkpoint.storage",
+        field: "",
+        rule: "self.type in ['pvc', 'nfs'] ? !has(self.prefix) && !has(self.endpoint) && !has(self.region) && \
+               !has(self.credentialsSecret) && !has(self.azureAccount) : !has(self.pvcName) && !has(self.size) && \
+               !has(self.storageClassName) && !has(self.nfsServer) && !has(self.nfsPath) && $(deletePolicy) == 'Retain'",
+        wrong: "storage mixes the fields of a volume with those of a bucket",
+        remedy: "with type pvc or nfs remove prefix, endpoint, region, credentialsSecret and azureAccount; with a bucket \
+                 what belongs to a claim or to NFS",
+        example: "bucket-with-volume",
+    },
+    Rule {
+        at: "spec.checkpoint.storage",
+        field: "",
+        rule: "(!has(self.s3Bucket) || self.s3Bucket.matches($BUCKET)) && (!has(self.gcsBucket) || \
+               self.gcsBucket.matches($BUCKET)) && (!has(self.azureContainer) || self.azureContainer.matches($BUCKET))",
+        wrong: "s3Bucket, gcsBucket or azureContainer can't be the name of a bucket",
+        remedy: "write the name alone, in lower case, without s3:// and without a path, which goes into prefix",
+        example: "bucket-name",
+    },
+    Rule {
+        at: "spec.checkpoint.storage.prefix",
+        field: "",
+        rule: "!self.startsWith('/') && !self.contains('//') && !('/' + self).matches($DOT_DOT) && !self.matches('[[:cntrl:]]')",
+        wrong: "prefix can't be the beginning of objects' names",
+        remedy: "write folders with / between them, as in team/run-7, without // and ..",
+        example: "bucket-prefix",
+    },
+    Rule {
+        at: "spec.checkpoint.storage.endpoint",
+        field: "",
+        rule: "self.matches($ENDPOINT)",
+        wrong: "endpoint is not the address of a server",
+        remedy: "write http://HOST:PORT or https://HOST, without a user and a password",
+        example: "store-endpoint",
+    },
+    Rule {
+        at: "spec.checkpoint.storage.credentialsSecret",
+        field: "",
+        rule: "self.matches($SUBDOMAIN)",
+        wrong: "credentialsSecret can't be the name of a Secret",
+        remedy: "write the name of a Secret of this namespace, in lower case, and not a key itself",
+        example: "store-secret-name",
+    },
+    Rule {
+        at: "spec.checkpoint.backup.destination",
+        field: "",
+        rule: "self.matches($STORE_URI) && !self.matches($DOT_DOT)",
+        wrong: "destination is not a place in an object store",
+        remedy: "write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, and what logs in to it in credentialsSecret",
+        example: "backup-destination",
+    },
+    Rule {
+        at: "spec.checkpoint.backup.endpoint",
+        field: "",
+        rule: "self.matches($ENDPOINT)",
+        wrong: "endpoint is not the address of a server",
+        remedy: "write http://HOST:PORT or https://HOST, without a user and a password",
+        example: "backup-endpoint",
+    },
+    Rule {
+        at: "spec.checkpoint.backup.credentialsSecret",
+        field: "",
+        rule: "self.matches($SUBDOMAIN)",
+        wrong: "credentialsSecret can't be the name of a Secret",
+        remedy: "write the name of a Secret of this namespace, in lower case, and not a key itself",
+        example: "backup-secret-name",
+    },
+    Rule {
+        at: "spec.checkpoint",
+        field: ".backup",
+        rule: "!has(self.backup) || $(enabled)",
+        wrong: "backup with checkpoint.enabled: false has nothing to copy",
+        remedy: "set checkpoint.enabled to true, or remove backup",
+        example: "backup-of-nothing",
+    },
+    Rule {
+        at: "spec.checkpoint",
+        field: ".resumeFrom",
+        rule: "!has(self.resumeFrom) || $(enabled)",
+        wrong: "resumeFrom with checkpoint.enabled: false has no place to be read from",
+        remedy: "set checkpoint.enabled to true, or remove resumeFrom",
+        example: "resume-disabled",
+    },
+    Rule {
+        at: "spec.checkpoint.resumeFrom",
+        field: "",
+        rule: "self.contains('://') ? self.matches($STORE_URI) && !self.matches($DOT_DOT) : \
+               !('/' + self).matches($DOT_DOT) && !self.matches('[[:cntrl:]]')",
+        wrong: "resumeFrom is neither a path nor a place in an object store",
+        remedy: "write a path such as run-3/checkpoint-500, or s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH",
+        example: "resume-from",
+    },
+    Rule {
+        at: "spec.checkpoint",
+        field: ".resumeArgs",
+        rule: "!has(self.resumeArgs) || $(enabled)",
+        wrong: "resumeArgs with checkpoint.enabled: false are never used",
+        remedy: "set checkpoint.enabled to true, or remove resumeArgs",
+        example: "resume-args-disabled",
+    },
     // ---- scheduling
     Rule {
         at: "spec.scheduling.priority",
@@ -854,9 +971,27 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
     },
     SchemaRefusal {
         field: "spec.checkpoint.storage.type",
-        says: r#"supported values: "pvc", "nfs""#,
-        remedy: "mount the place as a claim and write type: pvc",
+        says: r#"supported values: "pvc", "nfs", "s3", "gcs", "azure""#,
+        remedy: "write one of these; another place can be mounted as a claim: type pvc",
         example: "storage-type",
+    },
+    SchemaRefusal {
+        field: "spec.checkpoint.retention",
+        says: "spec.checkpoint.retention in body should be greater than or equal to 1",
+        remedy: "write how many checkpoints are kept, from 1",
+        example: "retention-zero",
+    },
+    SchemaRefusal {
+        field: "spec.checkpoint.keepBest.metric",
+        says: "spec.checkpoint.keepBest.metric: Required value",
+        remedy: "write the name of the metric as the checkpoints have it, such as eval_loss",
+        example: "keep-best-metric",
+    },
+    SchemaRefusal {
+        field: "spec.checkpoint.backup.intervalSeconds",
+        says: "spec.checkpoint.backup.intervalSeconds in body should be greater than or equal to 10",
+        remedy: "write a number of seconds from 10",
+        example: "backup-interval",
     },
     SchemaRefusal {
         field: "spec.networking.backend",

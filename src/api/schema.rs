@@ -25,7 +25,7 @@ const EMBEDDED: [&str; 9] = [
 ];
 
 /// Lengths that Kubernetes' own types leave open. The API server needs them to see that a rule is cheap.
-const LENGTHS: [(&str, i64); 12] = [
+const LENGTHS: [(&str, i64); 13] = [
     ("spec.env[].name", 253),
     ("spec.volumes[].name", 63),
     ("spec.volumeMounts[].name", 63),
@@ -36,6 +36,7 @@ const LENGTHS: [(&str, i64); 12] = [
     ("spec.checkpoint.storage.size", 64),
     ("spec.hyperparameters.additionalParams{}", 4096),
     ("spec.scheduling.nodeSelector{}", 63),
+    ("spec.checkpoint.resumeArgs[]", 4096),
     ("spec.command[]", 131_071),
     ("spec.args[]", 131_071),
 ];
@@ -103,12 +104,16 @@ pub(super) fn pod_template(_: &mut SchemaGenerator) -> Schema {
 fn forbid_changes(spec: &mut JSONSchemaProps) {
     let mut rules = Vec::new();
     for (name, field) in spec.properties.iter().flatten().filter(|(name, _)| !MUTABLE.contains(&name.as_str())) {
-        rules.push(refusal(unchanged("", name, field), rules::immutable_message(name), &format!(".{name}")));
+        if !rules::MUTABLE_WITHIN.iter().any(|(object, _)| object == name) {
+            rules.push(refusal(unchanged("", name, field), rules::immutable_message(name), &format!(".{name}")));
+        }
     }
-    let policy = spec.properties.as_ref().and_then(|fields| fields.get("failurePolicy")).expect("the spec has it");
-    for (name, field) in policy.properties.iter().flatten().filter(|(name, _)| *name != "activeDeadlineSeconds") {
-        let path = format!("failurePolicy.{name}");
-        rules.push(refusal(unchanged("", &path, field), rules::immutable_message(name), &format!(".{path}")));
+    for (object, mutable) in rules::MUTABLE_WITHIN {
+        let fields = spec.properties.as_ref().and_then(|fields| fields.get(object)).expect("the spec has it");
+        for (name, field) in fields.properties.iter().flatten().filter(|(name, _)| *name != mutable) {
+            let path = format!("{object}.{name}");
+            rules.push(refusal(unchanged("", &path, field), rules::immutable_message(name), &format!(".{path}")));
+        }
     }
     rules.into_iter().for_each(|rule| add(spec, rule));
 }

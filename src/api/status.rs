@@ -64,6 +64,9 @@ pub struct TrainingJobStatus {
     /// What the program measures. Values that it never reported are absent; so is one that is NaN or infinite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<ProgramMetrics>,
+    /// The job's checkpoints, as the agent of the first worker last told of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointStatus>,
     /// How early stopping stands, over all attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStoppingStatus>,
@@ -169,6 +172,62 @@ pub struct ProgramMetrics {
     /// All others, by the program's own names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub custom_metrics: BTreeMap<String, f64>,
+}
+
+/// The job's checkpoints. Paths are below `/checkpoints`.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointStatus {
+    /// The newest good one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest_path: Option<String>,
+    /// Epochs that the newest one has behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest_epoch: Option<i64>,
+    /// Steps that the newest one has behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest_step: Option<i64>,
+    /// When the newest one was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_checkpoint_time: Option<Time>,
+    /// Good ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_count: Option<i32>,
+    /// Those that can't be gone on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub corrupted_count: Option<i32>,
+    /// The best by `keepBest`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestCheckpoint>,
+    /// When the last copy was whole: in the object store where checkpoints are kept, or in the backup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_backup_time: Option<Time>,
+    /// The checkpoint of that copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_backup_path: Option<String>,
+    /// The newest good one that is not copied yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_backup: Option<String>,
+    /// The one that this attempt went on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_from: Option<String>,
+    /// True once `resumeFrom` was found to be good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_checked: Option<bool>,
+}
+
+/// The best checkpoint.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct BestCheckpoint {
+    /// Which one.
+    pub path: String,
+    /// Its value of the metric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+    /// Steps that it has behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
 }
 
 /// How early stopping stands.

@@ -64,6 +64,13 @@ Exit code:
         /// The checkpoint to go on from: sets RESUME_FROM_CHECKPOINT, which is empty without this
         #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
         resume_from: String,
+        /// Take care of the job's checkpoints as this file says, and choose the one to go on from: JSON, read anew before
+        /// each look at CHECKPOINT_DIR. The first worker's agent chooses, and is asked by the others at MASTER_ADDR.
+        #[arg(long, value_name = "FILE")]
+        checkpoints: Option<PathBuf>,
+        /// Add this to COMMAND where there is a checkpoint to go on from; may be repeated
+        #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+        resume_arg: Vec<OsString>,
         /// Seconds between a stop and SIGKILL; should be less than the pod's terminationGracePeriodSeconds
         #[arg(long, value_name = "SECONDS", default_value_t = 45)]
         grace_seconds: u32,
@@ -124,6 +131,8 @@ fn main() -> ExitCode {
             attempt,
             master_port,
             resume_from,
+            checkpoints,
+            resume_arg,
             grace_seconds,
             termination_log,
             metrics_port,
@@ -138,10 +147,12 @@ fn main() -> ExitCode {
                 termination_log,
                 metrics_port,
                 progress_patterns: progress_pattern,
+                checkpoints,
+                resume_args: resume_arg,
                 fail_on_nan: nan_policy == NanPolicy::Fail,
                 watch_metrics: watch_metric,
             };
-            let attempt = Attempt { number: attempt, master_port, resume_from };
+            let attempt = Attempt { number: attempt, master_port, resume_from, resume_step: None };
             match Container::open(options).and_then(|mut container| container.run(&attempt)) {
                 // An exit code of a process is a byte, and 128 + the highest signal is 192.
                 Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),

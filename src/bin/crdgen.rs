@@ -3,7 +3,7 @@
 use clap::Parser;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
 use std::fmt::{self, Write};
-use trainingjob_operator::api::{self, MUTABLE, RULES, SCHEMA_REFUSALS, defaults};
+use trainingjob_operator::api::{self, MUTABLE, MUTABLE_WITHIN, RULES, SCHEMA_REFUSALS, defaults};
 
 /// Prints the CustomResourceDefinition of TrainingJob as YAML, or a table for the documentation.
 #[derive(Parser)]
@@ -110,9 +110,10 @@ fn refusals() -> anyhow::Result<String> {
     write!(
         text,
         "\n## After creation\n\n\
-         Only `{}` of the spec, and of `failurePolicy` only `activeDeadlineSeconds`, may change, be added or be \
-         removed; labels and annotations may, too. Every other change is refused, here for `image`:\n\n> {}\n",
-        MUTABLE.iter().filter(|field| **field != "failurePolicy").copied().collect::<Vec<_>>().join("` and `"),
+         Only `{}` of the spec, and {} may change, be added or be removed; labels and annotations may, too. Every other \
+         change is refused, here for `image`:\n\n> {}\n",
+        MUTABLE.join("`, `"),
+        MUTABLE_WITHIN.map(|(object, field)| format!("of `{object}` only `{field}`")).join(", "),
         api::immutable_message("image"),
     )?;
     Ok(text)

@@ -2,6 +2,7 @@
 
 use super::{metadata, names};
 use crate::plan::{Plan, Source};
+use crate::protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -22,11 +23,33 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
         ("hyperparameters", hyperparameters.clone()),
         ("hyperparameters.json", hyperparameters),
     ];
+    let policy = checkpoints(plan).map(|policy| (POLICY_FILE, policy));
+    let data: BTreeMap<_, _> = data.into_iter().chain(policy).map(|(key, value)| (key.to_owned(), value)).collect();
     ConfigMap {
         metadata: metadata(plan, names::config_name(&plan.identity.name)),
-        data: Some(data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<BTreeMap<_, _>>()),
+        data: Some(data),
         ..ConfigMap::default()
     }
+}
+
+/// What the agents are to do with the checkpoints. It is here and not in the pods, since part of it may be changed while
+/// they run.
+fn checkpoints(plan: &Plan) -> Option<String> {
+    let checkpoint = plan.storage.checkpoint.as_ref()?;
+    let policy = CheckpointPolicy {
+        uid: plan.identity.uid.clone(),
+        job: plan.identity.name.clone(),
+        agent_image: plan.runtime.agent_image.clone(),
+        workers: u32::try_from(plan.gang.size()).unwrap_or(0),
+        port: u16::try_from(plan.monitoring.agent_port).unwrap_or(0),
+        shared: checkpoint.is_shared(),
+        retention: u32::try_from(checkpoint.retention).unwrap_or(0),
+        keep_best: checkpoint.keep_best.clone(),
+        resume_from: checkpoint.resume_from.clone(),
+        store: checkpoint.store.as_ref().map(|store| store.place.clone()),
+        backup: checkpoint.backup_policy(),
+    };
+    Some(serde_json::to_string(&policy).expect("a struct of strings and numbers is JSON"))
 }
 
 /// A name, or where its folder is mounted.

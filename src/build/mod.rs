@@ -12,9 +12,11 @@ mod pod;
 mod service;
 mod tensorboard;
 mod trackers;
+mod upkeep;
 
 pub use crate::plan::{labels, names};
 pub use tensorboard::{Board, board};
+pub use upkeep::upkeep;
 
 use crate::plan::{Incarnation, Plan};
 use k8s_openapi::api::batch::v1::Job;

@@ -3,12 +3,13 @@
 use super::{environment, labels, names};
 use crate::plan::storage::{VOLUME_PREFIX, paths};
 use crate::plan::template::{AGENT, TRAINING};
-use crate::plan::{CheckpointVolume, ClaimPath, Incarnation, Plan, Role};
+use crate::plan::{Checkpoint, CheckpointVolume, ClaimPath, Incarnation, Plan, Role, Store};
+use crate::protocol::checkpoints::POLICY_FILE;
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, NFSVolumeSource,
     PersistentVolumeClaimVolumeSource, PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec, ResourceRequirements,
-    SeccompProfile, SecurityContext, Volume, VolumeMount, WeightedPodAffinityTerm,
+    SeccompProfile, SecretVolumeSource, SecurityContext, Volume, VolumeMount, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -20,6 +21,8 @@ pub(super) use paths::{CHECKPOINTS, DATASET, MODEL, OUTPUT};
 const AGENT_PATH: &str = "/trainingjob/agent";
 /// Name of the port on which the agent serves metrics.
 const METRICS: &str = "metrics";
+/// The last words are those that the agent writes, and not the end of the log.
+pub(super) const TERMINATION_BY_FILE: &str = "File";
 /// User of the init container; any but root, the folder that it writes into is everybody's.
 const NOBODY: i64 = 65532;
 
@@ -82,19 +85,12 @@ fn pod(plan: &Plan, role: &Role, incarnation: Incarnation) -> PodSpec {
 
 /// Puts the agent where the container `training` finds it. Conforms to Pod Security `restricted` by itself.
 fn deliver_agent(plan: &Plan) -> Container {
-    // Equal, so that a pod of class Guaranteed stays one.
-    let little: BTreeMap<_, _> =
-        [("cpu", "50m"), ("memory", "32Mi")].into_iter().map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).collect();
     Container {
         name: AGENT.to_owned(),
         image: Some(plan.runtime.agent_image.clone()),
         image_pull_policy: plan.runtime.agent_image_pull_policy.clone(),
         command: Some(["/agent", "install", "--to", AGENT_PATH].map(str::to_owned).to_vec()),
-        resources: Some(ResourceRequirements {
-            requests: Some(little.clone()),
-            limits: Some(little),
-            ..ResourceRequirements::default()
-        }),
+        resources: Some(little("50m", "32Mi")),
         security_context: Some(SecurityContext {
             run_as_non_root: Some(true),
             run_as_user: Some(NOBODY),
@@ -113,6 +109,14 @@ fn deliver_agent(plan: &Plan) -> Container {
     }
 }
 
+/// Requests and limits. They are equal, so that a pod of class Guaranteed stays one.
+pub(super) fn little(cpu: &str, memory: &str) -> ResourceRequirements {
+    let amounts =
+        [("cpu", cpu), ("memory", memory)].map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));
+    let amounts = BTreeMap::from(amounts);
+    ResourceRequirements { requests: Some(amounts.clone()), limits: Some(amounts), ..ResourceRequirements::default() }
+}
+
 fn training(plan: &Plan, role: &Role, incarnation: Incarnation, mounts: &Mounts) -> Container {
     Container {
         name: TRAINING.to_owned(),
@@ -125,7 +129,7 @@ fn training(plan: &Plan, role: &Role, incarnation: Incarnation, mounts: &Mounts)
         resources: (role.pod.resources != ResourceRequirements::default()).then(|| role.pod.resources.clone()),
         working_dir: role.pod.working_dir.clone(),
         volume_mounts: Some(mounts.mounts.iter().chain(&role.pod.volume_mounts).cloned().collect()),
-        termination_message_policy: Some("File".to_owned()),
+        termination_message_policy: Some(TERMINATION_BY_FILE.to_owned()),
         ..Container::default()
     }
 }
@@ -153,44 +157,69 @@ fn agent_args(plan: &Plan, role: &Role, attempt: i32) -> Vec<String> {
     args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", environment::literal(p))));
     args.extend(plan.policy.failure.nan_fails.then(|| "--nan-policy=fail".to_owned()));
     args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", environment::literal(name))));
+    if let Some(checkpoint) = &plan.storage.checkpoint {
+        args.push(format!("--checkpoints={}/{POLICY_FILE}", paths::CONFIG));
+        args.extend(checkpoint.resume_args.iter().map(|arg| format!("--resume-arg={arg}")));
+    }
     args.push("--".to_owned());
     args.extend(role.pod.command.iter().cloned());
     args
 }
 
 /// The operator's volumes and where they are mounted in `training`.
-struct Mounts {
-    volumes: Vec<Volume>,
-    mounts: Vec<VolumeMount>,
+pub(super) struct Mounts {
+    pub volumes: Vec<Volume>,
+    pub mounts: Vec<VolumeMount>,
 }
 
 impl Mounts {
     fn of(plan: &Plan) -> Self {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
         let empty = EmptyDirVolumeSource::default();
-        it.add("agent", paths::AGENT, true, Volume { empty_dir: Some(empty.clone()), ..Volume::default() });
-        let config =
-            ConfigMapVolumeSource { name: names::config_name(&plan.identity.name), ..ConfigMapVolumeSource::default() };
-        it.add("config", paths::CONFIG, true, Volume { config_map: Some(config), ..Volume::default() });
+        it.add("agent", paths::AGENT, true, Volume { empty_dir: Some(empty), ..Volume::default() });
+        it.add_config(plan);
         // A container has 64 MiB of shared memory otherwise: too little for data loaders with workers, and for NCCL.
         let memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: None };
         it.add("shm", paths::SHM, false, Volume { empty_dir: Some(memory), ..Volume::default() });
         if let Some(checkpoint) = &plan.storage.checkpoint {
-            let volume = match &checkpoint.volume {
-                CheckpointVolume::EmptyDir => Volume { empty_dir: Some(empty), ..Volume::default() },
-                CheckpointVolume::Claim(name) => claim(name),
-                CheckpointVolume::New { .. } => claim(&names::claim_name(&plan.identity.name)),
-                CheckpointVolume::Nfs { server, path } => Volume {
-                    nfs: Some(NFSVolumeSource { server: server.clone(), path: path.clone(), read_only: None }),
-                    ..Volume::default()
-                },
-            };
-            it.add("checkpoints", CHECKPOINTS, false, volume);
+            it.add_checkpoints(plan, checkpoint);
         }
         it.add_claim("model", MODEL, true, plan.storage.model.claim());
         it.add_claim("dataset", DATASET, true, plan.storage.dataset.claim());
         it.add_claim("output", OUTPUT, false, plan.storage.output.as_ref());
         it
+    }
+
+    /// What looking after the checkpoints takes, and nothing else.
+    pub(super) fn of_upkeep(plan: &Plan, checkpoint: &Checkpoint) -> Self {
+        let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
+        it.add_config(plan);
+        it.add_checkpoints(plan, checkpoint);
+        it
+    }
+
+    fn add_config(&mut self, plan: &Plan) {
+        let config =
+            ConfigMapVolumeSource { name: names::config_name(&plan.identity.name), ..ConfigMapVolumeSource::default() };
+        self.add("config", paths::CONFIG, true, Volume { config_map: Some(config), ..Volume::default() });
+    }
+
+    fn add_checkpoints(&mut self, plan: &Plan, checkpoint: &Checkpoint) {
+        let volume = match &checkpoint.volume {
+            CheckpointVolume::EmptyDir => {
+                Volume { empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
+            }
+            CheckpointVolume::Claim(name) => claim(name),
+            CheckpointVolume::New { .. } => claim(&names::claim_name(&plan.identity.name)),
+            CheckpointVolume::Nfs { server, path } => Volume {
+                nfs: Some(NFSVolumeSource { server: server.clone(), path: path.clone(), read_only: None }),
+                ..Volume::default()
+            },
+        };
+        self.add("checkpoints", CHECKPOINTS, false, volume);
+        self.add_credentials("store", paths::STORE_CREDENTIALS, checkpoint.store.as_ref());
+        let backup = checkpoint.backup.as_ref().map(|(store, _)| store);
+        self.add_credentials("backup", paths::BACKUP_CREDENTIALS, backup);
     }
 
     fn add(&mut self, name: &str, path: &str, read_only: bool, volume: Volume) {
@@ -202,6 +231,13 @@ impl Mounts {
             ..VolumeMount::default()
         });
         self.volumes.push(Volume { name, ..volume });
+    }
+
+    /// Files, so that what changes in the Secret reaches a pod that runs, and nothing of it is in the environment.
+    fn add_credentials(&mut self, name: &str, path: &str, store: Option<&Store>) {
+        let Some(secret) = store.and_then(|store| store.secret.clone()) else { return };
+        let source = SecretVolumeSource { secret_name: Some(secret), ..SecretVolumeSource::default() };
+        self.add(name, path, true, Volume { secret: Some(source), ..Volume::default() });
     }
 
     fn add_claim(&mut self, name: &str, path: &str, read_only: bool, source: Option<&ClaimPath>) {

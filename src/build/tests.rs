@@ -206,15 +206,25 @@ fn attempts_differ_only_in_number_and_port() {
     };
     for (attempt, number, port) in [(1, "--attempt=1", 29500), (2, "--attempt=2", 29501), (3, "--attempt=3", 29500)] {
         let port = format!("--master-port={port}");
-        let expected =
-            ["run", number, &port, "--grace-seconds=45", "--metrics-port=8080", "--", "torchrun", "train.py"];
+        let expected = [
+            "run",
+            number,
+            &port,
+            "--grace-seconds=45",
+            "--metrics-port=8080",
+            "--checkpoints=/etc/training-config/checkpoints.json",
+            "--",
+            "torchrun",
+            "train.py",
+        ];
         assert_eq!(args(attempt), expected);
     }
 }
 
 #[test]
 fn the_agent_is_told_what_to_watch() {
-    let args = |fields: Value| {
+    let args = |mut fields: Value| {
+        fields["checkpoint"] = json!({ "enabled": false });
         let args = training(&pod_of(&fields)).args.clone().unwrap();
         args.into_iter().skip(4).take_while(|arg| arg != "--").collect::<Vec<_>>()
     };
@@ -577,4 +587,55 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
+    let spec = json!({
+        "model": "m", "dataset": "d", "numWorkers": 2, "monitoring": { "enabled": false },
+        "checkpoint": {
+            "storage": { "type": "s3", "s3Bucket": "b", "endpoint": "http://minio:9000", "credentialsSecret": "keys" },
+            "backup": { "destination": "gs://copies/x/", "credentialsSecret": "gcs" },
+            "keepBest": { "metric": "eval_loss" },
+            "resumeFrom": "run-1/checkpoint-5/",
+            "resumeArgs": ["--resume", "$(RESUME_FROM_CHECKPOINT)", "--lr", "$(HYPERPARAM_LEARNING_RATE)"],
+        },
+    });
+    let plan = plan_of("x", &spec);
+    let objects = objects(&plan, Incarnation::FIRST);
+    let policy = &objects.config.data.as_ref().unwrap()["checkpoints.json"];
+    assert_eq!(
+        serde_json::from_str::<Value>(policy).unwrap(),
+        json!({
+            "uid": "6f1f4d1e-0000-4000-8000-000000000001", "job": "x", "agentImage": "registry.example/trainingjob-operator:1", "workers": 2, "port": 8080, "shared": false, "retention": 3,
+            "keepBest": { "metric": "eval_loss", "max": false },
+            "resumeFrom": "/checkpoints/run-1/checkpoint-5",
+            "store": { "uri": "s3://b/ml-training/x", "endpoint": "http://minio:9000", "credentials": "/etc/training-credentials/store" },
+            "backup": {
+                "place": { "uri": "gs://copies/x", "credentials": "/etc/training-credentials/backup" },
+                "intervalSeconds": 1800,
+            },
+        })
+    );
+    let pod = pod_of(&spec);
+    let args = training(&pod).args.clone().unwrap();
+    let resume: Vec<_> = args.iter().filter_map(|arg| arg.strip_prefix("--resume-arg=")).collect();
+    // The kubelet expands what it knows, and leaves the agent's own alone.
+    assert_eq!(resume, ["--resume", "$(RESUME_FROM_CHECKPOINT)", "--lr", "$(HYPERPARAM_LEARNING_RATE)"]);
+    let secrets: Vec<_> = pod.volumes.iter().flatten().filter_map(|v| v.secret.as_ref()?.secret_name.clone()).collect();
+    assert_eq!(secrets, ["keys", "gcs"]);
+    assert!(training(&pod).env.iter().flatten().all(|var| !var.name.contains("KEY")), "nothing of them is a variable");
+}
+
+#[test]
+fn looking_after_checkpoints_takes_no_gpu_and_nothing_but_the_folder() {
+    let spec = json!({
+        "model": "pvc://m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 8,
+        "checkpoint": { "storage": { "type": "pvc" }, "backup": { "destination": "s3://copies/x" } },
+        "scheduling": { "queue": "q", "nodeSelector": { "zone": "a" } },
+    });
+    let job = upkeep(&plan_of("x", &spec), crate::plan::Upkeep::Copy).unwrap();
+    insta::assert_json_snapshot!(job);
+    let none = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "enabled": false } });
+    assert_eq!(upkeep(&plan_of("x", &none), crate::plan::Upkeep::Copy), None);
 }

@@ -78,6 +78,9 @@ fn unstarted(error: &LaunchError) -> Finding {
             let what = format!("monitoring.progress.patterns: {words}");
             Finding { permanent: true, ..Finding::new(Reason::InvalidSpec, what) }
         }
+        LaunchErrorKind::CheckpointUnusable => {
+            Finding { permanent: true, ..Finding::new(Reason::CheckpointCorrupted, error.message.clone()) }
+        }
         // What the kernel may not refuse another time, such as for lack of memory.
         LaunchErrorKind::LaunchFailed => Finding::new(Reason::CommandNotFound, error.message.clone()),
         _ => Finding { permanent: true, ..Finding::new(Reason::CommandNotFound, error.message.clone()) },

@@ -253,7 +253,7 @@ impl Facts {
             since: since(&status, created),
             generation: job.metadata.generation,
             spec: job.spec.clone(),
-            checkpoints: checkpoints(&job.spec, &job.name_any()),
+            checkpoints: checkpoints(&job.spec, &job.namespace().unwrap_or_default(), &job.name_any()),
             status,
             ..Self::default()
         }
@@ -336,13 +336,17 @@ fn since(status: &TrainingJobStatus, created: Option<Timestamp>) -> Option<Times
 }
 
 /// Tells in words where checkpoints go.
-fn checkpoints(spec: &TrainingJobSpec, name: &str) -> Option<String> {
+fn checkpoints(spec: &TrainingJobSpec, namespace: &str, name: &str) -> Option<String> {
     let checkpoint = &spec.checkpoint;
     if !checkpoint.enabled() {
         return None;
     }
     let Some(storage) = &checkpoint.storage else {
         return Some("none that outlives a pod: /checkpoints is an emptyDir".into());
+    };
+    let bucket = |scheme: &str, bucket: &Option<String>| {
+        let prefix = storage.prefix.clone().unwrap_or_else(|| format!("{namespace}/{name}"));
+        format!("{scheme}://{}/{prefix}", bucket.as_deref().unwrap_or_default())
     };
     Some(match (storage.type_, &storage.pvc_name) {
         (StorageType::Pvc, Some(claim)) => format!("claim {claim} at /checkpoints"),
@@ -351,5 +355,8 @@ fn checkpoints(spec: &TrainingJobSpec, name: &str) -> Option<String> {
             let part = |part: &Option<String>| part.clone().unwrap_or_default();
             format!("nfs {}:{} at /checkpoints", part(&storage.nfs_server), part(&storage.nfs_path))
         }
+        (StorageType::S3, _) => bucket("s3", &storage.s3_bucket),
+        (StorageType::Gcs, _) => bucket("gs", &storage.gcs_bucket),
+        (StorageType::Azure, _) => bucket("az", &storage.azure_container),
     })
 }

@@ -5,7 +5,7 @@ use super::pass::{Child, Created, Pass, is_ours};
 use crate::api::TrainingJob;
 use crate::build::{self, names};
 use crate::observe::{Blocked, ChildKey, ChildKind, Children, ObservedChild, SlimJob, Wanted, digest};
-use crate::plan::{CheckpointVolume, Incarnation, Plan};
+use crate::plan::{CheckpointVolume, Incarnation, Plan, Upkeep};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
 use kube::ResourceExt;
@@ -124,6 +124,20 @@ impl Pass<'_, TrainingJob> {
                 }
                 Created::Blocked(blocked) => self.block(key, Some(blocked)),
             }
+        }
+        Ok(())
+    }
+
+    /// Makes the Job that looks after the checkpoints.
+    pub(super) async fn create_upkeep(&self, plan: &Plan, task: Upkeep) -> Result<(), Error> {
+        let Some(wanted) = build::upkeep(plan, task) else { return Ok(()) };
+        match self.create(&wanted).await? {
+            Created::Made(job) | Created::Found(job) => {
+                self.block(ChildKey::UPKEEP, None);
+                let job = serde_json::to_value(&*job).ok().and_then(|job| serde_json::from_value(job).ok());
+                self.remember(job.as_ref());
+            }
+            Created::Blocked(blocked) => self.block(ChildKey::UPKEEP, Some(blocked)),
         }
         Ok(())
     }

@@ -266,6 +266,11 @@ impl Pass<'_, TrainingJob> {
                 self.confirm().await?;
                 self.create_jobs(plan, *incarnation).await
             }
+            Action::CreateUpkeep(task) => {
+                let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
+                self.confirm().await?;
+                self.create_upkeep(plan, *task).await
+            }
             Action::DeleteJob { name, uid } => self.delete_job(name, uid).await,
             Action::DeleteOwner => self.delete_owner().await,
         }

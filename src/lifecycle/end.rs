@@ -22,11 +22,15 @@ impl Step<'_> {
                 _ => self.end_side_cars(job),
             }
         }
+        let is_copying = self.copy_after_end();
         let (Some(ttl), Some(end)) = (self.input.plan.policy.ttl_seconds, &self.status.completion_time) else {
             return;
         };
         let left = i64::from(ttl) - seconds(end.0, self.input.now);
-        if left <= 0 {
+        if left <= 0 && is_copying {
+            // Its ConfigMap and its claim may go with it.
+            self.requeue(60);
+        } else if left <= 0 {
             self.verdict.actions.push(Action::DeleteOwner);
         } else {
             self.requeue(left);

@@ -5,6 +5,7 @@
 //! through the rule of that.
 
 mod agents;
+mod checkpoints;
 mod conditions;
 mod count;
 mod deadline;
@@ -19,6 +20,7 @@ mod start;
 mod step;
 mod success;
 mod suspend;
+mod upkeep;
 mod verdict;
 mod waiting;
 

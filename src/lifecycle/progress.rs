@@ -83,12 +83,12 @@ fn count(status: &mut TrainingJobStatus, reached: &Reached) {
 }
 
 #[allow(clippy::cast_possible_truncation)] // of what is in range
-fn whole(value: f64) -> Option<i64> {
+pub(super) fn whole(value: f64) -> Option<i64> {
     (value.is_finite() && value.abs() < 1e15).then_some(value.floor() as i64)
 }
 
 /// JSON has no word for the others. Six digits are what people read.
-fn finite(value: f64) -> Option<f64> {
+pub(super) fn finite(value: f64) -> Option<f64> {
     value.is_finite().then(|| format!("{value:.5e}").parse().unwrap_or(value))
 }
 

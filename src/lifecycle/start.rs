@@ -44,6 +44,9 @@ impl Step<'_> {
             self.requeue(wait);
             return;
         }
+        if !self.resume_is_checked() {
+            return;
+        }
         if !restarting && self.input.status.state.is_none() {
             let workers = number_of(self.input.plan.gang.size(), "worker");
             self.event(false, "Created", format!("Job, Service and ConfigMap for {workers}"));

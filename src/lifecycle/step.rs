@@ -37,6 +37,7 @@ impl<'a> Step<'a> {
         self.status.restart_count.get_or_insert(0);
         self.note_start();
         self.note_agent();
+        self.note_checkpoints();
     }
 
     pub(super) fn incarnation(&self) -> Incarnation {

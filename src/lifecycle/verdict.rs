@@ -2,7 +2,7 @@
 
 use crate::api::TrainingJobStatus;
 use crate::observe::{AgentAnswer, Children};
-use crate::plan::{Incarnation, Plan};
+use crate::plan::{Incarnation, Plan, Upkeep};
 use jiff::Timestamp;
 use std::time::Duration;
 
@@ -48,6 +48,8 @@ pub enum Action {
     Ensure,
     /// Make the Jobs of this incarnation.
     CreateJobs(Incarnation),
+    /// Make the Job that looks after the checkpoints.
+    CreateUpkeep(Upkeep),
     /// Delete this Job and its pods.
     DeleteJob {
         /// Its name.

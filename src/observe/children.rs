@@ -2,6 +2,8 @@
 
 use super::{ObservedJob, ObservedPod};
 use crate::api::Reason;
+use crate::build::labels;
+use crate::protocol::report::Report;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
@@ -60,6 +62,9 @@ impl ChildKey {
     /// The claim for checkpoints.
     pub const CLAIM: Self = Self { kind: ChildKind::PersistentVolumeClaim, role: None };
 
+    /// The Job that looks after the checkpoints.
+    pub const UPKEEP: Self = Self { kind: ChildKind::Job, role: Some(labels::UPKEEP) };
+
     /// The Job of a role.
     #[must_use]
     pub const fn job(role: &'static str) -> Self {
@@ -91,6 +96,23 @@ impl Blocked {
     }
 }
 
+/// The Job that looks after the checkpoints while no worker runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ObservedUpkeep {
+    /// UID of the Job: the precondition of its deletion.
+    pub uid: String,
+    /// Name of the Job.
+    pub name: String,
+    /// What it is for, as the agent is told.
+    pub task: String,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Its deletion has begun.
+    pub deleting: bool,
+    /// It is done: `Some(true)` if well.
+    pub ended: Option<bool>,
+}
+
 /// What an Event of the API about a Job or a pod said, for it stands nowhere else.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectEvent {
@@ -113,6 +135,10 @@ pub struct Children {
     pub jobs: BTreeMap<&'static str, ObservedJob>,
     /// Pods by UID, those included that are gone.
     pub pods: BTreeMap<String, ObservedPod>,
+    /// The Job that looks after the checkpoints while no worker runs.
+    pub upkeep: Option<ObservedUpkeep>,
+    /// Last words of its pods, by the UID of the Job.
+    pub upkeep_words: Option<(String, Report)>,
     /// Children that could not be made.
     pub blocked: BTreeMap<ChildKey, Blocked>,
     /// The newest version seen of a child, its deletion included: the answer to a write of ours may come after the
@@ -144,7 +170,8 @@ impl Children {
 
     /// Whether anything of it still exists.
     pub(super) fn exist(&self) -> bool {
-        let has_object = self.service.is_some() || self.config.is_some() || !self.jobs.is_empty();
+        let has_object =
+            self.service.is_some() || self.config.is_some() || !self.jobs.is_empty() || self.upkeep.is_some();
         has_object || self.pods.values().any(|pod| !pod.gone)
     }
 

@@ -1,6 +1,6 @@
 //! The index: everything remembered of each TrainingJob, filed under its namespace and UID.
 
-use super::owner::{controller, is_training_job, owner};
+use super::owner::{controller, is_training_job, is_upkeep, owner};
 use super::{BoardPart, Cell, ChildKey, Children, ObservedChild, SlimJob, SlimPod};
 use crate::build::labels;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -197,7 +197,11 @@ impl Index {
     pub fn pod(&self, event: &Event<SlimPod>) {
         let put = |gone: bool| {
             move |inner: &mut Inner, pod: &SlimPod| {
-                let (Some(key), Some(seen)) = (JobKey::labelled(&pod.metadata), pod.seen(gone)) else { return };
+                let Some(key) = JobKey::labelled(&pod.metadata) else { return };
+                if is_upkeep(&pod.metadata) {
+                    return inner.cells.entry(key).or_default().put_upkeep_words(pod);
+                }
+                let Some(seen) = pod.seen(gone) else { return };
                 inner.cells.entry(key).or_default().put_pod(seen, &pod.metadata);
             }
         };

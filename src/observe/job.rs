@@ -114,6 +114,22 @@ impl SlimJob {
     }
 }
 
+impl SlimJob {
+    /// Takes out of the Job that looks after the checkpoints what is kept.
+    pub(super) fn upkeep(&self) -> Option<super::ObservedUpkeep> {
+        let meta = &self.metadata;
+        let is = |type_: &str| self.status.conditions.iter().any(|c| c.type_ == type_ && c.status == "True");
+        Some(super::ObservedUpkeep {
+            uid: meta.uid.clone()?,
+            name: meta.name.clone()?,
+            task: meta.labels.as_ref()?.get(labels::TASK).cloned().unwrap_or_default(),
+            created: meta.creation_timestamp.as_ref().map(|t| t.0),
+            deleting: meta.deletion_timestamp.is_some(),
+            ended: if is("Complete") { Some(true) } else { is("Failed").then_some(false) },
+        })
+    }
+}
+
 /// Reads `0,3-5` as the Job controller writes it.
 fn indexes(text: &str) -> BTreeSet<i32> {
     let range = |part: &str| {

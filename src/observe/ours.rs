@@ -1,7 +1,8 @@
 //! Whose a Job or a pod is: labels can be copied, also by accident, so that who controls an object decides.
 
+use super::owner::is_upkeep;
 use super::owner::{controller, is_training_job};
-use super::{Cell, ChildKey, ObservedPod, SlimJob};
+use super::{Cell, ChildKey, ObservedPod, SlimJob, SlimPod};
 use crate::plan::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -29,6 +30,9 @@ impl Cell {
 
     /// Files a Job, unless it is not ours or something newer is known.
     pub fn put_job(&mut self, job: &SlimJob) {
+        if is_upkeep(&job.metadata) {
+            return self.put_upkeep(job);
+        }
         let Some(seen) = job.seen().filter(|_| self.has_job(job)) else { return };
         let children = &mut self.children;
         if !children.is_news(ChildKey::job(seen.role), &job.metadata) {
@@ -44,8 +48,28 @@ impl Cell {
         self.sort_out();
     }
 
+    /// Files the Job that looks after the checkpoints, if our TrainingJob controls it.
+    fn put_upkeep(&mut self, job: &SlimJob) {
+        let is_its = controller(&job.metadata).is_some_and(is_training_job);
+        let is_named = self.name.is_empty() || job.metadata.name == Some(names::upkeep_name(&self.name));
+        if let Some(seen) = job.upkeep().filter(|_| is_its && is_named)
+            && self.children.is_news(ChildKey::UPKEEP, &job.metadata)
+        {
+            self.children.upkeep = Some(seen);
+        }
+    }
+
+    /// Files the last words of a pod that looked after the checkpoints. Whether they count its Job decides.
+    pub(super) fn put_upkeep_words(&mut self, pod: &SlimPod) {
+        let words = controller(&pod.metadata).map(|job| job.uid.clone()).zip(pod.upkeep_words());
+        if words.is_some() {
+            self.children.upkeep_words = words;
+        }
+    }
+
     /// Takes out a Job that is gone.
     pub(super) fn drop_job(&mut self, job: &SlimJob) {
+        self.children.upkeep.take_if(|seen| Some(&seen.uid) == job.metadata.uid.as_ref());
         if let Some(role) = job.role().filter(|_| self.has_job(job)) {
             self.children.is_news(ChildKey::job(role), &job.metadata);
             self.children.jobs.retain(|_, seen| Some(&seen.uid) != job.metadata.uid.as_ref());
@@ -56,6 +80,7 @@ impl Cell {
     /// Takes out all Jobs but these.
     pub(super) fn keep_jobs(&mut self, listed: &HashSet<String>) {
         self.children.jobs.retain(|_, job| listed.contains(&job.uid));
+        self.children.upkeep.take_if(|upkeep| !listed.contains(&upkeep.uid));
         self.sort_out();
     }
 

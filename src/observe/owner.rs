@@ -24,6 +24,12 @@ pub(super) fn is_training_job(owner: &OwnerReference) -> bool {
     owner.kind == TrainingJob::kind(&()) && group == Some(GROUP)
 }
 
+/// Whether a Job or pod looks after the checkpoints.
+#[must_use]
+pub fn is_upkeep(meta: &ObjectMeta) -> bool {
+    meta.labels.as_ref().and_then(|labels| labels.get(labels::COMPONENT)).is_some_and(|value| value == labels::UPKEEP)
+}
+
 /// The role that a Job or pod plays; none that is not ours. Jobs of before have no word of it.
 #[must_use]
 pub fn role(meta: &ObjectMeta) -> Option<&'static str> {

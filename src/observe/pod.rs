@@ -139,6 +139,14 @@ impl SlimPod {
     }
 }
 
+impl SlimPod {
+    /// What the agent left that looked after the checkpoints, if it has ended.
+    pub(super) fn upkeep_words(&self) -> Option<Report> {
+        let mut states = self.status.container_statuses.iter().flatten().filter_map(|c| c.state.as_ref());
+        states.find_map(|state| Report::parse(state.terminated.as_ref()?.message.as_deref()?))
+    }
+}
+
 /// Label (and, before Kubernetes 1.28, annotation) by which a pod of an Indexed Job knows its index.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 

@@ -1,8 +1,8 @@
 //! What a field that is not written means. Whoever reads the spec asks here.
 
 use crate::api::{
-    Backend, Checkpoint, DeletePolicy, FailurePolicy, Framework, Monitoring, NanPolicy, Networking, ProcsPerWorker,
-    RestartPolicy, Storage, TrainingJobSpec, defaults,
+    Backend, Backup, Checkpoint, DeletePolicy, FailurePolicy, Framework, KeepBest, Mode, Monitoring, NanPolicy,
+    Networking, ProcsPerWorker, RestartPolicy, Storage, TrainingJobSpec, defaults,
 };
 use serde_json::{Value, json};
 
@@ -37,6 +37,28 @@ impl Checkpoint {
     #[must_use]
     pub fn frequency(&self) -> i32 {
         self.frequency.unwrap_or(defaults::CHECKPOINT_FREQUENCY)
+    }
+
+    /// Newest good checkpoints that are kept.
+    #[must_use]
+    pub fn retention(&self) -> i32 {
+        self.retention.unwrap_or(defaults::CHECKPOINT_RETENTION)
+    }
+}
+
+impl KeepBest {
+    /// Which way is better.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode.unwrap_or(defaults::KEEP_BEST_MODE)
+    }
+}
+
+impl Backup {
+    /// Seconds between two copies.
+    #[must_use]
+    pub fn interval_seconds(&self) -> i32 {
+        self.interval_seconds.unwrap_or(defaults::BACKUP_INTERVAL_SECONDS)
     }
 }
 

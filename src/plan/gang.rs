@@ -137,6 +137,26 @@ pub struct Storage {
     pub checkpoint: Option<Checkpoint>,
 }
 
+/// What is to be done about the checkpoints while no worker runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Upkeep {
+    /// Find out whether the job can go on from `checkpoint.resumeFrom`, before any GPU is held.
+    Check,
+    /// Copy what is not yet copied.
+    Copy,
+}
+
+impl Upkeep {
+    /// As the agent is told.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Check => "check",
+            Self::Copy => "copy",
+        }
+    }
+}
+
 /// Numbers of one Job with its pods, and of the run of the program that they begin with.
 ///
 /// They are equal for as long as every restart makes new pods.

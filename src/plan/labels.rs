@@ -25,6 +25,10 @@ pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 pub const COMPONENT: &str = "component";
 /// Value of [`COMPONENT`].
 pub const TENSORBOARD: &str = "tensorboard";
+/// Value of [`COMPONENT`] for what looks after the checkpoints while no worker runs.
+pub const UPKEEP: &str = "upkeep";
+/// What the Job that looks after the checkpoints is for.
+pub const TASK: &str = "ml.example.com/task";
 
 const APP: &str = "app";
 const K8S_NAME: &str = "app.kubernetes.io/name";
@@ -68,6 +72,14 @@ pub fn of_pod(plan: &Plan, incarnation: Incarnation) -> BTreeMap<String, String>
 #[must_use]
 pub fn pod_selector(plan: &Plan) -> BTreeMap<String, String> {
     owned([(COMPONENT, WORKER), (UID, &plan.identity.uid)])
+}
+
+/// Labels of the Job that looks after the checkpoints, and of its pod.
+#[must_use]
+pub fn of_upkeep(plan: &Plan, task: super::Upkeep) -> BTreeMap<String, String> {
+    let mut labels = of(plan);
+    labels.append(&mut owned([(COMPONENT, UPKEEP), (K8S_COMPONENT, UPKEEP), (TASK, task.as_str())]));
+    labels
 }
 
 /// Labels of a TensorBoard's Deployment and Service.

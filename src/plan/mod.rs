@@ -22,14 +22,14 @@ pub(crate) mod template;
 pub use environment::is_reserved;
 #[cfg(test)]
 pub(crate) use environment::tf_config_bytes;
-pub use gang::{Completion, Gang, Incarnation, Pod, Rendezvous, Role, Storage};
+pub use gang::{Completion, Gang, Incarnation, Pod, Rendezvous, Role, Storage, Upkeep};
 pub use hyperparameters::Hyperparameter;
 pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
 pub use policy::{Failure, Policy, Success};
 pub use refusal::{Refusal, Refusals};
 pub use source::{ClaimPath, Source};
-pub use storage::{Checkpoint, CheckpointVolume};
+pub use storage::{Checkpoint, CheckpointVolume, Store};
 
 use crate::api::{Framework, TrainingJob, TrainingJobSpec};
 use defaults::written_down;
@@ -118,7 +118,8 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let model = Source::resolve("spec.model", &spec.model, &mut no);
     let dataset = Source::resolve("spec.dataset", &spec.dataset, &mut no);
     let output = spec.output.as_deref().and_then(|uri| ClaimPath::resolve("spec.output", uri, &mut no));
-    let checkpoint = storage::resolve(&spec.checkpoint, &mut no);
+    let namespace = job.metadata.namespace.clone().unwrap_or_default();
+    let checkpoint = storage::resolve(&spec.checkpoint, &format!("{namespace}/{name}"), &mut no);
     let storage = Storage { model, dataset, output, checkpoint };
     let policy = policy::resolve(spec);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
@@ -144,7 +145,6 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         controller: Some(true),
         block_owner_deletion: Some(true),
     };
-    let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let plan = Plan {
         identity: Identity { name, namespace, uid, owner, intent: intent(spec) },
         gang: Gang { roles: vec![workers], rendezvous },
@@ -221,6 +221,9 @@ fn intent(spec: &TrainingJobSpec) -> String {
     without_defaults(&mut wish, &written_down(&defaults));
     if let Value::Object(fields) = &mut wish {
         fields.retain(|key, _| !NOT_INTENT.contains(&key.as_str()));
+        if let Some(Value::Object(checkpoint)) = fields.get_mut("checkpoint") {
+            checkpoint.remove("retention");
+        }
     }
     let hash = Sha256::digest(wish.to_string());
     hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()

@@ -10,6 +10,8 @@ use crate::protocol::progress_pattern::ProgressPatterns;
 pub struct Monitoring {
     /// Port on which each worker serves what is known of it; none when monitoring is switched off.
     pub metrics_port: Option<i32>,
+    /// Port on which the workers' agents find the first one's; that of the metrics where there are any.
+    pub agent_port: i32,
     /// Regular expressions that find progress in the output, instead of the forms known by themselves.
     pub progress_patterns: Vec<String>,
     /// Metrics of which the agent keeps every reading, for the success policy.
@@ -111,6 +113,7 @@ pub(super) fn resolve(
     check(name, spec, no);
     Monitoring {
         metrics_port: wanted.enabled().then_some(wanted.metrics_port()),
+        agent_port: agent_port(spec),
         progress_patterns: patterns(wanted, no),
         watched: watched(&policy.success),
         mlflow: wanted
@@ -121,6 +124,12 @@ pub(super) fn resolve(
         tracker_secret: wanted.tracker_secret.clone(),
         tensorboard: wanted.tensorboard_enabled().then(|| tensorboard(name, spec, storage)),
     }
+}
+
+/// The port of the metrics, whether or not any are served, unless the rendezvous has it.
+fn agent_port(spec: &TrainingJobSpec) -> i32 {
+    let (master, port) = (spec.networking.master_port(), spec.monitoring.metrics_port());
+    if [master, master + 1].contains(&port) { master - 1 } else { port }
 }
 
 fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {

@@ -29,6 +29,12 @@ pub fn claim_name(name: &str) -> String {
     format!("{name}-checkpoints")
 }
 
+/// The Job that looks after the checkpoints while no worker runs.
+#[must_use]
+pub fn upkeep_name(name: &str) -> String {
+    format!("{name}-upkeep")
+}
+
 /// The Deployment of a TensorBoard, and its Service.
 #[must_use]
 pub fn tensorboard_name(name: &str) -> String {

@@ -2,7 +2,8 @@
 
 use super::quantity::Amount;
 use super::{Refusals, dns_subdomain};
-use crate::api::{self, DeletePolicy, Storage, StorageType, TrainingJobSpec};
+use crate::api::{self, DeletePolicy, Mode, Storage, StorageType, TrainingJobSpec};
+use crate::protocol::checkpoints::{BackupPolicy, BestBy, StorePlace};
 use k8s_openapi::api::core::v1::{PodTemplateSpec, VolumeMount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeSet;
@@ -19,6 +20,9 @@ pub(crate) mod paths {
     pub const DATASET: &str = "/data";
     pub const OUTPUT: &str = "/out";
     pub const SHM: &str = "/dev/shm";
+    /// Credentials of the store where checkpoints are kept, and of the one to which they are copied.
+    pub const STORE_CREDENTIALS: &str = "/etc/training-credentials/store";
+    pub const BACKUP_CREDENTIALS: &str = "/etc/training-credentials/backup";
 }
 
 /// Checkpoints of a job.
@@ -28,6 +32,42 @@ pub struct Checkpoint {
     pub frequency: i32,
     /// What is mounted for them.
     pub volume: CheckpointVolume,
+    /// Newest good ones that are kept.
+    pub retention: i32,
+    /// The metric by which the best one is kept, too.
+    pub keep_best: Option<BestBy>,
+    /// What the first attempt goes on from: an absolute path, or a place in an object store.
+    pub resume_from: Option<String>,
+    /// What is added to the command where there is one to go on from.
+    pub resume_args: Vec<String>,
+    /// The object store where they are kept.
+    pub store: Option<Store>,
+    /// Where they are copied to, and how many seconds lie between two copies.
+    pub backup: Option<(Store, i32)>,
+}
+
+/// An object store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// As the agent is told of it.
+    pub place: StorePlace,
+    /// The Secret whose keys are mounted in [`StorePlace::credentials`].
+    pub secret: Option<String>,
+}
+
+impl Checkpoint {
+    /// Whether all workers see the same folder.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.volume != CheckpointVolume::EmptyDir
+    }
+
+    /// The copies as the agent is told of them.
+    #[must_use]
+    pub fn backup_policy(&self) -> Option<BackupPolicy> {
+        let (store, seconds) = self.backup.as_ref()?;
+        Some(BackupPolicy { place: store.place.clone(), interval_seconds: u64::try_from(*seconds).unwrap_or(0) })
+    }
 }
 
 /// What is mounted for checkpoints.
@@ -55,15 +95,79 @@ pub enum CheckpointVolume {
     },
 }
 
-pub(super) fn resolve(checkpoint: &api::Checkpoint, no: &mut Refusals) -> Option<Checkpoint> {
+/// `home` is where the job's objects are in a bucket unless the spec says otherwise: NAMESPACE/JOB.
+pub(super) fn resolve(checkpoint: &api::Checkpoint, home: &str, no: &mut Refusals) -> Option<Checkpoint> {
     let volume = match &checkpoint.storage {
         None => CheckpointVolume::EmptyDir,
         Some(storage) => match storage.type_ {
             StorageType::Pvc => claim(storage, no),
             StorageType::Nfs => nfs(storage, no),
+            StorageType::S3 | StorageType::Gcs | StorageType::Azure => CheckpointVolume::EmptyDir,
         },
     };
-    checkpoint.enabled().then_some(Checkpoint { frequency: checkpoint.frequency(), volume })
+    let store = checkpoint.storage.as_ref().and_then(|storage| store(storage, home, no));
+    checkpoint.enabled().then(|| Checkpoint {
+        frequency: checkpoint.frequency(),
+        volume,
+        retention: checkpoint.retention(),
+        keep_best: checkpoint
+            .keep_best
+            .as_ref()
+            .map(|best| BestBy { metric: best.metric.clone(), max: best.mode() == Mode::Max }),
+        resume_from: checkpoint.resume_from.as_deref().map(resume_from),
+        resume_args: checkpoint.resume_args.clone(),
+        store,
+        backup: checkpoint.backup.as_ref().map(|backup| (backup_store(backup), backup.interval_seconds())),
+    })
+}
+
+/// A path that is not absolute is one below the folder of checkpoints.
+fn resume_from(text: &str) -> String {
+    let text = text.trim_end_matches('/');
+    if text.contains("://") || text.starts_with('/') {
+        text.to_owned()
+    } else {
+        format!("{}/{text}", paths::CHECKPOINTS)
+    }
+}
+
+fn store(storage: &Storage, home: &str, no: &mut Refusals) -> Option<Store> {
+    let (field, scheme, bucket) = match storage.type_ {
+        StorageType::S3 => ("s3Bucket", "s3", &storage.s3_bucket),
+        StorageType::Gcs => ("gcsBucket", "gs", &storage.gcs_bucket),
+        StorageType::Azure => ("azureContainer", "az", &storage.azure_container),
+        StorageType::Pvc | StorageType::Nfs => return None,
+    };
+    let Some(bucket) = bucket else {
+        no.push(format!("spec.checkpoint.storage.{field}"), "is needed with this type: the name of the bucket");
+        return None;
+    };
+    let prefix = storage.prefix.as_deref().unwrap_or(home).trim_matches('/');
+    let secret = storage.credentials_secret.clone();
+    Some(Store {
+        place: StorePlace {
+            uri: format!("{scheme}://{bucket}/{prefix}"),
+            endpoint: storage.endpoint.clone(),
+            region: storage.region.clone(),
+            azure_account: storage.azure_account.clone(),
+            credentials: secret.as_ref().map(|_| paths::STORE_CREDENTIALS.to_owned()),
+        },
+        secret,
+    })
+}
+
+fn backup_store(backup: &api::Backup) -> Store {
+    let secret = backup.credentials_secret.clone();
+    Store {
+        place: StorePlace {
+            uri: backup.destination.trim_end_matches('/').to_owned(),
+            endpoint: backup.endpoint.clone(),
+            region: backup.region.clone(),
+            azure_account: backup.azure_account.clone(),
+            credentials: secret.as_ref().map(|_| paths::BACKUP_CREDENTIALS.to_owned()),
+        },
+        secret,
+    }
 }
 
 fn claim(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
@@ -103,6 +207,9 @@ fn nfs(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
 fn taken(storage: &super::Storage, path: &str) -> Option<&'static str> {
     match path {
         paths::AGENT => Some("is where the agent is: mount it elsewhere"),
+        paths::STORE_CREDENTIALS | paths::BACKUP_CREDENTIALS => {
+            Some("is where the credentials of the checkpoints' store are: mount it elsewhere")
+        }
         paths::CONFIG => Some("is where the job's configuration is: mount it elsewhere"),
         paths::CHECKPOINTS if storage.checkpoint.is_some() => Some(
             "is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",

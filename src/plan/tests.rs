@@ -63,7 +63,12 @@ fn a_small_job_is_all_defaults() {
     assert_eq!(plan.gang.leading().pod.image, "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime");
     assert_eq!(plan.gang.leading().pod.command, ["torchrun", "train.py"]);
     assert_eq!(plan.storage.model, Source::Name("resnet".to_owned()));
-    assert_eq!(plan.storage.checkpoint, Some(Checkpoint { frequency: 5, volume: CheckpointVolume::EmptyDir }));
+    let checkpoint = plan.storage.checkpoint.unwrap();
+    assert_eq!((checkpoint.frequency, checkpoint.retention, checkpoint.volume), (5, 3, CheckpointVolume::EmptyDir));
+    assert_eq!(
+        (checkpoint.store, checkpoint.backup, checkpoint.keep_best, checkpoint.resume_from),
+        (None, None, None, None)
+    );
     assert_eq!(plan.gang.leading().pod.grace_seconds, 60);
     assert_eq!(plan.identity.owner.controller, Some(true));
     assert_eq!(plan.identity.owner.api_version, "ml.example.com/v1");
@@ -534,6 +539,7 @@ fn defaults_written_down_change_nothing() {
         json!({}),
         json!({ "gpusPerWorker": 1 }),
         json!({ "checkpoint": { "storage": { "type": "pvc" } }, "networking": { "interface": "eth0" } }),
+        json!({ "checkpoint": { "keepBest": { "metric": "m" }, "backup": { "destination": "s3://b/p" } } }),
         json!({ "framework": "jax", "monitoring": { "enabled": false }, "failurePolicy": { "backoffLimit": 0 } }),
     ] {
         let mut job = job(&fields);
@@ -541,8 +547,14 @@ fn defaults_written_down_change_nothing() {
         let stored = written_down(&job.spec);
         for path in api::defaults::all().map(|(path, _)| path) {
             let there = path.split('.').try_fold(&stored, |object, step| object.get(step)).is_some();
-            let without_storage = path.starts_with("checkpoint.storage.") && fields.get("checkpoint").is_none();
-            assert!(there || without_storage, "{path}: {stored}");
+            // Of what is there or not as a whole.
+            let within = ["checkpoint.storage.", "checkpoint.keepBest.", "checkpoint.backup."];
+            let parent = within.iter().find(|parent| path.starts_with(*parent));
+            let is_absent = parent.is_some_and(|parent| {
+                let name = parent.trim_start_matches("checkpoint.").trim_end_matches('.');
+                fields.pointer(&format!("/checkpoint/{name}")).is_none()
+            });
+            assert!(there || is_absent, "{path}: {stored}");
         }
         job.spec = serde_json::from_value(stored).unwrap();
         assert_eq!(accepted(&job), Ok(written), "{fields}");

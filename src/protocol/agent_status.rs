@@ -1,5 +1,6 @@
 //! All that one worker's agent tells, as the operator reads it.
 
+use crate::protocol::checkpoints::Checkpoints;
 use crate::protocol::gpu::Gpu;
 use crate::protocol::metric_history::MetricHistory;
 use crate::protocol::number;
@@ -35,6 +36,9 @@ pub struct AgentStatus {
     /// Every reading of the metrics that were asked for by `--watch-metric`, by that name.
     #[serde(rename = "watched", skip_serializing_if = "BTreeMap::is_empty")]
     pub histories: BTreeMap<String, MetricHistory>,
+    /// The checkpoints, if this agent takes care of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<Checkpoints>,
     /// Lines of output that were passed on but not looked at, since they came faster than they can be parsed.
     pub unparsed_lines: u64,
     /// What the program uses, all its processes together.

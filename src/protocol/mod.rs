@@ -6,6 +6,7 @@
 //! [`origin`], [`stderr`]) and progress ([`progress`], [`progress_pattern`], [`metric_history`]). All of it is pure.
 
 pub mod agent_status;
+pub mod checkpoints;
 mod cut_json;
 pub mod error_pattern;
 pub mod exception;

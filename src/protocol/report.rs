@@ -1,5 +1,6 @@
 //! The termination message: what the agent leaves for the operator, as JSON of at most [`MAX_BYTES`].
 
+use crate::protocol::checkpoints::Checkpoints;
 use crate::protocol::cut_json::mend;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern, FOLLOWS};
 use crate::protocol::exception::Exception;
@@ -60,6 +61,9 @@ pub struct Report {
     /// How far the program had come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Reached>,
+    /// How the checkpoints stood, if this agent takes care of them: of the first worker, as a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<Checkpoints>,
     /// Why the program could not be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<LaunchError>,
@@ -165,6 +169,8 @@ pub enum LaunchErrorKind {
     InterpreterNotFound,
     /// Not a program, or one for another CPU architecture.
     NotExecutable,
+    /// The checkpoint that it was to go on from can't be gone on from.
+    CheckpointUnusable,
     /// An option of the agent that it can't work with, such as a regular expression that is none.
     InvalidOption,
     /// Any other error of the kernel, and what a newer agent may name.
@@ -297,6 +303,7 @@ impl Report {
             self.error.is_none() && !is_told
         });
         let mut fitted = self.clone();
+        fitted.checkpoints = self.checkpoints.as_ref().map(Checkpoints::last_words);
         for room in &Room::SIZES {
             fitted.fit_texts(self, room);
             fitted.headline = None;

@@ -48,6 +48,22 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
             }
         }
     }
+    page.family("trainingjob_checkpoints", "gauge", "Checkpoints, by what they are worth.");
+    for job in &jobs {
+        for (verdict, count) in job.checkpoints().into_iter().flatten() {
+            page.sample(&job.with(&[("verdict", verdict)]), count);
+        }
+    }
+    page.family(
+        "trainingjob_checkpoint_deleted_total",
+        "counter",
+        "Checkpoints that were deleted since the agent of this attempt started.",
+    );
+    for job in &jobs {
+        if let Some(deleted) = job.told(|agent| Some(agent.checkpoints.as_ref()?.deleted as f64), |_| None) {
+            page.sample(&job.labels, deleted);
+        }
+    }
     page.family("trainingjob_duration_seconds", "gauge", "Seconds from the start to the end, or to now.");
     for job in &jobs {
         if let Some(seconds) = job.duration() {
@@ -86,7 +102,7 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
 type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
 
 /// The series of which a job has one, or none where the value was never reported.
-const GAUGES: [Gauge; 18] = [
+const GAUGES: [Gauge; 23] = [
     ("trainingjob_allocated_gpus", "GPUs that the job holds.", |job| {
         Some(job.status.resources.map_or(0.0, |r| r.allocated_gpus.into()))
     }),
@@ -143,6 +159,34 @@ const GAUGES: [Gauge; 18] = [
             |status| status.last_progress_time.as_ref().map(|time| seconds(time.0)),
         )
     }),
+    ("trainingjob_last_checkpoint_timestamp_seconds", "When the newest good checkpoint was written.", |job| {
+        let time = |status: &TrainingJobStatus| {
+            status.checkpoint.as_ref()?.last_checkpoint_time.as_ref().map(|t| seconds(t.0))
+        };
+        job.told(|agent| Some(seconds(agent.checkpoints.as_ref()?.latest.as_ref()?.time?)), time)
+    }),
+    ("trainingjob_checkpoint_size_bytes", "Size of the newest good checkpoint.", |job| {
+        job.told(|agent| Some(agent.checkpoints.as_ref()?.latest.as_ref()?.bytes as f64), |_| None)
+    }),
+    (
+        "trainingjob_last_backup_timestamp_seconds",
+        "When the last copy of a checkpoint was whole, in the store where they are kept or in the backup.",
+        |job| {
+            let time = |status: &TrainingJobStatus| {
+                status.checkpoint.as_ref()?.last_backup_time.as_ref().map(|t| seconds(t.0))
+            };
+            job.told(|agent| Some(seconds(agent.checkpoints.as_ref()?.copied.as_ref()?.time?)), time)
+        },
+    ),
+    ("trainingjob_backup_pending", "1 if a good checkpoint is not copied yet, 0 if all are.", |job| {
+        let status = job.status.checkpoint.as_ref()?;
+        let copies = status.last_backup_time.is_some() || status.pending_backup.is_some();
+        copies.then(|| f64::from(u8::from(status.pending_backup.is_some())))
+    }),
+    ("trainingjob_checkpoints_healthy", "1 if nothing is wrong with the checkpoints, 0 if something is.", |job| {
+        let healthy = job.status.conditions.iter().find(|c| c.type_ == ConditionType::CheckpointsHealthy.as_str())?;
+        Some(f64::from(u8::from(healthy.status == "True")))
+    }),
     (
         "trainingjob_early_stopping_evaluations_since_best",
         "Evaluations since the best value that were not better; early stopping ends the job at its patience.",
@@ -189,6 +233,22 @@ impl<'a> Job<'a> {
     ) -> Option<f64> {
         let (agent, status) = (self.answer.as_ref().and_then(|seen| by_agent(&seen.status)), by_status(self.status));
         if self.runs() { agent.or(status) } else { status.or(agent) }
+    }
+
+    /// Counts by verdict: by the agent while it runs, afterwards what the status has kept.
+    fn checkpoints(&self) -> Option<[(&'static str, f64); 3]> {
+        let told = self.answer.as_ref().filter(|_| self.runs()).and_then(|seen| seen.status.checkpoints.as_ref());
+        if let Some(told) = told {
+            let counts = [("Valid", told.valid), ("Incomplete", told.incomplete), ("Corrupted", told.corrupted)];
+            return Some(counts.map(|(verdict, count)| (verdict, f64::from(count))));
+        }
+        let status = self.status.checkpoint.as_ref()?;
+        let count = |count: Option<i32>| f64::from(count.unwrap_or(0));
+        Some([
+            ("Valid", count(status.checkpoint_count)),
+            ("Incomplete", 0.0),
+            ("Corrupted", count(status.corrupted_count)),
+        ])
     }
 
     fn duration(&self) -> Option<f64> {

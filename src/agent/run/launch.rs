@@ -192,6 +192,7 @@ pub fn exit_code(kind: LaunchErrorKind) -> i32 {
         LaunchErrorKind::PermissionDenied
         | LaunchErrorKind::NotExecutable
         | LaunchErrorKind::InvalidOption
+        | LaunchErrorKind::CheckpointUnusable
         | LaunchErrorKind::LaunchFailed => 126,
     }
 }

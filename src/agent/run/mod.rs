@@ -10,6 +10,7 @@ pub mod view;
 
 use crate::agent::channels::RunChannels;
 use crate::agent::failure::oom::OomKills;
+use crate::agent::keeper::Keeper;
 use crate::agent::message::MessageFile;
 use crate::agent::now;
 use crate::agent::observations::Observations;
@@ -55,6 +56,7 @@ pub struct Run {
     grace: Duration,
     fail_on_nan: bool,
     words: Arc<Words>,
+    keeper: Option<Arc<Keeper>>,
     report: Report,
     /// When the message was last written.
     written: Instant,
@@ -63,6 +65,8 @@ pub struct Run {
     /// `None` if it could not be started.
     process: Option<Process>,
     stage: Stage,
+    /// Whoever reads the output has taken all of it.
+    is_heard: bool,
 }
 
 /// The program's process, and what goes with it.
@@ -88,6 +92,8 @@ enum Stage {
     Forwarding { passed: u64, give_up_at: Instant },
     /// The parser, which ends soon: what waits for it is bounded.
     Parsing,
+    /// Those who take care of the checkpoints: what the program wrote last is looked at, and copied where it would be lost.
+    Keeping { give_up_at: Instant },
     /// The agent's own words.
     Speaking { give_up_at: Instant },
     /// Nothing more.
@@ -104,13 +110,15 @@ pub enum Next {
 }
 
 impl Run {
-    /// Starts the program. Where that can't be done the report says why, and the run is over soon.
+    /// Starts the program, unless there is an obstacle. Where that can't be done the report says why, and the run is over
+    /// soon.
     ///
     /// # Errors
     /// Only where the kernel denies a thread.
     pub fn start(
         surroundings: &Surroundings,
         attempt: &Attempt,
+        obstacle: Option<LaunchError>,
         message: &mut MessageFile,
         current: &CurrentRun,
     ) -> io::Result<Self> {
@@ -126,6 +134,7 @@ impl Run {
             grace: options.grace,
             fail_on_nan: options.fail_on_nan,
             words: Arc::clone(&surroundings.words),
+            keeper: surroundings.keeper.clone(),
             report: Report {
                 version: VERSION,
                 attempt: attempt.number.unwrap_or(0),
@@ -136,11 +145,16 @@ impl Run {
             is_urgent: false,
             process: None,
             stage: Stage::Running,
+            is_heard: true,
             view: Arc::clone(&view),
         };
         run.write_message(message);
         current.set(view);
-        match run.launch(surroundings, attempt)? {
+        let launched = match obstacle {
+            Some(obstacle) => Err(obstacle),
+            None => run.launch(surroundings, attempt)?,
+        };
+        match launched {
             Ok(process) => {
                 run.process = Some(process);
                 run.report.phase = Phase::Running;
@@ -157,7 +171,10 @@ impl Run {
     }
 
     fn launch(&self, surroundings: &Surroundings, attempt: &Attempt) -> io::Result<Result<Process, LaunchError>> {
-        let mut program = Program::new(&surroundings.options.argv, std::env::vars_os(), &variables(attempt));
+        let options = &surroundings.options;
+        let more = options.resume_args.iter().filter(|_| !attempt.resume_from.is_empty());
+        let argv: Vec<_> = options.argv.iter().chain(more).cloned().collect();
+        let mut program = Program::new(&argv, std::env::vars_os(), &variables(attempt));
         self.channels.add_to(&mut program.env);
         let started = patterns(&surroundings.options)
             .and_then(|patterns| Ok((patterns, program.start(surroundings.signal_mask)?)));
@@ -186,6 +203,7 @@ impl Run {
                 Stage::Running => self.watch(message),
                 Stage::Forwarding { passed, give_up_at } => self.forward(passed, give_up_at),
                 Stage::Parsing => self.parse(message),
+                Stage::Keeping { give_up_at } => self.keep(message, give_up_at),
                 Stage::Speaking { give_up_at } => self.speak(give_up_at),
                 Stage::Over => return Next::Over,
             };
@@ -333,7 +351,30 @@ impl Run {
         self.channels.read_to_end(&self.view.observations);
         self.judge_loss();
         self.write_message(message);
-        if !is_heard {
+        self.is_heard = is_heard;
+        if let Some(keeper) = &self.keeper {
+            let room = keeper.look_a_last_time();
+            // Told to stop, there is no more time than the pod has.
+            let room = if self.report.stopped_by.is_some() { room.min(self.grace) } else { room };
+            return Step::Go(Stage::Keeping { give_up_at: Instant::now() + room });
+        }
+        self.close()
+    }
+
+    fn keep(&mut self, message: &mut MessageFile, give_up_at: Instant) -> Step {
+        let has_settled = self.keeper.as_ref().is_none_or(|keeper| keeper.has_settled());
+        // A stop that comes only now shortens what is left.
+        let stopped_at = self.process.as_ref().filter(|_| self.report.stopped_by.is_some()).and_then(|p| p.kill_at);
+        let until = stopped_at.map_or(give_up_at, |at| at.min(give_up_at));
+        if !has_settled && Instant::now() < until {
+            return Step::Stay { until: Some(until) };
+        }
+        self.write_message(message);
+        self.close()
+    }
+
+    fn close(&self) -> Step {
+        if !self.is_heard {
             // Where the program's own words still wait for their reader, the agent's would too.
             return Step::Go(Stage::Over);
         }
@@ -379,6 +420,7 @@ impl Run {
             (self.report.oom_kills, self.report.oom_time) = (oom_kills, Some(now()));
             self.report.memory = self.oom_kills.as_ref().map(OomKills::memory);
         }
+        self.report.checkpoints = self.keeper.as_ref().and_then(|keeper| keeper.told());
         message.write(&self.report);
         self.written = Instant::now();
     }
@@ -407,7 +449,9 @@ fn patterns(options: &Options) -> Result<ProgressPatterns, LaunchError> {
 
 /// What changes from attempt to attempt, for the program's environment and for `$(NAME)`.
 fn variables(attempt: &Attempt) -> Variables {
-    let mut variables = Variables::from([("RESUME_FROM_CHECKPOINT", attempt.resume_from.clone())]);
+    let step = attempt.resume_step.map(|step| step.to_string()).unwrap_or_default();
+    let mut variables =
+        Variables::from([("RESUME_FROM_CHECKPOINT", attempt.resume_from.clone()), ("RESUME_FROM_STEP", step)]);
     if let Some(number) = attempt.number {
         variables.insert("ATTEMPT", number.to_string());
     }

@@ -3,6 +3,7 @@
 use crate::exposition;
 use crate::exposition::{labels, seconds};
 use crate::protocol::agent_status::AgentStatus;
+use crate::protocol::checkpoints::Checkpoints;
 use crate::protocol::gpu::Gpu;
 use crate::protocol::progress::Reading;
 use crate::protocol::report::Phase;
@@ -45,6 +46,9 @@ pub fn render(status: &AgentStatus) -> String {
     }
     page.single("oom_kills_total", "counter", "Processes killed for lack of memory.", Some(report.oom_kills as f64));
     page.single("cpu_seconds_total", "counter", "CPU time of the program.", Some(status.usage.cpu_seconds));
+    if let Some(checkpoints) = &status.checkpoints {
+        page.checkpoints(checkpoints);
+    }
     let resident = Some(status.usage.resident_bytes as f64);
     page.single(
         "resident_memory_bytes",
@@ -103,6 +107,28 @@ impl Page {
     fn sample(&mut self, own: &[(&str, &str)], value: f64) {
         let all = [self.common.clone(), labels(own)].into_iter().filter(|labels| !labels.is_empty());
         self.inner.sample(&all.collect::<Vec<_>>().join(","), value);
+    }
+
+    fn checkpoints(&mut self, told: &Checkpoints) {
+        self.family(
+            "checkpoints",
+            "gauge",
+            "Checkpoints in the folder that this agent takes care of, by what they are worth.",
+        );
+        for (verdict, count) in [("Valid", told.valid), ("Incomplete", told.incomplete), ("Corrupted", told.corrupted)]
+        {
+            self.sample(&[("verdict", verdict)], f64::from(count));
+        }
+        let deleted = Some(told.deleted as f64);
+        self.single("checkpoints_deleted_total", "counter", "Checkpoints that this agent has deleted.", deleted);
+        let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+        self.single(
+            "checkpoint_volume_free_bytes",
+            "gauge",
+            "Free on the volume of checkpoints.",
+            bytes(told.free_bytes),
+        );
+        self.single("checkpoint_volume_bytes", "gauge", "Size of the volume of checkpoints.", bytes(told.total_bytes));
     }
 
     fn single(&mut self, name: &str, kind: &str, help: &str, value: Option<f64>) {

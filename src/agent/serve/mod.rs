@@ -6,6 +6,7 @@ mod metrics;
 mod status;
 pub mod usage;
 
+use crate::agent::keeper::{Keeper, choice};
 use crate::agent::progress::json;
 use crate::agent::run::view::CurrentRun;
 use crate::protocol::progress::Source;
@@ -38,7 +39,11 @@ impl Server {
     ///
     /// # Errors
     /// Where the kernel denies a thread, or what it takes to wait for several things.
-    pub fn start(public: Option<TcpListener>, run: &Arc<CurrentRun>) -> io::Result<Self> {
+    pub fn start(public: Option<TcpListener>, run: &Arc<CurrentRun>, keeper: Option<&Arc<Keeper>>) -> io::Result<Self> {
+        // Where nobody is to see metrics, the other workers still have to ask what to go on from.
+        let port = keeper.filter(|_| public.is_none()).and_then(|keeper| keeper.port());
+        let only_gang = port.and_then(|port| listen(port).ok());
+        let keeper = keeper.cloned();
         let local = listen_locally().ok();
         let local_url =
             local.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| format!("http://{address}"));
@@ -54,13 +59,18 @@ impl Server {
                         .with_state(Arc::clone(&run));
                     serve(listener, routes);
                 }
+                if let (Some(listener), Some(keeper)) = (only_gang, keeper.clone()) {
+                    serve(listener, Router::new().route(choice::ROUTE, get(resume)).with_state(keeper));
+                }
                 if let Some(listener) = public {
+                    let gang =
+                        keeper.clone().map(|keeper| Router::new().route(choice::ROUTE, get(resume)).with_state(keeper));
                     let routes = Router::new()
                         .route("/healthz", get(|| async { "ok\n" }))
                         .route("/status", get(status_json))
                         .route("/metrics", get(metrics_text))
-                        .with_state(Arc::new(StatusSource::new(run)));
-                    serve(listener, routes);
+                        .with_state(Arc::new(StatusSource::new(run, keeper)));
+                    serve(listener, gang.unwrap_or_default().merge(routes));
                 }
                 std::future::pending::<()>().await;
             });
@@ -92,6 +102,17 @@ fn serve(listener: TcpListener, routes: Router) {
 async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {
     let json = serde_json::to_string(&source.status()).expect("a struct of numbers, strings and maps by name is JSON");
     ([(header::CONTENT_TYPE, "application/json")], json)
+}
+
+/// What the first worker goes on from, for the others; 503 as long as that is not known.
+async fn resume(State(keeper): State<Arc<Keeper>>) -> impl IntoResponse {
+    match keeper.chosen() {
+        Some(Ok(choice)) => {
+            let json = serde_json::to_string(&choice).expect("a struct of strings and numbers is JSON");
+            (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
+        }
+        _ => (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "text/plain")], "not yet\n".to_owned()),
+    }
 }
 
 async fn metrics_text(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {

@@ -1,6 +1,7 @@
 //! Puts the status together for whoever asks.
 
 use crate::agent::channels::variable;
+use crate::agent::keeper::Keeper;
 use crate::agent::run::view::CurrentRun;
 use crate::agent::serve::gpu::Gpus;
 use crate::agent::serve::usage::Meter;
@@ -14,18 +15,20 @@ pub struct StatusSource {
     worker: Option<u32>,
     pod_uid: Option<String>,
     run: Arc<CurrentRun>,
+    keeper: Option<Arc<Keeper>>,
     gpus: Gpus,
     meter: Meter,
 }
 
 impl StatusSource {
     /// Who this container is stands in its environment.
-    pub fn new(run: Arc<CurrentRun>) -> Self {
+    pub fn new(run: Arc<CurrentRun>, keeper: Option<Arc<Keeper>>) -> Self {
         Self {
             training_job: variable("TRAINING_JOB_NAME"),
             worker: variable("NODE_RANK").and_then(|rank| rank.parse().ok()),
             pod_uid: variable("POD_UID"),
             run,
+            keeper,
             gpus: Gpus::watch(),
             meter: Meter::default(),
         }
@@ -42,6 +45,7 @@ impl StatusSource {
             agent_usage: crate::usage::of_self(),
             gpus,
             lost_gpus,
+            checkpoints: self.keeper.as_ref().and_then(|keeper| keeper.told()),
             ..AgentStatus::default()
         };
         let Some(run) = self.run.get() else {

@@ -1,0 +1,42 @@
+//! What a run goes on from: the first worker's agent chooses, and the others ask it, so that all go on from the same.
+
+use crate::protocol::checkpoints::Kept;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How long the first worker's agent gets for an answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Between two questions: its pod may not even have a node.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Where it is asked.
+pub const ROUTE: &str = "/resume";
+
+/// What the runs of an attempt go on from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Choice {
+    /// UID of the TrainingJob: at an address that was its worker's there may be another one by now.
+    pub uid: String,
+    /// The attempt that it is for.
+    pub attempt: u32,
+    /// The path that the program is given; empty for a start from nothing.
+    pub path: String,
+    /// The checkpoint, if there is one to go on from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<Kept>,
+}
+
+/// Asks at `host:port` until there is an answer for this job and attempt.
+pub async fn ask(address: &str, uid: &str, attempt: u32) -> Result<Choice, reqwest::Error> {
+    let url = format!("http://{address}{ROUTE}");
+    // Not through a proxy.
+    let client = reqwest::Client::builder().no_proxy().timeout(ANSWER_WITHIN).build()?;
+    loop {
+        let answer = async { client.get(&url).send().await.ok()?.error_for_status().ok()?.bytes().await.ok() };
+        let choice = answer.await.and_then(|bytes| serde_json::from_slice::<Choice>(&bytes).ok());
+        if let Some(choice) = choice.filter(|choice| choice.uid == uid && choice.attempt == attempt) {
+            return Ok(choice);
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+}

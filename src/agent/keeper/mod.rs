@@ -1,0 +1,247 @@
+//! Who takes care of the checkpoints: chooses the one that a run goes on from, looks at what the program writes, deletes
+//! what is not needed any more, and copies what must outlive the pod.
+//!
+//! All of it happens in threads of its own, at the lowest priority for processor and disk: the training never waits for it.
+//! One worker's agent takes care of a folder that all share; where each has its own, each takes care of its own.
+
+mod care;
+pub mod choice;
+mod copies;
+
+use crate::agent::channels::variable;
+use crate::agent::keeper::care::Care;
+use crate::agent::keeper::choice::Choice;
+use crate::agent::run::view::CurrentRun;
+use crate::agent::survive::survive;
+use crate::agent::wake::Wake;
+use crate::agent::words::Words;
+use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints};
+use crate::protocol::report::{LaunchError, LaunchErrorKind};
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two looks at the folder.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// A look may take this share of the time, on a file server that is slow.
+const SHARE: u32 = 10;
+/// How long the end of a pod may wait until what the program wrote last was looked at.
+const LAST_LOOK: Duration = Duration::from_secs(30);
+/// How long the end of a pod may wait until what would be lost with it is copied.
+const LAST_COPY: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// Takes care of the checkpoints as long as the container lives.
+pub struct Keeper {
+    policy_file: PathBuf,
+    /// The policy as it was when the container started.
+    policy: CheckpointPolicy,
+    /// Where the checkpoints are.
+    root: PathBuf,
+    /// Index of this worker.
+    index: u32,
+    current: Arc<CurrentRun>,
+    wake: Arc<Wake>,
+    words: Arc<Words>,
+    state: Mutex<State>,
+    /// Wakes the thread.
+    changed: Condvar,
+    /// Ends what takes long.
+    stop: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct State {
+    chosen: Option<Result<Choice, LaunchError>>,
+    told: Option<Checkpoints>,
+    /// The program has ended: there is one more look.
+    is_last: bool,
+    has_settled: bool,
+}
+
+impl Keeper {
+    /// Reads the policy; without one that can be read nobody takes care, which is said.
+    pub fn new(
+        policy_file: &Path,
+        current: &Arc<CurrentRun>,
+        wake: &Arc<Wake>,
+        words: &Arc<Words>,
+    ) -> Option<Arc<Self>> {
+        let policy = match read_policy(policy_file) {
+            Ok(policy) => policy,
+            Err(error) => {
+                let file = policy_file.display();
+                words.say(format_args!(
+                    "can't read --checkpoints {file}: {error}; nobody takes care of the checkpoints"
+                ));
+                return None;
+            }
+        };
+        Some(Arc::new(Self {
+            policy_file: policy_file.to_owned(),
+            policy,
+            root: PathBuf::from(variable("CHECKPOINT_DIR")?),
+            index: variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0),
+            current: Arc::clone(current),
+            wake: Arc::clone(wake),
+            words: Arc::clone(words),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stop: Arc::default(),
+        }))
+    }
+
+    /// The port at which the others ask this agent, if they have to and no other port serves.
+    pub fn port(&self) -> Option<u16> {
+        (self.policy.workers > 1 && self.index == 0 && self.policy.port != 0).then_some(self.policy.port)
+    }
+
+    /// Begins with an attempt: chooses, then looks after what is written.
+    ///
+    /// # Errors
+    /// Only where the kernel denies a thread.
+    pub fn begin(self: &Arc<Self>, attempt: u32) -> io::Result<()> {
+        *self.state.lock() = State::default();
+        let keeper = Arc::clone(self);
+        thread::Builder::new()
+            .name("checkpoints".to_owned())
+            .spawn(move || {
+                stand_back();
+                if survive(|| keeper.work(attempt)).is_none() {
+                    keeper.choose(Ok(Choice { attempt, uid: keeper.policy.uid.clone(), ..Choice::default() }));
+                }
+                keeper.settle();
+            })
+            .map(drop)
+    }
+
+    /// What the run goes on from, once that is known. The error says why it can't be started.
+    pub fn chosen(&self) -> Option<Result<Choice, LaunchError>> {
+        self.state.lock().chosen.clone()
+    }
+
+    /// How the checkpoints stand, as far as this agent takes care of them.
+    pub fn told(&self) -> Option<Checkpoints> {
+        self.state.lock().told.clone()
+    }
+
+    /// The program has ended. Returns how long it is worth waiting for [`Keeper::has_settled`].
+    pub fn look_a_last_time(&self) -> Duration {
+        self.state.lock().is_last = true;
+        self.changed.notify_all();
+        if self.policy.store.is_some() && !self.policy.shared { LAST_COPY } else { LAST_LOOK }
+    }
+
+    /// Whether all is done that the end of the pod has to wait for.
+    pub fn has_settled(&self) -> bool {
+        self.state.lock().has_settled
+    }
+
+    fn work(&self, attempt: u32) {
+        let is_first = self.index == 0;
+        if !is_first && self.policy.shared {
+            return self.follow(attempt);
+        }
+        let mut care = Care::new(self);
+        if is_first {
+            let choice = care.choose(attempt);
+            let goes_on = choice.is_ok();
+            self.choose(choice);
+            if !goes_on {
+                return;
+            }
+        } else {
+            self.follow(attempt);
+            if let Some(Ok(choice)) = self.chosen() {
+                care.fetch_as_chosen(&choice);
+            }
+        }
+        loop {
+            let began = Instant::now();
+            let is_last = self.state.lock().is_last;
+            care.look(&self.current_policy(), is_last);
+            if is_last {
+                return;
+            }
+            self.wait(LOOK_EVERY.max(began.elapsed() * SHARE));
+        }
+    }
+
+    /// Does as the first worker's agent says.
+    fn follow(&self, attempt: u32) {
+        let address = format!("{}:{}", variable("MASTER_ADDR").unwrap_or_default(), self.policy.port);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let asked = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
+            runtime.block_on(choice::ask(&address, &self.policy.uid, attempt)).map_err(|error| error.to_string())
+        });
+        self.choose(asked.map_err(|error| LaunchError {
+            kind: LaunchErrorKind::LaunchFailed,
+            message: format!("can't ask the first worker what to go on from: {error}"),
+        }));
+    }
+
+    fn choose(&self, choice: Result<Choice, LaunchError>) {
+        self.state.lock().chosen.get_or_insert(choice);
+        self.wake.wake();
+    }
+
+    fn tell(&self, told: Checkpoints) {
+        let mut state = self.state.lock();
+        let is_news = state.told.as_ref() != Some(&told);
+        state.told = Some(told);
+        drop(state);
+        if is_news && let Some(run) = self.current.get() {
+            run.observations.changes.change();
+        }
+    }
+
+    fn settle(&self) {
+        self.state.lock().has_settled = true;
+        self.wake.wake();
+    }
+
+    /// Until the time is over, or the program has ended.
+    fn wait(&self, time: Duration) {
+        let mut state = self.state.lock();
+        if !state.is_last {
+            self.changed.wait_for(&mut state, time);
+        }
+    }
+
+    /// The policy as it is now: part of it may be changed while the program runs.
+    fn current_policy(&self) -> CheckpointPolicy {
+        read_policy(&self.policy_file).unwrap_or_else(|_| self.policy.clone())
+    }
+
+    fn stop_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reads a policy.
+///
+/// # Errors
+/// If there is no such file, or it holds something else.
+pub fn read_policy(file: &Path) -> io::Result<CheckpointPolicy> {
+    serde_json::from_slice(&std::fs::read(file)?).map_err(io::Error::from)
+}
+
+/// This thread gets processor and disk when nobody else wants them.
+pub fn stand_back() {
+    const IOPRIO_WHO_PROCESS: i32 = 1;
+    const IDLE: i32 = 3 << 13;
+    // SAFETY: both calls take numbers and change this thread alone: on Linux a niceness is a thread's.
+    unsafe {
+        nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, 19);
+        nix::libc::syscall(nix::libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IDLE);
+    }
+}
