@@ -380,7 +380,17 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
         "imagePullSecrets": list(16, &|index| json!({ "name": name(index, 253) })),
         "hyperparameters": { "additionalParams": map(128, &"b".repeat(65), &"v".repeat(512)) },
         "scheduling": { "nodeSelector": map(64, &format!("{}/", "a".repeat(253)), &"v".repeat(63)) },
-        "checkpoint": { "storage": { "type": "nfs", "nfsServer": "s".repeat(253), "nfsPath": "/p".repeat(2048) } },
+        "checkpoint": {
+            "storage": { "type": "nfs", "nfsServer": "s".repeat(253), "nfsPath": "/p".repeat(2048) },
+            "keepBest": { "metric": "m".repeat(253) },
+            "resumeFrom": format!("s3://{}/{}", "b".repeat(60), "p/".repeat(990) + "p"),
+            "resumeArgs": list(64, &|index| json!(name(index, 4096))),
+            "backup": {
+                "destination": format!("s3://{}/{}", "b".repeat(60), "p/".repeat(990) + "p"),
+                "endpoint": format!("https://{}", "e".repeat(2040)), "region": "r".repeat(63),
+                "credentialsSecret": "s".repeat(253), "azureAccount": "a".repeat(24),
+            },
+        },
         "monitoring": {
             "progress": { "patterns": list(16, &|index| json!(format!("(?P<a>){}", name(index, 1017)))) },
             "mlflowTrackingUri": format!("http://{}", "a".repeat(2041)), "mlflowExperiment": "e".repeat(500),
@@ -587,6 +597,24 @@ fn accepted() -> Vec<(String, Value)> {
             json!({ "checkpoint": { "storage": { "type": "nfs", "nfsServer": "fd00::1", "nfsPath": "/" } } }),
         ),
         (
+            "bucket".into(),
+            json!({ "checkpoint": {
+                "storage": { "type": "s3", "s3Bucket": "a.b-c_d", "prefix": "..a/b c/", "endpoint": "http://[fd00::1]:9000/",
+                             "region": "eu-central-2", "credentialsSecret": "keys.of-team" },
+                "backup": { "destination": "az://container/a b/", "azureAccount": "account", "intervalSeconds": 10 },
+                "retention": 1, "keepBest": { "metric": "val/loss" }, "resumeArgs": ["--load", "$(RESUME_FROM_CHECKPOINT)"],
+                "resumeFrom": "gs://other/checkpoint-10/",
+            } }),
+        ),
+        ("resumed".into(), json!({ "checkpoint": { "resumeFrom": "/data/epoch=3-step=9.ckpt" } })),
+        (
+            "of-document-003".into(),
+            json!({ "checkpoint": {
+                "enabled": true, "frequency": 2, "resumeFrom": "s3://checkpoints/gpt-training/checkpoint-epoch-10",
+                "storage": { "type": "s3", "s3Bucket": "ml-checkpoints" },
+            } }),
+        ),
+        (
             "rdma".into(),
             json!({ "networking": { "rdmaEnabled": true, "rdmaResource": "vpc.amazonaws.com/efa", "interface": "^lo,docker0" } }),
         ),
@@ -693,8 +721,12 @@ fn changes() -> Vec<Change> {
             object
         };
         let [old, new] = [one, other].map(|value| base(json!({ field: value })));
-        // Inside failurePolicy, the rule stands at the field.
-        let refused = (!mutable).then_some(if field == "failurePolicy" { "backoffLimit" } else { field });
+        // Inside these two, the rule stands at the field.
+        let refused = (!mutable).then_some(match field {
+            "failurePolicy" => "backoffLimit",
+            "checkpoint" => "frequency",
+            _ => field,
+        });
         push(format!("{field}: changed"), old.clone(), new, refused);
         // What is required is in the base; what the default is the same as is no change.
         if base(json!({}))["spec"].get(field).is_none() {
@@ -712,7 +744,17 @@ fn changes() -> Vec<Change> {
     push("nanPolicy: changed".into(), policy("Report"), policy("Fail"), Some("nanPolicy"));
     push("failurePolicy: emptied".into(), policy("Fail"), job("x", json!({ "failurePolicy": {} })), Some("nanPolicy"));
     // To write a default down, and to leave it out again, changes nothing.
-    let base = || json!({ "checkpoint": { "storage": { "type": "pvc" } }, "resources": { "limits": { "cpu": 1 } } });
+    let retention = |count: i32| job("x", json!({ "checkpoint": { "frequency": 1, "retention": count } }));
+    push("retention: changed".into(), retention(3), retention(9), None);
+    push("retention: removed".into(), retention(9), job("x", json!({ "checkpoint": { "frequency": 1 } })), None);
+    let base = || {
+        json!({
+            "checkpoint": {
+                "storage": { "type": "pvc" }, "keepBest": { "metric": "m" }, "backup": { "destination": "s3://copies/x" },
+            },
+            "resources": { "limits": { "cpu": 1 } },
+        })
+    };
     let mut all = base();
     for (path, default) in api::defaults::all() {
         let mut written = base();
@@ -732,8 +774,8 @@ fn changes() -> Vec<Change> {
     other["networking"]["interface"] = json!("eth0");
     push("a field beside defaults".into(), job("x", base()), job("x", other.clone()), Some("networking"));
     push("a field beside defaults left out".into(), job("x", other), job("x", base()), Some("networking"));
-    all.as_object_mut().unwrap().remove("checkpoint");
-    push("storage left out".into(), job("x", base()), job("x", all), Some("checkpoint"));
+    all["checkpoint"].as_object_mut().unwrap().remove("storage");
+    push("storage left out".into(), job("x", base()), job("x", all), Some("storage"));
     let mut labelled = job("x", json!({}));
     labelled["metadata"]["labels"] = json!({ "team": "a" });
     labelled["metadata"]["annotations"] = json!({ "note": "b" });

@@ -46,6 +46,9 @@ fn cases() -> Vec<Case> {
         merge(&mut storage, &more);
         json!({ "checkpoint": { "storage": storage } })
     };
+    let backup = || json!({ "checkpoint": { "backup": { "destination": "s3://copies/a" } } });
+    let s3 = || json!({ "checkpoint": { "storage": { "type": "s3", "s3Bucket": "bucket" } } });
+    let azure = || json!({ "checkpoint": { "storage": { "type": "azure", "azureContainer": "container" } } });
     let volume = |name: &str| json!([{ "name": name, "emptyDir": {} }]);
     let mount = |path: &str| json!([{ "name": "v", "mountPath": path }]);
     let affinity = |weight: i32| {
@@ -54,8 +57,47 @@ fn cases() -> Vec<Case> {
     };
     vec![
         case("args", json!(["a"]), json!(["b"])),
+        with(backup(), "checkpoint.backup.azureAccount", json!("account"), json!("other")),
+        with(backup(), "checkpoint.backup.credentialsSecret", json!("a"), json!("b")),
+        case("checkpoint.backup.destination", json!("s3://copies/a"), json!("gs://copies/b")),
+        with(backup(), "checkpoint.backup.endpoint", json!("http://a.test:9000"), json!("http://b.test:9000")),
+        with(backup(), "checkpoint.backup.intervalSeconds", json!(60), json!(600)),
+        with(backup(), "checkpoint.backup.region", json!("eu-west-1"), json!("eu-west-2")),
         case("checkpoint.enabled", json!(false), json!(true)),
         case("checkpoint.frequency", json!(2), json!(3)),
+        case("checkpoint.keepBest.metric", json!("loss"), json!("eval_loss")),
+        with(
+            json!({ "checkpoint": { "keepBest": { "metric": "accuracy" } } }),
+            "checkpoint.keepBest.mode",
+            json!("max"),
+            json!("min"),
+        ),
+        case("checkpoint.resumeArgs", json!(["--resume"]), json!(["--load"])),
+        case("checkpoint.resumeFrom", json!("run-1"), json!("run-2")),
+        case("checkpoint.retention", json!(5), json!(7)),
+        with(azure(), "checkpoint.storage.azureAccount", json!("account"), json!("other")),
+        with(
+            json!({ "checkpoint": { "storage": { "type": "azure" } } }),
+            "checkpoint.storage.azureContainer",
+            json!("container"),
+            json!("other"),
+        ),
+        with(s3(), "checkpoint.storage.credentialsSecret", json!("a"), json!("b")),
+        with(s3(), "checkpoint.storage.endpoint", json!("http://a.test:9000"), json!("http://b.test:9000")),
+        with(
+            json!({ "checkpoint": { "storage": { "type": "gcs" } } }),
+            "checkpoint.storage.gcsBucket",
+            json!("bucket"),
+            json!("other"),
+        ),
+        with(s3(), "checkpoint.storage.prefix", json!("team/run-1"), json!("team/run-2")),
+        with(s3(), "checkpoint.storage.region", json!("eu-west-1"), json!("eu-west-2")),
+        with(
+            json!({ "checkpoint": { "storage": { "type": "s3" } } }),
+            "checkpoint.storage.s3Bucket",
+            json!("bucket"),
+            json!("other"),
+        ),
         with(pvc(), "checkpoint.storage.deletePolicy", json!("Delete"), json!("Retain")),
         with(nfs(json!({})), "checkpoint.storage.nfsPath", json!("/b"), json!("/c")),
         with(nfs(json!({})), "checkpoint.storage.nfsServer", json!("a.test"), json!("b.test")),

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 mod agents;
+mod checkpoints;
 mod findings;
 
 const N: i32 = 2;
