@@ -20,6 +20,8 @@ const QUIET: SignedDuration = SignedDuration::from_secs(5);
 const GRACE: SignedDuration = SignedDuration::from_mins(10);
 /// Never looked into: ours, the file system's, and the snapshots of file servers, in which everything is once more.
 const NOT_OURS: &[&str] = &[OURS, "lost+found", ".snapshot", ".snapshots", ".zfs"];
+/// How often a job says that it uses the root.
+const HEARTBEAT: SignedDuration = SignedDuration::from_mins(1);
 /// What is told of one scan.
 const NOTES: usize = 50;
 
@@ -96,6 +98,8 @@ pub struct Inventory {
     formats: &'static [&'static Rules],
     ledger: Ledger,
     is_saved: bool,
+    /// When this job last said that it is here, by our clock.
+    said: Option<Timestamp>,
 }
 
 /// When a checkpoint is looked at.
@@ -127,7 +131,7 @@ impl Inventory {
     #[must_use]
     pub fn with_formats(root: &Path, uid: &str, name: &str, formats: &'static [&'static Rules]) -> Self {
         let (root, uid, name) = (root.to_owned(), uid.to_owned(), name.to_owned());
-        Self { root, uid, name, formats, ledger: Ledger::default(), is_saved: true }
+        Self { root, uid, name, formats, ledger: Ledger::default(), is_saved: true, said: None }
     }
 
     /// Lists the checkpoints and judges by their structure those that have changed. `attempt` is when this attempt began: what
@@ -156,7 +160,7 @@ impl Inventory {
                 Ok(known) => scan.found.push(known),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {} // it is being deleted
                 Err(error) => {
-                    scan.whole &= !ends_all(&error, budget);
+                    scan.whole &= budget.in_time().is_ok();
                     scan.note(format!("{}: could not be looked at: {error}", shown(&claim.path)));
                     scan.found.push(self.unread(claim, now, &error.to_string()));
                 }
@@ -196,7 +200,7 @@ impl Inventory {
         }
     }
 
-    /// Reads every byte of a checkpoint, if that was not done since it last changed. With `again` in any case, as before it is
+    /// Reads every byte of a checkpoint that a scan has found, if that was not done since it last changed. With `again` in any case, as before it is
     /// gone on from: then also what has changed without a trace in lengths and times shows.
     ///
     /// # Errors
@@ -273,10 +277,14 @@ impl Inventory {
         if self.uid.is_empty() {
             return None;
         }
-        let clock = ledger::heartbeat(root, &self.uid, &self.name, now).unwrap_or_else(|error| {
-            scan.note(format!("{OURS} can't be written, so what is learned of checkpoints is not kept: {error}"));
-            now
-        });
+        let mut clock = now;
+        if self.said.is_none_or(|said| said > now || is_past(said, HEARTBEAT, now)) {
+            match ledger::heartbeat(root, &self.uid, &self.name, now) {
+                Ok(written) => (clock, self.said) = (written, Some(now)),
+                Err(error) => scan
+                    .note(format!("{OURS} can't be written, so what is learned of checkpoints is not kept: {error}")),
+            }
+        }
         scan.others = ledger::others(root, &self.uid, now).unwrap_or_else(|error| {
             scan.note(format!("{OURS}/jobs: {error}"));
             vec!["(jobs that can't be told)".to_owned()]
@@ -530,6 +538,12 @@ fn listing(folder: &Folder, name: &str, is_root: bool, budget: &Budget) -> io::R
 
 /// Who claims what: the folder itself goes before its files, which are the first's that claims them.
 fn claims(listing: &Listing, formats: &'static [&'static Rules]) -> Vec<(Claim, &'static Rules)> {
+    let folder = formats.iter().find(|rules| (rules.claim)(listing).contains(&Claim::Folder));
+    let folder = folder.map(|rules| (Claim::Folder, *rules));
+    let is_root = listing.name.is_empty();
+    if let Some(folder) = folder.clone().filter(|_| !is_root) {
+        return vec![folder];
+    }
     let mut left = listing.clone();
     let mut all = Vec::new();
     for rules in formats {
@@ -537,20 +551,12 @@ fn claims(listing: &Listing, formats: &'static [&'static Rules]) -> Vec<(Claim, 
             if let Claim::Files { files, .. } = &claim {
                 let files: BTreeSet<&String> = files.iter().collect();
                 left.files.retain(|file| !files.contains(file));
+                all.push((claim, *rules));
             }
-            all.push((claim, *rules));
         }
     }
-    match all.iter().position(|(claim, _)| *claim == Claim::Folder) {
-        Some(folder) if listing.name.is_empty() => {
-            let folder = all.swap_remove(folder);
-            all.retain(|(claim, _)| *claim != Claim::Folder);
-            all.push(folder);
-            all
-        }
-        Some(folder) => vec![all.swap_remove(folder)],
-        None => all,
-    }
+    all.extend(folder);
+    all
 }
 
 /// A format's own fault is no reason to stop.

@@ -227,8 +227,9 @@ mod tests {
 
     #[test]
     fn what_is_corrupted_goes_with_those_beside_it() {
-        let bad =
-            |step| with(step, |known| known.found.verdict = Verdict::Corrupted { file: "".into(), why: "".into() });
+        let bad = |step| {
+            with(step, |known| known.found.verdict = Verdict::Corrupted { file: String::new(), why: String::new() })
+        };
         assert_eq!(deleted(&[known(1), bad(2), known(3)], &newest(2)), [""; 0]);
         assert_eq!(deleted(&[known(1), bad(2), known(3), known(4)], &newest(2)), ["step-2", "step-1"]);
         assert_eq!(deleted(&[bad(1), bad(2)], &newest(1)), [""; 0]);

@@ -7,6 +7,7 @@ use crate::checkpoint::budget::Budget;
 use crate::checkpoint::files::Member;
 use crate::checkpoint::folder::Folder;
 use crate::checkpoint::found::{Depth, Format, Verdict};
+use crate::checkpoint::remove::step;
 use jiff::{SignedDuration, Timestamp};
 use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::Mode;
@@ -158,10 +159,19 @@ fn replace(ours: &Folder, folder: &Folder, name: &str, bytes: &[u8]) -> io::Resu
     let trash = ours.make(TRASH)?;
     let beside = unique() + BESIDE;
     let mut file = create(&trash, &beside)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| stamp(&file)).and_then(|stamp| {
+    step();
+    let (first, rest) = bytes.split_at(bytes.len() / 2);
+    let mut put = || {
+        file.write_all(first)?;
+        step();
+        file.write_all(rest)?;
+        file.sync_all()?;
+        step();
         renameat(&trash, beside.as_str(), folder, name)?;
-        Ok(stamp)
-    });
+        step();
+        stamp(&file)
+    };
+    let written = put();
     if written.is_err() {
         let _ = unlinkat(&trash, beside.as_str(), UnlinkatFlags::NoRemoveDir);
     }

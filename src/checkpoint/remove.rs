@@ -14,7 +14,7 @@ use crate::checkpoint::report::shown;
 use jiff::Timestamp;
 use nix::errno::Errno;
 use nix::fcntl::renameat;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -190,6 +190,10 @@ fn unlink(folder: &Folder, name: &CStr) -> io::Result<bool> {
 }
 
 fn end_moves(root: &Folder, trash: &Folder, name: &str) -> io::Result<()> {
+    // Nobody else's list is acted upon with our rights.
+    if trash.stat(name)?.st_uid != geteuid().as_raw() {
+        return Ok(());
+    }
     let mut text = Vec::new();
     trash.file(name)?.take(MOVES_LIMIT).read_to_end(&mut text)?;
     // One that is not whole was not acted upon.
@@ -218,30 +222,18 @@ fn gone(result: nix::Result<()>) -> io::Result<()> {
 }
 
 /// An instant at which the process can be killed, which tests do.
-fn step() {
+pub(super) fn step() {
     #[cfg(test)]
-    tests::step();
+    crate::checkpoint::testing::step();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::checkpoint::inventory::{Inventory, Known};
-    use crate::checkpoint::testing::{FORMATS, Room, as_nobody};
-    use nix::sys::signal::{Signal, raise};
+    use crate::checkpoint::testing::{FORMATS, Room, as_nobody, killed_after, to_be_killed};
     use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::os::unix::process::ExitStatusExt;
     use std::path::Path;
-    use std::process::{Command, Stdio};
-    use std::sync::atomic::{AtomicI64, Ordering};
-
-    static STEPS_LEFT: AtomicI64 = AtomicI64::new(i64::MAX);
-
-    pub(super) fn step() {
-        if STEPS_LEFT.fetch_sub(1, Ordering::Relaxed) == 0 {
-            raise(Signal::SIGKILL).unwrap();
-        }
-    }
 
     fn scan(root: &Path) -> Vec<Known> {
         Inventory::with_formats(root, "", "", FORMATS).scan(Timestamp::now(), None, &Budget::default()).found
@@ -360,17 +352,11 @@ mod tests {
     /// A process of its own, killed by SIGKILL at its first step, then at its second, and so on.
     #[test]
     fn a_kill_at_any_instant_loses_nothing_else() {
-        let name = module_path!().split_once("::").unwrap().1;
         for steps in 0.. {
             let room = Room::new();
             save_all(&room);
             let before = scan(&room.path(""));
-            let mut child = Command::new(std::env::current_exe().unwrap());
-            child.args(["--exact", "--ignored", &format!("{name}::child")]).stdout(Stdio::null());
-            child.env("REMOVE_IN", room.path("")).env("REMOVE_STEPS", steps.to_string());
-            let status = child.status().unwrap();
-            assert!(status.success() || status.signal() == Some(9), "{status}");
-
+            let is_done = killed_after(steps, &room, concat!(module_path!(), "::child"));
             let after = scan(&room.path(""));
             for known in &before {
                 let left = after.iter().find(|left| left.found.path == known.found.path);
@@ -386,7 +372,7 @@ mod tests {
             for known in scan(&room.path("")) {
                 assert!(known.found.is_valid(), "{} is left after {steps} steps", known.found.path);
             }
-            if status.success() {
+            if is_done {
                 assert!(steps > 30, "{steps} steps");
                 return;
             }
@@ -396,10 +382,9 @@ mod tests {
     #[test]
     #[ignore = "is begun and killed by another test"]
     fn child() {
-        let Some(root) = std::env::var_os("REMOVE_IN") else { return };
-        let root = Path::new(&root);
-        let found = scan(root);
-        STEPS_LEFT.store(std::env::var("REMOVE_STEPS").unwrap().parse().unwrap(), Ordering::Relaxed);
+        let Some(root) = to_be_killed() else { return };
+        let found = scan(&root);
+        let root = root.as_path();
         for known in found.iter().filter(is_to_go) {
             remove_at(root, &known.found).unwrap();
         }

@@ -70,7 +70,6 @@ pub struct Line {
     pub keep: Option<String>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
@@ -152,7 +151,7 @@ impl Line {
         [
             self.step.map_or_else(none, |step| step.to_string()),
             self.epoch.map_or_else(none, |epoch| {
-                format!("{:.2}", epoch).trim_end_matches('0').trim_end_matches('.').to_owned()
+                format!("{epoch:.2}").trim_end_matches('0').trim_end_matches('.').to_owned()
             }),
             bytes(self.bytes),
             age(self.modified, now),

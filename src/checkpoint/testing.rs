@@ -5,8 +5,12 @@
 use crate::checkpoint::files::Files;
 use crate::checkpoint::formats::{Claim, Listing, Rules};
 use crate::checkpoint::found::{Depth, Format, Judgement};
+use nix::sys::signal::{Signal, raise};
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A folder that goes with the test.
 pub struct Room(tempfile::TempDir);
@@ -33,6 +37,33 @@ impl Room {
         self.write(&format!("{path}/deep/er"), "more");
         self.write(&format!("{path}/.complete"), "");
     }
+}
+
+static STEPS_LEFT: AtomicI64 = AtomicI64::new(i64::MAX);
+
+/// An instant at which a process can be killed.
+pub fn step() {
+    if STEPS_LEFT.fetch_sub(1, Ordering::Relaxed) == 0 {
+        raise(Signal::SIGKILL).unwrap();
+    }
+}
+
+/// Runs an ignored test in a process of its own, which is killed by SIGKILL after that many steps. True if it came to its end
+/// before.
+pub fn killed_after(steps: u64, room: &Room, test: &str) -> bool {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "--ignored", test.split_once("::").unwrap().1]).stdout(Stdio::null());
+    child.env("KILLED_IN", room.path("")).env("KILLED_AFTER", steps.to_string());
+    let status = child.status().unwrap();
+    assert!(status.success() || status.signal() == Some(9), "{status}");
+    status.success()
+}
+
+/// In such a process: the room. None if somebody has begun the test by hand.
+pub fn to_be_killed() -> Option<PathBuf> {
+    let room = std::env::var_os("KILLED_IN")?;
+    STEPS_LEFT.store(std::env::var("KILLED_AFTER").ok()?.parse().ok()?, Ordering::Relaxed);
+    Some(room.into())
 }
 
 /// Runs it as somebody who is not root: for the calling thread only, which has to end with the test.

@@ -48,6 +48,6 @@ pub struct Rules {
     pub judge: fn(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement>,
 }
 
-/// All formats, in order of precedence: a folder is the first's that claims it, and a file the first's that claims it in a
-/// folder that is nobody's.
+/// All formats, in order of precedence: a folder is the first's that claims it whole, and in a folder that is nobody's a file is
+/// the first's that claims it.
 pub const FORMATS: &[&Rules] = &[];

@@ -1,7 +1,7 @@
 use super::*;
 use crate::checkpoint::keep::{Keep, to_delete};
 use crate::checkpoint::remove::remove;
-use crate::checkpoint::testing::{self, Room, as_nobody};
+use crate::checkpoint::testing::{self, Room, as_nobody, killed_after, to_be_killed};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use std::fs::{self, Permissions};
@@ -418,4 +418,32 @@ fn a_checkpoint_that_begins_as_an_empty_folder_is_ones_own() {
     look(&mut inventory, 1);
     room.save("step-1");
     assert!(one(&look(&mut inventory, 2), "step-1").own);
+}
+
+#[test]
+fn a_kill_at_any_instant_leaves_a_whole_ledger() {
+    for steps in 0.. {
+        let room = Room::new();
+        let mut inventory = begun(&room);
+        room.save("step-1");
+        look(&mut inventory, 1);
+        let is_done = killed_after(steps, &room, concat!(module_path!(), "::child"));
+        let scan = look(&mut self::inventory(&room), 20);
+        assert_eq!(scan.notes, [""; 0], "after {steps} steps");
+        assert!(one(&scan, "step-1").own, "after {steps} steps");
+        if is_done {
+            assert!(steps > 10, "{steps} steps");
+            return;
+        }
+    }
+}
+
+#[test]
+#[ignore = "is begun and killed by another test"]
+fn child() {
+    let Some(root) = to_be_killed() else { return };
+    let mut inventory = Inventory::with_formats(&root, "uid-1", "llama", testing::FORMATS);
+    let mut scan = look(&mut inventory, 10);
+    inventory.prove(&mut scan, 1, at(10), &Budget::default());
+    inventory.failed_start("step-1");
 }
