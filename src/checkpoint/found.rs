@@ -3,6 +3,7 @@
 use crate::checkpoint::files::Member;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// Who writes checkpoints of this shape.
@@ -127,6 +128,9 @@ impl Judgement {
 pub struct Found {
     /// Relative to the root: the folder or file that a program would be given, or the prefix of its files.
     pub path: String,
+    /// Whether it is a folder with everything below it; else it is a file, or the files that begin with `path`.
+    #[serde(default)]
+    pub folder: bool,
     /// Who wrote it.
     pub format: Format,
     /// Optimiser steps done, over the whole run.
@@ -158,13 +162,48 @@ impl Found {
         self.verdict == Verdict::Valid
     }
 
-    /// What is newer compares greater: by step where both have one, else by time.
+    /// What is newer compares greater: a total order. By step, then by epoch, then by time, then by path. What tells no step
+    /// is older than what tells one: it is perhaps a final model, and nobody knows how far the training was.
     #[must_use]
-    pub fn newer(&self, other: &Self) -> std::cmp::Ordering {
-        match (self.step, other.step) {
-            (Some(ours), Some(theirs)) => ours.cmp(&theirs).then(self.modified.cmp(&other.modified)),
-            _ => self.modified.cmp(&other.modified),
+    pub fn newer(&self, other: &Self) -> Ordering {
+        let epoch = |found: &Self| found.epoch.unwrap_or(f64::NEG_INFINITY);
+        (self.step.cmp(&other.step))
+            .then(epoch(self).total_cmp(&epoch(other)))
+            .then(self.modified.cmp(&other.modified))
+            .then_with(|| self.path.cmp(&other.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_found() -> impl Strategy<Value = Found> {
+        let epoch = prop_oneof![Just(None), Just(Some(f64::NAN)), (0..3u8).prop_map(|epoch| Some(f64::from(epoch)))];
+        (proptest::option::of(0..3u64), epoch, 0..3i64, "[ab]").prop_map(|(step, epoch, time, path)| Found {
+            path,
+            folder: true,
+            format: Format::Marked,
+            step,
+            epoch,
+            metrics: BTreeMap::new(),
+            bytes: 0,
+            modified: Timestamp::from_second(time).unwrap(),
+            verdict: Verdict::Valid,
+            depth: Depth::Structure,
+            members: Vec::new(),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn newer_is_a_total_order(a in any_found(), b in any_found(), c in any_found()) {
+            prop_assert_eq!(a.newer(&b), b.newer(&a).reverse());
+            prop_assert_eq!(a.newer(&a), Ordering::Equal);
+            if a.newer(&b).is_le() && b.newer(&c).is_le() {
+                prop_assert!(a.newer(&c).is_le());
+            }
         }
-        .then_with(|| self.path.cmp(&other.path))
     }
 }

@@ -4,6 +4,18 @@
 //! link is followed, only regular files are opened, every length is checked before memory is asked for, and a pickle is
 //! read as a list of opcodes and never executed.
 
+pub mod budget;
+pub mod choose;
 pub mod files;
+pub mod folder;
 pub mod formats;
 pub mod found;
+pub mod inventory;
+pub mod keep;
+pub mod ledger;
+pub mod remove;
+pub mod report;
+pub mod space;
+
+#[cfg(test)]
+mod testing;

@@ -47,3 +47,7 @@ pub struct Rules {
     /// relative to the folder (of a file or prefix: to the folder that it lies in).
     pub judge: fn(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement>,
 }
+
+/// All formats, in order of precedence: a folder is the first's that claims it whole, and in a folder that is nobody's a file is
+/// the first's that claims it.
+pub const FORMATS: &[&Rules] = &[];
