@@ -33,6 +33,9 @@ BINARIES = {
 # Programs that a cluster can do without. Each has a folder of its own, so that none is built anew for another's sake.
 EXTRAS = {
     "kueue": ("kueue", "sigs.k8s.io/kueue/cmd/kueue", ""),
+    # object stores for tests: one that speaks S3, one that speaks Google's protocol
+    "versitygw": ("versitygw", "github.com/versity/versitygw/cmd/versitygw", ""),
+    "fake-gcs-server": ("fake-gcs-server", "github.com/fsouza/fake-gcs-server", ""),
 }
 # What an extra needs of its module's files: (module, patterns). Kept beside the program.
 FILES = {

@@ -1,0 +1,107 @@
+//! What of an interrupted transfer is done, on the disk of this side: a line of JSON for each thing, appended when it is so.
+//!
+//! A line that was cut by a crash is passed over, so the thing is done again. Nothing is ever believed that was not done.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// A journal with more bytes is not read: it would be of millions of files.
+const LONGEST: u64 = 512 * 1024 * 1024;
+/// A line with more bytes is none.
+const LINE: u64 = 64 * 1024;
+
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: File,
+}
+
+impl Journal {
+    /// Opens or begins one, and tells what stands in it.
+    pub fn open<L: DeserializeOwned>(path: &Path) -> io::Result<(Self, Vec<L>)> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .custom_flags(nix::libc::O_NOFOLLOW)
+            .open(path)?;
+        let mut lines = Vec::new();
+        let length = file.metadata()?.len();
+        if length > LONGEST {
+            file.set_len(0)?;
+        } else if length > 0 {
+            lines = read(&file)?;
+            file.seek(SeekFrom::End(-1))?;
+            let mut last = [0];
+            file.read_exact(&mut last)?;
+            if last != *b"\n" {
+                file.write_all(b"\n")?;
+            }
+        }
+        Ok((Self { path: path.to_owned(), file }, lines))
+    }
+
+    /// Adds a line.
+    pub fn note<L: Serialize>(&mut self, line: &L) -> io::Result<()> {
+        let mut text = serde_json::to_vec(line).map_err(io::Error::other)?;
+        text.push(b'\n');
+        // At once, so that lines of two writers never mix.
+        self.file.write_all(&text)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) -> io::Result<()> {
+        self.file.set_len(0)
+    }
+
+    /// It is over.
+    pub fn remove(self) -> io::Result<()> {
+        fs::remove_file(&self.path)
+    }
+}
+
+fn read<L: DeserializeOwned>(file: &File) -> io::Result<Vec<L>> {
+    let mut reader = BufReader::new(file);
+    let mut lines = Vec::new();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if reader.by_ref().take(LINE).read_until(b'\n', &mut line)? == 0 {
+            return Ok(lines);
+        }
+        if line.last() == Some(&b'\n')
+            && let Ok(parsed) = serde_json::from_slice(&line)
+        {
+            lines.push(parsed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_line_is_passed_over_and_spoils_no_other() {
+        let path = std::env::temp_dir().join(format!("store-journal-{}", std::process::id()));
+        drop(fs::remove_file(&path));
+        let (mut journal, lines) = Journal::open::<u32>(&path).unwrap();
+        assert!(lines.is_empty());
+        journal.note(&1).unwrap();
+        fs::write(&path, b"1\n\xff\xff\n[[[\n2\n34").unwrap();
+        let (mut journal, lines) = Journal::open::<u32>(&path).unwrap();
+        assert_eq!(lines, [1, 2]);
+        journal.note(&5).unwrap();
+        let (journal, lines) = Journal::open::<u32>(&path).unwrap();
+        // 34 is a whole number by chance, though nobody knows; the test's lines are objects in reality.
+        assert_eq!(lines, [1, 2, 34, 5]);
+        journal.remove().unwrap();
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,98 @@
+//! Names of checkpoints, files and keys: all of them were written by somebody else.
+
+use sha2::{Digest, Sha256};
+
+/// The folder below a prefix, and below a volume's root, that is the operator's.
+pub(crate) const OURS: &str = ".trainingjob";
+/// The longest key that S3, GCS and Azure all take, in bytes.
+pub(crate) const LONGEST_KEY: usize = 1024;
+
+/// Whether a relative path has nothing in it that leads elsewhere: the reason why not.
+///
+/// # Errors
+/// What is wrong, to be put after the path's name.
+pub(crate) fn check(path: &str) -> Result<(), String> {
+    if path.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    if path.len() > LONGEST_KEY {
+        return Err(format!("has more than {LONGEST_KEY} bytes"));
+    }
+    if path.chars().any(char::is_control) {
+        return Err("has a control character".to_owned());
+    }
+    for segment in path.split('/') {
+        match segment {
+            "" => return Err("is absolute or has an empty part (//)".to_owned()),
+            "." | ".." => return Err(format!("has a part that is {segment}")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A path as one segment of a key, readable and unambiguous: `/` is `=2F`.
+pub(crate) fn escape(path: &str) -> String {
+    let mut name = String::with_capacity(path.len() + 8);
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"._-".contains(&byte) {
+            name.push(char::from(byte));
+        } else {
+            name.push_str(&format!("={byte:02X}"));
+        }
+    }
+    name
+}
+
+/// Splits `PATH~N`: the generation that a path seems to be of.
+fn has_generation(path: &str) -> bool {
+    path.rsplit_once('~').is_some_and(|(_, n)| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Where the `generation`th content at `path` lies: the path itself for the first, `PATH~N` for what came later.
+///
+/// A program's own `x~1` never meets the second content of its `x`.
+pub(crate) fn of_generation(path: &str, generation: u32) -> String {
+    if generation == 0 && !has_generation(path) { path.to_owned() } else { format!("{path}~{generation}") }
+}
+
+/// Sixteen hexadecimal digits that differ for different texts.
+pub(crate) fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn what_leads_elsewhere_is_refused() {
+        for path in ["", "/etc/passwd", "a//b", "../a", "a/..", "a/./b", "a/", "a\0b", "a\nb"] {
+            assert!(check(path).is_err(), "{path:?}");
+        }
+        for path in ["a", "a/b.c", "..a/b..", "a b/ä", "~", "-"] {
+            assert!(check(path).is_ok(), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn no_two_paths_have_one_manifest() {
+        let paths = ["a/b", "a=2Fb", "a_b", "a-b", "a b", "ä", "a.b"];
+        assert_eq!(paths.iter().map(|path| escape(path)).collect::<BTreeSet<_>>().len(), paths.len());
+        assert_eq!(escape("runs/checkpoint-500"), "runs=2Fcheckpoint-500");
+    }
+
+    #[test]
+    fn no_two_contents_have_one_key() {
+        let all = ["x", "x~1", "x~1~1", "x~", "x~a"].iter().flat_map(|path| (0..3).map(|n| of_generation(path, n)));
+        assert_eq!(all.collect::<BTreeSet<_>>().len(), 15);
+        assert_eq!(of_generation("last.ckpt", 0), "last.ckpt");
+        assert_eq!(of_generation("last.ckpt", 2), "last.ckpt~2");
+    }
+}

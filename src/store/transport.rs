@@ -1,0 +1,182 @@
+//! The HTTP client of a store: nothing in it waits for ever, and nothing that moves is cut.
+//!
+//! A bound on a whole request would end slow transfers of large parts, and one on reading alone would miss a peer that takes
+//! nothing. So both directions are watched for silence instead.
+
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::{BodyExt, StreamBody};
+use object_store::ClientOptions;
+use object_store::client::{
+    ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService,
+};
+use reqwest::Client;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// What may be taken for an answer to be given after a request was sent whole: a store that puts 10,000 parts together
+/// needs minutes.
+const TO_COMPLETE: Duration = Duration::from_secs(600);
+/// Of an error's body more is not kept.
+const ERROR_BODY: usize = 16 * 1024;
+/// What a metadata server of a cloud is waited for, which is next door or not at all.
+const NEXT_DOOR: Duration = Duration::from_secs(2);
+
+/// Makes the clients of one store.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    pub connect: Duration,
+    /// The longest time without a byte.
+    pub silence: Duration,
+    /// PEM: trusted besides those of the system.
+    pub ca_bundle: Option<Vec<u8>>,
+    /// Whether the store itself is spoken to without TLS.
+    pub plain: bool,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("silence", &self.silence).finish_non_exhaustive()
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        static PROVIDER: Once = Once::new();
+        // Fails if another part of the program has chosen one, which serves as well.
+        PROVIDER.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+        let failed = |error: reqwest::Error| object_store::Error::Generic { store: "HTTP client", source: Box::new(error) };
+        let http = options.get_config_value(&ClientConfigKey::AllowHttp).as_deref() == Some("true");
+        // Only what is asked for credentials is allowed HTTP while the store is not.
+        let connect = if http && !self.plain { NEXT_DOOR } else { self.connect };
+        let base = || {
+            Client::builder()
+                .user_agent(concat!("trainingjob-operator/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(connect)
+                .http1_only()
+                .https_only(!http)
+                .redirect(reqwest::redirect::Policy::none())
+        };
+        let mut certificates = Vec::new();
+        if let Some(pem) = &self.ca_bundle {
+            certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(failed)?;
+        }
+        let client = match base().tls_certs_merge(certificates).build() {
+            // An image without CA certificates can still be used with a server that speaks no TLS.
+            Err(_) if http => base().tls_certs_only([]).build(),
+            other => other,
+        };
+        Ok(HttpClient::new(Watched { client: client.map_err(failed)?, silence: self.silence }))
+    }
+}
+
+#[derive(Debug)]
+struct Watched {
+    client: Client,
+    silence: Duration,
+}
+
+fn silent(silence: Duration) -> HttpError {
+    HttpError::new(
+        HttpErrorKind::Timeout,
+        io::Error::new(io::ErrorKind::TimedOut, format!("no byte for {} s", silence.as_secs_f32())),
+    )
+}
+
+impl HttpService for Watched {
+    fn call<'s, 'f>(&'s self, request: HttpRequest) -> Pin<Box<dyn Future<Output = Answer> + Send + 'f>>
+    where
+        's: 'f,
+        Self: 'f,
+    {
+        Box::pin(self.execute(request))
+    }
+}
+
+type Answer = Result<HttpResponse, HttpError>;
+
+impl Watched {
+    async fn execute(&self, request: HttpRequest) -> Answer {
+        let (parts, body) = request.into_parts();
+        let url = reqwest::Url::parse(&parts.uri.to_string())
+            .map_err(|error| HttpError::new(HttpErrorKind::Unknown, io::Error::other(error)))?;
+        let patience = if parts.method == http::Method::POST { TO_COMPLETE.max(self.silence) } else { self.silence };
+        let begin = Instant::now();
+        // Milliseconds after the beginning at which the body was last asked for more, and u64::MAX once it is sent.
+        let moved = Arc::new(AtomicU64::new(0));
+        let mut left = body.content_length();
+        if left == 0 {
+            moved.store(u64::MAX, Ordering::Relaxed);
+        }
+        let mark = Arc::clone(&moved);
+        let body = body.map_frame(move |frame| {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            mark.store(if left == 0 { u64::MAX } else { begin.elapsed().as_millis() as u64 }, Ordering::Relaxed);
+            frame
+        });
+        let mut sent = reqwest::Request::new(parts.method, url);
+        *sent.headers_mut() = parts.headers;
+        *sent.body_mut() = Some(reqwest::Body::wrap(body));
+        let answer = self.client.execute(sent);
+        tokio::pin!(answer);
+        let mut done_at = None;
+        let answer = loop {
+            let now = Instant::now();
+            let deadline = match moved.load(Ordering::Relaxed) {
+                u64::MAX => *done_at.get_or_insert(now) + patience,
+                at => begin + Duration::from_millis(at) + self.silence,
+            };
+            if now >= deadline {
+                return Err(silent(deadline - done_at.unwrap_or(deadline - self.silence)));
+            }
+            // Looked at now and then, since nothing wakes this when the body moves.
+            let nap = (deadline - now).min((self.silence / 8).max(Duration::from_millis(5)));
+            tokio::select! {
+                answer = &mut answer => break answer.map_err(of_client)?,
+                () = sleep(nap) => {}
+            }
+        };
+        let answer: http::Response<reqwest::Body> = answer.into();
+        let (parts, body) = answer.into_parts();
+        let limit = if parts.status.is_success() { u64::MAX } else { ERROR_BODY as u64 };
+        let silence = self.silence;
+        let read = stream::unfold(Some((body, limit)), move |state| async move {
+            let (mut body, limit) = state?;
+            if limit == 0 {
+                return None;
+            }
+            match timeout(silence, body.frame()).await {
+                Err(_) => Some((Err(silent(silence)), None)),
+                Ok(None) => None,
+                Ok(Some(Err(error))) => Some((Err(of_client(error)), None)),
+                Ok(Some(Ok(frame))) => {
+                    let frame = frame.map_data(|data| data.slice(..data.len().min(limit as usize)));
+                    let left = limit - frame.data_ref().map_or(0, |data| data.len() as u64);
+                    Some((Ok(frame), Some((body, left))))
+                }
+            }
+        });
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(StreamBody::new(read))))
+    }
+}
+
+/// What decides whether the client tries again by itself.
+fn of_client(error: reqwest::Error) -> HttpError {
+    let kind = if error.is_timeout() {
+        HttpErrorKind::Timeout
+    } else if error.is_connect() {
+        HttpErrorKind::Connect
+    } else if error.is_builder() {
+        HttpErrorKind::Unknown
+    } else {
+        // A connection that ended in the middle. Everything that is asked of a store may be asked twice.
+        HttpErrorKind::Interrupted
+    };
+    HttpError::new(kind, error.without_url())
+}

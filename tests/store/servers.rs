@@ -1,0 +1,294 @@
+//! Object stores that are real programs, and a proxy that breaks what goes between.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use super::wait::{SOON, until};
+
+pub const KEY: &str = "test-key";
+pub const SECRET: &str = "test-secret";
+pub const BUCKET: &str = "bucket";
+
+fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// A folder that is gone after the test.
+pub struct Room(pub PathBuf);
+
+impl Room {
+    pub fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("trainingjob-store-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        drop(fs::remove_dir_all(&path));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Where a program for tests is: built once per machine from its pinned Go module.
+fn program(name: &'static str) -> PathBuf {
+    static BUILT: OnceLock<Mutex<BTreeMap<&str, PathBuf>>> = OnceLock::new();
+    let mut built = BUILT.get_or_init(Mutex::default).lock().unwrap();
+    let path = built.entry(name).or_insert_with(|| {
+        let cluster = format!("{}/devcluster/cluster", env!("CARGO_MANIFEST_DIR"));
+        let made = Command::new(cluster).args(["tools", name]).stdin(Stdio::null()).output().expect("devcluster/cluster runs");
+        assert!(made.status.success(), "no {name}: {}", String::from_utf8_lossy(&made.stderr));
+        Path::new(String::from_utf8_lossy(&made.stdout).trim()).join(name)
+    });
+    path.clone()
+}
+
+/// A server that ends with the test.
+pub struct Server {
+    pub port: u16,
+    pub room: Room,
+    child: Child,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Server {
+    /// Speaks S3, and keeps objects as files below `room/store/BUCKET`.
+    pub fn s3() -> Self {
+        let room = Room::new();
+        let store = room.folder("store");
+        fs::create_dir_all(store.join(BUCKET)).unwrap();
+        Self::start(room, |port| {
+            let mut command = Command::new(program("versitygw"));
+            command.args(["--access", KEY, "--secret", SECRET, "--region", "us-east-1", "--quiet"]);
+            command.args(["--port", &format!("127.0.0.1:{port}"), "posix"]).arg(&store);
+            command
+        })
+    }
+
+    /// Speaks Google's protocol, and keeps objects in memory.
+    pub fn gcs() -> Self {
+        let server = Self::start(Room::new(), |port| {
+            let mut command = Command::new(program("fake-gcs-server"));
+            let url = format!("http://127.0.0.1:{port}");
+            command.args(["-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-log-level", "error"]);
+            command.args(["-port", &port.to_string(), "-external-url", &url, "-public-host", &format!("127.0.0.1:{port}")]);
+            command
+        });
+        let bucket = server.http("POST", "/storage/v1/b?project=test", &format!(r#"{{"name":"{BUCKET}"}}"#));
+        assert!(bucket.starts_with("HTTP/1.1 200"), "{bucket}");
+        server
+    }
+
+    fn start(room: Room, command: impl FnOnce(u16) -> Command) -> Self {
+        let port = free_port();
+        let log = fs::File::create(room.0.join("log")).unwrap();
+        let mut command = command(port);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let child = command.spawn().expect("the server can be started");
+        until("the server to listen", SOON, || TcpStream::connect(("127.0.0.1", port)).ok());
+        Self { port, room, child }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Where an object of the S3 server lies as a file.
+    pub fn object(&self, key: &str) -> PathBuf {
+        self.room.0.join("store").join(BUCKET).join(key)
+    }
+
+    /// One plain request.
+    pub fn http(&self, method: &str, path: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close", self.port);
+        let length = body.len();
+        let request = format!("{head}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        drop(stream.read_to_string(&mut answer));
+        answer
+    }
+}
+
+/// What is done to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Pass,
+    /// This is answered, and the server never sees it.
+    Answer(u16),
+    /// The connection ends before anything is answered, and the server never sees it.
+    Cut,
+    /// The server does what is asked, and the answer is lost.
+    CutAnswer,
+    /// The answer's body ends after this many bytes.
+    CutAfter(u64),
+    /// Nothing is ever answered.
+    Silence,
+    /// A bit of the body is not what was sent.
+    Flip,
+}
+
+/// A request as the proxy sees it.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub method: String,
+    pub target: String,
+    /// Length of its body.
+    pub length: u64,
+}
+
+type Rule = dyn Fn(&Asked) -> Fault + Send + Sync;
+
+/// Stands before a server.
+pub struct Proxy {
+    pub port: u16,
+    rule: Arc<Mutex<Arc<Rule>>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Proxy {
+    pub fn before(server: &Server) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let rule: Arc<Mutex<Arc<Rule>>> = Arc::new(Mutex::new(Arc::new(|_| Fault::Pass)));
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (upstream, rules, log) = (server.port, Arc::clone(&rule), Arc::clone(&asked));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (rules, log) = (Arc::clone(&rules), Arc::clone(&log));
+                std::thread::spawn(move || drop(serve(stream, upstream, &rules, &log)));
+            }
+        });
+        Self { port, rule, asked }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on this is done.
+    pub fn set(&self, rule: impl Fn(&Asked) -> Fault + Send + Sync + 'static) {
+        *self.rule.lock().unwrap() = Arc::new(rule);
+    }
+
+    /// What was asked since the last time, faults included.
+    pub fn take(&self) -> Vec<Asked> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
+    pub fn asked(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+}
+
+fn serve(mut client: TcpStream, upstream: u16, rules: &Mutex<Arc<Rule>>, log: &Mutex<Vec<Asked>>) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        if client.read(&mut byte)? == 0 {
+            return Ok(());
+        }
+        head.push(byte[0]);
+    }
+    let text = String::from_utf8_lossy(&head).into_owned();
+    let mut words = text.split(' ');
+    let (method, target) = (words.next().unwrap_or("").to_owned(), words.next().unwrap_or("").to_owned());
+    let header = |name: &str| {
+        let found = text.lines().find(|line| line.to_ascii_lowercase().starts_with(&format!("{name}:")))?;
+        found.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    let length = header("content-length").and_then(|value| value.parse().ok()).unwrap_or(0_u64);
+    let asked = Asked { method, target, length };
+    let rule = Arc::clone(&rules.lock().unwrap());
+    let fault = rule(&asked);
+    let mut server = match fault {
+        Fault::Cut => {
+            // The body is taken first, so that it counts as a cut in the middle of the answer's way.
+            log.lock().unwrap().push(asked);
+            return Ok(());
+        }
+        Fault::Answer(_) | Fault::Silence => None,
+        _ => Some(TcpStream::connect(("127.0.0.1", upstream))?),
+    };
+    if let Some(server) = &mut server {
+        let lines = text.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:") && !line.is_empty());
+        let head = lines.collect::<Vec<_>>().join("\r\n");
+        server.write_all(format!("{head}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    }
+    let mut left = length;
+    let mut buffer = vec![0; 64 * 1024];
+    let mut flip = fault == Fault::Flip;
+    while left > 0 {
+        let most = left.min(buffer.len() as u64) as usize;
+        let read = client.read(&mut buffer[..most])?;
+        if read == 0 {
+            return Ok(());
+        }
+        if std::mem::take(&mut flip) {
+            buffer[0] ^= 1;
+        }
+        if let Some(server) = &mut server {
+            server.write_all(&buffer[..read])?;
+        }
+        left -= read as u64;
+    }
+    log.lock().unwrap().push(asked);
+    let Some(mut server) = server else {
+        if let Fault::Answer(status) = fault {
+            let body = "<Error><Code>Test</Code><Message>as the test wants it</Message></Error>";
+            let head = format!("HTTP/1.1 {status} Test\r\nConnection: close\r\nContent-Length: {}", body.len());
+            client.write_all(format!("{head}\r\n\r\n{body}").as_bytes())?;
+        } else {
+            // Until the other side has had enough.
+            client.set_read_timeout(Some(Duration::from_secs(600)))?;
+            drop(client.read(&mut buffer));
+        }
+        return Ok(());
+    };
+    let mut answer = Vec::new();
+    let limit = match fault {
+        Fault::CutAnswer => {
+            server.read_to_end(&mut answer)?;
+            return client.shutdown(Shutdown::Both);
+        }
+        Fault::CutAfter(bytes) => bytes + 600,
+        _ => u64::MAX,
+    };
+    let mut sent = 0;
+    loop {
+        let read = server.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(());
+        }
+        let most = (limit - sent).min(read as u64) as usize;
+        client.write_all(&buffer[..most])?;
+        sent += most as u64;
+        if sent >= limit {
+            return client.shutdown(Shutdown::Both);
+        }
+    }
+}
