@@ -1,5 +1,19 @@
 //! One file per format: by what it is recognised, and when it is whole.
 
+pub mod dcp;
+pub mod deepspeed;
+mod fault;
+pub mod hugging_face;
+pub mod keras;
+pub mod lightning;
+pub mod marked;
+pub mod megatron;
+mod named;
+mod pickle;
+pub mod safetensors;
+pub mod torch;
+mod zip;
+
 use crate::checkpoint::files::Files;
 use crate::checkpoint::found::{Depth, Format, Judgement};
 use std::io;

@@ -1,0 +1,603 @@
+//! Pickles, read as a list of opcodes: nothing is imported, called or made but the tree of what was written.
+//!
+//! Protocols 2 to 5, as Python's own `pickletools` describes them. What is shared stays shared and is never copied, so neither a cycle
+//! nor a pickle that doubles itself costs more than its length.
+
+use super::fault::Fault;
+
+/// Longest pickle that is read. The tree takes some 5 times as much.
+pub const LIMIT: u64 = 256 << 20;
+/// Most values of a pickle.
+const VALUES: usize = 16 << 20;
+
+/// A value, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Id(u32);
+
+/// What was written.
+#[derive(Debug)]
+pub enum Value {
+    /// `None`.
+    None,
+    /// `True` or `False`.
+    Bool(bool),
+    /// A whole number; [`Value::Big`] if it has more than 64 bits.
+    Int(i64),
+    /// A larger number.
+    Big,
+    /// A number with a fraction.
+    Float(f64),
+    /// A string: where its UTF-8 is.
+    Text(u32, u32),
+    /// Bytes.
+    Bytes,
+    /// A tuple.
+    Tuple(Box<[Id]>),
+    /// A list.
+    List(Vec<Id>),
+    /// A set, of which nobody asks what is in it.
+    Set,
+    /// A dictionary, in the order in which it was filled.
+    Dict(Vec<(Id, Id)>),
+    /// A class or function: module and name.
+    Global(Id, Id),
+    /// What a call would have made.
+    Object(Box<Object>),
+    /// What lies outside of the pickle: storages of torch.
+    Persistent(Id),
+}
+
+/// What a call would have made.
+#[derive(Debug)]
+pub struct Object {
+    /// What would be called.
+    pub callable: Id,
+    /// With what: a tuple.
+    pub arguments: Id,
+    /// What would be handed to `__setstate__`, last.
+    pub state: Option<Id>,
+    /// What would be put into it by key.
+    pub items: Vec<(Id, Id)>,
+}
+
+/// A pickle that has been read.
+pub struct Pickle {
+    bytes: Vec<u8>,
+    values: Vec<Value>,
+    root: Id,
+    /// The [`Value::Persistent`] of it.
+    pub persistent: Vec<Id>,
+    /// How many bytes were read.
+    pub length: usize,
+}
+
+impl Pickle {
+    /// Reads a pickle that fills `bytes`.
+    ///
+    /// # Errors
+    /// If Python could not load it, whatever its classes are.
+    pub fn whole(bytes: Vec<u8>) -> Result<Self, Fault> {
+        let length = bytes.len();
+        let pickle = Self::first(bytes)?;
+        if pickle.length != length {
+            return Fault::wrong("is followed by something else");
+        }
+        Ok(pickle)
+    }
+
+    /// Reads the pickle that `bytes` begin with.
+    ///
+    /// # Errors
+    /// As [`Pickle::whole`].
+    pub fn first(bytes: Vec<u8>) -> Result<Self, Fault> {
+        if bytes.len() as u64 > LIMIT {
+            return Fault::wrong("is longer than any that is read");
+        }
+        let mut machine = Machine {
+            bytes: &bytes,
+            at: 0,
+            frame: None,
+            values: Vec::new(),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: Vec::new(),
+            persistent: Vec::new(),
+            small: Vec::new(),
+        };
+        let root = machine.run()?;
+        let Machine { values, persistent, at: length, .. } = machine;
+        Ok(Self { bytes, values, root, persistent, length })
+    }
+
+    /// What the pickle stands for.
+    #[must_use]
+    pub fn root(&self) -> Id {
+        self.root
+    }
+
+    /// The value of that number.
+    #[must_use]
+    pub fn value(&self, id: Id) -> &Value {
+        &self.values[id.0 as usize]
+    }
+
+    /// A string.
+    #[must_use]
+    pub fn text(&self, id: Id) -> Option<&str> {
+        match self.value(id) {
+            Value::Text(start, end) => std::str::from_utf8(&self.bytes[*start as usize..*end as usize]).ok(),
+            _ => None,
+        }
+    }
+
+    /// A whole number.
+    #[must_use]
+    pub fn int(&self, id: Id) -> Option<i64> {
+        match self.value(id) {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// A number that counts something.
+    #[must_use]
+    pub fn count(&self, id: Id) -> Option<u64> {
+        self.int(id).and_then(|number| u64::try_from(number).ok())
+    }
+
+    /// The members of a tuple.
+    #[must_use]
+    pub fn tuple(&self, id: Id) -> Option<&[Id]> {
+        match self.value(id) {
+            Value::Tuple(members) => Some(members),
+            _ => None,
+        }
+    }
+
+    /// The members of a list.
+    #[must_use]
+    pub fn list(&self, id: Id) -> Option<&[Id]> {
+        match self.value(id) {
+            Value::List(members) => Some(members),
+            _ => None,
+        }
+    }
+
+    /// What a dictionary has, or an object that is filled as one.
+    #[must_use]
+    pub fn items(&self, id: Id) -> Option<&[(Id, Id)]> {
+        match self.value(id) {
+            Value::Dict(items) => Some(items),
+            Value::Object(object) => Some(&object.items),
+            _ => None,
+        }
+    }
+
+    /// What a dictionary has at a string.
+    #[must_use]
+    pub fn get(&self, id: Id, key: &str) -> Option<Id> {
+        self.items(id)?.iter().rev().find(|(name, _)| self.text(*name) == Some(key)).map(|(_, value)| *value)
+    }
+
+    /// Module and name of a class or function.
+    #[must_use]
+    pub fn global(&self, id: Id) -> Option<(&str, &str)> {
+        match self.value(id) {
+            Value::Global(module, name) => Some((self.text(*module)?, self.text(*name)?)),
+            _ => None,
+        }
+    }
+
+    /// An object.
+    #[must_use]
+    pub fn object(&self, id: Id) -> Option<&Object> {
+        match self.value(id) {
+            Value::Object(object) => Some(object),
+            _ => None,
+        }
+    }
+}
+
+struct Machine<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Where the current frame ends.
+    frame: Option<usize>,
+    values: Vec<Value>,
+    stack: Vec<Id>,
+    /// How high the stack was when each mark was set.
+    marks: Vec<usize>,
+    memo: Vec<Option<Id>>,
+    persistent: Vec<Id>,
+    /// Numbers below 256, True, False and None are one value each.
+    small: Vec<Id>,
+}
+
+const NO_VALUE: &str = "is a pickle that takes a value where there is none";
+const OTHER_VALUE: &str = "is a pickle that takes another kind of value than there is";
+
+impl Machine<'_> {
+    fn run(&mut self) -> Result<Id, Fault> {
+        for number in 0..256 {
+            let id = self.make(Value::Int(number))?;
+            self.small.push(id);
+        }
+        let none = self.make(Value::None)?;
+        let truth = [self.make(Value::Bool(false))?, self.make(Value::Bool(true))?];
+        loop {
+            if self.frame == Some(self.at) {
+                self.frame = None;
+            }
+            let opcode = self.take(1)?[0];
+            match opcode {
+                // PROTO, and FRAME
+                0x80 => {
+                    let protocol = self.take(1)?[0];
+                    if !(2..=5).contains(&protocol) {
+                        return Fault::wrong(format!("is a pickle of protocol {protocol}"));
+                    }
+                }
+                0x95 => {
+                    let length = self.long(8)?;
+                    let end = self.at.checked_add(length).filter(|&end| end <= self.bytes.len());
+                    match (self.frame, end) {
+                        (None, Some(_)) => self.frame = end,
+                        (_, None) => return Fault::cut("ends within a frame of its pickle"),
+                        _ => return Fault::wrong("is a pickle with a frame within a frame"),
+                    }
+                }
+                b'.' => {
+                    if self.frame.is_some_and(|end| end != self.at) {
+                        return Fault::wrong("is a pickle that ends within a frame");
+                    }
+                    let root = self.pop()?;
+                    if !self.stack.is_empty() || !self.marks.is_empty() {
+                        return Fault::wrong("is a pickle that leaves values behind");
+                    }
+                    return Ok(root);
+                }
+                b'(' => self.marks.push(self.stack.len()),
+                b'0' => {
+                    if self.marks.last() == Some(&self.stack.len()) {
+                        self.marks.pop();
+                    } else {
+                        self.pop()?;
+                    }
+                }
+                b'1' => drop(self.pop_mark()?),
+                b'2' => {
+                    let top = self.top()?;
+                    self.stack.push(top);
+                }
+                b'N' => self.stack.push(none),
+                0x88 => self.stack.push(truth[1]),
+                0x89 => self.stack.push(truth[0]),
+                // Numbers: BININT, BININT1, BININT2, LONG1, LONG4, BINFLOAT
+                b'J' => {
+                    let number = self.long(4)? as u32 as i32;
+                    self.push(Value::Int(number.into()))?;
+                }
+                b'K' => {
+                    let number = self.take(1)?[0];
+                    self.stack.push(self.small[usize::from(number)]);
+                }
+                b'M' => {
+                    let number = self.long(2)?;
+                    self.push(Value::Int(number as i64))?;
+                }
+                0x8a => {
+                    let length = self.long(1)?;
+                    self.integer(length)?;
+                }
+                0x8b => {
+                    let length = self.long(4)?;
+                    self.integer(length)?;
+                }
+                b'G' => {
+                    let bytes = self.take(8)?;
+                    let number = f64::from_be_bytes(bytes.try_into().unwrap_or_default());
+                    self.push(Value::Float(number))?;
+                }
+                // Strings and bytes, by the width of their length
+                0x8c => self.text(1)?,
+                b'X' => self.text(4)?,
+                0x8d => self.text(8)?,
+                b'C' | b'U' => self.raw(1)?,
+                b'B' | b'T' => self.raw(4)?,
+                0x8e | 0x96 => self.raw(8)?,
+                // Tuples
+                b')' => self.push(Value::Tuple(Box::default()))?,
+                0x85..=0x87 => {
+                    let members = self.pop_many(usize::from(opcode - 0x84))?;
+                    self.push(Value::Tuple(members.into()))?;
+                }
+                b't' => {
+                    let members = self.pop_mark()?;
+                    self.push(Value::Tuple(members.into()))?;
+                }
+                // Lists
+                b']' => self.push(Value::List(Vec::new()))?,
+                b'l' => {
+                    let members = self.pop_mark()?;
+                    self.push(Value::List(members))?;
+                }
+                b'a' => {
+                    let member = self.pop()?;
+                    self.append(vec![member])?;
+                }
+                b'e' => {
+                    let members = self.pop_mark()?;
+                    self.append(members)?;
+                }
+                // Dictionaries
+                b'}' => self.push(Value::Dict(Vec::new()))?,
+                b'd' => {
+                    let items = self.pop_mark()?;
+                    self.push(Value::Dict(Vec::new()))?;
+                    self.insert(&items)?;
+                }
+                b's' => {
+                    let items = self.pop_many(2)?;
+                    self.insert(&items)?;
+                }
+                b'u' => {
+                    let items = self.pop_mark()?;
+                    self.insert(&items)?;
+                }
+                // Sets
+                0x8f => self.push(Value::Set)?,
+                0x90 => {
+                    self.pop_mark()?;
+                    let top = self.top()?;
+                    if !matches!(self.values[top.0 as usize], Value::Set | Value::Object(_)) {
+                        return Fault::wrong(OTHER_VALUE);
+                    }
+                }
+                0x91 => {
+                    self.pop_mark()?;
+                    self.push(Value::Set)?;
+                }
+                // Classes and what they are called with
+                b'c' => {
+                    let module = self.line()?;
+                    let name = self.line()?;
+                    self.push(Value::Global(module, name))?;
+                }
+                0x93 => {
+                    let names = self.pop_many(2)?;
+                    if names.iter().any(|&name| !matches!(self.values[name.0 as usize], Value::Text(..))) {
+                        return Fault::wrong(OTHER_VALUE);
+                    }
+                    self.push(Value::Global(names[0], names[1]))?;
+                }
+                b'R' | 0x81 => {
+                    let call = self.pop_many(2)?;
+                    self.call(call[0], call[1])?;
+                }
+                0x92 => {
+                    let call = self.pop_many(3)?;
+                    self.call(call[0], call[1])?;
+                }
+                b'b' => {
+                    let state = self.pop()?;
+                    let top = self.top()?;
+                    match &mut self.values[top.0 as usize] {
+                        Value::Object(object) => object.state = Some(state),
+                        _ => return Fault::wrong(OTHER_VALUE),
+                    }
+                }
+                b'Q' => {
+                    let key = self.pop()?;
+                    self.push(Value::Persistent(key))?;
+                    self.persistent.push(self.top()?);
+                }
+                // The memo
+                b'h' => {
+                    let index = self.long(1)?;
+                    self.recall(index)?;
+                }
+                b'j' => {
+                    let index = self.long(4)?;
+                    self.recall(index)?;
+                }
+                b'q' => {
+                    let index = self.long(1)?;
+                    self.remember(index)?;
+                }
+                b'r' => {
+                    let index = self.long(4)?;
+                    self.remember(index)?;
+                }
+                0x94 => self.remember(self.memo.len())?,
+                other => return Fault::wrong(format!("is a pickle with the opcode {other:#04x}")),
+            }
+        }
+    }
+
+    fn take(&mut self, count: usize) -> Result<&[u8], Fault> {
+        let end = self.at.checked_add(count).filter(|&end| end <= self.bytes.len());
+        let Some(end) = end else { return Fault::cut("ends within its pickle") };
+        if self.frame.is_some_and(|frame| end > frame) {
+            return Fault::wrong("is a pickle whose frames end within a value");
+        }
+        let start = std::mem::replace(&mut self.at, end);
+        Ok(&self.bytes[start..end])
+    }
+
+    /// A length or an index of that many bytes.
+    fn long(&mut self, width: usize) -> Result<usize, Fault> {
+        let mut number = [0; 8];
+        number[..width].copy_from_slice(self.take(width)?);
+        usize::try_from(u64::from_le_bytes(number)).or_else(|_| Fault::wrong("is a pickle of impossible length"))
+    }
+
+    fn make(&mut self, value: Value) -> Result<Id, Fault> {
+        if self.values.len() >= VALUES {
+            return Fault::wrong("is a pickle with more values than any that is read");
+        }
+        self.values.push(value);
+        Ok(Id((self.values.len() - 1) as u32))
+    }
+
+    fn push(&mut self, value: Value) -> Result<(), Fault> {
+        let id = self.make(value)?;
+        self.stack.push(id);
+        Ok(())
+    }
+
+    fn top(&self) -> Result<Id, Fault> {
+        match self.stack.last() {
+            Some(&top) if self.marks.last() != Some(&self.stack.len()) => Ok(top),
+            _ => Fault::wrong(NO_VALUE),
+        }
+    }
+
+    fn pop(&mut self) -> Result<Id, Fault> {
+        let top = self.top()?;
+        self.stack.pop();
+        Ok(top)
+    }
+
+    fn pop_many(&mut self, count: usize) -> Result<Vec<Id>, Fault> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        match self.stack.len().checked_sub(count).filter(|&at| at >= floor) {
+            Some(at) => Ok(self.stack.split_off(at)),
+            None => Fault::wrong(NO_VALUE),
+        }
+    }
+
+    fn pop_mark(&mut self) -> Result<Vec<Id>, Fault> {
+        match self.marks.pop() {
+            Some(mark) => Ok(self.stack.split_off(mark)),
+            None => Fault::wrong("is a pickle that takes a mark where there is none"),
+        }
+    }
+
+    fn integer(&mut self, length: usize) -> Result<(), Fault> {
+        let bytes = self.take(length)?;
+        let negative = bytes.last().is_some_and(|&byte| byte > 0x7f);
+        let value = if bytes.len() > 8 {
+            Value::Big
+        } else {
+            let mut number = [if negative { 0xff } else { 0 }; 8];
+            number[..bytes.len()].copy_from_slice(bytes);
+            Value::Int(i64::from_le_bytes(number))
+        };
+        self.push(value)
+    }
+
+    fn span(&mut self, width: usize) -> Result<(u32, u32), Fault> {
+        let length = self.long(width)?;
+        let start = self.at;
+        self.take(length)?;
+        Ok((start as u32, self.at as u32))
+    }
+
+    fn text(&mut self, width: usize) -> Result<(), Fault> {
+        let (start, end) = self.span(width)?;
+        if !is_python_text(&self.bytes[start as usize..end as usize]) {
+            return Fault::wrong("is a pickle with a string that is no text");
+        }
+        self.push(Value::Text(start, end))
+    }
+
+    fn raw(&mut self, width: usize) -> Result<(), Fault> {
+        self.span(width)?;
+        self.push(Value::Bytes)
+    }
+
+    fn line(&mut self) -> Result<Id, Fault> {
+        let start = self.at;
+        let Some(length) = self.bytes[start..].iter().position(|&byte| byte == b'\n') else {
+            return Fault::cut("ends within its pickle");
+        };
+        self.take(length + 1)?;
+        if std::str::from_utf8(&self.bytes[start..start + length]).is_err() {
+            return Fault::wrong("is a pickle with a name that is no text");
+        }
+        self.make(Value::Text(start as u32, (start + length) as u32))
+    }
+
+    fn append(&mut self, mut members: Vec<Id>) -> Result<(), Fault> {
+        let top = self.top()?;
+        match &mut self.values[top.0 as usize] {
+            Value::List(list) => list.append(&mut members),
+            // What an object's own `append` does is not known.
+            Value::Object(_) => {}
+            _ => return Fault::wrong(OTHER_VALUE),
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, flat: &[Id]) -> Result<(), Fault> {
+        let top = self.top()?;
+        let pairs = flat.chunks_exact(2);
+        if !pairs.remainder().is_empty() {
+            return Fault::wrong("is a pickle with a key that has no value");
+        }
+        if pairs
+            .clone()
+            .any(|pair| matches!(self.values[pair[0].0 as usize], Value::List(_) | Value::Dict(_) | Value::Set))
+        {
+            return Fault::wrong("is a pickle with a key that can't be one");
+        }
+        let items = pairs.map(|pair| (pair[0], pair[1]));
+        match &mut self.values[top.0 as usize] {
+            Value::Dict(dict) => dict.extend(items),
+            Value::Object(object) => object.items.extend(items),
+            _ => return Fault::wrong(OTHER_VALUE),
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, callable: Id, arguments: Id) -> Result<(), Fault> {
+        // A function may come out of a call (`functools.partial`, `getattr`).
+        let callable_is = matches!(self.values[callable.0 as usize], Value::Global(..) | Value::Object(_));
+        if !callable_is || !matches!(self.values[arguments.0 as usize], Value::Tuple(_)) {
+            return Fault::wrong(OTHER_VALUE);
+        }
+        self.push(Value::Object(Box::new(Object { callable, arguments, state: None, items: Vec::new() })))
+    }
+
+    fn recall(&mut self, index: usize) -> Result<(), Fault> {
+        match self.memo.get(index).copied().flatten() {
+            Some(id) => self.stack.push(id),
+            None => return Fault::wrong("is a pickle that recalls what it has not kept"),
+        }
+        // What is only recalled costs nothing to write: the stack is bounded too.
+        if self.stack.len() > self.bytes.len() {
+            return Fault::wrong(NO_VALUE);
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, index: usize) -> Result<(), Fault> {
+        let top = self.top()?;
+        // Every entry takes a byte at least, so that no honest index is above the length.
+        if index > self.bytes.len() {
+            return Fault::wrong("is a pickle that keeps more than it has");
+        }
+        if index >= self.memo.len() {
+            self.memo.resize(index + 1, None);
+        }
+        self.memo[index] = Some(top);
+        Ok(())
+    }
+}
+
+/// Python writes lone surrogates too (`surrogatepass`), which are no UTF-8.
+fn is_python_text(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    loop {
+        match std::str::from_utf8(rest) {
+            Ok(_) => return true,
+            Err(error) => {
+                let after = &rest[error.valid_up_to()..];
+                match after {
+                    [0xed, 0xa0..=0xbf, 0x80..=0xbf, tail @ ..] => rest = tail,
+                    _ => return false,
+                }
+            }
+        }
+    }
+}
