@@ -1,5 +1,9 @@
 //! One file per format: by what it is recognised, and when it is whole.
 
+pub mod orbax;
+mod source;
+pub mod tensorflow;
+
 use crate::checkpoint::files::Files;
 use crate::checkpoint::found::{Depth, Format, Judgement};
 use std::io;
