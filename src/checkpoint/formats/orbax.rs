@@ -33,6 +33,8 @@ const TEMPORARY: &str = ".orbax-checkpoint-tmp";
 const STEP: &str = "_CHECKPOINT_METADATA";
 const TREE: &str = "_METADATA";
 const MANIFEST: &str = "manifest.ocdbt";
+/// What each process has written, before it is merged.
+const PART: &str = "ocdbt.process_";
 const COMMITTED: &str = "commit_success.txt";
 /// A file of JSON is not believed to be longer.
 const JSON: u64 = 128 << 20;
@@ -97,7 +99,7 @@ fn look(name: &str, files: &dyn Files, depth: Depth, metrics: &mut BTreeMap<Stri
     // What is there and not named, as in checkpoints of older versions.
     for member in files.members() {
         let (folder, file) = member.path.split_at(member.path.rfind('/').map_or(0, |at| at + 1));
-        let top = folder.matches('/').count() <= 1;
+        let top = folder.matches('/').count() <= 1 && !folder.starts_with(PART);
         if top && matches!(file, TREE | MANIFEST) && !items.iter().any(|(item, _)| item == folder) {
             items.push((folder.to_owned(), None));
         }
@@ -164,7 +166,7 @@ fn tree(source: &mut Source<'_>, item: &str, depth: Depth) -> Result<(), Fault> 
     let manifest = source.files.member(&format!("{item}{MANIFEST}")).is_some();
     // Written by each process, then merged into one by the first.
     let parts = source.files.members().iter().any(|member| {
-        member.path.strip_prefix(item).is_some_and(|path| path.starts_with("ocdbt.process_"))
+        member.path.strip_prefix(item).is_some_and(|path| path.starts_with(PART))
     });
     let database = flag("use_ocdbt")?.unwrap_or(manifest || parts);
     let third = flag("use_zarr3")?;
@@ -201,7 +203,7 @@ fn process_parts(source: &Source<'_>, item: &str) -> Vec<String> {
     let manifests = source.files.members().iter().filter_map(|member| {
         let part = member.path.strip_suffix(MANIFEST)?;
         let name = part.strip_prefix(item)?.strip_suffix('/')?;
-        (name.starts_with("ocdbt.process_") && !name.contains('/')).then(|| part.to_owned())
+        (name.starts_with(PART) && !name.contains('/')).then(|| part.to_owned())
     });
     manifests.collect()
 }
@@ -210,7 +212,7 @@ fn process_parts(source: &Source<'_>, item: &str) -> Vec<String> {
 fn plain(source: &Source<'_>, item: &str) -> Vec<(String, Place)> {
     let files = source.files.members().iter().filter_map(|member| {
         let key = member.path.strip_prefix(item)?;
-        let array = key.contains('/') && !key.starts_with("array_metadatas/") && !key.starts_with("ocdbt.process_");
+        let array = key.contains('/') && !key.starts_with("array_metadatas/") && !key.starts_with(PART);
         array.then(|| (key.to_owned(), Place::At { file: member.path.as_str().into(), offset: 0, length: member.size }))
     });
     files.collect()

@@ -27,6 +27,7 @@ pub const RULES: Rules = Rules { format: Format::Tensorflow, claim, judge };
 /// Names of tensors that are kept; an index with more is none.
 const NAMES: usize = 256 << 20;
 const INDEX: &str = ".index";
+const GRAPH: &str = ".meta";
 const TEMPORARY: &str = ".tempstate";
 const STRING: u64 = 7;
 const VARIANT: u64 = 21;
@@ -35,7 +36,8 @@ const VARIANT: u64 = 21;
 fn prefix(name: &str) -> Option<&str> {
     // Written under such a name first, where files can be renamed.
     let name = name.rfind(TEMPORARY).map_or(name, |at| &name[..at]);
-    if let Some(prefix) = name.strip_suffix(INDEX) {
+    // A graph is what `tf.train.Saver` leaves beside each.
+    if let Some(prefix) = name.strip_suffix(INDEX).or_else(|| name.strip_suffix(GRAPH)) {
         return Some(prefix);
     }
     let (prefix, shard) = name.rsplit_once(".data-")?;
@@ -51,9 +53,9 @@ fn claim(listing: &Listing) -> Vec<Claim> {
             claims.entry(prefix).or_default().push(file.clone());
         }
     }
-    // An index alone may be anybody's. Those of a SavedModel are a part of it, and it is no checkpoint.
+    // An index or a graph alone may be anybody's. Those of a SavedModel are a part of it, and it is no checkpoint.
     let ours = |prefix: &str, files: &[String]| {
-        files.iter().any(|file| !file.ends_with(INDEX)) && !(prefix == "variables" && listing.name == "variables")
+        files.iter().any(|file| file.contains(".data-")) && !(prefix == "variables" && listing.name == "variables")
     };
     claims
         .into_iter()

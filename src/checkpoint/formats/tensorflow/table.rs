@@ -11,7 +11,7 @@ const TRAILER: u64 = 5;
 
 /// The checksum in a table is turned, so that one over bytes with checksums in them stays a good one.
 pub(super) fn unmask(masked: u32) -> u32 {
-    masked.wrapping_sub(0xa282_ead8).rotate_left(17)
+    masked.wrapping_sub(0xa282_ead8).rotate_left(15)
 }
 
 /// Calls `visit` with each key and its value, in order. Every byte is checked.
