@@ -84,10 +84,12 @@ impl Folder {
             Claim::Files { name, files } => (name, Box::new(move |path| files.iter().any(|file| file == path))),
         };
         let members = self.files.iter().filter(|(path, _)| belongs(path));
-        let members = members
-            .map(|(path, bytes)| Member { path: path.clone(), size: bytes.len() as u64, modified: 0 })
-            .collect();
-        Some((rules.judge)(&name, &Opened { members, files: &self.files }, depth).expect("nothing fails that is in memory"))
+        let members =
+            members.map(|(path, bytes)| Member { path: path.clone(), size: bytes.len() as u64, modified: 0 }).collect();
+        Some(
+            (rules.judge)(&name, &Opened { members, files: &self.files }, depth)
+                .expect("nothing fails that is in memory"),
+        )
     }
 }
 
@@ -104,25 +106,54 @@ struct Case {
 
 fn cases(root: &Path) -> Vec<Case> {
     let mut cases = Vec::new();
-    let tensorflow = [("tensorflow", ["ckpt-1", "ckpt-2"]), ("tensorflow-sharded", ["weights-10", "weights-20"]), ("tensorflow-saver", ["model.ckpt-10", "model.ckpt-20"])];
+    let tensorflow = [
+        ("tensorflow", ["ckpt-1", "ckpt-2"]),
+        ("tensorflow-sharded", ["weights-10", "weights-20"]),
+        ("tensorflow-saver", ["model.ckpt-10", "model.ckpt-20"]),
+    ];
     for (kind, names) in tensorflow {
         let all = Folder::read(&root.join(kind));
         let of = |name: &str| {
-            let files = all.files.iter().filter(|(path, _)| path.starts_with(&format!("{name}."))).map(|(path, bytes)| (path.clone(), bytes.clone()));
+            let files = all
+                .files
+                .iter()
+                .filter(|(path, _)| path.starts_with(&format!("{name}.")))
+                .map(|(path, bytes)| (path.clone(), bytes.clone()));
             Folder { name: "checkpoints".into(), files: files.collect() }
         };
         for (name, other, step) in [(names[0], names[1], 10), (names[1], names[0], 20)] {
             // The other's files under this one's names.
             let mut stranger = of(other);
-            stranger.files = stranger.files.into_iter().map(|(path, bytes)| (path.replace(other, name), bytes)).collect();
-            cases.push(Case { kind, rules: &tensorflow::RULES, whole: of(name), other: stranger, given: name.into(), step });
+            stranger.files =
+                stranger.files.into_iter().map(|(path, bytes)| (path.replace(other, name), bytes)).collect();
+            cases.push(Case {
+                kind,
+                rules: &tensorflow::RULES,
+                whole: of(name),
+                other: stranger,
+                given: name.into(),
+                step,
+            });
         }
     }
-    let orbax = [("orbax-standard", ""), ("orbax-items", ""), ("orbax-zarr3", "step_"), ("orbax-files", "step_"), ("orbax-files3", "step_")];
+    let orbax = [
+        ("orbax-standard", ""),
+        ("orbax-items", ""),
+        ("orbax-zarr3", "step_"),
+        ("orbax-files", "step_"),
+        ("orbax-files3", "step_"),
+    ];
     for (kind, prefix) in orbax {
         let of = |step: u64| Folder::read(&root.join(kind).join(format!("{prefix}{step}")));
         for (step, other) in [(10, 20), (20, 10)] {
-            cases.push(Case { kind, rules: &orbax::RULES, whole: of(step), other: of(other), given: String::new(), step });
+            cases.push(Case {
+                kind,
+                rules: &orbax::RULES,
+                whole: of(step),
+                other: of(other),
+                given: String::new(),
+                step,
+            });
         }
     }
     cases
@@ -182,7 +213,11 @@ fn damage(case: &Case, how: &str, random: &mut Random) -> Option<Folder> {
             // Data files of Orbax have names by chance: then the one in the same place among those of its folder.
             let beside = |files: &BTreeMap<String, Vec<u8>>, path: &str| {
                 let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-                files.keys().filter(|name| name.rsplit_once('/').map_or("", |(parent, _)| parent) == parent).cloned().collect::<Vec<_>>()
+                files
+                    .keys()
+                    .filter(|name| name.rsplit_once('/').map_or("", |(parent, _)| parent) == parent)
+                    .cloned()
+                    .collect::<Vec<_>>()
             };
             let theirs = match case.other.files.get(&path) {
                 Some(bytes) => bytes.clone(),
@@ -200,14 +235,19 @@ fn damage(case: &Case, how: &str, random: &mut Random) -> Option<Folder> {
         }
         "bytes appended" => bytes.extend((0..=random.below(40)).map(|at| at as u8)),
         "old index" => {
-            let index = |path: &str| [".index", "manifest.ocdbt", "_METADATA", ".zarray", "zarr.json"].iter().any(|end| path.ends_with(end));
-            let indices: Vec<&String> = paths.iter().filter(|path| index(path) && case.other.files.contains_key(*path)).collect();
+            let index = |path: &str| {
+                [".index", "manifest.ocdbt", "_METADATA", ".zarray", "zarr.json"].iter().any(|end| path.ends_with(end))
+            };
+            let indices: Vec<&String> =
+                paths.iter().filter(|path| index(path) && case.other.files.contains_key(*path)).collect();
             let path = indices.get(random.below(indices.len()))?.as_str();
             folder.files.insert(path.to_owned(), case.other.files[path].clone());
         }
         "still being written" => {
             // Some of its files, the last of them in part; the last file of all is never there.
-            let last = |path: &str| path.ends_with(".index") || path.ends_with("commit_success.txt") || path.ends_with("_METADATA");
+            let last = |path: &str| {
+                path.ends_with(".index") || path.ends_with("commit_success.txt") || path.ends_with("_METADATA")
+            };
             folder.files.retain(|path, _| !last(path));
             let keep = random.below(folder.files.len()) + 1;
             let kept: Vec<String> = folder.files.keys().take(keep).cloned().collect();
@@ -231,7 +271,11 @@ impl Counts {
     }
 
     fn table(&self, columns: &[&str]) -> String {
-        let mut text = format!("| damage | format | files | {} |\n|---|---|---|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
+        let mut text = format!(
+            "| damage | format | files | {} |\n|---|---|---|{}\n",
+            columns.join(" | "),
+            "---|".repeat(columns.len())
+        );
         let mut sums = vec![0; columns.len() + 1];
         for ((damage, kind), counts) in &self.0 {
             let row: Vec<usize> = columns.iter().map(|column| counts.get(*column).copied().unwrap_or(0)).collect();
@@ -345,7 +389,12 @@ fn the_libraries_load_what_is_called_valid() {
     let programs = fixtures().join("../../checkpoints");
     let room = std::env::temp_dir().join(format!("trainingjob-damages-{}", std::process::id()));
     let made = room.join("made");
-    let status = Command::new(&python).arg(programs.join("make_jax_tf.py")).arg(&made).arg(seed.to_string()).stderr(Stdio::null()).status();
+    let status = Command::new(&python)
+        .arg(programs.join("make_jax_tf.py"))
+        .arg(&made)
+        .arg(seed.to_string())
+        .stderr(Stdio::null())
+        .status();
     assert!(status.unwrap().success(), "make_jax_tf.py failed");
 
     let cases = cases(&made);
@@ -364,7 +413,8 @@ fn the_libraries_load_what_is_called_valid() {
     for round in 0..rounds {
         let case = &cases[round % cases.len()];
         // Every second one is a flipped bit, which is what is hardest to see.
-        let how = if round / cases.len() % 2 == 0 { DAMAGES[0] } else { DAMAGES[round / cases.len() / 2 % DAMAGES.len()] };
+        let how =
+            if round / cases.len() % 2 == 0 { DAMAGES[0] } else { DAMAGES[round / cases.len() / 2 % DAMAGES.len()] };
         let Some(folder) = damage(case, how, &mut random) else { continue };
         let judgement = folder.judge(case.rules, Depth::Content);
         counts.add(how, case.kind, "files");
@@ -376,8 +426,10 @@ fn the_libraries_load_what_is_called_valid() {
             asked.push((case, how, path.join(&case.given), undamaged.join(&case.given)));
         }
     }
-    let lines: String =
-        asked.iter().map(|(case, _, path, undamaged)| format!("{}\t{}\t{}\n", case.kind, path.display(), undamaged.display())).collect();
+    let lines: String = asked
+        .iter()
+        .map(|(case, _, path, undamaged)| format!("{}\t{}\t{}\n", case.kind, path.display(), undamaged.display()))
+        .collect();
     let mut checker = Command::new(&python)
         .arg(programs.join("check_jax_tf.py"))
         .stdin(Stdio::piped())
@@ -399,7 +451,19 @@ fn the_libraries_load_what_is_called_valid() {
             wrong.push(format!("{} {how}: {why} ({})", case.kind, path.display()));
         }
     }
-    println!("{}", counts.table(&["valid", "corrupted", "incomplete", "not recognised", "loads: same", "loads: differs", "loads: fails"]));
+    println!(
+        "{}",
+        counts.table(&[
+            "valid",
+            "corrupted",
+            "incomplete",
+            "not recognised",
+            "loads: same",
+            "loads: same, into a tree",
+            "loads: differs",
+            "loads: fails"
+        ])
+    );
     assert!(wrong.is_empty(), "{} called valid can't be loaded:\n{}", wrong.len(), wrong.join("\n"));
     std::fs::remove_dir_all(room).unwrap();
 }

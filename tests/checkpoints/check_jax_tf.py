@@ -1,6 +1,6 @@
 """Loads checkpoints and compares them with undamaged ones.
 
-Reads lines `KIND<tab>PATH<tab>UNDAMAGED` and answers each with `same`, `differs` or `fails` and a reason. What loads them may
+Reads lines `KIND<tab>PATH<tab>UNDAMAGED` and answers each with `same`, `same, into a tree`, `differs` or `fails` and a reason. What loads them may
 crash, so it is a process of its own, and another goes on behind the one that crashed it.
 """
 
@@ -16,26 +16,29 @@ def loader(kind):
     if kind.startswith("tensorflow"):
         import tensorflow as tf
 
-        def load(path):
+        def load(path, like):
             reader = tf.train.load_checkpoint(path)
             return {name: reader.get_tensor(name) for name in sorted(reader.get_variable_to_dtype_map())}
 
         return load
 
+    import jax
     import orbax.checkpoint as ocp
 
-    def load(path):
+    def load(path, like):
         path = Path(path)
         if kind in ("orbax-standard", "orbax-items"):
+            like = like and jax.tree.map(ocp.utils.to_shape_dtype_struct, like.get("state", like))
             item = "default" if kind == "orbax-standard" else "state"
             with ocp.CheckpointManager(path.parent, item_names=None if item == "default" else (item, "data")) as manager:
                 step = int(path.name)
                 if item == "default":
-                    return manager.restore(step, args=ocp.args.StandardRestore())
-                both = ocp.args.Composite(state=ocp.args.StandardRestore(), data=ocp.args.JsonRestore())
+                    return manager.restore(step, args=ocp.args.StandardRestore(like))
+                both = ocp.args.Composite(state=ocp.args.StandardRestore(like), data=ocp.args.JsonRestore())
                 restored = manager.restore(step, args=both)
                 return {"state": restored.state, "data": restored.data}
-        return ocp.PyTreeCheckpointer().restore(path)
+        where = like and ocp.checkpoint_utils.construct_restore_args(like)
+        return ocp.PyTreeCheckpointer().restore(path, item=like, restore_args=where)
 
     return load
 
@@ -65,11 +68,17 @@ def work():
         kind, path, undamaged = line.rstrip("\n").split("\t")
         load = loaders.setdefault(kind, loader(kind))
         if undamaged not in known:
-            known[undamaged] = flat(load(undamaged))
-        try:
-            answer = "same" if flat(load(path)) == known[undamaged] else "differs"
-        except BaseException as error:
-            answer = f"fails\t{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            known[undamaged] = load(undamaged, None)
+        answer = ""
+        # As most programs do it, into a tree that they have, only if it can't be without.
+        for like, same in ((None, "same"), (known[undamaged], "same, into a tree")):
+            try:
+                answer = same if flat(load(path, like)) == flat(known[undamaged]) else "differs"
+                break
+            except BaseException as error:
+                answer = answer or f"fails\t{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            if kind.startswith("tensorflow"):
+                break
         print(answer, file=answers, flush=True)
 
 

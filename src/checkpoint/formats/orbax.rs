@@ -11,10 +11,12 @@
 
 mod json;
 mod ocdbt;
-#[cfg(test)]
-mod tests;
+mod tree;
 mod zarr;
 mod zstd_frame;
+
+#[cfg(test)]
+mod tests;
 
 use crate::checkpoint::files::Files;
 use crate::checkpoint::formats::source::{Fault, Source, judged};
@@ -24,6 +26,7 @@ use ocdbt::Value as Place;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read};
+use tree::{Kind, Leaf};
 use zarr::{Array, Packing};
 
 /// Orbax's checkpoints.
@@ -89,7 +92,9 @@ fn look(name: &str, files: &dyn Files, depth: Depth, metrics: &mut BTreeMap<Stri
         numbers(&step["metrics"], metrics);
         match &step["item_handlers"] {
             Value::Object(handlers) => {
-                items.extend(handlers.iter().map(|(item, handler)| (format!("{item}/"), handler.as_str().map(str::to_owned))));
+                items.extend(
+                    handlers.iter().map(|(item, handler)| (format!("{item}/"), handler.as_str().map(str::to_owned))),
+                );
             }
             Value::String(handler) => items.push((String::new(), Some(handler.clone()))),
             Value::Null => {}
@@ -125,7 +130,7 @@ fn look(name: &str, files: &dyn Files, depth: Depth, metrics: &mut BTreeMap<Stri
             }
         }
         if has(TREE) || has(MANIFEST) || class.contains("PyTree") || class.contains("Standard") {
-            tree(&mut source, &item, depth)?;
+            pytree(&mut source, &item, depth)?;
         }
     }
     Ok(())
@@ -153,11 +158,11 @@ fn read_json(source: &mut Source<'_>, path: &str) -> Result<Value, Fault> {
 }
 
 /// An item that is a tree of arrays. `item` is empty or ends in `/`.
-fn tree(source: &mut Source<'_>, item: &str, depth: Depth) -> Result<(), Fault> {
+fn pytree(source: &mut Source<'_>, item: &str, depth: Depth) -> Result<(), Fault> {
     let path = format!("{item}{TREE}");
     let json = read_json(source, &path)?;
     let wrong = |why: &str| Fault::bad(&path, why.to_owned());
-    let leaves = leaves(&json).map_err(|why| Fault::bad(&path, why))?;
+    let leaves = tree::leaves(&json).map_err(|why| Fault::bad(&path, why))?;
     let flag = |name: &str| match json.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Bool(flag)) => Ok(Some(*flag)),
@@ -165,24 +170,15 @@ fn tree(source: &mut Source<'_>, item: &str, depth: Depth) -> Result<(), Fault> 
     };
     let manifest = source.files.member(&format!("{item}{MANIFEST}")).is_some();
     // Written by each process, then merged into one by the first.
-    let parts = source.files.members().iter().any(|member| {
-        member.path.strip_prefix(item).is_some_and(|path| path.starts_with(PART))
-    });
+    let parts = source
+        .files
+        .members()
+        .iter()
+        .any(|member| member.path.strip_prefix(item).is_some_and(|path| path.starts_with(PART)));
     let database = flag("use_ocdbt")?.unwrap_or(manifest || parts);
-    let third = flag("use_zarr3")?;
+    let second = !flag("use_zarr3")?.unwrap_or(false);
     let whole = flag("store_array_data_equal_to_fill_value")?.unwrap_or(false);
-    // Read when it is restored, by some versions and for some types.
-    for name in ["_sharding", "_strings.json"] {
-        if source.files.member(&format!("{item}{name}")).is_some() {
-            read_json(source, &format!("{item}{name}"))?;
-        }
-    }
-    let prefix = format!("{item}array_metadatas/");
-    let paths: Vec<String> =
-        source.files.members().iter().filter(|member| member.path.starts_with(&prefix)).map(|member| member.path.clone()).collect();
-    for path in paths {
-        read_json(source, &path)?;
-    }
+    tree::beside(source, item, &leaves)?;
     let entries = if database {
         let entries = ocdbt::read(source, item)?;
         if depth >= Depth::Content {
@@ -195,7 +191,7 @@ fn tree(source: &mut Source<'_>, item: &str, depth: Depth) -> Result<(), Fault> 
     } else {
         plain(source, item)
     };
-    arrays(source, item, &leaves, entries, third, whole, depth)
+    arrays(source, item, &leaves, entries, second, whole, depth)
 }
 
 /// The folders of the processes' own databases.
@@ -218,43 +214,19 @@ fn plain(source: &Source<'_>, item: &str) -> Vec<(String, Place)> {
     files.collect()
 }
 
-/// The arrays that the tree has.
-fn leaves(json: &Value) -> Result<Vec<String>, String> {
-    // Empty, and text, are no arrays; there may be types that a program has added.
-    const ARRAYS: [&str; 3] = ["jax.Array", "np.ndarray", "scalar"];
-    let tree = json.get("tree_metadata").and_then(Value::as_object).ok_or("it has no tree_metadata")?;
-    let mut leaves = Vec::new();
-    for (name, leaf) in tree {
-        let keys = leaf.get("key_metadata").and_then(Value::as_array).ok_or_else(|| format!("{name} has no key"))?;
-        let value = leaf.get("value_metadata").ok_or_else(|| format!("{name} has no value"))?;
-        let kind = value.get("value_type").and_then(Value::as_str).ok_or_else(|| format!("{name} has no type"))?;
-        let parts = keys.iter().map(|key| match key.get("key") {
-            Some(Value::String(key)) => Ok(key.clone()),
-            Some(Value::Number(key)) => Ok(key.to_string()),
-            _ => Err(format!("{name} has no key")),
-        });
-        let parts = parts.collect::<Result<Vec<_>, _>>()?;
-        let skipped = value.get("skip_deserialize").and_then(Value::as_bool).unwrap_or(false);
-        if ARRAYS.contains(&kind) && !skipped {
-            leaves.push(parts.join("."));
-        }
-    }
-    Ok(leaves)
-}
-
 fn arrays(
     source: &mut Source<'_>,
     item: &str,
-    leaves: &[String],
+    leaves: &[Leaf],
     entries: Vec<(String, Place)>,
-    third: Option<bool>,
+    second: bool,
     whole: bool,
     depth: Depth,
 ) -> Result<(), Fault> {
     let mut arrays: HashMap<String, (Array, u64)> = HashMap::new();
     let mut chunks = Vec::new();
     for (key, place) in entries {
-        let Some((name, second)) = description(&key) else {
+        let Some((name, is_second)) = description(&key) else {
             chunks.push((key, place));
             continue;
         };
@@ -263,20 +235,24 @@ fn arrays(
             Place::At { file, offset, length } => (file.to_string(), source.bytes(&file, offset, length, JSON)?),
         };
         let array = json::parse(&bytes).map_err(|error| error.to_string());
-        let array = array.and_then(|json| if second { Array::v2(&json) } else { Array::v3(&json) });
-        let array = array.map_err(|why| Fault::bad(path, format!("the description of the array {name:?} is wrong: {why}")))?;
-        if third != Some(second) {
+        let array = array.and_then(|json| if is_second { Array::v2(&json) } else { Array::v3(&json) });
+        let array =
+            array.map_err(|why| Fault::bad(path, format!("the description of the array {name:?} is wrong: {why}")))?;
+        if is_second == second {
             arrays.insert(name.to_owned(), (array, 0));
         }
     }
-    for leaf in leaves {
-        if !arrays.contains_key(leaf) {
-            return Err(Fault::Missing(format!("the array {leaf:?}, which {item}{TREE} names, is not there")));
+    for Leaf { name, .. } in leaves.iter().filter(|leaf| leaf.kind == Kind::Array) {
+        if !arrays.contains_key(name) {
+            return Err(Fault::Missing(format!("the array {name:?}, which {item}{TREE} names, is not there")));
         }
     }
-    let named: HashSet<&str> = leaves.iter().map(String::as_str).collect();
+    let named: HashSet<&str> = leaves.iter().map(|leaf| leaf.name.as_str()).collect();
     if let Some(strange) = arrays.keys().filter(|array| !named.contains(array.as_str())).min() {
-        return Err(Fault::bad(format!("{item}{TREE}"), format!("it does not name the array {strange:?}, which is there")));
+        return Err(Fault::bad(
+            format!("{item}{TREE}"),
+            format!("it does not name the array {strange:?}, which is there"),
+        ));
     }
     // Each data file from its beginning to its end.
     chunks.sort_by(|(_, left), (_, right)| position(left).cmp(&position(right)));
@@ -348,24 +324,39 @@ impl Chunk<'_, '_> {
                 let part = bytes.get(offset as usize..).unwrap_or_default();
                 Ok(Box::new(part.take(length)))
             }
-            Place::At { file, offset: start, .. } => Ok(Box::new(self.source.range(file, start.saturating_add(offset), length)?)),
+            Place::At { file, offset: start, .. } => {
+                Ok(Box::new(self.source.range(file, start.saturating_add(offset), length)?))
+            }
         }
     }
 
     /// Whether `length` bytes at `offset` of it are what `expected` bytes were packed into.
-    fn check(&mut self, packing: &Packing, expected: Option<u64>, offset: u64, length: u64) -> Result<Result<(), String>, Fault> {
+    fn check(
+        &mut self,
+        packing: &Packing,
+        expected: Option<u64>,
+        offset: u64,
+        length: u64,
+    ) -> Result<Result<(), String>, Fault> {
         let Some(expected) = expected else { return Ok(Ok(())) };
-        let counted = |found: u64| if found == expected { Ok(()) } else { Err(format!("it has {found} bytes and not {expected}")) };
+        let counted = |found: u64| {
+            if found == expected { Ok(()) } else { Err(format!("it has {found} bytes and not {expected}")) }
+        };
         match packing {
             Packing::Other => Ok(Ok(())),
             Packing::Raw => Ok(counted(length)),
             Packing::Zstd => Ok(zstd_frame::each(self.read(offset, length)?, expected, |_| {})?.and_then(counted)),
             Packing::Sharded { chunks, bytes, inner } => {
-                let table = chunks.checked_mul(16).and_then(|table| table.checked_add(4)).filter(|table| *table <= TABLE.min(length));
+                let table = chunks
+                    .checked_mul(16)
+                    .and_then(|table| table.checked_add(4))
+                    .filter(|table| *table <= TABLE.min(length));
                 let Some(table) = table else { return Ok(Err("it has no room for its table".into())) };
                 let mut places = Vec::new();
                 self.read(offset + length - table, table)?.read_to_end(&mut places)?;
-                let Some((places, crc)) = places.split_last_chunk::<4>() else { return Ok(Err("it has no table".into())) };
+                let Some((places, crc)) = places.split_last_chunk::<4>() else {
+                    return Ok(Err("it has no table".into()));
+                };
                 if crc32c::crc32c(places) != u32::from_le_bytes(*crc) {
                     return Ok(Err("the checksum of its table is not its".into()));
                 }

@@ -94,7 +94,9 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
 }
 
 fn look(name: &str, files: &dyn Files, depth: Depth, judgement: &mut Judgement) -> Result<(), Fault> {
-    let part = |text: &str| text.split_once("-of-").is_some_and(|(part, of)| part.parse::<u32>().is_ok() && of.parse::<u32>().is_ok());
+    let part = |text: &str| {
+        text.split_once("-of-").is_some_and(|(part, of)| part.parse::<u32>().is_ok() && of.parse::<u32>().is_ok())
+    };
     if name.rsplit('/').next().and_then(|name| name.strip_prefix("part-")).is_some_and(part) {
         return Err(Fault::Missing("it is one process's part of a checkpoint that was not put together".into()));
     }
@@ -117,7 +119,8 @@ fn look(name: &str, files: &dyn Files, depth: Depth, judgement: &mut Judgement) 
         if names > NAMES {
             return Err(Fault::bad(&path, "its names are longer than is believed"));
         }
-        let entry = Entry::parse(value).ok_or_else(|| Fault::bad(&path, format!("the entry of {name:?} can't be read")))?;
+        let entry =
+            Entry::parse(value).ok_or_else(|| Fault::bad(&path, format!("the entry of {name:?} can't be read")))?;
         tensors.push(Tensor { name, entry });
         Ok(())
     })?;
@@ -129,7 +132,10 @@ fn look(name: &str, files: &dyn Files, depth: Depth, judgement: &mut Judgement) 
     let shard = |entry: &Entry| format!("{name}.data-{:05}-of-{:05}", entry.shard, header.shards);
     for Tensor { name, entry } in &tensors {
         if entry.shard >= header.shards {
-            return Err(Fault::bad(&path, format!("{name:?} is said to be in shard {} of {}", entry.shard, header.shards)));
+            return Err(Fault::bad(
+                &path,
+                format!("{name:?} is said to be in shard {} of {}", entry.shard, header.shards),
+            ));
         }
         if let Some(width) = width(entry.dtype)
             && entry.elements.checked_mul(width) != Some(entry.size)
@@ -152,7 +158,10 @@ fn look(name: &str, files: &dyn Files, depth: Depth, judgement: &mut Judgement) 
             _ => Some(checksum(bytes, u64::MAX, 0)?.1),
         };
         if crc != Some(table::unmask(entry.crc)) {
-            return Err(Fault::bad(&path, format!("the bytes of {name:?} (at {}) are not those that were written", entry.offset)));
+            return Err(Fault::bad(
+                &path,
+                format!("the bytes of {name:?} (at {}) are not those that were written", entry.offset),
+            ));
         }
     }
     Ok(())
@@ -177,7 +186,11 @@ fn numbers(
             Some((names.iter().position(|name| *name == last)?, depth))
         };
         let whole = |entry: &Entry| entry.scalar && matches!(entry.dtype, 3 | 9 | 22 | 23);
-        tensors.iter().filter(|tensor| whole(&tensor.entry)).filter_map(|tensor| Some((rank(tensor)?, &tensor.entry))).min_by_key(|(rank, _)| *rank)
+        tensors
+            .iter()
+            .filter(|tensor| whole(&tensor.entry))
+            .filter_map(|tensor| Some((rank(tensor)?, &tensor.entry)))
+            .min_by_key(|(rank, _)| *rank)
     };
     let mut value = |entry: &Entry| -> Result<Option<u64>, Fault> {
         let mut bytes = source.bytes(&shard(entry), entry.offset, entry.size, 8)?;

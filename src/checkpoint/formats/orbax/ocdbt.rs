@@ -49,7 +49,8 @@ pub(super) fn read(source: &mut Source<'_>, folder: &str) -> Result<Vec<(String,
     }
     let bytes = source.bytes(&path, 0, length, NODE)?;
     let body = envelope(&path, &bytes, 0x0cdb_3a2a)?;
-    let root = manifest(&body, folder).ok_or_else(|| Fault::bad(&path, "it can't be read, for all that its checksum is right"))?;
+    let root = manifest(&body, folder)
+        .ok_or_else(|| Fault::bad(&path, "it can't be read, for all that its checksum is right"))?;
     let mut found = Vec::new();
     let mut nodes: Vec<Node> = root.into_iter().collect();
     let (mut read, mut memory) = (0_u64, 0);

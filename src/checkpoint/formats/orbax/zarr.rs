@@ -20,7 +20,11 @@ pub(super) enum Packing {
     Raw,
     Zstd,
     /// Chunks of a chunk, with a table of their places at its end.
-    Sharded { chunks: u64, bytes: u64, inner: Box<Packing> },
+    Sharded {
+        chunks: u64,
+        bytes: u64,
+        inner: Box<Packing>,
+    },
     /// Not one that Orbax asks for: nothing can be said of its bytes.
     Other,
 }
@@ -29,7 +33,15 @@ impl Array {
     /// From `.zarray`.
     pub(super) fn v2(json: &Value) -> Result<Self, String> {
         const KNOWN: [&str; 9] = [
-            "chunks", "compressor", "dimension_separator", "dtype", "fill_value", "filters", "order", "shape", "zarr_format",
+            "chunks",
+            "compressor",
+            "dimension_separator",
+            "dtype",
+            "fill_value",
+            "filters",
+            "order",
+            "shape",
+            "zarr_format",
         ];
         let json = object(json, &KNOWN, &KNOWN[3..])?;
         if json["zarr_format"] != 2 {
@@ -49,7 +61,10 @@ impl Array {
         let compressor = json.get("compressor").ok_or("it has no compressor")?;
         let packing = match (compressor, compressor.get("id").and_then(Value::as_str)) {
             (Value::Null, _) => Packing::Raw,
-            (_, Some("zstd")) => Packing::Zstd,
+            (_, Some("zstd")) => {
+                object(compressor, &["id", "level"], &["id"])?;
+                Packing::Zstd
+            }
             (_, Some("blosc" | "zlib" | "bz2" | "gzip" | "lz4" | "lzma")) => Packing::Other,
             _ => return Err("its compressor is not known".into()),
         };
@@ -57,14 +72,29 @@ impl Array {
             Value::String(dtype) => Some(v2_width(dtype).ok_or_else(|| format!("its dtype is {dtype:?}"))?),
             _ => None,
         };
-        Self::new(numbers(&json["shape"])?, numbers(json.get("chunks").unwrap_or(&Value::Null))?, ("", separator), width, packing)
+        Self::new(
+            numbers(&json["shape"])?,
+            numbers(json.get("chunks").unwrap_or(&Value::Null))?,
+            ("", separator),
+            width,
+            packing,
+        )
     }
 
     /// From `zarr.json`.
     pub(super) fn v3(json: &Value) -> Result<Self, String> {
         const KNOWN: [&str; 11] = [
-            "attributes", "dimension_names", "storage_transformers", "chunk_grid", "chunk_key_encoding", "codecs", "data_type",
-            "fill_value", "node_type", "shape", "zarr_format",
+            "attributes",
+            "dimension_names",
+            "storage_transformers",
+            "chunk_grid",
+            "chunk_key_encoding",
+            "codecs",
+            "data_type",
+            "fill_value",
+            "node_type",
+            "shape",
+            "zarr_format",
         ];
         let json = object(json, &KNOWN, &KNOWN[3..])?;
         if json["zarr_format"] != 3 || json["node_type"] != "array" {
@@ -84,13 +114,20 @@ impl Array {
             ("v2", Some(Some("/"))) => ("", '/'),
             _ => return Err(format!("its chunk_key_encoding is {encoding:?}")),
         };
-        let width = json["data_type"].as_str().map(|name| v3_width(name).ok_or_else(|| format!("its data_type is {name:?}")));
+        let width =
+            json["data_type"].as_str().map(|name| v3_width(name).ok_or_else(|| format!("its data_type is {name:?}")));
         let width = width.transpose()?;
         let packing = packing(&json["codecs"], &grid, width, true)?;
         Self::new(numbers(&json["shape"])?, grid, keys, width, packing)
     }
 
-    fn new(shape: Vec<u64>, grid: Vec<u64>, keys: (&'static str, char), width: Option<u64>, packing: Packing) -> Result<Self, String> {
+    fn new(
+        shape: Vec<u64>,
+        grid: Vec<u64>,
+        keys: (&'static str, char),
+        width: Option<u64>,
+        packing: Packing,
+    ) -> Result<Self, String> {
         if shape.len() != grid.len() {
             return Err(format!("its shape has {} dimensions, and its chunks have {}", shape.len(), grid.len()));
         }
@@ -123,7 +160,10 @@ impl Array {
             .collect();
         places.is_some_and(|places| {
             places.len() == self.shape.len()
-                && places.iter().zip(self.shape.iter().zip(&self.grid)).all(|(at, (size, chunk))| *at < size.div_ceil(*chunk))
+                && places
+                    .iter()
+                    .zip(self.shape.iter().zip(&self.grid))
+                    .all(|(at, (size, chunk))| *at < size.div_ceil(*chunk))
         })
     }
 }
@@ -142,8 +182,36 @@ fn object<'a>(json: &'a Value, known: &[&str], needed: &[&str]) -> Result<&'a Ma
 }
 
 fn named(json: &Value) -> Result<(&str, Map<String, Value>), String> {
-    let name = json.as_str().or_else(|| json.get("name")?.as_str()).ok_or("something in it has no name")?;
-    Ok((name, json.get("configuration").and_then(Value::as_object).cloned().unwrap_or_default()))
+    if let Some(name) = json.as_str() {
+        return Ok((name, Map::new()));
+    }
+    let json = object(json, &["configuration", "name"], &["name"])?;
+    let name = json["name"].as_str().ok_or("something in it has no name")?;
+    let options = match json.get("configuration") {
+        None => Map::new(),
+        Some(options) => {
+            options.as_object().cloned().ok_or_else(|| format!("the configuration of {name:?} is none"))?
+        }
+    };
+    // TensorStore reads no array with options that it does not know.
+    let known: &[&str] = match name {
+        "bytes" | "endian" => &["endian"],
+        "crc32c" => &[],
+        "default" | "v2" => &["separator"],
+        "gzip" => &["level"],
+        "regular" => &["chunk_shape"],
+        "sharding_indexed" => &["chunk_shape", "codecs", "index_codecs", "index_location"],
+        "transpose" => &["order"],
+        "zstd" => &["checksum", "level"],
+        _ => return Ok((name, options)),
+    };
+    if let Some(strange) = options.keys().find(|key| !known.contains(&key.as_str())) {
+        return Err(format!("{name:?} has an option {strange:?}"));
+    }
+    if options.get("endian").is_some_and(|order| order != "little" && order != "big") {
+        return Err("its byte order is neither little nor big".into());
+    }
+    Ok((name, options))
 }
 
 fn numbers(json: &Value) -> Result<Vec<u64>, String> {
@@ -170,10 +238,13 @@ fn packing(codecs: &Value, chunk: &[u64], width: Option<u64>, outer: bool) -> Re
             let options = &codecs[0].1;
             let inner = numbers(options.get("chunk_shape").unwrap_or(&Value::Null))?;
             let ends = options.get("index_location").is_none_or(|location| location == "end");
-            let index = options.get("index_codecs").and_then(Value::as_array).ok_or("its shards have no index_codecs")?;
+            let index =
+                options.get("index_codecs").and_then(Value::as_array).ok_or("its shards have no index_codecs")?;
             let index = index.iter().map(named).collect::<Result<Vec<_>, _>>()?;
             let plain = index.iter().map(|(name, _)| *name).eq(["bytes", "crc32c"]);
-            if inner.len() != chunk.len() || inner.iter().zip(chunk).any(|(inner, outer)| *inner == 0 || outer % inner != 0) {
+            if inner.len() != chunk.len()
+                || inner.iter().zip(chunk).any(|(inner, outer)| *inner == 0 || outer % inner != 0)
+            {
                 return Err("its chunks do not fill its shards".into());
             }
             let bytes = product(&inner)?;
@@ -194,7 +265,13 @@ fn packing(codecs: &Value, chunk: &[u64], width: Option<u64>, outer: bool) -> Re
 fn v2_width(dtype: &str) -> Option<u64> {
     let (order, rest) = dtype.split_at_checked(1)?;
     if !matches!(order, "<" | ">" | "|") {
-        return v3_width(dtype).filter(|_| dtype == "bfloat16" || dtype.starts_with("float8") || dtype.contains("int4") || dtype.contains("int2") || dtype.starts_with("float4"));
+        return v3_width(dtype).filter(|_| {
+            dtype == "bfloat16"
+                || dtype.starts_with("float8")
+                || dtype.contains("int4")
+                || dtype.contains("int2")
+                || dtype.starts_with("float4")
+        });
     }
     let (kind, width) = rest.split_at_checked(1)?;
     let width = width.parse::<u64>().ok()?;

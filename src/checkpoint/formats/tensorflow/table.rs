@@ -65,7 +65,9 @@ fn block(source: &mut Source<'_>, path: &str, end: u64, (offset, length): (u64, 
     match bytes.pop() {
         Some(0) => Ok(bytes),
         // TensorFlow has not written Snappy since 1.1.
-        kind => Err(Fault::bad(path, format!("the block at {offset} is compressed ({kind:?}), which is not read here"))),
+        kind => {
+            Err(Fault::bad(path, format!("the block at {offset} is compressed ({kind:?}), which is not read here")))
+        }
     }
 }
 
