@@ -349,7 +349,7 @@ fn no_file_of_a_checkpoint_can_be_cut_unseen() {
             }
             // A part of a database that was merged into another: its files are read, but not all that is in them.
             let merged = path.contains("ocdbt.process_") && !path.ends_with("manifest.ocdbt");
-            for length in (0..bytes.len()).step_by(7).filter(|_| !merged) {
+            for length in (0..bytes.len()).step_by(17).filter(|_| !merged) {
                 let mut folder = case.whole.clone();
                 folder.files.get_mut(path).unwrap().truncate(length);
                 let judgement = folder.judge(case.rules, Depth::Content);

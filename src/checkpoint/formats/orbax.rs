@@ -39,8 +39,8 @@ const MANIFEST: &str = "manifest.ocdbt";
 /// What each process has written, before it is merged.
 const PART: &str = "ocdbt.process_";
 const COMMITTED: &str = "commit_success.txt";
-/// A file of JSON is not believed to be longer.
-const JSON: u64 = 128 << 20;
+/// A file of JSON is not believed to be longer; parsed it may take sixteen times that.
+const JSON: u64 = 32 << 20;
 /// The table at the end of a shard is not believed to be longer.
 const TABLE: u64 = 64 << 20;
 
@@ -120,10 +120,14 @@ fn look(name: &str, files: &dyn Files, depth: Depth, metrics: &mut BTreeMap<Stri
         let handler = handler.unwrap_or_default();
         let class = handler.rsplit('.').next().unwrap_or_default();
         if class.contains("Json") {
-            let name = if item == "metrics/" { "metrics" } else { "metadata" };
-            // A handler may have been told another name.
-            if has(name) {
-                let json = read_json(&mut source, &format!("{item}{name}"))?;
+            // Its only file, by whatever name; the commit is told beside it.
+            let ours = files.members().iter().filter_map(|member| member.path.strip_prefix(&item));
+            let ours: Vec<_> = ours.filter(|file| !file.contains('/') && *file != COMMITTED).collect();
+            if ours.is_empty() {
+                return Err(Fault::Missing(format!("there is no file in {item}")));
+            }
+            for file in ours {
+                let json = read_json(&mut source, &format!("{item}{file}"))?;
                 if item == "metrics/" {
                     numbers(&json, metrics);
                 }
@@ -146,7 +150,7 @@ fn numbers(json: &Value, metrics: &mut BTreeMap<String, f64>) {
 }
 
 fn read_json(source: &mut Source<'_>, path: &str) -> Result<Value, Fault> {
-    let Some(member) = source.files.member(path) else {
+    let Some(member) = source.member(path) else {
         return Err(Fault::Missing(format!("{path} is not there")));
     };
     let length = member.size;
@@ -168,7 +172,7 @@ fn pytree(source: &mut Source<'_>, item: &str, depth: Depth) -> Result<(), Fault
         Some(Value::Bool(flag)) => Ok(Some(*flag)),
         Some(_) => Err(wrong("a flag in it is neither true nor false")),
     };
-    let manifest = source.files.member(&format!("{item}{MANIFEST}")).is_some();
+    let manifest = source.member(&format!("{item}{MANIFEST}")).is_some();
     // Written by each process, then merged into one by the first.
     let parts = source
         .files

@@ -1,6 +1,6 @@
 //! Ranges of a checkpoint's files, and why a checkpoint is not good.
 
-use crate::checkpoint::files::{Files, ReadSeek};
+use crate::checkpoint::files::{Files, Member, ReadSeek};
 use crate::checkpoint::found::Judgement;
 use std::io::{self, Read, SeekFrom};
 
@@ -48,9 +48,15 @@ impl<'a> Source<'a> {
         Self { files, open: None }
     }
 
+    /// The file at `path`; there may be as many as chunks.
+    pub(super) fn member(&self, path: &str) -> Option<&'a Member> {
+        let members = self.files.members();
+        members.binary_search_by(|member| member.path.as_str().cmp(path)).ok().map(|at| &members[at])
+    }
+
     /// Fails if the file is not there, or ends before `offset + length`.
     pub(super) fn check(&self, path: &str, offset: u64, length: u64) -> Result<(), Fault> {
-        let Some(member) = self.files.member(path) else {
+        let Some(member) = self.member(path) else {
             return Err(Fault::Missing(format!("{path} is not there")));
         };
         match offset.checked_add(length) {
@@ -74,7 +80,10 @@ impl<'a> Source<'a> {
     /// The bytes of that range, which may not be more than `limit`.
     pub(super) fn bytes(&mut self, path: &str, offset: u64, length: u64, limit: u64) -> Result<Vec<u8>, Fault> {
         if length > limit {
-            return Err(Fault::bad(path, format!("a part of it is said to have {length} bytes, more than is believed")));
+            return Err(Fault::bad(
+                path,
+                format!("a part of it is said to have {length} bytes, more than is believed"),
+            ));
         }
         let mut bytes = Vec::with_capacity(length as usize);
         self.range(path, offset, length)?.read_to_end(&mut bytes)?;

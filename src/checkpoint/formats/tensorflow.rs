@@ -24,7 +24,8 @@ use std::io::{self, BufRead, BufReader, Read};
 /// TensorFlow's checkpoints.
 pub const RULES: Rules = Rules { format: Format::Tensorflow, claim, judge };
 
-/// Names of tensors that are kept; an index with more is none.
+/// Tensors, and bytes of their names, that are kept; an index with more is none.
+const TENSORS: usize = 4 << 20;
 const NAMES: usize = 256 << 20;
 const INDEX: &str = ".index";
 const GRAPH: &str = ".meta";
@@ -116,8 +117,8 @@ fn look(name: &str, files: &dyn Files, depth: Depth, judgement: &mut Judgement) 
         }
         let name = String::from_utf8_lossy(key).into_owned();
         names += name.len();
-        if names > NAMES {
-            return Err(Fault::bad(&path, "its names are longer than is believed"));
+        if names > NAMES || tensors.len() >= TENSORS {
+            return Err(Fault::bad(&path, "it has more tensors than is believed"));
         }
         let entry =
             Entry::parse(value).ok_or_else(|| Fault::bad(&path, format!("the entry of {name:?} can't be read")))?;
@@ -155,7 +156,7 @@ fn look(name: &str, files: &dyn Files, depth: Depth, judgement: &mut Judgement) 
         let crc = match entry.dtype {
             STRING => strings(bytes, entry.elements, header.big_endian)?,
             VARIANT => variants(bytes, entry.elements)?,
-            _ => Some(checksum(bytes, u64::MAX, 0)?.1),
+            _ => Some(checksum(bytes, entry.size, 0)?.1),
         };
         if crc != Some(table::unmask(entry.crc)) {
             return Err(Fault::bad(
@@ -213,7 +214,7 @@ fn numbers(
 /// How many bytes were read, and their checksum with those before.
 fn checksum(bytes: impl Read, length: u64, before: u32) -> io::Result<(u64, u32)> {
     let mut bytes = bytes.take(length);
-    let mut buffer = vec![0; 256 << 10];
+    let mut buffer = vec![0; length.clamp(1, 256 << 10) as usize];
     let (mut read, mut crc) = (0, before);
     loop {
         match bytes.read(&mut buffer) {
@@ -269,7 +270,7 @@ fn strings(bytes: impl Read, elements: u64, big_endian: bool) -> io::Result<Opti
     if table::unmask(masked) != crc {
         return Ok(None);
     }
-    let (read, crc) = checksum(bytes, u64::MAX, crc32c::crc32c_append(crc, &raw))?;
+    let (read, crc) = checksum(bytes, total, crc32c::crc32c_append(crc, &raw))?;
     Ok((read == total).then_some(crc))
 }
 

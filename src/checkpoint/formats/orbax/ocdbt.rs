@@ -7,13 +7,16 @@ use super::zstd_frame;
 use crate::checkpoint::formats::source::{Fault, Source, take, varint};
 use std::rc::Rc;
 
-/// Manifest and nodes are not believed to be longer, packed or not. TensorStore makes nodes of 8 MB, unpacked.
+/// Manifest and nodes are not believed to be longer, packed or not. Orbax has them made of at most 100 MB.
 const NODE: u64 = 128 << 20;
 /// All nodes of a tree together.
 const NODES: u64 = 4 << 30;
 /// Keys and what lies within nodes, all together.
 const MEMORY: usize = 512 << 20;
+/// Of a key or path.
 const LONGEST: u64 = 65_535;
+/// Entries of a node, and files that it names; TensorStore reads none with more.
+const ENTRIES: usize = 1 << 20;
 
 /// Where the value of a key is.
 pub(super) enum Value {
@@ -40,7 +43,7 @@ struct Node {
 /// All keys and where their values are, in order. `folder` is empty or ends in `/`.
 pub(super) fn read(source: &mut Source<'_>, folder: &str) -> Result<Vec<(String, Value)>, Fault> {
     let path = format!("{folder}manifest.ocdbt");
-    let Some(member) = source.files.member(&path) else {
+    let Some(member) = source.member(&path) else {
         return Err(Fault::Missing(format!("{path} is not there")));
     };
     let length = member.size;
@@ -52,7 +55,7 @@ pub(super) fn read(source: &mut Source<'_>, folder: &str) -> Result<Vec<(String,
     let root = manifest(&body, folder)
         .ok_or_else(|| Fault::bad(&path, "it can't be read, for all that its checksum is right"))?;
     let mut found = Vec::new();
-    let mut nodes: Vec<Node> = root.into_iter().collect();
+    let mut nodes = root;
     let (mut read, mut memory) = (0_u64, 0);
     while let Some(node) = nodes.pop() {
         let path = node.file.path.to_string();
@@ -108,8 +111,8 @@ fn envelope(path: &str, bytes: &[u8], magic: u32) -> Result<Vec<u8>, Fault> {
     }
 }
 
-/// The root of the newest version; there may be none. The older versions are not asked for.
-fn manifest(mut body: &[u8], folder: &str) -> Option<Option<Node>> {
+/// The root of the newest version, if it has one: a list of none or one. The older versions are not asked for.
+fn manifest(mut body: &[u8], folder: &str) -> Option<Vec<Node>> {
     let body = &mut body;
     take(body, 16)?;
     // Not a manifest by number, which Orbax does not ask for.
@@ -129,15 +132,15 @@ fn manifest(mut body: &[u8], folder: &str) -> Option<Option<Node>> {
     let lengths = column(body, versions)?;
     let last = versions - 1;
     if offsets[last] == u64::MAX && lengths[last] == u64::MAX {
-        return Some(None);
+        return Some(Vec::new());
     }
     let file = files.get(usize::try_from(ids[last]).ok()?)?.clone();
-    Some(Some(Node { file, offset: offsets[last], length: lengths[last], height: heights[last], prefix: Vec::new() }))
+    Some(vec![Node { file, offset: offsets[last], length: lengths[last], height: heights[last], prefix: Vec::new() }])
 }
 
 fn column(body: &mut &[u8], entries: usize) -> Option<Vec<u64>> {
     // Each has at least a byte.
-    (entries <= body.len()).then_some(())?;
+    (entries <= body.len().min(ENTRIES)).then_some(())?;
     (0..entries).map(|_| varint(body)).collect()
 }
 
@@ -184,11 +187,11 @@ fn parse(mut body: &[u8], node: &Node, found: &mut Vec<(String, Value)>) -> Opti
     let common = if node.height > 0 { column(body, count)? } else { Vec::new() };
     let mut keys = Vec::<Vec<u8>>::new();
     let mut total = 0;
-    for at in 0..count {
+    for (at, own) in own.into_iter().enumerate() {
         let before = keys.last().map_or(&[][..], |key| key.as_slice());
         let shared = at.checked_sub(1).map_or(Some(0), |before| usize::try_from(shared[before]).ok())?;
         let mut key = before.get(..shared)?.to_vec();
-        key.extend_from_slice(take(body, own[at])?);
+        key.extend_from_slice(take(body, own)?);
         total += key.len();
         (key.len() as u64 <= LONGEST && total <= MEMORY && (at == 0 || before < key.as_slice())).then_some(())?;
         keys.push(key);
@@ -233,4 +236,15 @@ fn parse(mut body: &[u8], node: &Node, found: &mut Vec<(String, Value)>) -> Opti
         found.push((String::from_utf8(key).ok()?, value));
     }
     body.is_empty().then(Vec::new)
+}
+
+/// Reads these as what a manifest and two nodes have within, and tells whether there is a root, how many keys, how many nodes.
+#[cfg(test)]
+pub(super) fn probe(root: &[u8], leaf: &[u8], inner: &[u8]) -> (bool, usize, usize) {
+    let file = DataFile { base: "x/".into(), path: "x/y".into() };
+    let node = |height| Node { file: file.clone(), offset: 0, length: 0, height, prefix: b"p".to_vec() };
+    let mut found = Vec::new();
+    parse(leaf, &node(0), &mut found);
+    let below = parse(inner, &node(1), &mut Vec::new());
+    (manifest(root, "x/").is_some_and(|root| root.len() == 1), found.len(), below.map_or(0, |below| below.len()))
 }

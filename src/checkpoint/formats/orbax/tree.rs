@@ -2,7 +2,7 @@
 //!
 //! None of them has a checksum. What Orbax needs of them has to be there, and what they say twice has to be the same.
 
-use super::read_json;
+use super::{JSON, read_json};
 use crate::checkpoint::formats::source::{Fault, Source};
 use serde_json::Value;
 use std::collections::HashSet;
@@ -79,8 +79,8 @@ fn one_bit_off(name: &str, known: &str) -> bool {
 pub(super) fn beside(source: &mut Source<'_>, item: &str, leaves: &[Leaf]) -> Result<(), Fault> {
     let names: HashSet<&str> = leaves.iter().map(|leaf| leaf.name.as_str()).collect();
     let path = format!("{item}_sharding");
-    // Some programs write none; then it can be restored only into a tree that is given.
-    if source.files.member(&path).is_some() {
+    // Some programs write none; then it can be restored only into a tree that is given. With thousands of devices it is long.
+    if source.member(&path).is_some_and(|member| member.size <= JSON) {
         let encoded: HashSet<String> = names.iter().map(|name| base64(name.as_bytes())).collect();
         let json = read_json(source, &path)?;
         for (name, value) in json.as_object().ok_or_else(|| Fault::bad(&path, "it is no object"))? {
@@ -93,7 +93,7 @@ pub(super) fn beside(source: &mut Source<'_>, item: &str, leaves: &[Leaf]) -> Re
     }
     let path = format!("{item}_strings.json");
     let texts = || leaves.iter().filter(|leaf| leaf.kind == Kind::Text);
-    if texts().next().is_some() || source.files.member(&path).is_some() {
+    if texts().next().is_some() || source.member(&path).is_some() {
         let json = read_json(source, &path)?;
         if let Some(missing) = texts().find(|leaf| !json.get(&leaf.name).is_some_and(Value::is_string)) {
             return Err(Fault::bad(&path, format!("it has no text {:?}", missing.name)));

@@ -226,11 +226,8 @@ fn product(sizes: &[u64]) -> Result<u64, String> {
 fn packing(codecs: &Value, chunk: &[u64], width: Option<u64>, outer: bool) -> Result<Packing, String> {
     let codecs = codecs.as_array().ok_or("its codecs are no list")?;
     let codecs = codecs.iter().map(named).collect::<Result<Vec<_>, _>>()?;
+    known(&codecs)?;
     let names: Vec<&str> = codecs.iter().map(|(name, _)| *name).collect();
-    const NAMES: [&str; 8] = ["blosc", "bytes", "crc32c", "endian", "gzip", "sharding_indexed", "transpose", "zstd"];
-    if let Some(strange) = names.iter().find(|name| !NAMES.contains(name)) {
-        return Err(format!("it has a codec {strange:?}"));
-    }
     Ok(match names.as_slice() {
         ["bytes"] => Packing::Raw,
         ["bytes", "zstd"] => Packing::Zstd,
@@ -241,6 +238,7 @@ fn packing(codecs: &Value, chunk: &[u64], width: Option<u64>, outer: bool) -> Re
             let index =
                 options.get("index_codecs").and_then(Value::as_array).ok_or("its shards have no index_codecs")?;
             let index = index.iter().map(named).collect::<Result<Vec<_>, _>>()?;
+            known(&index)?;
             let plain = index.iter().map(|(name, _)| *name).eq(["bytes", "crc32c"]);
             if inner.len() != chunk.len()
                 || inner.iter().zip(chunk).any(|(inner, outer)| *inner == 0 || outer % inner != 0)
@@ -259,6 +257,14 @@ fn packing(codecs: &Value, chunk: &[u64], width: Option<u64>, outer: bool) -> Re
         }
         _ => Packing::Other,
     })
+}
+
+fn known(codecs: &[(&str, Map<String, Value>)]) -> Result<(), String> {
+    const NAMES: [&str; 8] = ["blosc", "bytes", "crc32c", "endian", "gzip", "sharding_indexed", "transpose", "zstd"];
+    match codecs.iter().find(|(name, _)| !NAMES.contains(name)) {
+        Some((name, _)) => Err(format!("it has a codec {name:?}")),
+        None => Ok(()),
+    }
 }
 
 /// The bytes of an element by its name in NumPy's array protocol, or in that of JAX's own types.

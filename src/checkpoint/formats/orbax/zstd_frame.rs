@@ -36,10 +36,12 @@ pub(super) fn unpack(packed: &[u8], limit: u64) -> Result<Vec<u8>, String> {
 /// Gives `visit` what is within, part by part, and returns its length. The inner error is what is wrong with the frame: it
 /// can't be unpacked, holds more than `limit` bytes, or something follows it.
 pub(super) fn each(packed: impl Read, limit: u64, mut visit: impl FnMut(&[u8])) -> io::Result<Result<u64, String>> {
-    let input = BufReader::with_capacity(128 << 10, Watched { inner: packed, failed: None });
+    // Most chunks are small, and there are many.
+    let room = limit.clamp(1 << 10, 128 << 10) as usize;
+    let input = BufReader::with_capacity(room, Watched { inner: packed, failed: None });
     let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?.single_frame();
     decoder.window_log_max(WINDOW)?;
-    let mut buffer = vec![0; 128 << 10];
+    let mut buffer = vec![0; room];
     let mut total = 0_u64;
     loop {
         let read = match decoder.read(&mut buffer) {
