@@ -16,5 +16,6 @@ pub mod lifecycle;
 pub mod observe;
 pub mod plan;
 pub mod protocol;
+pub mod store;
 pub mod telemetry;
 pub mod usage;

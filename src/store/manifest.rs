@@ -141,9 +141,7 @@ impl Manifest {
             total = sum;
         }
         // A file can't be a folder of another.
-        let nested = seen.iter().find(|path| {
-            path.match_indices('/').any(|(at, _)| seen.contains(&path[..at]))
-        });
+        let nested = seen.iter().find(|path| path.match_indices('/').any(|(at, _)| seen.contains(&path[..at])));
         if let Some(path) = nested {
             return Some(format!("the file {} lies in another file", path.escape_debug()));
         }
@@ -156,6 +154,7 @@ impl Manifest {
         let member = |file: &Stored| Member { path: file.path.clone(), size: file.size, modified: file.modified };
         Found {
             path: self.path.clone(),
+            folder: self.layout == Layout::Folder,
             format: self.format,
             step: self.step,
             epoch: self.epoch,

@@ -17,7 +17,6 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-
 /// S3's, GCS's and nearly Azure's greatest number of parts of an object.
 const MOST_PARTS: u64 = 10_000;
 /// Payloads are handed over in slices, so that it shows whether they move.
@@ -96,7 +95,9 @@ fn layout(root: &Path, found: &Found) -> Result<(Layout, PathBuf), StoreError> {
     for member in &found.members {
         let (name, path) = (member.path.escape_debug(), found.path.escape_debug());
         if let Err(why) = names::check(&member.path) {
-            return Err(StoreError::invalid(format!("{path}: the path of the file {name} {why}: no store can keep it")));
+            return Err(StoreError::invalid(format!(
+                "{path}: the path of the file {name} {why}: no store can keep it"
+            )));
         }
         if layout == Layout::Beside && member.path.contains('/') {
             return Err(StoreError::new(Trouble::Changed, format!("{path}: {name} is not beside it")));
@@ -142,6 +143,11 @@ impl Store {
     /// # Errors
     /// As [`Store::upload`].
     pub async fn upload_part(&self, root: &Path, found: &Found, worker: u32, round: &str) -> Result<(), StoreError> {
+        if found.members.is_empty() {
+            // It has none, and says so: else the others would wait for it.
+            let part = self.compose(found, Layout::Folder, 0, round.to_owned(), Vec::new());
+            return self.bucket.put(&Manifest::part_key(&found.path, worker), vec![part.to_json().into()]).await;
+        }
         let (layout, base) = layout(root, found)?;
         let old = self.manifest(&found.path).await?;
         if old.as_ref().is_some_and(|old| old.identity == round) {
@@ -181,7 +187,8 @@ impl Store {
         if !missing.is_empty() {
             let names = missing.iter().take(8).map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let path = self.destination.uri(&found.path);
-            let message = format!("{path}: {} of {workers} workers have not uploaded their files: {names}", missing.len());
+            let message =
+                format!("{path}: {} of {workers} workers have not uploaded their files: {names}", missing.len());
             return Err(StoreError::new(Trouble::Incomplete, message));
         }
         let mut files: BTreeMap<String, Stored> = BTreeMap::new();
@@ -189,13 +196,18 @@ impl Store {
         let mut layout = Layout::Folder;
         for part in parts.into_iter().flatten() {
             generation = generation.max(part.generation);
-            layout = part.layout;
+            if !part.files.is_empty() {
+                layout = part.layout;
+            }
             for file in part.files {
                 if let Some(other) = files.get(&file.path)
                     && (other.size, other.crc32c) != (file.size, file.crc32c)
                 {
                     let path = self.destination.uri(&found.path);
-                    return Err(StoreError::corrupted(format!("{path}: two workers have different files {}", file.path)));
+                    return Err(StoreError::corrupted(format!(
+                        "{path}: two workers have different files {}",
+                        file.path
+                    )));
                 }
                 files.insert(file.path.clone(), file);
             }
@@ -205,7 +217,11 @@ impl Store {
         let manifest = self.compose(found, layout, generation, round.to_owned(), files);
         self.publish(&manifest, old.as_ref()).await?;
         let parts = stream::iter(0..workers).map(|worker| Manifest::part_key(&found.path, worker));
-        parts.map(|key| async move { if_allowed(self.bucket.delete(&key).await) }).buffered(FILES).try_collect::<()>().await?;
+        parts
+            .map(|key| async move { if_allowed(self.bucket.delete(&key).await) })
+            .buffered(FILES)
+            .try_collect::<()>()
+            .await?;
         Ok(manifest)
     }
 
@@ -266,7 +282,8 @@ impl Store {
 
     /// From here on the checkpoint exists; then what it replaces goes.
     async fn publish(&self, manifest: &Manifest, old: Option<&Manifest>) -> Result<(), StoreError> {
-        let replaced = old.filter(|old| old.files.iter().any(|file| manifest.files.iter().all(|new| new.key != file.key)));
+        let replaced =
+            old.filter(|old| old.files.iter().any(|file| manifest.files.iter().all(|new| new.key != file.key)));
         if let Some(old) = replaced {
             self.bucket.put(&old.tombstone(), vec![old.to_json().into()]).await?;
         }
@@ -300,9 +317,10 @@ impl Store {
         let local = |error| StoreError::local(&path, &error);
         let (mut journal, lines) = Journal::open(&path).map_err(local)?;
         let mut ledger = Ledger::of(lines);
-        let known = ledger.begun.clone().filter(|(of, generation)| {
-            of == identity && old.is_none_or(|old| old.generation < *generation)
-        });
+        let known = ledger
+            .begun
+            .clone()
+            .filter(|(of, generation)| of == identity && old.is_none_or(|old| old.generation < *generation));
         let generation = match known {
             Some((_, generation)) => generation,
             None => {
@@ -323,9 +341,8 @@ impl Store {
             journal_path: path.clone(),
             ledger: Mutex::new(ledger),
         };
-        let keys = found.members.iter().map(|member| {
-            (member, manifest::key(&found.path, layout, &member.path, generation))
-        });
+        let keys =
+            found.members.iter().map(|member| (member, manifest::key(&found.path, layout, &member.path, generation)));
         let files: Vec<Stored> = stream::iter(keys)
             .map(|(member, key)| upload.file(member, key))
             .buffer_unordered(FILES)
@@ -409,7 +426,8 @@ impl Upload<'_> {
                 crc32c
             }
             None => {
-                let sent = if member.size <= PART { self.whole(member, &key).await } else { self.parts(member, &key).await };
+                let sent =
+                    if member.size <= PART { self.whole(member, &key).await } else { self.parts(member, &key).await };
                 let crc32c = sent?;
                 self.note(&Line::Stored { file: member.path.clone(), key: key.clone(), crc32c })?;
                 crc32c
@@ -532,7 +550,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, StoreError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
-        Err(error) => Err(StoreError::new(Trouble::Local, format!("a thread that reads or writes files has failed: {error}"))),
+        Err(error) => {
+            Err(StoreError::new(Trouble::Local, format!("a thread that reads or writes files has failed: {error}")))
+        }
     }
 }
 

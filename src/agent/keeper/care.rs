@@ -1,26 +1,535 @@
-//! What is done about one folder.
+//! What is done about one folder of checkpoints.
 
 use crate::agent::keeper::Keeper;
-use crate::agent::keeper::choice::Choice;
-use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints};
-use crate::protocol::report::LaunchError;
+use crate::agent::keeper::choice::{Choice, From};
+use crate::agent::keeper::copies::{Copies, places};
+use crate::checkpoint::budget::Budget;
+use crate::checkpoint::choose::{Candidate, Place, choose};
+use crate::checkpoint::folder::Folder;
+use crate::checkpoint::found::{Depth, Format, Found, Verdict};
+use crate::checkpoint::inventory::{Inventory, Known, Scan, Stage};
+use crate::checkpoint::keep::{Fate, Keep, Mode, fates};
+use crate::checkpoint::ledger::OURS;
+use crate::checkpoint::remove::{empty_trash, remove};
+use crate::checkpoint::report::shown;
+use crate::checkpoint::space::{nearly_full, space};
+use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints, Kept, Problem, ProblemKind};
+use crate::protocol::report::{LaunchError, LaunchErrorKind};
+use crate::store::{Destination, Manifest, StoreError};
+use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+/// What of the disk reading may take, in bytes per second, so that a training that reads its data does not wait.
+const PACE: u64 = 256 << 20;
+/// What a look may take before it leaves the rest to the next one.
+const LOOK: Duration = Duration::from_secs(60);
+/// How long a store is asked again before a start from nothing, where its checkpoints are the only ones.
+const ONLY_STORE: Duration = Duration::from_secs(600);
+/// The same where it is but a backup, of which the first attempt of a new job may have none.
+const BACKUP: Duration = Duration::from_secs(60);
+/// Between two questions to a store that does not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Below the root: what was fetched for `resumeFrom`.
+const FETCHED: &str = "resumed-from";
+
+/// Takes care of one folder during one attempt.
 pub(super) struct Care<'a> {
-    keeper: &'a Keeper,
+    keeper: &'a Arc<Keeper>,
+    inventory: Inventory,
+    started: Timestamp,
+    attempt: u32,
+    resumed: Option<Kept>,
+    /// The program has told of progress, or was found to have failed before it.
+    is_judged: bool,
+    deleted: u64,
+    /// What this worker has put into the store of checkpoints that several workers write.
+    put: BTreeSet<String>,
+    copies: Vec<Copies>,
+    /// Read at full speed: nobody trains yet, or any more.
+    stop: Arc<std::sync::atomic::AtomicBool>,
 }
 
 impl<'a> Care<'a> {
-    pub(super) fn new(keeper: &'a Keeper) -> Self {
-        Self { keeper }
+    pub(super) fn new(keeper: &'a Arc<Keeper>, attempt: u32) -> Self {
+        let policy = &keeper.policy;
+        Self {
+            keeper,
+            inventory: Inventory::new(&keeper.root, &policy.uid, &policy.job),
+            started: Timestamp::now(),
+            attempt,
+            resumed: None,
+            is_judged: false,
+            deleted: 0,
+            put: BTreeSet::new(),
+            copies: Vec::new(),
+            stop: keeper.stop_flag(),
+        }
     }
 
-    pub(super) fn choose(&mut self, attempt: u32) -> Result<Choice, LaunchError> {
-        Ok(Choice { attempt, uid: self.keeper.policy.uid.clone(), ..Choice::default() })
+    /// What the attempt goes on from. The error says why what was asked for can't be gone on from.
+    pub(super) fn choose(&mut self) -> Result<Choice, LaunchError> {
+        let asked = self.keeper.policy.resume_from.clone().filter(|_| self.attempt <= 1);
+        let found = match asked {
+            Some(from) => Some(self.asked_for(&from)?),
+            None => self.newest()?,
+        };
+        let choice = Choice { uid: self.keeper.policy.uid.clone(), attempt: self.attempt, ..Choice::default() };
+        let Some((found, path, from)) = found else {
+            self.keeper.words.say("starts from nothing: there is no checkpoint to go on from");
+            return Ok(choice);
+        };
+        let kept = kept(&found, None);
+        let at = found.step.map(|step| format!(" (step {step})")).unwrap_or_default();
+        self.keeper.words.say(format_args!("goes on from {}{at}", path.display()));
+        self.resumed = Some(kept.clone());
+        Ok(Choice { path: path.to_string_lossy().into_owned(), from: Some(kept), fetched: from, ..choice })
     }
 
-    pub(super) fn fetch_as_chosen(&mut self, _choice: &Choice) {}
+    /// The checkpoint of `resumeFrom`, which has to be good.
+    fn asked_for(&mut self, from: &str) -> Result<(Found, PathBuf, From), LaunchError> {
+        if from.contains("://") {
+            let path = fetch_uri(self.keeper, from)?;
+            let found = look_at(&path).map_err(|why| unusable(from, &why))?;
+            return Ok((found, path, From::Uri(from.to_owned())));
+        }
+        let path = PathBuf::from(from);
+        let found = look_at(&path).map_err(|why| unusable(from, &why))?;
+        Ok((found, path, From::Here))
+    }
 
-    pub(super) fn look(&mut self, _policy: &CheckpointPolicy, _is_last: bool) {
-        self.keeper.tell(Checkpoints::default());
+    /// The newest good one on the volume and in the stores; every byte of it has been read.
+    fn newest(&mut self) -> Result<Option<(Found, PathBuf, From)>, LaunchError> {
+        let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
+        let scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
+        let on_volume: Vec<_> = scan.found.iter().filter(|known| self.may_go_on_from(known, &scan)).collect();
+        let mut candidates: Vec<_> = on_volume.iter().map(|known| Candidate::on_volume(known)).collect();
+        let has_good = on_volume.iter().any(|known| known.found.is_valid());
+        let mut manifests: Vec<(String, Manifest)> = Vec::new();
+        for place in places(&self.keeper.policy) {
+            for manifest in self.listed(&place, has_good)? {
+                let failed = scan.found.iter().find(|known| known.found.path == manifest.path);
+                let failed = failed.map_or(0, |known| known.failed_starts);
+                candidates.push(Candidate::in_store(manifest.found(), &place.uri, failed));
+                manifests.push((place.uri.clone(), manifest));
+            }
+        }
+        let (keeper, inventory) = (self.keeper, &mut self.inventory);
+        let mut fetched = None;
+        let choice = choose(candidates, |candidate| match &candidate.place {
+            Place::Volume => match inventory.verify(&candidate.found, true, Timestamp::now(), &budget) {
+                Ok(known) if known.found.is_valid() => Ok(()),
+                Ok(known) => Err(describe(&known.found.verdict)),
+                Err(error) => Err(format!("it can't be read: {error}")),
+            },
+            Place::Store(uri) => {
+                let manifest = manifests.iter().find(|(at, it)| at == uri && it.path == candidate.found.path);
+                let place = places(&keeper.policy).find(|place| place.uri == *uri);
+                let (Some((_, manifest)), Some(place)) = (manifest, place) else { return Err("it is gone".into()) };
+                let store = place.open(&keeper.policy.uid).map_err(|error| error.to_string())?;
+                keeper.block_on(store.restore(manifest, &keeper.root)).map_err(|error| error.to_string())?;
+                fetched = Some(uri.clone());
+                Ok(())
+            }
+        });
+        for passed in &choice.passed {
+            let path = shown(&passed.path);
+            self.keeper.words.say(format_args!("does not go on from {path}: {}", passed.why));
+        }
+        Ok(choice.taken.map(|(found, place)| {
+            let path = self.keeper.root.join(&found.path);
+            let from = match place {
+                Place::Volume => From::Here,
+                Place::Store(uri) => From::Store(uri),
+            };
+            (found, path, from)
+        }))
+    }
+
+    /// What others write to the same folder is none of this job's while they do; what was there before is.
+    fn may_go_on_from(&self, known: &Known, scan: &Scan) -> bool {
+        known.own || scan.others.is_empty()
+    }
+
+    /// What a store has. Where its checkpoints are the only ones it is asked for long: to begin anew instead would be to lose
+    /// them.
+    fn listed(
+        &self,
+        place: &crate::agent::keeper::copies::Where,
+        has_good: bool,
+    ) -> Result<Vec<Manifest>, LaunchError> {
+        let is_only = !place.is_backup && !self.keeper.policy.shared;
+        let patience = match (is_only, has_good, self.attempt) {
+            (true, ..) => ONLY_STORE,
+            (false, true, _) => Duration::ZERO,
+            (false, false, 0 | 1) => BACKUP,
+            (false, false, _) => ONLY_STORE,
+        };
+        let since = Instant::now();
+        let mut told = false;
+        loop {
+            let answer = place.open(&self.keeper.policy.uid).and_then(|store| self.keeper.block_on(store.list()));
+            let error = match answer {
+                Ok(listing) => {
+                    for unreadable in &listing.unreadable {
+                        self.keeper.words.say(unreadable);
+                    }
+                    return Ok(listing.manifests);
+                }
+                Err(error) => error,
+            };
+            let is_over = since.elapsed() >= patience;
+            if is_over || !told {
+                self.keeper.words.say(format_args!("can't see which checkpoints there are: {error}"));
+                told = true;
+                self.keeper.tell(Checkpoints { problems: vec![failing(&error)], ..Checkpoints::default() });
+            }
+            if is_over && is_only {
+                // To be tried again by the next attempt.
+                return Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error.to_string() });
+            }
+            if is_over {
+                return Ok(Vec::new());
+            }
+            std::thread::sleep(ASK_AGAIN);
+        }
+    }
+
+    /// What the first worker has fetched, for one that has a folder of its own.
+    pub(super) fn fetch_as_chosen(&mut self, choice: &Choice) -> Result<(), LaunchError> {
+        self.resumed.clone_from(&choice.from);
+        match &choice.fetched {
+            From::Here => Ok(()),
+            From::Uri(uri) => fetch_uri(self.keeper, uri).map(drop),
+            From::Store(uri) => {
+                let path = choice.from.as_ref().map(|kept| kept.path.clone()).unwrap_or_default();
+                let place = places(&self.keeper.policy).find(|place| place.uri == *uri);
+                let fetch = || {
+                    let store = place.as_ref()?.open(&self.keeper.policy.uid).ok()?;
+                    let manifest = self.keeper.block_on(store.manifest(&path)).ok()??;
+                    self.keeper.block_on(store.restore(&manifest, &self.keeper.root)).ok()
+                };
+                let since = Instant::now();
+                while fetch().is_none() {
+                    if since.elapsed() >= ONLY_STORE {
+                        let message = format!("{path} could not be fetched from {uri}, as the first worker has");
+                        return Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message });
+                    }
+                    std::thread::sleep(ASK_AGAIN);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Looks at what is there, deletes what may go, says what is to be copied, and tells of it all.
+    pub(super) fn look(&mut self, policy: &CheckpointPolicy, is_last: bool) {
+        let now = Timestamp::now();
+        let budget = Budget::default().bytes_per_second(PACE).time(LOOK).stopped_by(Arc::clone(&self.stop));
+        let mut scan = self.inventory.scan(now, Some(self.started), &budget);
+        let most = usize::try_from(policy.retention).unwrap_or(0).saturating_add(1);
+        self.inventory.prove(&mut scan, most, now, &budget);
+        self.judge_start(is_last);
+        let is_first = self.keeper.index == 0;
+        if self.copies.is_empty() && is_first {
+            self.copies = places(policy).filter_map(|place| Copies::start(self.keeper, place)).collect();
+        }
+        for copies in &self.copies {
+            copies.want(self.to_copy(&scan), keep(policy, self.resumed.as_ref(), None, &scan));
+        }
+        if is_first {
+            self.rotate(policy, &scan, now, &budget);
+        } else {
+            self.join_in(policy, &scan, is_last);
+        }
+        if is_last {
+            self.copies.iter().filter(|copies| copies.is_needed()).for_each(Copies::drain);
+        }
+        if is_first {
+            let told = self.describe(policy, &scan);
+            self.keeper.tell(told);
+        }
+        if is_last {
+            self.keeper.call_done();
+            let _ = self.inventory.leave();
+        }
+    }
+
+    /// Puts this worker's files into the store of what the first worker's agent asks for, and keeps of its own folder what is
+    /// as new.
+    fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan, is_last: bool) {
+        let Some(place) = places(policy).find(|place| !place.is_backup) else { return };
+        let since = Instant::now();
+        loop {
+            let rounds = self.keeper.rounds_of_first();
+            for (path, round) in rounds.as_ref().map(|rounds| rounds.rounds.clone()).unwrap_or_default() {
+                let found = scan.found.iter().find(|known| known.found.path == path).map(|known| known.found.clone());
+                let found = found.unwrap_or_else(|| nothing_at(&path));
+                let put = place.open(&self.keeper.policy.uid).and_then(|store| {
+                    self.keeper.block_on(store.upload_part(&self.keeper.root, &found, self.keeper.index, &round))
+                });
+                match put {
+                    Ok(()) => drop(self.put.insert(path)),
+                    Err(error) => self.keeper.words.say(error),
+                }
+            }
+            // Whoever is gone asks for nothing more.
+            let is_over = rounds.as_ref().map_or(since.elapsed() > LOOK, |rounds| rounds.done);
+            if !is_last || is_over {
+                break;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        let Ok(root) = Folder::root(&self.keeper.root) else { return };
+        let put: Vec<_> = scan.found.iter().filter(|known| known.own && self.put.contains(&known.found.path)).collect();
+        for known in put.into_iter().skip(usize::try_from(policy.retention).unwrap_or(usize::MAX)) {
+            if let Err(error) = remove(&root, &known.found, &Budget::default()) {
+                self.keeper.words.say(error);
+            }
+        }
+    }
+
+    /// A checkpoint with which an attempt has failed before its first progress is not taken for ever.
+    fn judge_start(&mut self, is_last: bool) {
+        let Some(resumed) = self.resumed.as_ref().filter(|_| !self.is_judged) else { return };
+        let Some(run) = self.keeper.current.get() else { return };
+        let (report, progress, _) = run.observations.snapshot();
+        let since = report.started_at.unwrap_or(self.started);
+        if progress.last().is_some_and(|reading| reading.time > since) {
+            self.inventory.good_start(&resumed.path);
+            self.is_judged = true;
+        } else if is_last && report.stopped_by.is_none() && report.exit_code != Some(0) {
+            self.inventory.failed_start(&resumed.path);
+            self.is_judged = true;
+        }
+    }
+
+    /// Good ones of this job, the newest first.
+    fn to_copy(&self, scan: &Scan) -> Vec<Found> {
+        let own = scan.found.iter().filter(|known| known.own && known.is_proven());
+        own.map(|known| known.found.clone()).collect()
+    }
+
+    fn rotate(&mut self, policy: &CheckpointPolicy, scan: &Scan, now: Timestamp, budget: &Budget) {
+        let Ok(root) = Folder::root(&self.keeper.root) else { return };
+        let _ = empty_trash(&root, budget);
+        let copied = self.copies.iter().map(Copies::paths).reduce(|a, b| a.intersection(&b).cloned().collect());
+        let keep = keep(policy, self.resumed.as_ref(), copied, scan);
+        for (known, fate) in fates(&scan.found, &keep, now) {
+            let Fate::Delete(_) = fate else { continue };
+            match remove(&root, &known.found, budget) {
+                Ok(()) => self.deleted += 1,
+                Err(error) => self.keeper.words.say(error),
+            }
+        }
+    }
+
+    fn describe(&self, policy: &CheckpointPolicy, scan: &Scan) -> Checkpoints {
+        let count =
+            |is: &dyn Fn(&Known) -> bool| u32::try_from(scan.found.iter().filter(|k| is(k)).count()).unwrap_or(0);
+        let written = |known: &&Known| known.found.is_valid() && known.stage == Stage::Written;
+        let latest = scan.found.iter().find(written).map(|known| kept(&known.found, None));
+        let space = Folder::root(&self.keeper.root).and_then(|root| space(&root)).ok();
+        let best = policy.keep_best.as_ref().and_then(|by| {
+            let valued = scan.found.iter().filter(written).filter_map(|known| {
+                let metrics = &known.found.metrics;
+                let value = metrics.get(&by.metric).or_else(|| metrics.get(&format!("eval_{}", by.metric)))?;
+                value.is_finite().then_some((&known.found, *value))
+            });
+            let better = |a: &f64, b: &f64| if by.max { a > b } else { a < b };
+            let best = valued.reduce(|best, other| if better(&other.1, &best.1) { other } else { best })?;
+            Some(kept(best.0, Some(best.1)))
+        });
+        let copied = self.copies.iter().filter_map(Copies::last).min_by_key(|kept| kept.time);
+        Checkpoints {
+            best,
+            resumed_from: self.resumed.clone(),
+            valid: count(&|known| known.found.is_valid()),
+            incomplete: count(&|known| matches!(known.found.verdict, Verdict::Incomplete { .. })),
+            corrupted: count(&|known| matches!(known.found.verdict, Verdict::Corrupted { .. })),
+            deleted: self.deleted,
+            free_bytes: space.map(|space| space.free),
+            total_bytes: space.map(|space| space.total),
+            copied,
+            to_copy: self.copies.iter().find_map(Copies::pending),
+            problems: self.problems(scan, latest.as_ref(), space),
+            latest,
+        }
+    }
+
+    fn problems(
+        &self,
+        scan: &Scan,
+        latest: Option<&Kept>,
+        space: Option<crate::checkpoint::space::Space>,
+    ) -> Vec<Problem> {
+        let mut problems: Vec<Problem> = scan
+            .found
+            .iter()
+            .filter(|known| known.own)
+            .filter_map(|known| {
+                let path = shown(&known.found.path);
+                match &known.found.verdict {
+                    verdict @ Verdict::Corrupted { .. } => {
+                        let message = format!("{path}: {}; it is not gone on from", describe(verdict));
+                        Some(Problem { kind: ProblemKind::Corrupted, message })
+                    }
+                    Verdict::Valid if known.failed_starts > 1 => {
+                        let failed = known.failed_starts;
+                        let message = format!(
+                            "{path}: {failed} attempts that went on from it failed before their first progress"
+                        );
+                        Some(Problem { kind: ProblemKind::Suspect, message })
+                    }
+                    _ => None,
+                }
+            })
+            .collect();
+        if let Some(message) = space.and_then(|space| nearly_full(&space, latest.map(|latest| latest.bytes))) {
+            problems.push(Problem { kind: ProblemKind::NearlyFull, message });
+        }
+        problems.extend(self.copies.iter().filter_map(Copies::failing));
+        if !scan.others.is_empty() {
+            let names: Vec<_> = scan.others.iter().map(|name| shown(name)).collect();
+            let message = format!(
+                "the folder of checkpoints is also used by {}: nothing is deleted from it; give each job a claim or a folder \
+                 of its own",
+                names.join(", ")
+            );
+            problems.push(Problem { kind: ProblemKind::Shared, message });
+        }
+        if !scan.whole
+            && let Some(note) = scan.notes.first()
+        {
+            problems.push(Problem { kind: ProblemKind::Unreadable, message: note.clone() });
+        }
+        problems.sort_by_key(|problem| problem.kind);
+        problems
+    }
+}
+
+/// What the rules of the policy ask to be kept.
+pub(super) fn keep(
+    policy: &CheckpointPolicy,
+    resumed: Option<&Kept>,
+    copied: Option<BTreeSet<String>>,
+    scan: &Scan,
+) -> Keep {
+    let mode = |max: bool| if max { Mode::Max } else { Mode::Min };
+    Keep {
+        retention: usize::try_from(policy.retention).unwrap_or(usize::MAX),
+        best: policy.keep_best.as_ref().map(|best| (best.metric.clone(), mode(best.max))),
+        resumed_from: resumed.map(|kept| kept.path.clone()),
+        backup: copied,
+        is_shared: !scan.others.is_empty(),
+    }
+}
+
+pub(super) fn kept(found: &Found, metric: Option<f64>) -> Kept {
+    Kept {
+        path: found.path.clone(),
+        step: found.step,
+        epoch: found.epoch,
+        time: Some(found.modified),
+        bytes: found.bytes,
+        metric,
+    }
+}
+
+/// What a worker has of a checkpoint that only others have written to.
+fn nothing_at(path: &str) -> Found {
+    Found {
+        path: path.to_owned(),
+        folder: true,
+        format: Format::Marked,
+        step: None,
+        epoch: None,
+        metrics: BTreeMap::new(),
+        bytes: 0,
+        modified: Timestamp::UNIX_EPOCH,
+        verdict: Verdict::Valid,
+        depth: Depth::Structure,
+        members: Vec::new(),
+    }
+}
+
+pub(super) fn describe(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Valid => "good".to_owned(),
+        Verdict::Incomplete { why } => format!("incomplete: {why}"),
+        Verdict::Corrupted { file, why } if file.is_empty() => format!("corrupted: {why}"),
+        Verdict::Corrupted { file, why } => format!("corrupted: {}: {why}", shown(file)),
+    }
+}
+
+pub(super) fn failing(error: &StoreError) -> Problem {
+    Problem { kind: ProblemKind::CopyFailing, message: error.to_string() }
+}
+
+fn unusable(from: &str, why: &str) -> LaunchError {
+    let message = format!("checkpoint.resumeFrom {from}: {why}");
+    LaunchError { kind: LaunchErrorKind::CheckpointUnusable, message }
+}
+
+/// Looks at one checkpoint, every byte of it. What no format is known of, but is there, is believed.
+pub(super) fn look_at(path: &Path) -> Result<Found, String> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Err("it names no checkpoint".to_owned());
+    };
+    let mut inventory = Inventory::new(parent, "", "");
+    let budget = Budget::default();
+    let scan = inventory.scan(Timestamp::now(), None, &budget);
+    let Some(known) = scan.found.iter().find(|known| known.found.path == name) else {
+        let nested = scan.found.iter().find(|known| known.found.path.starts_with(&format!("{name}/")));
+        return Err(match nested {
+            Some(known) => format!("it is no checkpoint itself; in it there is {}", shown(&known.found.path)),
+            None if path.exists() => "no checkpoint of a known format is there".to_owned(),
+            None => "there is no such file or folder".to_owned(),
+        });
+    };
+    match inventory.verify(&known.found, true, Timestamp::now(), &budget) {
+        Ok(known) if known.found.is_valid() => Ok(known.found),
+        Ok(known) => Err(describe(&known.found.verdict)),
+        Err(error) => Err(format!("it can't be read: {error}")),
+    }
+}
+
+/// Fetches what lies at a URI, once for the job, and returns where it is now.
+pub(super) fn fetch_uri(keeper: &Keeper, uri: &str) -> Result<PathBuf, LaunchError> {
+    let failed = |error: &StoreError| {
+        let kind =
+            if error.is_temporary() { LaunchErrorKind::LaunchFailed } else { LaunchErrorKind::CheckpointUnusable };
+        LaunchError { kind, message: format!("checkpoint.resumeFrom: {error}") }
+    };
+    let destination = Destination::parse(uri).map_err(|error| failed(&error))?;
+    let name = uri.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let folder = keeper.root.join(FETCHED).join(&keeper.policy.uid);
+    let path = folder.join(name);
+    if path.exists() && look_at(&path).is_ok() {
+        return Ok(path);
+    }
+    std::fs::create_dir_all(&folder).map_err(|error| LaunchError {
+        kind: LaunchErrorKind::LaunchFailed,
+        message: format!("{}: {error}", folder.display()),
+    })?;
+    let place = places(&keeper.policy).find(|place| place.serves(&destination));
+    let access = place.map(|place| place.access()).unwrap_or_default();
+    let since = Instant::now();
+    loop {
+        let store =
+            crate::store::Store::open(&destination, &access, &keeper.policy.uid).map_err(|error| failed(&error))?;
+        match keeper.block_on(store.restore_prefix(&folder)) {
+            Ok(path) => {
+                let _ = std::fs::remove_dir_all(folder.join(OURS));
+                return Ok(path);
+            }
+            Err(error) if error.is_temporary() && since.elapsed() < ONLY_STORE => {
+                keeper.words.say(&error);
+                std::thread::sleep(ASK_AGAIN);
+            }
+            Err(error) => return Err(failed(&error)),
+        }
     }
 }

@@ -24,6 +24,44 @@ pub struct Choice {
     /// The checkpoint, if there is one to go on from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Kept>,
+    /// Where the first worker has it from.
+    pub fetched: From,
+}
+
+/// Where a checkpoint was before it was gone on from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum From {
+    /// On the volume.
+    #[default]
+    Here,
+    /// In the store of this URI, below its own path.
+    Store(String),
+    /// At this URI.
+    Uri(String),
+}
+
+/// Where the first worker's agent tells which checkpoints are being put into the store.
+pub const ROUNDS: &str = "/rounds";
+
+/// The checkpoints of which every worker is to put its files into the store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Rounds {
+    /// UID of the TrainingJob.
+    pub uid: String,
+    /// Path and round of each.
+    pub rounds: Vec<(String, String)>,
+    /// Nothing more will come.
+    pub done: bool,
+}
+
+/// Asks once at `host:port` for the rounds.
+pub async fn ask_rounds(address: &str, uid: &str) -> Option<Rounds> {
+    let client = reqwest::Client::builder().no_proxy().timeout(ANSWER_WITHIN).build().ok()?;
+    let answer = client.get(format!("http://{address}{ROUNDS}")).send().await.ok()?;
+    let bytes = answer.error_for_status().ok()?.bytes().await.ok()?;
+    serde_json::from_slice::<Rounds>(&bytes).ok().filter(|rounds| rounds.uid == uid)
 }
 
 /// Asks at `host:port` until there is an answer for this job and attempt.

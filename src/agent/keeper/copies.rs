@@ -1,1 +1,305 @@
-//! Copies.
+//! Copies in object stores, made in a thread of their own: neither the training nor the looks at the folder wait for them.
+
+use crate::agent::keeper::care::{failing, kept};
+use crate::agent::keeper::{Keeper, stand_back};
+use crate::agent::survive::survive;
+use crate::checkpoint::found::Found;
+use crate::checkpoint::inventory::{Known, Stage};
+use crate::checkpoint::keep::{Keep, to_delete};
+use crate::protocol::checkpoints::{CheckpointPolicy, Kept, Problem, StorePlace};
+use crate::store::{Access, Destination, Manifest, Store, StoreError, Trouble};
+use jiff::Timestamp;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two tries after a failure: doubling to the second of them.
+const AGAIN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
+/// How long the other workers' files of a checkpoint are waited for.
+const PARTS: Duration = Duration::from_secs(600);
+/// Between two looks whether they are there.
+const PARTS_AGAIN: Duration = Duration::from_secs(2);
+
+/// A place in a store, and what it is for.
+#[derive(Clone)]
+pub(super) struct Where {
+    pub uri: String,
+    place: StorePlace,
+    interval: Duration,
+    /// A copy of what is kept elsewhere.
+    pub is_backup: bool,
+}
+
+/// The stores of a policy: where checkpoints are kept, then where they are copied to.
+pub(super) fn places(policy: &CheckpointPolicy) -> impl Iterator<Item = Where> {
+    let store = policy.store.clone().map(|place| (place, Duration::ZERO, false));
+    let backup = policy.backup.clone().map(|backup| (backup.place, Duration::from_secs(backup.interval_seconds), true));
+    let all = store.into_iter().chain(backup);
+    all.map(|(place, interval, is_backup)| Where { uri: place.uri.clone(), place, interval, is_backup })
+}
+
+impl Where {
+    /// Opens it with the credentials as they are now.
+    pub(super) fn open(&self, writer: &str) -> Result<Store, StoreError> {
+        let mut destination = Destination::parse(&self.uri)?;
+        destination.account = destination.account.or_else(|| self.place.azure_account.clone());
+        Store::open(&destination, &self.access(), writer)
+    }
+
+    pub(super) fn access(&self) -> Access {
+        Access {
+            endpoint: self.place.endpoint.clone(),
+            region: self.place.region.clone(),
+            credentials: self.place.credentials.as_ref().map(PathBuf::from),
+            ..Access::default()
+        }
+    }
+
+    /// Whether its credentials are likely those of `destination`: of the same cloud.
+    pub(super) fn serves(&self, destination: &Destination) -> bool {
+        Destination::parse(&self.uri).is_ok_and(|ours| ours.scheme == destination.scheme)
+    }
+}
+
+/// The copies of one folder in one store.
+pub(super) struct Copies {
+    place: Where,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is kept in the store.
+    keep: Keep,
+    /// Good ones, the newest first.
+    wanted: Vec<Found>,
+    /// What the store has; unknown until it was asked.
+    have: Option<BTreeMap<String, Timestamp>>,
+    last: Option<Kept>,
+    error: Option<(StoreError, Instant)>,
+    /// Nothing more will come: what is wanted is copied at once.
+    drains: bool,
+    /// The thread has nothing to do any more.
+    is_drained: bool,
+}
+
+impl State {
+    fn has(&self, found: &Found) -> bool {
+        self.have.as_ref().is_some_and(|have| have.get(&found.path) == Some(&found.modified))
+    }
+
+    /// What is to be copied next: of a store each, of a backup the newest.
+    fn next(&self, is_backup: bool) -> Option<&Found> {
+        let most = if is_backup { 1 } else { usize::MAX };
+        self.wanted.iter().take(most).find(|found| !self.has(found))
+    }
+}
+
+impl Copies {
+    /// Begins; none if there can't be a thread.
+    pub(super) fn start(keeper: &Arc<Keeper>, place: Where) -> Option<Self> {
+        let shared = Arc::<Shared>::default();
+        let (theirs, at, keeper) = (Arc::clone(&shared), place.clone(), Arc::clone(keeper));
+        let work = move || {
+            stand_back();
+            let _ = survive(|| work(&theirs, &at, &keeper));
+            theirs.state.lock().is_drained = true;
+            theirs.changed.notify_all();
+        };
+        thread::Builder::new().name("copies".to_owned()).spawn(work).ok()?;
+        Some(Self { place, shared })
+    }
+
+    /// These are good, the newest first. What of them is kept decides what stays in the store.
+    pub(super) fn want(&self, found: Vec<Found>, keep: Keep) {
+        let mut state = self.shared.state.lock();
+        (state.wanted, state.keep) = (found, keep);
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Whether what is not copied is lost with the pod.
+    pub(super) fn is_needed(&self) -> bool {
+        !self.place.is_backup
+    }
+
+    /// Waits until all that is wanted is copied. Whoever waits for this agent bounds it.
+    pub(super) fn drain(&self) {
+        let mut state = self.shared.state.lock();
+        state.drains = true;
+        self.shared.changed.notify_all();
+        while !state.is_drained {
+            self.shared.changed.wait(&mut state);
+        }
+    }
+
+    /// Paths of what is copied.
+    pub(super) fn paths(&self) -> BTreeSet<String> {
+        let state = self.shared.state.lock();
+        let copied = state.wanted.iter().filter(|found| state.has(found)).map(|found| found.path.clone());
+        copied.collect()
+    }
+
+    /// The last copy.
+    pub(super) fn last(&self) -> Option<Kept> {
+        self.shared.state.lock().last.clone()
+    }
+
+    /// The newest that is not copied yet.
+    pub(super) fn pending(&self) -> Option<String> {
+        let state = self.shared.state.lock();
+        state.wanted.first().filter(|found| !state.has(found)).map(|found| found.path.clone())
+    }
+
+    /// What keeps copies from being made.
+    pub(super) fn failing(&self) -> Option<Problem> {
+        let state = self.shared.state.lock();
+        let (error, _) = state.error.as_ref()?;
+        Some(failing(error))
+    }
+}
+
+fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
+    let (root, uid) = (&keeper.root, &keeper.policy.uid);
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    let mut failures = 0_u32;
+    let mut due = Instant::now();
+    loop {
+        let found = {
+            let mut state = shared.state.lock();
+            loop {
+                let next = state.next(place.is_backup).cloned();
+                let is_asked = state.have.is_some();
+                if state.drains && next.is_none() && is_asked {
+                    return;
+                }
+                let wait = due.saturating_duration_since(Instant::now());
+                let is_due = wait.is_zero() || (state.drains && failures == 0);
+                match next {
+                    _ if !is_asked && is_due => break None,
+                    Some(found) if is_due => break Some(found),
+                    Some(_) => drop(shared.changed.wait_for(&mut state, wait)),
+                    None if is_asked => shared.changed.wait(&mut state),
+                    None => drop(shared.changed.wait_for(&mut state, wait)),
+                }
+            }
+        };
+        let done = runtime.block_on(async {
+            let store = place.open(uid)?;
+            match &found {
+                None => Done::Listed(store.list().await?.manifests).ok(),
+                Some(found) => {
+                    let is_sharded = !keeper.policy.shared && keeper.policy.workers > 1;
+                    let manifest = match is_sharded {
+                        true => put_together(keeper, &store, found).await?,
+                        false => store.upload(root, found).await?,
+                    };
+                    if !place.is_backup {
+                        let keep = shared.state.lock().keep.clone();
+                        rotate(&store, uid, &keep).await;
+                    }
+                    Done::Copied(manifest).ok()
+                }
+            }
+        });
+        let mut state = shared.state.lock();
+        match done {
+            Ok(Done::Listed(manifests)) => {
+                state.last = manifests.iter().filter(|it| it.writer == *uid).max_by_key(|it| it.stored).map(copied);
+                state.have = Some(manifests.into_iter().map(|it| (it.path, it.modified)).collect());
+                (failures, state.error) = (0, None);
+                due = next_due(state.last.as_ref(), place.interval);
+            }
+            Ok(Done::Copied(manifest)) => {
+                state.last = Some(copied(&manifest));
+                state.have.get_or_insert_default().insert(manifest.path, manifest.modified);
+                (failures, state.error) = (0, None);
+                due = Instant::now() + place.interval;
+            }
+            // The program went on with it, or took it away: the next look tells.
+            Err(error) if error.trouble == Trouble::Changed => due = Instant::now() + AGAIN[0],
+            Err(error) => {
+                due = Instant::now() + (AGAIN[0] * 2_u32.saturating_pow(failures.min(8))).min(AGAIN[1]);
+                failures = failures.saturating_add(1);
+                let since = state.error.take().map_or_else(Instant::now, |(_, since)| since);
+                state.error = Some((error, since));
+            }
+        }
+        shared.changed.notify_all();
+    }
+}
+
+/// What an exchange with a store has brought.
+enum Done {
+    Listed(Vec<Manifest>),
+    Copied(Manifest),
+}
+
+impl Done {
+    fn ok(self) -> Result<Self, StoreError> {
+        Ok(self)
+    }
+}
+
+/// A backup of before the agent's start counts.
+fn next_due(last: Option<&Kept>, interval: Duration) -> Instant {
+    let age = last.and_then(|kept| kept.time).map(|time| Timestamp::now().duration_since(time));
+    let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or(interval);
+    Instant::now() + interval.saturating_sub(age)
+}
+
+/// Every worker has its own folder, with files of its own: this one's, and then those of the others, who ask for what is wanted.
+async fn put_together(keeper: &Keeper, store: &Store, found: &Found) -> Result<Manifest, StoreError> {
+    let round = format!("{} {}", found.path, found.modified);
+    keeper.call_for(&found.path, &round);
+    let since = Instant::now();
+    let result = async {
+        store.upload_part(&keeper.root, found, 0, &round).await?;
+        loop {
+            match store.finish(found, keeper.policy.workers, &round).await {
+                Err(error) if error.trouble == Trouble::Incomplete && since.elapsed() < PARTS => {
+                    tokio::time::sleep(PARTS_AGAIN).await;
+                }
+                other => return other,
+            }
+        }
+    };
+    let result = result.await;
+    keeper.call_off(&found.path);
+    result
+}
+
+/// Deletes from the store in which this job keeps its checkpoints what the rules don't keep. What can't be deleted now is deleted
+/// with the next copy.
+async fn rotate(store: &Store, uid: &str, keep: &Keep) {
+    let Ok(listing) = store.list().await else { return };
+    let known = |manifest: &Manifest| Known {
+        found: manifest.found(),
+        stage: Stage::Written,
+        own: manifest.writer == uid,
+        since: manifest.stored,
+        failed_starts: 0,
+        crc32c: None,
+    };
+    let all: Vec<Known> = listing.manifests.iter().map(known).collect();
+    for path in to_delete(&all, &Keep { backup: None, ..keep.clone() }, Timestamp::now()) {
+        if let Some(manifest) = listing.manifests.iter().find(|manifest| manifest.path == path) {
+            let _ = store.remove(manifest).await;
+        }
+    }
+    let _ = store.sweep().await;
+}
+
+/// As it is told: with the time at which the copy was whole.
+fn copied(manifest: &Manifest) -> Kept {
+    Kept { time: Some(manifest.stored), ..kept(&manifest.found(), None) }
+}

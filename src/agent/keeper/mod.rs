@@ -10,7 +10,7 @@ mod copies;
 
 use crate::agent::channels::variable;
 use crate::agent::keeper::care::Care;
-use crate::agent::keeper::choice::Choice;
+use crate::agent::keeper::choice::{Choice, Rounds};
 use crate::agent::run::view::CurrentRun;
 use crate::agent::survive::survive;
 use crate::agent::wake::Wake;
@@ -18,6 +18,7 @@ use crate::agent::words::Words;
 use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints};
 use crate::protocol::report::{LaunchError, LaunchErrorKind};
 use parking_lot::{Condvar, Mutex};
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,6 +61,8 @@ struct State {
     /// The program has ended: there is one more look.
     is_last: bool,
     has_settled: bool,
+    /// Of which checkpoints every worker is to put its files into the store.
+    rounds: Rounds,
 }
 
 impl Keeper {
@@ -140,23 +143,57 @@ impl Keeper {
         self.state.lock().has_settled
     }
 
-    fn work(&self, attempt: u32) {
+    /// Which checkpoints the others are to put their files of into the store.
+    pub fn rounds(&self) -> Rounds {
+        Rounds { uid: self.policy.uid.clone(), ..self.state.lock().rounds.clone() }
+    }
+
+    fn call_for(&self, path: &str, round: &str) {
+        self.state.lock().rounds.rounds.push((path.to_owned(), round.to_owned()));
+    }
+
+    fn call_off(&self, path: &str) {
+        self.state.lock().rounds.rounds.retain(|(called, _)| called != path);
+    }
+
+    fn call_done(&self) {
+        self.state.lock().rounds.done = true;
+    }
+
+    fn rounds_of_first(&self) -> Option<Rounds> {
+        self.block_on(choice::ask_rounds(&self.address_of_first(), &self.policy.uid))
+    }
+
+    fn address_of_first(&self) -> String {
+        format!("{}:{}", variable("MASTER_ADDR").unwrap_or_default(), self.policy.port)
+    }
+
+    /// Waits for what a store does. One thread waits for one thing at a time.
+    fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("the kernel gives an epoll instance to who has a thread").block_on(work)
+    }
+
+    fn work(self: &Arc<Self>, attempt: u32) {
         let is_first = self.index == 0;
         if !is_first && self.policy.shared {
             return self.follow(attempt);
         }
-        let mut care = Care::new(self);
+        let mut care = Care::new(self, attempt);
         if is_first {
-            let choice = care.choose(attempt);
+            let choice = care.choose();
             let goes_on = choice.is_ok();
             self.choose(choice);
             if !goes_on {
                 return;
             }
         } else {
-            self.follow(attempt);
-            if let Some(Ok(choice)) = self.chosen() {
-                care.fetch_as_chosen(&choice);
+            let asked = self.asked(attempt);
+            let fetched = asked.and_then(|choice| care.fetch_as_chosen(&choice).map(|()| choice));
+            let goes_on = fetched.is_ok();
+            self.choose(fetched);
+            if !goes_on {
+                return;
             }
         }
         loop {
@@ -172,15 +209,15 @@ impl Keeper {
 
     /// Does as the first worker's agent says.
     fn follow(&self, attempt: u32) {
-        let address = format!("{}:{}", variable("MASTER_ADDR").unwrap_or_default(), self.policy.port);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let asked = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
-            runtime.block_on(choice::ask(&address, &self.policy.uid, attempt)).map_err(|error| error.to_string())
-        });
-        self.choose(asked.map_err(|error| LaunchError {
+        self.choose(self.asked(attempt));
+    }
+
+    fn asked(&self, attempt: u32) -> Result<Choice, LaunchError> {
+        let asked = self.block_on(choice::ask(&self.address_of_first(), &self.policy.uid, attempt));
+        asked.map_err(|error| LaunchError {
             kind: LaunchErrorKind::LaunchFailed,
             message: format!("can't ask the first worker what to go on from: {error}"),
-        }));
+        })
     }
 
     fn choose(&self, choice: Result<Choice, LaunchError>) {

@@ -60,7 +60,7 @@ impl Server {
                     serve(listener, routes);
                 }
                 if let (Some(listener), Some(keeper)) = (only_gang, keeper.clone()) {
-                    serve(listener, Router::new().route(choice::ROUTE, get(resume)).with_state(keeper));
+                    serve(listener, of_gang(keeper));
                 }
                 if let Some(listener) = public {
                     let gang =
@@ -102,6 +102,15 @@ fn serve(listener: TcpListener, routes: Router) {
 async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {
     let json = serde_json::to_string(&source.status()).expect("a struct of numbers, strings and maps by name is JSON");
     ([(header::CONTENT_TYPE, "application/json")], json)
+}
+
+/// What the other workers ask.
+fn of_gang(keeper: Arc<Keeper>) -> Router {
+    let rounds = |State(keeper): State<Arc<Keeper>>| async move {
+        let json = serde_json::to_string(&keeper.rounds()).expect("a struct of strings is JSON");
+        ([(header::CONTENT_TYPE, "application/json")], json)
+    };
+    Router::new().route(choice::ROUTE, get(resume)).route(choice::ROUNDS, get(rounds)).with_state(keeper)
 }
 
 /// What the first worker goes on from, for the others; 503 as long as that is not known.

@@ -9,8 +9,11 @@ pub mod lightning;
 pub mod marked;
 pub mod megatron;
 mod named;
+pub mod orbax;
 mod pickle;
 pub mod safetensors;
+mod source;
+pub mod tensorflow;
 pub mod torch;
 mod zip;
 
@@ -64,4 +67,19 @@ pub struct Rules {
 
 /// All formats, in order of precedence: a folder is the first's that claims it whole, and in a folder that is nobody's a file is
 /// the first's that claims it.
-pub const FORMATS: &[&Rules] = &[];
+///
+/// Those that hold others come first: a Hugging Face checkpoint has DeepSpeed's, DCP's or safetensors within, Megatron-LM's has
+/// DCP's.
+pub const FORMATS: &[&Rules] = &[
+    &hugging_face::RULES,
+    &megatron::RULES,
+    &deepspeed::RULES,
+    &orbax::RULES,
+    &dcp::RULES,
+    &tensorflow::RULES,
+    &marked::RULES,
+    &safetensors::RULES,
+    &keras::RULES,
+    &lightning::RULES,
+    &torch::RULES,
+];
