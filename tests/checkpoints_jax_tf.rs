@@ -79,11 +79,11 @@ impl Folder {
     /// What is said of it; `None` if it is not even recognised.
     fn judge(&self, rules: &Rules, depth: Depth) -> Option<Judgement> {
         let claim = (rules.claim)(&self.listing()).into_iter().next()?;
-        let (name, belongs): (_, Box<dyn Fn(&str) -> bool>) = match claim {
-            Claim::Folder => (self.name.clone(), Box::new(|_| true)),
-            Claim::Files { name, files } => (name, Box::new(move |path| files.iter().any(|file| file == path))),
+        let (name, ours) = match claim {
+            Claim::Folder => (self.name.clone(), None),
+            Claim::Files { name, files } => (name, Some(files)),
         };
-        let members = self.files.iter().filter(|(path, _)| belongs(path));
+        let members = self.files.iter().filter(|(path, _)| ours.as_ref().is_none_or(|ours| ours.contains(*path)));
         let members =
             members.map(|(path, bytes)| Member { path: path.clone(), size: bytes.len() as u64, modified: 0 }).collect();
         Some(
@@ -413,8 +413,11 @@ fn the_libraries_load_what_is_called_valid() {
     for round in 0..rounds {
         let case = &cases[round % cases.len()];
         // Every second one is a flipped bit, which is what is hardest to see.
-        let how =
-            if round / cases.len() % 2 == 0 { DAMAGES[0] } else { DAMAGES[round / cases.len() / 2 % DAMAGES.len()] };
+        let how = if (round / cases.len()).is_multiple_of(2) {
+            DAMAGES[0]
+        } else {
+            DAMAGES[round / cases.len() / 2 % DAMAGES.len()]
+        };
         let Some(folder) = damage(case, how, &mut random) else { continue };
         let judgement = folder.judge(case.rules, Depth::Content);
         counts.add(how, case.kind, "files");

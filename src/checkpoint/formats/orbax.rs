@@ -6,7 +6,7 @@
 //!
 //! What can be found: OCDBT's manifest and nodes, and with them the descriptions of the arrays, have checksums. The chunks of
 //! arrays have none: they are unpacked by the library that a restore would use, and have to have the right length, and that is
-//! all. About half of the flipped bits in a chunk change numbers and nothing else; neither Orbax nor this finds them, but
+//! all. A flipped bit in a chunk often changes numbers and nothing else; neither Orbax nor this finds them, but
 //! only a checksum that was taken when the checkpoint was new. The same holds for names within the JSON files.
 
 mod json;
