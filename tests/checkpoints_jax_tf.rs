@@ -1,8 +1,8 @@
 //! Damages checkpoints that TensorFlow and Orbax have written, and asks what is said of them.
 //!
-//! Without more it runs over the checkpoints in `fixtures/checkpoints`. With `TRAININGJOB_DAMAGES=N` it makes new ones, damages
-//! them N times, and has the libraries themselves load all that was called valid; `TRAININGJOB_PYTHON` is a Python that has
-//! TensorFlow, JAX and Orbax. What comes out is printed as a table (`--nocapture`).
+//! Without more it runs over the checkpoints in `fixtures/checkpoints`. With `TRAININGJOB_DAMAGES=N` it makes new ones,
+//! damages them N times, and has the libraries themselves load all that was called valid; `TRAININGJOB_PYTHON` is a
+//! Python that has TensorFlow, JAX and Orbax. What comes out is printed as a table (`--nocapture`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -321,7 +321,8 @@ fn what_the_libraries_wrote_is_valid() {
     assert_eq!(of("tensorflow").whole.judge(&tensorflow::RULES, Depth::Structure).unwrap().epoch, Some(1.0));
 }
 
-/// What has a checksum is found, whatever is done to it: with TensorFlow that is all but the slack in an index' end record.
+/// What has a checksum is found, whatever is done to it: with TensorFlow that is all but the slack in an index' end
+/// record.
 #[test]
 fn every_flipped_bit_of_tensorflow_is_found() {
     for case in cases(&fixtures()).iter().filter(|case| case.kind.starts_with("tensorflow")) {
