@@ -1,8 +1,8 @@
 //! Damages checkpoints that TensorFlow and Orbax have written, and asks what is said of them.
 //!
-//! Without more it runs over the checkpoints in `fixtures/checkpoints`. With `TRAININGJOB_DAMAGES=N` it makes new ones, damages
-//! them N times, and has the libraries themselves load all that was called valid; `TRAININGJOB_PYTHON` is a Python that has
-//! TensorFlow, JAX and Orbax. What comes out is printed as a table (`--nocapture`).
+//! Without more it runs over the checkpoints in `fixtures/checkpoints`. With `TRAININGJOB_DAMAGES=N` it makes new ones,
+//! damages them N times, and has the libraries themselves load all that was called valid; `TRAININGJOB_PYTHON` is a
+//! Python that has TensorFlow, JAX and Orbax. What comes out is printed as a table (`--nocapture`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -79,11 +79,11 @@ impl Folder {
     /// What is said of it; `None` if it is not even recognised.
     fn judge(&self, rules: &Rules, depth: Depth) -> Option<Judgement> {
         let claim = (rules.claim)(&self.listing()).into_iter().next()?;
-        let (name, belongs): (_, Box<dyn Fn(&str) -> bool>) = match claim {
-            Claim::Folder => (self.name.clone(), Box::new(|_| true)),
-            Claim::Files { name, files } => (name, Box::new(move |path| files.iter().any(|file| file == path))),
+        let (name, ours) = match claim {
+            Claim::Folder => (self.name.clone(), None),
+            Claim::Files { name, files } => (name, Some(files)),
         };
-        let members = self.files.iter().filter(|(path, _)| belongs(path));
+        let members = self.files.iter().filter(|(path, _)| ours.as_ref().is_none_or(|ours| ours.contains(*path)));
         let members =
             members.map(|(path, bytes)| Member { path: path.clone(), size: bytes.len() as u64, modified: 0 }).collect();
         Some(
@@ -321,7 +321,8 @@ fn what_the_libraries_wrote_is_valid() {
     assert_eq!(of("tensorflow").whole.judge(&tensorflow::RULES, Depth::Structure).unwrap().epoch, Some(1.0));
 }
 
-/// What has a checksum is found, whatever is done to it: with TensorFlow that is all but the slack in an index' end record.
+/// What has a checksum is found, whatever is done to it: with TensorFlow that is all but the slack in an index' end
+/// record.
 #[test]
 fn every_flipped_bit_of_tensorflow_is_found() {
     for case in cases(&fixtures()).iter().filter(|case| case.kind.starts_with("tensorflow")) {
@@ -413,8 +414,11 @@ fn the_libraries_load_what_is_called_valid() {
     for round in 0..rounds {
         let case = &cases[round % cases.len()];
         // Every second one is a flipped bit, which is what is hardest to see.
-        let how =
-            if round / cases.len() % 2 == 0 { DAMAGES[0] } else { DAMAGES[round / cases.len() / 2 % DAMAGES.len()] };
+        let how = if (round / cases.len()).is_multiple_of(2) {
+            DAMAGES[0]
+        } else {
+            DAMAGES[round / cases.len() / 2 % DAMAGES.len()]
+        };
         let Some(folder) = damage(case, how, &mut random) else { continue };
         let judgement = folder.judge(case.rules, Depth::Content);
         counts.add(how, case.kind, "files");

@@ -1,7 +1,7 @@
 """Loads checkpoints and compares them with undamaged ones.
 
-Reads lines `KIND<tab>PATH<tab>UNDAMAGED` and answers each with `same`, `same, into a tree`, `differs` or `fails` and a reason. What loads them may
-crash, so it is a process of its own, and another goes on behind the one that crashed it.
+Reads lines `KIND<tab>PATH<tab>UNDAMAGED` and answers each with `same`, `same, into a tree`, `differs` or `fails` and a
+reason. What loads them may crash, so it is a process of its own, and another goes on behind the one that crashed it.
 """
 
 import os
@@ -30,7 +30,8 @@ def loader(kind):
         if kind in ("orbax-standard", "orbax-items"):
             like = like and jax.tree.map(ocp.utils.to_shape_dtype_struct, like.get("state", like))
             item = "default" if kind == "orbax-standard" else "state"
-            with ocp.CheckpointManager(path.parent, item_names=None if item == "default" else (item, "data")) as manager:
+            names = None if item == "default" else (item, "data")
+            with ocp.CheckpointManager(path.parent, item_names=names) as manager:
                 step = int(path.name)
                 if item == "default":
                     return manager.restore(step, args=ocp.args.StandardRestore(like))

@@ -1,13 +1,14 @@
 //! Orbax's checkpoints of JAX programs: a folder that is named by its step, with a folder for each item.
 //!
-//! An item that is a tree of arrays has `_METADATA` (the tree), and the arrays in Zarr, either as files or within an OCDBT
-//! database (`manifest.ocdbt`). An item is written under another name and renamed, then the step is; newer versions, and all
-//! on object stores, leave `commit_success.txt`.
+//! An item that is a tree of arrays has `_METADATA` (the tree), and the arrays in Zarr, either as files or within an
+//! OCDBT database (`manifest.ocdbt`). An item is written under another name and renamed, then the step is; newer
+//! versions, and all on object stores, leave `commit_success.txt`.
 //!
-//! What can be found: OCDBT's manifest and nodes, and with them the descriptions of the arrays, have checksums. The chunks of
-//! arrays have none: they are unpacked by the library that a restore would use, and have to have the right length, and that is
-//! all. About half of the flipped bits in a chunk change numbers and nothing else; neither Orbax nor this finds them, but
-//! only a checksum that was taken when the checkpoint was new. The same holds for names within the JSON files.
+//! What can be found: OCDBT's manifest and nodes, and with them the descriptions of the arrays, have checksums. The
+//! chunks of arrays have none: they are unpacked by the library that a restore would use, and have to have the right
+//! length, and that is all. A flipped bit in a chunk often changes numbers and nothing else; neither Orbax nor this
+//! finds them, but only a checksum that was taken when the checkpoint was new. The same holds for names within the JSON
+//! files.
 
 mod json;
 mod ocdbt;

@@ -1,12 +1,13 @@
 //! TensorFlow's checkpoints: `PREFIX.index`, and `PREFIX.data-00000-of-00001` and so on.
 //!
-//! What `tf.train.Checkpoint`, `CheckpointManager` and `tf.train.Saver` write, and Keras 2 if it saves weights only. The
-//! index comes last, when all data is in place. It is a sorted table with a checksum for each block, and has for each tensor
-//! its place, length and checksum: a flipped bit shows wherever it is, but for the 30 or so unused bytes of the table's
-//! end record. Bytes of a data file that belong to no tensor (alignment, or what was appended) are nobody's and not checked.
+//! What `tf.train.Checkpoint`, `CheckpointManager` and `tf.train.Saver` write, and Keras 2 if it saves weights only.
+//! The index comes last, when all data is in place. It is a sorted table with a checksum for each block, and has for
+//! each tensor its place, length and checksum: a flipped bit shows wherever it is, but for the 30 or so unused bytes of
+//! the table's end record. Bytes of a data file that belong to no tensor (alignment, or what was appended) are nobody's
+//! and not checked.
 //!
-//! The file `checkpoint` beside them says which is the latest. It belongs to no checkpoint, and who resumes by a path does
-//! not read it.
+//! The file `checkpoint` beside them says which is the latest. It belongs to no checkpoint, and who resumes by a path
+//! does not read it.
 
 mod proto;
 mod table;
@@ -168,8 +169,8 @@ fn look(name: &str, files: &dyn Files, depth: Depth, judgement: &mut Judgement) 
     Ok(())
 }
 
-/// Step and epoch, if the program keeps them in variables. What `-N` at the name's end counts is the saves, if nothing else
-/// was asked for; the steps are what the program or its optimiser counts.
+/// Step and epoch, if the program keeps them in variables. What `-N` at the name's end counts is the saves, if nothing
+/// else was asked for; the steps are what the program or its optimiser counts.
 fn numbers(
     source: &mut Source<'_>,
     tensors: &[Tensor],
@@ -244,8 +245,8 @@ fn varint(bytes: &mut impl BufRead) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// The checksum of strings: over their lengths as four bytes (eight for long ones), the lengths' own checksum, and the bytes.
-/// In the file stand the lengths with seven bits a byte. `None` if they are not whole.
+/// The checksum of strings: over their lengths as four bytes (eight for long ones), the lengths' own checksum, and the
+/// bytes. In the file stand the lengths with seven bits a byte. `None` if they are not whole.
 fn strings(bytes: impl Read, elements: u64, big_endian: bool) -> io::Result<Option<u32>> {
     let mut bytes = BufReader::new(bytes);
     if elements == 0 {

@@ -1,7 +1,7 @@
 //! OCDBT, the database that Orbax keeps arrays in: a manifest, and a tree of nodes in files beside it.
 //!
-//! Read after the description of the storage format in TensorStore's documentation. Manifest and nodes have a CRC-32C each;
-//! values do not, unless they are kept within a node.
+//! Read after the description of the storage format in TensorStore's documentation. Manifest and nodes have a CRC-32C
+//! each; values do not, unless they are kept within a node.
 
 use super::zstd_frame;
 use crate::checkpoint::formats::source::{Fault, Source, take, varint};
@@ -238,7 +238,8 @@ fn parse(mut body: &[u8], node: &Node, found: &mut Vec<(String, Value)>) -> Opti
     body.is_empty().then(Vec::new)
 }
 
-/// Reads these as what a manifest and two nodes have within, and tells whether there is a root, how many keys, how many nodes.
+/// Reads these as what a manifest and two nodes have within, and tells whether there is a root, how many keys, how many
+/// nodes.
 #[cfg(test)]
 pub(super) fn probe(root: &[u8], leaf: &[u8], inner: &[u8]) -> (bool, usize, usize) {
     let file = DataFile { base: "x/".into(), path: "x/y".into() };

@@ -79,7 +79,8 @@ fn one_bit_off(name: &str, known: &str) -> bool {
 pub(super) fn beside(source: &mut Source<'_>, item: &str, leaves: &[Leaf]) -> Result<(), Fault> {
     let names: HashSet<&str> = leaves.iter().map(|leaf| leaf.name.as_str()).collect();
     let path = format!("{item}_sharding");
-    // Some programs write none; then it can be restored only into a tree that is given. With thousands of devices it is long.
+    // Some programs write none; then it can be restored only into a tree that is given. With thousands of devices it is
+    // long.
     if source.member(&path).is_some_and(|member| member.size <= JSON) {
         let encoded: HashSet<String> = names.iter().map(|name| base64(name.as_bytes())).collect();
         let json = read_json(source, &path)?;

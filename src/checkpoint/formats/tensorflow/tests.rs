@@ -71,7 +71,8 @@ fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// A table with these blocks' contents, whose checksums are right: the last is the index, the one before it the other one.
+/// A table with these blocks' contents, whose checksums are right: the last is the index, the one before it the other
+/// one.
 fn framed(blocks: &[Vec<u8>]) -> Vec<u8> {
     let (mut bytes, mut footer) = (Vec::new(), Vec::new());
     for (at, block) in blocks.iter().enumerate() {
