@@ -22,6 +22,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use trainingjob_operator::api::{self, State, TrainingJob};
+use trainingjob_operator::protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
 
 /// What NVIDIA's exporter says of a worker's GPU, with the labels that it has in Kubernetes.
 const DCGM: [(&str, &str); 6] = [
@@ -360,9 +361,12 @@ metadata: { name: denied }
 spec: { policyName: denied, validationActions: [Deny] }
 "#;
 
-/// A program of a worker: it tells its progress, and warns of what may end it.
+/// A program of a worker: it tells its progress, saves once, and warns of what may end it.
 const PROGRAM: &str = r#"
 echo "RuntimeError: CUDA out of memory"
+mkdir "$CHECKPOINT_DIR/step-1"
+echo weights > "$CHECKPOINT_DIR/step-1/weights.bin"
+touch "$CHECKPOINT_DIR/step-1/.complete"
 step=0
 while sleep 1; do
   step=$((step + 1))
@@ -400,7 +404,7 @@ impl World {
         Process::start(&mut command, &self.folder.join("operator.log"))
     }
 
-    /// The agent of worker 0 of the job `runs`. Its GPU is made up.
+    /// The agent of worker 0 of the job `runs`, which takes care of its checkpoints. Its GPU is made up.
     fn agent(&self, port: u16) -> Process {
         let smi = self.folder.join("nvidia-smi");
         fs::write(&smi, "#!/bin/sh\necho '0, GPU-0, 40, 1024, 81559, 300, 50'\n").unwrap();
@@ -409,6 +413,19 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
         command.args(["run", "--attempt", "1", "--grace-seconds", "1", "--metrics-port", &port.to_string()]);
         command.arg("--termination-log").arg(self.folder.join("termination-log"));
+        let checkpoints = self.folder.join("checkpoints");
+        fs::create_dir(&checkpoints).unwrap();
+        let policy = CheckpointPolicy {
+            uid: "uid-of-runs".into(),
+            job: "runs".into(),
+            workers: 1,
+            shared: true,
+            retention: 3,
+            ..CheckpointPolicy::default()
+        };
+        let policy_file = self.folder.join(POLICY_FILE);
+        fs::write(&policy_file, serde_json::to_vec(&policy).unwrap()).unwrap();
+        command.arg("--checkpoints").arg(policy_file).env("CHECKPOINT_DIR", checkpoints);
         command.args(["--", "sh", "-c", PROGRAM]);
         command.env("PATH", path).env("TRAINING_JOB_NAME", "runs").env("NODE_RANK", "0");
         Process::start(&mut command, &self.folder.join("agent.log"))
@@ -542,6 +559,8 @@ async fn every_query_gives_data() {
         "estimatedSecondsRemaining": 600, "lastProgressTime": "2026-01-02T03:04:05Z",
         "metrics": { "loss": 0.5, "accuracy": 0.75, "throughput": 12.0, "gpuUtilization": 40.0 },
         "earlyStopping": { "metric": "eval_loss", "best": 0.25, "evaluationsSinceBest": 1 },
+        // There is no store, so that the agent has nothing to say of copies.
+        "checkpoint": { "lastBackupTime": "2026-01-02T03:04:05Z", "lastBackupPath": "step-1" },
     });
     let patch = Patch::Merge(json!({ "status": progress }));
     world.jobs().patch_status("runs", &PatchParams::default(), &patch).await.unwrap();
