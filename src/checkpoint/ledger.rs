@@ -18,6 +18,7 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
+use std::time::SystemTime;
 
 /// The folder below a root that is ours.
 pub const OURS: &str = ".trainingjob";
@@ -220,7 +221,13 @@ pub fn heartbeat(root: &Folder, uid: &str, name: &str, now: Timestamp) -> io::Re
     let file = heartbeat_file(uid)?;
     let ours = root.make(OURS)?;
     let beat = Heartbeat { name: name.to_owned(), time: now };
-    let (_, _, _, seconds, nanoseconds) = replace(&ours, &ours.make(JOBS)?, &file, &serde_json::to_vec(&beat)?)?;
+    let jobs = ours.make(JOBS)?;
+    let written = replace(&ours, &jobs, &file, &serde_json::to_vec(&beat)?);
+    if written.is_err() {
+        // A volume that is full still takes a time.
+        let _ = jobs.file(&file).and_then(|file| file.set_modified(SystemTime::now()));
+    }
+    let (_, _, _, seconds, nanoseconds) = written?;
     Timestamp::new(seconds, i32::try_from(nanoseconds).unwrap_or_default()).map_err(io::Error::other)
 }
 
@@ -252,12 +259,11 @@ pub fn others(root: &Folder, uid: &str, now: Timestamp) -> io::Result<Vec<String
             continue;
         }
         let Some(member) = jobs.member(&file)? else { continue };
-        let (name, time) = read_heartbeat(&jobs, &file).unwrap_or_else(|| {
-            let uid = file.strip_suffix(".json").unwrap_or(&file).to_owned();
-            (uid, Timestamp::from_nanosecond(i128::from(member.modified)).unwrap_or(now))
-        });
+        let touched = Timestamp::from_nanosecond(i128::from(member.modified)).unwrap_or(now);
+        let (name, said) = read_heartbeat(&jobs, &file)
+            .unwrap_or_else(|| (file.strip_suffix(".json").unwrap_or(&file).to_owned(), touched));
         // A clock may be wrong either way.
-        let age = now.duration_since(time).abs();
+        let age = now.duration_since(said).abs().min(now.duration_since(touched).abs());
         if age < ALIVE {
             names.push(name);
         } else if age > FORGOTTEN {
@@ -356,7 +362,7 @@ mod tests {
         }
         for bad in ["", "\n", "{}\n{}", "null", &"[".repeat(100_000)] {
             std::fs::write(&file, bad).unwrap();
-            assert!(Ledger::default().refresh(&root(&room)).is_some(), "{:.10}", bad);
+            assert!(Ledger::default().refresh(&root(&room)).is_some(), "{bad:.10}");
         }
         let header = format!("{{\"version\":1,\"crc32c\":{}}}\n", crc32c::crc32c(&vec![b'['; 100_000]));
         std::fs::write(&file, header + &"[".repeat(100_000)).unwrap();
@@ -416,6 +422,17 @@ mod tests {
         assert_eq!(others(&root, "a", NOW).unwrap().len(), 0);
         assert!(heartbeat(&root, "../b", "x", NOW).is_err());
         assert!(heartbeat(&root, "", "x", NOW).is_err());
+    }
+
+    #[test]
+    fn a_heartbeat_on_a_full_volume_counts_by_its_time() {
+        let room = Room::new();
+        let root = root(&room);
+        heartbeat(&root, "b", "bert", NOW).unwrap();
+        let later = NOW + SignedDuration::from_hours(1);
+        assert_eq!(others(&root, "a", later).unwrap().len(), 0);
+        std::fs::File::open(room.path(".trainingjob/jobs/b.json")).unwrap().set_modified(later.into()).unwrap();
+        assert_eq!(others(&root, "a", later).unwrap(), ["bert"]);
     }
 
     #[test]

@@ -447,3 +447,25 @@ fn child() {
     inventory.prove(&mut scan, 1, at(10), &Budget::default());
     inventory.failed_start("step-1");
 }
+
+#[test]
+fn what_changes_while_it_is_judged_is_not_judged() {
+    let room = Arc::new(Room::new());
+    let mut inventory = begun(&room);
+    room.save("step-1");
+    look(&mut inventory, 0);
+    let scan = look(&mut inventory, 6);
+    let writes = |path: &'static str| {
+        let room = room.clone();
+        let act: Box<dyn Fn()> = Box::new(move || room.write(path, "longer than it was"));
+        testing::MEANWHILE.set(Some(act));
+    };
+    writes("step-1/new");
+    let error = inventory.verify(&scan.found[0].found, false, at(7), &Budget::default()).unwrap_err();
+    assert!(error.to_string().contains("changes"), "{error}");
+    writes("step-1/model");
+    let scan = look(&mut inventory, 8);
+    assert_eq!(one(&scan, "step-1").stage, Stage::Unread);
+    testing::MEANWHILE.set(None);
+    assert!(look(&mut inventory, 9).found[0].found.is_valid());
+}
