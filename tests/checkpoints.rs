@@ -1,1 +1,381 @@
+//! Checkpoints that the real libraries wrote, damaged in every way that happens: none that is damaged so that its library can't load it
+//! is called valid, and none that is undamaged is called anything else.
+//!
+//! Short form: the small ones in `tests/fixtures/checkpoints`. Long form: `tests/checkpoints/make_torch.py FOLDER` makes more;
+//! `CHECKPOINTS=FOLDER CHECKPOINTS_CASES=FILE DAMAGES=20000 cargo test --test checkpoints` damages them and writes what was done and
+//! what was said; `tests/checkpoints/check_torch.py FOLDER FILE` does the same to files, loads them, and compares.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Cursor, Write as _};
+use std::path::{Path, PathBuf};
+use trainingjob_operator::checkpoint::files::{Files, Member, ReadSeek};
+use trainingjob_operator::checkpoint::formats::{
+    Claim, Listing, Rules, dcp, deepspeed, hugging_face, keras, lightning, marked, megatron, safetensors, torch,
+};
+use trainingjob_operator::checkpoint::found::{Depth, Verdict};
+
+/// By the name of the folder in which their checkpoints are.
+const FORMATS: [(&str, &Rules); 9] = [
+    ("torch", &torch::RULES),
+    ("lightning", &lightning::RULES),
+    ("safetensors", &safetensors::RULES),
+    ("hugging-face", &hugging_face::RULES),
+    ("dcp", &dcp::RULES),
+    ("keras", &keras::RULES),
+    ("deepspeed", &deepspeed::RULES),
+    ("megatron", &megatron::RULES),
+    ("marked", &marked::RULES),
+];
+
+/// A checkpoint in memory.
+#[derive(Clone)]
+struct Held {
+    format: &'static str,
+    rules: &'static Rules,
+    /// Its folder, relative to all.
+    folder: String,
+    name: String,
+    /// Those that were claimed for it.
+    contents: BTreeMap<String, Vec<u8>>,
+    members: Vec<Member>,
+}
+
+impl Files for Held {
+    fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadSeek + '_>> {
+        match self.contents.get(path) {
+            Some(bytes) => Ok(Box::new(Cursor::new(bytes))),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+impl Held {
+    fn list(&mut self) {
+        let member =
+            |(path, bytes): (&String, &Vec<u8>)| Member { path: path.clone(), size: bytes.len() as u64, modified: 0 };
+        self.members = self.contents.iter().map(member).collect();
+    }
+
+    fn judge(&self, depth: Depth) -> Verdict {
+        (self.rules.judge)(&self.name, self, depth).expect("memory can be read").verdict
+    }
+}
+
+/// All files below a folder.
+fn read_below(folder: &Path, prefix: &str, contents: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in std::fs::read_dir(folder).expect("the folder is there").flatten() {
+        let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        match entry.path().is_dir() {
+            true => read_below(&entry.path(), &format!("{path}/"), contents),
+            false => drop(contents.insert(path, std::fs::read(entry.path()).expect("the file can be read"))),
+        }
+    }
+}
+
+fn listing(folder: &Path) -> Listing {
+    let mut listing = Listing { name: folder.file_name().unwrap().to_string_lossy().into(), ..Listing::default() };
+    for entry in std::fs::read_dir(folder).expect("the folder is there").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_dir() { listing.folders.push(name) } else { listing.files.push(name) }
+    }
+    listing.files.sort();
+    listing.folders.sort();
+    listing
+}
+
+/// All checkpoints of a folder `FORMAT/VARIANT[/CHECKPOINT]`.
+fn find(root: &Path) -> Vec<Held> {
+    let mut found = Vec::new();
+    for (format, rules) in FORMATS {
+        let Ok(variants) = std::fs::read_dir(root.join(format)) else { continue };
+        let variants: Vec<PathBuf> = variants.flatten().map(|entry| entry.path()).collect();
+        let below = variants.iter().flat_map(|variant| {
+            listing(variant).folders.into_iter().map(|name| variant.join(name)).collect::<Vec<_>>()
+        });
+        for folder in variants.iter().cloned().chain(below) {
+            for claim in (rules.claim)(&listing(&folder)) {
+                let mut contents = BTreeMap::new();
+                read_below(&folder, "", &mut contents);
+                let name = match claim {
+                    Claim::Folder => folder.file_name().unwrap().to_string_lossy().into_owned(),
+                    Claim::Files { name, files } => {
+                        contents.retain(|path, _| files.contains(path));
+                        name
+                    }
+                };
+                let relative = folder.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+                let mut held = Held { format, rules, folder: relative, name, contents, members: Vec::new() };
+                held.list();
+                found.push(held);
+            }
+        }
+    }
+    found.sort_by(|ours, theirs| {
+        (ours.format, &ours.folder, &ours.name).cmp(&(theirs.format, &theirs.folder, &theirs.name))
+    });
+    found
+}
+
+/// What is done to one file.
+#[derive(Clone)]
+enum Damage {
+    Cut(usize),
+    Flip(usize, u8),
+    /// Nothing but zeros from there on, as after a crash of the node.
+    Zeros(usize, usize),
+    Longer(usize),
+    Missing,
+    Empty,
+    /// The same file of another checkpoint.
+    Other(String),
+}
+
+impl Damage {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Cut(_) => "cut",
+            Self::Flip(..) => "one bit",
+            Self::Zeros(..) => "zeros",
+            Self::Longer(_) => "longer",
+            Self::Missing => "missing",
+            Self::Empty => "empty",
+            Self::Other(_) => "of another step",
+        }
+    }
+
+    fn json(&self) -> String {
+        match self {
+            Self::Cut(at) => format!(r#""cut",{at}"#),
+            Self::Flip(at, bit) => format!(r#""flip",{at},{bit}"#),
+            Self::Zeros(at, count) => format!(r#""zeros",{at},{count}"#),
+            Self::Longer(by) => format!(r#""longer",{by}"#),
+            Self::Missing => r#""missing""#.into(),
+            Self::Empty => r#""empty""#.into(),
+            Self::Other(folder) => format!(r#""other",{folder:?}"#),
+        }
+    }
+}
+
+/// Numbers that are the same each time (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit.max(1) as u64) as usize
+    }
+}
+
+/// The bytes that say where the others are: headers of ZIPs and of safetensors, and all of what is text or a pickle by itself.
+fn structure(path: &str, bytes: &[u8]) -> Vec<usize> {
+    let mut places = Vec::new();
+    if path.ends_with(".json") || path.ends_with(".metadata") {
+        return (0..bytes.len()).collect();
+    }
+    if path.ends_with(".safetensors") {
+        let header = bytes.get(..8).map_or(0, |length| u64::from_le_bytes(length.try_into().unwrap()) as usize);
+        return (0..bytes.len().min(8 + header)).collect();
+    }
+    for at in 0..bytes.len().saturating_sub(4) {
+        let length = match &bytes[at..at + 4] {
+            b"PK\x03\x04" => 30 + usize::from(u16::from_le_bytes([bytes[at + 26], bytes[at + 27]])) + 4,
+            b"PK\x01\x02" => 46 + usize::from(u16::from_le_bytes([bytes[at + 28], bytes[at + 29]])),
+            b"PK\x05\x06" => 22,
+            b"PK\x06\x06" => 56,
+            b"PK\x06\x07" => 20,
+            b"PK\x07\x08" => 16,
+            _ => continue,
+        };
+        places.extend(at..(at + length).min(bytes.len()));
+    }
+    places
+}
+
+/// `count` damages of a checkpoint, spread over its files. What happens to whole files is always among them.
+fn damages(held: &Held, all: &[Held], count: usize, dice: &mut Dice) -> Vec<(String, Damage)> {
+    let mut chosen = Vec::new();
+    let others: Vec<&Held> = all
+        .iter()
+        .filter(|other| {
+            other.folder != held.folder && Path::new(&other.folder).parent() == Path::new(&held.folder).parent()
+        })
+        .collect();
+    for (path, bytes) in &held.contents {
+        let mut add = |damage: Damage| chosen.push((path.clone(), damage));
+        let share = count / held.contents.len().max(1);
+        add(Damage::Missing);
+        if !bytes.is_empty() {
+            add(Damage::Empty);
+        }
+        add(Damage::Longer(1));
+        add(Damage::Longer(512));
+        for other in &others {
+            if other.contents.get(path).is_some_and(|theirs| theirs != bytes) {
+                add(Damage::Other(other.folder.clone()));
+            }
+        }
+        if bytes.len() < 2 {
+            continue;
+        }
+        let places = structure(path, bytes);
+        let starts: Vec<usize> =
+            places.iter().copied().filter(|at| *at > 0 && bytes[*at..].starts_with(b"PK")).collect();
+        for _ in 0..share / 8 {
+            add(Damage::Cut(1 + dice.below(bytes.len() - 1)));
+            match starts.is_empty() {
+                true => add(Damage::Cut(bytes.len() - 1 - dice.below(bytes.len().min(64) - 1))),
+                false => add(Damage::Cut(starts[dice.below(starts.len())])),
+            }
+            let at = dice.below(bytes.len());
+            let length = 1 + dice.below(bytes.len() - at);
+            if bytes[at..at + length].iter().any(|byte| *byte != 0) {
+                add(Damage::Zeros(at, length));
+            }
+            add(Damage::Flip(dice.below(bytes.len()), dice.below(8) as u8));
+        }
+        // All of the structure if there is room, else some of it.
+        let flips = share / 2;
+        let bits = places.len() * 8;
+        for index in 0..flips.min(bits) {
+            let bit = if bits <= flips { index } else { dice.below(bits) };
+            add(Damage::Flip(places[bit / 8], (bit % 8) as u8));
+        }
+    }
+    chosen
+}
+
+fn damaged(held: &Held, path: &str, damage: &Damage, all: &[Held]) -> Held {
+    let mut damaged = held.clone();
+    let bytes = damaged.contents.get_mut(path).expect("it has the file");
+    match damage {
+        Damage::Cut(at) => bytes.truncate(*at),
+        Damage::Flip(at, bit) => bytes[*at] ^= 1 << bit,
+        Damage::Zeros(at, count) => bytes[*at..at + count].fill(0),
+        Damage::Longer(by) => bytes.resize(bytes.len() + by, 0),
+        Damage::Missing => drop(damaged.contents.remove(path)),
+        Damage::Empty => bytes.clear(),
+        Damage::Other(folder) => {
+            let other = all.iter().find(|other| other.folder == *folder).expect("it is among them");
+            bytes.clone_from(&other.contents[path]);
+        }
+    }
+    damaged.list();
+    damaged
+}
+
+fn word(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Valid => "valid",
+        Verdict::Incomplete { .. } => "incomplete",
+        Verdict::Corrupted { .. } => "corrupted",
+    }
+}
+
+/// Whether a damage may go unseen in the short form, which has no library to ask: of these files a tensor, a name or a number is no
+/// more than what is written there.
+fn may_be_unseen(held: &Held, path: &str, damage: &Damage) -> bool {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    let kind = file.rsplit('.').next().unwrap_or_default();
+    match damage {
+        // Only what has a form that is known is looked at.
+        _ if held.format == "marked" => true,
+        // What the program does not need, or nobody can count.
+        Damage::Missing => {
+            file.ends_with("config.json")
+                || file == "training_args.bin"
+                || file.starts_with("rng_state_")
+                || file.contains("_rank_")
+        }
+        Damage::Empty | Damage::Cut(_) => false,
+        // Zeros, and padding.
+        Damage::Longer(_) => matches!(kind, "distcp" | "json"),
+        Damage::Zeros(..) | Damage::Flip(..) => {
+            matches!(kind, "safetensors" | "json" | "metadata")
+                || held.contents[path].len() < 600_000 && is_unread(&held.contents[path], damage)
+        }
+        Damage::Other(_) => true,
+    }
+}
+
+/// What no reader of a ZIP reads: who made an entry, its attributes, and padding.
+fn is_unread(bytes: &[u8], damage: &Damage) -> bool {
+    let mut unread = vec![false; bytes.len()];
+    let mut mark = |from: usize, count: usize| unread[from..from + count].fill(true);
+    for at in 0..bytes.len().saturating_sub(22) {
+        match &bytes[at..at + 4] {
+            b"PK\x03\x04" => {
+                mark(at + 4, 2);
+                let name = usize::from(u16::from_le_bytes([bytes[at + 26], bytes[at + 27]]));
+                let extra = usize::from(u16::from_le_bytes([bytes[at + 28], bytes[at + 29]]));
+                if extra > 4 {
+                    mark(at + 30 + name + 4, extra - 4);
+                }
+            }
+            b"PK\x01\x02" => {
+                mark(at + 4, 4);
+                mark(at + 36, 6);
+            }
+            b"PK\x06\x06" => mark(at + 12, 4),
+            _ => {}
+        }
+    }
+    match damage {
+        Damage::Flip(at, _) => unread[*at],
+        Damage::Zeros(at, count) => (*at..at + count).all(|at| unread[at] || bytes[at] == 0),
+        _ => false,
+    }
+}
+
+#[test]
+fn no_damaged_checkpoint_is_valid_and_no_whole_one_is_not() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoints");
+    let root = std::env::var_os("CHECKPOINTS").map_or(fixtures, PathBuf::from);
+    let count = std::env::var("DAMAGES").ok().map_or(600, |count| count.parse().expect("DAMAGES is a number"));
+    let mut cases =
+        std::env::var_os("CHECKPOINTS_CASES").map(|path| std::fs::File::create(path).expect("it can be written"));
+    let all = find(&root);
+    assert!(all.len() > 8, "only {} checkpoints below {}", all.len(), root.display());
+    let mut dice = Dice(7);
+    let mut table: BTreeMap<(&str, &str), [usize; 3]> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for held in &all {
+        for depth in [Depth::Structure, Depth::Content] {
+            let verdict = held.judge(depth);
+            if verdict != Verdict::Valid {
+                wrong.push(format!("{}/{} is whole, and at {depth:?} called {verdict:?}", held.folder, held.name));
+            }
+        }
+        let mine: Vec<_> = damages(held, &all, count / all.len(), &mut dice);
+        for (path, damage) in mine {
+            let damaged = damaged(held, &path, &damage, &all);
+            let verdict = damaged.judge(Depth::Content);
+            let index = ["valid", "incomplete", "corrupted"].iter().position(|name| *name == word(&verdict)).unwrap();
+            table.entry((damage.kind(), held.format)).or_default()[index] += 1;
+            // What is seen without reading everything is the same at both depths.
+            if verdict == Verdict::Valid && damaged.judge(Depth::Structure) != Verdict::Valid {
+                wrong.push(format!("{}/{path}: Structure sees more than Content", held.folder));
+            }
+            if let Some(cases) = &mut cases {
+                let (format, folder, name) = (held.format, &held.folder, &held.name);
+                let told = word(&verdict);
+                writeln!(cases, "[{format:?},{folder:?},{name:?},{path:?},{told:?},{}]", damage.json()).unwrap();
+            } else if verdict == Verdict::Valid && !may_be_unseen(held, &path, &damage) {
+                wrong.push(format!("{}/{path}: {} called valid", held.folder, damage.json()));
+            }
+        }
+    }
+    let mut text = String::from("| damage | format | valid | incomplete | corrupted |\n|---|---|---|---|---|\n");
+    for ((kind, format), [valid, incomplete, corrupted]) in &table {
+        writeln!(text, "| {kind} | {format} | {valid} | {incomplete} | {corrupted} |").unwrap();
+    }
+    println!("{} checkpoints, {} damages\n{text}", all.len(), table.values().flatten().sum::<usize>());
+    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong[..wrong.len().min(40)].join("\n"));
+}

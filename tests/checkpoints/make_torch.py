@@ -6,6 +6,7 @@ Every checkpoint lies in FOLDER/FORMAT/VARIANT/. DeepSpeed and Megatron-LM need 
 they lay them out, and written with the same call of torch.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -61,7 +62,7 @@ def make_torch(root: Path) -> None:
         "parameter": nn.Parameter(torch.ones(2)),
         "nested": [1, 2.5, None, "text", b"bytes", {"set": {1, 2}}, (1,), 2**70],
     }
-    torch.save(odd, fresh(root / "torch/odd") / "odd.bin")
+    torch.save(odd, fresh(root / "torch/odd") / "model.bin")
     torch.save(net, fresh(root / "torch/module") / "module.pt")
     torch.save(state, fresh(root / "torch/protocol4") / "p4.pt", pickle_protocol=4)
     torch.save({}, fresh(root / "torch/nothing") / "nothing.pt")
@@ -132,7 +133,6 @@ def make_hugging_face(root: Path) -> None:
     folder = fresh(root / "hugging-face/plain")
     trainer = hugging_face_trainer(folder, load_best_model_at_end=True, metric_for_best_model="eval_loss")
     trainer.train()
-    shutil.rmtree(folder / "checkpoint-2")
     # Many ranks: each leaves its own state of random numbers. And weights in shards, as a large model's are.
     ranks = root / "hugging-face/sharded/checkpoint-4"
     shutil.rmtree(ranks.parent, ignore_errors=True)
@@ -175,6 +175,9 @@ def make_dcp(root: Path) -> None:
     net, optimizer = trained()
     state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 3}
     dcp.save(state, checkpoint_id=str(root / "dcp/alone/step-3"))
+    net, optimizer = trained(steps=4)
+    dcp.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 4}, checkpoint_id=str(root / "dcp/alone/step-4"))
+    dcp.save(net.state_dict(), checkpoint_id=str(root / "dcp/flat/100"))
     torch.multiprocessing.spawn(one_rank, args=(2, str(root / "dcp/ranks/step_9"), 29611), nprocs=2)
 
 
@@ -194,12 +197,14 @@ def make_deepspeed(root: Path) -> None:
     for rank in range(2):
         torch.save({"optimizer_state_dict": optimizer.state_dict(), "ds_version": "0.16.0"},
                    folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
-    torch.save({"module": net.state_dict(), "global_steps": 10, "mp_world_size": 1, "dp_world_size": 2},
+    torch.save({"module": net.state_dict(), "global_steps": 10, "mp_world_size": 1, "dp_world_size": 2,
+                "ds_config": {"zero_optimization": {"stage": 1}}},
                folder / "mp_rank_00_model_states.pt")
     (folder.parent / "latest").write_text("global_step10")
     folder = fresh(root / "deepspeed/zero3/global_step20")
     for rank in range(2):
-        torch.save({"module": net.state_dict(), "global_steps": 20, "mp_world_size": 1, "dp_world_size": 2},
+        torch.save({"module": net.state_dict(), "global_steps": 20, "mp_world_size": 1, "dp_world_size": 2,
+                    "ds_config": {"zero_optimization": {"stage": 3}}},
                    folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt")
         torch.save({"optimizer_state_dict": optimizer.state_dict()},
                    folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
@@ -210,7 +215,8 @@ def make_megatron(root: Path) -> None:
     folder = fresh(root / "megatron/legacy/iter_0000030")
     for rank in range(2):
         (folder / f"mp_rank_{rank:02d}").mkdir()
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "iteration": 30, "checkpoint_version": 3.0},
+        arguments = argparse.Namespace(tensor_model_parallel_size=2, pipeline_model_parallel_size=1)
+        torch.save({"args": arguments, "model": net.state_dict(), "optimizer": optimizer.state_dict(), "iteration": 30},
                    folder / f"mp_rank_{rank:02d}" / "model_optim_rng.pt")
     folder = root / "megatron/distcp/iter_0000040"
     fresh(folder.parent)

@@ -1,8 +1,8 @@
 //! What is done about one folder of checkpoints.
 
-use crate::agent::keeper::Keeper;
 use crate::agent::keeper::choice::{Choice, From};
 use crate::agent::keeper::copies::{Copies, places};
+use crate::agent::keeper::{Keeper, block_on};
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::choose::{Candidate, Place, choose};
 use crate::checkpoint::folder::Folder;
@@ -91,7 +91,7 @@ impl<'a> Care<'a> {
     /// The checkpoint of `resumeFrom`, which has to be good.
     fn asked_for(&mut self, from: &str) -> Result<(Found, PathBuf, From), LaunchError> {
         if from.contains("://") {
-            let path = fetch_uri(self.keeper, from)?;
+            let path = fetch_uri(&self.keeper.root, &self.keeper.policy, from, &|error| self.keeper.words.say(error))?;
             let found = look_at(&path).map_err(|why| unusable(from, &why))?;
             return Ok((found, path, From::Uri(from.to_owned())));
         }
@@ -129,7 +129,7 @@ impl<'a> Care<'a> {
                 let place = places(&keeper.policy).find(|place| place.uri == *uri);
                 let (Some((_, manifest)), Some(place)) = (manifest, place) else { return Err("it is gone".into()) };
                 let store = place.open(&keeper.policy.uid).map_err(|error| error.to_string())?;
-                keeper.block_on(store.restore(manifest, &keeper.root)).map_err(|error| error.to_string())?;
+                block_on(store.restore(manifest, &keeper.root)).map_err(|error| error.to_string())?;
                 fetched = Some(uri.clone());
                 Ok(())
             }
@@ -170,7 +170,7 @@ impl<'a> Care<'a> {
         let since = Instant::now();
         let mut told = false;
         loop {
-            let answer = place.open(&self.keeper.policy.uid).and_then(|store| self.keeper.block_on(store.list()));
+            let answer = place.open(&self.keeper.policy.uid).and_then(|store| block_on(store.list()));
             let error = match answer {
                 Ok(listing) => {
                     for unreadable in &listing.unreadable {
@@ -202,14 +202,17 @@ impl<'a> Care<'a> {
         self.resumed.clone_from(&choice.from);
         match &choice.fetched {
             From::Here => Ok(()),
-            From::Uri(uri) => fetch_uri(self.keeper, uri).map(drop),
+            From::Uri(uri) => {
+                let say = |error: &StoreError| self.keeper.words.say(error);
+                fetch_uri(&self.keeper.root, &self.keeper.policy, uri, &say).map(drop)
+            }
             From::Store(uri) => {
                 let path = choice.from.as_ref().map(|kept| kept.path.clone()).unwrap_or_default();
                 let place = places(&self.keeper.policy).find(|place| place.uri == *uri);
                 let fetch = || {
                     let store = place.as_ref()?.open(&self.keeper.policy.uid).ok()?;
-                    let manifest = self.keeper.block_on(store.manifest(&path)).ok()??;
-                    self.keeper.block_on(store.restore(&manifest, &self.keeper.root)).ok()
+                    let manifest = block_on(store.manifest(&path)).ok()??;
+                    block_on(store.restore(&manifest, &self.keeper.root)).ok()
                 };
                 let since = Instant::now();
                 while fetch().is_none() {
@@ -268,7 +271,7 @@ impl<'a> Care<'a> {
                 let found = scan.found.iter().find(|known| known.found.path == path).map(|known| known.found.clone());
                 let found = found.unwrap_or_else(|| nothing_at(&path));
                 let put = place.open(&self.keeper.policy.uid).and_then(|store| {
-                    self.keeper.block_on(store.upload_part(&self.keeper.root, &found, self.keeper.index, &round))
+                    block_on(store.upload_part(&self.keeper.root, &found, self.keeper.index, &round))
                 });
                 match put {
                     Ok(()) => drop(self.put.insert(path)),
@@ -496,8 +499,13 @@ pub(super) fn look_at(path: &Path) -> Result<Found, String> {
     }
 }
 
-/// Fetches what lies at a URI, once for the job, and returns where it is now.
-pub(super) fn fetch_uri(keeper: &Keeper, uri: &str) -> Result<PathBuf, LaunchError> {
+/// Fetches what lies at a URI, once for the job, and returns where it is now. `say` is told of what may heal.
+pub(super) fn fetch_uri(
+    root: &Path,
+    policy: &CheckpointPolicy,
+    uri: &str,
+    say: &dyn Fn(&StoreError),
+) -> Result<PathBuf, LaunchError> {
     let failed = |error: &StoreError| {
         let kind =
             if error.is_temporary() { LaunchErrorKind::LaunchFailed } else { LaunchErrorKind::CheckpointUnusable };
@@ -505,7 +513,7 @@ pub(super) fn fetch_uri(keeper: &Keeper, uri: &str) -> Result<PathBuf, LaunchErr
     };
     let destination = Destination::parse(uri).map_err(|error| failed(&error))?;
     let name = uri.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    let folder = keeper.root.join(FETCHED).join(&keeper.policy.uid);
+    let folder = root.join(FETCHED).join(&policy.uid);
     let path = folder.join(name);
     if path.exists() && look_at(&path).is_ok() {
         return Ok(path);
@@ -514,19 +522,18 @@ pub(super) fn fetch_uri(keeper: &Keeper, uri: &str) -> Result<PathBuf, LaunchErr
         kind: LaunchErrorKind::LaunchFailed,
         message: format!("{}: {error}", folder.display()),
     })?;
-    let place = places(&keeper.policy).find(|place| place.serves(&destination));
+    let place = places(policy).find(|place| place.serves(&destination));
     let access = place.map(|place| place.access()).unwrap_or_default();
     let since = Instant::now();
     loop {
-        let store =
-            crate::store::Store::open(&destination, &access, &keeper.policy.uid).map_err(|error| failed(&error))?;
-        match keeper.block_on(store.restore_prefix(&folder)) {
+        let store = crate::store::Store::open(&destination, &access, &policy.uid).map_err(|error| failed(&error))?;
+        match block_on(store.restore_prefix(&folder)) {
             Ok(path) => {
                 let _ = std::fs::remove_dir_all(folder.join(OURS));
                 return Ok(path);
             }
             Err(error) if error.is_temporary() && since.elapsed() < ONLY_STORE => {
-                keeper.words.say(&error);
+                say(&error);
                 std::thread::sleep(ASK_AGAIN);
             }
             Err(error) => return Err(failed(&error)),

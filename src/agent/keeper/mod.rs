@@ -6,6 +6,7 @@
 
 mod care;
 pub mod choice;
+pub mod commands;
 mod copies;
 
 use crate::agent::channels::variable;
@@ -161,17 +162,11 @@ impl Keeper {
     }
 
     fn rounds_of_first(&self) -> Option<Rounds> {
-        self.block_on(choice::ask_rounds(&self.address_of_first(), &self.policy.uid))
+        block_on(choice::ask_rounds(&self.address_of_first(), &self.policy.uid))
     }
 
     fn address_of_first(&self) -> String {
         format!("{}:{}", variable("MASTER_ADDR").unwrap_or_default(), self.policy.port)
-    }
-
-    /// Waits for what a store does. One thread waits for one thing at a time.
-    fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("the kernel gives an epoll instance to who has a thread").block_on(work)
     }
 
     fn work(self: &Arc<Self>, attempt: u32) {
@@ -213,7 +208,7 @@ impl Keeper {
     }
 
     fn asked(&self, attempt: u32) -> Result<Choice, LaunchError> {
-        let asked = self.block_on(choice::ask(&self.address_of_first(), &self.policy.uid, attempt));
+        let asked = block_on(choice::ask(&self.address_of_first(), &self.policy.uid, attempt));
         asked.map_err(|error| LaunchError {
             kind: LaunchErrorKind::LaunchFailed,
             message: format!("can't ask the first worker what to go on from: {error}"),
@@ -262,6 +257,12 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
+}
+
+/// Waits for what a store does. One thread waits for one thing at a time.
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("the kernel gives an epoll instance to who has a thread").block_on(work)
 }
 
 /// Reads a policy.

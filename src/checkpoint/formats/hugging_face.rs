@@ -13,7 +13,7 @@
 //! | a file of another step | `trainer_state.json`, and shards with other tensors; else not |
 
 use super::fault::Fault;
-use super::{Claim, Listing, Rules, dcp, deepspeed, named, safetensors, torch};
+use super::{Claim, Listing, Rules, dcp, deepspeed, json, named, safetensors, torch};
 use crate::checkpoint::files::Files;
 use crate::checkpoint::found::{Depth, Format, Judgement, Verdict};
 use serde::Deserialize;
@@ -114,11 +114,7 @@ fn missing(files: &dyn Files) -> Option<String> {
         return Some(format!("rng_state_{}.pth is missing, and that of rank {} is there", gap.0, gap.1));
     }
     // With `save_only_model` there is none of the three.
-    let optimizer = has("optimizer.pt")
-        || has("optimizer.bin")
-        || below("optimizer_")
-        || below("global_step")
-        || below("user_content.pt");
+    let optimizer = has("optimizer.pt") || has("optimizer.bin") || below("optimizer_") || below("global_step");
     let scheduler = has("scheduler.pt");
     let random = has("rng_state.pth") || !ranks.is_empty();
     let parts = [("an optimizer", optimizer), ("scheduler.pt", scheduler), ("rng_state.pth", random)];
@@ -189,50 +185,12 @@ fn look(files: &dyn Files, path: &str, depth: Depth) -> Result<Option<Judgement>
         {
             torch::check(files, path, depth)?;
         }
-        Some((_, "json")) if depth == Depth::Content && file != STATE => drop(json::<IgnoredAny>(files, path)?),
+        Some((_, "json")) if depth == Depth::Content && file != STATE => {
+            json::read::<IgnoredAny>(files, path, JSON_LIMIT)?;
+        }
         _ => {}
     }
     Ok(None)
-}
-
-/// A JSON file that Python wrote.
-fn json<T: serde::de::DeserializeOwned>(files: &dyn Files, path: &str) -> Result<T, Fault> {
-    let mut bytes = match files.read(path, JSON_LIMIT) {
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-            return Fault::wrong("is larger than any of its kind");
-        }
-        other => other?,
-    };
-    without_nan(&mut bytes);
-    match serde_json::from_slice(&bytes) {
-        Ok(value) => Ok(value),
-        Err(error) if error.is_eof() => Fault::cut("ends within its JSON"),
-        Err(error) => Fault::wrong(format!("can't be read: {error}")),
-    }
-}
-
-/// Python writes `NaN` and `Infinity`, which no other JSON has. They become `null`, in as much space.
-fn without_nan(bytes: &mut [u8]) {
-    let mut at = 0;
-    let mut quoted = false;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' if quoted => at += 1,
-            b'"' => quoted = !quoted,
-            b'-' | b'N' | b'I' if !quoted => {
-                let word =
-                    [&b"-Infinity"[..], b"Infinity", b"NaN"].into_iter().find(|word| bytes[at..].starts_with(word));
-                if let Some(word) = word {
-                    // A number, for `null` is longer than `NaN`. Nobody takes what is not finite.
-                    bytes[at..at + word.len()].fill(b' ');
-                    bytes[at..at + 3].copy_from_slice(b"1e9");
-                    at += word.len() - 1;
-                }
-            }
-            _ => {}
-        }
-        at += 1;
-    }
 }
 
 /// What of `trainer_state.json` is told further.
@@ -302,7 +260,7 @@ impl History {
 
 impl State {
     fn read(files: &dyn Files) -> Result<Self, Fault> {
-        let written: Written = json(files, STATE)?;
+        let written: Written = json::read(files, STATE, JSON_LIMIT)?;
         let known: Vec<&str> = REQUIRED.into_iter().chain(FIELDS).collect();
         for name in written.others.keys() {
             if !known.contains(&name.as_str()) && named::is_damaged(name, &known) {

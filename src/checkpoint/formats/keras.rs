@@ -9,9 +9,10 @@
 
 use super::fault::Fault;
 use super::zip::Archive;
-use super::{Claim, Listing, Rules, named};
+use super::{Claim, Listing, Rules, json, named};
 use crate::checkpoint::files::Files;
 use crate::checkpoint::found::{Depth, Format, Judgement};
+use serde::de::IgnoredAny;
 use std::io::{self, Read};
 
 /// Keras' files.
@@ -49,10 +50,9 @@ fn check(files: &dyn Files, name: &str, depth: Depth) -> Result<(), Fault> {
     let archive = Archive::open(&mut *file, 0..size)?;
     for part in ["metadata.json", "config.json"] {
         let Some(entry) = archive.find(part) else { return Fault::wrong(format!("has no {part}")) };
-        if depth == Depth::Content
-            && serde_json::from_slice::<serde::de::IgnoredAny>(&archive.read(&mut *file, entry, JSON_LIMIT)?).is_err()
-        {
-            return Fault::wrong(format!("has a {part} that is no JSON"));
+        if depth == Depth::Content {
+            let bytes = archive.read(&mut *file, entry, JSON_LIMIT)?;
+            json::parse::<IgnoredAny>(bytes).or_else(|_| Fault::wrong(format!("has a {part} that is no JSON")))?;
         }
     }
     let weights = |name: &str| name.starts_with("model.weights.") || name.starts_with("model_");

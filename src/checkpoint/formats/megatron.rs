@@ -12,9 +12,10 @@
 
 use super::fault::Fault;
 use super::pickle::{Id, Pickle};
-use super::{Claim, Listing, Rules, dcp, named, torch};
+use super::{Claim, Listing, Rules, dcp, json, named, torch};
 use crate::checkpoint::files::Files;
-use crate::checkpoint::found::{Depth, Format, Judgement, Verdict};
+use crate::checkpoint::found::{Depth, Format, Judgement};
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::io;
 
@@ -110,31 +111,18 @@ fn distributed(step: Option<u64>, files: &dyn Files, depth: Depth) -> io::Result
         }
         Err(fault) => return fault.judge(COMMON, false),
     }
-    let judgement = dcp::judge_below("", files, depth)?;
-    debug_assert!(judgement.verdict != Verdict::Valid || files.member(".metadata").is_some());
-    Ok(judgement)
+    dcp::judge_below("", files, depth)
 }
 
 /// Which form the shards have. Only torch's is known.
 fn backend(files: &dyn Files) -> Result<(), Fault> {
-    let bytes = match files.read(METADATA, JSON_LIMIT) {
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-            return Fault::wrong("is larger than any of its kind");
-        }
-        other => other?,
-    };
+    let metadata: Map<String, Value> = json::read(files, METADATA, JSON_LIMIT)?;
     let known = ["sharded_backend", "sharded_backend_version", "common_backend", "common_backend_version"];
-    match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&bytes) {
-        Ok(metadata) => {
-            if metadata.keys().any(|name| named::is_damaged(name, &known)) {
-                return Fault::wrong("has a name that is damaged");
-            }
-            match metadata.get("sharded_backend").and_then(serde_json::Value::as_str) {
-                Some("torch_dist") => Ok(()),
-                other => Fault::wrong(format!("names the form {other:?}, and only torch_dist is known")),
-            }
-        }
-        Err(error) if error.is_eof() => Fault::cut("ends within its JSON"),
-        Err(error) => Fault::wrong(format!("can't be read: {error}")),
+    if metadata.keys().any(|name| named::is_damaged(name, &known)) {
+        return Fault::wrong("has a name that is damaged");
+    }
+    match metadata.get("sharded_backend").and_then(Value::as_str) {
+        Some("torch_dist") => Ok(()),
+        other => Fault::wrong(format!("names the form {other:?}, and only torch_dist is known")),
     }
 }

@@ -4,6 +4,7 @@ pub mod dcp;
 pub mod deepspeed;
 mod fault;
 pub mod hugging_face;
+mod json;
 pub mod keras;
 pub mod lightning;
 pub mod marked;

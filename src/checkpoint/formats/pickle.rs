@@ -601,3 +601,99 @@ fn is_python_text(bytes: &[u8]) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Pickle, Fault> {
+        Pickle::whole(bytes.to_vec())
+    }
+
+    #[test]
+    fn a_dictionary_of_everything_is_read() {
+        // pickle.dumps({"n": 300, "big": -2, "f": 1.5, "t": (None, True, [1]), "s": "é"}, 4)
+        let bytes = b"\x80\x04\x95\x3a\0\0\0\0\0\0\0}\x94(\x8c\x01n\x94M\x2c\x01\x8c\x03big\x94J\xfe\xff\xff\xff\x8c\x01f\x94G\x3f\xf8\
+            \0\0\0\0\0\0\x8c\x01t\x94N\x88]\x94K\x01a\x87\x94\x8c\x01s\x94\x8c\x02\xc3\xa9\x94u.";
+        let pickle = read(bytes).unwrap();
+        let get = |key: &str| pickle.get(pickle.root(), key).unwrap();
+        assert_eq!(pickle.int(get("n")), Some(300));
+        assert_eq!(pickle.int(get("big")), Some(-2));
+        assert!(matches!(pickle.value(get("f")), Value::Float(1.5)));
+        assert_eq!(pickle.text(get("s")), Some("é"));
+        let tuple = pickle.tuple(get("t")).unwrap();
+        assert!(matches!(pickle.value(tuple[0]), Value::None));
+        assert_eq!(pickle.list(tuple[2]).map(|list| pickle.int(list[0])), Some(Some(1)));
+        for length in 0..bytes.len() {
+            assert!(read(&bytes[..length]).is_err(), "{length}");
+        }
+        assert!(matches!(read(&[&bytes[..], b"."].concat()), Err(Fault::Wrong(_))));
+    }
+
+    #[test]
+    fn nothing_is_called() {
+        // os.system("false")
+        let pickle = read(b"\x80\x02cos\nsystem\nX\x05\0\0\0false\x85R.").unwrap();
+        let object = pickle.object(pickle.root()).unwrap();
+        assert_eq!(pickle.global(object.callable), Some(("os", "system")));
+    }
+
+    #[test]
+    fn what_is_shared_stays_shared() {
+        // A list that is in itself.
+        let pickle = read(b"\x80\x02]q\0h\0a.").unwrap();
+        assert_eq!(pickle.list(pickle.root()), Some(&[pickle.root()][..]));
+        // Doubled a hundred times: [[x, x], [x, x]] and so on.
+        let mut bytes = b"\x80\x02]\x94".to_vec();
+        for _ in 0..100 {
+            bytes.extend(b"2\x86\x94");
+        }
+        bytes.push(b'.');
+        assert!(read(&bytes).unwrap().values.len() < 500);
+    }
+
+    #[test]
+    fn what_python_refuses_is_refused() {
+        let refused: [&[u8]; 14] = [
+            b"",
+            b".",
+            b"\x80\x02.",
+            b"\x80\x09N.",
+            b"\x80\x02h\0.",
+            b"\x80\x02]}s.",
+            b"\x80\x02}]Ns.",
+            b"\x80\x02}(Nu.",
+            b"\x80\x02NNR.",
+            b"\x80\x02K\x01K\x02.",
+            b"\x80\x02(N.",
+            b"\x80\x02X\xff\xff\xff\xff.",
+            b"\x80\x02\x8d\xff\xff\xff\xff\xff\xff\xff\xff.",
+            b"\x80\x02Nr\xff\xff\xff\xff.",
+        ];
+        for bytes in refused {
+            assert!(read(bytes).is_err(), "{bytes:?}");
+        }
+        assert!(read(b"\x80\x04\x95\x02\0\0\0\0\0\0\0N.").is_ok());
+        assert!(read(b"\x80\x04\x95\x03\0\0\0\0\0\0\0N.").is_err());
+        assert!(read(b"\x80\x04\x95\x01\0\0\0\0\0\0\0K\x01.").is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_harm() {
+        // Numbers that are the same each time.
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let opcodes = b"}]()NK.KMh\x94q2t\x85ue01aRb\x81\x93\x8c\x95";
+        for _ in 0..20_000 {
+            let mut bytes = b"\x80\x04".to_vec();
+            bytes.extend((0..40).map(|_| match next() {
+                byte @ 0..=39 => byte,
+                byte => opcodes[usize::from(byte) % opcodes.len()],
+            }));
+            drop(read(&bytes));
+        }
+    }
+}

@@ -11,11 +11,12 @@
 //! | a bit in a tensor | not seen |
 
 use super::fault::Fault;
-use super::{Claim, Listing, Rules, named};
+use super::{Claim, Listing, Rules, json, named};
 use crate::checkpoint::files::Files;
 use crate::checkpoint::found::{Depth, Format, Judgement};
 use ::safetensors::tensor::Metadata;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 
@@ -52,18 +53,20 @@ fn claim(listing: &Listing) -> Vec<Claim> {
     claims
 }
 
-fn judge(name: &str, files: &dyn Files, _depth: Depth) -> io::Result<Judgement> {
+fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     let paths: Vec<&str> = files.members().iter().map(|member| member.path.as_str()).collect();
     let mut seen = false;
     for path in paths {
         let result = if path.ends_with(INDEX) {
             check_index(files, path)
         } else if path.ends_with(".safetensors") {
+            seen = true;
             check(files, path).map(|_| None)
+        } else if path.ends_with(".json") && depth == Depth::Content {
+            json::read::<IgnoredAny>(files, path, INDEX_LIMIT).map(|_| None)
         } else {
             continue;
         };
-        seen = true;
         match result {
             Ok(None) => {}
             Ok(Some(judgement)) => return Ok(judgement),
@@ -75,6 +78,13 @@ fn judge(name: &str, files: &dyn Files, _depth: Depth) -> io::Result<Judgement> 
     }
     if let Some(why) = missing_shard(files) {
         return Ok(Judgement::incomplete(why));
+    }
+    // transformers writes the index last, and reads no shards without it.
+    let is_model = |path: &str| path.starts_with("model-00001-of-") && path.ends_with(".safetensors");
+    let members = files.members();
+    if members.iter().any(|member| is_model(&member.path)) && !members.iter().any(|member| member.path.ends_with(INDEX))
+    {
+        return Ok(Judgement::incomplete("there are shards, and no model.safetensors.index.json"));
     }
     Ok(Judgement {
         step: named::step(name),
@@ -153,15 +163,7 @@ struct Index {
 /// # Errors
 /// If the index is no index.
 pub fn check_index(files: &dyn Files, path: &str) -> Result<Option<Judgement>, Fault> {
-    let bytes = match files.read(path, INDEX_LIMIT) {
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => return Fault::wrong("is larger than any index"),
-        other => other?,
-    };
-    let index: Index = match serde_json::from_slice(&bytes) {
-        Ok(index) => index,
-        Err(error) if error.is_eof() => return Fault::cut("ends within its JSON"),
-        Err(error) => return Fault::wrong(format!("is no index of shards: {error}")),
-    };
+    let index: Index = json::read(files, path, INDEX_LIMIT)?;
     let folder = path.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
     let mut shards: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (tensor, shard) in &index.weight_map {

@@ -384,3 +384,106 @@ impl Entry {
         Ok(data)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Cursor, Write};
+
+    /// A ZIP archive as Python's `zipfile` writes it, with entries stored or deflated.
+    fn archive(entries: &[(&str, &[u8], bool)]) -> Vec<u8> {
+        let (mut bytes, mut directory) = (Vec::new(), Vec::new());
+        for (name, data, deflate) in entries {
+            let packed = match deflate {
+                true => {
+                    let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+                    encoder.write_all(data).unwrap();
+                    encoder.finish().unwrap()
+                }
+                false => data.to_vec(),
+            };
+            let mut common = Vec::new();
+            for field in [20_u16, 0, if *deflate { 8 } else { 0 }, 0, 33] {
+                common.extend(field.to_le_bytes());
+            }
+            for field in [crc32fast::hash(data), packed.len() as u32, data.len() as u32, name.len() as u32] {
+                common.extend(field.to_le_bytes());
+            }
+            directory.extend(CENTRAL.to_le_bytes());
+            directory.extend(788_u16.to_le_bytes());
+            directory.extend(&common);
+            directory.extend([0; 10]);
+            directory.extend((bytes.len() as u32).to_le_bytes());
+            directory.extend(name.as_bytes());
+            bytes.extend(LOCAL.to_le_bytes());
+            bytes.extend(common);
+            bytes.extend(name.as_bytes());
+            bytes.extend(packed);
+        }
+        let at = bytes.len() as u32;
+        bytes.extend(&directory);
+        bytes.extend(END.to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend((entries.len() as u16).to_le_bytes().repeat(2));
+        bytes.extend((directory.len() as u32).to_le_bytes());
+        bytes.extend(at.to_le_bytes());
+        bytes.extend([0; 2]);
+        bytes
+    }
+
+    fn check(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Fault> {
+        let mut file = Cursor::new(bytes);
+        let archive = Archive::open(&mut file, 0..bytes.len() as u64)?;
+        archive.entries().iter().map(|entry| archive.read(&mut file, entry, 1 << 20)).collect()
+    }
+
+    #[test]
+    fn entries_are_read_stored_and_deflated() {
+        let bytes = archive(&[("a", b"stored", false), ("b/c", &[7; 5000], true), ("empty", b"", false)]);
+        assert_eq!(check(&bytes).unwrap(), [b"stored".to_vec(), vec![7; 5000], Vec::new()]);
+        assert!(check(&archive(&[])).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_archive_is_found_in_a_window() {
+        let bytes = archive(&[("a", b"stored", false)]);
+        let file = [&b"before"[..], &bytes, b"behind"].concat();
+        let mut file = Cursor::new(file);
+        let archive = Archive::open(&mut file, 6..6 + bytes.len() as u64).unwrap();
+        assert_eq!(archive.read(&mut file, archive.find("a").unwrap(), 10).unwrap(), b"stored");
+        assert!(Archive::open(&mut file, 5..6 + bytes.len() as u64).is_err());
+    }
+
+    #[test]
+    fn every_cut_and_every_bit_that_is_read_is_seen() {
+        let bytes = archive(&[("a", b"stored", false), ("b/c", b"deflated deflated", true)]);
+        for length in 0..bytes.len() {
+            assert!(matches!(check(&bytes[..length]), Err(Fault::Cut(_))), "{length}");
+        }
+        let whole = check(&bytes).unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            // Who made it and what attributes it has is nobody's concern.
+            if let Ok(read) = check(&damaged) {
+                assert_eq!(read, whole, "bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_claims_to_be_huge_costs_nothing() {
+        // A deflate stream that gives more than it says, and one that says more than deflate can give.
+        let mut bomb = archive(&[("a", &vec![0; 1 << 20], true)]);
+        let at = bomb.windows(4).position(|window| window == CENTRAL.to_le_bytes()).unwrap();
+        for size in [10_u32, u32::MAX - 1] {
+            bomb[at + 24..at + 28].copy_from_slice(&size.to_le_bytes());
+            bomb[22..26].copy_from_slice(&size.to_le_bytes());
+            assert!(matches!(check(&bomb), Err(Fault::Wrong(_))));
+        }
+        // An end record with 65535 entries and nothing else.
+        let mut none = archive(&[]);
+        none[8..12].fill(0xff);
+        assert!(matches!(check(&none), Err(Fault::Wrong(_))));
+    }
+}
