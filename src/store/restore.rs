@@ -162,6 +162,27 @@ impl Store {
         place(to, &name, layout, fetched).await
     }
 
+    /// What lies at this store's URI itself, whoever has put it there: how many files, and their bytes.
+    ///
+    /// # Errors
+    /// [`Trouble::NotFound`] if nothing is there.
+    pub async fn look(&self) -> Result<(usize, u64), StoreError> {
+        let objects = self.bucket.list("", true).await?;
+        if !objects.is_empty() {
+            return Ok((objects.len(), objects.iter().map(|object| object.size).sum()));
+        }
+        let prefix = &self.destination.prefix;
+        let (above, name) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+        match self.bucket.at(above).head(name).await? {
+            Some(object) => Ok((1, object.size)),
+            None => {
+                let uri = &self.destination;
+                let why = format!("{uri}: there is nothing: no object has this key or begins with it and a /");
+                Err(StoreError::new(Trouble::NotFound, why))
+            }
+        }
+    }
+
     /// Reads all of a checkpoint in the store and compares it with its manifest, without keeping any of it.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! What a person, or the operator while no worker runs, has done about the checkpoints of a job.
 
+use crate::agent::keeper::block_on;
 use crate::agent::keeper::care::{describe, keep, kept, look_at};
 use crate::agent::keeper::copies::{Where, places};
 use crate::checkpoint::budget::Budget;
@@ -16,7 +17,6 @@ use crate::store::{Destination, Manifest, Store, StoreError};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -271,7 +271,7 @@ impl Commands {
         };
         let store = place.open(&self.policy.uid).map_err(|error| failed(&error))?;
         std::fs::create_dir_all(&to).map_err(|error| broken(&to, &error))?;
-        let path = wait(store.restore(&manifest, &to)).map_err(|error| failed(&error))?;
+        let path = block_on(store.restore(&manifest, &to)).map_err(|error| failed(&error))?;
         println!("{} is restored from {} and was read whole: {}", shown(&manifest.path), place.uri, path.display());
         Ok(())
     }
@@ -288,7 +288,8 @@ impl Commands {
             };
         }
         if has_volume {
-            let fetched = super::care::fetch_uri(&self.root, &self.policy, from, &|error| println!("{error}"))?;
+            let fetched =
+                crate::agent::keeper::care::fetch_uri(&self.root, &self.policy, from, &|error| println!("{error}"))?;
             return match look_at(&fetched) {
                 Ok(_) => Ok(()),
                 Err(why) => Err(unusable(format!("checkpoint.resumeFrom {from}: {why}"))),
@@ -298,7 +299,7 @@ impl Commands {
         let access = places(&self.policy).find(|place| place.serves(&destination)).map(|place| place.access());
         let look = || {
             let store = Store::open(&destination, &access.clone().unwrap_or_default(), &self.policy.uid)?;
-            wait(store.look())
+            block_on(store.look())
         };
         let (files, bytes) = patiently(look).map_err(|error| failed(&error))?;
         println!("{from} is there: {files} files, {bytes} bytes");
@@ -319,7 +320,7 @@ impl Commands {
         };
         for place in places(&self.policy) {
             let Some(known) = newest else { break };
-            let upload = || wait(place.open(&self.policy.uid)?.upload(&self.root, &known.found));
+            let upload = || block_on(place.open(&self.policy.uid)?.upload(&self.root, &known.found));
             match patiently(upload) {
                 Ok(manifest) => {
                     println!("{} is copied to {}", shown(&manifest.path), place.uri);
@@ -340,7 +341,7 @@ impl Commands {
 
     fn listed(&self, place: &Where) -> Result<Vec<Manifest>, StoreError> {
         let store = place.open(&self.policy.uid)?;
-        wait(store.list()).map(|listing| listing.manifests)
+        block_on(store.list()).map(|listing| listing.manifests)
     }
 }
 
@@ -365,11 +366,6 @@ fn patiently<T>(work: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreErro
             other => return other,
         }
     }
-}
-
-fn wait<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("the kernel gives an epoll instance to a new process").block_on(work)
 }
 
 fn unusable(message: String) -> LaunchError {

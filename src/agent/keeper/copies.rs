@@ -1,10 +1,10 @@
 //! Copies in object stores, made in a thread of their own: neither the training nor the looks at the folder wait for them.
 
 use crate::agent::keeper::care::{failing, kept};
+use crate::agent::keeper::commands::in_store;
 use crate::agent::keeper::{Keeper, stand_back};
 use crate::agent::survive::survive;
 use crate::checkpoint::found::Found;
-use crate::checkpoint::inventory::{Known, Stage};
 use crate::checkpoint::keep::{Keep, to_delete};
 use crate::protocol::checkpoints::{CheckpointPolicy, Kept, Problem, StorePlace};
 use crate::store::{Access, Destination, Manifest, Store, StoreError, Trouble};
@@ -282,15 +282,7 @@ async fn put_together(keeper: &Keeper, store: &Store, found: &Found) -> Result<M
 /// with the next copy.
 async fn rotate(store: &Store, uid: &str, keep: &Keep) {
     let Ok(listing) = store.list().await else { return };
-    let known = |manifest: &Manifest| Known {
-        found: manifest.found(),
-        stage: Stage::Written,
-        own: manifest.writer == uid,
-        since: manifest.stored,
-        failed_starts: 0,
-        crc32c: None,
-    };
-    let all: Vec<Known> = listing.manifests.iter().map(known).collect();
+    let all: Vec<_> = listing.manifests.iter().map(|manifest| in_store(manifest, uid)).collect();
     for path in to_delete(&all, &Keep { backup: None, ..keep.clone() }, Timestamp::now()) {
         if let Some(manifest) = listing.manifests.iter().find(|manifest| manifest.path == path) {
             let _ = store.remove(manifest).await;
