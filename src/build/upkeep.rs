@@ -3,6 +3,7 @@
 use super::pod::{Mounts, TERMINATION_BY_FILE, little};
 use super::{environment, labels, metadata, names};
 use crate::plan::storage::paths;
+use crate::plan::template::TRAINING;
 use crate::plan::{Checkpoint, Plan, Upkeep};
 use crate::protocol::checkpoints::POLICY_FILE;
 use crate::protocol::text::start_of;
@@ -89,6 +90,10 @@ fn agent_job(
     metadata.labels.get_or_insert_default().extend(queue);
     let overlay = pod.overlay.spec.clone().unwrap_or_default();
     let mounts = Mounts::of_upkeep(plan, checkpoint);
+    // As the program is: as another user it may not read what that writes, and the namespace may want no less.
+    let of_program = overlay.containers.iter().find(|container| container.name == TRAINING);
+    let of_program = of_program.and_then(|container| container.security_context.clone());
+    let has_user = of_program.as_ref().is_some_and(|it| it.run_as_user.is_some() || it.run_as_non_root == Some(true));
     let container = Container {
         name: labels::UPKEEP.to_owned(),
         image: Some(plan.runtime.agent_image.clone()),
@@ -98,9 +103,10 @@ fn agent_job(
         resources: Some(little("500m", "256Mi")),
         volume_mounts: Some(mounts.mounts),
         security_context: Some(SecurityContext {
+            privileged: None,
             allow_privilege_escalation: Some(false),
             read_only_root_filesystem: Some(true),
-            ..SecurityContext::default()
+            ..of_program.clone().unwrap_or_default()
         }),
         termination_message_policy: Some(TERMINATION_BY_FILE.to_owned()),
         ..Container::default()
@@ -115,7 +121,7 @@ fn agent_job(
                     restart_policy: Some("Never".to_owned()),
                     containers: vec![container],
                     volumes: Some(mounts.volumes),
-                    security_context: Some(overlay.security_context.unwrap_or_else(as_root)),
+                    security_context: overlay.security_context.or_else(|| (!has_user).then(as_root)),
                     automount_service_account_token: Some(true),
                     enable_service_links: Some(false),
                     service_account_name: pod.service_account_name.clone(),

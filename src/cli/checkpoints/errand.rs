@@ -27,12 +27,13 @@ pub(super) async fn run(
     cluster: &Cluster,
     job: &Job,
     patience: Duration,
-    signals: &mut Signals,
     streams: &mut Streams<'_>,
 ) -> anyhow::Result<u8> {
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     let jobs: Api<Job> = cluster.api(&namespace);
     let what = format!("create Job {name} in namespace {namespace}");
+    // From here on a signal must not end the program before it has tidied up.
+    let mut signals = Signals::new()?;
     let made = cluster.ask(&what, jobs.create(&PostParams::default(), job)).await?;
     streams.aside(&format!("no worker can be asked, so the agent runs in Job {name}"));
     let uid = made.uid().unwrap_or_default();

@@ -110,7 +110,6 @@ pub async fn run(
     json: bool,
     streams: &mut Streams<'_>,
 ) -> anyhow::Result<u8> {
-    let mut signals = Signals::new()?;
     let job = cluster.find(name).await?;
     let namespace = job.namespace().unwrap_or_default();
     if !job.spec.checkpoint.enabled() {
@@ -133,13 +132,13 @@ pub async fn run(
         streams.aside("each worker has its own folder of checkpoints: this is of worker 0");
     }
     match place {
-        Place::Worker(pod) => worker::ask(cluster, &namespace, &pod, &verb.args(json), &mut signals, streams).await,
+        Place::Worker(pod) => worker::ask(cluster, &namespace, &pod, &verb.args(json), streams).await,
         Place::Errand => {
             claim_exists(cluster, &plan, checkpoint).await?;
             let random: String = (0..5).map(|_| LETTERS[rand::random_range(0..LETTERS.len())]).collect();
             let errand = build::errand(&plan, errand_name(name, &random), &verb.args(json));
             let errand = errand.ok_or_else(|| anyhow!("{name} keeps no checkpoints"))?;
-            errand::run(cluster, &errand, patience, &mut signals, streams).await
+            errand::run(cluster, &errand, patience, streams).await
         }
     }
 }

@@ -21,6 +21,10 @@ fn plan_of(name: &str, checkpoint: &Value) -> Plan {
         "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 8, "checkpoint": checkpoint,
         "scheduling": { "queue": "q", "nodeSelector": { "zone": "a" } }, "serviceAccountName": "trainer",
     });
+    plan_of_spec(name, spec)
+}
+
+fn plan_of_spec(name: &str, spec: Value) -> Plan {
     let mut job = TrainingJob::new(name, parsed(spec));
     job.metadata.namespace = Some("team".to_owned());
     job.metadata.uid = Some("u-1".to_owned());
@@ -58,6 +62,33 @@ fn a_job_for_an_errand() {
     let job = build::errand(&plan_of("x", &claim()), errand_name("x", "bcdfg"), &restore().args(false)).unwrap();
     insta::assert_json_snapshot!(job);
     assert_eq!(build::errand(&plan_of("x", &json!({ "enabled": false })), "n".into(), &[]), None);
+}
+
+/// As another user it could not read what the program writes; and in some namespaces pods must not do more than the program.
+#[test]
+fn an_errand_runs_as_the_program_does() {
+    let contexts = |template: Value| {
+        let spec = json!({ "model": "m", "dataset": "d", "numWorkers": 1, "podTemplate": { "spec": template },
+            "checkpoint": { "storage": { "type": "pvc" } } });
+        let pod =
+            build::errand(&plan_of_spec("x", spec), "n".into(), &[]).unwrap().spec.unwrap().template.spec.unwrap();
+        (json!(pod.security_context), json!(pod.containers[0].security_context))
+    };
+    let locked = json!({ "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true });
+    assert_eq!(contexts(json!({ "containers": [] })), (json!({ "runAsUser": 0 }), locked));
+    let restricted = json!({
+        "securityContext": { "runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": { "type": "RuntimeDefault" } },
+        "containers": [{ "name": "training", "securityContext": {
+            "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } } }],
+    });
+    let (of_pod, of_container) = contexts(restricted.clone());
+    assert_eq!(of_pod, restricted["securityContext"]);
+    assert_eq!(of_container["capabilities"], json!({ "drop": ["ALL"] }));
+    let user =
+        json!({ "containers": [{ "name": "training", "securityContext": { "runAsUser": 7, "privileged": true } }] });
+    let (of_pod, of_container) = contexts(user);
+    assert_eq!(of_pod, Value::Null, "the container says it");
+    assert_eq!((&of_container["runAsUser"], &of_container["privileged"]), (&json!(7), &Value::Null));
 }
 
 #[test]
@@ -286,8 +317,7 @@ async fn errand(
     job.metadata.namespace = Some("team".into());
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut streams = Streams { out: &mut out, err: &mut err };
-    let mut signals = Signals::new().unwrap();
-    let done = errand::run(&cluster, &job, patience, &mut signals, &mut streams);
+    let done = errand::run(&cluster, &job, patience, &mut streams);
     let done = tokio::time::timeout(Duration::from_secs(60), done).await;
     let asked = asked.asked.lock().unwrap().clone();
     let done = done.unwrap_or_else(|_| panic!("it does not end; it asked for {asked:#?}"));

@@ -19,7 +19,6 @@ pub(super) async fn ask(
     namespace: &str,
     pod: &str,
     args: &[String],
-    signals: &mut Signals,
     streams: &mut Streams<'_>,
 ) -> anyhow::Result<u8> {
     let what = format!("run the agent in pod {pod} in namespace {namespace}");
@@ -31,6 +30,7 @@ pub(super) async fn ask(
     let (Some(stdout), Some(stderr), Some(status)) = (stdout, stderr, status) else {
         bail!("can't {what}: its output is not connected");
     };
+    let mut signals = Signals::new()?;
     tokio::select! {
         copied = copy(stdout, stderr, streams) => copied?,
         code = signals.next() => {
