@@ -10,15 +10,19 @@ mod world;
 use common::cluster::tools;
 use common::root;
 use common::wait::{SOON, eventually};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use nix::sys::signal::Signal::SIGINT;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use trainingjob_operator::api::State::{Failed, Running};
-use world::{BY_HAND, Space, parsed, plane};
+use trainingjob_operator::api::State::{Completed, Failed, Pending, Running};
+use world::{BY_HAND, DURATION, Space, Watched, parsed, plane};
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-trainingjob");
 
@@ -174,7 +178,7 @@ async fn jobs_that_run_wait_and_fail() {
         space
             .patch::<k8s_openapi::api::core::v1::Pod>(
                 pod.metadata.name.as_deref().unwrap(),
-                json!({ "metadata": { "annotations": { world::DURATION: "1s" } } }),
+                json!({ "metadata": { "annotations": { DURATION: "1s" } } }),
             )
             .await;
     }
@@ -186,11 +190,116 @@ async fn jobs_that_run_wait_and_fail() {
     space.end(operator).await;
 }
 
+/// A claim that nothing ever provides, and a job that keeps its checkpoints on it: whoever mounts it waits for ever.
+async fn with_unbound_claim(space: &Space, name: &str) -> Watched {
+    let claim = json!({
+        "metadata": { "name": "unbound" },
+        "spec": { "accessModes": ["ReadWriteMany"], "storageClassName": "", "resources": { "requests": { "storage": "1Gi" } } },
+    });
+    space.create::<PersistentVolumeClaim>(claim).await;
+    let job = space.submit(name, json!({ "checkpoint": { "storage": { "type": "pvc", "pvcName": "unbound" } } })).await;
+    job.condition("Scheduled", "False", "Unschedulable").await;
+    job
+}
+
+/// The Jobs that the plugin has made.
+async fn errands(space: &Space) -> Vec<Job> {
+    let of_plugin = ListParams::default().labels("app.kubernetes.io/managed-by=kubectl-trainingjob");
+    space.api::<Job>().list(&of_plugin).await.unwrap().items
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_is_asked_for_checkpoints() {
+    let space = plane().space("plugin-checkpoints", json!({})).await;
+    let operator = space.operator().await;
+    let off = space.submit("off", json!({})).await;
+    let runs = space.submit("runs", json!({ "checkpoint": {} })).await;
+    let short = json!({ "metadata": { "annotations": { DURATION: "1s" } } });
+    let over = space.submit("over", json!({ "checkpoint": {}, "podTemplate": short })).await;
+    let no_claim = json!({ "checkpoint": { "storage": { "type": "pvc", "pvcName": "nowhere" } } });
+    let claimless = space.submit("claimless", no_claim).await;
+    let kept = with_unbound_claim(&space, "kept").await;
+    off.state(Running).await;
+    runs.state(Running).await;
+    over.state(Completed).await;
+    claimless.condition("Scheduled", "False", "Unschedulable").await;
+
+    // ---- nobody to ask
+    let ns = space.name.clone();
+    tokio::task::spawn_blocking(move || {
+        let refused = |args: &[&str]| refused(&kubeconfig(None), &[&["checkpoints"], args, &["-n", &ns]].concat());
+        let error = refused(&["off"]);
+        assert!(error.starts_with("error: off keeps no checkpoints: its checkpoint.enabled is false"), "{error}");
+        let error = refused(&["over", "why"]);
+        assert!(error.starts_with("error: over is Completed, and its checkpoints are gone with its pods"), "{error}");
+        let error = refused(&["claimless"]);
+        assert!(error.starts_with("error: there is no PersistentVolumeClaim nowhere in namespace "), "{error}");
+        // A simulated node runs nothing.
+        let error = refused(&["runs", "verify"]);
+        assert!(error.contains("\nerror: can't run the agent in pod runs-training-0-"), "{error}");
+    })
+    .await
+    .unwrap();
+    assert_eq!(errands(&space).await, [], "a Job was made for nothing");
+
+    // ---- a Job that waits until a signal ends the command
+    let mut command = Command::new(PLUGIN);
+    command.args(["checkpoints", "kept", "restore", "--to", "/checkpoints/again", "-n", &space.name]);
+    command.env("KUBECONFIG", kubeconfig(None)).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut plugin = command.spawn().unwrap();
+    let mut said = BufReader::new(plugin.stderr.take().unwrap()).lines();
+    let (mut said, waits) = tokio::task::spawn_blocking(move || {
+        let waits = said.by_ref().map(Result::unwrap).find(|line| line.contains("waiting for a node: "));
+        (said, waits.expect("it says what it waits for"))
+    })
+    .await
+    .unwrap();
+    println!("{waits}");
+    assert!(waits.contains("Unschedulable: 0/4 nodes are available"), "{waits}");
+    assert!(waits.contains("unbound immediate PersistentVolumeClaims"), "{waits}");
+    let [errand] = &errands(&space).await[..] else { panic!("not one Job: {:?}", errands(&space).await) };
+    assert!(errand.metadata.name.as_ref().unwrap().starts_with("kept-checkpoints-"), "{errand:?}");
+    assert_eq!(errand.metadata.owner_references.as_ref().unwrap()[0].name, "kept");
+    // As the API server has stored it: what it does not know it drops.
+    let pod = errand.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    let args = pod.containers[0].args.as_ref().unwrap();
+    assert_eq!(args[..2], ["checkpoints", "restore"]);
+    assert_eq!(args.last().unwrap(), "--to=/checkpoints/again");
+    nix::sys::signal::kill(Pid::from_raw(i32::try_from(plugin.id()).unwrap()), SIGINT).unwrap();
+    let ended = tokio::task::spawn_blocking(move || {
+        let rest: Vec<String> = said.by_ref().map(Result::unwrap).collect();
+        (plugin.wait().unwrap(), rest)
+    });
+    let (status, rest) = ended.await.unwrap();
+    assert_eq!(status.code(), Some(130), "{rest:?}");
+    eventually("the end of the Job", SOON, async || errands(&space).await.is_empty().then_some(())).await;
+
+    // ---- one that does not start in time
+    let ns = space.name.clone();
+    let error = tokio::task::spawn_blocking(move || {
+        let args = ["checkpoints", "kept", "--timeout", "2s", "-n", &ns];
+        let output = run(&kubeconfig(None), &args);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+        String::from_utf8(output.stderr).unwrap()
+    })
+    .await
+    .unwrap();
+    assert!(error.contains("error: the agent did not start within 2s: Job kept-checkpoints-"), "{error}");
+    assert!(error.contains("--timeout gives it longer"), "{error}");
+    eventually("the end of the Job", SOON, async || errands(&space).await.is_empty().then_some(())).await;
+    // The operator has taken no notice of either.
+    assert_eq!(kept.status().attempt, Some(1));
+    assert_eq!(kept.states(), [Pending]);
+    space.end(operator).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_tell_the_remedy() {
     let space = plane().space("plugin-errors", json!({})).await;
     let (ns, operator) = (space.name.clone(), space.operator().await);
     space.submit("bert", json!({})).await.state(Running).await;
+    with_unbound_claim(&space, "kept").await;
     let elsewhere = plane().space("plugin-empty", json!({})).await;
     let empty = elsewhere.name.clone();
     // Whoever may view, and nothing else: with the roles that come with the installation.
@@ -233,6 +342,10 @@ async fn errors_tell_the_remedy() {
         assert!(error.contains("Ask for the role `view`"), "{error}");
         let error = refused(&kubeconfig(Some("plugin-viewer")), &["top", "-A"]);
         assert!(error.starts_with("error: you may not list TrainingJobs in all namespaces: "), "{error}");
+
+        let error = refused(&kubeconfig(Some("plugin-viewer")), &["checkpoints", "kept", "-n", &ns]);
+        assert!(error.starts_with("error: you may not create Job kept-checkpoints-"), "{error}");
+        assert!(error.contains("Ask for the role `edit` in that namespace"), "{error}");
 
         let error = refused(&admin, &["top", "--context", "other"]);
         assert!(error.contains("no context other: choose one of "), "{error}");

@@ -1,6 +1,6 @@
 //! Runs a worker's program as PID 1 of its container; see [`trainingjob_operator::agent`].
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use trainingjob_operator::agent::container::Container;
 use trainingjob_operator::agent::install;
+use trainingjob_operator::agent::keeper::{commands as keeper, read_policy};
 use trainingjob_operator::agent::surroundings::{Attempt, Options};
 
 /// Runs the program of one worker of a TrainingJob and leaves no process behind.
@@ -99,6 +100,71 @@ Exit code:
         #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
         command: Vec<OsString>,
     },
+    /// Look after the checkpoints of a job while no worker runs, or for a person
+    Checkpoints {
+        #[command(subcommand)]
+        verb: Verb,
+    },
+}
+
+/// What holds for all that is done about checkpoints.
+#[derive(Args)]
+struct OfCheckpoints {
+    /// What the job asks for: the file that `run --checkpoints` has
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// Where its checkpoints are
+    #[arg(long, value_name = "DIR", default_value = "/checkpoints")]
+    root: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// What there is, on the volume and in the stores
+    List(OfCheckpoints),
+    /// Read every byte of those on the volume; exits 1 if one is corrupted
+    Verify(OfCheckpoints),
+    /// Which one would be gone on from, and why not a newer one
+    Why(OfCheckpoints),
+    /// Delete what the job's rules don't keep
+    Prune {
+        #[command(flatten)]
+        of: OfCheckpoints,
+        /// Only say what would be deleted
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Fetch a checkpoint from the job's store or backup
+    Restore {
+        #[command(flatten)]
+        of: OfCheckpoints,
+        /// A new folder for it, below DIR unless it is absolute
+        #[arg(long, value_name = "PATH")]
+        to: PathBuf,
+        /// Which one, as list prints it; the newest without it
+        checkpoint: Option<String>,
+    },
+    /// What the operator has done while no worker runs; leaves its result as last words
+    Upkeep {
+        #[command(flatten)]
+        of: OfCheckpoints,
+        /// The volume is not there
+        #[arg(long)]
+        without_volume: bool,
+        #[arg(value_enum)]
+        task: Task,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Task {
+    /// Whether resumeFrom can be gone on from
+    Check,
+    /// Copy what is not copied yet
+    Copy,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -114,12 +180,51 @@ fn leave(words: &str) {
     }
 }
 
+/// Does what is asked about checkpoints, and says what went wrong.
+fn checkpoints(verb: Verb) -> ExitCode {
+    let is_upkeep = matches!(verb, Verb::Upkeep { .. });
+    let (of, command) = match verb {
+        Verb::List(of) => (of, keeper::Command::List),
+        Verb::Verify(of) => (of, keeper::Command::Verify),
+        Verb::Why(of) => (of, keeper::Command::Why),
+        Verb::Prune { of, dry_run } => (of, keeper::Command::Prune { dry_run }),
+        Verb::Restore { of, to, checkpoint } => (of, keeper::Command::Restore { checkpoint, to }),
+        Verb::Upkeep { of, task: Task::Copy, .. } => (of, keeper::Command::Copy),
+        Verb::Upkeep { of, without_volume, task: Task::Check } => {
+            (of, keeper::Command::Check { has_volume: !without_volume })
+        }
+    };
+    let policy = match read_policy(&of.policy) {
+        Ok(policy) => policy,
+        Err(error) => {
+            eprintln!("agent: {}: {error}", of.policy.display());
+            return ExitCode::FAILURE;
+        }
+    };
+    let commands = keeper::Commands { policy, root: of.root, json: of.json };
+    let failed = if is_upkeep {
+        let report = commands.report(&command);
+        leave(&report.to_message());
+        report.error
+    } else {
+        commands.run(&command).err()
+    };
+    match failed {
+        None => ExitCode::SUCCESS,
+        Some(error) => {
+            eprintln!("agent: {}", error.message);
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let failed = |error: &dyn std::fmt::Display| {
         eprintln!("agent: {error}");
         ExitCode::FAILURE
     };
     match Cli::parse().command {
+        Command::Checkpoints { verb } => checkpoints(verb),
         Command::Install { to } => match install::install(&to) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

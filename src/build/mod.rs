@@ -15,8 +15,9 @@ mod trackers;
 mod upkeep;
 
 pub use crate::plan::{labels, names};
+pub use pod::AGENT_PATH;
 pub use tensorboard::{Board, board};
-pub use upkeep::upkeep;
+pub use upkeep::{errand, errand_name, policy_path, upkeep};
 
 use crate::plan::{Incarnation, Plan};
 use k8s_openapi::api::batch::v1::Job;

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 pub(super) use paths::{CHECKPOINTS, DATASET, MODEL, OUTPUT};
 
 /// The agent, in the container `training`.
-const AGENT_PATH: &str = "/trainingjob/agent";
+pub const AGENT_PATH: &str = "/trainingjob/agent";
 /// Name of the port on which the agent serves metrics.
 const METRICS: &str = "metrics";
 /// The last words are those that the agent writes, and not the end of the log.

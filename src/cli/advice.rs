@@ -168,5 +168,29 @@ pub const ADVICE: &[(&str, &str)] = &[
         "DeadlineExceeded",
         "Raise failurePolicy.activeDeadlineSeconds, or let the job go on from its last checkpoint as a new one.",
     ),
+    (
+        "CheckpointCorrupted",
+        "Nothing goes on from it: the newest good one is taken. Find out what cut it short (a full volume, a killed writer, the storage); kubectl trainingjob checkpoints NAME verify reads all of them. One that checkpoint.resumeFrom names must be replaced by a good one.",
+    ),
+    (
+        "NearlyFull",
+        "Make room before the program can't write the next one: lower checkpoint.retention, which may be changed while it runs, or enlarge the claim. kubectl trainingjob checkpoints NAME prune --dry-run tells what could go.",
+    ),
+    (
+        "BackupFailing",
+        "Look at the bucket, its credentials and the network, as the message says. Copies are tried again, and nothing that is not copied is deleted meanwhile.",
+    ),
+    (
+        "FolderShared",
+        "Give each job a claim, or a folder, of its own: this one leaves alone what the other has written.",
+    ),
+    (
+        "FolderUnusable",
+        "See as whom the program and its agent write to /checkpoints, and whether the volume is mounted read-only or broken: the message has the error.",
+    ),
+    (
+        "Suspect",
+        "A run that went on from it failed before it made progress, so that an older one is taken. Read that run's last words; if it is good after all, start a new job with it as checkpoint.resumeFrom.",
+    ),
     ("InvalidSpec", "Correct the fields that the message names, delete the job and apply it again."),
 ];

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// How long one answer of the API server may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How requests begin that change nothing.
+const READS: [&str; 4] = ["get ", "list ", "watch ", "read "];
+
 /// Which cluster is meant, and where in it.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Place {
@@ -105,10 +108,13 @@ impl Cluster {
                 "can't {what}: {} does not accept your credentials; log in again, or choose another --context",
                 self.url
             ),
-            403 => anyhow!(
-                "you may not {what}: {words}. Ask for the role `view` in that namespace (`deploy/admin` adds TrainingJobs \
-                 to it), or choose another with -n"
-            ),
+            403 => {
+                let role = if READS.iter().any(|verb| what.starts_with(verb)) { "view" } else { "edit" };
+                anyhow!(
+                    "you may not {what}: {words}. Ask for the role `{role}` in that namespace (`deploy/admin` adds \
+                     TrainingJobs to it), or choose another with -n"
+                )
+            }
             _ => anyhow!("can't {what}: {words}"),
         }
     }

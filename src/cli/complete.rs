@@ -58,21 +58,24 @@ pub(super) enum Wanted {
 
 pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
     let (begun, before) = words.split_last().map_or(("", words), |(last, before)| (last.as_str(), before));
-    let mut command = root;
+    let mut commands = vec![root];
     let mut positional = 0;
     let mut value_of: Option<&Arg> = None;
     for word in before {
         if value_of.take().is_some() {
             continue;
         }
+        let command = commands[commands.len() - 1];
         if word.starts_with('-') {
-            value_of = option(root, command, word).filter(|arg| arg.get_action().takes_values() && !word.contains('='));
+            value_of = option(&commands, word).filter(|arg| arg.get_action().takes_values() && !word.contains('='));
         } else if let (true, Some(sub)) = (command.has_subcommands(), command.find_subcommand(word)) {
-            command = sub;
+            commands.push(sub);
+            positional = 0;
         } else {
             positional += 1;
         }
     }
+    let command = commands[commands.len() - 1];
     let told = |name: String, help: Option<String>| help.map_or(name.clone(), |help| format!("{name}\t{help}"));
     let values = |arg: &Arg| {
         let values = arg.get_possible_values().into_iter().filter(|value| !value.is_hide_set());
@@ -82,33 +85,36 @@ pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
         return Wanted::These(values(arg));
     }
     if begun.starts_with('-') {
-        let mut options: Vec<String> = options(root, command)
+        let mut options: Vec<String> = options(&commands)
             .filter_map(|arg| Some(told(format!("--{}", arg.get_long()?), arg.get_help().map(ToString::to_string))))
             .collect();
         options.sort();
         options.dedup();
         return Wanted::These(options);
     }
-    if command.has_subcommands() {
+    let next = command.get_positionals().nth(positional);
+    if next.is_none() && command.has_subcommands() {
         let subcommands = command.get_subcommands().filter(|sub| !sub.is_hide_set());
         let named = subcommands.map(|sub| told(sub.get_name().to_owned(), sub.get_about().map(ToString::to_string)));
         return Wanted::These(named.collect());
     }
-    match command.get_positionals().nth(positional) {
+    match next {
         Some(arg) if arg.get_id() == "job" => Wanted::Jobs,
         Some(arg) => Wanted::These(values(arg)),
         None => Wanted::These(Vec::new()),
     }
 }
 
-fn options<'a>(root: &'a Command, command: &'a Command) -> impl Iterator<Item = &'a Arg> {
-    let global = root.get_arguments().filter(|arg| arg.is_global_set());
-    command.get_arguments().chain(global).filter(|arg| !arg.is_positional() && !arg.is_hide_set())
+/// The options of the last of these commands, with those of the others that hold for it, too.
+fn options<'a>(commands: &[&'a Command]) -> impl Iterator<Item = &'a Arg> {
+    let (command, before) = commands.split_last().expect("the program is a command");
+    let global = before.iter().flat_map(|command| command.get_arguments()).filter(|arg| arg.is_global_set());
+    command.get_arguments().chain(global.collect::<Vec<_>>()).filter(|arg| !arg.is_positional() && !arg.is_hide_set())
 }
 
-fn option<'a>(root: &'a Command, command: &'a Command, word: &str) -> Option<&'a Arg> {
+fn option<'a>(commands: &[&'a Command], word: &str) -> Option<&'a Arg> {
     let name = word.split('=').next().unwrap_or(word);
-    options(root, command).find(|arg| match name.strip_prefix("--") {
+    options(commands).find(|arg| match name.strip_prefix("--") {
         Some(long) => arg.get_long() == Some(long),
         None => arg.get_short().is_some_and(|short| name.ends_with(short)),
     })

@@ -518,37 +518,44 @@ fn parameters() -> LogParams {
 }
 
 /// A reader has one log, line by line.
-struct Reader {
+pub(super) struct Reader {
     source: Source,
     stream: Pin<Box<dyn AsyncBufRead + Send>>,
-    /// The time of the last line; earlier ones and itself have been shown.
+    /// Lines of this time and earlier have been shown before.
+    after: Option<Timestamp>,
+    /// The time of the last line. Those that were printed at once may have the same: some runtimes stamp whole buffers.
     last: Option<Timestamp>,
 }
 
 impl Reader {
-    async fn open(
+    pub(super) async fn open(
         api: &Api<Pod>,
         source: &Source,
         params: &LogParams,
-        last: Option<Timestamp>,
+        after: Option<Timestamp>,
     ) -> Result<Self, kube::Error> {
         let opening = tokio::time::timeout(cluster::PATIENCE, api.log_stream(&source.pod, params));
         let late = |_| kube::Error::Service("its node gave no answer".into());
         let stream = opening.await.map_err(late)??;
-        Ok(Self { source: source.clone(), stream: Box::pin(stream), last })
+        Ok(Self { source: source.clone(), stream: Box::pin(stream), after, last: after })
     }
 
-    async fn next(&mut self) -> io::Result<Option<Line>> {
+    /// The time of the last line that was read.
+    pub(super) fn last(&self) -> Option<Timestamp> {
+        self.last
+    }
+
+    pub(super) async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             let mut raw = Vec::new();
             if self.stream.read_until(b'\n', &mut raw).await? == 0 {
                 return Ok(None);
             }
             let line = Line::of(&raw);
-            if line.time.is_some() && line.time <= self.last {
+            if line.time.is_some() && line.time <= self.after {
                 continue;
             }
-            self.last = line.time.or(self.last);
+            self.last = line.time.max(self.last);
             return Ok(Some(line));
         }
     }

@@ -4,6 +4,7 @@
 
 pub mod advice;
 pub mod blame;
+pub mod checkpoints;
 pub mod cluster;
 mod complete;
 pub mod facts;
@@ -96,6 +97,19 @@ enum Command {
         /// Name of the TrainingJob.
         job: String,
     },
+    /// Its checkpoints, as its own agent sees them: lists, verifies, prunes and restores them.
+    ///
+    /// The agent runs in worker 0 if that runs (which takes the right to exec into pods), else in a short Job (which takes
+    /// the right to create and delete Jobs).
+    Checkpoints {
+        /// Name of the TrainingJob.
+        job: String,
+        #[command(subcommand)]
+        verb: Option<checkpoints::Verb>,
+        /// How long a Job that is made for it may take to start: 90s, 10m, 1h30m.
+        #[arg(long, global = true, value_parser = screen::read_span, default_value = "5m")]
+        timeout: SignedDuration,
+    },
     /// Prints a script that completes the command `kubectl-trainingjob`.
     Completion {
         /// The shell.
@@ -110,12 +124,12 @@ pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         // kubectl asks what may come next: what follows is half a command line, which is not to be parsed.
         Some(word) if word == "__complete" => {
             let words: Vec<String> = args[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
-            print(&complete::answer(&words).await)
+            print(&complete::answer(&words).await).map(|()| ExitCode::SUCCESS)
         }
         _ => run(Args::parse_from(args)).await,
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // `kubectl trainingjob logs x | head` is no error.
         Err(error) if is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -130,14 +144,15 @@ fn is_closed(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-async fn run(args: Args) -> anyhow::Result<()> {
+async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let look = Look::of_stdout();
     let json = args.output == Output::Json;
     if let Command::Completion { shell } = args.command {
-        return Ok(io::stdout().write_all(&complete::script(shell))?);
+        io::stdout().write_all(&complete::script(shell))?;
+        return Ok(ExitCode::SUCCESS);
     }
     let cluster = Cluster::reach(&args.place).await?;
-    match args.command {
+    let done = match args.command {
         Command::Status { job, watch: true } => watch(cluster, &job, json, look).await,
         Command::Status { job, watch: false } => {
             let facts = Gatherer::new(cluster).facts(&job).await?;
@@ -160,8 +175,15 @@ async fn run(args: Args) -> anyhow::Result<()> {
             let why = WhyDocument { namespace, name, state: facts.status.state, diagnosis };
             print(&if json { document(&why)? } else { why::render(&why.diagnosis, look) })
         }
+        Command::Checkpoints { job, verb, timeout } => {
+            let (verb, mut out, mut err) = (verb.unwrap_or_default(), io::stdout(), anstream::stderr());
+            let mut streams = checkpoints::Streams { out: &mut out, err: &mut err };
+            let patience = timeout.unsigned_abs();
+            return Ok(checkpoints::run(&cluster, &job, &verb, patience, json, &mut streams).await?.into());
+        }
         Command::Completion { .. } => unreachable!("answered without a cluster"),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// What `status -o json` prints.

@@ -22,16 +22,14 @@ pub fn render(facts: &Facts, diagnosis: &Diagnosis, look: Look) -> String {
     progress(&mut screen, facts, look);
     metrics(&mut screen, facts);
     workers(&mut screen, facts);
-    screen.field(
-        "Checkpoints",
-        &[(Style::Plain, facts.checkpoints.as_deref().unwrap_or("none: checkpoint.enabled is false"))],
-    );
+    checkpoints(&mut screen, facts);
     restarts(&mut screen, facts);
     events(&mut screen, facts);
     for unread in &facts.unread {
         screen.long_field("Not read", Style::Bad, unread);
     }
-    if !matches!(diagnosis.verdict, Verdict::Running | Verdict::Completed) {
+    let is_well = matches!(diagnosis.verdict, Verdict::Running | Verdict::Completed);
+    if !is_well || facts.is("CheckpointsHealthy", false).is_some() {
         screen.gap();
         let command = format!("kubectl trainingjob why {} -n {}", facts.name, facts.namespace);
         screen.line(&[(Style::Dim, "What to do: "), (Style::Plain, &command)]);
@@ -239,6 +237,55 @@ fn style_of(state: WorkerState) -> Style {
         WorkerState::Stopped => Style::Dim,
         WorkerState::Running | WorkerState::Succeeded => Style::Good,
     }
+}
+
+/// Shows where checkpoints go, those that matter, and what is wrong with them.
+fn checkpoints(screen: &mut Screen, facts: &Facts) {
+    let place = facts.checkpoints.as_deref().unwrap_or("none: checkpoint.enabled is false");
+    screen.field("Checkpoints", &[(Style::Plain, place)]);
+    let now = facts.time;
+    if let Some(status) = &facts.status.checkpoint {
+        if let Some(path) = &status.latest_path {
+            let parts = [
+                status.latest_step.map(|step| format!("step {step}")),
+                status.latest_epoch.map(|epoch| format!("epoch {epoch}")),
+                status.last_checkpoint_time.as_ref().map(|time| format!("{} ago", age(time.0, now))),
+                status.checkpoint_count.filter(|count| *count > 1).map(|count| format!("{count} good in all")),
+                status.corrupted_count.map(|count| format!("{count} corrupted")),
+            ];
+            screen.field("", &[(Style::Plain, &format!("newest   {path}")), (Style::Dim, &in_brackets(&parts))]);
+        }
+        if let Some(best) = &status.best {
+            let metric = facts.spec.checkpoint.keep_best.as_ref().map_or("value", |best| best.metric.as_str());
+            let parts = [
+                best.value.map(|value| format!("{metric} {}", number(value))),
+                best.step.map(|step| format!("step {step}")),
+            ];
+            let text = format!("best     {}", best.path);
+            screen.field("", &[(Style::Plain, &text), (Style::Dim, &in_brackets(&parts))]);
+        }
+        let copied = status.last_backup_path.as_deref();
+        if copied.is_some() || status.pending_backup.is_some() {
+            let parts = [
+                status.last_backup_time.as_ref().map(|time| format!("{} ago", age(time.0, now))),
+                status.pending_backup.as_ref().map(|path| format!("{path} has yet to be copied")),
+            ];
+            let text = format!("copied   {}", copied.unwrap_or("none"));
+            screen.field("", &[(Style::Plain, &text), (Style::Dim, &in_brackets(&parts))]);
+        }
+        if let Some(path) = &status.resumed_from {
+            screen.field("", &[(Style::Plain, &format!("resumed  from {path}"))]);
+        }
+    }
+    if let Some(bad) = facts.is("CheckpointsHealthy", false) {
+        screen.long_field("", Style::Bad, &format!("{}: {}", bad.reason, bad.message));
+    }
+}
+
+/// Joins what there is: `  (a, b)`.
+fn in_brackets(parts: &[Option<String>]) -> String {
+    let parts: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
+    if parts.is_empty() { String::new() } else { format!("  ({})", parts.join(", ")) }
 }
 
 fn restarts(screen: &mut Screen, facts: &Facts) {

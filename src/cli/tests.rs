@@ -9,7 +9,8 @@ use super::top::{Row, sort};
 use super::why::{Diagnosis, Verdict};
 use super::{Args, cluster, status, top, why};
 use crate::api::{
-    AllocatedResources, Condition, ProgramMetrics, Restart, State, TrainingJobSpec, TrainingJobStatus, Workers,
+    AllocatedResources, BestCheckpoint, CheckpointStatus, Condition, KeepBest, ProgramMetrics, Restart, State,
+    TrainingJobSpec, TrainingJobStatus, Workers,
 };
 use crate::observe::{Container, ObservedPod, Waiting};
 use crate::protocol::report::{Phase, Report};
@@ -195,6 +196,58 @@ fn a_failed_job_on_one_screen() {
     insta::assert_snapshot!(on_screen(&failed()));
 }
 
+/// With all that can be told of checkpoints.
+fn checkpointing() -> Facts {
+    let mut facts = running();
+    facts.spec.checkpoint.keep_best = Some(KeepBest { metric: "eval_loss".into(), mode: None });
+    facts.status.checkpoint = Some(CheckpointStatus {
+        latest_path: Some("checkpoint-1200".into()),
+        latest_step: Some(1200),
+        latest_epoch: Some(3),
+        last_checkpoint_time: Some(Time(at(-240))),
+        checkpoint_count: Some(3),
+        corrupted_count: Some(1),
+        best: Some(BestCheckpoint { path: "checkpoint-900".into(), value: Some(0.25), step: Some(900) }),
+        last_backup_time: Some(Time(at(-540))),
+        last_backup_path: Some("checkpoint-1000".into()),
+        pending_backup: Some("checkpoint-1200".into()),
+        resumed_from: Some("checkpoint-600".into()),
+        resume_checked: None,
+    });
+    let words = "checkpoint-1100 is corrupted: optimizer.pt ends after 512 of 1024 bytes";
+    facts.status.conditions.push(condition("CheckpointsHealthy", false, "CheckpointCorrupted", words, -200));
+    facts
+}
+
+#[test]
+fn checkpoints_on_one_screen() {
+    insta::assert_snapshot!(on_screen(&checkpointing()));
+}
+
+#[test]
+fn of_checkpoints_only_what_is_known_is_shown() {
+    let mut facts = running();
+    facts.status.checkpoint = Some(CheckpointStatus { latest_path: Some("last.ckpt".into()), ..Default::default() });
+    let text = on_screen(&facts);
+    assert!(text.contains("at /checkpoints\n             newest   last.ckpt\nLast events"), "{text}");
+    facts.status.checkpoint = Some(CheckpointStatus { pending_backup: Some("a".into()), ..Default::default() });
+    let text = on_screen(&facts);
+    assert!(text.contains("\n             copied   none  (a has yet to be copied)\n"), "{text}");
+    let (_, says, _) = told(&facts);
+    assert!(!says.contains("has yet to be copied"), "it is under way: {says}");
+    facts.status.state = Some(State::Completed);
+    assert!(told(&facts).1.contains("Checkpoint a has yet to be copied."));
+}
+
+#[test]
+fn why_tells_of_checkpoints() {
+    insta::assert_snapshot!(why::render(&Diagnosis::of(&checkpointing()), plain()));
+    assert_eq!(told(&checkpointing()).0, Verdict::Running, "it trains nonetheless");
+    for reason in ["CheckpointCorrupted", "NearlyFull", "BackupFailing", "FolderShared", "FolderUnusable", "Suspect"] {
+        assert!(advice(reason).is_some(), "{reason}");
+    }
+}
+
 #[test]
 fn the_least_that_can_be_known_is_shown() {
     let text = on_screen(&Facts { name: "new".into(), namespace: "team".into(), ..Facts::default() });
@@ -207,7 +260,7 @@ fn the_least_that_can_be_known_is_shown() {
 
 #[test]
 fn nothing_is_wider_than_the_terminal() {
-    for facts in [running(), pending(), failed()] {
+    for facts in [running(), pending(), failed(), checkpointing()] {
         for width in [30, 60, 80, 120] {
             let look = Look { width: Some(width), colour: false, ..Look::default() };
             let diagnosis = Diagnosis::of(&facts);
@@ -1009,12 +1062,23 @@ fn completions() {
         Completed::These(all) => all.iter().map(|c| c.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>(),
         Completed::Jobs => panic!("jobs"),
     };
-    assert_eq!(names(complete(&[""])), ["status", "logs", "top", "why", "completion"]);
+    assert_eq!(names(complete(&[""])), ["status", "logs", "top", "why", "checkpoints", "completion"]);
     assert_eq!(complete(&["status", ""]), Completed::Jobs);
     assert_eq!(complete(&["logs", "-n", "team", "--tail", "5", "b"]), Completed::Jobs);
     assert_eq!(names(complete(&["status", "bert", ""])), [""; 0]);
     assert_eq!(names(complete(&["top", "-o", ""])), ["table", "json"]);
     assert_eq!(names(complete(&["completion", ""])), ["bash", "zsh", "fish"]);
+    assert_eq!(complete(&["checkpoints", ""]), Completed::Jobs);
+    let verbs = ["list", "verify", "why", "prune", "restore"];
+    assert_eq!(names(complete(&["checkpoints", "bert", ""])), verbs);
+    assert_eq!(
+        names(complete(&["checkpoints", "-n", "team", "bert", "restore", "--to", "/c", "--timeout", "9m", ""])),
+        [""; 0]
+    );
+    let options = names(complete(&["checkpoints", "bert", "prune", "--"]));
+    for option in ["--dry-run", "--timeout", "--namespace"] {
+        assert!(options.contains(&option.to_owned()), "{options:?}");
+    }
     let options = names(complete(&["logs", "--"]));
     for option in ["--worker", "--follow", "--failed", "--namespace", "--output"] {
         assert!(options.contains(&option.to_owned()), "{options:?}");

@@ -81,6 +81,7 @@ impl Diagnosis {
             (_, Some(State::Completed)) => it.completed(facts),
             (_, Some(State::Failed)) => it.failed(facts),
         }
+        it.checkpoints(facts);
         if facts.is_behind() {
             it.say("The operator has not yet taken note of the last change of its spec.".into());
         }
@@ -105,7 +106,7 @@ impl Diagnosis {
     }
 
     fn advise_on(&mut self, reason: &str) {
-        if let Some(advice) = advice(reason) {
+        if let Some(advice) = advice(reason).filter(|advice| !self.advice.iter().any(|said| said == advice)) {
             self.advise(advice);
         }
     }
@@ -351,6 +352,33 @@ impl Diagnosis {
             ));
         }
         self.advise("A failed job is final: delete it and apply it again; claims with checkpoints stay.");
+    }
+
+    /// Tells what the job could go on from, and what is wrong with its checkpoints.
+    fn checkpoints(&mut self, facts: &Facts) {
+        if let Some(status) = &facts.status.checkpoint {
+            if let Some(path) = &status.resumed_from {
+                self.say(format!("This attempt went on from checkpoint {path}."));
+            }
+            if let Some(path) = &status.latest_path {
+                let step = status.latest_step.map(|step| format!(", step {step}")).unwrap_or_default();
+                let age = status.last_checkpoint_time.as_ref().map(|time| format!(", {} old", age(time.0, facts.time)));
+                let age = age.unwrap_or_default();
+                self.say(format!("Its newest good checkpoint is {path}{step}{age}."));
+            }
+            if let Some(path) = status.pending_backup.as_ref().filter(|_| facts.is_finished()) {
+                self.say(format!("Checkpoint {path} has yet to be copied."));
+            }
+        }
+        if let Some(bad) = facts.is("CheckpointsHealthy", false) {
+            let since = age(bad.last_transition_time.0, facts.time);
+            self.say(format!("Its checkpoints need a look, for {since}, {}: {}", bad.reason, sentence(&bad.message)));
+            self.advise_on(&bad.reason);
+            self.advise(format!(
+                "What there is, and what may be gone on from: kubectl trainingjob checkpoints {} -n {}",
+                facts.name, facts.namespace
+            ));
+        }
     }
 
     /// Tells of the restarts so far, and whether they have something in common.

@@ -9,7 +9,7 @@ use crate::plan::{Checkpoint, CheckpointVolume, Upkeep};
 use crate::protocol::report::{LaunchErrorKind, Report};
 
 /// Seconds until a Job that failed is made again.
-const AGAIN: i64 = 1800;
+const AGAIN: i64 = 600;
 
 impl Step<'_> {
     /// Whether the first attempt may start as far as `checkpoint.resumeFrom` goes: it is looked at before any GPU is held.
@@ -61,14 +61,16 @@ impl Step<'_> {
             }
             (Some(false), words) => {
                 let error = words.and_then(|words| words.error.as_ref());
-                let reason = match error.map(|error| error.kind) {
-                    Some(LaunchErrorKind::CheckpointUnusable) => Reason::CheckpointCorrupted,
-                    _ => Reason::Storage,
-                };
+                let is_bad = error.is_some_and(|error| error.kind == LaunchErrorKind::CheckpointUnusable);
                 let unknown = || format!("checkpoint.resumeFrom could not be checked: see the log of Job {}", job.name);
                 let message = error.map_or_else(unknown, |error| error.message.clone());
-                // Its log is what tells more: the Job stays as long as the TrainingJob.
-                self.fail(reason, &message);
+                if is_bad {
+                    // Its log is what tells more: the Job stays as long as the TrainingJob.
+                    return self.fail(Reason::CheckpointCorrupted, &message);
+                }
+                // A store that is away comes back.
+                self.set(ConditionType::Scheduled, false, Reason::Storage, &message);
+                self.end_later(job);
             }
         }
     }
@@ -109,12 +111,7 @@ impl Step<'_> {
                     is_pending
                 }
                 Some(false) => {
-                    let age = job.created.map_or(AGAIN, |created| seconds(created, self.input.now));
-                    if age >= AGAIN {
-                        self.end_upkeep(job);
-                    } else {
-                        self.requeue(AGAIN - age);
-                    }
+                    self.end_later(job);
                     false
                 }
             },
@@ -125,6 +122,16 @@ impl Step<'_> {
     fn words_of(&self, job: &ObservedUpkeep) -> Option<&Report> {
         let (of, words) = self.input.children.upkeep_words.as_ref()?;
         (*of == job.uid).then_some(words)
+    }
+
+    /// A Job that failed is made again after a while.
+    fn end_later(&mut self, job: &ObservedUpkeep) {
+        let age = job.created.map_or(AGAIN, |created| seconds(created, self.input.now));
+        if age >= AGAIN {
+            self.end_upkeep(job);
+        } else {
+            self.requeue(AGAIN - age);
+        }
     }
 
     fn end_upkeep(&mut self, job: &ObservedUpkeep) {

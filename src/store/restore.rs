@@ -12,11 +12,11 @@ use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How often a range is asked for again after a failure, if not a byte has come between.
 const TRIES: u32 = 4;
@@ -89,6 +89,7 @@ impl Store {
         let content = [manifest.identity.as_str(), &manifest.stored.to_string(), &manifest.generation.to_string()];
         let content = names::digest(content);
         let fetched = self.fetch(bucket, root, to, &content, wanted).await?;
+        keep_times(&fetched, manifest).await?;
         place(root, to, manifest.layout, fetched).await
     }
 
@@ -435,6 +436,21 @@ pub(crate) async fn manifest_in(bucket: &Bucket, path: &str) -> Result<Option<Ma
 }
 
 /// Moves what is whole to where it belongs.
+/// Files are as old as what they are copies of: who compares a checkpoint with its copy goes by that.
+async fn keep_times(fetched: &Path, manifest: &Manifest) -> Result<(), StoreError> {
+    let times: Vec<_> = manifest.files.iter().map(|file| (fetched.join(&file.path), file.modified)).collect();
+    blocking(move || {
+        for (path, modified) in times {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(modified).unwrap_or(0));
+            let file = File::options().write(true).open(&path);
+            let set = file.and_then(|file| file.set_times(FileTimes::new().set_modified(time)));
+            set.map_err(|error| StoreError::local(&path, &error))?;
+        }
+        Ok(())
+    })
+    .await
+}
+
 async fn place(root: &Path, to: &str, layout: Layout, fetched: PathBuf) -> Result<PathBuf, StoreError> {
     let (root, target) = (root.to_owned(), root.join(to));
     let returned = target.clone();

@@ -71,6 +71,7 @@ impl<'a> Care<'a> {
 
     /// What the attempt goes on from. The error says why what was asked for can't be gone on from.
     pub(super) fn choose(&mut self) -> Result<Choice, LaunchError> {
+        self.see_what_is_there();
         let asked = self.keeper.policy.resume_from.clone().filter(|_| self.attempt <= 1);
         let found = match asked {
             Some(from) => Some(self.asked_for(&from)?),
@@ -86,6 +87,15 @@ impl<'a> Care<'a> {
         self.keeper.words.say(format_args!("goes on from {}{at}", path.display()));
         self.resumed = Some(kept.clone());
         Ok(Choice { path: path.to_string_lossy().into_owned(), from: Some(kept), fetched: from, ..choice })
+    }
+
+    /// What is there before the program starts is not its own.
+    fn see_what_is_there(&mut self) {
+        let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
+        self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
+        if let Ok(root) = Folder::root(&self.keeper.root) {
+            let _ = empty_trash(&root, &budget);
+        }
     }
 
     /// The checkpoint of `resumeFrom`, which has to be good.
@@ -199,6 +209,7 @@ impl<'a> Care<'a> {
 
     /// What the first worker has fetched, for one that has a folder of its own.
     pub(super) fn fetch_as_chosen(&mut self, choice: &Choice) -> Result<(), LaunchError> {
+        self.see_what_is_there();
         self.resumed.clone_from(&choice.from);
         match &choice.fetched {
             From::Here => Ok(()),

@@ -154,7 +154,7 @@ fn a_copy_that_fails_is_tried_again_later() {
     world.second = 100;
     let verdict = world.step();
     assert_eq!((verdict.actions.len(), verdict.requeue.is_some()), (0, true));
-    world.second = 1800;
+    world.second = 600;
     assert_eq!(world.step().actions, [delete_upkeep()]);
 }
 
