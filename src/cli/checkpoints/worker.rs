@@ -23,7 +23,8 @@ pub(super) async fn ask(
 ) -> anyhow::Result<u8> {
     let what = format!("run the agent in pod {pod} in namespace {namespace}");
     let command: Vec<&str> = std::iter::once(AGENT_PATH).chain(args.iter().map(String::as_str)).collect();
-    let params = AttachParams::default().container(TRAINING);
+    // Nothing is written to its input. That ends with the connection, by which an agent notices that nobody waits for it.
+    let params = AttachParams::default().container(TRAINING).stdin(true);
     let pods = cluster.api::<Pod>(namespace);
     let mut process = cluster.ask(&what, pods.exec(pod, command, &params)).await?;
     let (stdout, stderr, status) = (process.stdout(), process.stderr(), process.take_status());
