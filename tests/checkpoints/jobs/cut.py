@@ -1,4 +1,4 @@
-"""Runs a Python program unchanged until it is about to touch a certain file, and kills it there: in the middle of a save.
+"""Runs a Python program unchanged, and kills it in the middle of a save: when it is about to write a certain file.
 
   python3 cut.py PROGRAM [ARGUMENTS]
 
@@ -23,12 +23,12 @@ WRITES = os.O_WRONLY | os.O_RDWR
 AT = os.environ.get("CUT_AT")
 HALF = os.environ.get("CUT_HALF")
 BY = os.environ.get("CUT_BY") or "kill"
-is_armed = AT and (os.environ.get("ATTEMPT") or "0") in (os.environ.get("CUT_ON") or "0").split(",")
+IS_ARMED = AT and (os.environ.get("ATTEMPT") or "0") in (os.environ.get("CUT_ON") or "0").split(",")
+reached = []  # what is written from then on is our own doing
 
 
 def watch(event, args):
-    global is_armed
-    if not is_armed:
+    if not IS_ARMED or reached:
         return
     if event == "open" and args[2] & WRITES:
         source, path = None, args[0]
@@ -37,7 +37,7 @@ def watch(event, args):
     else:
         return
     if isinstance(path, str | os.PathLike) and fnmatch.fnmatch(os.fspath(path), AT):
-        is_armed = False
+        reached.append(path)
         cut(source, Path(path))
 
 

@@ -1,4 +1,4 @@
-"""Fine-tunes a classifier with Hugging Face's Trainer, written as its own examples are: nothing here knows of TrainingJob.
+"""Trains a classifier with Hugging Face's Trainer, written as its own examples are: nothing here knows of TrainingJob.
 
 The model is made from a configuration and the data from a seed, so that nothing is downloaded.
 """

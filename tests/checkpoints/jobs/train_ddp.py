@@ -141,7 +141,7 @@ class Writer(dcp.FileSystemWriter):
     step = 0
 
     def finish(self, metadata, results):
-        """Only rank 0 comes here, when all have written their part. Cut before .metadata, which is what DCP writes last."""
+        """Only rank 0 comes here, when all have written their part. Cut before .metadata, which DCP writes last."""
         time.sleep(SAVE_SECONDS)
         cut(self.step, f"all but .metadata is in {self.path}")
         super().finish(metadata, results)
