@@ -45,12 +45,12 @@ def cut(source, path):
     if HALF == "." and source:
         data = Path(source).read_bytes()
         path.write_bytes(data[: len(data) // 2])
-        print(f"cut: {len(data) // 2} of {len(data)} bytes are in {path}", flush=True)
+        print(f"\ncut: {len(data) // 2} of {len(data)} bytes are in {path}", flush=True)
     else:
         for file in path.parent.glob(HALF) if HALF else ():
             os.truncate(file, file.stat().st_size // 2)
-            print(f"cut: half of {file} is left", flush=True)
-        print(f"cut: before {path} is written", flush=True)
+            print(f"\ncut: half of {file} is left", flush=True)
+        print(f"\ncut: before {path} is written", flush=True)
     while BY == "hold":
         time.sleep(60)
     os.kill(os.getpid(), signal.SIGKILL)
