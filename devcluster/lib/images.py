@@ -1,7 +1,8 @@
 """Container images without a registry: made into docker-archives in the cache.
 
 `pause` holds a pod's namespaces; the demo's image is Debian with torchrun (demo/image/rootfs.sh) below a small layer
-with demo/train.py, so that a change of the script costs seconds.
+with demo/train.py, so that a change of the script costs seconds. The trainers' image has Hugging Face's Trainer and
+Lightning over the same base, and no program: tests bring theirs.
 """
 
 import fcntl
@@ -9,15 +10,17 @@ import hashlib
 import io
 import json
 import platform
+import shutil
 import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
 
-from .host import IMAGES, ROOT, Failure, cache, need, need_root, run, step
+from .host import IMAGES, ROOT, TESTS, Failure, cache, need, need_root, run, step
 
 PAUSE = "localhost/pause:1"
 DEMO = "localhost/trainingjob-demo:cpu"
+TRAINERS = "localhost/trainingjob-trainers:cpu"
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 FORMAT = 1  # part of every hash below: raise it when this file makes different archives of the same recipe
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -31,9 +34,33 @@ static void on(int s) { if (s == SIGCHLD) while (waitpid(-1, 0, WNOHANG) > 0); e
 int main(void) { signal(SIGINT, on); signal(SIGTERM, on); signal(SIGCHLD, on); for (;;) pause(); }
 """
 
+# What the Trainer and Lightning import beside torch and numpy of the base. Their versions are those of PINS.
+TRAINERS_PACKAGES = [
+    "accelerate", "anyio", "certifi", "click", "filelock", "fsspec", "h11", "httpcore2", "httpx2", "huggingface_hub",
+    "idna", "lightning", "lightning_utilities", "packaging", "psutil", "pytorch_lightning", "pyyaml", "regex",
+    "safetensors", "tokenizers", "torchmetrics", "tqdm", "transformers", "truststore", "typer", "typing_extensions",
+]
+PINS = [ROOT / "tests" / "node" / "packages" / name for name in ("transformers-keras.txt", "lightning.txt")]
+
+# Run in the base with the packages in it: byte code of what these imports load, which a container could not keep and
+# would make again at every start. It is used whatever the time of its source. Prints the files that it makes.
+COMPILE = """
+import compileall, importlib.util, os, py_compile, sys
+import transformers.trainer, transformers.models.bert.modeling_bert, lightning, torch.distributed.checkpoint
+for module in list(sys.modules.values()):
+    path = getattr(module, "__file__", None) or ""
+    if path.startswith("/usr/") and path.endswith(".py") and not os.path.exists(importlib.util.cache_from_source(path)):
+        compileall.compile_file(path, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        print(importlib.util.cache_from_source(path).lstrip("/"))
+"""
+
 
 def build():
     return [pause(), demo()]
+
+
+def build_extra(name):
+    return EXTRAS[name]()
 
 
 def pause():
@@ -49,10 +76,8 @@ def pause():
 
 
 def demo():
-    recipe = ROOT / "demo" / "image" / "rootfs.sh"
     script = ROOT / "demo" / "train.py"
-    base = cached("demo-base", recipe.read_text(), "base of the demo's image: Debian with torchrun (half a minute)",
-                  lambda work: make_base(work, recipe))
+    base = demo_base()
 
     def make(work):
         layer = work / "script.tar"
@@ -62,6 +87,44 @@ def demo():
                                            "Env": ["PYTHONUNBUFFERED=1"]}, [base, layer])
 
     return cached("demo", base.name + script.read_text(), "the demo's image", make)
+
+
+def trainers():
+    pins = dict(line.split("==") for file in PINS for line in file.read_text().splitlines() if "==" in line)
+    wanted = "".join(f"{package}=={pins[package]}\n" for package in TRAINERS_PACKAGES)
+    base = demo_base()
+
+    def make(work):
+        need(TESTS)
+        root = work / "root"
+        root.mkdir()
+        run("tar", "-C", root, "-xf", base)
+        python = (root / "usr" / "bin" / "python3").readlink().name
+        packages = Path("usr", "local", "lib", python, "dist-packages")
+        (work / "wanted.txt").write_text(wanted)
+        run("python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore",
+            "--no-deps", "--no-compile", "--only-binary=:all:", "--python-version", python.removeprefix("python"),
+            "--target", root / packages, "--requirement", work / "wanted.txt")
+        # Programs that would be run by whatever Python this machine has.
+        shutil.rmtree(root / packages / "bin", ignore_errors=True)
+        in_root = 'mount -t proc proc "$0/proc" && exec chroot "$0" python3 -B -'
+        compiled = run("unshare", "--mount", "sh", "-c", in_root, root, input=COMPILE).stdout.splitlines()
+        layer = work / "packages.tar"
+        run("tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-C", root, "-cf", layer,
+            packages, *(path for path in compiled if not path.startswith(f"{packages}/")))
+        write_archive(work / "out", TRAINERS, {"Cmd": ["python3"], "WorkingDir": "/workspace",
+                                               "Env": ["PYTHONUNBUFFERED=1"]}, [base, layer])
+
+    return cached("trainers", base.name + wanted + COMPILE, "the trainers' image: Hugging Face and Lightning", make)
+
+
+EXTRAS = {"trainers": trainers}
+
+
+def demo_base():
+    recipe = ROOT / "demo" / "image" / "rootfs.sh"
+    return cached("demo-base", recipe.read_text(), "base of the demo's image: Debian with torchrun (half a minute)",
+                  lambda work: make_base(work, recipe))
 
 
 def make_base(work, recipe):
