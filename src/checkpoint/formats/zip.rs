@@ -22,8 +22,8 @@ const FLAGS: u16 = SIZES_FOLLOW | 0x0800;
 const SIZES_FOLLOW: u16 = 0x0008;
 /// The newest version of the format that anybody asks for: ZIP64.
 const VERSION: u16 = 45;
-/// Room for a million names; more than that is nobody's checkpoint.
-const DIRECTORY_LIMIT: u64 = 128 << 20;
+/// Room for half a million names; more than that is nobody's checkpoint.
+const DIRECTORY_LIMIT: u64 = 32 << 20;
 /// Deflate can't do better than 1032 to 1.
 const DEFLATE_RATIO: u64 = 1032;
 
@@ -235,7 +235,7 @@ impl Archive {
         file.seek(SeekFrom::Start(data))?;
         let mut crc = crc32fast::Hasher::new();
         let mut size = 0;
-        let mut buffer = vec![0; 128 << 10];
+        let mut buffer = vec![0; entry.size.clamp(1 << 9, 128 << 10) as usize];
         let mut packed = file.take(entry.packed);
         let mut pull = |from: &mut dyn Read| -> Result<(), Fault> {
             loop {
