@@ -6,7 +6,7 @@
 //! | `.metadata` missing | Structure: Incomplete |
 //! | a `.distcp` missing | Structure: Incomplete |
 //! | a `.distcp` cut | Structure: Corrupted, for `.metadata` says that it is written |
-//! | a bit in `.metadata` | Structure or Content: its three lists and what the files say of themselves have to agree. Not seen: names of entries where each is written once, and numbers that nobody reads |
+//! | a bit in `.metadata` | Structure or Content: its three lists and what the files say of themselves have to agree. Not seen: names of entries where each is written once (one process, no dictionary within the dictionary), and numbers that nobody reads |
 //! | a bit in a `.distcp` | Content: each entry is what `torch.save` writes, with its CRC32 |
 //! | a `.distcp` of another step, or an old `.metadata` | Content where lengths or shapes differ, else not |
 
@@ -216,6 +216,11 @@ const STRANGE: &str = "is a pickle, but not of what torch.distributed.checkpoint
 
 impl<'a> Reader<'a> {
     fn metadata(&self) -> Result<Metadata, Fault> {
+        for (module, name) in self.pickle.globals() {
+            if named::is_damaged(module, &MODULES) || named::is_damaged(name, &NAMES) {
+                return Fault::wrong(format!("names {module}.{name}, which is damaged"));
+            }
+        }
         let root = self.fields(
             self.pickle.root(),
             "Metadata",
@@ -226,6 +231,9 @@ impl<'a> Reader<'a> {
         let mut others = BTreeSet::new();
         for (name, described) in self.items(root["state_dict_metadata"])? {
             let name = self.text(*name)?.to_string();
+            if name.contains(char::is_control) {
+                return Fault::wrong(format!("has {name:?}, which is no name"));
+            }
             let object = self.object(*described)?;
             match self.class(object)? {
                 "TensorStorageMetadata" => {
@@ -463,6 +471,10 @@ impl<'a> Reader<'a> {
         }
     }
 }
+
+/// What of other modules is written into `.metadata`: the folder as it was given.
+const MODULES: [&str; 2] = ["pathlib", "pathlib._local"];
+const NAMES: [&str; 2] = ["PosixPath", "WindowsPath"];
 
 const LAYOUTS: [&str; 5] =
     ["torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc", "torch.sparse_bsr", "torch.sparse_bsc"];

@@ -110,6 +110,14 @@ impl Pickle {
         Ok(Self { bytes, values, root, persistent, length })
     }
 
+    /// All classes and functions that are named.
+    pub fn globals(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.values.iter().filter_map(|value| match value {
+            Value::Global(module, name) => Some((self.text(*module)?, self.text(*name)?)),
+            _ => None,
+        })
+    }
+
     /// What the pickle stands for.
     #[must_use]
     pub fn root(&self) -> Id {
