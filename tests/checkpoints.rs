@@ -379,3 +379,76 @@ fn no_damaged_checkpoint_is_valid_and_no_whole_one_is_not() {
     println!("{} checkpoints, {} damages\n{text}", all.len(), table.values().flatten().sum::<usize>());
     assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong[..wrong.len().min(40)].join("\n"));
 }
+
+fn held(format: &str, folder: &str) -> Held {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoints");
+    let mut all = find(&fixtures).into_iter();
+    all.find(|held| held.format == format && held.folder.ends_with(folder)).expect("it is among them")
+}
+
+#[test]
+fn step_epoch_and_metrics_are_told() {
+    let told = [
+        ("torch", "full", Some(7), Some(1.0)),
+        ("lightning", "fit", Some(8), Some(2.0)),
+        ("hugging-face", "checkpoint-4", Some(4), Some(1.0)),
+        ("dcp", "step_9", Some(9), None),
+        ("keras", "one", None, Some(1.0)),
+        ("deepspeed", "global_step10", Some(10), None),
+        ("megatron", "iter_0000030", Some(30), None),
+        ("megatron", "iter_0000040", Some(40), None),
+        ("marked", "step-5", Some(5), None),
+    ];
+    for (format, folder, step, epoch) in told {
+        let held = held(format, folder);
+        let judgement = (held.rules.judge)(&held.name, &held, Depth::Structure).unwrap();
+        assert_eq!((judgement.step, judgement.epoch), (step, epoch), "{folder}");
+    }
+    let held = held("hugging-face", "checkpoint-4");
+    let metrics = (held.rules.judge)(&held.name, &held, Depth::Structure).unwrap().metrics;
+    let names: Vec<&str> = metrics.keys().map(String::as_str).collect();
+    let evaluated = ["eval_loss", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second"];
+    assert_eq!(names, [&["best_metric"], &evaluated[..], &["loss"]].concat());
+    assert_eq!(metrics["best_metric"], metrics["eval_loss"]);
+}
+
+#[test]
+fn a_folder_is_claimed_by_what_is_in_it() {
+    let listing = |name: &str, files: &[&str], folders: &[&str]| {
+        let sorted = |names: &[&str]| {
+            let mut names: Vec<String> = names.iter().map(ToString::to_string).collect();
+            names.sort();
+            names
+        };
+        Listing { name: name.into(), files: sorted(files), folders: sorted(folders) }
+    };
+    let claims =
+        |rules: &Rules, name: &str, files: &[&str], folders: &[&str]| (rules.claim)(&listing(name, files, folders));
+    let one = |name: &str| Claim::Files { name: name.into(), files: vec![name.into()] };
+    let parts = ["optimizer.pt", "rng_state_0.pth", "training_args.bin", "tokens.bin", ".a.pt", "x_optim_states.pt"];
+    assert_eq!(claims(&torch::RULES, "run", &parts, &[]), []);
+    assert_eq!(claims(&torch::RULES, "", &["a.pt", "b.pth", "model.bin", "c.txt"], &[]).len(), 3);
+    assert_eq!(claims(&lightning::RULES, "", &["last.ckpt", "a.ckpt.tmp"], &[]), [one("last.ckpt")]);
+    assert_eq!(claims(&lightning::RULES, "last.ckpt", &["latest"], &["checkpoint"]), [Claim::Folder]);
+    assert_eq!(claims(&hugging_face::RULES, "checkpoint-10", &[], &[]), [Claim::Folder]);
+    assert_eq!(claims(&hugging_face::RULES, "checkpoint-10", &["optimizer.bin", "random_states_0.pkl"], &[]), []);
+    assert_eq!(claims(&hugging_face::RULES, "tmp-checkpoint-10", &["trainer_state.json"], &[]), []);
+    assert_eq!(claims(&dcp::RULES, "x", &["__0_0.distcp"], &[]), [Claim::Folder]);
+    assert_eq!(claims(&dcp::RULES, "x", &["a.distcp"], &[]), []);
+    assert_eq!(claims(&deepspeed::RULES, "global_step5", &[], &[]), [Claim::Folder]);
+    assert_eq!(claims(&megatron::RULES, "iter_0000001", &[], &[]), [Claim::Folder]);
+    assert_eq!(claims(&megatron::RULES, "release", &["notes.txt"], &[]), []);
+    assert_eq!(claims(&keras::RULES, "", &["a.keras"], &[]), [one("a.keras")]);
+    assert_eq!(claims(&marked::RULES, "a", &[".complete"], &[]), [Claim::Folder]);
+    let model = ["config.json", "model.safetensors"];
+    assert_eq!(claims(&safetensors::RULES, "final", &model, &[]), [Claim::Folder]);
+    // Where a run keeps all its checkpoints, the last weights are files among them.
+    assert_eq!(claims(&safetensors::RULES, "out", &model, &["checkpoint-4"]), [one("model.safetensors")]);
+    let sharded =
+        ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"];
+    let all = sharded.map(String::from).to_vec();
+    assert_eq!(
+        claims(&safetensors::RULES, "out", &sharded, &["checkpoint-4"]),
+        [Claim::Files { name: sharded[2].into(), files: all }]
+    );
+}

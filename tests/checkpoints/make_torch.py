@@ -167,6 +167,8 @@ def sharded_state(rank: int, ranks: int):
         "optimizer": {"exp_avg": {str(i): s["exp_avg"] for i, s in optimizer.state_dict()["state"].items()}},
         "progress": {"step": 9, "epoch": 2, "note": "text"},
         "list": [torch.ones(2), {"deep": torch.zeros(3)}],
+        #: Fewer rows than ranks.
+        "short": distribute_tensor(torch.ones(1, 2), mesh, [Shard(0)]),
     }
 
 
@@ -178,7 +180,7 @@ def make_dcp(root: Path) -> None:
     net, optimizer = trained(steps=4)
     dcp.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 4}, checkpoint_id=str(root / "dcp/alone/step-4"))
     dcp.save(net.state_dict(), checkpoint_id=str(root / "dcp/flat/100"))
-    torch.multiprocessing.spawn(one_rank, args=(2, str(root / "dcp/ranks/step_9"), 29611), nprocs=2)
+    torch.multiprocessing.spawn(one_rank, args=(3, str(root / "dcp/ranks/step_9"), 29611), nprocs=3)
 
 
 def make_keras(root: Path) -> None:

@@ -6,7 +6,7 @@
 //! | `.metadata` missing | Structure: Incomplete |
 //! | a `.distcp` missing | Structure: Incomplete |
 //! | a `.distcp` cut | Structure: Corrupted, for `.metadata` says that it is written |
-//! | a bit in `.metadata` | Structure or Content: its three lists and what the files say of themselves have to agree. Not seen: names of entries where each is written once, and numbers that nobody reads |
+//! | a bit in `.metadata` | Structure or Content: its three lists and what the files say of themselves have to agree. Not seen: names of entries where each is written once (one process, no dictionary within the dictionary), and numbers that nobody reads |
 //! | a bit in a `.distcp` | Content: each entry is what `torch.save` writes, with its CRC32 |
 //! | a `.distcp` of another step, or an old `.metadata` | Content where lengths or shapes differ, else not |
 
@@ -124,6 +124,8 @@ struct Stored {
     path: String,
     at: u64,
     length: u64,
+    /// Whether it lies there as `torch.save` writes it, and not packed by the program.
+    plain: bool,
 }
 
 struct Metadata {
@@ -135,7 +137,7 @@ impl Metadata {
     /// What can be looked into, by file and in order.
     fn by_file(&self) -> BTreeMap<&str, Vec<&Stored>> {
         let mut files: BTreeMap<&str, Vec<&Stored>> = BTreeMap::new();
-        for stored in &self.stored {
+        for stored in self.stored.iter().filter(|stored| stored.plain) {
             files.entry(&stored.path).or_default().push(stored);
         }
         for of_file in files.values_mut() {
@@ -198,10 +200,7 @@ fn numbers(pickle: &Pickle, id: Id) -> Option<Vec<u64>> {
 }
 
 fn read(files: &dyn Files, path: &str) -> Result<Metadata, Fault> {
-    let bytes = match files.read(path, pickle::LIMIT) {
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => return Err(Fault::Io(error)),
-        other => other?,
-    };
+    let bytes = files.read(path, pickle::LIMIT)?;
     if bytes.is_empty() {
         return Fault::cut("is empty");
     }
@@ -217,6 +216,11 @@ const STRANGE: &str = "is a pickle, but not of what torch.distributed.checkpoint
 
 impl<'a> Reader<'a> {
     fn metadata(&self) -> Result<Metadata, Fault> {
+        for (module, name) in self.pickle.globals() {
+            if named::is_damaged(module, &MODULES) || named::is_damaged(name, &NAMES) {
+                return Fault::wrong(format!("names {module}.{name}, which is damaged"));
+            }
+        }
         let root = self.fields(
             self.pickle.root(),
             "Metadata",
@@ -227,6 +231,9 @@ impl<'a> Reader<'a> {
         let mut others = BTreeSet::new();
         for (name, described) in self.items(root["state_dict_metadata"])? {
             let name = self.text(*name)?.to_string();
+            if name.contains(char::is_control) {
+                return Fault::wrong(format!("has {name:?}, which is no name"));
+            }
             let object = self.object(*described)?;
             match self.class(object)? {
                 "TensorStorageMetadata" => {
@@ -265,7 +272,9 @@ impl<'a> Reader<'a> {
                 return Fault::wrong(format!("has a part of {name:?} that is not within it"));
             }
             volume = volume.zip(product(&sizes)).and_then(|(volume, part)| volume.checked_add(part));
-            if parts.insert(offsets, sizes).is_some() {
+            // Of a tensor with fewer rows than ranks, some have nothing of it, all at its end.
+            let empty = sizes.contains(&0);
+            if parts.insert(offsets, sizes).is_some() && !empty {
                 return Fault::wrong(format!("has a part of {name:?} twice"));
             }
         }
@@ -376,11 +385,17 @@ impl<'a> Reader<'a> {
             else {
                 return Fault::wrong(STRANGE);
             };
+            let packed =
+                place.get("transform_descriptors").filter(|id| !matches!(self.pickle.value(**id), Value::None));
+            if packed.is_some_and(|id| self.pickle.list(*id).is_none() && self.pickle.tuple(*id).is_none()) {
+                return Fault::wrong(STRANGE);
+            }
             if at.checked_add(length).is_none() || !hint {
                 return Fault::wrong(STRANGE);
             }
             let path = self.text(place["relative_path"])?.to_string();
-            stored.push(Stored { name: self.text(index["fqn"])?.to_string(), offsets, path, at, length });
+            let plain = packed.is_none();
+            stored.push(Stored { name: self.text(index["fqn"])?.to_string(), offsets, path, at, length, plain });
         }
         Ok(stored)
     }
@@ -457,12 +472,21 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What of other modules is written into `.metadata`: the folder as it was given.
+const MODULES: [&str; 2] = ["pathlib", "pathlib._local"];
+const NAMES: [&str; 2] = ["PosixPath", "WindowsPath"];
+
 const LAYOUTS: [&str; 5] =
     ["torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc", "torch.sparse_bsr", "torch.sparse_bsc"];
 
 /// The types of torch's tensors.
-const DTYPES: [&str; 32] = [
+const DTYPES: [&str; 46] = [
     "bfloat16",
+    "bits16",
+    "bits1x8",
+    "bits2x4",
+    "bits4x2",
+    "bits8",
     "bool",
     "complex128",
     "complex32",
@@ -476,24 +500,33 @@ const DTYPES: [&str; 32] = [
     "float8_e5m2",
     "float8_e5m2fnuz",
     "float8_e8m0fnu",
+    "int1",
     "int16",
+    "int2",
+    "int3",
     "int32",
-    "int64",
-    "int8",
     "int4",
+    "int5",
+    "int6",
+    "int64",
+    "int7",
+    "int8",
     "qint32",
     "qint8",
     "quint2x4",
     "quint4x2",
     "quint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "uint8",
-    "uint4",
-    "bits8",
-    "bits16",
     "uint1",
+    "uint16",
+    "uint2",
+    "uint3",
+    "uint32",
+    "uint4",
+    "uint5",
+    "uint6",
+    "uint64",
+    "uint7",
+    "uint8",
 ];
 
 fn product(sizes: &[u64]) -> Option<u64> {

@@ -18,6 +18,9 @@ use std::io;
 /// DeepSpeed's folders.
 pub const RULES: Rules = Rules { format: Format::DeepSpeed, claim, judge };
 
+/// Names the folder, and lies beside it.
+pub const LATEST: &str = "latest";
+
 fn claim(listing: &Listing) -> Vec<Claim> {
     let states = |name: &String| name.ends_with("_model_states.pt") || name.ends_with("_optim_states.pt");
     let ours = named::number(&listing.name, "global_step", "").is_some() || listing.files.iter().any(states);

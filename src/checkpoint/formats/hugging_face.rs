@@ -28,8 +28,8 @@ pub const RULES: Rules = Rules { format: Format::HuggingFace, claim, judge };
 const STATE: &str = "trainer_state.json";
 /// Left by a checkpoint that is written on a signal, until it is whole.
 const UNFINISHED: &str = "checkpoint-is-incomplete.txt";
-/// A long run's history has some megabytes; a tokenizer some tens.
-const JSON_LIMIT: u64 = 64 << 20;
+/// A tokenizer has some tens of megabytes; so has the history of a million steps.
+const JSON_LIMIT: u64 = 256 << 20;
 /// What `trainer_state.json` has had in every version.
 const REQUIRED: [&str; 4] = ["epoch", "global_step", "log_history", "max_steps"];
 /// And what it has besides.
@@ -93,6 +93,9 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
 fn missing(files: &dyn Files) -> Option<String> {
     let has = |path: &str| files.member(path).is_some();
     let below = |folder: &str| files.members().iter().any(|member| member.path.starts_with(folder));
+    if below("global_step") && !has(deepspeed::LATEST) {
+        return Some(format!("{} is missing, which names DeepSpeed's folder", deepspeed::LATEST));
+    }
     let weights = |path: &str| {
         let file = path.rsplit_once('/').map_or(path, |(_, file)| file);
         matches!(file, "model.safetensors" | "pytorch_model.bin" | "adapter_model.safetensors" | "adapter_model.bin")

@@ -3,17 +3,13 @@
 use super::fault::Fault;
 use crate::checkpoint::files::Files;
 use serde::de::DeserializeOwned;
-use std::io;
 
 /// Reads a JSON file of at most `limit` bytes.
 ///
 /// # Errors
-/// [`Fault::Cut`] if it ends too early.
+/// [`Fault::Cut`] if it ends too early. [`std::io::ErrorKind::FileTooLarge`] if it is longer.
 pub fn read<T: DeserializeOwned>(files: &dyn Files, path: &str, limit: u64) -> Result<T, Fault> {
-    match files.read(path, limit) {
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Fault::wrong("is larger than any of its kind"),
-        other => parse(other?),
-    }
+    parse(files.read(path, limit)?)
 }
 
 /// Reads JSON. Python's `NaN` and `Infinity`, which no other JSON has, become `null`.

@@ -29,6 +29,12 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
             Err(fault) => return fault.judge(name, false),
         }
     } else if files.members().iter().any(|member| member.path.starts_with("checkpoint/")) {
+        if files.member(deepspeed::LATEST).is_none() {
+            return Ok(Judgement::incomplete(format!(
+                "{} is missing, which names DeepSpeed's folder",
+                deepspeed::LATEST
+            )));
+        }
         deepspeed::judge_below("checkpoint/", files, depth)?
     } else {
         return Fault::Cut("is missing".into()).judge(name, false);

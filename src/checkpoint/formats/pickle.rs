@@ -4,6 +4,7 @@
 //! nor a pickle that doubles itself costs more than its length.
 
 use super::fault::Fault;
+use std::io;
 
 /// Longest pickle that is read. The tree takes some 5 times as much.
 pub const LIMIT: u64 = 256 << 20;
@@ -75,7 +76,7 @@ impl Pickle {
     /// Reads a pickle that fills `bytes`.
     ///
     /// # Errors
-    /// If Python could not load it, whatever its classes are.
+    /// If Python could not load it, whatever its classes are. [`io::ErrorKind::FileTooLarge`] if it is beyond the limits.
     pub fn whole(bytes: Vec<u8>) -> Result<Self, Fault> {
         let length = bytes.len();
         let pickle = Self::first(bytes)?;
@@ -91,7 +92,7 @@ impl Pickle {
     /// As [`Pickle::whole`].
     pub fn first(bytes: Vec<u8>) -> Result<Self, Fault> {
         if bytes.len() as u64 > LIMIT {
-            return Fault::wrong("is longer than any that is read");
+            return Err(too_large("a pickle longer than any that is read"));
         }
         let mut machine = Machine {
             bytes: &bytes,
@@ -107,6 +108,14 @@ impl Pickle {
         let root = machine.run()?;
         let Machine { values, persistent, at: length, .. } = machine;
         Ok(Self { bytes, values, root, persistent, length })
+    }
+
+    /// All classes and functions that are named.
+    pub fn globals(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.values.iter().filter_map(|value| match value {
+            Value::Global(module, name) => Some((self.text(*module)?, self.text(*name)?)),
+            _ => None,
+        })
     }
 
     /// What the pickle stands for.
@@ -433,7 +442,7 @@ impl Machine<'_> {
 
     fn make(&mut self, value: Value) -> Result<Id, Fault> {
         if self.values.len() >= VALUES {
-            return Fault::wrong("is a pickle with more values than any that is read");
+            return Err(too_large("a pickle with more values than any that is read"));
         }
         self.values.push(value);
         Ok(Id((self.values.len() - 1) as u32))
@@ -583,6 +592,11 @@ impl Machine<'_> {
         self.memo[index] = Some(top);
         Ok(())
     }
+}
+
+/// A pickle of which nothing can be said.
+fn too_large(what: &str) -> Fault {
+    Fault::Io(io::Error::new(io::ErrorKind::FileTooLarge, what))
 }
 
 /// Python writes lone surrogates too (`surrogatepass`), which are no UTF-8.

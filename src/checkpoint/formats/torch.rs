@@ -135,7 +135,11 @@ pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -
         }
         return Ok(Saved { pickle: None });
     }
-    let pickle = inside(Pickle::whole(archive.read(file, data, limit)?), "data.pkl")?;
+    let pickle = match inside(Pickle::whole(archive.read(file, data, limit)?), "data.pkl") {
+        // Its checksum is right, and that is all that can be said.
+        Err(Fault::Io(error)) if error.kind() == io::ErrorKind::FileTooLarge => return Ok(Saved { pickle: None }),
+        other => other?,
+    };
     // TorchScript keeps its tensors by other rules.
     if part("constants.pkl").is_none() {
         for storage in &pickle.persistent {

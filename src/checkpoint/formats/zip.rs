@@ -20,10 +20,12 @@ const DESCRIPTOR: u32 = 0x0807_4b50;
 /// Sizes follow the data; names are UTF-8. No other flag is written.
 const FLAGS: u16 = SIZES_FOLLOW | 0x0800;
 const SIZES_FOLLOW: u16 = 0x0008;
+/// Of the external attributes.
+const DOS_FOLDER: u32 = 0x10;
 /// The newest version of the format that anybody asks for: ZIP64.
 const VERSION: u16 = 45;
-/// Room for a million names; more than that is nobody's checkpoint.
-const DIRECTORY_LIMIT: u64 = 128 << 20;
+/// Room for half a million names; more than that is nobody's checkpoint.
+const DIRECTORY_LIMIT: u64 = 32 << 20;
 /// Deflate can't do better than 1032 to 1.
 const DEFLATE_RATIO: u64 = 1032;
 
@@ -235,7 +237,7 @@ impl Archive {
         file.seek(SeekFrom::Start(data))?;
         let mut crc = crc32fast::Hasher::new();
         let mut size = 0;
-        let mut buffer = vec![0; 128 << 10];
+        let mut buffer = vec![0; entry.size.clamp(1 << 9, 128 << 10) as usize];
         let mut packed = file.take(entry.packed);
         let mut pull = |from: &mut dyn Read| -> Result<(), Fault> {
             loop {
@@ -302,7 +304,7 @@ impl Entry {
         let (_made_by, version, flags, method) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
         let (stamp, crc, packed, size) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
         let (name, extra, comment) = (fields.u16()?, fields.u16()?, fields.u16()?);
-        let (disk, _internal, _external, at) = (fields.u16()?, fields.u16()?, fields.u32()?, fields.u32()?);
+        let (disk, _internal, external, at) = (fields.u16()?, fields.u16()?, fields.u32()?, fields.u32()?);
         let Ok(name) = std::str::from_utf8(fields.bytes(name.into())?) else {
             return Fault::wrong("has a ZIP entry whose name is no text");
         };
@@ -315,6 +317,10 @@ impl Entry {
         }
         if version > VERSION || flags & !FLAGS != 0 || comment != 0 || disk != 0 {
             return wrong("that is encrypted, or has other marks than a checkpoint's");
+        }
+        // torch's reader takes what has MS-DOS's mark of a folder for empty.
+        if (external & DOS_FOLDER != 0) != name.ends_with('/') {
+            return wrong("that is marked as a folder, or is one without the mark");
         }
         let deflated = match method {
             0 if packed == size => false,
