@@ -29,6 +29,8 @@ const SLICE: usize = 256 * 1024;
 enum Line {
     /// First line: which content is uploaded, and where its keys go.
     Begin { version: u32, identity: String, generation: u32 },
+    /// An object is about to be sent: it may be there, or may not.
+    Sending { key: String },
     /// An object in parts was begun.
     Upload { key: String, id: String, part: u64 },
     /// A part of it is in the store.
@@ -45,6 +47,8 @@ struct Ledger {
     begun: Option<(String, u32)>,
     /// Key -> CRC, by file.
     stored: HashMap<String, (String, u32)>,
+    /// Keys of objects that may be there.
+    sending: HashSet<String>,
     /// By key: id and length of a part.
     uploads: HashMap<String, (String, u64)>,
     /// By id and index: the part's id and CRC.
@@ -60,6 +64,7 @@ impl Ledger {
                     ledger.begun = Some((identity, generation));
                 }
                 Line::Begin { .. } => {}
+                Line::Sending { key } => drop(ledger.sending.insert(key)),
                 Line::Upload { key, id, part } => {
                     ledger.uploads.insert(key, (id, part));
                 }
@@ -281,9 +286,9 @@ impl Store {
     /// A generation whose keys no manifest and no tombstone has.
     async fn free_generation(&self, path: &str, old: Option<&Manifest>) -> Result<u32, StoreError> {
         // After the manifest was read: who removes a checkpoint writes the tombstone before the manifest goes.
-        let dead = self.tombstones().await?;
-        let mine = dead.iter().filter(|manifest| manifest.path == path).chain(old);
-        Ok(mine.map(|manifest| manifest.generation.saturating_add(1)).max().unwrap_or(0))
+        let dead = self.dead_generations(path).await?;
+        let used = dead.into_iter().chain(old.map(|manifest| manifest.generation));
+        Ok(used.map(|generation| generation.saturating_add(1)).max().unwrap_or(0))
     }
 
     /// Sends the files of `found`, and sees that they are there.
@@ -381,8 +386,10 @@ impl Store {
         }
         let needed: HashSet<&str> =
             current.into_iter().flat_map(|manifest| manifest.files.iter().map(|file| file.key.as_str())).collect();
-        stream::iter(ledger.stored.values().filter(|(key, _)| !needed.contains(key.as_str())))
-            .map(|(key, _)| async move { if_allowed(self.bucket.delete(key).await) })
+        let sent = ledger.stored.values().map(|(key, _)| key).chain(&ledger.sending).chain(ledger.uploads.keys());
+        let keys: HashSet<&String> = sent.filter(|key| !needed.contains(key.as_str())).collect();
+        stream::iter(keys)
+            .map(|key| async move { if_allowed(self.bucket.delete(key).await) })
             .buffer_unordered(FILES)
             .try_collect()
             .await
@@ -422,6 +429,7 @@ impl Upload<'_> {
     async fn whole(&self, member: &Member, key: &str) -> Result<u32, StoreError> {
         let _room = self.store.room(member.size).await;
         let (bytes, crc32c) = self.read(member, 0, member.size).await?;
+        self.note(&Line::Sending { key: key.to_owned() })?;
         self.store.bucket.put(key, slices(&bytes)).await?;
         self.store.progress.sent(member.size);
         Ok(crc32c)
