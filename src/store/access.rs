@@ -92,7 +92,8 @@ impl Secret {
         for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, error))? {
             let entry = entry.map_err(|error| unreadable(folder, error))?;
             // Kubernetes keeps the files in `..data` and makes links to them.
-            let Some(name) = entry.file_name().to_str().filter(|name| !name.starts_with("..")).map(str::to_owned) else {
+            let Some(name) = entry.file_name().to_str().filter(|name| !name.starts_with("..")).map(str::to_owned)
+            else {
                 continue;
             };
             let path = entry.path();
@@ -356,7 +357,9 @@ fn check_endpoint(endpoint: &str) -> Result<(), StoreError> {
         Some(host) if host.contains('@') => {
             Err(StoreError::invalid("the endpoint must not have credentials in it: they belong into a Secret"))
         }
-        Some(host) if !host.is_empty() && !host.contains(['?', '#', ' ']) && reqwest::Url::parse(endpoint).is_ok() => Ok(()),
+        Some(host) if !host.is_empty() && !host.contains(['?', '#', ' ']) && reqwest::Url::parse(endpoint).is_ok() => {
+            Ok(())
+        }
         _ => Err(StoreError::invalid(format!(
             "the endpoint {} is no URL: write https://HOST:PORT, or http://HOST:PORT for a server without TLS",
             endpoint.escape_debug()
@@ -386,7 +389,10 @@ mod tests {
     fn what_a_secret_lacks_is_named_and_its_values_are_not() {
         let half = secret("half", &[("AWS_ACCESS_KEY_ID", "hunter2\n")]);
         let told = error(&half, "s3://bucket/x");
-        assert!(told.contains("both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") && !told.contains("hunter2"), "{told}");
+        assert!(
+            told.contains("both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") && !told.contains("hunter2"),
+            "{told}"
+        );
         let other = secret("other", &[("password", "hunter2")]);
         let told = error(&other, "s3://bucket/x");
         assert!(told.contains("it has password") && !told.contains("hunter2"), "{told}");

@@ -84,7 +84,10 @@ impl Bucket {
         match &self.backend {
             Backend::Cloud { objects, .. } => {
                 let key = self.key(relative)?;
-                objects.put(&key, PutPayload::from_iter(slices)).await.map_err(|error| self.failed(relative, &error))?;
+                objects
+                    .put(&key, PutPayload::from_iter(slices))
+                    .await
+                    .map_err(|error| self.failed(relative, &error))?;
                 Ok(())
             }
             Backend::Folder(folder) => {
@@ -123,7 +126,8 @@ impl Bucket {
                     Err(error @ object_store::Error::NotFound { .. }) => {
                         let error = self.failed(relative, &error);
                         // That there is no such bucket has to be told; that there is no such object is an answer.
-                        let bucket = ["NoSuchBucket", "ContainerNotFound"].iter().any(|code| error.to_string().contains(code));
+                        let bucket =
+                            ["NoSuchBucket", "ContainerNotFound"].iter().any(|code| error.to_string().contains(code));
                         return if bucket { Err(error) } else { Ok(None) };
                     }
                     Err(error) => return Err(self.failed(relative, &error)),
@@ -257,10 +261,18 @@ impl Bucket {
     }
 
     /// Sends the part `index` (from 0), which begins at `offset`: its id.
-    pub async fn part(&self, relative: &str, id: &str, index: usize, offset: u64, slices: Vec<Bytes>) -> Result<String> {
+    pub async fn part(
+        &self,
+        relative: &str,
+        id: &str,
+        index: usize,
+        offset: u64,
+        slices: Vec<Bytes>,
+    ) -> Result<String> {
         match &self.backend {
             Backend::Cloud { parts, .. } => {
-                let sent = parts.put_part(&self.key(relative)?, &id.to_owned(), index, PutPayload::from_iter(slices)).await;
+                let sent =
+                    parts.put_part(&self.key(relative)?, &id.to_owned(), index, PutPayload::from_iter(slices)).await;
                 Ok(sent.map_err(|error| self.failed(relative, &error))?.content_id)
             }
             Backend::Folder(folder) => {

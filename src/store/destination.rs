@@ -42,7 +42,9 @@ impl Destination {
         let shown = without_secrets(uri);
         let wrong = |why: &str| Err(StoreError::invalid(format!("{shown}: {why}")));
         let Some((scheme, rest)) = uri.split_once("://") else {
-            return wrong("not a URI: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER");
+            return wrong(
+                "not a URI: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER",
+            );
         };
         if rest.contains(['?', '#']) {
             return wrong("? and # can't be part of it: credentials belong into a Secret, and keys must not have them");
@@ -72,7 +74,9 @@ impl Destination {
             return wrong("credentials can't be part of it: they belong into a Secret");
         }
         if scheme != Scheme::File && !is_bucket(bucket) {
-            return wrong("the bucket's name must have 3 to 63 letters, digits, dots, dashes or underscores, and no port");
+            return wrong(
+                "the bucket's name must have 3 to 63 letters, digits, dots, dashes or underscores, and no port",
+            );
         }
         if account.as_deref().is_some_and(|account| !is_bucket(account)) {
             return wrong("this can't be the name of a storage account");
@@ -104,7 +108,11 @@ impl Destination {
     /// How a person would write what is at `relative` below the prefix.
     #[must_use]
     pub fn uri(&self, relative: &str) -> String {
-        if relative.is_empty() { self.to_string() } else { format!("{}/{relative}", self.to_string().trim_end_matches('/')) }
+        if relative.is_empty() {
+            self.to_string()
+        } else {
+            format!("{}/{relative}", self.to_string().trim_end_matches('/'))
+        }
     }
 
     /// The folder, if it is one.
@@ -209,7 +217,9 @@ mod tests {
 
     #[test]
     fn credentials_in_a_uri_are_refused_and_not_repeated() {
-        for uri in ["s3://AKIAKEY:hunter2@bucket/x", "az://c/x?sig=hunter2", "abfss://c:hunter2@a.dfs.core.windows.net/x"] {
+        for uri in
+            ["s3://AKIAKEY:hunter2@bucket/x", "az://c/x?sig=hunter2", "abfss://c:hunter2@a.dfs.core.windows.net/x"]
+        {
             let error = Destination::parse(uri).unwrap_err().to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }

@@ -158,9 +158,15 @@ fn trouble(error: &object_store::Error, status: Option<u16>, code: Option<&str>,
 }
 
 fn is_configuration(text: &str) -> bool {
-    ["builder error", "invalid private key", "private key", "Unable to decode service account", "Unable to open service"]
-        .iter()
-        .any(|part| text.contains(part))
+    [
+        "builder error",
+        "invalid private key",
+        "private key",
+        "Unable to decode service account",
+        "Unable to open service",
+    ]
+    .iter()
+    .any(|part| text.contains(part))
 }
 
 fn remedy(trouble: Trouble, status: Option<u16>, code: Option<&str>, text: &str) -> &'static str {
@@ -169,7 +175,9 @@ fn remedy(trouble: Trouble, status: Option<u16>, code: Option<&str>, text: &str)
         (Trouble::Denied, Some("SignatureDoesNotMatch")) => {
             "The secret key does not belong to the key's name: put the right one into the Secret"
         }
-        (Trouble::Denied, Some("InvalidAccessKeyId")) => "The store does not know this key: put a valid one into the Secret",
+        (Trouble::Denied, Some("InvalidAccessKeyId")) => {
+            "The store does not know this key: put a valid one into the Secret"
+        }
         (Trouble::Denied, Some("ExpiredToken" | "TokenRefreshRequired")) => {
             "The session token has run out: put a fresh one into the Secret"
         }
@@ -243,7 +251,8 @@ mod tests {
 
     #[test]
     fn a_token_that_has_expired_is_a_denial_though_the_status_is_400() {
-        let error = generic("status code: 400 Bad Request: <Error><Code>ExpiredToken</Code><Message>gone</Message></Error>");
+        let error =
+            generic("status code: 400 Bad Request: <Error><Code>ExpiredToken</Code><Message>gone</Message></Error>");
         let told = StoreError::of_store("s3://b/k", &error);
         assert_eq!(told.trouble, Trouble::Denied);
         assert_eq!(

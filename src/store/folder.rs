@@ -105,7 +105,10 @@ impl Folder {
                 let entry = entry?;
                 let name = entry.file_name();
                 let name = name.to_str().ok_or_else(|| {
-                    io::Error::new(io::ErrorKind::InvalidData, format!("{}: a name that is no text", entry.path().display()))
+                    io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        format!("{}: a name that is no text", entry.path().display()),
+                    )
                 })?;
                 let key = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
                 let kind = entry.file_type()?;

@@ -25,12 +25,8 @@ impl Journal {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let mut file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .custom_flags(nix::libc::O_NOFOLLOW)
-            .open(path)?;
+        let mut file =
+            OpenOptions::new().read(true).append(true).create(true).custom_flags(nix::libc::O_NOFOLLOW).open(path)?;
         let mut lines = Vec::new();
         let length = file.metadata()?.len();
         if length > LONGEST {

@@ -119,7 +119,7 @@ impl Manifest {
             return Some(format!("its version is {}, and only {VERSION} is known: use a newer operator", self.version));
         }
         if let Err(why) = check_path(&self.path) {
-            return Some(format!("the checkpoint's path {}", why));
+            return Some(format!("the checkpoint's path {why}"));
         }
         if self.files.is_empty() {
             return Some("it has no files".to_owned());
@@ -146,9 +146,7 @@ impl Manifest {
             total = sum;
         }
         // A file can't be a folder of another.
-        let nested = seen.iter().find(|path| {
-            path.match_indices('/').any(|(at, _)| seen.contains(&path[..at]))
-        });
+        let nested = seen.iter().find(|path| path.match_indices('/').any(|(at, _)| seen.contains(&path[..at])));
         if let Some(path) = nested {
             return Some(format!("the file {} lies in another file", path.escape_debug()));
         }

@@ -68,7 +68,13 @@ impl Store {
         self.restore_from(&self.bucket, manifest, root, &manifest.path).await
     }
 
-    async fn restore_from(&self, bucket: &Bucket, manifest: &Manifest, root: &Path, to: &str) -> Result<PathBuf, StoreError> {
+    async fn restore_from(
+        &self,
+        bucket: &Bucket,
+        manifest: &Manifest,
+        root: &Path,
+        to: &str,
+    ) -> Result<PathBuf, StoreError> {
         let wanted = manifest
             .files
             .iter()
@@ -99,7 +105,11 @@ impl Store {
         let prefix = self.destination.prefix.clone();
         let name = match prefix.rsplit('/').next() {
             Some(name) if !name.is_empty() => name.to_owned(),
-            _ => return Err(StoreError::invalid(format!("{uri}: a whole bucket is no checkpoint: name a prefix in it"))),
+            _ => {
+                return Err(StoreError::invalid(format!(
+                    "{uri}: a whole bucket is no checkpoint: name a prefix in it"
+                )));
+            }
         };
         for (at, _) in prefix.rmatch_indices('/').chain([(0, "")]).take(ANCESTORS) {
             let (above, path) = (&prefix[..at], prefix[at..].trim_start_matches('/'));
@@ -138,12 +148,15 @@ impl Store {
         for object in objects.iter().filter(real) {
             if let Err(why) = names::check(&object.key) {
                 let key = object.key.escape_debug();
-                return Err(StoreError::invalid(format!("{uri}: the key {key} {why}, so it can't be a file: remove it")));
+                return Err(StoreError::invalid(format!(
+                    "{uri}: the key {key} {why}, so it can't be a file: remove it"
+                )));
             }
             let (path, key) = (object.key.clone(), object.key.clone());
             wanted.push(Wanted { path, key, size: object.size, crc32c: None, tag: object.tag.clone() });
         }
-        let described = wanted.iter().map(|file| format!("{} {} {:?}", file.path, file.size, file.tag)).collect::<Vec<_>>();
+        let described =
+            wanted.iter().map(|file| format!("{} {} {:?}", file.path, file.size, file.tag)).collect::<Vec<_>>();
         let content = names::digest(described.iter().map(String::as_str));
         let fetched = self.fetch(bucket, to, &name, &content, wanted).await?;
         place(to, &name, layout, fetched).await
@@ -162,7 +175,8 @@ impl Store {
                 let mut start = 0;
                 while start < file.size {
                     let size = RANGE.min(file.size - start);
-                    let (next, ()) = stream_range(self, bucket, &file.key, start, size, None, |_, _| async { Ok(()) }).await?;
+                    let (next, ()) =
+                        stream_range(self, bucket, &file.key, start, size, None, |_, _| async { Ok(()) }).await?;
                     crc = crc32c::crc32c_combine(crc, next, size as usize);
                     start += size;
                 }
@@ -216,12 +230,14 @@ impl Store {
             if matches!(error.trouble, Trouble::Corrupted | Trouble::Changed) {
                 // Nothing of it is gone on with.
                 let (folder, journal) = (fetch.folder.clone(), fetch.journal_path.clone());
-                drop(blocking(move || {
-                    drop(clear(&folder));
-                    drop(fs::remove_file(journal));
-                    Ok(())
-                })
-                .await);
+                drop(
+                    blocking(move || {
+                        drop(clear(&folder));
+                        drop(fs::remove_file(journal));
+                        Ok(())
+                    })
+                    .await,
+                );
             }
             return Err(error);
         }
@@ -289,7 +305,8 @@ impl Fetch<'_> {
             let (open, path) = (std::sync::Arc::clone(open), path.to_owned());
             blocking(move || open.write_all_at(&bytes, at).map_err(|error| StoreError::local(&path, &error)))
         };
-        let (crc32c, ()) = stream_range(self.store, self.bucket, &file.key, start, size, file.tag.clone(), write).await?;
+        let (crc32c, ()) =
+            stream_range(self.store, self.bucket, &file.key, start, size, file.tag.clone(), write).await?;
         let line = Line { file: file.path.clone(), start, size, crc32c };
         self.journal.lock().note(&line).map_err(|error| StoreError::local(&self.journal_path, &error))?;
         Ok(crc32c)
@@ -314,7 +331,10 @@ async fn stream_range<F: Future<Output = Result<(), StoreError>>>(
             while let Some(piece) = pieces.try_next().await? {
                 let length = piece.len() as u64;
                 if length > end - at {
-                    return Err(StoreError::corrupted(format!("{}: more bytes than asked for", bucket.destination.uri(key))));
+                    return Err(StoreError::corrupted(format!(
+                        "{}: more bytes than asked for",
+                        bucket.destination.uri(key)
+                    )));
                 }
                 crc = crc32c::crc32c_append(crc, &piece);
                 sink(at, piece).await?;
@@ -347,19 +367,25 @@ async fn stream_range<F: Future<Output = Result<(), StoreError>>>(
 
 fn missing(bucket: &Bucket, key: &str, error: &StoreError) -> StoreError {
     let uri = bucket.destination.uri(key);
-    StoreError::corrupted(format!("{uri}: an object that the checkpoint needs is gone or shorter than it was ({error})"))
+    StoreError::corrupted(format!(
+        "{uri}: an object that the checkpoint needs is gone or shorter than it was ({error})"
+    ))
 }
 
 fn damaged(store: &Store, bucket: &Bucket, key: &str, expected: u32, crc: u32) -> StoreError {
     debug_assert_eq!(store.destination.scheme, bucket.destination.scheme);
     let uri = bucket.destination.uri(key);
-    StoreError::corrupted(format!("{uri}: its content is not what was uploaded (CRC-32C {crc:08x} and not {expected:08x})"))
+    StoreError::corrupted(format!(
+        "{uri}: its content is not what was uploaded (CRC-32C {crc:08x} and not {expected:08x})"
+    ))
 }
 
 /// Of a list that could not be read for one key the reason, which has the key in it.
 fn odd_key(error: StoreError) -> StoreError {
     if error.trouble == Trouble::Invalid {
-        StoreError::invalid(format!("{error}. A key below the prefix can't be a file: remove it, or name a prefix without it"))
+        StoreError::invalid(format!(
+            "{error}. A key below the prefix can't be a file: remove it, or name a prefix without it"
+        ))
     } else {
         error
     }
@@ -379,7 +405,10 @@ pub(crate) async fn manifest_in(bucket: &Bucket, path: &str) -> Result<Option<Ma
     let uri = bucket.destination.uri(&key);
     let manifest = Manifest::read(&uri, &bytes)?;
     if manifest.path != path {
-        return Err(StoreError::corrupted(format!("{uri}: it is of another checkpoint, {}", manifest.path.escape_debug())));
+        return Err(StoreError::corrupted(format!(
+            "{uri}: it is of another checkpoint, {}",
+            manifest.path.escape_debug()
+        )));
     }
     Ok(Some(manifest))
 }
@@ -418,7 +447,8 @@ async fn place(root: &Path, to: &str, layout: Layout, fetched: PathBuf) -> Resul
                 clear(&old).map_err(local)?;
             }
             Layout::Beside => {
-                let mut names: Vec<_> = fs::read_dir(&fetched).map_err(local)?.flatten().map(|entry| entry.file_name()).collect();
+                let mut names: Vec<_> =
+                    fs::read_dir(&fetched).map_err(local)?.flatten().map(|entry| entry.file_name()).collect();
                 // TensorFlow takes a checkpoint for whole when its index is there.
                 names.sort_by_key(|name| (name.to_string_lossy().ends_with(".index"), name.clone()));
                 for name in names {
@@ -475,7 +505,7 @@ fn clear(path: &Path) -> io::Result<()> {
 /// Better to be told before than after an hour.
 fn has_room(folder: &Path, needed: u64) -> Result<(), StoreError> {
     let Ok(disk) = statvfs(folder) else { return Ok(()) };
-    let free = (disk.blocks_available() as u64).saturating_mul(disk.fragment_size() as u64);
+    let free = disk.blocks_available().saturating_mul(disk.fragment_size());
     // Some file servers tell nothing, or 0.
     if free == 0 || needed <= free {
         return Ok(());

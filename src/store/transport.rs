@@ -52,7 +52,8 @@ impl HttpConnector for Connector {
         static PROVIDER: Once = Once::new();
         // Fails if another part of the program has chosen one, which serves as well.
         PROVIDER.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
-        let failed = |error: reqwest::Error| object_store::Error::Generic { store: "HTTP client", source: Box::new(error) };
+        let failed =
+            |error: reqwest::Error| object_store::Error::Generic { store: "HTTP client", source: Box::new(error) };
         let http = options.get_config_value(&ClientConfigKey::AllowHttp).as_deref() == Some("true");
         // Only what is asked for credentials is allowed HTTP while the store is not.
         let connect = if http && !self.plain { NEXT_DOOR } else { self.connect };

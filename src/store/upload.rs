@@ -17,7 +17,6 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-
 /// S3's, GCS's and nearly Azure's greatest number of parts of an object.
 const MOST_PARTS: u64 = 10_000;
 /// Payloads are handed over in slices, so that it shows whether they move.
@@ -101,7 +100,9 @@ fn layout(root: &Path, found: &Found) -> Result<(Layout, PathBuf), StoreError> {
     for member in &found.members {
         let (name, path) = (member.path.escape_debug(), found.path.escape_debug());
         if let Err(why) = names::check(&member.path) {
-            return Err(StoreError::invalid(format!("{path}: the path of the file {name} {why}: no store can keep it")));
+            return Err(StoreError::invalid(format!(
+                "{path}: the path of the file {name} {why}: no store can keep it"
+            )));
         }
         if layout == Layout::Beside && member.path.contains('/') {
             return Err(StoreError::new(Trouble::Changed, format!("{path}: {name} is not beside it")));
@@ -186,7 +187,8 @@ impl Store {
         if !missing.is_empty() {
             let names = missing.iter().take(8).map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let path = self.destination.uri(&found.path);
-            let message = format!("{path}: {} of {workers} workers have not uploaded their files: {names}", missing.len());
+            let message =
+                format!("{path}: {} of {workers} workers have not uploaded their files: {names}", missing.len());
             return Err(StoreError::new(Trouble::Incomplete, message));
         }
         let mut files: BTreeMap<String, Stored> = BTreeMap::new();
@@ -200,7 +202,10 @@ impl Store {
                     && (other.size, other.crc32c) != (file.size, file.crc32c)
                 {
                     let path = self.destination.uri(&found.path);
-                    return Err(StoreError::corrupted(format!("{path}: two workers have different files {}", file.path)));
+                    return Err(StoreError::corrupted(format!(
+                        "{path}: two workers have different files {}",
+                        file.path
+                    )));
                 }
                 files.insert(file.path.clone(), file);
             }
@@ -210,7 +215,11 @@ impl Store {
         let manifest = self.compose(found, layout, generation, round.to_owned(), files);
         self.publish(&manifest, old.as_ref()).await?;
         let parts = stream::iter(0..workers).map(|worker| Manifest::part_key(&found.path, worker));
-        parts.map(|key| async move { if_allowed(self.bucket.delete(&key).await) }).buffered(FILES).try_collect::<()>().await?;
+        parts
+            .map(|key| async move { if_allowed(self.bucket.delete(&key).await) })
+            .buffered(FILES)
+            .try_collect::<()>()
+            .await?;
         Ok(manifest)
     }
 
@@ -271,7 +280,8 @@ impl Store {
 
     /// From here on the checkpoint exists; then what it replaces goes.
     async fn publish(&self, manifest: &Manifest, old: Option<&Manifest>) -> Result<(), StoreError> {
-        let replaced = old.filter(|old| old.files.iter().any(|file| manifest.files.iter().all(|new| new.key != file.key)));
+        let replaced =
+            old.filter(|old| old.files.iter().any(|file| manifest.files.iter().all(|new| new.key != file.key)));
         if let Some(old) = replaced {
             self.bucket.put(&old.tombstone(), vec![old.to_json().into()]).await?;
         }
@@ -305,9 +315,10 @@ impl Store {
         let local = |error| StoreError::local(&path, &error);
         let (mut journal, lines) = Journal::open(&path).map_err(local)?;
         let mut ledger = Ledger::of(lines);
-        let known = ledger.begun.clone().filter(|(of, generation)| {
-            of == identity && old.is_none_or(|old| old.generation < *generation)
-        });
+        let known = ledger
+            .begun
+            .clone()
+            .filter(|(of, generation)| of == identity && old.is_none_or(|old| old.generation < *generation));
         let generation = match known {
             Some((_, generation)) => generation,
             None => {
@@ -328,14 +339,12 @@ impl Store {
             journal_path: path.clone(),
             ledger: Mutex::new(ledger),
         };
-        let keys = found.members.iter().map(|member| {
-            (member, manifest::key(&found.path, layout, &member.path, generation))
-        });
-        let files: Vec<Stored> = stream::iter(keys)
-            .map(|(member, key)| upload.file(member, key))
-            .buffer_unordered(FILES)
-            .try_collect()
-            .await?;
+        let upload = &upload;
+        let files = all(&found.members, FILES, |member| async move {
+            let key = manifest::key(&found.path, layout, &member.path, generation);
+            upload.file(member, key).await
+        })
+        .await?;
         if let Err(error) = self.confirm(&found.path, &files).await {
             if error.trouble == Trouble::Corrupted {
                 // Somebody has removed what the journal knows of: next time everything is sent.
@@ -416,7 +425,8 @@ impl Upload<'_> {
                 crc32c
             }
             None => {
-                let sent = if member.size <= PART { self.whole(member, &key).await } else { self.parts(member, &key).await };
+                let sent =
+                    if member.size <= PART { self.whole(member, &key).await } else { self.parts(member, &key).await };
                 let crc32c = sent?;
                 self.note(&Line::Stored { file: member.path.clone(), key: key.clone(), crc32c })?;
                 crc32c
@@ -455,24 +465,21 @@ impl Upload<'_> {
         let length = length.max(1);
         let known = self.ledger.lock().parts.get(id).cloned().unwrap_or_default();
         let known = &known;
-        let sent: Vec<(String, u32, u64)> = stream::iter(0..member.size.div_ceil(length))
-            .map(|index| async move {
-                let start = index * length;
-                let size = length.min(member.size - start);
-                if let Some((part, crc32c)) = known.get(&index) {
-                    self.store.progress.skip(size);
-                    return Ok((part.clone(), *crc32c, size));
-                }
-                let _room = self.store.room(size).await;
-                let (bytes, crc32c) = self.read(member, start, size).await?;
-                let part = self.store.bucket.part(key, id, index as usize, start, slices(&bytes)).await?;
-                self.note(&Line::Part { id: id.to_owned(), index, part: part.clone(), crc32c })?;
-                self.store.progress.sent(size);
-                Ok::<_, StoreError>((part, crc32c, size))
-            })
-            .buffered(PARTS)
-            .try_collect()
-            .await?;
+        let sent = all(0..member.size.div_ceil(length), PARTS, |index| async move {
+            let start = index * length;
+            let size = length.min(member.size - start);
+            if let Some((part, crc32c)) = known.get(&index) {
+                self.store.progress.skip(size);
+                return Ok((part.clone(), *crc32c, size));
+            }
+            let _room = self.store.room(size).await;
+            let (bytes, crc32c) = self.read(member, start, size).await?;
+            let part = self.store.bucket.part(key, id, index as usize, start, slices(&bytes)).await?;
+            self.note(&Line::Part { id: id.to_owned(), index, part: part.clone(), crc32c })?;
+            self.store.progress.sent(size);
+            Ok((part, crc32c, size))
+        })
+        .await?;
         let crc32c = sent.iter().fold(0, |crc, (_, next, size)| crc32c::crc32c_combine(crc, *next, *size as usize));
         let ids = sent.into_iter().map(|(part, _, _)| part).collect();
         match self.store.bucket.complete(key, id, ids).await {
@@ -534,13 +541,49 @@ fn slices(bytes: &Bytes) -> Vec<Bytes> {
     (0..bytes.len()).step_by(SLICE).map(|at| bytes.slice(at..(at + SLICE).min(bytes.len()))).collect()
 }
 
+/// Does the same with all of them, some at once; what comes is in their order. After a failure none is begun, and those under
+/// way are waited for: a request that was sent and not waited for may be carried out after what is done next.
+async fn all<I: IntoIterator, T, F: Future<Output = Result<T, StoreError>>>(
+    items: I,
+    at_once: usize,
+    work: impl Fn(I::Item) -> F,
+) -> Result<Vec<T>, StoreError> {
+    let failed = Mutex::new(None);
+    let (work, first) = (&work, &failed);
+    let mut done: Vec<(usize, T)> = stream::iter(items)
+        .enumerate()
+        .map(|(index, item)| async move {
+            if first.lock().is_some() {
+                return None;
+            }
+            match work(item).await {
+                Ok(value) => Some((index, value)),
+                Err(error) => {
+                    first.lock().get_or_insert(error);
+                    None
+                }
+            }
+        })
+        .buffer_unordered(at_once)
+        .filter_map(|done| async { done })
+        .collect()
+        .await;
+    if let Some(error) = failed.into_inner() {
+        return Err(error);
+    }
+    done.sort_by_key(|(index, _)| *index);
+    Ok(done.into_iter().map(|(_, value)| value).collect())
+}
+
 /// Runs what may wait for a disk.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
-        Err(error) => Err(StoreError::new(Trouble::Local, format!("a thread that reads or writes files has failed: {error}"))),
+        Err(error) => {
+            Err(StoreError::new(Trouble::Local, format!("a thread that reads or writes files has failed: {error}")))
+        }
     }
 }
 

@@ -52,7 +52,8 @@ fn program(name: &'static str) -> PathBuf {
     let mut built = BUILT.get_or_init(Mutex::default).lock().unwrap();
     let path = built.entry(name).or_insert_with(|| {
         let cluster = format!("{}/devcluster/cluster", env!("CARGO_MANIFEST_DIR"));
-        let made = Command::new(cluster).args(["tools", name]).stdin(Stdio::null()).output().expect("devcluster/cluster runs");
+        let made =
+            Command::new(cluster).args(["tools", name]).stdin(Stdio::null()).output().expect("devcluster/cluster runs");
         assert!(made.status.success(), "no {name}: {}", String::from_utf8_lossy(&made.stderr));
         Path::new(String::from_utf8_lossy(&made.stdout).trim()).join(name)
     });
@@ -93,7 +94,14 @@ impl Server {
             let mut command = Command::new(program("fake-gcs-server"));
             let url = format!("http://127.0.0.1:{port}");
             command.args(["-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-log-level", "error"]);
-            command.args(["-port", &port.to_string(), "-external-url", &url, "-public-host", &format!("127.0.0.1:{port}")]);
+            command.args([
+                "-port",
+                &port.to_string(),
+                "-external-url",
+                &url,
+                "-public-host",
+                &format!("127.0.0.1:{port}"),
+            ]);
             command
         });
         let bucket = server.http("POST", "/storage/v1/b?project=test", &format!(r#"{{"name":"{BUCKET}"}}"#));
@@ -205,7 +213,12 @@ impl Proxy {
     }
 }
 
-fn serve(mut client: TcpStream, upstream: u16, rules: &Mutex<Arc<Rule>>, log: &Mutex<Vec<Asked>>) -> std::io::Result<()> {
+fn serve(
+    mut client: TcpStream,
+    upstream: u16,
+    rules: &Mutex<Arc<Rule>>,
+    log: &Mutex<Vec<Asked>>,
+) -> std::io::Result<()> {
     let text = read_head(&mut client)?;
     let mut words = text.split(' ');
     let (method, target) = (words.next().unwrap_or("").to_owned(), words.next().unwrap_or("").to_owned());
@@ -226,7 +239,8 @@ fn serve(mut client: TcpStream, upstream: u16, rules: &Mutex<Arc<Rule>>, log: &M
         _ => Some(TcpStream::connect(("127.0.0.1", upstream))?),
     };
     if let Some(server) = &mut server {
-        let lines = text.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:") && !line.is_empty());
+        let lines =
+            text.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:") && !line.is_empty());
         let head = lines.collect::<Vec<_>>().join("\r\n");
         server.write_all(format!("{head}\r\nConnection: close\r\n\r\n").as_bytes())?;
     }
