@@ -89,7 +89,8 @@ impl StoreError {
         };
         let detail = match element(&text, "Message") {
             Some(message) => message,
-            None if status.is_some() && !matches!(trouble, Trouble::Unavailable) => "",
+            // Before the body there is only what the client calls its request.
+            None if status.is_some() => text.split_once("status code: ").map_or("", |(_, rest)| after_colon(rest)),
             None => &text,
         };
         let detail = short(detail);
@@ -119,6 +120,12 @@ fn whole(error: &object_store::Error) -> String {
 fn status(text: &str) -> Option<u16> {
     let digits = text.split_once("status code: ")?.1.get(..3)?;
     digits.parse().ok()
+}
+
+fn after_colon(text: &str) -> &str {
+    let body = text.split_once(": ").map_or("", |(_, body)| body.trim());
+    // A page for a browser says nothing.
+    if body.starts_with('<') { "" } else { body }
 }
 
 /// What stands in an element of the XML that S3, GCS and Azure answer with.

@@ -86,7 +86,12 @@ impl Manifest {
 
     /// Where it is noted while its data is removed.
     pub(crate) fn tombstone(&self) -> String {
-        format!("{}/removed/{}~{}.json", names::OURS, names::escape(&self.path), self.generation)
+        format!("{}/{}~{}.json", Self::graves(), names::escape(&self.path), self.generation)
+    }
+
+    /// The folder of these.
+    pub(crate) fn graves() -> String {
+        format!("{}/removed", names::OURS)
     }
 
     pub(crate) fn part_key(path: &str, worker: u32) -> String {
@@ -114,7 +119,7 @@ impl Manifest {
             return Some(format!("its version is {}, and only {VERSION} is known: use a newer operator", self.version));
         }
         if let Err(why) = check_path(&self.path) {
-            return Some(format!("the checkpoint's path {}", why));
+            return Some(format!("the checkpoint's path {why}"));
         }
         if self.files.is_empty() {
             return Some("it has no files".to_owned());

@@ -93,8 +93,16 @@ impl Store {
 
     /// The checkpoints whose data is being removed.
     pub(crate) async fn tombstones(&self) -> Result<Vec<Manifest>, StoreError> {
-        let objects = self.bucket.list(&format!("{}/removed", names::OURS), false).await?;
+        let objects = self.bucket.list(&Manifest::graves(), false).await?;
         Ok(self.read_all(objects.into_iter().map(|object| object.key).collect()).await?.manifests)
+    }
+
+    /// The generations of `path` whose data is being removed, by their names alone.
+    pub(crate) async fn dead_generations(&self, path: &str) -> Result<Vec<u32>, StoreError> {
+        let objects = self.bucket.list(&Manifest::graves(), false).await?;
+        let begin = format!("{}/{}~", Manifest::graves(), names::escape(path));
+        let of = |key: &str| key.strip_prefix(&begin)?.strip_suffix(".json")?.parse().ok();
+        Ok(objects.iter().filter_map(|object| of(&object.key)).collect())
     }
 
     async fn read_all(&self, keys: Vec<String>) -> Result<Listing, StoreError> {

@@ -542,7 +542,7 @@ fn clear(path: &Path) -> io::Result<()> {
 /// Better to be told before than after an hour.
 fn has_room(folder: &Path, needed: u64) -> Result<(), StoreError> {
     let Ok(disk) = statvfs(folder) else { return Ok(()) };
-    let free = (disk.blocks_available() as u64).saturating_mul(disk.fragment_size() as u64);
+    let free = disk.blocks_available().saturating_mul(disk.fragment_size());
     // Some file servers tell nothing, or 0.
     if free == 0 || needed <= free {
         return Ok(());

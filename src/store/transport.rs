@@ -4,7 +4,8 @@
 //! nothing. So both directions are watched for silence instead.
 
 use bytes::Bytes;
-use futures::stream;
+use futures::{StreamExt, stream};
+use http::header::{CONTENT_LENGTH, HeaderValue};
 use http_body_util::{BodyExt, StreamBody};
 use object_store::ClientOptions;
 use object_store::client::{
@@ -111,8 +112,9 @@ impl Watched {
         let begin = Instant::now();
         // Milliseconds after the beginning at which the body was last asked for more, and u64::MAX once it is sent.
         let moved = Arc::new(AtomicU64::new(0));
-        let mut left = body.content_length();
-        if left == 0 {
+        let length = body.content_length();
+        let mut left = length;
+        if length == 0 {
             moved.store(u64::MAX, Ordering::Relaxed);
         }
         let mark = Arc::clone(&moved);
@@ -123,7 +125,11 @@ impl Watched {
         });
         let mut sent = reqwest::Request::new(parts.method, url);
         *sent.headers_mut() = parts.headers;
-        *sent.body_mut() = Some(reqwest::Body::wrap(body));
+        // A body that is counted does not tell its length by itself, and S3 takes none in chunks.
+        if length > 0 {
+            sent.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+            *sent.body_mut() = Some(reqwest::Body::wrap(body));
+        }
         let answer = self.client.execute(sent);
         tokio::pin!(answer);
         let mut done_at = None;
@@ -163,7 +169,7 @@ impl Watched {
                 }
             }
         });
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(StreamBody::new(read))))
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(StreamBody::new(read.fuse()))))
     }
 }
 

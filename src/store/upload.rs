@@ -28,6 +28,8 @@ const SLICE: usize = 256 * 1024;
 enum Line {
     /// First line: which content is uploaded, and where its keys go.
     Begin { version: u32, identity: String, generation: u32 },
+    /// An object is about to be sent: it may be there, or may not.
+    Sending { key: String },
     /// An object in parts was begun.
     Upload { key: String, id: String, part: u64 },
     /// A part of it is in the store.
@@ -44,6 +46,8 @@ struct Ledger {
     begun: Option<(String, u32)>,
     /// Key -> CRC, by file.
     stored: HashMap<String, (String, u32)>,
+    /// Keys of objects that may be there.
+    sending: HashSet<String>,
     /// By key: id and length of a part.
     uploads: HashMap<String, (String, u64)>,
     /// By id and index: the part's id and CRC.
@@ -59,6 +63,7 @@ impl Ledger {
                     ledger.begun = Some((identity, generation));
                 }
                 Line::Begin { .. } => {}
+                Line::Sending { key } => drop(ledger.sending.insert(key)),
                 Line::Upload { key, id, part } => {
                     ledger.uploads.insert(key, (id, part));
                 }
@@ -298,9 +303,9 @@ impl Store {
     /// A generation whose keys no manifest and no tombstone has.
     async fn free_generation(&self, path: &str, old: Option<&Manifest>) -> Result<u32, StoreError> {
         // After the manifest was read: who removes a checkpoint writes the tombstone before the manifest goes.
-        let dead = self.tombstones().await?;
-        let mine = dead.iter().filter(|manifest| manifest.path == path).chain(old);
-        Ok(mine.map(|manifest| manifest.generation.saturating_add(1)).max().unwrap_or(0))
+        let dead = self.dead_generations(path).await?;
+        let used = dead.into_iter().chain(old.map(|manifest| manifest.generation));
+        Ok(used.map(|generation| generation.saturating_add(1)).max().unwrap_or(0))
     }
 
     /// Sends the files of `found`, and sees that they are there.
@@ -341,6 +346,7 @@ impl Store {
             journal_path: path.clone(),
             ledger: Mutex::new(ledger),
         };
+<<<<<<< HEAD
         let keys =
             found.members.iter().map(|member| (member, manifest::key(&found.path, layout, &member.path, generation)));
         let files: Vec<Stored> = stream::iter(keys)
@@ -348,6 +354,14 @@ impl Store {
             .buffer_unordered(FILES)
             .try_collect()
             .await?;
+=======
+        let upload = &upload;
+        let files = all(&found.members, FILES, |member| async move {
+            let key = manifest::key(&found.path, layout, &member.path, generation);
+            upload.file(member, key).await
+        })
+        .await?;
+>>>>>>> nine-s1
         if let Err(error) = self.confirm(&found.path, &files).await {
             if error.trouble == Trouble::Corrupted {
                 // Somebody has removed what the journal knows of: next time everything is sent.
@@ -398,8 +412,10 @@ impl Store {
         }
         let needed: HashSet<&str> =
             current.into_iter().flat_map(|manifest| manifest.files.iter().map(|file| file.key.as_str())).collect();
-        stream::iter(ledger.stored.values().filter(|(key, _)| !needed.contains(key.as_str())))
-            .map(|(key, _)| async move { if_allowed(self.bucket.delete(key).await) })
+        let sent = ledger.stored.values().map(|(key, _)| key).chain(&ledger.sending).chain(ledger.uploads.keys());
+        let keys: HashSet<&String> = sent.filter(|key| !needed.contains(key.as_str())).collect();
+        stream::iter(keys)
+            .map(|key| async move { if_allowed(self.bucket.delete(key).await) })
             .buffer_unordered(FILES)
             .try_collect()
             .await
@@ -440,6 +456,7 @@ impl Upload<'_> {
     async fn whole(&self, member: &Member, key: &str) -> Result<u32, StoreError> {
         let _room = self.store.room(member.size).await;
         let (bytes, crc32c) = self.read(member, 0, member.size).await?;
+        self.note(&Line::Sending { key: key.to_owned() })?;
         self.store.bucket.put(key, slices(&bytes)).await?;
         self.store.progress.sent(member.size);
         Ok(crc32c)
@@ -465,24 +482,21 @@ impl Upload<'_> {
         let length = length.max(1);
         let known = self.ledger.lock().parts.get(id).cloned().unwrap_or_default();
         let known = &known;
-        let sent: Vec<(String, u32, u64)> = stream::iter(0..member.size.div_ceil(length))
-            .map(|index| async move {
-                let start = index * length;
-                let size = length.min(member.size - start);
-                if let Some((part, crc32c)) = known.get(&index) {
-                    self.store.progress.skip(size);
-                    return Ok((part.clone(), *crc32c, size));
-                }
-                let _room = self.store.room(size).await;
-                let (bytes, crc32c) = self.read(member, start, size).await?;
-                let part = self.store.bucket.part(key, id, index as usize, start, slices(&bytes)).await?;
-                self.note(&Line::Part { id: id.to_owned(), index, part: part.clone(), crc32c })?;
-                self.store.progress.sent(size);
-                Ok::<_, StoreError>((part, crc32c, size))
-            })
-            .buffered(PARTS)
-            .try_collect()
-            .await?;
+        let sent = all(0..member.size.div_ceil(length), PARTS, |index| async move {
+            let start = index * length;
+            let size = length.min(member.size - start);
+            if let Some((part, crc32c)) = known.get(&index) {
+                self.store.progress.skip(size);
+                return Ok((part.clone(), *crc32c, size));
+            }
+            let _room = self.store.room(size).await;
+            let (bytes, crc32c) = self.read(member, start, size).await?;
+            let part = self.store.bucket.part(key, id, index as usize, start, slices(&bytes)).await?;
+            self.note(&Line::Part { id: id.to_owned(), index, part: part.clone(), crc32c })?;
+            self.store.progress.sent(size);
+            Ok((part, crc32c, size))
+        })
+        .await?;
         let crc32c = sent.iter().fold(0, |crc, (_, next, size)| crc32c::crc32c_combine(crc, *next, *size as usize));
         let ids = sent.into_iter().map(|(part, _, _)| part).collect();
         match self.store.bucket.complete(key, id, ids).await {
@@ -542,6 +556,40 @@ fn part_length(size: u64) -> u64 {
 
 fn slices(bytes: &Bytes) -> Vec<Bytes> {
     (0..bytes.len()).step_by(SLICE).map(|at| bytes.slice(at..(at + SLICE).min(bytes.len()))).collect()
+}
+
+/// Does the same with all of them, some at once; what comes is in their order. After a failure none is begun, and those under
+/// way are waited for: a request that was sent and not waited for may be carried out after what is done next.
+async fn all<I: IntoIterator, T, F: Future<Output = Result<T, StoreError>>>(
+    items: I,
+    at_once: usize,
+    work: impl Fn(I::Item) -> F,
+) -> Result<Vec<T>, StoreError> {
+    let failed = Mutex::new(None);
+    let (work, first) = (&work, &failed);
+    let mut done: Vec<(usize, T)> = stream::iter(items)
+        .enumerate()
+        .map(|(index, item)| async move {
+            if first.lock().is_some() {
+                return None;
+            }
+            match work(item).await {
+                Ok(value) => Some((index, value)),
+                Err(error) => {
+                    first.lock().get_or_insert(error);
+                    None
+                }
+            }
+        })
+        .buffer_unordered(at_once)
+        .filter_map(|done| async { done })
+        .collect()
+        .await;
+    if let Some(error) = failed.into_inner() {
+        return Err(error);
+    }
+    done.sort_by_key(|(index, _)| *index);
+    Ok(done.into_iter().map(|(_, value)| value).collect())
 }
 
 /// Runs what may wait for a disk.

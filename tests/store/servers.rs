@@ -219,28 +219,19 @@ fn serve(
     rules: &Mutex<Arc<Rule>>,
     log: &Mutex<Vec<Asked>>,
 ) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        if client.read(&mut byte)? == 0 {
-            return Ok(());
-        }
-        head.push(byte[0]);
-    }
-    let text = String::from_utf8_lossy(&head).into_owned();
+    let text = read_head(&mut client)?;
     let mut words = text.split(' ');
     let (method, target) = (words.next().unwrap_or("").to_owned(), words.next().unwrap_or("").to_owned());
-    let header = |name: &str| {
-        let found = text.lines().find(|line| line.to_ascii_lowercase().starts_with(&format!("{name}:")))?;
-        found.split_once(':').map(|(_, value)| value.trim().to_owned())
-    };
-    let length = header("content-length").and_then(|value| value.parse().ok()).unwrap_or(0_u64);
+    if target.is_empty() {
+        return Ok(());
+    }
+    let is_head = method == "HEAD";
+    let length = value(&text, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0_u64);
     let asked = Asked { method, target, length };
     let rule = Arc::clone(&rules.lock().unwrap());
     let fault = rule(&asked);
     let mut server = match fault {
         Fault::Cut => {
-            // The body is taken first, so that it counts as a cut in the middle of the answer's way.
             log.lock().unwrap().push(asked);
             return Ok(());
         }
@@ -283,26 +274,53 @@ fn serve(
         }
         return Ok(());
     };
-    let mut answer = Vec::new();
-    let limit = match fault {
-        Fault::CutAnswer => {
-            server.read_to_end(&mut answer)?;
-            return client.shutdown(Shutdown::Both);
-        }
-        Fault::CutAfter(bytes) => bytes + 600,
+    // One request for each connection: the head is told so on both sides, and the body's end is looked for.
+    let head = read_head(&mut server)?;
+    let lines = head.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:") && !line.is_empty());
+    let answer = format!("{}\r\nConnection: close\r\n\r\n", lines.collect::<Vec<_>>().join("\r\n"));
+    let status = head.split(' ').nth(1).unwrap_or("");
+    let length = value(&head, "content-length").and_then(|value| value.parse().ok());
+    let mut left: u64 = if is_head || matches!(status, "204" | "304") { 0 } else { length.unwrap_or(u64::MAX) };
+    let chunked = length.is_none() && value(&head, "transfer-encoding").is_some();
+    let mut may_be_sent = match fault {
+        Fault::CutAfter(bytes) => bytes,
         _ => u64::MAX,
     };
-    let mut sent = 0;
-    loop {
-        let read = server.read(&mut buffer)?;
+    if fault != Fault::CutAnswer {
+        client.write_all(answer.as_bytes())?;
+    }
+    let mut tail = Vec::new();
+    while left > 0 && !(chunked && tail.ends_with(b"0\r\n\r\n")) {
+        let most = left.min(buffer.len() as u64) as usize;
+        let read = server.read(&mut buffer[..most])?;
         if read == 0 {
-            return Ok(());
+            break;
         }
-        let most = (limit - sent).min(read as u64) as usize;
-        client.write_all(&buffer[..most])?;
-        sent += most as u64;
-        if sent >= limit {
-            return client.shutdown(Shutdown::Both);
+        left -= read as u64;
+        tail.extend_from_slice(&buffer[..read]);
+        tail.drain(..tail.len().saturating_sub(5));
+        if fault != Fault::CutAnswer {
+            let now = may_be_sent.min(read as u64);
+            client.write_all(&buffer[..now as usize])?;
+            may_be_sent -= now;
+        }
+        if may_be_sent == 0 {
+            break;
         }
     }
+    client.shutdown(Shutdown::Both)
+}
+
+fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte)? > 0 {
+        head.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+fn value(head: &str, name: &str) -> Option<String> {
+    let found = head.lines().find(|line| line.to_ascii_lowercase().starts_with(&format!("{name}:")))?;
+    found.split_once(':').map(|(_, value)| value.trim().to_owned())
 }
