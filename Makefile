@@ -35,6 +35,8 @@ test: lint image ## lint, unit tests and the tests against real clusters
 	@devcluster/cluster packages --tests
 	@python3 -B tests/devcluster.py
 	@devcluster/cluster tools kueue > /dev/null
+	@devcluster/cluster tools versitygw > /dev/null
+	@devcluster/cluster tools fake-gcs-server > /dev/null
 	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
 	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \
 	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") && \

@@ -54,6 +54,8 @@ fn main() {
         metrics_port: Some(port),
         progress_patterns: Vec::new(),
         fail_on_nan: true,
+        checkpoints: None,
+        resume_args: Vec::new(),
         watch_metrics: vec!["acc".to_owned()],
     };
     let mut container = Container::open(options).unwrap();

@@ -1,6 +1,8 @@
 //! Runs a worker's program as PID 1 of its container; see [`trainingjob_operator::agent`].
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::{SFlag, fstat};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -182,6 +184,7 @@ fn leave(words: &str) {
 
 /// Does what is asked about checkpoints, and says what went wrong.
 fn checkpoints(verb: Verb) -> ExitCode {
+    end_when_told();
     let is_upkeep = matches!(verb, Verb::Upkeep { .. });
     let (of, command) = match verb {
         Verb::List(of) => (of, keeper::Command::List),
@@ -212,9 +215,30 @@ fn checkpoints(verb: Verb) -> ExitCode {
     match failed {
         None => ExitCode::SUCCESS,
         Some(error) => {
-            eprintln!("agent: {}", error.message);
+            // A pod's log has both streams: by their beginning the plugin knows these lines.
+            error.message.lines().for_each(|line| eprintln!("agent: {line}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Ends with TERM, INT and HUP, which the first process of a container is not ended by otherwise; and with the end of a pipe
+/// that somebody holds open, for what is executed in a container outlives whoever asked for it.
+fn end_when_told() {
+    let mut signals = SigSet::empty();
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
+    if signals.thread_block().is_ok() {
+        std::thread::spawn(move || {
+            let signal = signals.wait().unwrap_or(Signal::SIGTERM);
+            std::process::exit(128 + signal as i32);
+        });
+    }
+    let kind = fstat(std::io::stdin()).map(|found| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT);
+    if kind.is_ok_and(|kind| kind == SFlag::S_IFIFO || kind == SFlag::S_IFSOCK) {
+        std::thread::spawn(|| {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            std::process::exit(1);
+        });
     }
 }
 

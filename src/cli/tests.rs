@@ -835,6 +835,7 @@ fn there_is_advice_for_every_reason_of_the_documentation() {
         "EarlyStopped",
         "TargetAccuracyReached",
         "TargetLossReached",
+        "CheckpointsGood",
     ];
     let mut reasons = BTreeSet::new();
     for (title, column) in [("Conditions and their reasons", 3), ("Why a job failed or restarted", 1)] {

@@ -346,22 +346,12 @@ impl Store {
             journal_path: path.clone(),
             ledger: Mutex::new(ledger),
         };
-<<<<<<< HEAD
-        let keys =
-            found.members.iter().map(|member| (member, manifest::key(&found.path, layout, &member.path, generation)));
-        let files: Vec<Stored> = stream::iter(keys)
-            .map(|(member, key)| upload.file(member, key))
-            .buffer_unordered(FILES)
-            .try_collect()
-            .await?;
-=======
         let upload = &upload;
         let files = all(&found.members, FILES, |member| async move {
             let key = manifest::key(&found.path, layout, &member.path, generation);
             upload.file(member, key).await
         })
         .await?;
->>>>>>> nine-s1
         if let Err(error) = self.confirm(&found.path, &files).await {
             if error.trouble == Trouble::Corrupted {
                 // Somebody has removed what the journal knows of: next time everything is sent.

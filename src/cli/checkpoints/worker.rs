@@ -35,7 +35,6 @@ pub(super) async fn ask(
     tokio::select! {
         copied = copy(stdout, stderr, streams) => copied?,
         code = signals.next() => {
-            streams.aside(&format!("what was begun in pod {pod} may go on there to its end"));
             return Ok(code);
         }
     }
