@@ -2,11 +2,14 @@
 
     python check_torch.py FOLDER CASES [FROM EVERY]
 
-CASES is what the Rust test has written: one damage a line, with what was said of it. Prints a table, and fails if something that was
-called valid can't be loaded, or if something loads with other values where checksums should have told.
+CASES is what the Rust test has written: one damage a line, with what was said of it. Prints a table, and fails if
+something that was called valid can't be loaded, or if something loads with other values where checksums should have
+told.
 """
 
 import collections
+import copy
+import functools
 import hashlib
 import io
 import json
@@ -32,9 +35,13 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)
 BATCH = 400
-#: What can't be seen, for there is no checksum and nothing is written twice: the format of before torch 1.6, and in DCP's list the names
-#: of a flat dictionary that one process has saved.
-UNSEEN = {"torch/legacy": ("legacy.pt",), "dcp/flat/100": (".metadata",), "megatron/distcp/iter_0000040": (".metadata",)}
+#: What can't be seen, for there is no checksum and nothing is written twice: the format of before torch 1.6, and in
+#: DCP's list the names of a flat dictionary that one process has saved.
+UNSEEN = {
+    "torch/legacy": ("legacy.pt",),
+    "dcp/flat/100": (".metadata",),
+    "megatron/distcp/iter_0000040": (".metadata",),
+}
 #: Formats of which every byte that counts has a checksum.
 CHECKED = {"torch", "lightning", "keras", "deepspeed"}
 
@@ -48,7 +55,7 @@ def take(value, into, seen) -> None:
             value = value.dequantize()
         into.update(f"{value.dtype}{tuple(value.shape)}".encode())
         flat = value.detach().contiguous().reshape(-1)
-        into.update(bytes(flat.view(torch.uint8).numpy()) if flat.numel() and flat.dtype != torch.bool else bytes(flat.tolist()))
+        into.update(bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b"")
     elif isinstance(value, torch.nn.Module):
         into.update(repr(value).encode())
         take(value.state_dict(), into, seen)
@@ -81,7 +88,8 @@ def digest(value) -> str:
 
 
 def pickles(folder: Path):
-    return {str(path.relative_to(folder)): torch.load(path, weights_only=False) for path in sorted(folder.rglob("*.pt"))}
+    found = sorted(folder.rglob("*.pt"))
+    return {str(path.relative_to(folder)): torch.load(path, weights_only=False) for path in found}
 
 
 def load_torch(folder: Path, name: str):
@@ -101,53 +109,43 @@ def load_safetensors(folder: Path, name: str):
     return loaded
 
 
-TRAINER = None
+@functools.cache
+def trainer():
+    """A trainer of the same model, and the states in which it begins."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from make_torch import hugging_face_trainer
+
+    made = hugging_face_trainer(tempfile.mkdtemp())
+    made.create_optimizer_and_scheduler(4)
+    parts = (made.model, made.optimizer, made.lr_scheduler)
+    return made, parts, [copy.deepcopy(part.state_dict()) for part in parts]
 
 
 def load_hugging_face(folder: Path, name: str):
-    global TRAINER
     from transformers.trainer_callback import TrainerState
 
-    if TRAINER is None:
-        sys.path.insert(0, str(Path(__file__).parent))
-        from make_torch import hugging_face_trainer
-
-        TRAINER = hugging_face_trainer(tempfile.mkdtemp())
-        TRAINER.create_optimizer_and_scheduler(4)
-        TRAINER.clean = digest_free(TRAINER)
-    restore(TRAINER, TRAINER.clean)
+    made, parts, clean = trainer()
+    for part, state in zip(parts, clean, strict=True):
+        part.load_state_dict(copy.deepcopy(state))
     if not any((folder / file).exists() for file in ("model.safetensors", "model.safetensors.index.json")):
         raise FileNotFoundError("weights")
-    TRAINER._load_from_checkpoint(str(folder))
-    TRAINER._load_optimizer_and_scheduler(str(folder))
+    made._load_from_checkpoint(str(folder))
+    made._load_optimizer_and_scheduler(str(folder))
     state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
-    others = [torch.load(path, weights_only=False) for path in sorted([*folder.glob("*.pth"), *folder.glob("*.bin")])]
-    return [TRAINER.model.state_dict(), TRAINER.optimizer.state_dict(), TRAINER.lr_scheduler.state_dict(), vars(state), others]
-
-
-def digest_free(trainer):
-    import copy
-
-    return [copy.deepcopy(part.state_dict()) for part in (trainer.model, trainer.optimizer, trainer.lr_scheduler)]
-
-
-def restore(trainer, states) -> None:
-    import copy
-
-    for part, state in zip((trainer.model, trainer.optimizer, trainer.lr_scheduler), states):
-        part.load_state_dict(copy.deepcopy(state))
+    others = sorted([*folder.glob("*.pth"), *folder.glob("*.bin")])
+    others = [torch.load(path, weights_only=False) for path in others]
+    return [[part.state_dict() for part in parts], vars(state), others]
 
 
 TEMPLATES = {}
 
 
 def load_dcp(folder: Path, name: str):
-    import copy
-
     #: What the program would have made before it loads: known from the whole checkpoint.
     if name not in TEMPLATES:
         state = {}
-        _load_state_dict(state, storage_reader=dcp.FileSystemReader(folder), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+        reader = dcp.FileSystemReader(folder)
+        _load_state_dict(state, storage_reader=reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True)
         TEMPLATES[name] = state
     state = copy.deepcopy(TEMPLATES[name])
 
@@ -166,7 +164,7 @@ def load_keras(folder: Path, name: str):
     import keras
 
     model = keras.models.load_model(folder / name)
-    return [model.get_config(), [torch.tensor(weight) for weight in model.get_weights()], [v.numpy() for v in model.optimizer.variables]]
+    return [model.get_config(), model.get_weights(), [variable.numpy() for variable in model.optimizer.variables]]
 
 
 def load_folder(folder: Path, name: str):
@@ -179,8 +177,14 @@ def load_folder(folder: Path, name: str):
 
 
 LOADERS = {
-    "torch": load_torch, "lightning": load_torch, "safetensors": load_safetensors, "hugging-face": load_hugging_face,
-    "dcp": load_dcp, "keras": load_keras, "deepspeed": load_folder, "megatron": load_folder,
+    "torch": load_torch,
+    "lightning": load_torch,
+    "safetensors": load_safetensors,
+    "hugging-face": load_hugging_face,
+    "dcp": load_dcp,
+    "keras": load_keras,
+    "deepspeed": load_folder,
+    "megatron": load_folder,
 }
 
 
@@ -191,11 +195,11 @@ def damage(root: Path, folder: Path, path: str, kind: str, arguments) -> None:
         return
     data = bytearray(file.read_bytes())
     if kind == "cut":
-        del data[arguments[0]:]
+        del data[arguments[0] :]
     elif kind == "flip":
         data[arguments[0]] ^= 1 << arguments[1]
     elif kind == "zeros":
-        data[arguments[0]:arguments[0] + arguments[1]] = bytes(arguments[1])
+        data[arguments[0] : arguments[0] + arguments[1]] = bytes(arguments[1])
     elif kind == "longer":
         data += bytes(arguments[0])
     elif kind == "empty":
@@ -239,7 +243,7 @@ def main() -> int:
     cases = [(number, case) for number, case in enumerate(cases) if case[0] in LOADERS]
     first, every = map(int, sys.argv[3:5]) if len(sys.argv) > 4 else (0, 1)
     cases.sort(key=lambda case: case[1][1:3])
-    batches = [cases[at:at + BATCH] for at in range(0, len(cases), BATCH)][first::every]
+    batches = [cases[at : at + BATCH] for at in range(0, len(cases), BATCH)][first::every]
     told = {}
     context = multiprocessing.get_context("fork")
     for batch in batches:

@@ -2,8 +2,8 @@
 
     python make_torch.py FOLDER
 
-Every checkpoint lies in FOLDER/FORMAT/VARIANT/. DeepSpeed and Megatron-LM need GPUs to run: their folders are laid out as
-they lay them out, and written with the same call of torch.
+Every checkpoint lies in FOLDER/FORMAT/VARIANT/. DeepSpeed and Megatron-LM need GPUs to run: their folders are laid out
+as they lay them out, and written with the same call of torch.
 """
 
 import argparse
@@ -91,7 +91,11 @@ def make_lightning(root: Path) -> None:
     folder = fresh(root / "lightning/fit")
     keep = lightning.pytorch.callbacks.ModelCheckpoint(dirpath=folder, monitor="train_loss")
     trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, callbacks=[keep], enable_progress_bar=False,
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        callbacks=[keep],
+        enable_progress_bar=False,
         enable_model_summary=False,
     )
     trainer.fit(Module(), data)
@@ -103,8 +107,13 @@ def make_safetensors(root: Path) -> None:
     net, _ = trained()
     save_file(net.state_dict(), fresh(root / "safetensors/one") / "model.safetensors", metadata={"format": "pt"})
     save_file(
-        {"bf16": torch.randn(3).bfloat16(), "f8": torch.zeros(3).to(torch.float8_e4m3fn), "none": torch.empty(0, 3),
-         "scalar": torch.tensor(1), "bool": torch.tensor([True])},
+        {
+            "bf16": torch.randn(3).bfloat16(),
+            "f8": torch.zeros(3).to(torch.float8_e4m3fn),
+            "none": torch.empty(0, 3),
+            "scalar": torch.tensor(1),
+            "bool": torch.tensor([True]),
+        },
         fresh(root / "safetensors/odd") / "odd.safetensors",
     )
     save_file({}, fresh(root / "safetensors/nothing") / "nothing.safetensors")
@@ -123,8 +132,18 @@ def hugging_face_trainer(folder, save: str = "steps", **more):
 
     data = [{"input_ids": torch.arange(6) % 16, "labels": torch.arange(6) % 16} for _ in range(8)]
     arguments = TrainingArguments(
-        output_dir=str(folder), max_steps=4, per_device_train_batch_size=2, save_strategy=save, save_steps=2, eval_strategy="steps",
-        eval_steps=2, logging_steps=1, report_to="none", use_cpu=True, disable_tqdm=True, **more,
+        output_dir=str(folder),
+        max_steps=4,
+        per_device_train_batch_size=2,
+        save_strategy=save,
+        save_steps=2,
+        eval_strategy="steps",
+        eval_steps=2,
+        logging_steps=1,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        **more,
     )
     return Trainer(model=tiny_gpt(), args=arguments, train_dataset=data, eval_dataset=data)
 
@@ -146,9 +165,6 @@ def make_hugging_face(root: Path) -> None:
 
 
 def one_rank(rank: int, ranks: int, folder: str, port: int) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Shard
-
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
     dcp.save(sharded_state(rank, ranks), checkpoint_id=folder)
@@ -162,13 +178,17 @@ def sharded_state(rank: int, ranks: int):
 
     mesh = init_device_mesh("cpu", (ranks,))
     net, optimizer = trained()
+
+    def shard(value):
+        return distribute_tensor(value, mesh, [Shard(0)])
+
     return {
-        "model": {name: distribute_tensor(value, mesh, [Shard(0)]) if value.dim() else value for name, value in net.state_dict().items()},
+        "model": {name: shard(value) if value.dim() else value for name, value in net.state_dict().items()},
         "optimizer": {"exp_avg": {str(i): s["exp_avg"] for i, s in optimizer.state_dict()["state"].items()}},
         "progress": {"step": 9, "epoch": 2, "note": "text"},
         "list": [torch.ones(2), {"deep": torch.zeros(3)}],
         #: Fewer rows than ranks.
-        "short": distribute_tensor(torch.ones(1, 2), mesh, [Shard(0)]),
+        "short": shard(torch.ones(1, 2)),
     }
 
 
@@ -178,7 +198,8 @@ def make_dcp(root: Path) -> None:
     state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 3}
     dcp.save(state, checkpoint_id=str(root / "dcp/alone/step-3"))
     net, optimizer = trained(steps=4)
-    dcp.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 4}, checkpoint_id=str(root / "dcp/alone/step-4"))
+    state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 4}
+    dcp.save(state, checkpoint_id=str(root / "dcp/alone/step-4"))
     dcp.save(net.state_dict(), checkpoint_id=str(root / "dcp/flat/100"))
     torch.multiprocessing.spawn(one_rank, args=(3, str(root / "dcp/ranks/step_9"), 29611), nprocs=3)
 
@@ -197,19 +218,37 @@ def make_deepspeed(root: Path) -> None:
     net, optimizer = trained()
     folder = fresh(root / "deepspeed/zero/global_step10")
     for rank in range(2):
-        torch.save({"optimizer_state_dict": optimizer.state_dict(), "ds_version": "0.16.0"},
-                   folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
-    torch.save({"module": net.state_dict(), "global_steps": 10, "mp_world_size": 1, "dp_world_size": 2,
-                "ds_config": {"zero_optimization": {"stage": 1}}},
-               folder / "mp_rank_00_model_states.pt")
+        torch.save(
+            {"optimizer_state_dict": optimizer.state_dict(), "ds_version": "0.16.0"},
+            folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt",
+        )
+    torch.save(
+        {
+            "module": net.state_dict(),
+            "global_steps": 10,
+            "mp_world_size": 1,
+            "dp_world_size": 2,
+            "ds_config": {"zero_optimization": {"stage": 1}},
+        },
+        folder / "mp_rank_00_model_states.pt",
+    )
     (folder.parent / "latest").write_text("global_step10")
     folder = fresh(root / "deepspeed/zero3/global_step20")
     for rank in range(2):
-        torch.save({"module": net.state_dict(), "global_steps": 20, "mp_world_size": 1, "dp_world_size": 2,
-                    "ds_config": {"zero_optimization": {"stage": 3}}},
-                   folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt")
-        torch.save({"optimizer_state_dict": optimizer.state_dict()},
-                   folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+        torch.save(
+            {
+                "module": net.state_dict(),
+                "global_steps": 20,
+                "mp_world_size": 1,
+                "dp_world_size": 2,
+                "ds_config": {"zero_optimization": {"stage": 3}},
+            },
+            folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt",
+        )
+        torch.save(
+            {"optimizer_state_dict": optimizer.state_dict()},
+            folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt",
+        )
 
 
 def make_megatron(root: Path) -> None:
@@ -218,14 +257,16 @@ def make_megatron(root: Path) -> None:
     for rank in range(2):
         (folder / f"mp_rank_{rank:02d}").mkdir()
         arguments = argparse.Namespace(tensor_model_parallel_size=2, pipeline_model_parallel_size=1)
-        torch.save({"args": arguments, "model": net.state_dict(), "optimizer": optimizer.state_dict(), "iteration": 30},
-                   folder / f"mp_rank_{rank:02d}" / "model_optim_rng.pt")
+        torch.save(
+            {"args": arguments, "model": net.state_dict(), "optimizer": optimizer.state_dict(), "iteration": 30},
+            folder / f"mp_rank_{rank:02d}" / "model_optim_rng.pt",
+        )
     folder = root / "megatron/distcp/iter_0000040"
     fresh(folder.parent)
     dcp.save({"model." + k: v for k, v in net.state_dict().items()}, checkpoint_id=str(folder))
     torch.save({"args": {"lr": 0.1}, "iteration": 40, "checkpoint_version": 3.0}, folder / "common.pt")
-    (folder / "metadata.json").write_text(json.dumps(
-        {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}))
+    versions = {"sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
+    (folder / "metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist", **versions}))
 
 
 def make_marked(root: Path) -> None:
@@ -236,7 +277,8 @@ def make_marked(root: Path) -> None:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1])
-    makers = [make_torch, make_lightning, make_safetensors, make_hugging_face, make_dcp, make_keras, make_deepspeed, make_megatron, make_marked]
+    makers = [make_torch, make_lightning, make_safetensors, make_hugging_face, make_dcp, make_keras, make_deepspeed]
+    makers += [make_megatron, make_marked]
     for make in makers:
         if len(sys.argv) < 3 or make.__name__.removeprefix("make_") in sys.argv[2:]:
             make(target)
