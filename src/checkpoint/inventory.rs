@@ -3,7 +3,7 @@
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::files::{Files, Member};
 use crate::checkpoint::folder::{DEPTH, Folder, OnVolume};
-use crate::checkpoint::formats::{Claim, FORMATS, Listing, Rules};
+use crate::checkpoint::formats::{Claim, FORMATS, Listing, Rules, named};
 use crate::checkpoint::found::{Depth, Found, Judgement, Verdict};
 use crate::checkpoint::ledger::{self, Entry, Ledger, OURS};
 use crate::checkpoint::report::shown;
@@ -562,8 +562,17 @@ fn claims(listing: &Listing, formats: &'static [&'static Rules]) -> Vec<(Claim, 
 /// A format's own fault is no reason to stop.
 fn judge(claim: &Claimed, files: &OnVolume<'_>, depth: Depth) -> io::Result<Judgement> {
     let name = if claim.path == "." { "" } else { base(&claim.path) };
-    catch_unwind(AssertUnwindSafe(|| (claim.rules.judge)(name, files, depth))).unwrap_or_else(|_| {
+    let judged = catch_unwind(AssertUnwindSafe(|| (claim.rules.judge)(name, files, depth))).unwrap_or_else(|_| {
         Err(io::Error::other(format!("the reader of {} checkpoints failed", claim.rules.format.as_str())))
+    });
+    // Of what is not whole its name says how far it would be: whoever passes over it is to be told.
+    judged.map(|it| match it.verdict {
+        Verdict::Valid => it,
+        _ => Judgement {
+            step: it.step.or_else(|| named::step(name)),
+            epoch: it.epoch.or_else(|| named::epoch(name)),
+            ..it
+        },
     })
 }
 

@@ -19,6 +19,9 @@ pub struct CheckpointPolicy {
     pub workers: u32,
     /// Port on which the others ask the first worker's agent what to go on from.
     pub port: u16,
+    /// Seconds between two looks at the folder; 0 for what the agent thinks best.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub look_seconds: u64,
     /// Every worker sees the same folder: one of them takes care of it. Else each has its own.
     pub shared: bool,
     /// Newest good checkpoints that are kept.
@@ -35,6 +38,10 @@ pub struct CheckpointPolicy {
     /// Where they are copied to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<BackupPolicy>,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// Name of the policy's file in the ConfigMap.

@@ -16,7 +16,7 @@ use crate::checkpoint::space::{nearly_full, space};
 use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints, Kept, Problem, ProblemKind};
 use crate::protocol::report::{LaunchError, LaunchErrorKind};
 use crate::store::{Destination, Manifest, StoreError};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -240,11 +240,19 @@ impl<'a> Care<'a> {
 
     /// Looks at what is there, deletes what may go, says what is to be copied, and tells of it all.
     pub(super) fn look(&mut self, policy: &CheckpointPolicy, is_last: bool) {
-        let now = Timestamp::now();
+        let mut now = Timestamp::now();
         let budget = Budget::default().bytes_per_second(PACE).time(LOOK).stopped_by(Arc::clone(&self.stop));
         let mut scan = self.inventory.scan(now, Some(self.started), &budget);
+        if is_last {
+            // Whoever could write is dead: what was written last need not be quiet for a while first.
+            now += SignedDuration::from_secs(10);
+            scan = self.inventory.scan(now, Some(self.started), &budget);
+        }
         let most = usize::try_from(policy.retention).unwrap_or(0).saturating_add(1);
-        self.inventory.prove(&mut scan, most, now, &budget);
+        // What stays on a volume is read before it is used; the next attempt does not wait for that here.
+        if !is_last || !policy.shared {
+            self.inventory.prove(&mut scan, most, now, &budget);
+        }
         self.judge_start(is_last);
         let is_first = self.keeper.index == 0;
         if self.copies.is_empty() && is_first {
@@ -329,7 +337,9 @@ impl<'a> Care<'a> {
     fn rotate(&mut self, policy: &CheckpointPolicy, scan: &Scan, now: Timestamp, budget: &Budget) {
         let Ok(root) = Folder::root(&self.keeper.root) else { return };
         let _ = empty_trash(&root, budget);
-        let copied = self.copies.iter().map(Copies::paths).reduce(|a, b| a.intersection(&b).cloned().collect());
+        let held: BTreeSet<String> = self.copies.iter().flat_map(Copies::held).collect();
+        let all = scan.found.iter().map(|known| known.found.path.clone());
+        let copied = (!self.copies.is_empty()).then(|| all.filter(|path| !held.contains(path)).collect());
         let keep = keep(policy, self.resumed.as_ref(), copied, scan);
         for (known, fate) in fates(&scan.found, &keep, now) {
             let Fate::Delete(_) = fate else { continue };

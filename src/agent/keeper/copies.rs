@@ -84,6 +84,9 @@ struct State {
     wanted: Vec<Found>,
     /// What the store has; unknown until it was asked.
     have: Option<BTreeMap<String, Timestamp>>,
+    /// Path of what is under way.
+    copying: Option<String>,
+    /// The newest copy.
     last: Option<Kept>,
     error: Option<(StoreError, Instant)>,
     /// Nothing more will come: what is wanted is copied at once.
@@ -97,10 +100,10 @@ impl State {
         self.have.as_ref().is_some_and(|have| have.get(&found.path) == Some(&found.modified))
     }
 
-    /// What is to be copied next: of a store each, of a backup the newest.
-    fn next(&self, is_backup: bool) -> Option<&Found> {
-        let most = if is_backup { 1 } else { usize::MAX };
-        self.wanted.iter().take(most).find(|found| !self.has(found))
+    /// What is not copied yet of what is to be: of a store those that are kept, of a backup the newest.
+    fn waiting(&self, is_backup: bool) -> impl Iterator<Item = &Found> {
+        let most = if is_backup { 1 } else { self.keep.retention.max(1) };
+        self.wanted.iter().take(most).filter(|found| !self.has(found))
     }
 }
 
@@ -142,11 +145,11 @@ impl Copies {
         }
     }
 
-    /// Paths of what is copied.
-    pub(super) fn paths(&self) -> BTreeSet<String> {
+    /// Paths of what has to stay on the volume until it is copied.
+    pub(super) fn held(&self) -> BTreeSet<String> {
         let state = self.shared.state.lock();
-        let copied = state.wanted.iter().filter(|found| state.has(found)).map(|found| found.path.clone());
-        copied.collect()
+        let waiting = state.waiting(self.place.is_backup).map(|found| found.path.clone());
+        waiting.chain(state.copying.clone()).collect()
     }
 
     /// The last copy.
@@ -177,7 +180,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
         let found = {
             let mut state = shared.state.lock();
             loop {
-                let next = state.next(place.is_backup).cloned();
+                let next = state.waiting(place.is_backup).next().cloned();
                 let is_asked = state.have.is_some();
                 if state.drains && next.is_none() && is_asked {
                     return;
@@ -193,6 +196,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                 }
             }
         };
+        shared.state.lock().copying = found.as_ref().map(|found| found.path.clone());
         let done = runtime.block_on(async {
             let store = place.open(uid)?;
             match &found {
@@ -212,6 +216,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
             }
         });
         let mut state = shared.state.lock();
+        state.copying = None;
         match done {
             Ok(Done::Listed(manifests)) => {
                 state.last = manifests.iter().filter(|it| it.writer == *uid).max_by_key(|it| it.stored).map(copied);
@@ -220,7 +225,11 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                 due = next_due(state.last.as_ref(), place.interval);
             }
             Ok(Done::Copied(manifest)) => {
-                state.last = Some(copied(&manifest));
+                let kept = copied(&manifest);
+                // The newest is copied first, and others may follow.
+                if state.last.as_ref().is_none_or(|last| kept.step >= last.step) {
+                    state.last = Some(kept);
+                }
                 state.have.get_or_insert_default().insert(manifest.path, manifest.modified);
                 (failures, state.error) = (0, None);
                 due = Instant::now() + place.interval;

@@ -198,7 +198,11 @@ impl Keeper {
             if is_last {
                 return;
             }
-            self.wait(LOOK_EVERY.max(began.elapsed() * SHARE));
+            let every = match self.policy.look_seconds {
+                0 => LOOK_EVERY,
+                seconds => Duration::from_secs(seconds),
+            };
+            self.wait(every.max(began.elapsed() * SHARE));
         }
     }
 

@@ -9,7 +9,7 @@ pub mod keras;
 pub mod lightning;
 pub mod marked;
 pub mod megatron;
-mod named;
+pub(super) mod named;
 pub mod orbax;
 mod pickle;
 pub mod safetensors;
@@ -72,15 +72,15 @@ pub struct Rules {
 /// Those that hold others come first: a Hugging Face checkpoint has DeepSpeed's, DCP's or safetensors within, Megatron-LM's has
 /// DCP's.
 pub const FORMATS: &[&Rules] = &[
-    &hugging_face::RULES,
     &megatron::RULES,
+    &hugging_face::RULES,
     &deepspeed::RULES,
+    &lightning::RULES,
     &orbax::RULES,
     &dcp::RULES,
     &tensorflow::RULES,
     &marked::RULES,
     &safetensors::RULES,
     &keras::RULES,
-    &lightning::RULES,
     &torch::RULES,
 ];

@@ -1,0 +1,253 @@
+//! How an agent takes care of checkpoints: its binary, run for real, over folders in which shell scripts write them.
+
+mod common;
+
+use common::room::Room;
+use common::wait::until;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use trainingjob_operator::protocol::checkpoints::ProblemKind;
+use trainingjob_operator::protocol::report::{LaunchErrorKind, Report};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_agent");
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Writes checkpoint N: a folder with some bytes, and the mark that it is whole at last; or the mark alone.
+const SAVE: &str = r#"
+save() {
+    mkdir -p "$CHECKPOINT_DIR/step-$1"
+    [ "$2" = half ] || head -c ${BYTES:-5000} /dev/urandom > "$CHECKPOINT_DIR/step-$1/weights"
+    : > "$CHECKPOINT_DIR/step-$1/.complete"
+}
+"#;
+
+struct World {
+    room: Room,
+    policy: Value,
+}
+
+impl World {
+    fn new(test: &str, policy: Value) -> Self {
+        let room = Room::new(test);
+        fs::create_dir_all(room.path("checkpoints")).unwrap();
+        let mut all = json!({ "uid": "uid-1", "job": "x", "workers": 1, "retention": 3, "lookSeconds": 1 });
+        all.as_object_mut().unwrap().extend(policy.as_object().unwrap().clone());
+        Self { room, policy: all }
+    }
+
+    fn checkpoints(&self) -> PathBuf {
+        self.room.path("checkpoints")
+    }
+
+    fn agent(&self, attempt: u32, more: &[&str], script: &str) -> Command {
+        fs::write(self.room.path("policy"), self.policy.to_string()).unwrap();
+        let mut command = Command::new("/usr/bin/env");
+        command.args(["--default-signal", AGENT, "run", "--grace-seconds", "1", "--termination-log"]);
+        command.arg(self.room.path("message")).arg(format!("--checkpoints={}", self.room.path("policy").display()));
+        command.arg(format!("--attempt={attempt}")).args(more).args([
+            "--",
+            "sh",
+            "-c",
+            &format!("{SAVE}\n{script}"),
+            "sh",
+        ]);
+        command.env("CHECKPOINT_DIR", self.checkpoints()).env("ROOM", &self.room.0).env_remove("NODE_RANK");
+        command.current_dir(&self.room.0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, attempt: u32, more: &[&str], script: &str) -> Output {
+        self.agent(attempt, more, script).output().unwrap()
+    }
+
+    fn report(&self) -> Report {
+        Report::parse(&fs::read_to_string(self.room.path("message")).unwrap()).unwrap()
+    }
+
+    /// The checkpoints that are there, by step.
+    fn steps(&self) -> BTreeSet<u64> {
+        let entries = fs::read_dir(self.checkpoints()).unwrap().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("step-")?.parse().ok()).collect()
+    }
+
+    fn command(&self, args: &[&str]) -> Output {
+        fs::write(self.room.path("policy"), self.policy.to_string()).unwrap();
+        let mut command = Command::new(AGENT);
+        command.arg("checkpoints").arg(args[0]).arg("--policy").arg(self.room.path("policy"));
+        command.arg("--root").arg(self.checkpoints()).args(&args[1..]).stdin(Stdio::null()).output().unwrap()
+    }
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn a_run_goes_on_from_the_newest_that_is_whole() {
+    let world = World::new("keeper-newest", json!({}));
+    let tell = r#"echo "from=$RESUME_FROM_CHECKPOINT step=$RESUME_FROM_STEP args=$*""#;
+    let more = ["--resume-arg=--load", "--resume-arg=$(RESUME_FROM_CHECKPOINT)"];
+    let first = world.run(1, &more, &format!("{tell}; save 1; save 2; save 3 half"));
+    assert_eq!(stdout(&first), "from= step= args=\n", "from nothing");
+    let told = world.report().checkpoints.unwrap();
+    assert_eq!((told.valid, told.incomplete, told.latest.unwrap().path.as_str()), (2, 1, "step-2"));
+    let path = world.checkpoints().join("step-2").display().to_string();
+    let second = world.run(2, &more, tell);
+    assert_eq!(stdout(&second), format!("from={path} step=2 args=--load {path}\n"));
+    assert_eq!(world.report().checkpoints.unwrap().resumed_from.unwrap().path, "step-2");
+
+    // A bit that nobody has written is seen before it is gone on from.
+    world.run(
+        3,
+        &[],
+        "save 4; until grep -q step-4 .gone 2>/dev/null; do [ -e checkpoints/.trainingjob ] && break; done; sleep 7",
+    );
+    let weights = world.checkpoints().join("step-4/weights");
+    let (mut bytes, times) = (fs::read(&weights).unwrap(), fs::metadata(&weights).unwrap().modified().unwrap());
+    bytes[100] ^= 1;
+    fs::write(&weights, bytes).unwrap();
+    fs::File::options().write(true).open(&weights).unwrap().set_modified(times).unwrap();
+    let fourth = world.run(4, &[], tell);
+    assert!(stdout(&fourth).starts_with(&format!("from={path} ")), "{}", stdout(&fourth));
+    let words = String::from_utf8(fourth.stderr).unwrap();
+    assert!(words.contains("does not go on from step-4: corrupted: weights"), "{words}");
+    assert_eq!(world.report().checkpoints.unwrap().problems[0].kind, ProblemKind::Corrupted);
+}
+
+#[test]
+fn what_was_asked_for_is_taken_first_and_has_to_be_good() {
+    let world = World::new("keeper-asked", json!({}));
+    world.run(1, &[], "save 1; save 2; save 3 half");
+    let from = |name: &str| world.checkpoints().join(name).display().to_string();
+    let tell = r#"echo "$RESUME_FROM_CHECKPOINT""#;
+    let asked = World { policy: json!({ "uid": "uid-1", "resumeFrom": from("step-1"), "retention": 3 }), ..world };
+    assert_eq!(stdout(&asked.run(1, &[], tell)).trim(), from_of(&asked, "step-1"));
+    assert_eq!(stdout(&asked.run(2, &[], tell)).trim(), from_of(&asked, "step-2"), "only the first attempt");
+    for (name, why) in [("step-3", "incomplete"), ("step-9", "no such file or folder")] {
+        let bad = json!({ "uid": "uid-1", "resumeFrom": from_of(&asked, name), "retention": 3 });
+        let bad = World { policy: bad, room: Room(asked.room.0.clone()) };
+        let refused = bad.run(1, &[], tell);
+        let error = bad.report().error.unwrap();
+        assert_eq!((refused.status.code(), stdout(&refused).as_str()), (Some(126), ""));
+        assert_eq!(error.kind, LaunchErrorKind::CheckpointUnusable);
+        assert!(error.message.contains(why), "{}", error.message);
+        std::mem::forget(bad); // the room is the other one's
+    }
+}
+
+fn from_of(world: &World, name: &str) -> String {
+    world.checkpoints().join(name).display().to_string()
+}
+
+#[test]
+fn the_newest_are_kept_and_the_best_and_what_others_wrote() {
+    let world = World::new("keeper-retention", json!({}));
+    fs::create_dir_all(world.checkpoints().join("step-0")).unwrap();
+    fs::write(world.checkpoints().join("step-0/.complete"), "").unwrap();
+    fs::write(world.checkpoints().join("step-0/weights"), "of another job").unwrap();
+    world.run(1, &[], "for n in $(seq 1 20); do save $n; done");
+    // What was there before is nobody's to delete; the last three are the job's.
+    assert_eq!(world.steps(), BTreeSet::from([0, 18, 19, 20]));
+    let told = world.report().checkpoints.unwrap();
+    assert_eq!((told.deleted, told.valid), (17, 21), "as it was seen");
+    // More are kept as soon as the policy says so.
+    let more = json!({ "uid": "uid-1", "job": "x", "workers": 1, "retention": 5 });
+    let world = World { policy: more, ..world };
+    world.run(2, &[], "for n in $(seq 21 30); do save $n; done");
+    assert_eq!(world.steps(), BTreeSet::from([0, 20, 26, 27, 28, 29, 30]), "20 was gone on from");
+}
+
+/// Whatever is killed, and whenever: the next run goes on from a whole checkpoint, and never from further back than the
+/// newest whole one.
+#[test]
+fn fifty_kills_lose_nothing() {
+    let world = World::new("keeper-kills", json!({}));
+    let script = r#"
+        from=${RESUME_FROM_STEP:-0}
+        echo "$from" > "$ROOM/from"
+        n=$from
+        while :; do n=$((n + 1)); save $n; echo $n > "$ROOM/saved.tmp" && mv "$ROOM/saved.tmp" "$ROOM/saved"; done
+    "#;
+    let number = |name: &str| -> Option<u64> { fs::read_to_string(world.room.path(name)).ok()?.trim().parse().ok() };
+    let mut saved = 0;
+    for attempt in 1..=50 {
+        let _ = fs::remove_file(world.room.path("from"));
+        let mut agent = world.agent(attempt, &[], script);
+        let mut agent = agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let from = until("the program's start", DEADLINE, || number("from"));
+        assert!(from >= saved, "attempt {attempt} goes on from {from}, and {saved} was whole");
+        until("some steps", DEADLINE, || number("saved").filter(|saved| *saved > from + u64::from(attempt % 7)));
+        // The whole container at once, as the kernel does it that is out of memory: the program first, which no agent is left to see.
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", agent.id())).unwrap();
+        kill(Pid::from_raw(agent.id().cast_signed()), Signal::SIGSTOP).unwrap();
+        for child in children.split_whitespace() {
+            let _ = kill(Pid::from_raw(-child.parse::<i32>().unwrap()), Signal::SIGKILL);
+        }
+        kill(Pid::from_raw(agent.id().cast_signed()), Signal::SIGKILL).unwrap();
+        agent.wait().unwrap();
+        saved = number("saved").unwrap();
+    }
+    assert!(world.steps().len() < 1000, "rotation kept up: {}", world.steps().len());
+}
+
+#[test]
+fn a_checkpoint_with_which_runs_fail_is_set_aside() {
+    let world = World::new("keeper-suspect", json!({}));
+    world.run(1, &[], "save 1; save 2; exit 1");
+    for attempt in 2..=3 {
+        let failed = world.run(attempt, &[], r#"echo "$RESUME_FROM_STEP"; exit 1"#);
+        assert_eq!(stdout(&failed), "2\n", "attempt {attempt}");
+    }
+    let third = world.run(4, &[], r#"echo "$RESUME_FROM_STEP"; exit 1"#);
+    assert_eq!(stdout(&third), "1\n");
+    let problem = world.report().checkpoints.unwrap().problems[0].clone();
+    assert_eq!(problem.kind, ProblemKind::Suspect);
+    assert!(problem.message.starts_with("step-2: 2 attempts"), "{}", problem.message);
+}
+
+#[test]
+fn copies_are_made_and_come_back() {
+    let world = World::new("keeper-copies", json!({}));
+    let bucket = world.room.path("bucket");
+    fs::create_dir_all(&bucket).unwrap();
+    let place = json!({ "uri": format!("file://{}", bucket.display()) });
+    let policy = json!({ "uid": "uid-1", "job": "x", "workers": 1, "retention": 2, "lookSeconds": 1, "store": place });
+    let world = World { policy, ..world };
+    world.run(1, &[], "for n in 1 2 3; do save $n; done");
+    let told = world.report().checkpoints.unwrap();
+    assert_eq!((told.copied.unwrap().path.as_str(), told.to_copy), ("step-3", None));
+    // The pod is gone, and its folder with it.
+    fs::remove_dir_all(world.checkpoints()).unwrap();
+    fs::create_dir_all(world.checkpoints()).unwrap();
+    let second =
+        world.run(2, &[], r#"echo "$RESUME_FROM_STEP"; cat "$RESUME_FROM_CHECKPOINT/weights" | wc -c; save 4"#);
+    assert_eq!(stdout(&second), "3\n5000\n", "{}", String::from_utf8_lossy(&second.stderr));
+    let listed = stdout(&world.command(&["list"]));
+    assert!(listed.contains("step-4") && listed.contains("file://"), "{listed}");
+    let restored = world.command(&["restore", "--to", "back", "step-3"]);
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    assert!(world.checkpoints().join("back/step-3/.complete").exists());
+    let again = world.command(&["restore", "--to", "back"]);
+    assert!(String::from_utf8(again.stderr).unwrap().starts_with("agent: "), "it is there already");
+}
+
+#[test]
+fn people_are_told_what_there_is_and_why() {
+    let world = World::new("keeper-commands", json!({}));
+    world.run(1, &[], "save 1; save 2; save 3 half");
+    let why = stdout(&world.command(&["why"]));
+    assert!(why.contains("step-3: passed over: it is incomplete") && why.contains("step-2: taken"), "{why}");
+    assert!(world.command(&["verify"]).status.success());
+    fs::write(world.checkpoints().join("step-2/weights"), "").unwrap();
+    let dry = stdout(&world.command(&["prune", "--dry-run"]));
+    assert!(dry.contains("step-1: stays"), "{dry}");
+    assert_eq!(world.steps().len(), 3, "a dry run deletes nothing");
+    let json: Value = serde_json::from_slice(&world.command(&["list", "--json"]).stdout).unwrap();
+    assert_eq!(json[0]["checkpoints"]["checkpoints"].as_array().unwrap().len(), 3);
+}
