@@ -147,7 +147,7 @@ const NOT_REASONS: [&str; 2] = ["True", "PersistentVolumeClaim"];
 #[test]
 fn every_reason_is_told() {
     let page = read("docs/operate.md");
-    let files = ["lifecycle/decide.rs", "lifecycle/waiting.rs", "observe/events.rs"];
+    let files = ["lifecycle/checkpoints.rs", "lifecycle/decide.rs", "lifecycle/waiting.rs", "observe/events.rs"];
     let files = files.into_iter().chain(["controller/apply.rs", "controller/status.rs"]);
     let code: Vec<String> = files.map(|file| read(format!("src/{file}"))).collect();
     let causes =

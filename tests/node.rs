@@ -3,6 +3,8 @@
 //! What it needs is built by `make test`. One cluster serves all tests, each in a namespace of its own; it ends with
 //! this program. With TRAININGJOB_TEST_KUBECONFIG another cluster serves, in which the operator already runs.
 
+#[path = "node/checkpoints.rs"]
+mod checkpoints;
 mod common;
 #[path = "node/failures.rs"]
 mod failures;
@@ -458,6 +460,7 @@ async fn folder(space: &Space, claim: &str) -> impl Iterator<Item = (String, Pat
         .unwrap()
         .map(|file| file.unwrap())
         .map(|file| (file.file_name().into_string().unwrap(), file.path()))
+        .filter(|(name, _)| !name.starts_with('.'))
 }
 
 /// The processes of this machine, those in containers too, that have this argument.

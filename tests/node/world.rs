@@ -57,14 +57,17 @@ pub fn world() -> Option<&'static World> {
 }
 
 impl World {
-    /// A namespace of a test's own, with these labels and the programs of tests/node/programs as ConfigMap `programs`.
+    /// A namespace of a test's own, with these labels and the programs of the tests as ConfigMap `programs`.
     pub async fn space(&'static self, test: &str, labels: Value) -> Space {
         let client = self.cluster.client().await;
         let name = format!("{test}-{}", std::process::id());
         let namespace = json!({ "metadata": { "name": name, "labels": labels } });
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &parsed(namespace)).await.unwrap();
-        let programs: BTreeMap<String, String> = std::fs::read_dir(root("tests/node/programs"))
-            .unwrap()
+        let folders =
+            ["tests/node/programs", "tests/checkpoints/jobs"].map(|folder| std::fs::read_dir(root(folder)).unwrap());
+        let programs: BTreeMap<String, String> = folders
+            .into_iter()
+            .flatten()
             .map(|file| file.unwrap().path())
             .map(|path| {
                 (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read_to_string(&path).unwrap())

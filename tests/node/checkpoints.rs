@@ -1,0 +1,117 @@
+//! Checkpoints of real trainings by torchrun.
+
+use super::world::{Job, Space, condition, world};
+use super::{folder, worker};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use trainingjob_operator::api::State::{Completed, Failed};
+use trainingjob_operator::api::TrainingJobStatus;
+
+/// Two workers that train by torchrun and save every fifth of 30 steps to a claim.
+async fn submit(space: &Space, name: &str, env: Value, checkpoint: Value) -> Job {
+    let mut all = json!({ "STEPS": "30", "SAVE_EVERY": "5", "ATOMIC": "0", "STEP_SECONDS": "0.05" });
+    all.as_object_mut().unwrap().extend(env.as_object().unwrap().clone());
+    let env: Vec<Value> =
+        all.as_object().unwrap().iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    let mut kept = json!({ "storage": { "type": "pvc", "size": "1Gi" } });
+    kept.as_object_mut().unwrap().extend(checkpoint.as_object().unwrap().clone());
+    let fields = json!({ "command": ["torchrun", "/programs/train_ddp.py"], "env": env, "checkpoint": kept });
+    space.submit(name, fields).await
+}
+
+/// What each worker of the last attempt has said, by its index.
+async fn logs(space: &Space, job: &Job, attempt: i32) -> Vec<String> {
+    let mut logs = Vec::new();
+    for pod in job.pods().iter().filter(|pod| super::attempt(pod) == attempt) {
+        logs.push((worker(pod), String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()));
+    }
+    logs.sort();
+    logs.into_iter().map(|(_, log)| log).collect()
+}
+
+fn weights(log: &str) -> &str {
+    log.lines().find_map(|line| line.split_once("weights ")).expect("the program has said its weights").1
+}
+
+fn checkpoint(status: &TrainingJobStatus) -> &trainingjob_operator::api::CheckpointStatus {
+    status.checkpoint.as_ref().expect("checkpoints are told of")
+}
+
+/// Killed in the middle of a save: the next attempt goes on from the newest whole one, in every worker, and ends with what an
+/// undisturbed run ends with.
+#[tokio::test]
+async fn a_save_that_was_cut_is_passed_over() {
+    let Some(world) = world() else { return };
+    let space = world.space("cut", json!({})).await;
+    let mut whole = submit(&space, "whole", json!({}), json!({})).await;
+    let mut cut = submit(&space, "cut", json!({ "CUT_SAVE": "20", "CUT_ON": "1" }), json!({})).await;
+    let undisturbed = whole.state(Completed).await;
+    let status = cut.state(Completed).await;
+
+    assert_eq!((status.attempt, status.restart_count), (Some(2), Some(1)));
+    assert_eq!(checkpoint(&status).resumed_from.as_deref(), Some("step-15.pt"));
+    assert_eq!(checkpoint(&undisturbed).resumed_from, None);
+    for status in [&status, &undisturbed] {
+        let told = checkpoint(status);
+        assert_eq!((told.latest_path.as_deref(), told.latest_step), (Some("step-30.pt"), Some(30)));
+    }
+    let (first, second) = (logs(&space, &whole, 1).await, logs(&space, &cut, 2).await);
+    assert_eq!((first.len(), second.len()), (2, 2));
+    for log in &second {
+        assert!(log.contains("resumed from /checkpoints/step-15.pt at step 15"), "{log}");
+        assert_eq!(weights(log), weights(&first[0]));
+    }
+    assert_eq!(condition(&status, "CheckpointsHealthy").status, "True", "what was cut has been written again");
+    space.end().await;
+}
+
+/// What is kept is what `retention` says, and what was there before is nobody's to delete.
+#[tokio::test]
+async fn the_newest_are_kept() {
+    let Some(world) = world() else { return };
+    let space = world.space("kept", json!({})).await;
+    let env = json!({ "STEPS": "100", "STEP_SECONDS": "0.4" });
+    let mut job = submit(&space, "kept", env, json!({ "retention": 2 })).await;
+    let status = job.state(Completed).await;
+    let mut left: Vec<String> = folder(&space, "kept-checkpoints").await.map(|file| file.0).collect();
+    left.sort();
+    // Between two looks some more may be there.
+    assert!(left.len() < 12 && left.contains(&"step-100.pt".to_owned()), "{left:?}");
+    assert_eq!(checkpoint(&status).latest_step, Some(100));
+    space.end().await;
+}
+
+/// A checkpoint that can't be gone on from fails the job before any worker has a pod.
+#[tokio::test]
+async fn a_bad_checkpoint_to_begin_with_is_named() {
+    let Some(world) = world() else { return };
+    let space = world.space("bad-resume", json!({})).await;
+    let mut first = submit(&space, "first", json!({}), json!({})).await;
+    first.state(Completed).await;
+    let claim = json!({ "storage": { "type": "pvc", "pvcName": "first-checkpoints" } });
+    let with = |from: &str| {
+        let mut checkpoint = claim.clone();
+        checkpoint["resumeFrom"] = json!(from);
+        checkpoint
+    };
+    let path = folder(&space, "first-checkpoints").await.find(|file| file.0 == "step-20.pt").unwrap().1;
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+
+    let mut bad = submit(&space, "bad", json!({}), with("step-20.pt")).await;
+    let status = bad.state(Failed).await;
+    assert_eq!(status.failure_reason.as_ref().map(ToString::to_string).as_deref(), Some("CheckpointCorrupted"));
+    let message = status.failure_message.unwrap();
+    assert!(message.starts_with("checkpoint.resumeFrom /checkpoints/step-20.pt: corrupted: "), "{message}");
+    assert_eq!(bad.pods().len(), 0, "no worker was ever made");
+
+    let mut good = submit(&space, "good", json!({ "STEPS": "40" }), with("step-10.pt")).await;
+    let status = good.state(Completed).await;
+    assert_eq!(status.attempt, Some(1));
+    for log in logs(&space, &good, 1).await {
+        assert!(log.contains("resumed from /checkpoints/step-10.pt at step 10"), "{log}");
+    }
+    space.end().await;
+}
