@@ -10,7 +10,7 @@ mod servers;
 mod wait;
 
 use jiff::Timestamp;
-use servers::{Asked, BUCKET, Fault, KEY, Proxy, Room, SECRET, Server};
+use servers::{ACCOUNT, ACCOUNT_KEY, Asked, BUCKET, Fault, KEY, Proxy, Room, SECRET, Server};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -816,6 +816,47 @@ fn a_folder_of_another_volume_is_a_store_too() {
         assert!(content(&one.restore_prefix(&to).await.unwrap()) == content(&root.join("out/checkpoint-1")));
         store.remove(&second).await.unwrap();
         assert!(content(&volume.join("backup")).is_empty());
+    });
+}
+
+#[test]
+fn azure_s_store_keeps_checkpoints_too() {
+    let (server, room) = (Server::azure(), Room::new());
+    let proxy = Proxy::before(&server);
+    let (root, secret, to) = (room.folder("root"), room.folder("secret"), room.folder("to"));
+    fs::write(secret.join("AZURE_STORAGE_ACCOUNT_NAME"), ACCOUNT).unwrap();
+    fs::write(secret.join("AZURE_STORAGE_ACCOUNT_KEY"), ACCOUNT_KEY).unwrap();
+    let endpoint = Some(format!("{}/{ACCOUNT}", proxy.url()));
+    let access = Access { endpoint, credentials: Some(secret.clone()), patience: impatient(), ..Access::default() };
+    let open = |uri: &str| Store::open(&Destination::parse(uri).unwrap(), &access, "worker 0").unwrap();
+    let store = open("az://bucket/runs");
+    let found = checkpoint(&root, "out/checkpoint-1", 1);
+    run(async {
+        store.check().await.unwrap();
+        proxy.set(|asked| {
+            if asked.target.contains("comp=blocklist") && asked.method == "PUT" {
+                Fault::Answer(403)
+            } else {
+                Fault::Pass
+            }
+        });
+        assert_eq!(trouble(store.upload(&root, &found).await).0, Trouble::Denied);
+        proxy.set(|_| Fault::Pass);
+        proxy.take();
+        let manifest = store.upload(&root, &found).await.unwrap();
+        assert!(data(&proxy.take()) < MIB, "no block is sent again");
+        assert_eq!(store.list().await.unwrap().manifests, std::slice::from_ref(&manifest));
+        let back = restored(&store, &manifest, &room).await.unwrap();
+        assert!(content(&back) == content(&root));
+        let fetched = open("az://bucket/runs/out/checkpoint-1").restore_prefix(&to).await.unwrap();
+        assert!(content(&fetched) == content(&root.join("out/checkpoint-1")));
+        store.remove(&manifest).await.unwrap();
+        assert!(paths(&store).await.is_empty());
+        let (kind, told) = trouble(open("az://no-such-container/x").check().await);
+        assert_eq!(kind, Trouble::NotFound, "{told}");
+        assert!(told.contains("az://no-such-container/x"), "{told}");
+        fs::write(secret.join("AZURE_STORAGE_ACCOUNT_KEY"), "d3Jvbmc=").unwrap();
+        assert_eq!(trouble(open("az://bucket/runs").check().await).0, Trouble::Denied);
     });
 }
 

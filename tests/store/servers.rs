@@ -15,6 +15,9 @@ use super::wait::{SOON, until};
 pub const KEY: &str = "test-key";
 pub const SECRET: &str = "test-secret";
 pub const BUCKET: &str = "bucket";
+pub const ACCOUNT: &str = "devstoreaccount1";
+pub const ACCOUNT_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
@@ -58,6 +61,25 @@ fn program(name: &'static str) -> PathBuf {
         Path::new(String::from_utf8_lossy(&made.stdout).trim()).join(name)
     });
     path.clone()
+}
+
+/// Azurite, installed once per machine from npm.
+fn azurite() -> PathBuf {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    let install = || {
+        let home = || std::env::home_dir().expect("a home").join(".cache/trainingjob");
+        let cache = std::env::var_os("TRAININGJOB_CACHE").map_or_else(home, PathBuf::from);
+        let folder = cache.join("azurite-3.35.0");
+        let program = folder.join("node_modules/azurite/dist/src/blob/main.js");
+        if !program.exists() {
+            let mut npm = Command::new("npm");
+            npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]).arg(&folder);
+            let done = npm.arg("azurite@3.35.0").stdin(Stdio::null()).output().expect("npm runs");
+            assert!(done.status.success(), "no azurite: {}", String::from_utf8_lossy(&done.stderr));
+        }
+        program
+    };
+    INSTALLED.get_or_init(install).clone()
 }
 
 /// A server that ends with the test.
@@ -106,6 +128,30 @@ impl Server {
         });
         let bucket = server.http("POST", "/storage/v1/b?project=test", &format!(r#"{{"name":"{BUCKET}"}}"#));
         assert!(bucket.starts_with("HTTP/1.1 200"), "{bucket}");
+        server
+    }
+
+    /// Speaks Azure's protocol. The account and its key are the emulator's own, which everybody knows.
+    pub fn azure() -> Self {
+        let azurite = azurite();
+        let room = Room::new();
+        let data = room.folder("azure");
+        let server = Self::start(room, |port| {
+            let mut command = Command::new("node");
+            command.arg(&azurite).args([
+                "--silent",
+                "--skipApiVersionCheck",
+                "--disableTelemetry",
+                "--blobHost",
+                "127.0.0.1",
+            ]);
+            command.args(["--blobPort", &port.to_string(), "--location"]).arg(data);
+            command
+        });
+        let script = format!("{}/tests/store/container.mjs", env!("CARGO_MANIFEST_DIR"));
+        let container = format!("{}/{ACCOUNT}/{BUCKET}", server.url());
+        let made = Command::new("node").args([&script, &container, ACCOUNT, ACCOUNT_KEY]).output().expect("node runs");
+        assert!(made.status.success(), "no container: {}", String::from_utf8_lossy(&made.stderr));
         server
     }
 
