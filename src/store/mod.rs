@@ -6,9 +6,9 @@
 //! content at an old path goes to `PREFIX/PATH~N/FILE` and is complete before the manifest is replaced, so that at no
 //! instant is there neither. Keys that are not ours are never looked at.
 //!
-//! Memory: at most 64 MiB of payloads at a time (or one part, of files over 640 GB, whose parts are larger than that), 1 MiB
-//! for each of at most 32 streams that are read, and about 300 bytes for each file of the checkpoint. Every future may be dropped
-//! at any await: what was under way is gone on with at the next call.
+//! Memory: at most 64 MiB of payloads at a time (or one part, of files over 640 GB, whose parts are longer); as much may be
+//! kept for the next ones while a store is open; 1 MiB for each of at most 32 streams that are read; and about 300 bytes for
+//! each file of the checkpoint. Every future may be dropped at any await: what was under way is gone on with at the next call.
 //!
 //! Everything that waits for a disk does so on tokio's blocking threads. Nothing is spawned beyond the call but those.
 
@@ -119,6 +119,7 @@ pub struct Store {
     writer: String,
     progress: Arc<Progress>,
     room: Semaphore,
+    pool: Arc<upload::Pool>,
 }
 
 impl Store {
@@ -135,6 +136,7 @@ impl Store {
             writer: writer.to_owned(),
             progress: Arc::default(),
             room: Semaphore::new((ROOM / UNIT) as usize),
+            pool: Arc::default(),
         })
     }
 

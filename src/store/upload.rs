@@ -16,11 +16,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// S3's, GCS's and nearly Azure's greatest number of parts of an object.
 const MOST_PARTS: u64 = 10_000;
 /// Payloads are handed over in slices, so that it shows whether they move.
 const SLICE: usize = 256 * 1024;
+/// Shorter payloads are left to the allocator.
+const WORTH_KEEPING: usize = 4 * 1024 * 1024;
 
 /// What the journal of an upload has in its lines.
 #[derive(Debug, Serialize, Deserialize)]
@@ -495,7 +498,7 @@ impl Upload<'_> {
 
     /// Reads a range of a file that must be as it was found, on a thread that may wait for the disk.
     async fn read(&self, member: &Member, start: u64, size: u64) -> Result<(Bytes, u32), StoreError> {
-        let (path, member) = (self.base.join(&member.path), member.clone());
+        let (path, member, pool) = (self.base.join(&member.path), member.clone(), Arc::clone(&self.store.pool));
         blocking(move || {
             let gone = |error: io::Error| match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof | io::ErrorKind::NotADirectory => {
@@ -507,13 +510,48 @@ impl Upload<'_> {
             let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
             let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(gone)?;
             unchanged(&path, &file, &member)?;
-            let mut bytes = vec![0; size as usize];
-            file.read_exact_at(&mut bytes, start).map_err(gone)?;
+            let mut buffer = Buffer::of(pool, size as usize);
+            file.read_exact_at(&mut buffer.bytes, start).map_err(gone)?;
             unchanged(&path, &file, &member)?;
-            let crc32c = crc32c::crc32c(&bytes);
-            Ok((Bytes::from(bytes), crc32c))
+            let crc32c = crc32c::crc32c(&buffer.bytes);
+            Ok((Bytes::from_owner(buffer), crc32c))
         })
         .await
+    }
+}
+
+/// Long payloads that were sent: an allocator that has to find new ones all the time keeps twice as much.
+pub(crate) type Pool = Mutex<Vec<Vec<u8>>>;
+
+/// A payload; a long one goes back to the pool.
+struct Buffer {
+    bytes: Vec<u8>,
+    pool: Arc<Pool>,
+}
+
+impl Buffer {
+    fn of(pool: Arc<Pool>, length: usize) -> Self {
+        let kept = if length >= WORTH_KEEPING { pool.lock().pop() } else { None };
+        let mut bytes = kept.unwrap_or_default();
+        bytes.resize(length, 0);
+        Self { bytes, pool }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if (WORTH_KEEPING..=PART as usize).contains(&self.bytes.capacity()) {
+            let mut pool = self.pool.lock();
+            if pool.len() < PARTS {
+                pool.push(std::mem::take(&mut self.bytes));
+            }
+        }
     }
 }
 
