@@ -120,9 +120,9 @@ fn layout(root: &Path, found: &Found) -> Result<(Layout, PathBuf), StoreError> {
 impl Store {
     /// Puts the checkpoint `found` below `root` into the store, unless it is there.
     ///
-    /// What of an earlier try is in the store already is not sent again: its journal is below `root/.trainingjob/uploads`.
-    /// The manifest is written last. If the store has other content at the same path, that stays whole until the manifest is
-    /// replaced, and is then removed. The future may be dropped at any time.
+    /// What of an earlier try is in the store already is not sent again: its journal is below
+    /// `root/.trainingjob/uploads`. The manifest is written last. If the store has other content at the same path, that
+    /// stays whole until the manifest is replaced, and is then removed. The future may be dropped at any time.
     ///
     /// What is known to be in the store: S3 has checked the SHA-256 (or CRC-64) of each part on arrival and would have
     /// refused a damaged one; of all stores the sizes were asked for after the last byte. GCS and Azure are not given
@@ -145,8 +145,9 @@ impl Store {
         Ok(manifest)
     }
 
-    /// Puts this worker's files of a sharded checkpoint into the store, each worker having its own volume. `found` has the
-    /// files that are here. All workers are given the same `round`, which names this very content (step and attempt).
+    /// Puts this worker's files of a sharded checkpoint into the store, each worker having its own volume. `found` has
+    /// the files that are here. All workers are given the same `round`, which names this very content (step and
+    /// attempt).
     ///
     /// # Errors
     /// As [`Store::upload`].
@@ -290,7 +291,8 @@ impl Store {
         }
         self.bucket.put(&Manifest::key_of(&manifest.path), vec![manifest.to_json().into()]).await?;
         if let Some(old) = replaced {
-            // The new one is there: that something old is left over is no failure of this upload. `sweep` comes back to it.
+            // The new one is there: that something old is left over is no failure of this upload. `sweep` comes back to
+            // it.
             drop(self.bury(old, Some(manifest)).await);
         }
         Ok(())
@@ -579,8 +581,8 @@ fn slices(bytes: &Bytes) -> Vec<Bytes> {
     (0..bytes.len()).step_by(SLICE).map(|at| bytes.slice(at..(at + SLICE).min(bytes.len()))).collect()
 }
 
-/// Does the same with all of them, some at once; what comes is in their order. After a failure none is begun, and those under
-/// way are waited for: a request that was sent and not waited for may be carried out after what is done next.
+/// Does the same with all of them, some at once; what comes is in their order. After a failure none is begun, and those
+/// under way are waited for: a request that was sent and not waited for may be carried out after what is done next.
 async fn all<I: IntoIterator, T, F: Future<Output = Result<T, StoreError>>>(
     items: I,
     at_once: usize,
