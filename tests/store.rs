@@ -1,5 +1,5 @@
-//! Object stores for real: servers that speak S3 and Google's protocol, and a proxy between that cuts, refuses, lies and is
-//! silent.
+//! Object stores for real: servers that speak S3 and Google's protocol, and a proxy between that cuts, refuses, lies
+//! and is silent.
 //!
 //! The servers are built once from their pinned Go modules and are kept in the cache.
 

@@ -59,16 +59,16 @@ impl Default for Patience {
 /// How a store is reached and who asks.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// The URL of a store that is not the cloud's own, `https://minio.example.com:9000`. TLS is left out only if it says
-    /// `http://`. Before the Secret's `AWS_ENDPOINT_URL`. Buckets are in its path, not in its host name.
+    /// The URL of a store that is not the cloud's own, `https://minio.example.com:9000`. TLS is left out only if it
+    /// says `http://`. Before the Secret's `AWS_ENDPOINT_URL`. Buckets are in its path, not in its host name.
     pub endpoint: Option<String>,
     /// S3's region. Before the Secret's `AWS_REGION`.
     pub region: Option<String>,
     /// A file with CA certificates (PEM) that are trusted besides the system's. Before the Secret's.
     pub ca_bundle: Option<PathBuf>,
-    /// A folder with a file for each credential, as a Secret is mounted. It is read anew by each [`Store::open`]. Without it
-    /// the identity is the cloud's: IRSA, EKS Pod Identity, GKE's metadata server, Azure's federated token, or whatever
-    /// those clouds' variables in the environment say.
+    /// A folder with a file for each credential, as a Secret is mounted. It is read anew by each [`Store::open`].
+    /// Without it the identity is the cloud's: IRSA, EKS Pod Identity, GKE's metadata server, Azure's federated token,
+    /// or whatever those clouds' variables in the environment say.
     ///
     /// [`Store::open`]: crate::store::Store::open
     pub credentials: Option<PathBuf>,

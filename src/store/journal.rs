@@ -1,6 +1,8 @@
-//! What of an interrupted transfer is done, on the disk of this side: a line of JSON for each thing, appended when it is so.
+//! What of an interrupted transfer is done, on the disk of this side: a line of JSON for each thing, appended when it
+//! is so.
 //!
-//! A line that was cut by a crash is passed over, so the thing is done again. Nothing is ever believed that was not done.
+//! A line that was cut by a crash is passed over, so the thing is done again. Nothing is ever believed that was not
+//! done.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

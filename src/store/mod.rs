@@ -1,14 +1,15 @@
-//! Object stores in which checkpoints are kept or backed up: S3 and what speaks its protocol, Google Cloud Storage, Azure
-//! Blob Storage, and folders of other volumes.
+//! Object stores in which checkpoints are kept or backed up: S3 and what speaks its protocol, Google Cloud Storage,
+//! Azure Blob Storage, and folders of other volumes.
 //!
-//! Below a prefix a checkpoint's files lie where people look for them, `PREFIX/PATH/FILE`, and `PREFIX/.trainingjob/` has a
-//! manifest for each checkpoint. A checkpoint exists in a store only if its manifest does: it is written last and removed first. New
-//! content at an old path goes to `PREFIX/PATH~N/FILE` and is complete before the manifest is replaced, so that at no
-//! instant is there neither. Keys that are not ours are never looked at.
+//! Below a prefix a checkpoint's files lie where people look for them, `PREFIX/PATH/FILE`, and `PREFIX/.trainingjob/`
+//! has a manifest for each checkpoint. A checkpoint exists in a store only if its manifest does: it is written last and
+//! removed first. New content at an old path goes to `PREFIX/PATH~N/FILE` and is complete before the manifest is
+//! replaced, so that at no instant is there neither. Keys that are not ours are never looked at.
 //!
-//! Memory: at most 64 MiB of payloads at a time (or one part, of files over 640 GB, whose parts are larger than that), 1 MiB
-//! for each of at most 32 streams that are read, and about 300 bytes for each file of the checkpoint. Every future may be dropped
-//! at any await: what was under way is gone on with at the next call.
+//! Memory: at most 64 MiB of payloads at a time (or one part, of files over 640 GB, whose parts are longer); as much
+//! may be kept for the next ones while a store is open; 1 MiB for each of at most 32 streams that are read; and about
+//! 300 bytes for each file of the checkpoint. Every future may be dropped at any await: what was under way is gone on
+//! with at the next call.
 //!
 //! Everything that waits for a disk does so on tokio's blocking threads. Nothing is spawned beyond the call but those.
 
@@ -36,7 +37,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Files up to this length are sent as one object, longer ones in parts of it (or longer parts, if they were over 10,000).
+/// Files up to this length are sent as one object, longer ones in parts of it (or longer parts, if they were over
+/// 10,000).
 const PART: u64 = 16 * 1024 * 1024;
 /// What is fetched by one request: it is streamed to the disk, so it costs no memory.
 const RANGE: u64 = 64 * 1024 * 1024;
@@ -111,7 +113,8 @@ impl Progress {
 
 /// A place in a store where checkpoints are kept, opened with its credentials as they are now.
 ///
-/// Static keys of a Secret are read when it is opened: open it anew for each transfer. A cloud's own identity renews itself.
+/// Static keys of a Secret are read when it is opened: open it anew for each transfer. A cloud's own identity renews
+/// itself.
 pub struct Store {
     destination: Destination,
     bucket: Bucket,
@@ -119,14 +122,15 @@ pub struct Store {
     writer: String,
     progress: Arc<Progress>,
     room: Semaphore,
+    pool: Arc<upload::Pool>,
 }
 
 impl Store {
     /// Opens a place. Nothing is asked of the store yet: see [`Store::check`].
     ///
     /// # Errors
-    /// [`Trouble::Invalid`] if the endpoint, the CA bundle or the credentials can't be used, [`Trouble::Local`] if a file
-    /// with them can't be read.
+    /// [`Trouble::Invalid`] if the endpoint, the CA bundle or the credentials can't be used, [`Trouble::Local`] if a
+    /// file with them can't be read.
     pub fn open(destination: &Destination, access: &Access, writer: &str) -> Result<Self, StoreError> {
         Ok(Self {
             destination: destination.clone(),
@@ -135,6 +139,7 @@ impl Store {
             writer: writer.to_owned(),
             progress: Arc::default(),
             room: Semaphore::new((ROOM / UNIT) as usize),
+            pool: Arc::default(),
         })
     }
 

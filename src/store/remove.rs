@@ -46,8 +46,8 @@ impl Store {
         manifest_in(&self.bucket, path).await
     }
 
-    /// Takes a checkpoint away. A removal that is cut short is ended by [`Store::sweep`]; the checkpoint itself is gone with
-    /// the first step.
+    /// Takes a checkpoint away. A removal that is cut short is ended by [`Store::sweep`]; the checkpoint itself is gone
+    /// with the first step.
     ///
     /// # Errors
     /// If the store can't be asked or refuses.

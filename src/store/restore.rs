@@ -1,4 +1,5 @@
-//! Fetching a checkpoint: into a folder of ours beside its place, whole and checked, and only then where a program looks.
+//! Fetching a checkpoint: into a folder of ours beside its place, whole and checked, and only then where a program
+//! looks.
 
 use crate::store::backend::{Bucket, Object};
 use crate::store::error::{StoreError, Trouble};
@@ -58,9 +59,9 @@ struct Fetch<'a> {
 impl Store {
     /// Fetches a checkpoint to its path below `root`, which is returned: what a program is to be given.
     ///
-    /// It is fetched into `root/.trainingjob/restore`, goes on where an earlier try was cut, and is checked by length and
-    /// CRC-32C, file by file. Only when all of it is on the disk is it moved to its place, where it replaces what was there. A folder
-    /// goes there in one step, files one by one. Folders of a root that are links are refused.
+    /// It is fetched into `root/.trainingjob/restore`, goes on where an earlier try was cut, and is checked by length
+    /// and CRC-32C, file by file. Only when all of it is on the disk is it moved to its place, where it replaces what
+    /// was there. A folder goes there in one step, files one by one. Folders of a root that are links are refused.
     ///
     /// # Errors
     /// [`Trouble::Corrupted`] if an object is not what was uploaded; [`Trouble::Local`] if the disk is full or fails.
@@ -93,14 +94,15 @@ impl Store {
         place(root, to, manifest.layout, fetched).await
     }
 
-    /// Fetches what lies at this store's URI itself, whoever has put it there: a folder, or one object. It comes to `to`
-    /// under the last name of the URI, and that path is returned.
+    /// Fetches what lies at this store's URI itself, whoever has put it there: a folder, or one object. It comes to
+    /// `to` under the last name of the URI, and that path is returned.
     ///
     /// If it is a checkpoint that was uploaded by us (its manifest is looked for above it), it is checked as by
     /// [`Store::restore`]; else only the lengths are known. It is not there before it is whole.
     ///
     /// # Errors
-    /// [`Trouble::NotFound`] if nothing is there, [`Trouble::Invalid`] with the key if one below it is no path of a file.
+    /// [`Trouble::NotFound`] if nothing is there, [`Trouble::Invalid`] with the key if one below it is no path of a
+    /// file.
     pub async fn restore_prefix(&self, to: &Path) -> Result<PathBuf, StoreError> {
         let uri = self.destination.to_string();
         let prefix = self.destination.prefix.clone();

@@ -1,7 +1,7 @@
 //! The HTTP client of a store: nothing in it waits for ever, and nothing that moves is cut.
 //!
-//! A bound on a whole request would end slow transfers of large parts, and one on reading alone would miss a peer that takes
-//! nothing. So both directions are watched for silence instead.
+//! A bound on a whole request would end slow transfers of large parts, and one on reading alone would miss a peer that
+//! takes nothing. So both directions are watched for silence instead.
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};

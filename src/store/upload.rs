@@ -16,11 +16,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// S3's, GCS's and nearly Azure's greatest number of parts of an object.
 const MOST_PARTS: u64 = 10_000;
 /// Payloads are handed over in slices, so that it shows whether they move.
 const SLICE: usize = 256 * 1024;
+/// Shorter payloads are left to the allocator.
+const WORTH_KEEPING: usize = 4 * 1024 * 1024;
 
 /// What the journal of an upload has in its lines.
 #[derive(Debug, Serialize, Deserialize)]
@@ -117,9 +120,9 @@ fn layout(root: &Path, found: &Found) -> Result<(Layout, PathBuf), StoreError> {
 impl Store {
     /// Puts the checkpoint `found` below `root` into the store, unless it is there.
     ///
-    /// What of an earlier try is in the store already is not sent again: its journal is below `root/.trainingjob/uploads`.
-    /// The manifest is written last. If the store has other content at the same path, that stays whole until the manifest is
-    /// replaced, and is then removed. The future may be dropped at any time.
+    /// What of an earlier try is in the store already is not sent again: its journal is below
+    /// `root/.trainingjob/uploads`. The manifest is written last. If the store has other content at the same path, that
+    /// stays whole until the manifest is replaced, and is then removed. The future may be dropped at any time.
     ///
     /// What is known to be in the store: S3 has checked the SHA-256 (or CRC-64) of each part on arrival and would have
     /// refused a damaged one; of all stores the sizes were asked for after the last byte. GCS and Azure are not given
@@ -142,8 +145,9 @@ impl Store {
         Ok(manifest)
     }
 
-    /// Puts this worker's files of a sharded checkpoint into the store, each worker having its own volume. `found` has the
-    /// files that are here. All workers are given the same `round`, which names this very content (step and attempt).
+    /// Puts this worker's files of a sharded checkpoint into the store, each worker having its own volume. `found` has
+    /// the files that are here. All workers are given the same `round`, which names this very content (step and
+    /// attempt).
     ///
     /// # Errors
     /// As [`Store::upload`].
@@ -294,7 +298,8 @@ impl Store {
         }
         self.bucket.put(&Manifest::key_of(&manifest.path), vec![manifest.to_json().into()]).await?;
         if let Some(old) = replaced {
-            // The new one is there: that something old is left over is no failure of this upload. `sweep` comes back to it.
+            // The new one is there: that something old is left over is no failure of this upload. `sweep` comes back to
+            // it.
             drop(self.bury(old, Some(manifest)).await);
         }
         Ok(())
@@ -502,7 +507,7 @@ impl Upload<'_> {
 
     /// Reads a range of a file that must be as it was found, on a thread that may wait for the disk.
     async fn read(&self, member: &Member, start: u64, size: u64) -> Result<(Bytes, u32), StoreError> {
-        let (path, member) = (self.base.join(&member.path), member.clone());
+        let (path, member, pool) = (self.base.join(&member.path), member.clone(), Arc::clone(&self.store.pool));
         blocking(move || {
             let gone = |error: io::Error| match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof | io::ErrorKind::NotADirectory => {
@@ -514,13 +519,48 @@ impl Upload<'_> {
             let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
             let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(gone)?;
             unchanged(&path, &file, &member)?;
-            let mut bytes = vec![0; size as usize];
-            file.read_exact_at(&mut bytes, start).map_err(gone)?;
+            let mut buffer = Buffer::of(pool, size as usize);
+            file.read_exact_at(&mut buffer.bytes, start).map_err(gone)?;
             unchanged(&path, &file, &member)?;
-            let crc32c = crc32c::crc32c(&bytes);
-            Ok((Bytes::from(bytes), crc32c))
+            let crc32c = crc32c::crc32c(&buffer.bytes);
+            Ok((Bytes::from_owner(buffer), crc32c))
         })
         .await
+    }
+}
+
+/// Long payloads that were sent: an allocator that has to find new ones all the time keeps twice as much.
+pub(crate) type Pool = Mutex<Vec<Vec<u8>>>;
+
+/// A payload; a long one goes back to the pool.
+struct Buffer {
+    bytes: Vec<u8>,
+    pool: Arc<Pool>,
+}
+
+impl Buffer {
+    fn of(pool: Arc<Pool>, length: usize) -> Self {
+        let kept = if length >= WORTH_KEEPING { pool.lock().pop() } else { None };
+        let mut bytes = kept.unwrap_or_default();
+        bytes.resize(length, 0);
+        Self { bytes, pool }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if (WORTH_KEEPING..=PART as usize).contains(&self.bytes.capacity()) {
+            let mut pool = self.pool.lock();
+            if pool.len() < PARTS {
+                pool.push(std::mem::take(&mut self.bytes));
+            }
+        }
     }
 }
 
@@ -548,8 +588,8 @@ fn slices(bytes: &Bytes) -> Vec<Bytes> {
     (0..bytes.len()).step_by(SLICE).map(|at| bytes.slice(at..(at + SLICE).min(bytes.len()))).collect()
 }
 
-/// Does the same with all of them, some at once; what comes is in their order. After a failure none is begun, and those under
-/// way are waited for: a request that was sent and not waited for may be carried out after what is done next.
+/// Does the same with all of them, some at once; what comes is in their order. After a failure none is begun, and those
+/// under way are waited for: a request that was sent and not waited for may be carried out after what is done next.
 async fn all<I: IntoIterator, T, F: Future<Output = Result<T, StoreError>>>(
     items: I,
     at_once: usize,

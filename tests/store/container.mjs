@@ -1,4 +1,5 @@
-// Creates a container in Azurite, which has no other way to it than a signed request: URL of the container, account, key.
+// Creates a container in Azurite, which has no other way to it than a signed request.
+// Arguments: URL of the container, account, key.
 import { createHmac } from "node:crypto";
 
 const [url, account, key] = process.argv.slice(2);
