@@ -38,7 +38,9 @@ pub fn upkeep(plan: &Plan, task: Upkeep) -> Option<Job> {
     args.extend(without_volume.then(|| "--without-volume".to_owned()));
     let unmounted = Checkpoint { volume: CheckpointVolume::EmptyDir, ..checkpoint.clone() };
     let checkpoint = if without_volume { &unmounted } else { checkpoint };
-    let spec = JobSpec { backoff_limit: Some(TRIES_AGAIN), ..JobSpec::default() };
+    // A checkpoint that is bad stays bad; where a store is away the operator asks again.
+    let tries_again = if task == Upkeep::Check { 0 } else { TRIES_AGAIN };
+    let spec = JobSpec { backoff_limit: Some(tries_again), ..JobSpec::default() };
     Some(agent_job(plan, checkpoint, metadata, labels, args, spec))
 }
 

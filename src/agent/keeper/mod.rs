@@ -74,6 +74,8 @@ impl Keeper {
         wake: &Arc<Wake>,
         words: &Arc<Words>,
     ) -> Option<Arc<Self>> {
+        // Fails if it was chosen already, which serves as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let policy = match read_policy(policy_file) {
             Ok(policy) => policy,
             Err(error) => {
@@ -115,7 +117,9 @@ impl Keeper {
             .spawn(move || {
                 stand_back();
                 if survive(|| keeper.work(attempt)).is_none() {
-                    keeper.choose(Ok(Choice { attempt, uid: keeper.policy.uid.clone(), ..Choice::default() }));
+                    // To begin anew instead would be to lose what there is.
+                    let message = "choosing the checkpoint to go on from failed by a bug of the agent's".to_owned();
+                    keeper.choose(Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message }));
                 }
                 keeper.settle();
             })
