@@ -251,3 +251,29 @@ fn people_are_told_what_there_is_and_why() {
     let json: Value = serde_json::from_slice(&world.command(&["list", "--json"]).stdout).unwrap();
     assert_eq!(json[0]["checkpoints"]["checkpoints"].as_array().unwrap().len(), 3);
 }
+
+/// The others wait for the first worker's agent, which chooses for all; also where the image has no certificates.
+#[test]
+fn all_workers_go_on_from_the_same() {
+    let port = common::free_port();
+    let policy = json!({ "uid": "uid-1", "job": "x", "workers": 2, "retention": 3, "shared": true, "port": port });
+    let world = World::new("keeper-gang", policy);
+    let tell = r#"echo "$RESUME_FROM_CHECKPOINT""#;
+    let worker = |attempt: u32, index: &str, script: &str| {
+        let mut agent = world.agent(attempt, &[], script);
+        agent.env("NODE_RANK", index).env("MASTER_ADDR", "127.0.0.1");
+        agent.env("SSL_CERT_FILE", "/nowhere").env("SSL_CERT_DIR", "/nowhere");
+        agent
+    };
+    for (attempt, expected) in [(1, String::new()), (2, from_of(&world, "step-1"))] {
+        let second = worker(attempt, "1", tell).spawn().unwrap();
+        let first =
+            worker(attempt, "0", &format!("{tell}; save {attempt}; until [ -e told-{attempt} ]; do sleep 0.05; done"));
+        let first = { first }.spawn().unwrap();
+        let second = second.wait_with_output().unwrap();
+        fs::write(world.room.path(&format!("told-{attempt}")), "").unwrap();
+        let first = first.wait_with_output().unwrap();
+        assert_eq!(stdout(&second).trim(), expected, "{}", String::from_utf8_lossy(&second.stderr));
+        assert_eq!(stdout(&first).trim(), expected, "{}", String::from_utf8_lossy(&first.stderr));
+    }
+}
