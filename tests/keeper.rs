@@ -277,3 +277,18 @@ fn all_workers_go_on_from_the_same() {
         assert_eq!(stdout(&first).trim(), expected, "{}", String::from_utf8_lossy(&first.stderr));
     }
 }
+
+/// Also where it saves faster than anybody looks.
+#[test]
+fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
+    let world = World::new("keeper-fast", json!({ "shared": true }));
+    let script = r#"
+        n=0
+        until [ -e "$ROOM/enough" ]; do n=$((n + 1)); save $n; sleep 0.2; done
+    "#;
+    let mut agent = world.agent(1, &[], script);
+    let mut agent = agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("the first one to go", DEADLINE, || (!world.steps().contains(&1) && world.steps().len() > 3).then_some(()));
+    fs::write(world.room.path("enough"), "").unwrap();
+    assert!(agent.wait().unwrap().success());
+}

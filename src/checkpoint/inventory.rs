@@ -184,8 +184,11 @@ impl Inventory {
     /// Reads every byte of those of the `most` newest valid ones of which nobody has done it yet, the newest first, and puts
     /// what it finds into the scan. When the budget's time is over no other one is begun; being stopped ends it at once.
     pub fn prove(&mut self, scan: &mut Scan, most: usize, now: Timestamp, budget: &Budget) {
-        let valid = scan.found.iter().enumerate().filter(|(_, known)| known.found.is_valid()).take(most);
-        let todo = valid.filter(|(_, known)| known.found.depth == Depth::Structure && is_past(known.since, QUIET, now));
+        // A program may save so often that the newest have never been quiet for long: then the newest that have count.
+        let can_be = |known: &Known| known.found.depth == Depth::Content || is_past(known.since, QUIET, now);
+        let valid =
+            scan.found.iter().enumerate().filter(|(_, known)| known.found.is_valid() && can_be(known)).take(most);
+        let todo = valid.filter(|(_, known)| known.found.depth == Depth::Structure);
         for index in todo.map(|(index, _)| index).collect::<Vec<_>>() {
             if budget.in_time().is_err() {
                 break;

@@ -2,6 +2,7 @@
 
 use super::world::{Job, Space, condition, world};
 use super::{folder, worker};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use trainingjob_operator::api::State::{Completed, Failed};
@@ -22,7 +23,8 @@ async fn submit(space: &Space, name: &str, env: Value, checkpoint: Value) -> Job
 /// What each worker of the last attempt has said, by its index.
 async fn logs(space: &Space, job: &Job, attempt: i32) -> Vec<String> {
     let mut logs = Vec::new();
-    for pod in job.pods().iter().filter(|pod| super::attempt(pod) == attempt) {
+    let is_worker = |pod: &&Pod| pod.labels().get("component").is_some_and(|component| component == "worker");
+    for pod in job.pods().iter().filter(is_worker).filter(|pod| super::attempt(pod) == attempt) {
         logs.push((worker(pod), String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()));
     }
     logs.sort();
@@ -105,7 +107,8 @@ async fn a_bad_checkpoint_to_begin_with_is_named() {
     assert_eq!(status.failure_reason.as_ref().map(ToString::to_string).as_deref(), Some("CheckpointCorrupted"));
     let message = status.failure_message.unwrap();
     assert!(message.starts_with("checkpoint.resumeFrom /checkpoints/step-20.pt: corrupted: "), "{message}");
-    assert_eq!(bad.pods().len(), 0, "no worker was ever made");
+    let is_worker = |pod: &Pod| pod.labels().get("component").is_some_and(|component| component == "worker");
+    assert!(!bad.pods().iter().any(is_worker), "no worker was ever made");
 
     let mut good = submit(&space, "good", json!({ "STEPS": "40" }), with("step-10.pt")).await;
     let status = good.state(Completed).await;
