@@ -273,7 +273,13 @@ async fn every_change_is_refused_or_comes_to_what_a_new_job_has() {
     let fields: BTreeSet<&str> = others.into_iter().map(|change| change.field).collect();
     assert_eq!(
         fields.into_iter().collect::<Vec<_>>(),
-        ["failurePolicy.activeDeadlineSeconds", "successPolicy", "suspend", "ttlSecondsAfterFinished"]
+        [
+            "checkpoint.retention",
+            "failurePolicy.activeDeadlineSeconds",
+            "successPolicy",
+            "suspend",
+            "ttlSecondsAfterFinished",
+        ]
     );
 }
 
@@ -335,7 +341,7 @@ fn is_telling(change: &Change, message: &str) -> bool {
     let mut path = change.field.split('.');
     let field = match (path.next(), path.next()) {
         // Its parts have rules of their own.
-        (Some("failurePolicy"), Some(part)) => part,
+        (Some("failurePolicy" | "checkpoint"), Some(part)) => part,
         (field, _) => field.unwrap_or_default(),
     };
     message.contains(&api::immutable_message(field))
