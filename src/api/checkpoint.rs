@@ -34,7 +34,7 @@ pub struct Checkpoint {
     #[schemars(length(min = 1, max = 2048))]
     pub resume_from: Option<String>,
     /// Added to the command where there is a checkpoint to go on from, whose path $(RESUME_FROM_CHECKPOINT) stands for, as in
-    /// ["--resume_from_checkpoint", "$(RESUME_FROM_CHECKPOINT)"].
+    /// `["--resume_from_checkpoint", "$(RESUME_FROM_CHECKPOINT)"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub resume_args: Vec<String>,
