@@ -291,4 +291,5 @@ fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
     until("the first one to go", DEADLINE, || (!world.steps().contains(&1) && world.steps().len() > 3).then_some(()));
     fs::write(world.room.path("enough"), "").unwrap();
     assert!(agent.wait().unwrap().success());
+    assert_eq!(world.steps().len(), 3, "once all is done what is kept is what was asked for");
 }

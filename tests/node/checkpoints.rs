@@ -78,7 +78,7 @@ async fn the_newest_are_kept() {
     let mut left: Vec<String> = folder(&space, "kept-checkpoints").await.map(|file| file.0).collect();
     left.sort();
     // Between two looks some more may be there.
-    assert!(left.len() < 12 && left.contains(&"step-100.pt".to_owned()), "{left:?}");
+    assert!(left.len() < 16 && left.contains(&"step-100.pt".to_owned()), "{left:?}");
     assert_eq!(checkpoint(&status).latest_step, Some(100));
     space.end().await;
 }

@@ -297,7 +297,7 @@ impl Job {
 }
 
 pub fn worker(pod: &Pod) -> i32 {
-    pod.labels()["batch.kubernetes.io/job-completion-index"].parse().unwrap()
+    pod.labels().get("batch.kubernetes.io/job-completion-index").map_or(-1, |index| index.parse().unwrap())
 }
 
 /// The condition of this type, which must be there.
@@ -306,7 +306,8 @@ pub fn condition<'a>(status: &'a TrainingJobStatus, type_: &str) -> &'a Conditio
 }
 
 pub fn attempt(pod: &Pod) -> i32 {
-    pod.labels()[trainingjob_operator::build::labels::INCARNATION].parse().unwrap()
+    // One that looks after checkpoints is of none.
+    pod.labels().get(trainingjob_operator::build::labels::INCARNATION).map_or(0, |number| number.parse().unwrap())
 }
 
 /// How the container `training` stands.

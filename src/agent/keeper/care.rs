@@ -79,7 +79,6 @@ impl<'a> Care<'a> {
         };
         let choice = Choice { uid: self.keeper.policy.uid.clone(), attempt: self.attempt, ..Choice::default() };
         let Some((found, path, from)) = found else {
-            self.keeper.words.say("starts from nothing: there is no checkpoint to go on from");
             return Ok(choice);
         };
         let kept = kept(&found, None);
@@ -249,8 +248,10 @@ impl<'a> Care<'a> {
             scan = self.inventory.scan(now, Some(self.started), &budget);
         }
         let most = usize::try_from(policy.retention).unwrap_or(0).saturating_add(1);
-        // What stays on a volume is read before it is used; the next attempt does not wait for that here.
-        if !is_last || !policy.shared {
+        // What stays on a volume is read before it is used: where another attempt follows it does not wait for that here.
+        let run = self.keeper.current.get();
+        let is_done = run.is_some_and(|run| run.observations.snapshot().0.exit_code == Some(0));
+        if !is_last || !policy.shared || is_done {
             self.inventory.prove(&mut scan, most, now, &budget);
         }
         self.judge_start(is_last);
