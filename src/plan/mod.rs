@@ -222,7 +222,10 @@ fn intent(spec: &TrainingJobSpec) -> String {
     if let Value::Object(fields) = &mut wish {
         fields.retain(|key, _| !NOT_INTENT.contains(&key.as_str()));
         if let Some(Value::Object(checkpoint)) = fields.get_mut("checkpoint") {
-            checkpoint.remove("retention");
+            // What is left of it is nothing, as if it had not been written.
+            if checkpoint.remove("retention").is_some() && checkpoint.is_empty() {
+                fields.remove("checkpoint");
+            }
         }
     }
     let hash = Sha256::digest(wish.to_string());
