@@ -166,11 +166,30 @@ impl Found {
     /// is older than what tells one: it is perhaps a final model, and nobody knows how far the training was.
     #[must_use]
     pub fn newer(&self, other: &Self) -> Ordering {
-        let epoch = |found: &Self| found.epoch.unwrap_or(f64::NEG_INFINITY);
+        self.age().newer(&other.age())
+    }
+
+    fn age(&self) -> Age<'_> {
+        Age { step: self.step, epoch: self.epoch, modified: self.modified, path: &self.path }
+    }
+}
+
+/// By what one checkpoint is newer than another, wherever it is; see [`Found::newer`].
+pub(crate) struct Age<'a> {
+    pub step: Option<u64>,
+    pub epoch: Option<f64>,
+    pub modified: Timestamp,
+    pub path: &'a str,
+}
+
+impl Age<'_> {
+    /// What is newer compares greater.
+    pub(crate) fn newer(&self, other: &Self) -> Ordering {
+        let epoch = |age: &Self| age.epoch.unwrap_or(f64::NEG_INFINITY);
         (self.step.cmp(&other.step))
             .then(epoch(self).total_cmp(&epoch(other)))
             .then(self.modified.cmp(&other.modified))
-            .then_with(|| self.path.cmp(&other.path))
+            .then_with(|| self.path.cmp(other.path))
     }
 }
 

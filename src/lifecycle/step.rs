@@ -123,8 +123,13 @@ impl<'a> Step<'a> {
 
     /// Deletes the Job, unless that is under way.
     pub(super) fn delete(&mut self, job: &ObservedJob) {
-        let delete = Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() };
-        if !job.deleting && !self.verdict.actions.contains(&delete) {
+        self.delete_job(&job.name, &job.uid, job.deleting);
+    }
+
+    /// Deletes a Job of whatever kind, unless that is under way.
+    pub(super) fn delete_job(&mut self, name: &str, uid: &str, deleting: bool) {
+        let delete = Action::DeleteJob { name: name.to_owned(), uid: uid.to_owned() };
+        if !deleting && !self.verdict.actions.contains(&delete) {
             self.verdict.actions.push(delete);
         }
     }

@@ -6,6 +6,7 @@ use crate::api::{ConditionType, Reason};
 use crate::observe::ObservedUpkeep;
 use crate::plan::storage::paths;
 use crate::plan::{Checkpoint, CheckpointVolume, Upkeep};
+use crate::protocol::checkpoints::Kept;
 use crate::protocol::report::{LaunchErrorKind, Report};
 
 /// Seconds until a Job that failed is made again.
@@ -86,11 +87,10 @@ impl Step<'_> {
         let ended = upkeep.filter(|job| job.ended.is_some());
         let told = ended.and_then(|job| self.words_of(job)).and_then(|words| words.checkpoints.clone());
         if let Some(mut told) = told {
-            // It ran no program.
+            // It ran no program: what the last one went on from stays.
             let resumed = self.status.checkpoint.as_ref().and_then(|status| status.resumed_from.clone());
-            told.resumed_from = None;
+            told.resumed_from = resumed.map(|path| Kept { path, ..Kept::default() });
             self.take_in_checkpoints(&told);
-            self.status.checkpoint.get_or_insert_default().resumed_from = resumed;
         } else if ended.is_some_and(|job| job.ended == Some(true))
             && let Some(status) = &mut self.status.checkpoint
         {
@@ -135,10 +135,7 @@ impl Step<'_> {
     }
 
     fn end_upkeep(&mut self, job: &ObservedUpkeep) {
-        let delete = Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() };
-        if !job.deleting && !self.verdict.actions.contains(&delete) {
-            self.verdict.actions.push(delete);
-        }
+        self.delete_job(&job.name, &job.uid, job.deleting);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A checkpoint exists in a store if its manifest does.
 
 use crate::checkpoint::files::Member;
-use crate::checkpoint::found::{Depth, Format, Found, Verdict};
+use crate::checkpoint::found::{Age, Depth, Format, Found, Verdict};
 use crate::store::error::StoreError;
 use crate::store::names;
 use jiff::Timestamp;
@@ -175,11 +175,11 @@ impl Manifest {
     /// What is newer compares greater, as [`Found::newer`] has it.
     #[must_use]
     pub fn newer(&self, other: &Self) -> Ordering {
-        match (self.step, other.step) {
-            (Some(ours), Some(theirs)) => ours.cmp(&theirs).then(self.modified.cmp(&other.modified)),
-            _ => self.modified.cmp(&other.modified),
-        }
-        .then_with(|| self.path.cmp(&other.path))
+        self.age().newer(&other.age())
+    }
+
+    fn age(&self) -> Age<'_> {
+        Age { step: self.step, epoch: self.epoch, modified: self.modified, path: &self.path }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What is done about one folder of checkpoints.
 
 use crate::agent::keeper::choice::{Choice, From};
-use crate::agent::keeper::copies::{Copies, places};
+use crate::agent::keeper::commands::failed;
+use crate::agent::keeper::copies::{Copies, Where, open_uri, places};
 use crate::agent::keeper::{Keeper, block_on};
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::choose::{Candidate, Place, choose};
@@ -15,11 +16,12 @@ use crate::checkpoint::report::shown;
 use crate::checkpoint::space::{nearly_full, space};
 use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints, Kept, Problem, ProblemKind};
 use crate::protocol::report::{LaunchError, LaunchErrorKind};
-use crate::store::{Destination, Manifest, StoreError};
+use crate::store::{Manifest, StoreError};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// What of the disk reading may take, in bytes per second, so that a training that reads its data does not wait.
@@ -48,8 +50,8 @@ pub(super) struct Care<'a> {
     /// What this worker has put into the store of checkpoints that several workers write.
     put: BTreeSet<String>,
     copies: Vec<Copies>,
-    /// Read at full speed: nobody trains yet, or any more.
-    stop: Arc<std::sync::atomic::AtomicBool>,
+    /// Ends what takes long.
+    stop: Arc<AtomicBool>,
 }
 
 impl<'a> Care<'a> {
@@ -71,11 +73,11 @@ impl<'a> Care<'a> {
 
     /// What the attempt goes on from. The error says why what was asked for can't be gone on from.
     pub(super) fn choose(&mut self) -> Result<Choice, LaunchError> {
-        self.see_what_is_there();
+        let scan = self.see_what_is_there();
         let asked = self.keeper.policy.resume_from.clone().filter(|_| self.attempt <= 1);
         let found = match asked {
             Some(from) => Some(self.asked_for(&from)?),
-            None => self.newest()?,
+            None => self.newest(&scan)?,
         };
         let choice = Choice { uid: self.keeper.policy.uid.clone(), attempt: self.attempt, ..Choice::default() };
         let Some((found, path, from)) = found else {
@@ -89,12 +91,13 @@ impl<'a> Care<'a> {
     }
 
     /// What is there before the program starts is not its own.
-    fn see_what_is_there(&mut self) {
+    fn see_what_is_there(&mut self) -> Scan {
         let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
-        self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
+        let scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
         if let Ok(root) = Folder::root(&self.keeper.root) {
             let _ = empty_trash(&root, &budget);
         }
+        scan
     }
 
     /// The checkpoint of `resumeFrom`, which has to be good.
@@ -110,10 +113,9 @@ impl<'a> Care<'a> {
     }
 
     /// The newest good one on the volume and in the stores; every byte of it has been read.
-    fn newest(&mut self) -> Result<Option<(Found, PathBuf, From)>, LaunchError> {
+    fn newest(&mut self, scan: &Scan) -> Result<Option<(Found, PathBuf, From)>, LaunchError> {
         let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
-        let scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
-        let on_volume: Vec<_> = scan.found.iter().filter(|known| self.may_go_on_from(known, &scan)).collect();
+        let on_volume: Vec<_> = scan.found.iter().filter(|known| may_go_on_from(known, scan)).collect();
         let mut candidates: Vec<_> = on_volume.iter().map(|known| Candidate::on_volume(known)).collect();
         let has_good = on_volume.iter().any(|known| known.found.is_valid());
         let mut manifests: Vec<(String, Manifest)> = Vec::new();
@@ -126,20 +128,14 @@ impl<'a> Care<'a> {
             }
         }
         let (keeper, inventory) = (self.keeper, &mut self.inventory);
-        let mut fetched = None;
         let choice = choose(candidates, |candidate| match &candidate.place {
-            Place::Volume => match inventory.verify(&candidate.found, true, Timestamp::now(), &budget) {
-                Ok(known) if known.found.is_valid() => Ok(()),
-                Ok(known) => Err(describe(&known.found.verdict)),
-                Err(error) => Err(format!("it can't be read: {error}")),
-            },
+            Place::Volume => read_whole(inventory, &candidate.found, &budget).map(drop),
             Place::Store(uri) => {
                 let manifest = manifests.iter().find(|(at, it)| at == uri && it.path == candidate.found.path);
                 let place = places(&keeper.policy).find(|place| place.uri == *uri);
                 let (Some((_, manifest)), Some(place)) = (manifest, place) else { return Err("it is gone".into()) };
                 let store = place.open(&keeper.policy.uid).map_err(|error| error.to_string())?;
                 block_on(store.restore(manifest, &keeper.root)).map_err(|error| error.to_string())?;
-                fetched = Some(uri.clone());
                 Ok(())
             }
         });
@@ -157,18 +153,9 @@ impl<'a> Care<'a> {
         }))
     }
 
-    /// What others write to the same folder is none of this job's while they do; what was there before is.
-    fn may_go_on_from(&self, known: &Known, scan: &Scan) -> bool {
-        known.own || scan.others.is_empty()
-    }
-
     /// What a store has. Where its checkpoints are the only ones it is asked for long: to begin anew instead would be to lose
     /// them.
-    fn listed(
-        &self,
-        place: &crate::agent::keeper::copies::Where,
-        has_good: bool,
-    ) -> Result<Vec<Manifest>, LaunchError> {
+    fn listed(&self, place: &Where, has_good: bool) -> Result<Vec<Manifest>, LaunchError> {
         let is_only = !place.is_backup && !self.keeper.policy.shared;
         let patience = match (is_only, has_good, self.attempt) {
             (true, ..) => ONLY_STORE,
@@ -435,6 +422,20 @@ impl<'a> Care<'a> {
     }
 }
 
+/// What others write to the same folder is none of this job's while they do; what was there before is.
+fn may_go_on_from(known: &Known, scan: &Scan) -> bool {
+    known.own || scan.others.is_empty()
+}
+
+/// Reads every byte of a checkpoint that is to be gone on from. The error says why it can't be.
+pub(super) fn read_whole(inventory: &mut Inventory, found: &Found, budget: &Budget) -> Result<Found, String> {
+    match inventory.verify(found, true, Timestamp::now(), budget) {
+        Ok(known) if known.found.is_valid() => Ok(known.found),
+        Ok(known) => Err(describe(&known.found.verdict)),
+        Err(error) => Err(format!("it can't be read: {error}")),
+    }
+}
+
 /// What the rules of the policy ask to be kept.
 pub(super) fn keep(
     policy: &CheckpointPolicy,
@@ -498,7 +499,7 @@ fn unusable(from: &str, why: &str) -> LaunchError {
     LaunchError { kind: LaunchErrorKind::CheckpointUnusable, message }
 }
 
-/// Looks at one checkpoint, every byte of it. What no format is known of, but is there, is believed.
+/// Looks at one checkpoint, every byte of it.
 pub(super) fn look_at(path: &Path) -> Result<Found, String> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Err("it names no checkpoint".to_owned());
@@ -514,11 +515,7 @@ pub(super) fn look_at(path: &Path) -> Result<Found, String> {
             None => "there is no such file or folder".to_owned(),
         });
     };
-    match inventory.verify(&known.found, true, Timestamp::now(), &budget) {
-        Ok(known) if known.found.is_valid() => Ok(known.found),
-        Ok(known) => Err(describe(&known.found.verdict)),
-        Err(error) => Err(format!("it can't be read: {error}")),
-    }
+    read_whole(&mut inventory, &known.found, &budget)
 }
 
 /// Fetches what lies at a URI, once for the job, and returns where it is now. `say` is told of what may heal.
@@ -529,11 +526,9 @@ pub(super) fn fetch_uri(
     say: &dyn Fn(&StoreError),
 ) -> Result<PathBuf, LaunchError> {
     let failed = |error: &StoreError| {
-        let kind =
-            if error.is_temporary() { LaunchErrorKind::LaunchFailed } else { LaunchErrorKind::CheckpointUnusable };
-        LaunchError { kind, message: format!("checkpoint.resumeFrom: {error}") }
+        let LaunchError { kind, message } = failed(error);
+        LaunchError { kind, message: format!("checkpoint.resumeFrom: {message}") }
     };
-    let destination = Destination::parse(uri).map_err(|error| failed(&error))?;
     let name = uri.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let folder = root.join(FETCHED).join(&policy.uid);
     let path = folder.join(name);
@@ -544,11 +539,9 @@ pub(super) fn fetch_uri(
         kind: LaunchErrorKind::LaunchFailed,
         message: format!("{}: {error}", folder.display()),
     })?;
-    let place = places(policy).find(|place| place.serves(&destination));
-    let access = place.map(|place| place.access()).unwrap_or_default();
     let since = Instant::now();
     loop {
-        let store = crate::store::Store::open(&destination, &access, &policy.uid).map_err(|error| failed(&error))?;
+        let store = open_uri(policy, uri).map_err(|error| failed(&error))?;
         match block_on(store.restore_prefix(&folder)) {
             Ok(path) => {
                 let _ = std::fs::remove_dir_all(folder.join(OURS));

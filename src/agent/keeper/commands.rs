@@ -1,8 +1,8 @@
 //! What a person, or the operator while no worker runs, has done about the checkpoints of a job.
 
 use crate::agent::keeper::block_on;
-use crate::agent::keeper::care::{describe, keep, kept, look_at};
-use crate::agent::keeper::copies::{Where, places};
+use crate::agent::keeper::care::{describe, keep, kept, look_at, read_whole};
+use crate::agent::keeper::copies::{Where, copied as as_copied, open_uri, places};
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::choose::{Candidate, Place, choose, explain};
 use crate::checkpoint::folder::Folder;
@@ -11,9 +11,9 @@ use crate::checkpoint::keep::{Fate, fates};
 use crate::checkpoint::remove::{empty_trash, remove};
 use crate::checkpoint::report::{Report as Table, shown};
 use crate::checkpoint::space::space;
-use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints, Problem, ProblemKind};
+use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints};
 use crate::protocol::report::{LaunchError, LaunchErrorKind, Report, VERSION};
-use crate::store::{Destination, Manifest, Store, StoreError};
+use crate::store::{Manifest, StoreError};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -182,11 +182,7 @@ impl Commands {
         }
         let choice = choose(candidates, |candidate| match &candidate.place {
             Place::Store(_) => Ok(()),
-            Place::Volume => match inventory.verify(&candidate.found, true, Timestamp::now(), &Budget::default()) {
-                Ok(known) if known.found.is_valid() => Ok(()),
-                Ok(known) => Err(describe(&known.found.verdict)),
-                Err(error) => Err(format!("it can't be read: {error}")),
-            },
+            Place::Volume => read_whole(&mut inventory, &candidate.found, &Budget::default()).map(drop),
         });
         if self.json {
             println!("{}", serde_json::to_string(&choice).unwrap_or_default());
@@ -295,13 +291,8 @@ impl Commands {
                 Err(why) => Err(unusable(format!("checkpoint.resumeFrom {from}: {why}"))),
             };
         }
-        let destination = Destination::parse(from).map_err(|error| failed(&error))?;
-        let access = places(&self.policy).find(|place| place.serves(&destination)).map(|place| place.access());
-        let look = || {
-            let store = Store::open(&destination, &access.clone().unwrap_or_default(), &self.policy.uid)?;
-            block_on(store.look())
-        };
-        let (files, bytes) = patiently(look).map_err(|error| failed(&error))?;
+        let (files, bytes) =
+            patiently(|| block_on(open_uri(&self.policy, from)?.look())).map_err(|error| failed(&error))?;
         println!("{from} is there: {files} files, {bytes} bytes");
         Ok(())
     }
@@ -324,13 +315,10 @@ impl Commands {
             match patiently(upload) {
                 Ok(manifest) => {
                     println!("{} is copied to {}", shown(&manifest.path), place.uri);
-                    let copied = kept(&manifest.found(), None);
-                    told.copied = Some(crate::protocol::checkpoints::Kept { time: Some(manifest.stored), ..copied });
+                    told.copied = Some(as_copied(&manifest));
                 }
                 Err(error) => {
                     println!("{error}");
-                    told.to_copy = Some(known.found.path.clone());
-                    told.problems.push(Problem { kind: ProblemKind::CopyFailing, message: error.to_string() });
                     return Err(failed(&error));
                 }
             }
@@ -376,7 +364,8 @@ fn broken(path: &Path, error: &std::io::Error) -> LaunchError {
     LaunchError { kind: LaunchErrorKind::LaunchFailed, message: format!("{}: {error}", path.display()) }
 }
 
-fn failed(error: &StoreError) -> LaunchError {
+/// What can't be gone on without, and whether it may heal by itself.
+pub(super) fn failed(error: &StoreError) -> LaunchError {
     let kind = if error.is_temporary() { LaunchErrorKind::LaunchFailed } else { LaunchErrorKind::CheckpointUnusable };
     LaunchError { kind, message: error.to_string() }
 }

@@ -44,24 +44,31 @@ pub(super) fn places(policy: &CheckpointPolicy) -> impl Iterator<Item = Where> {
 impl Where {
     /// Opens it with the credentials as they are now.
     pub(super) fn open(&self, writer: &str) -> Result<Store, StoreError> {
-        let mut destination = Destination::parse(&self.uri)?;
-        destination.account = destination.account.or_else(|| self.place.azure_account.clone());
-        Store::open(&destination, &self.access(), writer)
-    }
-
-    pub(super) fn access(&self) -> Access {
-        Access {
-            endpoint: self.place.endpoint.clone(),
-            region: self.place.region.clone(),
-            credentials: self.place.credentials.as_ref().map(PathBuf::from),
-            ..Access::default()
-        }
+        open(Destination::parse(&self.uri)?, &self.place, writer)
     }
 
     /// Whether its credentials are likely those of `destination`: of the same cloud.
-    pub(super) fn serves(&self, destination: &Destination) -> bool {
+    fn serves(&self, destination: &Destination) -> bool {
         Destination::parse(&self.uri).is_ok_and(|ours| ours.scheme == destination.scheme)
     }
+}
+
+/// Opens what a person names, the way the job's own store of that cloud is opened, if it has one.
+pub(super) fn open_uri(policy: &CheckpointPolicy, uri: &str) -> Result<Store, StoreError> {
+    let destination = Destination::parse(uri)?;
+    let place = places(policy).find(|place| place.serves(&destination)).map(|place| place.place);
+    open(destination, &place.unwrap_or_default(), &policy.uid)
+}
+
+fn open(mut destination: Destination, place: &StorePlace, writer: &str) -> Result<Store, StoreError> {
+    destination.account = destination.account.or_else(|| place.azure_account.clone());
+    let access = Access {
+        endpoint: place.endpoint.clone(),
+        region: place.region.clone(),
+        credentials: place.credentials.as_ref().map(PathBuf::from),
+        ..Access::default()
+    };
+    Store::open(&destination, &access, writer)
 }
 
 /// The copies of one folder in one store.
@@ -88,7 +95,7 @@ struct State {
     copying: Option<String>,
     /// The newest copy.
     last: Option<Kept>,
-    error: Option<(StoreError, Instant)>,
+    error: Option<StoreError>,
     /// Nothing more will come: what is wanted is copied at once.
     drains: bool,
     /// The thread has nothing to do any more.
@@ -165,9 +172,7 @@ impl Copies {
 
     /// What keeps copies from being made.
     pub(super) fn failing(&self) -> Option<Problem> {
-        let state = self.shared.state.lock();
-        let (error, _) = state.error.as_ref()?;
-        Some(failing(error))
+        self.shared.state.lock().error.as_ref().map(failing)
     }
 }
 
@@ -197,10 +202,10 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
             }
         };
         shared.state.lock().copying = found.as_ref().map(|found| found.path.clone());
-        let done = runtime.block_on(async {
+        let done: Result<Done, StoreError> = runtime.block_on(async {
             let store = place.open(uid)?;
             match &found {
-                None => Done::Listed(store.list().await?.manifests).ok(),
+                None => Ok(Done::Listed(store.list().await?.manifests)),
                 Some(found) => {
                     let is_sharded = !keeper.policy.shared && keeper.policy.workers > 1;
                     let manifest = match is_sharded {
@@ -211,7 +216,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                         let keep = shared.state.lock().keep.clone();
                         rotate(&store, uid, &keep).await;
                     }
-                    Done::Copied(manifest).ok()
+                    Ok(Done::Copied(manifest))
                 }
             }
         });
@@ -239,8 +244,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
             Err(error) => {
                 due = Instant::now() + (AGAIN[0] * 2_u32.saturating_pow(failures.min(8))).min(AGAIN[1]);
                 failures = failures.saturating_add(1);
-                let since = state.error.take().map_or_else(Instant::now, |(_, since)| since);
-                state.error = Some((error, since));
+                state.error = Some(error);
             }
         }
         shared.changed.notify_all();
@@ -251,12 +255,6 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
 enum Done {
     Listed(Vec<Manifest>),
     Copied(Manifest),
-}
-
-impl Done {
-    fn ok(self) -> Result<Self, StoreError> {
-        Ok(self)
-    }
 }
 
 /// A backup of before the agent's start counts.
@@ -301,6 +299,6 @@ async fn rotate(store: &Store, uid: &str, keep: &Keep) {
 }
 
 /// As it is told: with the time at which the copy was whole.
-fn copied(manifest: &Manifest) -> Kept {
+pub(super) fn copied(manifest: &Manifest) -> Kept {
     Kept { time: Some(manifest.stored), ..kept(&manifest.found(), None) }
 }

@@ -176,24 +176,17 @@ impl Keeper {
     fn work(self: &Arc<Self>, attempt: u32) {
         let is_first = self.index == 0;
         if !is_first && self.policy.shared {
-            return self.follow(attempt);
+            return self.choose(self.asked(attempt));
         }
         let mut care = Care::new(self, attempt);
-        if is_first {
-            let choice = care.choose();
-            let goes_on = choice.is_ok();
-            self.choose(choice);
-            if !goes_on {
-                return;
-            }
-        } else {
-            let asked = self.asked(attempt);
-            let fetched = asked.and_then(|choice| care.fetch_as_chosen(&choice).map(|()| choice));
-            let goes_on = fetched.is_ok();
-            self.choose(fetched);
-            if !goes_on {
-                return;
-            }
+        let choice = match is_first {
+            true => care.choose(),
+            false => self.asked(attempt).and_then(|choice| care.fetch_as_chosen(&choice).map(|()| choice)),
+        };
+        let goes_on = choice.is_ok();
+        self.choose(choice);
+        if !goes_on {
+            return;
         }
         loop {
             let began = Instant::now();
@@ -210,11 +203,7 @@ impl Keeper {
         }
     }
 
-    /// Does as the first worker's agent says.
-    fn follow(&self, attempt: u32) {
-        self.choose(self.asked(attempt));
-    }
-
+    /// What the first worker's agent says.
     fn asked(&self, attempt: u32) -> Result<Choice, LaunchError> {
         let asked = block_on(choice::ask(&self.address_of_first(), &self.policy.uid, attempt));
         asked.map_err(|error| LaunchError {
