@@ -278,6 +278,35 @@ fn all_workers_go_on_from_the_same() {
     }
 }
 
+/// A worker whose pod comes late still learns what it goes on from, and a first worker that can't tell it is not done.
+#[test]
+fn the_first_worker_is_not_done_before_all_know() {
+    let port = common::free_port();
+    let world = World::new("keeper-late", json!({ "workers": 2, "shared": true, "port": port }));
+    let worker = |index: &str| {
+        let mut agent = world.agent(1, &[], "echo done > ended-$NODE_RANK");
+        agent.env("NODE_RANK", index).env("MASTER_ADDR", "127.0.0.1").spawn().unwrap()
+    };
+    let has_exited = || {
+        fs::metadata(world.room.path("ended-0")).ok()?;
+        let report = Report::parse(&fs::read_to_string(world.room.path("message")).ok()?)?;
+        (report.exit_code == Some(0)).then_some(())
+    };
+    let mut first = worker("0");
+    until("the first program has ended", DEADLINE, has_exited);
+    assert!(first.try_wait().unwrap().is_none(), "it is still there for the other");
+    assert!(worker("1").wait_with_output().unwrap().status.success());
+    assert!(first.wait().unwrap().success());
+
+    for file in ["ended-0", "message"] {
+        fs::remove_file(world.room.path(file)).unwrap();
+    }
+    let mut first = worker("0");
+    until("the first program has ended", DEADLINE, has_exited);
+    kill(Pid::from_raw(first.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(first.wait().unwrap().code(), Some(143), "what exits 0 is never replaced");
+}
+
 /// Also where it saves faster than anybody looks.
 #[test]
 fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {

@@ -88,7 +88,7 @@ async fn the_newest_are_kept() {
 async fn a_bad_checkpoint_to_begin_with_is_named() {
     let Some(world) = world() else { return };
     let space = world.space("bad-resume", json!({})).await;
-    let mut first = submit(&space, "first", json!({}), json!({})).await;
+    let mut first = submit(&space, "first", json!({}), json!({ "retention": 10 })).await;
     first.state(Completed).await;
     let claim = json!({ "storage": { "type": "pvc", "pvcName": "first-checkpoints" } });
     let with = |from: &str| {

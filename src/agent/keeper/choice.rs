@@ -11,6 +11,11 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Where it is asked.
 pub const ROUTE: &str = "/resume";
 
+/// Where a worker says that it has its answer: until all have, the first one's agent must not end.
+pub const TAKEN: &str = "/resume/{worker}";
+/// How long a worker goes on saying so.
+const SAID_WITHIN: Duration = Duration::from_secs(60);
+
 /// What the runs of an attempt go on from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -76,6 +81,18 @@ pub async fn ask(address: &str, uid: &str, attempt: u32) -> Result<Choice, reqwe
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
+}
+
+/// Tells `host:port` that `worker` has its answer. Who does not hear it any more has no need to.
+pub async fn say_taken(address: &str, worker: u32) {
+    let Ok(client) = client() else { return };
+    let url = format!("http://{address}{}", TAKEN.replace("{worker}", &worker.to_string()));
+    let said = async {
+        while !client.post(&url).send().await.is_ok_and(|answer| answer.status().is_success()) {
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    };
+    let _ = tokio::time::timeout(SAID_WITHIN, said).await;
 }
 
 /// Asks within the gang: through no proxy, and without TLS, whose certificates an image may lack.

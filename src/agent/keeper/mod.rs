@@ -19,6 +19,7 @@ use crate::agent::words::Words;
 use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints};
 use crate::protocol::report::{LaunchError, LaunchErrorKind};
 use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,8 @@ struct State {
     /// The program has ended: there is one more look.
     is_last: bool,
     has_settled: bool,
+    /// The workers that know what they go on from, besides the first.
+    have_asked: BTreeSet<u32>,
     /// Of which checkpoints every worker is to put its files into the store.
     rounds: Rounds,
 }
@@ -140,12 +143,31 @@ impl Keeper {
     pub fn look_a_last_time(&self) -> Duration {
         self.state.lock().is_last = true;
         self.changed.notify_all();
-        if self.policy.store.is_some() && !self.policy.shared { LAST_COPY } else { LAST_LOOK }
+        if self.is_only_copy() { LAST_COPY } else { LAST_LOOK }
+    }
+
+    /// Whether what the program wrote goes with the pod, unless it is copied.
+    pub fn is_only_copy(&self) -> bool {
+        self.policy.store.is_some() && !self.policy.shared
     }
 
     /// Whether all is done that the end of the pod has to wait for.
     pub fn has_settled(&self) -> bool {
         self.state.lock().has_settled
+    }
+
+    /// Whether a worker has still to learn here what it goes on from. Its pod may come long after this one's program has ended.
+    pub fn is_awaited(&self) -> bool {
+        let others = self.policy.workers.saturating_sub(1) as usize;
+        self.index == 0 && self.state.lock().have_asked.len() < others
+    }
+
+    /// A worker knows what it goes on from.
+    pub fn has_taken(&self, worker: u32) {
+        if (1..self.policy.workers).contains(&worker) {
+            self.state.lock().have_asked.insert(worker);
+            self.wake.wake();
+        }
     }
 
     /// Which checkpoints the others are to put their files of into the store.
@@ -176,7 +198,8 @@ impl Keeper {
     fn work(self: &Arc<Self>, attempt: u32) {
         let is_first = self.index == 0;
         if !is_first && self.policy.shared {
-            return self.choose(self.asked(attempt));
+            self.choose(self.asked(attempt));
+            return self.say_taken();
         }
         let mut care = Care::new(self, attempt);
         let choice = match is_first {
@@ -185,6 +208,9 @@ impl Keeper {
         };
         let goes_on = choice.is_ok();
         self.choose(choice);
+        if !is_first {
+            self.say_taken();
+        }
         if !goes_on {
             return;
         }
@@ -210,6 +236,10 @@ impl Keeper {
             kind: LaunchErrorKind::LaunchFailed,
             message: format!("can't ask the first worker what to go on from: {error}"),
         })
+    }
+
+    fn say_taken(&self) {
+        block_on(choice::say_taken(&self.address_of_first(), self.index));
     }
 
     fn choose(&self, choice: Result<Choice, LaunchError>) {

@@ -67,6 +67,8 @@ pub struct Run {
     stage: Stage,
     /// Whoever reads the output has taken all of it.
     is_heard: bool,
+    /// A stop from outside that came after the program's own end, and how long what is still to be done may take then.
+    late_stop: Option<(i32, Instant)>,
 }
 
 /// The program's process, and what goes with it.
@@ -146,6 +148,7 @@ impl Run {
             process: None,
             stage: Stage::Running,
             is_heard: true,
+            late_stop: None,
             view: Arc::clone(&view),
         };
         run.write_message(message);
@@ -217,6 +220,9 @@ impl Run {
     /// A signal has come to the agent: it is the program's too.
     pub fn on_signal(&mut self, signal: Received) {
         let Some(process) = &mut self.process else { return };
+        if signal.is_stop() && process.ended.is_some() {
+            self.late_stop.get_or_insert((signal.number, Instant::now() + self.grace));
+        }
         // Once the program has ended only its children matter: the rest is being ended already. Until it is reaped, which
         // happens elsewhere, its PID is nobody else's.
         if signal.is_of_child() || process.ended.is_some() {
@@ -362,12 +368,22 @@ impl Run {
     }
 
     fn keep(&mut self, message: &mut MessageFile, give_up_at: Instant) -> Step {
-        let has_settled = self.keeper.as_ref().is_none_or(|keeper| keeper.has_settled());
-        // A stop that comes only now shortens what is left.
-        let stopped_at = self.process.as_ref().filter(|_| self.report.stopped_by.is_some()).and_then(|p| p.kill_at);
-        let until = stopped_at.map_or(give_up_at, |at| at.min(give_up_at));
+        let Some(keeper) = &self.keeper else { return self.close() };
+        // Without an answer another worker would wait for ever, and so would the gang. One that fails ends it anyway.
+        let is_awaited = self.report.stopped_by.is_none() && self.exit_code() == 0 && keeper.is_awaited();
+        let has_settled = keeper.has_settled();
+        let until = match self.late_stop {
+            _ if is_awaited && self.late_stop.is_none() => return Step::Stay { until: None },
+            Some((_, at)) => at.min(give_up_at),
+            None => give_up_at,
+        };
         if !has_settled && Instant::now() < until {
             return Step::Stay { until: Some(until) };
+        }
+        // A pod that exits 0 is done, and nobody would do what it leaves undone.
+        let is_undone = is_awaited || (!has_settled && keeper.is_only_copy());
+        if let Some((signal, _)) = self.late_stop.filter(|_| is_undone) {
+            self.report.stopped_by.get_or_insert(signal);
         }
         self.write_message(message);
         self.close()

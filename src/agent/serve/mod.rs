@@ -63,8 +63,7 @@ impl Server {
                     serve(listener, of_gang(keeper));
                 }
                 if let Some(listener) = public {
-                    let gang =
-                        keeper.clone().map(|keeper| Router::new().route(choice::ROUTE, get(resume)).with_state(keeper));
+                    let gang = keeper.clone().map(of_gang);
                     let routes = Router::new()
                         .route("/healthz", get(|| async { "ok\n" }))
                         .route("/status", get(status_json))
@@ -110,7 +109,12 @@ fn of_gang(keeper: Arc<Keeper>) -> Router {
         let json = serde_json::to_string(&keeper.rounds()).expect("a struct of strings is JSON");
         ([(header::CONTENT_TYPE, "application/json")], json)
     };
-    Router::new().route(choice::ROUTE, get(resume)).route(choice::ROUNDS, get(rounds)).with_state(keeper)
+    let taken = |State(keeper): State<Arc<Keeper>>, Path(worker): Path<u32>| async move { keeper.has_taken(worker) };
+    Router::new()
+        .route(choice::ROUTE, get(resume))
+        .route(choice::TAKEN, post(taken))
+        .route(choice::ROUNDS, get(rounds))
+        .with_state(keeper)
 }
 
 /// What the first worker goes on from, for the others; 503 as long as that is not known.
