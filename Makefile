@@ -18,7 +18,7 @@ TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUFF := $(CACHE)/ruff-0.17.6/bin/ruff
 DENY = $(firstword $(wildcard $(CACHE)/bin/cargo-deny) $(shell command -v cargo-deny))
 
-.PHONY: help demo test unit lint fmt audit cluster image binaries plugin bench clean need-rust
+.PHONY: help demo test soak unit lint fmt audit cluster image binaries plugin bench clean need-rust
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,6 +41,14 @@ test: lint image ## lint, unit tests and the tests against real clusters
 	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \
 	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") && \
 	cargo test
+
+# Hours for the machine, not for CI; each has a short form in `make test`.
+soak: image ## long trials: 50 kills in a save on a real node, programs of Hugging Face and Lightning
+	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
+	trainers=$$(devcluster/cluster images trainers) && \
+	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \
+	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") TRAININGJOB_TEST_TRAINERS_IMAGE=$$trainers && \
+	KILLS=50 cargo test --test node -- kills_in_a_save unchanged_trainers
 
 unit: need-rust ## the tests that need no cluster
 	cargo test --lib --bins

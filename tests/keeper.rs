@@ -155,7 +155,7 @@ fn the_newest_are_kept_and_the_best_and_what_others_wrote() {
     // What was there before is nobody's to delete; the last three are the job's.
     assert_eq!(world.steps(), BTreeSet::from([0, 18, 19, 20]));
     let told = world.report().checkpoints.unwrap();
-    assert_eq!((told.deleted, told.valid), (17, 21), "as it was seen");
+    assert_eq!((told.deleted, told.valid), (17, 4), "as it was seen");
     // More are kept as soon as the policy says so.
     let more = json!({ "uid": "uid-1", "job": "x", "workers": 1, "retention": 5 });
     let world = World { policy: more, ..world };
@@ -235,6 +235,46 @@ fn copies_are_made_and_come_back() {
     assert!(world.checkpoints().join("back/step-3/.complete").exists());
     let again = world.command(&["restore", "--to", "back"]);
     assert!(String::from_utf8(again.stderr).unwrap().starts_with("agent: "), "it is there already");
+}
+
+/// Where each worker has a folder of its own, a checkpoint is whole when the files of all are in the store; one of which a worker
+/// has none is never there.
+#[test]
+fn shards_of_all_workers_make_one_copy() {
+    let store = Room::new("keeper-shards-store");
+    let policy = json!({
+        "workers": 2, "port": common::free_port(), "store": { "uri": format!("file://{}", store.0.display()) },
+    });
+    let workers = ["keeper-shards-0", "keeper-shards-1"].map(|test| World::new(test, policy.clone()));
+    let fixture = common::root("tests/fixtures/checkpoints/dcp/ranks/step_9");
+    let shard = |step: u64, names: &str| {
+        let folder = format!("$CHECKPOINT_DIR/step_{step}");
+        format!("mkdir -p {folder}; cd {fixture}; cp {names} {folder}; cd \"$ROOM\"; ")
+    };
+    let own = [shard(9, "__0_0.distcp __2_0.distcp .metadata"), shard(9, "__1_0.distcp")];
+    let lacks = shard(10, "__0_0.distcp __2_0.distcp .metadata");
+    let run = |attempt: u32, worker: usize, script: &str| {
+        let mut agent = workers[worker].agent(attempt, &[], script);
+        agent.env("NODE_RANK", worker.to_string()).env("MASTER_ADDR", "127.0.0.1").spawn().unwrap()
+    };
+    let both = |attempt: u32, scripts: [&str; 2]| {
+        let agents = [run(attempt, 0, scripts[0]), run(attempt, 1, scripts[1])];
+        agents.map(|agent| agent.wait_with_output().unwrap())
+    };
+    both(1, [&format!("{}{lacks}", own[0]), &own[1]]);
+    let told = workers[0].report().checkpoints.unwrap();
+    assert_eq!(told.copied.map(|copied| copied.path).as_deref(), Some("step_9"));
+
+    // New pods have empty folders.
+    for world in &workers {
+        fs::remove_dir_all(world.checkpoints()).unwrap();
+        fs::create_dir_all(world.checkpoints()).unwrap();
+    }
+    let tell = r#"echo "$RESUME_FROM_STEP"; ls -A "$RESUME_FROM_CHECKPOINT""#;
+    for output in both(2, [tell, tell]) {
+        let files = "9\n.metadata\n__0_0.distcp\n__1_0.distcp\n__2_0.distcp\n";
+        assert_eq!(stdout(&output), files, "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]

@@ -10,13 +10,20 @@ mod common;
 mod failures;
 #[path = "node/presets.rs"]
 mod presets;
+#[path = "store/servers.rs"]
+#[allow(dead_code, reason = "of the servers of another program one is needed")]
+mod servers;
+#[path = "node/stores.rs"]
+mod stores;
 #[path = "node/success.rs"]
 mod success;
+#[path = "node/trainers.rs"]
+mod trainers;
 #[path = "node/world.rs"]
 mod world;
 
-use common::root;
 use common::wait::eventually;
+use common::{root, wait};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{EvictParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};

@@ -681,15 +681,19 @@ fn a_sharded_checkpoint_exists_when_all_workers_have_sent_their_files() {
     let whole = found_of(&roots[0], "step-5", Format::Dcp, 5, |_| true);
     run(async {
         for (worker, root) in roots.iter().enumerate() {
-            let (kind, told) = trouble(store.finish(&whole, 3, "5-1").await);
+            let (kind, told) = trouble(store.finish(&whole, 3, "5-1", |_| None).await);
             assert_eq!(kind, Trouble::Incomplete, "{told}");
             assert!(told.ends_with('2') && paths(&store).await.is_empty(), "{told}");
             let found = found_of(root, "step-5", Format::Dcp, 5, |_| true);
             store.upload_part(root, &found, worker as u32, "5-1").await.unwrap();
         }
-        assert_eq!(trouble(store.finish(&whole, 3, "5-2").await).0, Trouble::Incomplete, "of another round");
-        let manifest = store.finish(&whole, 3, "5-1").await.unwrap();
-        assert_eq!(store.finish(&whole, 3, "5-1").await.unwrap(), manifest);
+        assert_eq!(trouble(store.finish(&whole, 3, "5-2", |_| None).await).0, Trouble::Incomplete, "of another round");
+        let lacks = |files: &[Member]| (files.len() == 4).then(|| "a shard is missing".to_owned());
+        let (kind, told) = trouble(store.finish(&whole, 3, "5-1", lacks).await);
+        assert!(kind == Trouble::Changed && told.contains("step-5: a shard is missing"), "{told}");
+        assert!(paths(&store).await.is_empty());
+        let manifest = store.finish(&whole, 3, "5-1", |_| None).await.unwrap();
+        assert_eq!(store.finish(&whole, 3, "5-1", |_| None).await.unwrap(), manifest);
         let back = restored(&store, &manifest, &room).await.unwrap();
         let files: Vec<String> = content(&back).into_keys().collect();
         assert_eq!(files, ["step-5/.metadata", "step-5/__0_0.distcp", "step-5/__1_0.distcp", "step-5/__2_0.distcp"]);

@@ -1,7 +1,7 @@
 //! What checkpoints there are below a root, and which of them are good.
 
 use crate::checkpoint::budget::Budget;
-use crate::checkpoint::files::{Files, Member};
+use crate::checkpoint::files::{Files, Member, ReadSeek};
 use crate::checkpoint::folder::{DEPTH, Folder, OnVolume};
 use crate::checkpoint::formats::{Claim, FORMATS, Listing, Rules, named};
 use crate::checkpoint::found::{Depth, Found, Judgement, Verdict};
@@ -59,6 +59,12 @@ pub struct Known {
 }
 
 impl Known {
+    /// Whether it has not changed for so long that its writer has likely done with it.
+    #[must_use]
+    pub fn is_quiet(&self, now: Timestamp) -> bool {
+        is_past(self.since, QUIET, now)
+    }
+
     /// Whether every byte of it was read and found good, and no attempt has failed with it: what is older may go.
     #[must_use]
     pub fn is_proven(&self) -> bool {
@@ -241,6 +247,24 @@ impl Inventory {
         }
         self.save(&root);
         Ok(known)
+    }
+
+    /// Why a checkpoint is not whole whose files `all` lie in the folders of several workers, this one's among them. Of what
+    /// lies elsewhere names and lengths are looked at: where a format would open it, what is here decides.
+    ///
+    /// # Errors
+    /// If what is here could not be read.
+    pub fn lacks(&self, found: &Found, all: &[Member], budget: &Budget) -> io::Result<Option<String>> {
+        let root = Folder::root(&self.root)?;
+        let claim = self.claim_at(&root, found, budget)?;
+        let files = Gathered { here: claim.open(&root, budget, false)?, all };
+        match judge(&claim, &files, Depth::Structure) {
+            Ok(Judgement { verdict: Verdict::Incomplete { why }, .. }) => Ok(Some(why)),
+            Ok(Judgement { verdict: Verdict::Corrupted { file, why }, .. }) => Ok(Some(format!("{file}: {why}"))),
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// An attempt that began with this checkpoint has failed before its first progress. Gives how often that has happened since
@@ -455,6 +479,25 @@ pub(super) fn members(root: &Folder, path: &str, names: Option<&[String]>, budge
     if members.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(members) }
 }
 
+/// Files of which only some are here.
+struct Gathered<'a> {
+    here: OnVolume<'a>,
+    all: &'a [Member],
+}
+
+impl Files for Gathered<'_> {
+    fn members(&self) -> &[Member] {
+        self.all
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadSeek + '_>> {
+        match self.here.member(path) {
+            Some(_) => self.here.open(path),
+            None => Err(io::Error::new(io::ErrorKind::Unsupported, format!("{path} is another worker's"))),
+        }
+    }
+}
+
 /// A scan on its way down.
 struct Walk<'s> {
     formats: &'static [&'static Rules],
@@ -563,7 +606,7 @@ fn claims(listing: &Listing, formats: &'static [&'static Rules]) -> Vec<(Claim, 
 }
 
 /// A format's own fault is no reason to stop.
-fn judge(claim: &Claimed, files: &OnVolume<'_>, depth: Depth) -> io::Result<Judgement> {
+fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     let name = if claim.path == "." { "" } else { base(&claim.path) };
     let judged = catch_unwind(AssertUnwindSafe(|| (claim.rules.judge)(name, files, depth))).unwrap_or_else(|_| {
         Err(io::Error::other(format!("the reader of {} checkpoints failed", claim.rules.format.as_str())))

@@ -35,8 +35,11 @@ pub fn space(root: &Folder) -> io::Result<Space> {
     })
 }
 
-/// In words, if the next checkpoint may not fit: when less is free than 5 % of the volume, or than 1.2 times the newest
-/// checkpoint, whose size in bytes is `checkpoint`.
+/// More checkpoints than this that would still fit are room enough on any volume.
+const PLENTY: u64 = 100;
+
+/// In words, if the next checkpoint may not fit: when less is free than 5 % of the volume (and not room for a hundred), or
+/// than 1.2 times the newest checkpoint, whose size in bytes is `checkpoint`.
 #[must_use]
 pub fn nearly_full(space: &Space, checkpoint: Option<u64>) -> Option<String> {
     let Space { free, total, free_inodes, inodes } = *space;
@@ -45,6 +48,9 @@ pub fn nearly_full(space: &Space, checkpoint: Option<u64>) -> Option<String> {
     }
     let size = checkpoint.unwrap_or(0);
     if total == 0 || free >= (total / 20).max(size.saturating_add(size / 5)) {
+        return None;
+    }
+    if size > 0 && free / size >= PLENTY {
         return None;
     }
     let fit = match free.checked_div(size) {
@@ -76,6 +82,7 @@ mod tests {
         );
         let told = full(9 * GIB, 100 * GIB, Some(10 * GIB)).unwrap();
         assert!(told.ends_with("another checkpoint of 10.0 GiB does not fit"), "{told}");
+        assert_eq!(full(4 * GIB, 100 * GIB, Some(GIB / 100)), None, "400 more fit");
         let told = full(4 * GIB, 100 * GIB, Some(GIB)).unwrap();
         assert!(told.ends_with("4 more checkpoints of 1.0 GiB fit"), "{told}");
         assert_eq!(full(4 * GIB, 100 * GIB, None).unwrap(), "the volume is nearly full: 4.0 GiB of 100.0 GiB are free");

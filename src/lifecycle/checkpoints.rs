@@ -1,6 +1,6 @@
 //! What the agent of the first worker tells of the checkpoints.
 
-use super::conditions::whole_second;
+use super::conditions::{condition_is, whole_second};
 use super::step::Step;
 use crate::api::{BestCheckpoint, CheckpointStatus, ConditionType, Reason};
 use crate::observe::Container;
@@ -33,7 +33,12 @@ impl Step<'_> {
         match told.problems.first() {
             Some(problem) => {
                 let reason = reason(problem.kind);
-                if was != Some(false) || self.reason_of(ConditionType::CheckpointsHealthy) != Some(reason.clone()) {
+                let said = condition_is(&self.status.conditions, ConditionType::CheckpointsHealthy, false);
+                // Another one that is bad is news; what a store says of itself changes all the time.
+                let of_one = matches!(problem.kind, ProblemKind::Corrupted | ProblemKind::Suspect);
+                let is_said = said
+                    .is_some_and(|said| said.reason == reason.as_str() && (!of_one || said.message == problem.message));
+                if !is_said {
                     self.event(true, event_of(problem.kind), problem.message.clone());
                 }
                 self.set(ConditionType::CheckpointsHealthy, false, reason, &problem.message);

@@ -105,6 +105,14 @@ impl Manifest {
 
     /// Reads one that anybody may have written.
     pub(crate) fn read(uri: &str, bytes: &[u8]) -> Result<Self, StoreError> {
+        match Self::read_part(uri, bytes)? {
+            manifest if manifest.files.is_empty() => Err(StoreError::corrupted(format!("{uri}: it has no files"))),
+            manifest => Ok(manifest),
+        }
+    }
+
+    /// Reads what one worker has of a checkpoint, which may be nothing.
+    pub(crate) fn read_part(uri: &str, bytes: &[u8]) -> Result<Self, StoreError> {
         let manifest: Self = serde_json::from_slice(bytes)
             .map_err(|error| StoreError::corrupted(format!("{uri}: not a manifest of a checkpoint: {error}")))?;
         match manifest.fault() {
@@ -120,9 +128,6 @@ impl Manifest {
         }
         if let Err(why) = check_path(&self.path) {
             return Some(format!("the checkpoint's path {why}"));
-        }
-        if self.files.is_empty() {
-            return Some("it has no files".to_owned());
         }
         let mut seen = BTreeSet::new();
         let mut total = 0_u64;

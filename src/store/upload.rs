@@ -172,12 +172,18 @@ impl Store {
     }
 
     /// Makes one checkpoint of what `workers` workers have uploaded in this `round`: `found` tells what is known of the
-    /// whole, the files are the workers'.
+    /// whole, the files are the workers', and `lacks` says why all of them together are no whole checkpoint.
     ///
     /// # Errors
-    /// [`Trouble::Incomplete`] with the workers whose part is missing yet; [`Trouble::Corrupted`] if two of them have
-    /// different files of one name.
-    pub async fn finish(&self, found: &Found, workers: u32, round: &str) -> Result<Manifest, StoreError> {
+    /// [`Trouble::Incomplete`] with the workers whose part is missing yet; [`Trouble::Changed`] with what `lacks` says;
+    /// [`Trouble::Corrupted`] if two of them have different files of one name.
+    pub async fn finish(
+        &self,
+        found: &Found,
+        workers: u32,
+        round: &str,
+        lacks: impl Fn(&[Member]) -> Option<String>,
+    ) -> Result<Manifest, StoreError> {
         let old = self.manifest(&found.path).await?;
         if let Some(old) = old.as_ref().filter(|old| old.identity == round) {
             return Ok(old.clone());
@@ -186,7 +192,7 @@ impl Store {
             .map(|worker| async move {
                 let key = Manifest::part_key(&found.path, worker);
                 let Some(bytes) = self.bucket.get(&key, manifest::LONGEST).await? else { return Ok(None) };
-                let part = Manifest::read(&self.destination.uri(&key), &bytes)?;
+                let part = Manifest::read_part(&self.destination.uri(&key), &bytes)?;
                 Ok::<_, StoreError>(Some(part).filter(|part| part.identity == round && part.path == found.path))
             })
             .buffered(FILES)
@@ -222,6 +228,10 @@ impl Store {
             }
         }
         let files: Vec<Stored> = files.into_values().collect();
+        let member = |file: &Stored| Member { path: file.path.clone(), size: file.size, modified: 0 };
+        if let Some(why) = lacks(&files.iter().map(member).collect::<Vec<_>>()) {
+            return Err(StoreError::new(Trouble::Changed, format!("{}: {why}", self.destination.uri(&found.path))));
+        }
         self.confirm(&found.path, &files).await?;
         let manifest = self.compose(found, layout, generation, round.to_owned(), files);
         self.publish(&manifest, old.as_ref()).await?;

@@ -1,6 +1,6 @@
 //! Checkpoints of real trainings by torchrun.
 
-use super::world::{Job, Space, condition, world};
+use super::world::{Job, SOON, Space, condition, world};
 use super::{folder, worker};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -9,19 +9,27 @@ use trainingjob_operator::api::State::{Completed, Failed};
 use trainingjob_operator::api::TrainingJobStatus;
 
 /// Two workers that train by torchrun and save every fifth of 30 steps to a claim.
-async fn submit(space: &Space, name: &str, env: Value, checkpoint: Value) -> Job {
+pub async fn submit(space: &Space, name: &str, env: Value, checkpoint: Value) -> Job {
+    let mut kept = json!({ "storage": { "type": "pvc", "size": "1Gi" } });
+    kept.as_object_mut().unwrap().extend(checkpoint.as_object().unwrap().clone());
+    job(space, name, env, kept).await
+}
+
+/// The same with all of `spec.checkpoint`.
+pub async fn job(space: &Space, name: &str, env: Value, checkpoint: Value) -> Job {
     let mut all = json!({ "STEPS": "30", "SAVE_EVERY": "5", "ATOMIC": "0", "STEP_SECONDS": "0.05" });
     all.as_object_mut().unwrap().extend(env.as_object().unwrap().clone());
     let env: Vec<Value> =
         all.as_object().unwrap().iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
-    let mut kept = json!({ "storage": { "type": "pvc", "size": "1Gi" } });
-    kept.as_object_mut().unwrap().extend(checkpoint.as_object().unwrap().clone());
-    let fields = json!({ "command": ["torchrun", "/programs/train_ddp.py"], "env": env, "checkpoint": kept });
+    let fields = json!({
+        "command": ["torchrun", "/programs/train_ddp.py"], "env": env, "checkpoint": checkpoint,
+        "failurePolicy": { "backoffLimit": 100 },
+    });
     space.submit(name, fields).await
 }
 
 /// What each worker of the last attempt has said, by its index.
-async fn logs(space: &Space, job: &Job, attempt: i32) -> Vec<String> {
+pub async fn logs(space: &Space, job: &Job, attempt: i32) -> Vec<String> {
     let mut logs = Vec::new();
     let is_worker = |pod: &&Pod| pod.labels().get("component").is_some_and(|component| component == "worker");
     for pod in job.pods().iter().filter(is_worker).filter(|pod| super::attempt(pod) == attempt) {
@@ -31,11 +39,11 @@ async fn logs(space: &Space, job: &Job, attempt: i32) -> Vec<String> {
     logs.into_iter().map(|(_, log)| log).collect()
 }
 
-fn weights(log: &str) -> &str {
+pub fn weights(log: &str) -> &str {
     log.lines().find_map(|line| line.split_once("weights ")).expect("the program has said its weights").1
 }
 
-fn checkpoint(status: &TrainingJobStatus) -> &trainingjob_operator::api::CheckpointStatus {
+pub fn checkpoint(status: &TrainingJobStatus) -> &trainingjob_operator::api::CheckpointStatus {
     status.checkpoint.as_ref().expect("checkpoints are told of")
 }
 
@@ -64,6 +72,43 @@ async fn a_save_that_was_cut_is_passed_over() {
         assert_eq!(weights(log), weights(&first[0]));
     }
     assert_eq!(condition(&status, "CheckpointsHealthy").status, "True", "what was cut has been written again");
+    space.end().await;
+}
+
+/// Killed in the middle of a save again and again: each attempt goes on from what the one before it had wholly written, never
+/// from less, and the end is what an undisturbed run ends with. KILLS of them, in a few jobs.
+#[tokio::test]
+async fn kills_in_a_save_lose_nothing() {
+    let Some(world) = world() else { return };
+    let kills: usize = std::env::var("KILLS").map_or(4, |kills| kills.parse().expect("KILLS is a number"));
+    let space = world.space("kills", json!({})).await;
+    let jobs = kills.min(5).div_ceil(2);
+    let of_each = kills.div_ceil(jobs);
+    let steps = 5 * (of_each + 2);
+    let env = |cuts: usize| {
+        json!({ "STEPS": steps.to_string(), "CUT_ATTEMPTS": cuts.to_string(), "STEP_SECONDS": "0",
+                "HISTORY": "/checkpoints/history" })
+    };
+    let mut whole = submit(&space, "whole", env(0), json!({})).await;
+    let mut cut = Vec::new();
+    for number in 0..jobs {
+        cut.push(submit(&space, &format!("cut-{number}"), env(of_each), json!({})).await);
+    }
+    whole.state(Completed).await;
+    let undisturbed = logs(&space, &whole, 1).await;
+    let last = i32::try_from(of_each).unwrap() + 1;
+    for job in &mut cut {
+        job.patient = SOON * u32::try_from(of_each).unwrap();
+        let status = job.state(Completed).await;
+        assert_eq!((status.attempt, status.restart_count), (Some(last), Some(last - 1)));
+        let claim = format!("{}-checkpoints", job.name);
+        let history = folder(&space, &claim).await.find(|file| file.0 == "history").unwrap().1;
+        let expected: String = (0..=of_each).map(|before| format!("{} {}\n", before + 1, 5 * before)).collect();
+        assert_eq!(std::fs::read_to_string(history).unwrap(), expected, "attempt, and the step that it went on from");
+        for log in logs(&space, job, last).await {
+            assert_eq!(weights(&log), weights(&undisturbed[0]));
+        }
+    }
     space.end().await;
 }
 

@@ -157,6 +157,8 @@ pub struct Job {
     pub name: String,
     statuses: watch::Receiver<Vec<TrainingJobStatus>>,
     pods: watch::Receiver<BTreeMap<String, Pod>>,
+    /// How long what should come may take.
+    pub patient: Duration,
 }
 
 impl Job {
@@ -182,16 +184,16 @@ impl Job {
             }
             futures::future::ready(())
         }));
-        Self { space: space.clone(), name: name.to_owned(), statuses, pods }
+        Self { space: space.clone(), name: name.to_owned(), statuses, pods, patient: SOON }
     }
 
     /// Waits until the status is as wanted.
     pub async fn until(&mut self, what: &str, wanted: impl Fn(&TrainingJobStatus) -> bool) -> TrainingJobStatus {
         let mut statuses = self.statuses.clone();
         let found = statuses.wait_for(|all| all.last().is_some_and(&wanted));
-        match tokio::time::timeout(SOON, found).await {
+        match tokio::time::timeout(self.patient, found).await {
             Ok(all) => all.expect("the watch goes on").last().unwrap().clone(),
-            Err(_) => self.explain(&format!("waited {SOON:?} for {what}")),
+            Err(_) => self.explain(&format!("waited {:?} for {what}", self.patient)),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -204,6 +204,8 @@ pub enum Fault {
     Silence,
     /// A bit of the body is not what was sent.
     Flip,
+    /// It takes a second before the server is asked.
+    Slow,
 }
 
 /// A request as the proxy sees it.
@@ -219,15 +221,20 @@ type Rule = dyn Fn(&Asked) -> Fault + Send + Sync;
 
 /// Stands before a server.
 pub struct Proxy {
-    pub port: u16,
+    address: SocketAddr,
     rule: Arc<Mutex<Arc<Rule>>>,
     asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Proxy {
     pub fn before(server: &Server) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
+        Self::before_at(server, Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// At this address, for those who don't live on this machine alone.
+    pub fn before_at(server: &Server, ip: IpAddr) -> Self {
+        let listener = TcpListener::bind((ip, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
         let rule: Arc<Mutex<Arc<Rule>>> = Arc::new(Mutex::new(Arc::new(|_| Fault::Pass)));
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (upstream, rules, log) = (server.port, Arc::clone(&rule), Arc::clone(&asked));
@@ -237,11 +244,11 @@ impl Proxy {
                 std::thread::spawn(move || drop(serve(stream, upstream, &rules, &log)));
             }
         });
-        Self { port, rule, asked }
+        Self { address, rule, asked }
     }
 
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}", self.address)
     }
 
     /// From now on this is done.
@@ -276,6 +283,9 @@ fn serve(
     let asked = Asked { method, target, length };
     let rule = Arc::clone(&rules.lock().unwrap());
     let fault = rule(&asked);
+    if fault == Fault::Slow {
+        std::thread::sleep(Duration::from_secs(1));
+    }
     let mut server = match fault {
         Fault::Cut => {
             log.lock().unwrap().push(asked);

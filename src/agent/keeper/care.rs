@@ -32,6 +32,10 @@ const LOOK: Duration = Duration::from_secs(60);
 const ONLY_STORE: Duration = Duration::from_secs(600);
 /// The same where it is but a backup, of which the first attempt of a new job may have none.
 const BACKUP: Duration = Duration::from_secs(60);
+/// How long the first worker's agent does not answer any more until it is gone.
+const GONE: Duration = Duration::from_secs(15);
+/// Between two words on copies for which the end of the pod waits.
+const TELL: Duration = Duration::from_secs(5);
 /// Between two questions to a store that does not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Below the root: what was fetched for `resumeFrom`.
@@ -136,7 +140,9 @@ impl<'a> Care<'a> {
                 let (Some((_, manifest)), Some(place)) = (manifest, place) else { return Err("it is gone".into()) };
                 let store = place.open(&keeper.policy.uid).map_err(|error| error.to_string())?;
                 block_on(store.restore(manifest, &keeper.root)).map_err(|error| error.to_string())?;
-                Ok(())
+                // Its bytes are those that were put there; whether they can be loaded is the format's to say.
+                let restored = Found { members: Vec::new(), ..candidate.found.clone() };
+                read_whole(inventory, &restored, &budget).map(drop)
             }
         });
         for passed in &choice.passed {
@@ -246,18 +252,21 @@ impl<'a> Care<'a> {
         if self.copies.is_empty() && is_first {
             self.copies = places(policy).filter_map(|place| Copies::start(self.keeper, place)).collect();
         }
+        self.note_put_together(&mut scan);
         for copies in &self.copies {
-            copies.want(self.to_copy(&scan), keep(policy, self.resumed.as_ref(), None, &scan));
+            copies.want(self.to_copy(&scan, now), keep(policy, self.resumed.as_ref(), None, &scan));
         }
         if is_first {
-            self.rotate(policy, &scan, now, &budget);
+            self.rotate(policy, &mut scan, now, &budget);
         } else {
             self.join_in(policy, &scan, is_last);
         }
-        if is_last {
-            self.copies.iter().filter(|copies| copies.is_needed()).for_each(Copies::drain);
+        while is_last && !self.copies.iter().filter(|copies| copies.is_needed()).all(|copies| copies.drain(TELL)) {
+            // What it waits for is to be seen.
+            self.keeper.tell(self.describe(policy, &scan));
         }
         if is_first {
+            self.note_put_together(&mut scan);
             let told = self.describe(policy, &scan);
             self.keeper.tell(told);
         }
@@ -271,9 +280,12 @@ impl<'a> Care<'a> {
     /// as new.
     fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan, is_last: bool) {
         let Some(place) = places(policy).find(|place| !place.is_backup) else { return };
-        let since = Instant::now();
+        let mut heard = Instant::now();
         loop {
             let rounds = self.keeper.rounds_of_first();
+            if rounds.is_some() {
+                heard = Instant::now();
+            }
             for (path, round) in rounds.as_ref().map(|rounds| rounds.rounds.clone()).unwrap_or_default() {
                 let found = scan.found.iter().find(|known| known.found.path == path).map(|known| known.found.clone());
                 let found = found.unwrap_or_else(|| nothing_at(&path));
@@ -286,7 +298,7 @@ impl<'a> Care<'a> {
                 }
             }
             // Whoever is gone asks for nothing more.
-            let is_over = rounds.as_ref().map_or(since.elapsed() > LOOK, |rounds| rounds.done);
+            let is_over = rounds.as_ref().map_or(heard.elapsed() > GONE, |rounds| rounds.done);
             if !is_last || is_over {
                 break;
             }
@@ -316,26 +328,48 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// Good ones of this job, the newest first.
-    fn to_copy(&self, scan: &Scan) -> Vec<Found> {
-        let own = scan.found.iter().filter(|known| known.own && known.is_proven());
+    /// What is in the store is whole, though of the files only some are here.
+    fn note_put_together(&self, scan: &mut Scan) {
+        if !self.keeper.is_sharded() {
+            return;
+        }
+        let is_incomplete = |known: &Known| matches!(known.found.verdict, Verdict::Incomplete { .. });
+        for known in scan.found.iter_mut().filter(|known| known.own && is_incomplete(known)) {
+            if self.copies.iter().any(|copies| copies.is_needed() && copies.has(&known.found)) {
+                (known.found.verdict, known.found.depth) = (Verdict::Valid, Depth::Content);
+                known.stage = Stage::Written;
+            }
+        }
+    }
+
+    /// Good ones of this job, the newest first; and where other workers have files of them, those that may be.
+    fn to_copy(&self, scan: &Scan, now: Timestamp) -> Vec<Found> {
+        let may_be = |known: &Known| {
+            let is_part = matches!(known.found.verdict, Verdict::Incomplete { .. });
+            self.keeper.is_sharded() && is_part && known.is_quiet(now)
+        };
+        let own = scan.found.iter().filter(|known| known.own && (known.is_proven() || may_be(known)));
         own.map(|known| known.found.clone()).collect()
     }
 
-    fn rotate(&mut self, policy: &CheckpointPolicy, scan: &Scan, now: Timestamp, budget: &Budget) {
+    /// Deletes what may go, from what was seen too.
+    fn rotate(&mut self, policy: &CheckpointPolicy, scan: &mut Scan, now: Timestamp, budget: &Budget) {
         let Ok(root) = Folder::root(&self.keeper.root) else { return };
         let _ = empty_trash(&root, budget);
         let held: BTreeSet<String> = self.copies.iter().flat_map(Copies::held).collect();
         let all = scan.found.iter().map(|known| known.found.path.clone());
         let copied = (!self.copies.is_empty()).then(|| all.filter(|path| !held.contains(path)).collect());
         let keep = keep(policy, self.resumed.as_ref(), copied, scan);
+        let mut gone = BTreeSet::new();
         for (known, fate) in fates(&scan.found, &keep, now) {
             let Fate::Delete(_) = fate else { continue };
             match remove(&root, &known.found, budget) {
-                Ok(()) => self.deleted += 1,
+                Ok(()) => _ = gone.insert(known.found.path.clone()),
                 Err(error) => self.keeper.words.say(error),
             }
         }
+        self.deleted += gone.len() as u64;
+        scan.found.retain(|known| !gone.contains(&known.found.path));
     }
 
     fn describe(&self, policy: &CheckpointPolicy, scan: &Scan) -> Checkpoints {

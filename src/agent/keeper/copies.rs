@@ -4,7 +4,10 @@ use crate::agent::keeper::care::{failing, kept};
 use crate::agent::keeper::commands::in_store;
 use crate::agent::keeper::{Keeper, stand_back};
 use crate::agent::survive::survive;
+use crate::checkpoint::budget::Budget;
+use crate::checkpoint::files::Member;
 use crate::checkpoint::found::Found;
+use crate::checkpoint::inventory::Inventory;
 use crate::checkpoint::keep::{Keep, to_delete};
 use crate::protocol::checkpoints::{CheckpointPolicy, Kept, Problem, StorePlace};
 use crate::store::{Access, Destination, Manifest, Store, StoreError, Trouble};
@@ -93,6 +96,8 @@ struct State {
     have: Option<BTreeMap<String, Timestamp>>,
     /// Path of what is under way.
     copying: Option<String>,
+    /// Paths of what is not whole yet, or was changed: the next look tells more.
+    passed_over: BTreeSet<String>,
     /// The newest copy.
     last: Option<Kept>,
     error: Option<StoreError>,
@@ -110,7 +115,8 @@ impl State {
     /// What is not copied yet of what is to be: of a store those that are kept, of a backup the newest.
     fn waiting(&self, is_backup: bool) -> impl Iterator<Item = &Found> {
         let most = if is_backup { 1 } else { self.keep.retention.max(1) };
-        self.wanted.iter().take(most).filter(|found| !self.has(found))
+        let possible = self.wanted.iter().filter(|found| !self.passed_over.contains(&found.path));
+        possible.take(most).filter(|found| !self.has(found))
     }
 }
 
@@ -129,10 +135,16 @@ impl Copies {
         Some(Self { place, shared })
     }
 
-    /// These are good, the newest first. What of them is kept decides what stays in the store.
+    /// Whether this very checkpoint is in the store.
+    pub(super) fn has(&self, found: &Found) -> bool {
+        self.shared.state.lock().has(found)
+    }
+
+    /// These are good, or may be with what other workers have, the newest first. What of them is kept decides what stays in the store.
     pub(super) fn want(&self, found: Vec<Found>, keep: Keep) {
         let mut state = self.shared.state.lock();
         (state.wanted, state.keep) = (found, keep);
+        state.passed_over.clear();
         drop(state);
         self.shared.changed.notify_all();
     }
@@ -142,14 +154,14 @@ impl Copies {
         !self.place.is_backup
     }
 
-    /// Waits until all that is wanted is copied. Whoever waits for this agent bounds it.
-    pub(super) fn drain(&self) {
+    /// Nothing more will come: waits until all that is wanted is copied, for this long at most. Whether it is.
+    pub(super) fn drain(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
         let mut state = self.shared.state.lock();
         state.drains = true;
         self.shared.changed.notify_all();
-        while !state.is_drained {
-            self.shared.changed.wait(&mut state);
-        }
+        while !state.is_drained && !self.shared.changed.wait_until(&mut state, until).timed_out() {}
+        state.is_drained
     }
 
     /// Paths of what has to stay on the volume until it is copied.
@@ -180,6 +192,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
     let (root, uid) = (&keeper.root, &keeper.policy.uid);
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let mut failures = 0_u32;
+    let mut rounds = 0_u64;
     let mut due = Instant::now();
     loop {
         let found = {
@@ -207,9 +220,11 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
             match &found {
                 None => Ok(Done::Listed(store.list().await?.manifests)),
                 Some(found) => {
-                    let is_sharded = !keeper.policy.shared && keeper.policy.workers > 1;
-                    let manifest = match is_sharded {
-                        true => put_together(keeper, &store, found).await?,
+                    let manifest = match keeper.is_sharded() {
+                        true => {
+                            rounds += 1;
+                            put_together(keeper, &store, found, rounds).await?
+                        }
                         false => store.upload(root, found).await?,
                     };
                     if !place.is_backup {
@@ -239,8 +254,11 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                 (failures, state.error) = (0, None);
                 due = Instant::now() + place.interval;
             }
-            // The program went on with it, or took it away: the next look tells.
-            Err(error) if error.trouble == Trouble::Changed => due = Instant::now() + AGAIN[0],
+            // The program goes on with it, or took it away.
+            Err(error) if error.trouble == Trouble::Changed => {
+                state.passed_over.extend(found.map(|found| found.path));
+                due = Instant::now();
+            }
             Err(error) => {
                 due = Instant::now() + (AGAIN[0] * 2_u32.saturating_pow(failures.min(8))).min(AGAIN[1]);
                 failures = failures.saturating_add(1);
@@ -265,14 +283,19 @@ fn next_due(last: Option<&Kept>, interval: Duration) -> Instant {
 }
 
 /// Every worker has its own folder, with files of its own: this one's, and then those of the others, who ask for what is wanted.
-async fn put_together(keeper: &Keeper, store: &Store, found: &Found) -> Result<Manifest, StoreError> {
-    let round = format!("{} {}", found.path, found.modified);
+/// What was sent in another round may have changed since.
+async fn put_together(keeper: &Keeper, store: &Store, found: &Found, round: u64) -> Result<Manifest, StoreError> {
+    let round = format!("{} {} {} {round}", found.path, found.modified, keeper.started);
+    let inventory = Inventory::new(&keeper.root, "", "");
+    let lacks = |files: &[Member]| {
+        inventory.lacks(found, files, &Budget::default()).unwrap_or_else(|error| Some(error.to_string()))
+    };
     keeper.call_for(&found.path, &round);
     let since = Instant::now();
     let result = async {
         store.upload_part(&keeper.root, found, 0, &round).await?;
         loop {
-            match store.finish(found, keeper.policy.workers, &round).await {
+            match store.finish(found, keeper.policy.workers, &round, lacks).await {
                 Err(error) if error.trouble == Trouble::Incomplete && since.elapsed() < PARTS => {
                     tokio::time::sleep(PARTS_AGAIN).await;
                 }

@@ -18,6 +18,7 @@ use crate::agent::wake::Wake;
 use crate::agent::words::Words;
 use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints};
 use crate::protocol::report::{LaunchError, LaunchErrorKind};
+use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -46,6 +47,8 @@ pub struct Keeper {
     root: PathBuf,
     /// Index of this worker.
     index: u32,
+    /// When the container started, in words that no other start has.
+    started: Timestamp,
     current: Arc<CurrentRun>,
     wake: Arc<Wake>,
     words: Arc<Words>,
@@ -93,6 +96,7 @@ impl Keeper {
             policy_file: policy_file.to_owned(),
             policy,
             root: PathBuf::from(variable("CHECKPOINT_DIR")?),
+            started: Timestamp::now(),
             index: variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0),
             current: Arc::clone(current),
             wake: Arc::clone(wake),
@@ -144,6 +148,11 @@ impl Keeper {
         self.state.lock().is_last = true;
         self.changed.notify_all();
         if self.is_only_copy() { LAST_COPY } else { LAST_LOOK }
+    }
+
+    /// Whether each worker has files of its own of a checkpoint.
+    fn is_sharded(&self) -> bool {
+        !self.policy.shared && self.policy.workers > 1
     }
 
     /// Whether what the program wrote goes with the pod, unless it is copied.

@@ -368,6 +368,9 @@ impl Run {
     }
 
     fn keep(&mut self, message: &mut MessageFile, give_up_at: Instant) -> Step {
+        if self.view.observations.changes.has_changed() {
+            self.write_message(message);
+        }
         let Some(keeper) = &self.keeper else { return self.close() };
         // Without an answer another worker would wait for ever, and so would the gang. One that fails ends it anyway.
         let is_awaited = self.report.stopped_by.is_none() && self.exit_code() == 0 && keeper.is_awaited();

@@ -71,6 +71,16 @@ fn what_is_wrong_is_a_condition_and_one_event_and_goes_with_its_cause() {
     }
     told(&mut world, Checkpoints::default());
     assert_eq!(world.condition("CheckpointsHealthy").0, "True");
+
+    // Of checkpoints each is told of, of a store's many answers the first.
+    for (kind, events) in [(ProblemKind::Corrupted, 2), (ProblemKind::CopyFailing, 1)] {
+        let mut count = 0;
+        for message in ["one", "another"] {
+            let problems = vec![Problem { kind, message: message.into() }];
+            count += told(&mut world, Checkpoints { problems, ..Checkpoints::default() }).events.len();
+        }
+        assert_eq!(count, events, "{kind:?}");
+    }
 }
 
 #[test]

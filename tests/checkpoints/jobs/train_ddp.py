@@ -13,6 +13,9 @@ Environment, beside torchrun's:
   SAVE_SECONDS            0: how long a save takes at least: the pieces of step-K.pt, or DCP's time before .metadata
   CUT_SAVE                a step whose save is cut in the middle, in the attempts that CUT_ON lists (0): by SIGKILL, or
   CUT_BY                  `kill`; with `hold` it stays there and waits to be killed. See `cut` in each way of saving.
+  CUT_ATTEMPTS            0: in so many attempts the second save is cut, whatever its step
+  HISTORY                 a file to which each attempt adds its number and the step that it goes on from
+  BEST_AT                 gives step-K.pt the name epoch=K-step=K-val_loss=L.ckpt, where L is least at this step
 """
 
 import hashlib
@@ -41,6 +44,10 @@ STEP_SECONDS = float(os.environ.get("STEP_SECONDS") or 0)
 SAVE_SECONDS = float(os.environ.get("SAVE_SECONDS") or 0)
 CUT_SAVE = int(os.environ.get("CUT_SAVE") or 0)
 CUT_BY = os.environ.get("CUT_BY") or "kill"
+CUT_ATTEMPTS = int(os.environ.get("CUT_ATTEMPTS") or 0)
+BEST_AT = os.environ.get("BEST_AT")
+HISTORY = os.environ.get("HISTORY")
+ATTEMPT = int(os.environ.get("ATTEMPT") or 0)
 IS_CUT = (os.environ.get("ATTEMPT") or "0") in (os.environ.get("CUT_ON") or "0").split(",")
 PIECES = 16
 
@@ -58,6 +65,12 @@ def main():
         say(f"resumed from {RESUME} at step {done}", everyone=True)
     else:
         say("starts from nothing", everyone=True)
+    if HISTORY and dist.get_rank() == 0:
+        with open(HISTORY, "a") as file:
+            file.write(f"{ATTEMPT} {done}\n")
+    global CUT_SAVE
+    if ATTEMPT <= CUT_ATTEMPTS:
+        CUT_SAVE = done + 2 * SAVE_EVERY
     ddp = DistributedDataParallel(model)
     for step in range(done + 1, STEPS + 1):
         x = torch.randn(32, 16, generator=torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank()))
@@ -95,7 +108,7 @@ def digest(model):
 
 def cut(step, where):
     """Ends this process here, in the middle of a save, if it is told to."""
-    if IS_CUT and step == CUT_SAVE:
+    if (IS_CUT or ATTEMPT <= CUT_ATTEMPTS) and step == CUT_SAVE:
         say(f"cut: {where}")
         while CUT_BY == "hold":
             time.sleep(60)
@@ -109,7 +122,7 @@ def save_pt(step, model, optimizer):
     """Cut with half of the file written: under its own name if it is not ATOMIC."""
     if dist.get_rank() == 0:
         FOLDER.mkdir(parents=True, exist_ok=True)
-        path = FOLDER / f"step-{step}.pt"
+        path = FOLDER / (f"step-{step}.pt" if BEST_AT is None else f"epoch={step}-step={step}-val_loss={abs(step - int(BEST_AT))}.ckpt")
         temporary = path.with_suffix(".tmp") if ATOMIC else path
         buffer = io.BytesIO()
         torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, buffer)

@@ -1,0 +1,212 @@
+//! Checkpoints that outlive their volume: jobs on a real node with an S3 server on this machine.
+
+use super::checkpoints::{checkpoint, job, logs, submit, weights};
+use super::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
+use super::world::{SOON, Space, world};
+use super::{folder, wait::eventually};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, UdpSocket};
+use trainingjob_operator::api::State::{Completed, Running};
+use trainingjob_operator::api::TrainingJobStatus;
+
+/// An S3 server that pods reach by an address of this machine, with a proxy before it that can break what goes between.
+struct Bucket {
+    server: Server,
+    proxy: Proxy,
+}
+
+impl Bucket {
+    async fn open(space: &Space) -> Self {
+        let server = Server::s3();
+        let proxy = Proxy::before_at(&server, host_address(space).await);
+        let secret = json!({
+            "metadata": { "name": "s3-keys" },
+            "stringData": { "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET },
+        });
+        space.create::<Secret>(secret).await;
+        Self { server, proxy }
+    }
+
+    /// What the fields of a store and of a backup have in common.
+    fn access(&self) -> Value {
+        json!({ "endpoint": self.proxy.url(), "region": "us-east-1", "credentialsSecret": "s3-keys" })
+    }
+
+    /// `checkpoint.backup` below this prefix, as often as it can be.
+    fn backup(&self, prefix: &str) -> Value {
+        let mut backup = self.access();
+        backup["destination"] = json!(format!("s3://{BUCKET}/{prefix}"));
+        backup["intervalSeconds"] = json!(10);
+        backup
+    }
+
+    /// The checkpoints that are whole in the bucket below this prefix: those with a manifest.
+    fn manifests(&self, prefix: &str) -> BTreeSet<String> {
+        let Ok(entries) = std::fs::read_dir(self.server.object(&format!("{prefix}/.trainingjob"))) else {
+            return BTreeSet::new();
+        };
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter_map(|name| Some(name.strip_suffix(".json")?.replace("=3D", "="))).collect()
+    }
+}
+
+/// The address of this machine by which it reaches the cluster, and the cluster's pods reach it.
+async fn host_address(space: &Space) -> IpAddr {
+    let config = space.world.cluster.config().await;
+    let server = config.cluster_url.authority().unwrap().as_str().to_owned();
+    // Nothing is sent: the kernel only looks up the way.
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.connect(server).unwrap();
+    socket.local_addr().unwrap().ip()
+}
+
+fn merged(mut one: Value, other: Value) -> Value {
+    one.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+    one
+}
+
+async fn kept(space: &Space, claim: &str) -> BTreeSet<u64> {
+    let names: Vec<String> = folder(space, claim).await.map(|file| file.0).collect();
+    names.iter().filter_map(|name| name.split_once("step=")?.1.split_once('-')?.0.parse().ok()).collect()
+}
+
+/// Of 20 checkpoints there are at each moment those that the rules name; when the claim is lost, the next job of that name
+/// goes on from the bucket, on a new claim, and ends as one that nothing happened to.
+#[tokio::test]
+async fn a_lost_volume_comes_back_from_the_backup() {
+    let Some(world) = world() else { return };
+    let space = world.space("lost-volume", json!({})).await;
+    let bucket = Bucket::open(&space).await;
+    let env = |steps: u32, seconds: &str| json!({ "STEPS": steps.to_string(), "STEP_SECONDS": seconds, "BEST_AT": "40", "ATOMIC": "1" });
+    let rules = json!({
+        "retention": 3, "keepBest": { "metric": "val_loss", "mode": "min" }, "backup": bucket.backup("kept"),
+    });
+    let mut whole = submit(&space, "whole", env(120, "0"), json!({ "retention": 3 })).await;
+    let mut first = submit(&space, "kept", env(100, "0.4"), rules.clone()).await;
+    first.state(Running).await;
+
+    // What has been seen once is there until what the rules say is newer.
+    let mut seen = BTreeSet::new();
+    loop {
+        let now = kept(&space, "kept-checkpoints").await;
+        let lost: Vec<u64> = seen.difference(&now).copied().collect();
+        seen.extend(&now);
+        let newer = |step: u64| now.iter().filter(|&&other| other > step).count();
+        assert!(lost.iter().all(|&step| step != 40 && newer(step) >= 3), "of {seen:?} there are {now:?}");
+        let status = first.until("to have a status", |_| true).await;
+        if status.state == Some(Completed) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    let expected = BTreeSet::from([40, 90, 95, 100]);
+    eventually("what the rules keep", SOON, async || {
+        (kept(&space, "kept-checkpoints").await == expected).then_some(())
+    })
+    .await;
+    let newest = "epoch=100-step=100-val_loss=60.ckpt";
+    let is_copied = |status: &TrainingJobStatus| {
+        status.checkpoint.as_ref().is_some_and(|told| told.last_backup_path.as_deref() == Some(newest))
+    };
+    let status = first.until("the newest to be copied", is_copied).await;
+    let told = checkpoint(&status);
+    assert!(told.last_backup_time.is_some());
+    assert_eq!(told.best.as_ref().map(|best| (best.path.as_str(), best.value)), Some((BEST, Some(0.0))));
+    assert!(bucket.manifests("kept").contains(newest), "{:?}", bucket.manifests("kept"));
+
+    // The volume is lost.
+    first.delete().await;
+    eventually("all its pods to be gone", SOON, async || {
+        let pods = space.pods().await;
+        let of_job = |pod: &Pod| pod.labels().get("training-job").is_some_and(|job| job == "kept");
+        (!pods.iter().any(of_job)).then_some(())
+    })
+    .await;
+    let claims = space.api::<PersistentVolumeClaim>();
+    claims.delete("kept-checkpoints", &DeleteParams::default()).await.unwrap();
+    eventually("the claim to be gone", SOON, async || {
+        claims.get_opt("kept-checkpoints").await.unwrap().is_none().then_some(())
+    })
+    .await;
+    let mut second = submit(&space, "kept", env(120, "0"), rules).await;
+    let status = second.state(Completed).await;
+    assert_eq!((status.attempt, checkpoint(&status).resumed_from.as_deref()), (Some(1), Some(newest)));
+    whole.state(Completed).await;
+    let undisturbed = logs(&space, &whole, 1).await;
+    for log in logs(&space, &second, 1).await {
+        assert!(log.contains(&format!("resumed from /checkpoints/{newest} at step 100")), "{log}");
+        assert_eq!(weights(&log), weights(&undisturbed[0]));
+    }
+    space.end().await;
+}
+
+const BEST: &str = "epoch=40-step=40-val_loss=0.ckpt";
+
+/// Whatever the store does, the training goes on, the status says it, and the copies catch up.
+#[tokio::test]
+async fn a_store_that_fails_holds_up_no_training() {
+    let Some(world) = world() else { return };
+    let space = world.space("bad-store", json!({})).await;
+    let bucket = Bucket::open(&space).await;
+    let env = json!({ "STEPS": "100000", "SAVE_EVERY": "10", "STEP_SECONDS": "0.1" });
+    let mut job = submit(&space, "bad-store", env, json!({ "retention": 2, "backup": bucket.backup("bad") })).await;
+    job.until("a first copy", |status| last_backup(status).is_some()).await;
+
+    let faults = [(Fault::Answer(500), "500"), (Fault::Answer(403), "403"), (Fault::Cut, "")];
+    for (fault, words) in faults {
+        bucket.proxy.set(move |_| fault);
+        let (said, status) = job.condition("CheckpointsHealthy", "False", "BackupFailing").await;
+        assert!(said.message.contains(words), "{fault:?}: {}", said.message);
+        let (step, copied) = (latest(&status), last_backup(&status));
+        job.until(&format!("training and saving with {fault:?}"), |status| latest(status) > step.map(|step| step + 50))
+            .await;
+        bucket.proxy.set(|_| Fault::Pass);
+        job.condition("CheckpointsHealthy", "True", "CheckpointsGood").await;
+        job.until(&format!("copies after {fault:?}"), |status| last_backup(status) > copied).await;
+    }
+    // A store that is slow is no failure.
+    bucket.proxy.set(|_| Fault::Slow);
+    let status = job.state(Running).await;
+    let copied = last_backup(&status);
+    let status = job.until("a copy to a slow store", |status| last_backup(status) > copied).await;
+    assert_eq!((status.attempt, status.restart_count), (Some(1), Some(0)));
+    job.delete().await;
+    space.end().await;
+}
+
+fn latest(status: &TrainingJobStatus) -> Option<i64> {
+    status.checkpoint.as_ref()?.latest_step
+}
+
+fn last_backup(status: &TrainingJobStatus) -> Option<jiff::Timestamp> {
+    status.checkpoint.as_ref()?.last_backup_time.as_ref().map(|time| time.0)
+}
+
+/// Where each worker has a folder of its own, each puts its files into the bucket, and each gets its own back in a new pod.
+#[tokio::test]
+async fn shards_of_all_workers_are_fetched_by_new_pods() {
+    let Some(world) = world() else { return };
+    let space = world.space("shards", json!({})).await;
+    let bucket = Bucket::open(&space).await;
+    let storage = merged(json!({ "type": "s3", "s3Bucket": BUCKET, "prefix": "shards" }), bucket.access());
+    let env = json!({ "STEPS": "60", "SAVE_EVERY": "10", "FORMAT": "dcp", "STEP_SECONDS": "0.5" });
+    let mut whole = submit(&space, "whole", merged(env.clone(), json!({ "STEP_SECONDS": "0" })), json!({})).await;
+    let fails = merged(env, json!({ "CUT_SAVE": "50", "CUT_ON": "1" }));
+    let mut fails = job(&space, "fails", fails, json!({ "storage": storage, "retention": 2 })).await;
+    let status = fails.state(Completed).await;
+    assert_eq!(status.attempt, Some(2));
+    let from = checkpoint(&status).resumed_from.clone().expect("it has gone on");
+    assert!(["step-10", "step-20", "step-30", "step-40"].contains(&from.as_str()), "{from}");
+    whole.state(Completed).await;
+    let undisturbed = logs(&space, &whole, 1).await;
+    for log in logs(&space, &fails, 2).await {
+        assert!(log.contains(&format!("resumed from /checkpoints/{from} at step")), "{log}");
+        assert_eq!(weights(&log), weights(&undisturbed[0]));
+    }
+    assert!(bucket.manifests("shards").contains("step-60"), "{:?}", bucket.manifests("shards"));
+    space.end().await;
+}
