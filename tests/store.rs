@@ -213,6 +213,7 @@ in_each_store! {
     a_sharded_checkpoint_exists_when_all_workers_have_sent_their_files,
     a_removal_that_is_cut_has_removed_the_checkpoint_and_is_ended_later,
     what_was_begun_and_is_not_wanted_leaves_nothing,
+    parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again,
     what_others_have_put_there_is_fetched_whole_or_not_at_all,
 }
 
@@ -540,11 +541,20 @@ fn what_is_damaged_on_its_way_is_refused_by_the_store(start: fn() -> Server) {
     let store = store(&server, &proxy.url(), "runs");
     let root = room.folder("root");
     let found = small(&root, "checkpoint-1", 1);
+    write(&root, "checkpoint-2/model", &bytes(2, LARGE));
+    let large = self::found(&root, "checkpoint-2", 2);
     run(async {
-        proxy.set(|asked| if asked.target.ends_with("/1") { Fault::Flip } else { Fault::Pass });
-        store.upload(&root, &found).await.unwrap_err();
+        for (found, target) in [(&found, "/checkpoint-1/1"), (&large, "partNumber=2")] {
+            proxy.set(move |asked| if asked.target.contains(target) { Fault::Flip } else { Fault::Pass });
+            let (kind, told) = trouble(store.upload(&root, found).await);
+            assert_eq!(kind, Trouble::Unavailable, "{told}");
+            assert!(told.contains("damaged on its way"), "{told}");
+            assert!(paths(&store).await.is_empty());
+        }
         assert!(!server.object("runs/checkpoint-1/1").exists());
-        assert!(paths(&store).await.is_empty());
+        proxy.set(|_| Fault::Pass);
+        let manifest = store.upload(&root, &large).await.unwrap();
+        store.verify(&manifest).await.unwrap();
     });
 }
 
@@ -786,6 +796,24 @@ fn what_was_begun_and_is_not_wanted_leaves_nothing(start: fn() -> Server) {
     });
 }
 
+fn parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again(start: fn() -> Server) {
+    let (server, room) = (start(), Room::new());
+    let proxy = Proxy::before(&server);
+    let store = store(&server, &proxy.url(), "runs");
+    let root = room.folder("root");
+    let found = checkpoint(&root, "checkpoint-1", 1);
+    proxy.set(|asked| if asked.target.contains("partNumber=3") { Fault::Answer(403) } else { Fault::Pass });
+    run(async {
+        assert_eq!(trouble(store.upload(&root, &found).await).0, Trouble::Denied);
+        // Where the server keeps the parts.
+        fs::remove_dir_all(server.object(".sgwtmp")).unwrap();
+        proxy.set(|_| Fault::Pass);
+        let manifest = store.upload(&root, &found).await.unwrap();
+        let back = restored(&store, &manifest, &room).await.unwrap();
+        assert!(content(&back) == content(&root));
+    });
+}
+
 fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Server) {
     let (server, room) = (start(), Room::new());
     let proxy = Proxy::before(&server);
@@ -826,6 +854,24 @@ fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Serv
 }
 
 // ---- other stores
+
+#[test]
+fn google_s_answers_to_a_removal_of_what_is_gone_and_to_a_token_that_has_run_out_are_understood() {
+    let (server, room) = (Server::google(), Room::new());
+    let proxy = Proxy::before(&server);
+    let store = store(&server, &proxy.url(), "runs");
+    let root = room.folder("root");
+    let found = small(&root, "checkpoint-1", 1);
+    run(async {
+        let manifest = store.upload(&root, &found).await.unwrap();
+        proxy.set(|asked| if asked.method == "DELETE" { Fault::Answer(404) } else { Fault::Pass });
+        store.remove(&manifest).await.unwrap();
+        proxy.set(|_| Fault::Answer(401));
+        let (kind, told) = trouble(store.check().await);
+        assert_eq!(kind, Trouble::Denied, "{told}");
+        assert!(told.contains("401") && told.contains("Secret"), "{told}");
+    });
+}
 
 #[test]
 fn a_folder_of_another_volume_is_a_store_too() {

@@ -221,7 +221,8 @@ mod tests {
 
     #[test]
     fn a_checksum_is_written_as_google_reads_it() {
-        for (bytes, text) in [([0, 0, 0, 0], "AAAAAA=="), ([0xff; 4], "/////w=="), ([0x4f, 0x7a, 0x1b, 0x9c], "T3obnA==")]
+        for (bytes, text) in
+            [([0, 0, 0, 0], "AAAAAA=="), ([0xff; 4], "/////w=="), ([0x4f, 0x7a, 0x1b, 0x9c], "T3obnA==")]
         {
             assert_eq!(base64(bytes), text);
         }

@@ -332,6 +332,7 @@ fn serve(
     let mut left = length;
     let mut buffer = vec![0; 64 * 1024];
     let mut flip = fault == Fault::Flip;
+    let mut takes = true;
     while left > 0 {
         let most = left.min(buffer.len() as u64) as usize;
         let read = client.read(&mut buffer[..most])?;
@@ -341,8 +342,9 @@ fn serve(
         if std::mem::take(&mut flip) {
             buffer[0] ^= 1;
         }
+        // A server that refuses may answer before it has read all, and reads no more.
         if let Some(server) = &mut server {
-            server.write_all(&buffer[..read])?;
+            takes = takes && server.write_all(&buffer[..read]).is_ok();
         }
         left -= read as u64;
     }
