@@ -4,12 +4,13 @@
     make binaries
     PYTHON-WITH-TORCH tests/checkpoints/bench.py dist/agent [PART ...] [--rounds N]
 
-verify   `agent checkpoints verify` beside `sha256sum` and `crc32` (of libarchive-zip-perl, else Python's zlib), of 2 GiB in
-         one file of torch.save and of 10,000 files of one torch.distributed.checkpoint. In turns; the page cache is warm,
-         then cold (by posix_fadvise of these files alone). Every run reads every byte. `agent` knows nothing of the
-         checkpoint before, `agent again` has the keeper's ledger, as on the volume of a job.
+verify   `agent checkpoints verify` beside `sha256sum` and `crc32` (of libarchive-zip-perl, else Python's zlib), of
+         2 GiB in one file of torch.save and of 10,000 files of one torch.distributed.checkpoint. In turns; the page
+         cache is warm, then cold (by posix_fadvise of these files alone). Every run reads every byte. `agent` knows
+         nothing of the checkpoint before, `agent again` has the keeper's ledger, as on the volume of a job.
 beside   steps per second of a training on all cores by what the keeper does meanwhile: nothing, reading 2 GiB for good,
-         uploading them to an S3 server (versitygw of `devcluster/cluster tools`, niced: elsewhere it is another machine).
+         uploading them to an S3 server (versitygw of `devcluster/cluster tools`, at niceness 10: elsewhere it is on
+         another machine).
 idle     CPU and memory of an agent whose program does nothing, without and with 20 checkpoints to look at every 15 s.
 
 Needs 6 GB of disk. Compare lines of one run: seconds are the machine's, ratios are ours.
@@ -17,6 +18,7 @@ Needs 6 GB of disk. Compare lines of one run: seconds are the machine's, ratios 
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import socket
@@ -26,6 +28,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -55,13 +59,22 @@ def main():
     arguments.add_argument("--rounds", type=int, default=5)
     arguments = arguments.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, rounds {arguments.rounds}")
+    parts = {"verify": verify, "beside": beside, "idle": idle}
     with tempfile.TemporaryDirectory(prefix="trainingjob-bench-") as home:
-        home = Path(home)
         for part in arguments.parts:
-            {"verify": verify, "beside": beside, "idle": idle}[part](home, arguments.agent.resolve(), arguments.rounds)
+            parts[part](Path(home), arguments.agent.resolve(), arguments.rounds)
 
 
 # ---- what is measured
+
+
+def made(fill, root):
+    """By a process of its own: what this one has in memory counts for whatever it starts."""
+    child = multiprocessing.Process(target=fill, args=(root,))
+    child.start()
+    child.join()
+    if child.exitcode != 0:
+        raise SystemExit(f"{fill.__name__} has failed")
 
 
 def one_large(root):
@@ -107,8 +120,8 @@ class Kept:
         self.program.wait()
 
     def cpu(self):
-        fields = (self.proc / "stat").read_text().rpartition(") ")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Seconds, of the threads that there are."""
+        return sum(int(file.read_text().split()[0]) for file in self.proc.glob("task/*/schedstat")) / 1e9
 
     def bytes(self):
         """Read and written, so far."""
@@ -142,10 +155,10 @@ def is_proven(root, name):
 def verify(home, agent, rounds):
     for title, fill in {"2 GiB in one file": one_large, "10,000 files": many_small}.items():
         root = home / "root"
-        fill(root)
+        made(fill, root)
         name = next(root.iterdir()).name
         with Kept(agent, home, root, policy(home, lookSeconds=1), ["sleep", "600"]):
-            until("the keeper to read all", 300, lambda: is_proven(root, name))
+            until("the keeper to read all", 300, partial(is_proven, root, name))
         (root / ".trainingjob").rename(home / "kept")
         files = sorted(str(path) for path in root.rglob("*") if path.is_file())
         (home / "names").write_text("\0".join(files))
@@ -226,9 +239,10 @@ def show(title, runs):
     middle = {tool: [statistics.median(values) for values in zip(*of_tool, strict=True)]
               for tool, of_tool in runs.items()}
     ours = middle["agent"]
+    by = "   agent takes {:.2f} of the time, {:.2f} of the CPU"
     for tool, (seconds, cpu, memory) in middle.items():
         best = min(runs[tool])
-        ratio = "" if tool == "agent" else f"   agent takes {ours[0] / seconds:.2f} of the time, {ours[1] / cpu:.2f} of the CPU"
+        ratio = "" if tool == "agent" else by.format(ours[0] / seconds, ours[1] / cpu)
         print(f"  {tool:11} {seconds:6.2f} ({best[0]:.2f}) s, CPU {cpu:6.2f} s, {memory:4.0f} MiB{ratio}", flush=True)
 
 
@@ -237,7 +251,7 @@ def show(title, runs):
 
 def beside(home, agent, rounds):
     ready = home / "ready"
-    one_large(ready)
+    made(one_large, ready)
     os.sync()
     train = [sys.executable, "-c", TRAIN, home / "steps"]
     store = home / "store"
@@ -248,29 +262,33 @@ def beside(home, agent, rounds):
         secret.mkdir()
         (secret / "AWS_ACCESS_KEY_ID").write_text(KEY)
         (secret / "AWS_SECRET_ACCESS_KEY").write_text(SECRET)
-        backup = {"intervalSeconds": 1, "place": {"uri": f"s3://{BUCKET}/runs", "endpoint": server.url, "region": "us-east-1",
-                                                  "credentials": str(secret)}}
+        place = {"uri": f"s3://{BUCKET}/runs", "endpoint": server.url, "region": "us-east-1",
+                 "credentials": str(secret)}
         for _ in range(rounds):
             root = home / "root"
             root.mkdir()
             (home / "steps").write_bytes(bytes(8))
-            with Kept(agent, home, root, policy(home, lookSeconds=1, backup=backup),
+            with Kept(agent, home, root, policy(home, lookSeconds=1, backup={"place": place, "intervalSeconds": 1}),
                       train) as kept:
                 until("the training to begin", 60, lambda: steps(home) > 100)
                 samples = Samples(home, kept)
                 samples.take(10)
                 os.utime(ready / "step-500.pt")  # what is older than the job is not its own
                 os.link(ready / "step-500.pt", root / "step-500.pt")
-                samples.take(240, until=lambda: any(store.rglob("step-500.pt.json")))
+                samples.take(480, until=lambda: any(store.rglob("step-500.pt.json")))
+                if not any(store.rglob("step-500.pt.json")):
+                    print("  it was not uploaded to its end within 480 s")
                 samples.take(10)
                 for what, (ratio, cpu) in samples.ratios().items():
                     results[what].append(ratio)
                     used[what].append(cpu)
                 print(f"  agent's memory {kept.memory()['RssAnon']:.0f} MiB of its own", flush=True)
             shutil.rmtree(root)
-            shutil.rmtree(store / BUCKET / "runs")
+            shutil.rmtree(store / BUCKET / "runs", ignore_errors=True)
     print("\na training on all cores, its steps per second beside what the keeper does, by those before and after")
     for what, ratios in results.items():
+        if not ratios:
+            continue
         print(f"  {what:10} {statistics.median(ratios):.3f} (" + ", ".join(f"{ratio:.3f}" for ratio in ratios) +
               f"), agent's CPU {statistics.median(used[what]):.2f} s for 2 GiB", flush=True)
     shutil.rmtree(ready)
@@ -295,7 +313,7 @@ class Samples:
     def ratios(self):
         """By what the agent does: the training's pace by that of its quiet times, and the agent's CPU seconds."""
         sums = {"quiet": [0, 0, 0], "reading": [0, 0, 0], "uploading": [0, 0, 0]}
-        for (time0, steps0, cpu0, read0, wrote0), (time1, steps1, cpu1, read1, wrote1) in zip(self.all, self.all[1:]):
+        for (time0, steps0, cpu0, read0, wrote0), (time1, steps1, cpu1, read1, wrote1) in pairwise(self.all):
             if wrote1 - wrote0 > 4 * MIB:
                 what = "uploading"
             elif read1 - read0 > 4 * MIB:
@@ -339,14 +357,18 @@ class Server:
 # ---- idle
 
 
-def idle(home, agent, _rounds):
+def twenty(root):
     import torch
-    root = home / "root"
     for step in range(20):
         folder = root / f"step-{step}"
         folder.mkdir(parents=True)
         torch.save({"model": {f"layer{index}": torch.randn(65536) for index in range(4)}}, folder / "model.pt")
         (folder / ".complete").touch()
+
+
+def idle(home, agent, _rounds):
+    root = home / "root"
+    made(twenty, root)
     (home / "empty").mkdir()
     with Kept(agent, home, root, policy(home), ["sleep", "600"]) as kept, \
             Kept(agent, home, home / "empty", None, ["sleep", "600"]) as bare:
