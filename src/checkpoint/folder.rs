@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -25,8 +26,12 @@ pub(super) const DEPTH: usize = 8;
 const MEMBER_DEPTH: usize = 16;
 /// What is asked for at once, so that a budget is asked often.
 const CHUNK: usize = 1 << 20;
+/// What is summed up at once when nothing else is done with it: it stays in the processor's cache.
+const PIECE: u64 = 256 << 10;
 /// What a reader may skip and is read nevertheless, for its checksum: the padding between a ZIP archive's entries.
 const GAP: u64 = 1 << 20;
+/// What is read when less is asked for: formats ask for a few bytes here and there, of which a small file has all.
+const AHEAD: usize = 32 << 10;
 
 /// A folder that was opened.
 #[derive(Debug)]
@@ -92,9 +97,14 @@ impl Folder {
     /// # Errors
     /// If it is not there or anything else.
     pub fn file(&self, path: &str) -> io::Result<File> {
-        let (folder, name) = self.parent(path)?;
+        let mut names = names(path)?;
+        let name = names.pop().unwrap_or_default();
+        let mut folder = None;
+        for name in names {
+            folder = Some(folder.as_ref().unwrap_or(self).child(name)?);
+        }
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let file = File::from(openat(&folder, name, flags, Mode::empty())?);
+        let file = File::from(openat(folder.as_ref().unwrap_or(self), name, flags, Mode::empty())?);
         if !file.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{path} is no regular file")));
         }
@@ -282,7 +292,8 @@ impl<'a> OnVolume<'a> {
             let mut file = self.reader(&member.path)?;
             file.sum = sum;
             file.seek(SeekFrom::Start(sum.bytes))?;
-            io::copy(&mut file, &mut io::sink())?;
+            let mut buffer = vec![0; (member.size - sum.bytes).clamp(1, PIECE) as usize];
+            while file.read(&mut buffer)? > 0 {}
             sum = file.sum;
         }
         if sum.bytes != member.size {
@@ -292,11 +303,12 @@ impl<'a> OnVolume<'a> {
     }
 
     fn reader(&self, path: &str) -> io::Result<Reader<'_>> {
-        if self.member(path).is_none() {
+        let Some(member) = self.member(path) else {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("{path} is no file of the checkpoint")));
-        }
+        };
         let file = self.folder.file(path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
-        Ok(Reader { file, position: 0, sum: Sum::default(), path: path.to_owned(), files: self })
+        let ahead = vec![0; member.size.min(AHEAD as u64) as usize];
+        Ok(Reader { file, position: 0, ahead, has: 0..0, sum: Sum::default(), path: path.to_owned(), files: self })
     }
 }
 
@@ -318,12 +330,29 @@ impl Files for OnVolume<'_> {
 struct Reader<'a> {
     file: File,
     position: u64,
+    ahead: Vec<u8>,
+    /// Which bytes of the file are in `ahead`, from its beginning on.
+    has: Range<u64>,
     sum: Sum,
     path: String,
     files: &'a OnVolume<'a>,
 }
 
 impl Reader<'_> {
+    /// Reads what is at `self.position`, within the budget, and adds it to the sum.
+    fn fetch(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = buffer.len().min(CHUNK);
+        if self.files.sums.is_none() {
+            self.files.budget.in_time()?;
+        }
+        let read = self.file.read_at(&mut buffer[..most], self.position)?;
+        self.files.budget.read(read as u64)?;
+        if self.files.sums.is_some() {
+            self.add(&buffer[..read])?;
+        }
+        Ok(read)
+    }
+
     /// Adds what was read at `self.position`, if it goes on from what was read before.
     fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
         let missing = self.position.saturating_sub(self.sum.bytes);
@@ -347,15 +376,22 @@ impl Reader<'_> {
 
 impl Read for Reader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = buffer.len().min(CHUNK);
-        if self.files.sums.is_none() {
-            self.files.budget.in_time()?;
-        }
-        let read = self.file.read(&mut buffer[..most])?;
-        self.files.budget.read(read as u64)?;
-        if self.files.sums.is_some() {
-            self.add(&buffer[..read])?;
-        }
+        let read = if !self.has.contains(&self.position) && buffer.len() >= self.ahead.len() {
+            self.fetch(buffer)?
+        } else {
+            if !self.has.contains(&self.position) {
+                self.has = 0..0;
+                let mut ahead = std::mem::take(&mut self.ahead);
+                let read = self.fetch(&mut ahead);
+                self.ahead = ahead;
+                self.has = self.position..self.position + read? as u64;
+            }
+            let from = (self.position - self.has.start) as usize;
+            let there = &self.ahead[from..(self.has.end - self.has.start) as usize];
+            let read = there.len().min(buffer.len());
+            buffer[..read].copy_from_slice(&there[..read]);
+            read
+        };
         self.position += read as u64;
         Ok(read)
     }
@@ -363,7 +399,11 @@ impl Read for Reader<'_> {
 
 impl Seek for Reader<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.position = self.file.seek(to)?;
+        self.position = match to {
+            SeekFrom::Start(position) => position,
+            SeekFrom::Current(by) => self.position.checked_add_signed(by).ok_or(io::ErrorKind::InvalidInput)?,
+            SeekFrom::End(_) => self.file.seek(to)?,
+        };
         Ok(self.position)
     }
 }

@@ -114,6 +114,8 @@ struct Moment {
     attempt: Option<Timestamp>,
     /// What is new and was written since then is this job's own; None if nothing can be.
     own_since: Option<Timestamp>,
+    /// What is valid by its structure is about to be read whole, so that its structure need not be looked at again.
+    is_read_next: bool,
 }
 
 /// A checkpoint that a format has claimed.
@@ -155,7 +157,7 @@ impl Inventory {
         scan.notes.extend(self.ledger.refresh(&root));
         let began = self.arrive(&root, now, &mut scan);
         let is_alone = self.ledger.book.jobs.contains_key(&self.uid) && scan.others.is_empty();
-        let moment = Moment { now, attempt, own_since: began.filter(|_| is_alone) };
+        let moment = Moment { now, attempt, own_since: began.filter(|_| is_alone), is_read_next: false };
 
         let mut walk =
             Walk { formats: self.formats, budget, scan: &mut scan, claims: Vec::new(), paths: BTreeSet::new() };
@@ -218,25 +220,28 @@ impl Inventory {
         let budget = &budget.untimed();
         let root = Folder::root(&self.root)?;
         let claim = self.claim_at(&root, found, budget)?;
-        let mut known = self.look(&root, &claim, &Moment { now, attempt: None, own_since: None }, budget)?;
+        let moment = Moment { now, attempt: None, own_since: None, is_read_next: true };
+        let mut known = self.look(&root, &claim, &moment, budget)?;
         if again || (known.found.depth == Depth::Structure && known.found.is_valid()) {
-            let files = claim.open(&root, budget, true)?;
-            if files.members() != known.found.members {
-                return Err(changes());
-            }
-            let (verdict, crc32c) = match known.crc32c.take().filter(|sums| sums.len() == files.members().len()) {
-                Some(sums) => (compare(&files, &sums)?, Some(sums)),
-                None => {
-                    let judgement = judge(&claim, &files, Depth::Content)?;
-                    let is_valid = judgement.verdict == Verdict::Valid;
-                    let sum = || files.members().iter().map(|member| files.crc32c(member)).collect::<io::Result<_>>();
-                    (judgement.verdict, if is_valid { Some(sum()?) } else { None })
-                }
-            };
+            let files = claim.with(known.found.members.clone(), &root, budget, true)?;
+            let (judgement, verdict, crc32c) =
+                match known.crc32c.take().filter(|sums| sums.len() == files.members().len()) {
+                    Some(sums) => (None, compare(&files, &sums)?, Some(sums)),
+                    None => {
+                        let judgement = judge(&claim, &files, Depth::Content)?;
+                        let (verdict, sum) = (judgement.verdict.clone(), |member| files.crc32c(member));
+                        let sums = || files.members().iter().map(sum).collect::<io::Result<_>>();
+                        let sums = if verdict == Verdict::Valid { Some(sums()?) } else { None };
+                        (Some(judgement), verdict, sums)
+                    }
+                };
             if claim.members(&root, budget)? != known.found.members {
                 return Err(changes());
             }
             if let Some(entry) = self.ledger.book.checkpoints.get_mut(&claim.path) {
+                if let Some(judgement) = judgement {
+                    entry.learn(judgement);
+                }
                 entry.verdict = Some(verdict);
                 entry.depth = Depth::Content;
                 entry.settled = true;
@@ -330,7 +335,12 @@ impl Inventory {
         }
         let known = self.ledger.book.checkpoints.get(&claim.path);
         let is_same = known.is_some_and(|e| e.format == claim.rules.format && e.members == files.members());
-        if let Some(entry) = known.filter(|entry| is_same && entry.verdict.is_some() && entry.settled) {
+        let is_known = |entry: &&Entry| match &entry.verdict {
+            Some(Verdict::Valid) => entry.settled || at.is_read_next,
+            Some(_) => entry.settled,
+            None => false,
+        };
+        if let Some(entry) = known.filter(|entry| is_same && is_known(entry)) {
             return Ok(tell(claim, entry, &self.uid, at.attempt, now));
         }
 
@@ -373,14 +383,10 @@ impl Inventory {
         }
         let result = judgement.map(|judgement| {
             entry.settled = is_past(entry.since, QUIET, now);
-            entry.step = judgement.step;
-            // What is not a number can't be written down.
-            entry.epoch = judgement.epoch.filter(|epoch| epoch.is_finite());
-            entry.metrics = judgement.metrics.into_iter().filter(|(_, value)| value.is_finite()).collect();
             if judgement.verdict == Verdict::Valid {
                 entry.whole = entry.whole.or(Some(now));
             }
-            entry.verdict = Some(judgement.verdict);
+            entry.learn(judgement);
             tell(claim, &entry, &self.uid, at.attempt, now)
         });
         self.is_saved &= known == Some(&entry);
@@ -452,9 +458,29 @@ impl Inventory {
     }
 }
 
+impl Entry {
+    /// Takes in what a format says.
+    fn learn(&mut self, judgement: Judgement) {
+        self.step = judgement.step;
+        // What is not a number can't be written down.
+        self.epoch = judgement.epoch.filter(|epoch| epoch.is_finite());
+        self.metrics = judgement.metrics.into_iter().filter(|(_, value)| value.is_finite()).collect();
+        self.verdict = Some(judgement.verdict);
+    }
+}
+
 impl Claimed {
     fn open<'b>(&self, root: &Folder, budget: &'b Budget, sums: bool) -> io::Result<OnVolume<'b>> {
-        let members = self.members(root, budget)?;
+        self.with(self.members(root, budget)?, root, budget, sums)
+    }
+
+    fn with<'b>(
+        &self,
+        members: Vec<Member>,
+        root: &Folder,
+        budget: &'b Budget,
+        sums: bool,
+    ) -> io::Result<OnVolume<'b>> {
         let folder = if self.folder { root.folder(&self.path)? } else { root.parent(&self.path)?.0 };
         Ok(OnVolume::new(folder, members, budget, sums))
     }

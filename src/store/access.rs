@@ -163,6 +163,7 @@ impl Access {
             silence: self.patience.silence,
             ca_bundle: self.certificates(secret.as_ref())?,
             plain,
+            google_hash: destination.scheme == Scheme::Gcs,
         };
         let options = ClientOptions::new().with_allow_http(plain);
         let mut retry = RetryConfig {

@@ -140,6 +140,7 @@ fn trouble(error: &object_store::Error, status: Option<u16>, code: Option<&str>,
     let key = ["ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "TokenRefreshRequired"];
     match status {
         _ if code.is_some_and(|code| key.contains(&code)) => Trouble::Denied,
+        Some(400) if code.is_some_and(is_damage) => Trouble::Unavailable,
         Some(401 | 403) => Trouble::Denied,
         Some(404) => Trouble::NotFound,
         Some(412) => Trouble::Changed,
@@ -155,6 +156,11 @@ fn trouble(error: &object_store::Error, status: Option<u16>, code: Option<&str>,
             _ => Trouble::Unavailable,
         },
     }
+}
+
+/// Whether a store has compared what came with its checksum, and they differ.
+fn is_damage(code: &str) -> bool {
+    matches!(code, "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch")
 }
 
 fn is_configuration(text: &str) -> bool {
@@ -193,6 +199,9 @@ fn remedy(trouble: Trouble, status: Option<u16>, code: Option<&str>, text: &str)
         }
         (Trouble::Unavailable, _) if text.contains("169.254.169.254") || text.contains("metadata.google.internal") => {
             "There are no credentials: name a Secret, or give the service account an identity of the cloud"
+        }
+        (Trouble::Unavailable, Some(code)) if is_damage(code) => {
+            "What was sent was damaged on its way, and refused; it will be sent again"
         }
         (Trouble::Unavailable, _) if status.is_some() => "It will be tried again",
         (Trouble::Unavailable, _) => "Check that the endpoint can be reached from this pod; it will be tried again",

@@ -9,8 +9,8 @@ use http::header::{CONTENT_LENGTH, HeaderValue};
 use http_body_util::{BodyExt, StreamBody};
 use object_store::ClientOptions;
 use object_store::client::{
-    ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
-    HttpService,
+    ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
+    HttpResponseBody, HttpService,
 };
 use reqwest::Client;
 use std::fmt;
@@ -39,6 +39,8 @@ pub(crate) struct Connector {
     pub ca_bundle: Option<Vec<u8>>,
     /// Whether the store itself is spoken to without TLS.
     pub plain: bool,
+    /// Whether what is put there is given a checksum in Google's way, by which it refuses what was damaged on the way.
+    pub google_hash: bool,
 }
 
 impl fmt::Debug for Connector {
@@ -74,7 +76,8 @@ impl HttpConnector for Connector {
             Err(_) if http => base().tls_certs_only([]).build(),
             other => other,
         };
-        Ok(HttpClient::new(Watched { client: client.map_err(failed)?, silence: self.silence }))
+        let (silence, google_hash) = (self.silence, self.google_hash);
+        Ok(HttpClient::new(Watched { client: client.map_err(failed)?, silence, google_hash }))
     }
 }
 
@@ -82,6 +85,7 @@ impl HttpConnector for Connector {
 struct Watched {
     client: Client,
     silence: Duration,
+    google_hash: bool,
 }
 
 fn silent(silence: Duration) -> HttpError {
@@ -109,6 +113,7 @@ impl Watched {
         let url = reqwest::Url::parse(&parts.uri.to_string())
             .map_err(|error| HttpError::new(HttpErrorKind::Unknown, io::Error::other(error)))?;
         let patience = if parts.method == http::Method::POST { TO_COMPLETE.max(self.silence) } else { self.silence };
+        let hashed = body.clone();
         let begin = Instant::now();
         // Milliseconds after the beginning at which the body was last asked for more, and u64::MAX once it is sent.
         let moved = Arc::new(AtomicU64::new(0));
@@ -123,8 +128,12 @@ impl Watched {
             mark.store(if left == 0 { u64::MAX } else { begin.elapsed().as_millis() as u64 }, Ordering::Relaxed);
             frame
         });
+        let is_put = parts.method == http::Method::PUT;
         let mut sent = reqwest::Request::new(parts.method, url);
         *sent.headers_mut() = parts.headers;
+        if self.google_hash && is_put {
+            sent.headers_mut().insert("x-goog-hash", google_hash(hashed).await?);
+        }
         // A body that is counted does not tell its length by itself, and S3 takes none in chunks.
         if length > 0 {
             sent.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
@@ -173,6 +182,24 @@ impl Watched {
     }
 }
 
+/// The CRC-32C of a whole body, which is in memory. The object store client has no way to send it.
+async fn google_hash(mut body: HttpRequestBody) -> Result<HeaderValue, HttpError> {
+    let mut crc32c = 0;
+    while let Some(frame) = body.frame().await {
+        crc32c = frame?.data_ref().map_or(crc32c, |data| crc32c::crc32c_append(crc32c, data));
+    }
+    let hash = format!("crc32c={}", base64(crc32c.to_be_bytes()));
+    HeaderValue::try_from(hash).map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))
+}
+
+/// Base64 of a checksum.
+fn base64([a, b, c, d]: [u8; 4]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bits = u64::from_be_bytes([0, 0, a, b, c, d, 0, 0]);
+    let letter = |at: u32| char::from(LETTERS[(bits >> (42 - 6 * at) & 63) as usize]);
+    (0..6).map(letter).collect::<String>() + "=="
+}
+
 /// What decides whether the client tries again by itself.
 fn of_client(error: reqwest::Error) -> HttpError {
     let kind = if error.is_timeout() {
@@ -186,4 +213,18 @@ fn of_client(error: reqwest::Error) -> HttpError {
         HttpErrorKind::Interrupted
     };
     HttpError::new(kind, error.without_url())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_is_written_as_google_reads_it() {
+        for (bytes, text) in
+            [([0, 0, 0, 0], "AAAAAA=="), ([0xff; 4], "/////w=="), ([0x4f, 0x7a, 0x1b, 0x9c], "T3obnA==")]
+        {
+            assert_eq!(base64(bytes), text);
+        }
+    }
 }

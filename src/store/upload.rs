@@ -124,9 +124,9 @@ impl Store {
     /// `root/.trainingjob/uploads`. The manifest is written last. If the store has other content at the same path, that
     /// stays whole until the manifest is replaced, and is then removed. The future may be dropped at any time.
     ///
-    /// What is known to be in the store: S3 has checked the SHA-256 (or CRC-64) of each part on arrival and would have
-    /// refused a damaged one; of all stores the sizes were asked for after the last byte. GCS and Azure are not given
-    /// checksums: there damage is found by [`Store::verify`], or at a restore, by the manifest's CRC-32C.
+    /// What is known to be in the store: S3 has checked the SHA-256 (or CRC-64) of each part on arrival and Google's store
+    /// its CRC-32C, and would have refused a damaged one; of all stores the sizes were asked for after the last byte.
+    /// Azure is not given checksums: there damage is found by [`Store::verify`], or at a restore, by the manifest's CRC-32C.
     ///
     /// # Errors
     /// [`Trouble::Changed`] if the program has touched the checkpoint meanwhile.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 KEY, SECRET, BUCKET = "test-key", "test-secret", "bucket"
-TEST = "a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next"
+TEST = "s3::a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next"
 ROUNDS = 2
 
 
@@ -76,7 +76,7 @@ def compare(name, home, root, url, program):
     (secret / "AWS_SECRET_ACCESS_KEY").write_text(SECRET)
     keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
     source = str(root / "checkpoint-1")
-    clients = {"ours": ([program, "--exact", TEST], {"STORE_TEST_HELPER": f"{url}\n{secret}\n{root}"})}
+    clients = {"ours": ([program, "--exact", TEST], {"STORE_TEST_HELPER": f"s3://{BUCKET}/runs\n{url}\n{secret}\n{root}"})}
     if shutil.which("rclone"):
         remote = f":s3,provider=Other,env_auth=true,endpoint='{url}':{BUCKET}/rclone"
         clients["rclone"] = (["rclone", "copy", "--config", "/dev/null", "--transfers", "8", "--checkers", "8",

@@ -1,5 +1,14 @@
 //! Object stores that are real programs, and a proxy that breaks what goes between.
+//!
+//! Of Google's XML API, by which our client writes, there is no emulator that could be installed: those that there are
+//! take uploads by the JSON API alone. But it is S3's dialect with other headers. So what stands in for Google's store is
+//! the S3 server behind a translator, [`to_s3`]: it signs for S3 what has an empty token, and gives `x-goog-hash` to the
+//! server as S3's checksum. The requests are those that Google would get, and what they do is tested; the answers are
+//! S3's, so that Google's tokens, limits, error codes and oddities are not.
 
+use http::header::{HeaderName, HeaderValue};
+use object_store::aws::{AwsAuthorizer, AwsCredential};
+use object_store::client::HttpRequestBody;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -86,6 +95,10 @@ fn azurite() -> PathBuf {
 pub struct Server {
     pub port: u16,
     pub room: Room,
+    /// Of the URIs that lie there.
+    pub scheme: &'static str,
+    /// The port of the program itself.
+    behind: u16,
     child: Child,
 }
 
@@ -102,7 +115,7 @@ impl Server {
         let room = Room::new();
         let store = room.folder("store");
         fs::create_dir_all(store.join(BUCKET)).unwrap();
-        Self::start(room, |port| {
+        Self::start("s3", room, |port| {
             let mut command = Command::new(program("versitygw"));
             command.args(["--access", KEY, "--secret", SECRET, "--region", "us-east-1", "--quiet"]);
             command.args(["--port", &format!("127.0.0.1:{port}"), "posix"]).arg(&store);
@@ -110,9 +123,17 @@ impl Server {
         })
     }
 
-    /// Speaks Google's protocol, and keeps objects in memory.
+    /// Is spoken to as Google's store is, by its XML API, and keeps objects as [`Server::s3`] does.
+    pub fn google() -> Self {
+        let mut server = Self::s3();
+        server.port = Proxy::new(Ipv4Addr::LOCALHOST.into(), server.behind, true).address.port();
+        server.scheme = "gs";
+        server
+    }
+
+    /// Speaks Google's protocol, and keeps objects in memory. It takes them only by the JSON API.
     pub fn gcs() -> Self {
-        let server = Self::start(Room::new(), |port| {
+        let server = Self::start("gs", Room::new(), |port| {
             let mut command = Command::new(program("fake-gcs-server"));
             let url = format!("http://127.0.0.1:{port}");
             command.args(["-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-log-level", "error"]);
@@ -136,7 +157,7 @@ impl Server {
         let azurite = azurite();
         let room = Room::new();
         let data = room.folder("azure");
-        let server = Self::start(room, |port| {
+        let server = Self::start("az", room, |port| {
             let mut command = Command::new("node");
             command.arg(&azurite).args([
                 "--silent",
@@ -155,14 +176,14 @@ impl Server {
         server
     }
 
-    fn start(room: Room, command: impl FnOnce(u16) -> Command) -> Self {
+    fn start(scheme: &'static str, room: Room, command: impl FnOnce(u16) -> Command) -> Self {
         let port = free_port();
         let log = fs::File::create(room.0.join("log")).unwrap();
         let mut command = command(port);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let child = command.spawn().expect("the server can be started");
         until("the server to listen", SOON, || TcpStream::connect(("127.0.0.1", port)).ok());
-        Self { port, room, child }
+        Self { port, room, scheme, behind: port, child }
     }
 
     pub fn url(&self) -> String {
@@ -174,18 +195,28 @@ impl Server {
         self.room.0.join("store").join(BUCKET).join(key)
     }
 
+    /// Puts an object into the S3 server, as somebody else would.
+    pub fn put(&self, key: &str, content: &[u8]) {
+        let signer = Proxy::new(Ipv4Addr::LOCALHOST.into(), self.behind, true);
+        let answer = http(signer.address.port(), "PUT", &format!("/{BUCKET}/{}", encode(key)), content);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+
     /// One plain request.
     pub fn http(&self, method: &str, path: &str, body: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close", self.port);
-        let length = body.len();
-        let request = format!("{head}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        drop(stream.read_to_string(&mut answer));
-        answer
+        http(self.port, method, path, body.as_bytes())
     }
+}
+
+fn http(port: u16, method: &str, path: &str, body: &[u8]) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close");
+    let head = format!("{head}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+    let mut answer = String::new();
+    drop(stream.read_to_string(&mut answer));
+    answer
 }
 
 /// What is done to a request.
@@ -212,6 +243,7 @@ pub enum Fault {
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub method: String,
+    /// Path and query, the path as it is read by people.
     pub target: String,
     /// Length of its body.
     pub length: u64,
@@ -228,20 +260,25 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn before(server: &Server) -> Self {
-        Self::before_at(server, Ipv4Addr::LOCALHOST.into())
+        Self::new(Ipv4Addr::LOCALHOST.into(), server.port, false)
     }
 
     /// At this address, for those who don't live on this machine alone.
     pub fn before_at(server: &Server, ip: IpAddr) -> Self {
+        Self::new(ip, server.port, false)
+    }
+
+    /// Before what listens at `upstream`; to be spoken to as Google's store, or as that is.
+    fn new(ip: IpAddr, upstream: u16, is_google: bool) -> Self {
         let listener = TcpListener::bind((ip, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let rule: Arc<Mutex<Arc<Rule>>> = Arc::new(Mutex::new(Arc::new(|_| Fault::Pass)));
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let (upstream, rules, log) = (server.port, Arc::clone(&rule), Arc::clone(&asked));
+        let (rules, log) = (Arc::clone(&rule), Arc::clone(&asked));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (rules, log) = (Arc::clone(&rules), Arc::clone(&log));
-                std::thread::spawn(move || drop(serve(stream, upstream, &rules, &log)));
+                std::thread::spawn(move || drop(serve(stream, upstream, is_google, &rules, &log)));
             }
         });
         Self { address, rule, asked }
@@ -269,6 +306,7 @@ impl Proxy {
 fn serve(
     mut client: TcpStream,
     upstream: u16,
+    is_google: bool,
     rules: &Mutex<Arc<Rule>>,
     log: &Mutex<Vec<Asked>>,
 ) -> std::io::Result<()> {
@@ -280,7 +318,7 @@ fn serve(
     }
     let is_head = method == "HEAD";
     let length = value(&text, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0_u64);
-    let asked = Asked { method, target, length };
+    let asked = Asked { method, target: readable(&target), length };
     let rule = Arc::clone(&rules.lock().unwrap());
     let fault = rule(&asked);
     if fault == Fault::Slow {
@@ -295,6 +333,7 @@ fn serve(
         _ => Some(TcpStream::connect(("127.0.0.1", upstream))?),
     };
     if let Some(server) = &mut server {
+        let text = if is_google { to_s3(&text, upstream) } else { text };
         let lines =
             text.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:") && !line.is_empty());
         let head = lines.collect::<Vec<_>>().join("\r\n");
@@ -303,6 +342,7 @@ fn serve(
     let mut left = length;
     let mut buffer = vec![0; 64 * 1024];
     let mut flip = fault == Fault::Flip;
+    let mut takes = true;
     while left > 0 {
         let most = left.min(buffer.len() as u64) as usize;
         let read = client.read(&mut buffer[..most])?;
@@ -312,8 +352,9 @@ fn serve(
         if std::mem::take(&mut flip) {
             buffer[0] ^= 1;
         }
+        // A server that refuses may answer before it has read all, and reads no more.
         if let Some(server) = &mut server {
-            server.write_all(&buffer[..read])?;
+            takes = takes && server.write_all(&buffer[..read]).is_ok();
         }
         left -= read as u64;
     }
@@ -379,4 +420,48 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
 fn value(head: &str, name: &str) -> Option<String> {
     let found = head.lines().find(|line| line.to_ascii_lowercase().starts_with(&format!("{name}:")))?;
     found.split_once(':').map(|(_, value)| value.trim().to_owned())
+}
+
+fn readable(target: &str) -> String {
+    let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
+    let mut bytes = path.bytes();
+    let mut read = Vec::new();
+    while let Some(byte) = bytes.next() {
+        let digits = if byte == b'%' { [bytes.next(), bytes.next()].into_iter().flatten().collect() } else { vec![] };
+        let code = std::str::from_utf8(&digits).ok().and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        read.push(code.unwrap_or(byte));
+    }
+    String::from_utf8_lossy(&read).into_owned() + query
+}
+
+fn encode(path: &str) -> String {
+    let keep = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    path.bytes().map(|byte| if keep(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// The head of a request to Google's store, as S3's server takes it.
+fn to_s3(text: &str, upstream: u16) -> String {
+    const NOT: [&str; 3] = ["authorization", "host", "x-goog-hash"];
+    let mut lines = text.lines();
+    let mut words = lines.next().unwrap_or("").split(' ');
+    let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    let (_, query) = target.split_once('?').unwrap_or_default();
+    // Google takes a slash in a key as %2F, S3 doesn't.
+    let path = encode(&readable(target.split('?').next().unwrap_or("")));
+    let target = format!("{path}{}{query}", if query.is_empty() { "" } else { "?" });
+    let uri = format!("http://127.0.0.1:{upstream}{target}");
+    let mut request = http::Request::builder().method(method).uri(uri).body(HttpRequestBody::empty()).unwrap();
+    let mut add = |name, value: &str| {
+        request.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+    };
+    if let Some(sum) = value(text, "x-goog-hash").as_deref().and_then(|hash| hash.strip_prefix("crc32c=")) {
+        add("x-amz-checksum-crc32c", sum);
+    }
+    let credential = AwsCredential { key_id: KEY.to_owned(), secret_key: SECRET.to_owned(), token: None };
+    let signer = AwsAuthorizer::new(&credential, "s3", "us-east-1").with_sign_payload(false);
+    signer.try_authorize(&mut request, None).unwrap();
+    let kept = lines.filter(|line| !NOT.contains(&line.split(':').next().unwrap_or("").to_ascii_lowercase().as_str()));
+    let added = request.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+    let head = [format!("{method} {target} HTTP/1.1"), format!("Host: 127.0.0.1:{upstream}")];
+    head.into_iter().chain(kept.map(str::to_owned)).chain(added).collect::<Vec<_>>().join("\r\n")
 }

@@ -98,12 +98,13 @@ impl Pickle {
             bytes: &bytes,
             at: 0,
             frame: None,
-            values: Vec::new(),
+            // There are small numbers alone 256, and small pickles by the thousand.
+            values: Vec::with_capacity(512),
             stack: Vec::new(),
             marks: Vec::new(),
             memo: Vec::new(),
             persistent: Vec::new(),
-            small: Vec::new(),
+            small: Vec::with_capacity(259),
         };
         let root = machine.run()?;
         let Machine { values, persistent, at: length, .. } = machine;
