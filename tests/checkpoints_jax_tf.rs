@@ -298,6 +298,7 @@ fn name(judgement: Option<&Judgement>) -> &'static str {
         Some(Verdict::Incomplete { .. }) => "incomplete",
         Some(Verdict::Corrupted { .. }) => "corrupted",
         Some(Verdict::Valid) => "valid",
+        Some(Verdict::Complete { .. }) => "complete",
     }
 }
 

@@ -63,7 +63,7 @@ impl Known {
     #[must_use]
     pub fn is_proven(&self) -> bool {
         self.stage == Stage::Written
-            && self.found.is_valid()
+            && self.found.is_good()
             && self.found.depth == Depth::Content
             && self.failed_starts == 0
     }
@@ -187,7 +187,7 @@ impl Inventory {
         // A program may save so often that the newest have never been quiet for long: then the newest that have count.
         let can_be = |known: &Known| known.found.depth == Depth::Content || is_past(known.since, QUIET, now);
         let valid =
-            scan.found.iter().enumerate().filter(|(_, known)| known.found.is_valid() && can_be(known)).take(most);
+            scan.found.iter().enumerate().filter(|(_, known)| known.found.is_good() && can_be(known)).take(most);
         let todo = valid.filter(|(_, known)| known.found.depth == Depth::Structure);
         for index in todo.map(|(index, _)| index).collect::<Vec<_>>() {
             if budget.in_time().is_err() {
@@ -213,18 +213,25 @@ impl Inventory {
         let root = Folder::root(&self.root)?;
         let claim = self.claim_at(&root, found, budget)?;
         let mut known = self.look(&root, &claim, &Moment { now, attempt: None, own_since: None }, budget)?;
-        if again || (known.found.depth == Depth::Structure && known.found.is_valid()) {
+        if again || (known.found.depth == Depth::Structure && known.found.is_good()) {
             let files = claim.open(&root, budget, true)?;
             if files.members() != known.found.members {
                 return Err(changes());
             }
             let (verdict, crc32c) = match known.crc32c.take().filter(|sums| sums.len() == files.members().len()) {
-                Some(sums) => (compare(&files, &sums)?, Some(sums)),
+                Some(sums) => {
+                    // The same bytes are worth what they were worth.
+                    let verdict = match changed(&files, &sums)? {
+                        Some(verdict) => verdict,
+                        None => judge(&claim, &files, Depth::Structure)?.verdict,
+                    };
+                    (verdict, Some(sums))
+                }
                 None => {
                     let judgement = judge(&claim, &files, Depth::Content)?;
-                    let is_valid = judgement.verdict == Verdict::Valid;
+                    let is_good = judgement.verdict.is_good();
                     let sum = || files.members().iter().map(|member| files.crc32c(member)).collect::<io::Result<_>>();
-                    (judgement.verdict, if is_valid { Some(sum()?) } else { None })
+                    (judgement.verdict, if is_good { Some(sum()?) } else { None })
                 }
             };
             if claim.members(&root, budget)? != known.found.members {
@@ -353,7 +360,7 @@ impl Inventory {
             // What is not a number can't be written down.
             entry.epoch = judgement.epoch.filter(|epoch| epoch.is_finite());
             entry.metrics = judgement.metrics.into_iter().filter(|(_, value)| value.is_finite()).collect();
-            if judgement.verdict == Verdict::Valid {
+            if judgement.verdict.is_good() {
                 entry.whole = entry.whole.or(Some(now));
             }
             entry.verdict = Some(judgement.verdict);
@@ -570,7 +577,7 @@ fn judge(claim: &Claimed, files: &OnVolume<'_>, depth: Depth) -> io::Result<Judg
     });
     // Of what is not whole its name says how far it would be: whoever passes over it is to be told.
     judged.map(|it| match it.verdict {
-        Verdict::Valid => it,
+        Verdict::Valid | Verdict::Complete { .. } => it,
         _ => Judgement {
             step: it.step.or_else(|| named::step(name)),
             epoch: it.epoch.or_else(|| named::epoch(name)),
@@ -579,21 +586,21 @@ fn judge(claim: &Claimed, files: &OnVolume<'_>, depth: Depth) -> io::Result<Judg
     })
 }
 
-/// Whether the bytes are those that were once found good.
-fn compare(files: &OnVolume<'_>, sums: &[u32]) -> io::Result<Verdict> {
+/// Which file's bytes are not those that were once found good.
+fn changed(files: &OnVolume<'_>, sums: &[u32]) -> io::Result<Option<Verdict>> {
     for (member, sum) in files.members().iter().zip(sums) {
         let now = files.crc32c(member)?;
         if now != *sum {
-            return Ok(Verdict::Corrupted {
+            return Ok(Some(Verdict::Corrupted {
                 file: member.path.clone(),
                 why: format!(
                     "its bytes are not those that were verified, though its length and time are \
                      (CRC32C {now:08x}, was {sum:08x})"
                 ),
-            });
+            }));
         }
     }
-    Ok(Verdict::Valid)
+    Ok(None)
 }
 
 /// What is known by an entry whose members are there.

@@ -216,7 +216,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                         let keep = shared.state.lock().keep.clone();
                         rotate(&store, uid, &keep).await;
                     }
-                    Ok(Done::Copied(manifest))
+                    Ok(Done::Copied(Box::new(manifest)))
                 }
             }
         });
@@ -254,7 +254,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
 /// What an exchange with a store has brought.
 enum Done {
     Listed(Vec<Manifest>),
-    Copied(Manifest),
+    Copied(Box<Manifest>),
 }
 
 /// A backup of before the agent's start counts.
