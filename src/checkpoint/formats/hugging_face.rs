@@ -10,6 +10,7 @@
 //! | a bit in `optimizer.pt`, `scheduler.pt`, `rng_state*.pth`, `*.bin` | Content: CRC32 |
 //! | a bit in `*.safetensors` | the header at Structure, a tensor not |
 //! | a bit in `trainer_state.json` | a name, the form and the step at Structure; another number not |
+//! | a bit in `config.json` | its form at Content; a word or a number not: a whole checkpoint is Complete and not Valid |
 //! | a file of another step | `trainer_state.json`, and shards with other tensors; else not |
 
 use super::fault::Fault;
@@ -169,7 +170,9 @@ fn members(files: &dyn Files, depth: Depth) -> io::Result<Verdict> {
             verdict => return Ok(verdict),
         }
     }
-    Ok(Judgement::valid().but(unseen).verdict)
+    // What stands in them can be neither proven nor known: a type or a size in config.json is whatever the program says.
+    let why = unseen.unwrap_or_else(|| "damage could be unseen: its *.json have no checksum".to_owned());
+    Ok(Verdict::Complete { why })
 }
 
 /// What is to be said of one file; nothing if it is good.
