@@ -96,7 +96,7 @@ fn a_run_goes_on_from_the_newest_that_is_whole() {
     let first = world.run(1, &more, &format!("{tell}; save 1; save 2; save 3 half"));
     assert_eq!(stdout(&first), "from= step= args=\n", "from nothing");
     let told = world.report().checkpoints.unwrap();
-    assert_eq!((told.valid, told.incomplete, told.latest.unwrap().path.as_str()), (2, 1, "step-2"));
+    assert_eq!((told.complete, told.incomplete, told.latest.unwrap().path.as_str()), (2, 1, "step-2"));
     let path = world.checkpoints().join("step-2").display().to_string();
     let second = world.run(2, &more, tell);
     assert_eq!(stdout(&second), format!("from={path} step=2 args=--load {path}\n"));
@@ -155,7 +155,7 @@ fn the_newest_are_kept_and_the_best_and_what_others_wrote() {
     // What was there before is nobody's to delete; the last three are the job's.
     assert_eq!(world.steps(), BTreeSet::from([0, 18, 19, 20]));
     let told = world.report().checkpoints.unwrap();
-    assert_eq!((told.deleted, told.valid), (17, 4), "as it was seen");
+    assert_eq!((told.deleted, told.complete), (17, 4), "what is there now");
     // More are kept as soon as the policy says so.
     let more = json!({ "uid": "uid-1", "job": "x", "workers": 1, "retention": 5 });
     let world = World { policy: more, ..world };

@@ -190,9 +190,12 @@ pub struct CheckpointStatus {
     /// When the newest one was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_checkpoint_time: Option<Time>,
-    /// Good ones.
+    /// Good ones: valid, and complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_count: Option<i32>,
+    /// Of them those that are complete: damage may be unseen, for their format has no checksum of all that loading needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete_count: Option<i32>,
     /// Those that can't be gone on from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub corrupted_count: Option<i32>,

@@ -64,7 +64,7 @@ impl Candidate {
         }
     }
 
-    /// One in a store: what has a manifest there was valid. `failed_starts` are those of the same checkpoint on the volume.
+    /// One in a store: what has a manifest there was good. `failed_starts` are those of the same checkpoint on the volume.
     #[must_use]
     pub fn in_store(found: Found, store: &str, failed_starts: u32) -> Self {
         Self { found, place: Place::Store(store.to_owned()), failed_starts, unread: false }
@@ -91,10 +91,10 @@ impl Candidate {
             Verdict::Incomplete { why } => Some(format!("it is incomplete: {why}")),
             Verdict::Corrupted { file, why } if file.is_empty() => Some(format!("it is corrupted: {why}")),
             Verdict::Corrupted { file, why } => Some(format!("it is corrupted: {}: {why}", shown(file))),
-            Verdict::Valid if self.failed_starts >= SUSPECT => {
+            Verdict::Valid | Verdict::Complete { .. } if self.failed_starts >= SUSPECT => {
                 Some(format!("{} attempts that began with it failed before their first progress", self.failed_starts))
             }
-            Verdict::Valid => None,
+            Verdict::Valid | Verdict::Complete { .. } => None,
         }
     }
 }

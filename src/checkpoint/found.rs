@@ -63,7 +63,14 @@ pub enum Verdict {
         /// What is missing.
         why: String,
     },
-    /// Nothing speaks against it, as deep as it was looked at.
+    /// All is written and nothing speaks against it, as deep as it was looked at; but something that its library needs to load it
+    /// has no checksum and is not told twice, so that damage there may be unseen. It is gone on from as a valid one is.
+    Complete {
+        /// Why damage may be unseen.
+        why: String,
+    },
+    /// As deep as it was looked at, nothing speaks against it; and no damage by which its library could not load it would be
+    /// unseen when every byte is read.
     Valid,
     /// All seems written, and it can't be loaded or is not what was written.
     Corrupted {
@@ -72,6 +79,14 @@ pub enum Verdict {
         /// What is wrong with it.
         why: String,
     },
+}
+
+impl Verdict {
+    /// Whether nothing speaks against it: a run may go on from it.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        matches!(self, Self::Valid | Self::Complete { .. })
+    }
 }
 
 /// How deep a checkpoint is looked at.
@@ -107,6 +122,21 @@ impl Judgement {
     #[must_use]
     pub fn valid() -> Self {
         Self::of(Verdict::Valid)
+    }
+
+    /// All is written, but damage of it may be unseen.
+    #[must_use]
+    pub fn complete(why: impl Into<String>) -> Self {
+        Self::of(Verdict::Complete { why: why.into() })
+    }
+
+    /// The same, but [`Verdict::Complete`] where it was valid and there is something by which damage may be unseen.
+    #[must_use]
+    pub fn but(mut self, unseen: Option<String>) -> Self {
+        if let (Verdict::Valid, Some(why)) = (&self.verdict, unseen) {
+            self.verdict = Verdict::Complete { why };
+        }
+        self
     }
 
     /// Something is missing.
@@ -158,8 +188,8 @@ pub struct Found {
 impl Found {
     /// Whether a run may go on from it.
     #[must_use]
-    pub fn is_valid(&self) -> bool {
-        self.verdict == Verdict::Valid
+    pub fn is_good(&self) -> bool {
+        self.verdict.is_good()
     }
 
     /// What is newer compares greater: a total order. By step, then by epoch, then by time, then by path. What tells no step

@@ -69,7 +69,7 @@ impl Known {
     #[must_use]
     pub fn is_proven(&self) -> bool {
         self.stage == Stage::Written
-            && self.found.is_valid()
+            && self.found.is_good()
             && self.found.depth == Depth::Content
             && self.failed_starts == 0
     }
@@ -195,7 +195,7 @@ impl Inventory {
         // A program may save so often that the newest have never been quiet for long: then the newest that have count.
         let can_be = |known: &Known| known.found.depth == Depth::Content || is_past(known.since, QUIET, now);
         let valid =
-            scan.found.iter().enumerate().filter(|(_, known)| known.found.is_valid() && can_be(known)).take(most);
+            scan.found.iter().enumerate().filter(|(_, known)| known.found.is_good() && can_be(known)).take(most);
         let todo = valid.filter(|(_, known)| known.found.depth == Depth::Structure);
         for index in todo.map(|(index, _)| index).collect::<Vec<_>>() {
             if budget.in_time().is_err() {
@@ -222,16 +222,23 @@ impl Inventory {
         let claim = self.claim_at(&root, found, budget)?;
         let moment = Moment { now, attempt: None, own_since: None, is_read_next: true };
         let mut known = self.look(&root, &claim, &moment, budget)?;
-        if again || (known.found.depth == Depth::Structure && known.found.is_valid()) {
+        if again || (known.found.depth == Depth::Structure && known.found.is_good()) {
             let files = claim.with(known.found.members.clone(), &root, budget, true)?;
             let (judgement, verdict, crc32c) =
                 match known.crc32c.take().filter(|sums| sums.len() == files.members().len()) {
-                    Some(sums) => (None, compare(&files, &sums)?, Some(sums)),
+                    Some(sums) => {
+                        // The same bytes are worth what they were worth.
+                        let verdict = match changed(&files, &sums)? {
+                            Some(verdict) => verdict,
+                            None => judge(&claim, &files, Depth::Structure)?.verdict,
+                        };
+                        (None, verdict, Some(sums))
+                    }
                     None => {
                         let judgement = judge(&claim, &files, Depth::Content)?;
                         let (verdict, sum) = (judgement.verdict.clone(), |member| files.crc32c(member));
                         let sums = || files.members().iter().map(sum).collect::<io::Result<_>>();
-                        let sums = if verdict == Verdict::Valid { Some(sums()?) } else { None };
+                        let sums = if verdict.is_good() { Some(sums()?) } else { None };
                         (Some(judgement), verdict, sums)
                     }
                 };
@@ -336,7 +343,7 @@ impl Inventory {
         let known = self.ledger.book.checkpoints.get(&claim.path);
         let is_same = known.is_some_and(|e| e.format == claim.rules.format && e.members == files.members());
         let is_known = |entry: &&Entry| match &entry.verdict {
-            Some(Verdict::Valid) => entry.settled || at.is_read_next,
+            Some(verdict) if verdict.is_good() => entry.settled || at.is_read_next,
             Some(_) => entry.settled,
             None => false,
         };
@@ -383,7 +390,7 @@ impl Inventory {
         }
         let result = judgement.map(|judgement| {
             entry.settled = is_past(entry.since, QUIET, now);
-            if judgement.verdict == Verdict::Valid {
+            if judgement.verdict.is_good() {
                 entry.whole = entry.whole.or(Some(now));
             }
             entry.learn(judgement);
@@ -639,7 +646,7 @@ fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgeme
     });
     // Of what is not whole its name says how far it would be: whoever passes over it is to be told.
     judged.map(|it| match it.verdict {
-        Verdict::Valid => it,
+        Verdict::Valid | Verdict::Complete { .. } => it,
         _ => Judgement {
             step: it.step.or_else(|| named::step(name)),
             epoch: it.epoch.or_else(|| named::epoch(name)),
@@ -648,21 +655,21 @@ fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgeme
     })
 }
 
-/// Whether the bytes are those that were once found good.
-fn compare(files: &OnVolume<'_>, sums: &[u32]) -> io::Result<Verdict> {
+/// Which file's bytes are not those that were once found good.
+fn changed(files: &OnVolume<'_>, sums: &[u32]) -> io::Result<Option<Verdict>> {
     for (member, sum) in files.members().iter().zip(sums) {
         let now = files.crc32c(member)?;
         if now != *sum {
-            return Ok(Verdict::Corrupted {
+            return Ok(Some(Verdict::Corrupted {
                 file: member.path.clone(),
                 why: format!(
                     "its bytes are not those that were verified, though its length and time are \
                      (CRC32C {now:08x}, was {sum:08x})"
                 ),
-            });
+            }));
         }
     }
-    Ok(Verdict::Valid)
+    Ok(None)
 }
 
 /// What is known by an entry whose members are there.

@@ -107,7 +107,7 @@ fn fate(known: &Known, keep: &Keep, best: Option<&str>, proven: usize, now: Time
                 Fate::Delete("it was left incomplete")
             }
         }
-        (Stage::Written, Verdict::Valid)
+        (Stage::Written, Verdict::Valid | Verdict::Complete { .. })
             if keep.backup.as_ref().is_some_and(|backup| !backup.contains(&found.path)) =>
         {
             Fate::Keep("it is not backed up yet")
@@ -117,7 +117,7 @@ fn fate(known: &Known, keep: &Keep, best: Option<&str>, proven: usize, now: Time
         (Stage::Written, Verdict::Corrupted { .. }) => {
             Fate::Delete("it is corrupted, and enough newer ones are proven")
         }
-        (Stage::Written, Verdict::Valid) => Fate::Delete("enough newer ones are proven"),
+        (Stage::Written, Verdict::Valid | Verdict::Complete { .. }) => Fate::Delete("enough newer ones are proven"),
     }
 }
 
@@ -131,7 +131,7 @@ fn is_of_a_series(found: &Found) -> bool {
     found.step.is_some() || found.epoch.is_some()
 }
 
-/// The path of the best of this job's own valid ones; of equals that of the newest.
+/// The path of the best of this job's own good ones; of equals that of the newest.
 fn best<'a>(newest_first: &[&'a Known], metric: &str, mode: Mode) -> Option<&'a str> {
     let value = |known: &Known| {
         let metrics = &known.found.metrics;
@@ -139,7 +139,7 @@ fn best<'a>(newest_first: &[&'a Known], metric: &str, mode: Mode) -> Option<&'a 
         value.is_finite().then_some(*value)
     };
     let mut best: Option<(f64, &str)> = None;
-    for known in newest_first.iter().filter(|known| known.own && known.found.is_valid()) {
+    for known in newest_first.iter().filter(|known| known.own && known.found.is_good()) {
         let Some(value) = value(known) else { continue };
         let is_better = best.is_none_or(|(best, _)| match mode {
             Mode::Min => value.total_cmp(&best) == Ordering::Less,
@@ -276,7 +276,8 @@ mod tests {
 
     fn any_known() -> impl Strategy<Value = Known> {
         let verdict = prop_oneof![
-            4 => Just((Verdict::Valid, Stage::Written)),
+            2 => Just((Verdict::Valid, Stage::Written)),
+            2 => Just((Verdict::Complete { why: "no checksum".into() }, Stage::Written)),
             1 => Just((Verdict::Corrupted { file: "f".into(), why: "w".into() }, Stage::Written)),
             1 => Just((Verdict::Incomplete { why: "w".into() }, Stage::Writing)),
             1 => Just((Verdict::Incomplete { why: "w".into() }, Stage::Abandoned)),
@@ -337,13 +338,13 @@ mod tests {
             let newest_proven = newest_first.iter().find(|k| k.own && k.is_proven() && k.found.step.is_some());
             for known in &found {
                 let is_gone = gone.contains(&known.found.path);
-                if known.own && known.found.is_valid() && newest_proven.is_none_or(|newest| known.found.newer(&newest.found).is_ge()) {
+                if known.own && known.found.is_good() && newest_proven.is_none_or(|newest| known.found.newer(&newest.found).is_ge()) {
                     prop_assert!(!is_gone, "as new as the newest proven one");
                 }
                 if !known.own || Some(&known.found.path) == keep.resumed_from.as_ref() || matches!(known.stage, Stage::Writing | Stage::Unread) {
                     prop_assert!(!is_gone, "not ours, in use, or unknown");
                 }
-                if known.found.is_valid() && keep.backup.as_ref().is_some_and(|backup| !backup.contains(&known.found.path)) {
+                if known.found.is_good() && keep.backup.as_ref().is_some_and(|backup| !backup.contains(&known.found.path)) {
                     prop_assert!(!is_gone, "not backed up");
                 }
                 if known.found.step.is_none() {
@@ -353,7 +354,7 @@ mod tests {
             if let Some((_, mode)) = &keep.best {
                 let loss = |k: &&Known| k.found.metrics.get("loss").copied().filter(|loss| loss.is_finite());
                 let values = |found: &[Known]| -> Vec<f64> {
-                    found.iter().filter(|k| k.own && k.found.is_valid()).filter_map(|k| loss(&k)).collect()
+                    found.iter().filter(|k| k.own && k.found.is_good()).filter_map(|k| loss(&k)).collect()
                 };
                 let best = |values: Vec<f64>| values.into_iter().reduce(|a, b| if *mode == Mode::Min { a.min(b) } else { a.max(b) });
                 prop_assert_eq!(best(values(&found)), best(values(&left)), "the best is gone");

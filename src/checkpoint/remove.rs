@@ -363,14 +363,14 @@ mod tests {
                 match left {
                     Some(left) if left.found == known.found => {}
                     _ if !is_to_go(&known) => panic!("{} was harmed after {steps} steps", known.found.path),
-                    Some(left) => assert!(!left.found.is_valid(), "half of {} after {steps} steps", known.found.path),
+                    Some(left) => assert!(!left.found.is_good(), "half of {} after {steps} steps", known.found.path),
                     None => {}
                 }
             }
             empty_trash(&Folder::root(&room.path("")).unwrap(), &Budget::default()).unwrap();
             assert_eq!(trash(&room), 0, "after {steps} steps");
             for known in scan(&room.path("")) {
-                assert!(known.found.is_valid(), "{} is left after {steps} steps", known.found.path);
+                assert!(known.found.is_good(), "{} is left after {steps} steps", known.found.path);
             }
             if is_done {
                 assert!(steps > 30, "{steps} steps");

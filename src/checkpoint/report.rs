@@ -162,10 +162,14 @@ impl Line {
     }
 
     fn verdict(&self) -> String {
+        let more = match self.depth {
+            _ if self.failed_starts > 0 => format!(", failed starts: {}", self.failed_starts),
+            Depth::Content => String::new(),
+            Depth::Structure => ", not read to its end yet".to_owned(),
+        };
         match (&self.verdict, self.stage) {
-            (Verdict::Valid, _) if self.failed_starts > 0 => format!("Valid, failed starts: {}", self.failed_starts),
-            (Verdict::Valid, _) if self.depth == Depth::Content => "Valid".to_owned(),
-            (Verdict::Valid, _) => "Valid, not read to its end yet".to_owned(),
+            (Verdict::Valid, _) => format!("Valid{more}"),
+            (Verdict::Complete { why }, _) => format!("Complete{more}: {}", shown(why)),
             (Verdict::Corrupted { file, why }, _) if file.is_empty() => format!("Corrupted: {}", shown(why)),
             (Verdict::Corrupted { file, why }, _) => format!("Corrupted: {}: {}", shown(file), shown(why)),
             (Verdict::Incomplete { why }, Stage::Writing) => format!("being written: {}", shown(why)),
@@ -258,6 +262,7 @@ mod tests {
         let report = Report {
             checkpoints: vec![
                 Line { delete: Some("it is old".into()), ..line("checkpoint-500", Verdict::Valid) },
+                line("checkpoint-400", Verdict::Complete { why: "a has no checksum".into() }),
                 Line { step: None, epoch: None, bytes: 12, modified: NOW, ..line("line\nbreak", bad) },
             ],
             notes: vec!["lost: Permission denied".into()],
@@ -268,6 +273,7 @@ mod tests {
         let table = "\
 STEP   EPOCH   SIZE      AGE   FORMAT         VERDICT                                   PATH
 500    1.5     3.0 GiB   2h    Hugging Face   Valid                                     checkpoint-500 (delete: it is old)
+500    1.5     3.0 GiB   2h    Hugging Face   Complete: a has no checksum               checkpoint-400
 -      -       12 B      0s    Hugging Face   Corrupted: a\\u{1b}[31m.pt: is cut short   line\\nbreak
 shared with llama: nothing is deleted
 note: lost: Permission denied

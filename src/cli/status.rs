@@ -3,7 +3,7 @@
 use super::facts::{Facts, Worker, WorkerState};
 use super::screen::{Look, Part, Screen, Style, age, bar, count, number, padded, ranges, span};
 use super::why::{Diagnosis, Verdict, style};
-use crate::api::{RestartPolicy, State};
+use crate::api::{CheckpointStatus, RestartPolicy, State};
 use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
 
@@ -239,6 +239,15 @@ fn style_of(state: WorkerState) -> Style {
     }
 }
 
+/// How many are good, and of how many of them damage may be unseen.
+fn good(status: &CheckpointStatus) -> Option<String> {
+    match (status.checkpoint_count?, status.complete_count) {
+        (..=1, complete) => complete.map(|_| "complete".to_owned()),
+        (count, Some(complete)) => Some(format!("{count} good ({complete} complete)")),
+        (count, None) => Some(format!("{count} good in all")),
+    }
+}
+
 /// Shows where checkpoints go, those that matter, and what is wrong with them.
 fn checkpoints(screen: &mut Screen, facts: &Facts) {
     let place = facts.checkpoints.as_deref().unwrap_or("none: checkpoint.enabled is false");
@@ -250,7 +259,7 @@ fn checkpoints(screen: &mut Screen, facts: &Facts) {
                 status.latest_step.map(|step| format!("step {step}")),
                 status.latest_epoch.map(|epoch| format!("epoch {epoch}")),
                 status.last_checkpoint_time.as_ref().map(|time| format!("{} ago", age(time.0, now))),
-                status.checkpoint_count.filter(|count| *count > 1).map(|count| format!("{count} good in all")),
+                good(status),
                 status.corrupted_count.map(|count| format!("{count} corrupted")),
             ];
             screen.field("", &[(Style::Plain, &format!("newest   {path}")), (Style::Dim, &in_brackets(&parts))]);

@@ -206,6 +206,7 @@ fn checkpointing() -> Facts {
         latest_epoch: Some(3),
         last_checkpoint_time: Some(Time(at(-240))),
         checkpoint_count: Some(3),
+        complete_count: None,
         corrupted_count: Some(1),
         best: Some(BestCheckpoint { path: "checkpoint-900".into(), value: Some(0.25), step: Some(900) }),
         last_backup_time: Some(Time(at(-540))),
@@ -230,6 +231,18 @@ fn of_checkpoints_only_what_is_known_is_shown() {
     facts.status.checkpoint = Some(CheckpointStatus { latest_path: Some("last.ckpt".into()), ..Default::default() });
     let text = on_screen(&facts);
     assert!(text.contains("at /checkpoints\n             newest   last.ckpt\nLast events"), "{text}");
+    for (checkpoint_count, complete_count, told) in [
+        (Some(1), None, "last.ckpt\n"),
+        (Some(1), Some(1), "last.ckpt  (complete)\n"),
+        (Some(3), None, "last.ckpt  (3 good in all)\n"),
+        (Some(3), Some(2), "last.ckpt  (3 good (2 complete))\n"),
+    ] {
+        let latest_path = Some("last.ckpt".into());
+        let status = CheckpointStatus { latest_path, checkpoint_count, complete_count, ..Default::default() };
+        facts.status.checkpoint = Some(status);
+        let text = on_screen(&facts);
+        assert!(text.contains(told), "{text}");
+    }
     facts.status.checkpoint = Some(CheckpointStatus { pending_backup: Some("a".into()), ..Default::default() });
     let text = on_screen(&facts);
     assert!(text.contains("\n             copied   none  (a has yet to be copied)\n"), "{text}");

@@ -78,7 +78,8 @@ fn status(told: &Checkpoints, before: &CheckpointStatus) -> CheckpointStatus {
         latest_epoch: latest.map_or(before.latest_epoch, |kept| kept.epoch.and_then(super::progress::whole)),
         latest_step: latest.map_or(before.latest_step, step),
         last_checkpoint_time: latest.and_then(time).or_else(|| before.last_checkpoint_time.clone()),
-        checkpoint_count: i32::try_from(told.valid).ok(),
+        checkpoint_count: i32::try_from(told.valid.saturating_add(told.complete)).ok(),
+        complete_count: i32::try_from(told.complete).ok().filter(|count| *count > 0),
         corrupted_count: i32::try_from(told.corrupted).ok().filter(|count| *count > 0),
         best: told
             .best

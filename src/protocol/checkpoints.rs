@@ -122,8 +122,10 @@ pub struct Checkpoints {
     /// The one that this run went on from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<Kept>,
-    /// Good ones.
+    /// Good ones, of which no damage would be unseen.
     pub valid: u32,
+    /// Good ones of which damage may be unseen, for their format has no checksum of all that is needed to load them.
+    pub complete: u32,
     /// Those that are being written, or were never finished.
     pub incomplete: u32,
     /// Those that can't be gone on from.

@@ -64,6 +64,9 @@ pub struct Manifest {
     /// What the program measured.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
+    /// Why damage that it had before could have been unseen, if it could: then it is complete, else valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unseen: Option<String>,
     /// When the last of its files was written, where it came from.
     pub modified: Timestamp,
     /// Bytes of all its files.
@@ -171,7 +174,7 @@ impl Manifest {
             metrics: self.metrics.clone(),
             bytes: self.bytes,
             modified: self.modified,
-            verdict: Verdict::Valid,
+            verdict: self.unseen.clone().map_or(Verdict::Valid, |why| Verdict::Complete { why }),
             depth: Depth::Content,
             members: self.files.iter().map(member).collect(),
         }
@@ -256,6 +259,7 @@ pub(crate) mod tests {
             step: Some(500),
             epoch: Some(1.5),
             metrics: BTreeMap::from([("eval_loss".to_owned(), 0.25)]),
+            unseen: None,
             modified: Timestamp::UNIX_EPOCH,
             bytes: files.iter().map(|(_, size)| size).sum(),
             stored: Timestamp::UNIX_EPOCH,
@@ -269,6 +273,10 @@ pub(crate) mod tests {
     fn what_is_written_is_read() {
         let written = manifest("runs/checkpoint-500", &[("a", 1), ("b/c", 2)]);
         assert_eq!(Manifest::read("s3://b", &written.to_json()).unwrap(), written);
+        assert_eq!(written.found().verdict, Verdict::Valid);
+        let unseen = Manifest { unseen: Some("no checksum".to_owned()), ..written.clone() };
+        assert_eq!(Manifest::read("s3://b", &unseen.to_json()).unwrap(), unseen);
+        assert_eq!(unseen.found().verdict, Verdict::Complete { why: "no checksum".to_owned() });
         assert!(String::from_utf8(written.to_json()).unwrap().contains(r#""crc32c":"0badcafe""#));
     }
 

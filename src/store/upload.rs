@@ -1,7 +1,7 @@
 //! Putting a checkpoint into a store: files first, in parts; then the manifest; then what it replaces goes.
 
 use crate::checkpoint::files::Member;
-use crate::checkpoint::found::{Format, Found};
+use crate::checkpoint::found::{Format, Found, Verdict};
 use crate::store::error::{StoreError, Trouble};
 use crate::store::journal::Journal;
 use crate::store::manifest::{self, Layout, Manifest, Stored};
@@ -290,6 +290,10 @@ impl Store {
             epoch: found.epoch.filter(|epoch| epoch.is_finite()),
             // JSON knows no NaN.
             metrics: found.metrics.clone().into_iter().filter(|(_, value)| value.is_finite()).collect(),
+            unseen: match &found.verdict {
+                Verdict::Complete { why } => Some(why.clone()),
+                _ => None,
+            },
             modified: found.modified,
             bytes: files.iter().map(|file| file.size).sum(),
             stored: Timestamp::now(),

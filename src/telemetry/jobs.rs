@@ -236,16 +236,23 @@ impl<'a> Job<'a> {
     }
 
     /// Counts by verdict: by the agent while it runs, afterwards what the status has kept.
-    fn checkpoints(&self) -> Option<[(&'static str, f64); 3]> {
+    fn checkpoints(&self) -> Option<[(&'static str, f64); 4]> {
         let told = self.answer.as_ref().filter(|_| self.runs()).and_then(|seen| seen.status.checkpoints.as_ref());
         if let Some(told) = told {
-            let counts = [("Valid", told.valid), ("Incomplete", told.incomplete), ("Corrupted", told.corrupted)];
+            let counts = [
+                ("Valid", told.valid),
+                ("Complete", told.complete),
+                ("Incomplete", told.incomplete),
+                ("Corrupted", told.corrupted),
+            ];
             return Some(counts.map(|(verdict, count)| (verdict, f64::from(count))));
         }
         let status = self.status.checkpoint.as_ref()?;
         let count = |count: Option<i32>| f64::from(count.unwrap_or(0));
+        let complete = count(status.complete_count);
         Some([
-            ("Valid", count(status.checkpoint_count)),
+            ("Valid", (count(status.checkpoint_count) - complete).max(0.0)),
+            ("Complete", complete),
             ("Incomplete", 0.0),
             ("Corrupted", count(status.corrupted_count)),
         ])

@@ -66,7 +66,13 @@ def make_torch(root: Path) -> None:
     torch.save(net, fresh(root / "torch/module") / "module.pt")
     torch.save(state, fresh(root / "torch/protocol4") / "p4.pt", pickle_protocol=4)
     torch.save({}, fresh(root / "torch/nothing") / "nothing.pt")
-    torch.save({"a": torch.zeros(1)}, fresh(root / "torch/legacy") / "legacy.pt", _use_new_zipfile_serialization=False)
+    old = {"tiny": {"a": torch.zeros(1)}, "full": state, "odd": odd, "module": net}
+    for name, value in old.items():
+        folder = fresh(root / f"torch/legacy-{name}")
+        torch.save(value, folder / "old.pt", _use_new_zipfile_serialization=False)
+    torch.serialization.set_crc32_options(False)
+    torch.save(state, fresh(root / "torch/unchecked") / "unchecked.pt")
+    torch.serialization.set_crc32_options(True)
 
 
 def make_lightning(root: Path) -> None:

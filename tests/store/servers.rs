@@ -260,7 +260,7 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn before(server: &Server) -> Self {
-        Self::new(Ipv4Addr::LOCALHOST.into(), server.port, false)
+        Self::before_at(server, Ipv4Addr::LOCALHOST.into())
     }
 
     /// At this address, for those who don't live on this machine alone.

@@ -2,7 +2,7 @@
 
 use crate::agent::keeper::choice::{Choice, From};
 use crate::agent::keeper::commands::failed;
-use crate::agent::keeper::copies::{Copies, Where, open_uri, places};
+use crate::agent::keeper::copies::{Copies, Where, open_uri, places, put_together};
 use crate::agent::keeper::{Keeper, block_on};
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::choose::{Candidate, Place, choose};
@@ -121,7 +121,7 @@ impl<'a> Care<'a> {
         let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
         let on_volume: Vec<_> = scan.found.iter().filter(|known| may_go_on_from(known, scan)).collect();
         let mut candidates: Vec<_> = on_volume.iter().map(|known| Candidate::on_volume(known)).collect();
-        let has_good = on_volume.iter().any(|known| known.found.is_valid());
+        let has_good = on_volume.iter().any(|known| known.found.is_good());
         let mut manifests: Vec<(String, Manifest)> = Vec::new();
         for place in places(&self.keeper.policy) {
             for manifest in self.listed(&place, has_good)? {
@@ -336,7 +336,7 @@ impl<'a> Care<'a> {
         let is_incomplete = |known: &Known| matches!(known.found.verdict, Verdict::Incomplete { .. });
         for known in scan.found.iter_mut().filter(|known| known.own && is_incomplete(known)) {
             if self.copies.iter().any(|copies| copies.is_needed() && copies.has(&known.found)) {
-                (known.found.verdict, known.found.depth) = (Verdict::Valid, Depth::Content);
+                (known.found.verdict, known.found.depth) = (put_together(), Depth::Content);
                 known.stage = Stage::Written;
             }
         }
@@ -375,7 +375,7 @@ impl<'a> Care<'a> {
     fn describe(&self, policy: &CheckpointPolicy, scan: &Scan) -> Checkpoints {
         let count =
             |is: &dyn Fn(&Known) -> bool| u32::try_from(scan.found.iter().filter(|k| is(k)).count()).unwrap_or(0);
-        let written = |known: &&Known| known.found.is_valid() && known.stage == Stage::Written;
+        let written = |known: &&Known| known.found.is_good() && known.stage == Stage::Written;
         let latest = scan.found.iter().find(written).map(|known| kept(&known.found, None));
         let space = Folder::root(&self.keeper.root).and_then(|root| space(&root)).ok();
         let best = policy.keep_best.as_ref().and_then(|by| {
@@ -392,7 +392,8 @@ impl<'a> Care<'a> {
         Checkpoints {
             best,
             resumed_from: self.resumed.clone(),
-            valid: count(&|known| known.found.is_valid()),
+            valid: count(&|known| known.found.verdict == Verdict::Valid),
+            complete: count(&|known| matches!(known.found.verdict, Verdict::Complete { .. })),
             incomplete: count(&|known| matches!(known.found.verdict, Verdict::Incomplete { .. })),
             corrupted: count(&|known| matches!(known.found.verdict, Verdict::Corrupted { .. })),
             deleted: self.deleted,
@@ -422,7 +423,7 @@ impl<'a> Care<'a> {
                         let message = format!("{path}: {}; it is not gone on from", describe(verdict));
                         Some(Problem { kind: ProblemKind::Corrupted, message })
                     }
-                    Verdict::Valid if known.failed_starts > 1 => {
+                    verdict if verdict.is_good() && known.failed_starts > 1 => {
                         let failed = known.failed_starts;
                         let message = format!(
                             "{path}: {failed} attempts that went on from it failed before their first progress"
@@ -464,7 +465,7 @@ fn may_go_on_from(known: &Known, scan: &Scan) -> bool {
 /// Reads every byte of a checkpoint that is to be gone on from. The error says why it can't be.
 pub(super) fn read_whole(inventory: &mut Inventory, found: &Found, budget: &Budget) -> Result<Found, String> {
     match inventory.verify(found, true, Timestamp::now(), budget) {
-        Ok(known) if known.found.is_valid() => Ok(known.found),
+        Ok(known) if known.found.is_good() => Ok(known.found),
         Ok(known) => Err(describe(&known.found.verdict)),
         Err(error) => Err(format!("it can't be read: {error}")),
     }
@@ -518,6 +519,7 @@ fn nothing_at(path: &str) -> Found {
 pub(super) fn describe(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Valid => "good".to_owned(),
+        Verdict::Complete { why } => format!("complete: {why}"),
         Verdict::Incomplete { why } => format!("incomplete: {why}"),
         Verdict::Corrupted { file, why } if file.is_empty() => format!("corrupted: {why}"),
         Verdict::Corrupted { file, why } => format!("corrupted: {}: {why}", shown(file)),

@@ -6,6 +6,7 @@ use crate::agent::keeper::copies::{Where, copied as as_copied, open_uri, places}
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::choose::{Candidate, Place, choose, explain};
 use crate::checkpoint::folder::Folder;
+use crate::checkpoint::found::Verdict;
 use crate::checkpoint::inventory::{Inventory, Known, Scan, Stage};
 use crate::checkpoint::keep::{Fate, fates};
 use crate::checkpoint::remove::{empty_trash, remove};
@@ -152,7 +153,7 @@ impl Commands {
     fn verify(&self) -> Result<(), LaunchError> {
         let (mut inventory, mut scan) = self.scan();
         for known in &mut scan.found {
-            if !known.found.is_valid() {
+            if !known.found.is_good() {
                 continue;
             }
             match inventory.verify(&known.found, true, Timestamp::now(), &Budget::default()) {
@@ -163,7 +164,7 @@ impl Commands {
             }
         }
         self.print(&Table::of(&scan, None));
-        let bad = scan.found.iter().filter(|known| known.stage == Stage::Written && !known.found.is_valid());
+        let bad = scan.found.iter().filter(|known| known.stage == Stage::Written && !known.found.is_good());
         let bad: Vec<_> =
             bad.map(|known| format!("{}: {}", shown(&known.found.path), describe(&known.found.verdict))).collect();
         if bad.is_empty() { Ok(()) } else { Err(unusable(bad.join("; "))) }
@@ -303,10 +304,14 @@ impl Commands {
         let mut inventory = Inventory::new(&self.root, &self.policy.uid, &self.policy.job);
         let mut scan = inventory.scan(now, None, &Budget::default());
         inventory.prove(&mut scan, 1, now, &Budget::default());
-        let newest = scan.found.iter().find(|known| known.own && known.found.is_valid());
+        let newest = scan.found.iter().find(|known| known.own && known.found.is_good());
+        let count = |is: &dyn Fn(&Verdict) -> bool| {
+            u32::try_from(scan.found.iter().filter(|known| is(&known.found.verdict)).count()).unwrap_or(0)
+        };
         let mut told = Checkpoints {
             latest: newest.map(|known| kept(&known.found, None)),
-            valid: u32::try_from(scan.found.iter().filter(|known| known.found.is_valid()).count()).unwrap_or(0),
+            valid: count(&|verdict| *verdict == Verdict::Valid),
+            complete: count(&|verdict| matches!(verdict, Verdict::Complete { .. })),
             ..Checkpoints::default()
         };
         for place in places(&self.policy) {

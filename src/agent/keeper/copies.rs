@@ -6,7 +6,7 @@ use crate::agent::keeper::{Keeper, stand_back};
 use crate::agent::survive::survive;
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::files::Member;
-use crate::checkpoint::found::Found;
+use crate::checkpoint::found::{Found, Verdict};
 use crate::checkpoint::inventory::Inventory;
 use crate::checkpoint::keep::{Keep, to_delete};
 use crate::protocol::checkpoints::{CheckpointPolicy, Kept, Problem, StorePlace};
@@ -223,7 +223,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                     let manifest = match keeper.is_sharded() {
                         true => {
                             rounds += 1;
-                            put_together(keeper, &store, found, rounds).await?
+                            gather(keeper, &store, found, rounds).await?
                         }
                         false => store.upload(root, found).await?,
                     };
@@ -231,7 +231,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                         let keep = shared.state.lock().keep.clone();
                         rotate(&store, uid, &keep).await;
                     }
-                    Ok(Done::Copied(manifest))
+                    Ok(Done::Copied(Box::new(manifest)))
                 }
             }
         });
@@ -272,7 +272,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
 /// What an exchange with a store has brought.
 enum Done {
     Listed(Vec<Manifest>),
-    Copied(Manifest),
+    Copied(Box<Manifest>),
 }
 
 /// A backup of before the agent's start counts.
@@ -284,8 +284,9 @@ fn next_due(last: Option<&Kept>, interval: Duration) -> Instant {
 
 /// Every worker has its own folder, with files of its own: this one's, and then those of the others, who ask for what is wanted.
 /// What was sent in another round may have changed since.
-async fn put_together(keeper: &Keeper, store: &Store, found: &Found, round: u64) -> Result<Manifest, StoreError> {
+async fn gather(keeper: &Keeper, store: &Store, found: &Found, round: u64) -> Result<Manifest, StoreError> {
     let round = format!("{} {} {} {round}", found.path, found.modified, keeper.started);
+    let found = &Found { verdict: put_together(), ..found.clone() };
     let inventory = Inventory::new(&keeper.root, "", "");
     let lacks = |files: &[Member]| {
         inventory.lacks(found, files, &Budget::default()).unwrap_or_else(|error| Some(error.to_string()))
@@ -306,6 +307,11 @@ async fn put_together(keeper: &Keeper, store: &Store, found: &Found, round: u64)
     let result = result.await;
     keeper.call_off(&found.path);
     result
+}
+
+/// What a checkpoint is worth whose files several workers have written, each into a folder of its own.
+pub(super) fn put_together() -> Verdict {
+    Verdict::Complete { why: "of the files of other workers only names and lengths were looked at".to_owned() }
 }
 
 /// Deletes from the store in which this job keeps its checkpoints what the rules don't keep. What can't be deleted now is deleted

@@ -6,7 +6,7 @@
 //! | `.metadata` missing | Structure: Incomplete |
 //! | a `.distcp` missing | Structure: Incomplete |
 //! | a `.distcp` cut | Structure: Corrupted, for `.metadata` says that it is written |
-//! | a bit in `.metadata` | Structure or Content: its three lists and what the files say of themselves have to agree. Not seen: names of entries where each is written once (one process, no dictionary within the dictionary), and numbers that nobody reads |
+//! | a bit in `.metadata` | Structure or Content: its three lists and what the files say of themselves have to agree. Not seen: names of entries where each is written once (one process, no dictionary within the dictionary), and numbers that nobody reads. For `.metadata` has no checksum, a whole checkpoint is Complete and not Valid |
 //! | a bit in a `.distcp` | Content: each entry is what `torch.save` writes, with its CRC32 |
 //! | a `.distcp` of another step, or an old `.metadata` | Content where lengths or shapes differ, else not |
 
@@ -85,7 +85,9 @@ pub fn judge_below(below: &str, files: &dyn Files, depth: Depth) -> io::Result<J
             return fault.judge(&path, true);
         }
     }
-    Ok(Judgement::valid())
+    Ok(Judgement::complete(format!(
+        "damage could be unseen: {at}, by which everything in it is found, has no checksum"
+    )))
 }
 
 /// Whether each shard is there, as long as it has to be.

@@ -79,11 +79,13 @@ pub fn judge_below(below: &str, files: &dyn Files, depth: Depth) -> io::Result<J
         return Ok(Judgement::incomplete(why));
     }
     let mut told = Told::default();
+    let mut unseen = None;
     for (path, file) in &paths {
         let saved = match torch::check(files, path, depth) {
             Ok(saved) => saved,
             Err(fault) => return fault.judge(path, false),
         };
+        unseen = unseen.or_else(|| saved.unseen(path));
         if let (Some(pickle), Some((Kind::Model, ..))) = (saved.pickle, rank(file)) {
             let of_file = Told::read(&pickle);
             let folder = below.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
@@ -97,7 +99,7 @@ pub fn judge_below(below: &str, files: &dyn Files, depth: Depth) -> io::Result<J
     if let Some(why) = told.missing(&ranks) {
         return Ok(Judgement::incomplete(why));
     }
-    Ok(Judgement { step: told.step, ..Judgement::valid() })
+    Ok(Judgement { step: told.step, ..Judgement::valid() }.but(unseen))
 }
 
 /// A rank that is missing below one that is there.

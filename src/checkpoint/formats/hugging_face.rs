@@ -10,6 +10,7 @@
 //! | a bit in `optimizer.pt`, `scheduler.pt`, `rng_state*.pth`, `*.bin` | Content: CRC32 |
 //! | a bit in `*.safetensors` | the header at Structure, a tensor not |
 //! | a bit in `trainer_state.json` | a name, the form and the step at Structure; another number not |
+//! | a bit in `config.json` | its form at Content; a word or a number not: a whole checkpoint is Complete and not Valid |
 //! | a file of another step | `trainer_state.json`, and shards with other tensors; else not |
 
 use super::fault::Fault;
@@ -133,6 +134,7 @@ fn missing(files: &dyn Files) -> Option<String> {
 /// Looks at each file by what its name says that it is.
 fn members(files: &dyn Files, depth: Depth) -> io::Result<Verdict> {
     let mut folders = BTreeSet::new();
+    let mut unseen = None;
     for member in files.members() {
         let path = member.path.as_str();
         if let Some((folder, _)) = path.split_once('/')
@@ -147,7 +149,11 @@ fn members(files: &dyn Files, depth: Depth) -> io::Result<Verdict> {
         let finished = !path.starts_with("rng_state_");
         let verdict = match look(files, path, depth) {
             Ok(None) => continue,
-            Ok(Some(judgement)) => judgement.verdict,
+            Ok(Some(Verdict::Complete { why })) => {
+                unseen = unseen.or(Some(why));
+                continue;
+            }
+            Ok(Some(verdict)) => verdict,
             Err(fault) => fault.judge(path, finished)?.verdict,
         };
         return Ok(verdict);
@@ -158,17 +164,22 @@ fn members(files: &dyn Files, depth: Depth) -> io::Result<Verdict> {
             true => deepspeed::judge_below(&below, files, depth)?,
             false => dcp::judge_below(&below, files, depth)?,
         };
-        if judgement.verdict != Verdict::Valid {
-            return Ok(judgement.verdict);
+        match judgement.verdict {
+            Verdict::Valid => {}
+            Verdict::Complete { why } => unseen = unseen.or(Some(why)),
+            verdict => return Ok(verdict),
         }
     }
-    Ok(Verdict::Valid)
+    // What stands in them can be neither proven nor known: a type or a size in config.json is whatever the program says.
+    let why = unseen.unwrap_or_else(|| "damage could be unseen: its *.json have no checksum".to_owned());
+    Ok(Verdict::Complete { why })
 }
 
-fn look(files: &dyn Files, path: &str, depth: Depth) -> Result<Option<Judgement>, Fault> {
+/// What is to be said of one file; nothing if it is good.
+fn look(files: &dyn Files, path: &str, depth: Depth) -> Result<Option<Verdict>, Fault> {
     let file = path.rsplit_once('/').map_or(path, |(_, file)| file);
     if file.ends_with(".index.json") {
-        return safetensors::check_index(files, path);
+        return Ok(safetensors::check_index(files, path)?.map(|judgement| judgement.verdict));
     }
     match file.rsplit_once('.') {
         Some((stem, "safetensors")) => {
@@ -180,13 +191,13 @@ fn look(files: &dyn Files, path: &str, depth: Depth) -> Result<Option<Judgement>
                 return Fault::wrong("does not say which framework's tensors it has");
             }
         }
-        Some((_, "pt" | "pth")) => drop(torch::check(files, path, depth)?),
+        Some((_, "pt" | "pth")) => return unproven(files, path, depth),
         Some((stem, "bin"))
             if ["pytorch_model", "adapter_model", "training_args", "optimizer", "scheduler"]
                 .iter()
                 .any(|known| stem.starts_with(known)) =>
         {
-            torch::check(files, path, depth)?;
+            return unproven(files, path, depth);
         }
         Some((_, "json")) if depth == Depth::Content && file != STATE => {
             json::read::<IgnoredAny>(files, path, JSON_LIMIT)?;
@@ -194,6 +205,10 @@ fn look(files: &dyn Files, path: &str, depth: Depth) -> Result<Option<Judgement>
         _ => {}
     }
     Ok(None)
+}
+
+fn unproven(files: &dyn Files, path: &str, depth: Depth) -> Result<Option<Verdict>, Fault> {
+    Ok(torch::check(files, path, depth)?.unseen(path).map(|why| Verdict::Complete { why }))
 }
 
 /// What of `trainer_state.json` is told further.

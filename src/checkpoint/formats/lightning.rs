@@ -25,7 +25,7 @@ fn claim(listing: &Listing) -> Vec<Claim> {
 fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     let mut judgement = if files.member(name).is_some() {
         match torch::check(files, name, depth) {
-            Ok(saved) => told(saved.pickle.as_ref()),
+            Ok(saved) => told(saved.pickle.as_ref()).but(saved.unseen(name)),
             Err(fault) => return fault.judge(name, false),
         }
     } else if files.members().iter().any(|member| member.path.starts_with("checkpoint/")) {

@@ -31,7 +31,9 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
             return fault.judge(&member.path, true);
         }
     }
-    Ok(Judgement { step: named::step(name), epoch: named::epoch(name), ..Judgement::valid() })
+    let why =
+        format!("damage could be unseen: only {MARK} says that all is written, and the form of its files is not known");
+    Ok(Judgement { step: named::step(name), epoch: named::epoch(name), ..Judgement::complete(why) })
 }
 
 /// Looks at a file by what its name says that it is.

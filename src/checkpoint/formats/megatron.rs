@@ -55,6 +55,7 @@ fn told(pickle: &Pickle) -> (Option<u64>, Option<(u64, u64)>) {
 fn ranks(step: Option<u64>, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     let mut ranks = BTreeSet::new();
     let mut expected = None;
+    let mut unseen = None;
     for member in files.members() {
         let path = member.path.as_str();
         let Some((folder, file)) = path.split_once('/') else { continue };
@@ -70,6 +71,7 @@ fn ranks(step: Option<u64>, files: &dyn Files, depth: Depth) -> io::Result<Judge
             Ok(saved) => saved,
             Err(fault) => return fault.judge(path, false),
         };
+        unseen = unseen.or_else(|| saved.unseen(path));
         if !matches!(file, "model_optim_rng.pt" | "model_rng.pt") {
             continue;
         }
@@ -90,7 +92,7 @@ fn ranks(step: Option<u64>, files: &dyn Files, depth: Depth) -> io::Result<Judge
             "there is no model of tensor rank {tensor}, pipeline rank {pipeline}"
         )));
     }
-    Ok(Judgement::valid())
+    Ok(Judgement::valid().but(unseen))
 }
 
 fn distributed(step: Option<u64>, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {

@@ -119,6 +119,14 @@ impl Pickle {
         })
     }
 
+    /// What all calls would have made.
+    pub fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.values.iter().filter_map(|value| match value {
+            Value::Object(object) => Some(&**object),
+            _ => None,
+        })
+    }
+
     /// What the pickle stands for.
     #[must_use]
     pub fn root(&self) -> Id {
@@ -561,8 +569,10 @@ impl Machine<'_> {
     }
 
     fn call(&mut self, callable: Id, arguments: Id) -> Result<(), Fault> {
-        // A function may come out of a call (`functools.partial`, `getattr`).
-        let callable_is = matches!(self.values[callable.0 as usize], Value::Global(..) | Value::Object(_));
+        // A function may come out of a call (`functools.partial`, `getattr`); before torch 1.6 a module's class lay outside,
+        // with its source.
+        let callable_is =
+            matches!(self.values[callable.0 as usize], Value::Global(..) | Value::Object(_) | Value::Persistent(_));
         if !callable_is || !matches!(self.values[arguments.0 as usize], Value::Tuple(_)) {
             return Fault::wrong(OTHER_VALUE);
         }
@@ -651,6 +661,15 @@ mod tests {
         let pickle = read(b"\x80\x02cos\nsystem\nX\x05\0\0\0false\x85R.").unwrap();
         let object = pickle.object(pickle.root()).unwrap();
         assert_eq!(pickle.global(object.callable), Some(("os", "system")));
+    }
+
+    #[test]
+    fn what_lies_outside_may_be_a_class() {
+        // As torch wrote a whole module before 1.6: an object of the class at the persistent key 1.
+        let pickle = read(b"\x80\x02K\x01Q)\x81}b.").unwrap();
+        let object = pickle.object(pickle.root()).unwrap();
+        assert!(matches!(pickle.value(object.callable), Value::Persistent(_)));
+        assert!(read(b"\x80\x02K\x01)\x81}b.").is_err(), "a number is no class");
     }
 
     #[test]

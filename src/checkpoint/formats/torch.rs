@@ -6,7 +6,7 @@
 //! | a bit in the directory or the end records | Structure |
 //! | a bit in a header, the pickle, a tensor | Content: CRC32 |
 //! | a tensor that the pickle names is missing or has another length | Structure |
-//! | a bit anywhere, where the program has switched checksums off, or wrote the format of before torch 1.6 | only if lengths or the pickle's form suffer |
+//! | a bit anywhere, where the program has switched checksums off, or wrote the format of before torch 1.6 | only if lengths, torch's own names or the pickle's form suffer: a whole one is Complete and not Valid |
 //! | the whole file of another step | not seen: nothing in it says which step it belongs to |
 
 use super::fault::Fault;
@@ -15,8 +15,7 @@ use super::zip::Archive;
 use super::{Claim, Listing, Rules, named};
 use crate::checkpoint::files::{Files, ReadSeek};
 use crate::checkpoint::found::{Depth, Format, Judgement};
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, SeekFrom};
 use std::ops::Range;
 
@@ -74,14 +73,28 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
         epoch: number("epoch").map(|epoch| epoch as f64).or_else(|| named::epoch(name)),
         metrics: named::metrics(name),
         ..Judgement::valid()
-    })
+    }
+    .but(saved.unseen(name)))
 }
 
 /// What a file of `torch.save` has told.
 pub struct Saved {
     /// Its `data.pkl`, if it was read.
     pub pickle: Option<Pickle>,
+    /// Why there are no checksums of it, if there are none.
+    unchecked: Option<&'static str>,
 }
+
+impl Saved {
+    /// Why damage of it may be unseen, if it may. `path` is its own.
+    #[must_use]
+    pub fn unseen(&self, path: &str) -> Option<String> {
+        self.unchecked.map(|why| format!("damage could be unseen: {path} {why}"))
+    }
+}
+
+const OLD: &str = "has the form of before torch 1.6, which has no checksums";
+const SWITCHED_OFF: &str = "was written with its checksums switched off";
 
 /// Looks at a file of `torch.save`.
 ///
@@ -123,6 +136,7 @@ pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -
     let (Some(data), Some(_)) = (part("data.pkl"), part("version")) else {
         return Fault::wrong("is a ZIP archive without data.pkl and version, and so not torch.save's");
     };
+    let unchecked = (!archive.has_checksums()).then_some(SWITCHED_OFF);
     if depth == Depth::Content {
         for entry in archive.entries().iter().filter(|entry| entry.name != data.name) {
             archive.stream(file, entry, |_| {})?;
@@ -133,11 +147,13 @@ pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -
         if depth == Depth::Content {
             archive.stream(file, data, |_| {})?;
         }
-        return Ok(Saved { pickle: None });
+        return Ok(Saved { pickle: None, unchecked });
     }
     let pickle = match inside(Pickle::whole(archive.read(file, data, limit)?), "data.pkl") {
         // Its checksum is right, and that is all that can be said.
-        Err(Fault::Io(error)) if error.kind() == io::ErrorKind::FileTooLarge => return Ok(Saved { pickle: None }),
+        Err(Fault::Io(error)) if error.kind() == io::ErrorKind::FileTooLarge => {
+            return Ok(Saved { pickle: None, unchecked });
+        }
         other => other?,
     };
     // TorchScript keeps its tensors by other rules.
@@ -152,7 +168,7 @@ pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -
             }
         }
     }
-    Ok(Saved { pickle: Some(pickle) })
+    Ok(Saved { pickle: Some(pickle), unchecked })
 }
 
 /// A fault of a pickle within a file: what is cut there stays so.
@@ -169,6 +185,8 @@ pub struct Storage<'a> {
     pub key: &'a str,
     /// `FloatStorage`.
     pub class: &'a str,
+    /// `cpu`, `cuda:0`.
+    location: &'a str,
     elements: u64,
 }
 
@@ -177,11 +195,16 @@ impl<'a> Storage<'a> {
     #[must_use]
     pub fn read(pickle: &'a Pickle, id: pickle::Id) -> Option<Self> {
         let Value::Persistent(id) = pickle.value(id) else { return None };
-        let [kind, class, key, _device, elements, ..] = pickle.tuple(*id)? else { return None };
+        let [kind, class, key, location, elements, ..] = pickle.tuple(*id)? else { return None };
         if pickle.text(*kind) != Some("storage") {
             return None;
         }
-        Some(Self { key: pickle.text(*key)?, class: pickle.global(*class)?.1, elements: pickle.count(*elements)? })
+        Some(Self {
+            key: pickle.text(*key)?,
+            class: pickle.global(*class)?.1,
+            location: pickle.text(*location)?,
+            elements: pickle.count(*elements)?,
+        })
     }
 
     /// The type of its elements, and how many bytes one has, by the storage's class.
@@ -211,17 +234,20 @@ impl<'a> Storage<'a> {
 }
 
 /// The format of before torch 1.6, which has no checksums: five pickles (a magic number, the protocol, the machine, the object, the
-/// storages' keys), then for each storage its number of elements and them.
+/// storages' keys), then for each storage its number of elements and them. All that is told twice has to agree; what is not may
+/// be damaged unseen.
 fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
     const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
+    const PROTOCOL: i64 = 1001;
+    let told = |pickle| Ok(Saved { pickle, unchecked: Some(OLD) });
     let length = window.end - window.start;
     let mut head = Vec::new();
     file.seek(SeekFrom::Start(window.start))?;
-    file.take(length.min(SHORT_PICKLE)).read_to_end(&mut head)?;
+    (&mut *file).take(length.min(SHORT_PICKLE)).read_to_end(&mut head)?;
     let too_long = length > head.len() as u64;
     if head.get(4..14) != Some(&MAGIC) {
         // Any other pickle: nothing in it says whether it is as it was written.
-        return if too_long { Ok(Saved { pickle: None }) } else { Ok(Saved { pickle: Some(Pickle::whole(head)?) }) };
+        return told(if too_long { None } else { Some(Pickle::whole(head)?) });
     }
     let mut at = 0;
     let mut pickles = Vec::new();
@@ -231,30 +257,129 @@ fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
                 at += pickle.length;
                 pickles.push(pickle);
             }
-            Err(Fault::Cut(_)) if too_long => return Ok(Saved { pickle: None }),
+            Err(Fault::Cut(_)) if too_long => return told(None),
             Err(fault) => return Err(fault),
         }
     }
     let (Some(keys), Some(object)) = (pickles.pop(), pickles.pop()) else {
         return Fault::cut("ends within its pickles");
     };
+    if pickles.get(1).and_then(|protocol| protocol.int(protocol.root())) != Some(PROTOCOL) {
+        return Fault::wrong("has another protocol than torch knows");
+    }
+    names_are_whole(&object)?;
+    tensors_fit(&object)?;
     let storages: BTreeMap<&str, Storage> = object
         .persistent
         .iter()
         .filter_map(|id| Storage::read(&object, *id))
         .map(|storage| (storage.key, storage))
         .collect();
+    let Some(keys) =
+        keys.list(keys.root()).map(|list| list.iter().filter_map(|key| keys.text(*key)).collect::<Vec<_>>())
+    else {
+        return Fault::wrong("has no list of its tensors");
+    };
+    if keys.len() != storages.len() || keys.iter().collect::<BTreeSet<_>>().len() != keys.len() {
+        return Fault::wrong("has other tensors than its pickle names");
+    }
     let mut end = at as u64;
-    for key in keys.list(keys.root()).unwrap_or_default() {
-        let Some(storage) = keys.text(*key).and_then(|key| storages.get(key)) else {
+    for key in keys {
+        let Some(storage) = storages.get(key) else {
             return Fault::wrong("has a tensor that its pickle does not name");
         };
-        let Some(bytes) = storage.bytes() else { return Ok(Saved { pickle: Some(object) }) };
+        let Some(bytes) = storage.bytes() else { return told(Some(object)) };
+        let start = end;
         end = end.saturating_add(8).saturating_add(bytes);
+        if end > length {
+            return Fault::cut("ends within its tensors");
+        }
+        let mut count = [0; 8];
+        file.seek(SeekFrom::Start(window.start + start))?;
+        file.read_exact(&mut count)?;
+        if u64::from_le_bytes(count) != storage.elements {
+            return Fault::wrong("has a tensor of another length than its pickle says");
+        }
     }
-    match end.cmp(&length) {
-        Ordering::Greater => Fault::cut("ends within its tensors"),
-        Ordering::Less => Fault::wrong("is longer than its tensors"),
-        Ordering::Equal => Ok(Saved { pickle: Some(object) }),
+    if end < length { Fault::wrong("is longer than its tensors") } else { told(Some(object)) }
+}
+
+/// What torch itself writes into the pickle of a state: module and names.
+const GLOBALS: [(&str, &[&str]); 4] = [
+    ("collections", &["OrderedDict"]),
+    (
+        "torch",
+        &[
+            "BFloat16Storage",
+            "BoolStorage",
+            "ByteStorage",
+            "CharStorage",
+            "ComplexDoubleStorage",
+            "ComplexFloatStorage",
+            "DoubleStorage",
+            "FloatStorage",
+            "HalfStorage",
+            "IntStorage",
+            "LongStorage",
+            "ShortStorage",
+            "Size",
+        ],
+    ),
+    (
+        "torch._utils",
+        &[
+            "_rebuild_parameter",
+            "_rebuild_parameter_with_state",
+            "_rebuild_qtensor",
+            "_rebuild_sparse_tensor",
+            "_rebuild_tensor",
+            "_rebuild_tensor_v2",
+            "_rebuild_tensor_v3",
+        ],
+    ),
+    ("torch.storage", &["TypedStorage", "UntypedStorage"]),
+];
+
+/// Whether no name is one that torch writes, but for one bit. Other names are the program's own.
+fn names_are_whole(pickle: &Pickle) -> Result<(), Fault> {
+    for (module, name) in pickle.globals() {
+        let damaged = match GLOBALS.iter().find(|(known, _)| *known == module) {
+            Some((_, names)) => !names.contains(&name) && named::is_damaged(name, names),
+            None => named::is_damaged(module, &GLOBALS.map(|(known, _)| known)),
+        };
+        if damaged || name.contains(char::is_control) {
+            return Fault::wrong(format!("names {module}.{name}, which is damaged"));
+        }
     }
+    Ok(())
+}
+
+/// Whether every tensor that torch would make lies within its storage.
+fn tensors_fit(pickle: &Pickle) -> Result<(), Fault> {
+    const STRANGE: &str = "has a tensor that is not within its storage";
+    for object in pickle.objects() {
+        if pickle.global(object.callable) != Some(("torch._utils", "_rebuild_tensor_v2")) {
+            continue;
+        }
+        let Some([storage, offset, sizes, strides, ..]) = pickle.tuple(object.arguments) else {
+            return Fault::wrong(STRANGE);
+        };
+        let numbers = |id| pickle.tuple(id)?.iter().map(|id| pickle.count(*id)).collect::<Option<Vec<u64>>>();
+        let (Some(storage), Some(offset), Some(sizes), Some(strides)) =
+            (Storage::read(pickle, *storage), pickle.count(*offset), numbers(*sizes), numbers(*strides))
+        else {
+            return Fault::wrong(STRANGE);
+        };
+        if named::is_damaged(storage.location, &["cpu"]) {
+            return Fault::wrong(format!("has a tensor at {:?}, which is no place", storage.location));
+        }
+        let last = sizes.iter().zip(&strides).try_fold(offset, |at, (size, stride)| {
+            size.saturating_sub(1).checked_mul(*stride).and_then(|step| at.checked_add(step))
+        });
+        let is_within = sizes.contains(&0) || last.is_some_and(|last| last < storage.elements);
+        if sizes.len() != strides.len() || !is_within {
+            return Fault::wrong(STRANGE);
+        }
+    }
+    Ok(())
 }

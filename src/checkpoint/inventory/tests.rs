@@ -125,7 +125,7 @@ fn rot_shows_before_it_is_gone_on_from() {
     assert!(verify(&mut inventory, false).is_proven());
     let known = verify(&mut inventory, true);
     assert!(matches!(&known.found.verdict, Verdict::Corrupted { file, .. } if file == "model"), "{known:?}");
-    assert!(!one(&look(&mut inventory, 9), "step-1").found.is_valid(), "it is remembered");
+    assert!(!one(&look(&mut inventory, 9), "step-1").found.is_good(), "it is remembered");
     rot(&room, "step-1/model", "step-1");
     assert!(verify(&mut inventory, true).is_proven(), "a server that read badly once");
 }
@@ -279,6 +279,74 @@ fn what_cannot_be_read_or_written_is_told_and_goes_on_in_memory() {
     .unwrap();
 }
 
+/// What another user has written so that only they can read it.
+#[test]
+fn a_file_of_another_owner_is_told_and_harms_nothing() {
+    std::thread::spawn(|| {
+        as_nobody();
+        let room = Room::new();
+        let mut inventory = begun(&room);
+        for step in 1..4 {
+            room.save(&format!("step-{step}"));
+        }
+        let set = |path: &str, mode| fs::set_permissions(room.path(path), Permissions::from_mode(mode)).unwrap();
+        set("step-3/model", 0);
+        look(&mut inventory, 0);
+        let mut scan = look(&mut inventory, 10);
+        inventory.prove(&mut scan, 9, at(10), &Budget::default());
+        let locked = one(&scan, "step-3");
+        assert!(!locked.is_proven() && locked.found.is_good(), "nothing is known of its bytes: {locked:?}");
+        let notes = scan.notes.join("\n");
+        assert!(notes.contains("step-3: could not be read to its end: model: Permission denied"), "{notes}");
+        // It is not gone on from, and nothing goes for it: of the two that were read the older stays too.
+        let error = inventory.verify(&locked.found, true, at(11), &Budget::default()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(to_delete(&scan.found, &Keep { retention: 2, ..Keep::default() }, at(11)), [""; 0]);
+        set("step-3/model", 0o600);
+        assert!(inventory.verify(&locked.found, true, at(12), &Budget::default()).unwrap().is_proven());
+
+        // A single file that can't even be opened, with the formats that there are.
+        room.write("model.pt", "x");
+        set("model.pt", 0);
+        let scan = Inventory::new(&room.path(""), "", "").scan(at(13), None, &Budget::default());
+        let locked = one(&scan, "model.pt");
+        assert_eq!(locked.stage, Stage::Unread);
+        let expected = "it could not be looked at: model.pt: Permission denied";
+        assert!(
+            matches!(&locked.found.verdict, Verdict::Incomplete { why } if why.starts_with(expected)),
+            "{locked:?}"
+        );
+    })
+    .join()
+    .unwrap();
+}
+
+/// Of what is complete damage may be unseen, and that is all the difference.
+#[test]
+fn what_is_complete_is_used_as_what_is_valid() {
+    let room = Room::new();
+    let mut inventory = Inventory::new(&room.path(""), "uid-1", "llama");
+    look(&mut inventory, 0);
+    for step in 1..4 {
+        room.save(&format!("step-{step}"));
+    }
+    look(&mut inventory, 0);
+    let mut scan = look(&mut inventory, 10);
+    inventory.prove(&mut scan, 9, at(10), &Budget::default());
+    for known in &scan.found {
+        assert!(matches!(known.found.verdict, Verdict::Complete { .. }) && known.is_proven(), "{known:?}");
+        let again = inventory.verify(&known.found, true, at(11), &Budget::default()).unwrap();
+        assert_eq!(again.found.verdict, known.found.verdict, "the same bytes are worth the same");
+    }
+    assert_eq!(to_delete(&scan.found, &Keep { retention: 2, ..Keep::default() }, at(12)), ["step-1"]);
+    rot(&room, "step-3/model", "step-2");
+    let known = inventory.verify(&scan.found[0].found, true, at(12), &Budget::default()).unwrap();
+    assert!(matches!(&known.found.verdict, Verdict::Corrupted { file, .. } if file == "model"), "{known:?}");
+    rot(&room, "step-3/model", "step-3");
+    let known = inventory.verify(&scan.found[0].found, true, at(12), &Budget::default()).unwrap();
+    assert!(matches!(known.found.verdict, Verdict::Complete { .. }) && known.is_proven(), "{known:?}");
+}
+
 #[test]
 fn links_and_devices_are_not_followed() {
     let room = Room::new();
@@ -351,7 +419,7 @@ fn a_format_that_panics_harms_no_other() {
     room.save("step-2");
     room.write("step-2/panic", "x");
     let scan = look(&mut inventory(&room), 0);
-    assert!(one(&scan, "step-1").found.is_valid());
+    assert!(one(&scan, "step-1").found.is_good());
     assert_eq!(one(&scan, "step-2").stage, Stage::Unread);
 }
 
@@ -377,7 +445,7 @@ fn files_that_vanish_meanwhile_harm_nothing() {
         });
         for second in 0..200 {
             let mut scan = look(&mut inventory, second);
-            assert!(one(&scan, "step-0").found.is_valid());
+            assert!(one(&scan, "step-0").found.is_good());
             inventory.prove(&mut scan, 9, at(second), &Budget::default());
             for known in &scan.found {
                 assert!(
@@ -467,5 +535,5 @@ fn what_changes_while_it_is_judged_is_not_judged() {
     let scan = look(&mut inventory, 8);
     assert_eq!(one(&scan, "step-1").stage, Stage::Unread);
     testing::MEANWHILE.set(None);
-    assert!(look(&mut inventory, 9).found[0].found.is_valid());
+    assert!(look(&mut inventory, 9).found[0].found.is_good());
 }
