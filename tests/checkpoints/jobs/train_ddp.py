@@ -48,7 +48,7 @@ CUT_ATTEMPTS = int(os.environ.get("CUT_ATTEMPTS") or 0)
 BEST_AT = os.environ.get("BEST_AT")
 HISTORY = os.environ.get("HISTORY")
 ATTEMPT = int(os.environ.get("ATTEMPT") or 0)
-IS_CUT = (os.environ.get("ATTEMPT") or "0") in (os.environ.get("CUT_ON") or "0").split(",")
+cuts = {CUT_SAVE} if (os.environ.get("ATTEMPT") or "0") in (os.environ.get("CUT_ON") or "0").split(",") else set()
 PIECES = 16
 
 
@@ -68,9 +68,8 @@ def main():
     if HISTORY and dist.get_rank() == 0:
         with open(HISTORY, "a") as file:
             file.write(f"{ATTEMPT} {done}\n")
-    global CUT_SAVE
-    if ATTEMPT <= CUT_ATTEMPTS:
-        CUT_SAVE = done + 2 * SAVE_EVERY
+    if 0 < ATTEMPT <= CUT_ATTEMPTS:
+        cuts.add(done + 2 * SAVE_EVERY)
     ddp = DistributedDataParallel(model)
     for step in range(done + 1, STEPS + 1):
         x = torch.randn(32, 16, generator=torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank()))
@@ -108,7 +107,7 @@ def digest(model):
 
 def cut(step, where):
     """Ends this process here, in the middle of a save, if it is told to."""
-    if (IS_CUT or ATTEMPT <= CUT_ATTEMPTS) and step == CUT_SAVE:
+    if step in cuts:
         say(f"cut: {where}")
         while CUT_BY == "hold":
             time.sleep(60)
@@ -122,7 +121,10 @@ def save_pt(step, model, optimizer):
     """Cut with half of the file written: under its own name if it is not ATOMIC."""
     if dist.get_rank() == 0:
         FOLDER.mkdir(parents=True, exist_ok=True)
-        path = FOLDER / (f"step-{step}.pt" if BEST_AT is None else f"epoch={step}-step={step}-val_loss={abs(step - int(BEST_AT))}.ckpt")
+        name = f"step-{step}.pt"
+        if BEST_AT is not None:
+            name = f"epoch={step}-step={step}-val_loss={abs(step - int(BEST_AT))}.ckpt"
+        path = FOLDER / name
         temporary = path.with_suffix(".tmp") if ATOMIC else path
         buffer = io.BytesIO()
         torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, buffer)
