@@ -20,6 +20,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import resource
 import shutil
 import socket
 import statistics
@@ -130,7 +131,7 @@ class Kept:
 
     def memory(self):
         lines = dict(line.split(":", 1) for line in (self.proc / "status").read_text().splitlines())
-        return {name: int(lines[name].split()[0]) / 1024 for name in ("VmRSS", "RssAnon")}
+        return {name: int(lines[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM", "RssAnon")}
 
 
 def until(what, seconds, condition):
@@ -235,7 +236,8 @@ def measure(command):
 
 
 def show(title, runs):
-    print(f"\n{title}: median of {len(next(iter(runs.values())))} (best)")
+    floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\n{title}: median of {len(next(iter(runs.values())))} (best); less than {floor:.0f} MiB does not show")
     middle = {tool: [statistics.median(values) for values in zip(*of_tool, strict=True)]
               for tool, of_tool in runs.items()}
     ours = middle["agent"]
@@ -282,7 +284,7 @@ def beside(home, agent, rounds):
                 for what, (ratio, cpu) in samples.ratios().items():
                     results[what].append(ratio)
                     used[what].append(cpu)
-                print(f"  agent's memory {kept.memory()['RssAnon']:.0f} MiB of its own", flush=True)
+                print(f"  agent's memory {kept.memory()['VmHWM']:.0f} MiB at most", flush=True)
             shutil.rmtree(root)
             shutil.rmtree(store / BUCKET / "runs", ignore_errors=True)
     print("\na training on all cores, its steps per second beside what the keeper does, by those before and after")
