@@ -1,0 +1,552 @@
+//! The part of an agent that leads the gang: who is there, which attempt runs, and what follows from its end.
+//!
+//! Each message is taken into the seat of its sender; then [`Leader::settle`] looks at all seats and the time, and goes on to
+//! the next phase if nothing is in the way. So it does not matter what came in which order.
+
+use super::message::{
+    Beat, Choice, Command, Directive, Down, Finish, Hello, History, Incarnation, MemberId, Message, Status, Time, Up,
+    VERSION, millis,
+};
+use super::policy::{Ended, Judge, Policy, Verdict, Why, begin, decide};
+use super::seat::{Holder, Link, Seat};
+use super::{Conn, Order, Timing};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What a leader is given.
+#[derive(Clone, Debug, Hash)]
+pub struct LeaderSetup {
+    /// All members, the leader's own among them.
+    pub members: BTreeSet<MemberId>,
+    /// What a person has decided.
+    pub policy: Policy,
+    /// Judges an attempt that has ended.
+    pub judge: Judge,
+    /// First port where ranks meet, and how many there are: at least two.
+    pub ports: (u16, u16),
+}
+
+/// Where the gang is in its life.
+#[derive(Clone, Debug, Hash)]
+pub enum Phase {
+    /// Waits until all members are there and nothing of an earlier attempt lives.
+    Gathering {
+        /// The attempt that comes next; it may grow while members come that have seen more.
+        attempt: u32,
+        /// The back-off.
+        not_before: Time,
+        /// What it goes on from: asked for when all are there.
+        choice: Chosen,
+    },
+    /// All members may run.
+    Running {
+        /// The attempt.
+        attempt: u32,
+        /// Where its ranks meet.
+        port: u16,
+        /// What it goes on from.
+        choice: Choice,
+        /// Since when.
+        since: Time,
+    },
+    /// All members stop.
+    Ending {
+        /// The attempt.
+        attempt: u32,
+        /// What ended it.
+        why: Why,
+        /// Since when.
+        since: Time,
+        /// How long it ran.
+        ran: Duration,
+    },
+    /// The history tells how the gang ended.
+    Over {
+        /// Since when.
+        since: Time,
+    },
+}
+
+/// What the next attempt goes on from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Chosen {
+    /// Nobody has been asked: a member may still write.
+    NotYet,
+    /// The driver chooses.
+    Asked,
+    /// It has chosen.
+    Choice(Choice),
+}
+
+/// Why a member keeps the gang from starting, or from going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Its agent has not said hello yet.
+    NeverSeen,
+    /// Its agent can't be reached any more.
+    Unreachable,
+    /// Its agent was told to end.
+    Leaving,
+    /// Its processes are being stopped.
+    Stopping,
+    /// Its agent is there, and has not prepared for the attempt yet.
+    Preparing,
+    /// Processes of an earlier agent of this place may live for so long.
+    Fenced(Duration),
+}
+
+/// How the gang stands.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// Where it is in its life.
+    pub phase: &'a Phase,
+    /// Its past.
+    pub history: &'a History,
+    /// Who is being waited for.
+    pub missing: Vec<(&'a MemberId, Missing)>,
+    /// How long the attempt waits for processes that an unknown member may have started under an earlier leader.
+    pub quiet_in: Duration,
+}
+
+/// The leader's state.
+#[derive(Clone, Debug, Hash)]
+pub struct Leader {
+    setup: LeaderSetup,
+    me: MemberId,
+    job: String,
+    incarnation: Incarnation,
+    timing: Timing,
+    seats: BTreeMap<MemberId, Seat>,
+    /// Connections that have not said hello: whose they are, and since when.
+    strangers: BTreeMap<Conn, (MemberId, String, Time)>,
+    history: History,
+    phase: Phase,
+    /// By then all that was started under earlier leaders has stopped, whoever it was.
+    quiet_at: Time,
+    /// The last attempt whose leader has said that its own processes have stopped.
+    cleared: u32,
+    leaving: Option<i32>,
+    /// What was sent last, and its number.
+    word: Option<Command>,
+    number: u64,
+}
+
+impl Leader {
+    pub(super) fn new(
+        setup: LeaderSetup,
+        me: MemberId,
+        job: String,
+        incarnation: Incarnation,
+        timing: Timing,
+        history: History,
+        now: Time,
+    ) -> Self {
+        let seats = setup.members.iter().map(|member| (member.clone(), Seat::default())).collect();
+        let phase = match history.finish {
+            Some(_) => Phase::Over { since: now },
+            None => Phase::Gathering { attempt: history.attempt + 1, not_before: now, choice: Chosen::NotYet },
+        };
+        let (strangers, quiet_at) = (BTreeMap::new(), Time::default());
+        Self {
+            setup,
+            me,
+            job,
+            incarnation,
+            timing,
+            seats,
+            strangers,
+            history,
+            phase,
+            quiet_at,
+            cleared: 0,
+            leaving: None,
+            word: None,
+            number: 0,
+        }
+    }
+
+    pub(super) fn connected(&mut self, now: Time, conn: Conn, member: MemberId, pod: String) {
+        self.strangers.insert(conn, (member, pod, now));
+    }
+
+    pub(super) fn closed(&mut self, now: Time, conn: Conn) {
+        self.strangers.remove(&conn);
+        if let Some(holder) = self.holder_of(conn) {
+            (holder.link, holder.unlinked) = (None, now);
+        }
+    }
+
+    fn holder_of(&mut self, conn: Conn) -> Option<&mut Holder> {
+        let holders = self.seats.values_mut().filter_map(|seat| seat.holder.as_mut());
+        holders.into_iter().find(|holder| holder.link.as_ref().is_some_and(|link| link.conn == conn))
+    }
+
+    pub(super) fn received(&mut self, now: Time, conn: Conn, up: Up, out: &mut Vec<Order>) {
+        match up {
+            Up::Hello(beat, hello) => {
+                let Some(stranger) = self.strangers.remove(&conn) else { return };
+                if let Err(why) = self.hello(now, conn, stranger, beat, *hello, out) {
+                    out.push(Order::Send { conn, message: Message::Down(Down::Refused(why.to_owned())) });
+                    out.push(Order::Close { conn, why: why.to_owned() });
+                }
+            }
+            Up::Status(beat, status) => {
+                let Some(holder) = self.holder_of(conn) else { return };
+                let Some(link) = holder.link.as_mut().filter(|link| beat.at >= link.echo) else { return };
+                link.echo = beat.at;
+                link.asks |= holder.status != status;
+                holder.received = now;
+                holder.heard = holder.heard.max(beat.echo.unwrap_or_default().min(now));
+                self.outgrow(status.seen);
+                if let Some(holder) = self.holder_of(conn) {
+                    holder.status = status;
+                }
+            }
+        }
+        self.seats.values_mut().for_each(Seat::note);
+    }
+
+    fn hello(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        (member, pod, since): (MemberId, String, Time),
+        beat: Beat,
+        hello: Hello,
+        out: &mut Vec<Order>,
+    ) -> Result<(), &'static str> {
+        let Hello { version, job, incarnation, history, former, cleared, status, .. } = hello;
+        if version != VERSION {
+            return Err("the agents speak different versions of the gang's protocol");
+        }
+        if job != self.job || hello.member != member || incarnation.pod != pod {
+            return Err("the hello is of another job, member or pod than the one that was proven");
+        }
+        let last = self.history.attempt;
+        let seat = self.seats.get_mut(&member).ok_or("the gang has no such member")?;
+        let holder = seat.holder.as_mut();
+        let is_same = holder.as_ref().is_some_and(|holder| holder.incarnation == incarnation);
+        if let Some(holder) = holder {
+            if !is_same && holder.incarnation > incarnation && !holder.is_gone(now, &self.timing) {
+                return Err("a newer agent holds this place");
+            }
+            if let Some(old) = holder.link.take() {
+                out.push(Order::Close { conn: old.conn, why: "there is a newer one".to_owned() });
+            }
+        }
+        if !is_same {
+            seat.displace(&incarnation, last, &self.timing);
+        }
+        // What the member may have heard of this leader so far is its answer to this very connection.
+        let heard = seat.holder.as_ref().map_or(since, |holder| holder.heard.max(since));
+        let link = Link { conn, echo: beat.at, told: 0, sent: now, asks: true };
+        let seen = status.seen;
+        let run = status.run.as_ref().map_or(0, |run| run.attempt);
+        seat.holder = Some(Holder { incarnation, link: Some(link), unlinked: now, received: now, heard, status });
+        if cleared {
+            self.cleared = self.cleared.max(run);
+        }
+        if let Some((leader, silent)) = former
+            && leader != self.incarnation
+        {
+            let longest = millis(self.timing.lease + self.timing.fence());
+            self.quiet_at = self.quiet_at.max(Time(now.0 + longest.saturating_sub(silent)));
+        }
+        self.learn(now, &history);
+        // An attempt of that number may have been begun by another leader.
+        self.outgrow(if is_same { seen } else { seen.saturating_add(1) });
+        Ok(())
+    }
+
+    /// Somebody knows more of the past.
+    pub(super) fn learn(&mut self, now: Time, history: &History) {
+        if history.is_newer_than(&self.history) {
+            self.history = history.clone();
+            if self.history.finish.is_some() {
+                self.phase = Phase::Over { since: now };
+            }
+            self.outgrow(self.history.attempt.saturating_add(1));
+        }
+    }
+
+    /// The next attempt is not smaller than this one.
+    fn outgrow(&mut self, seen: u32) {
+        if let Phase::Gathering { attempt, choice, .. } = &mut self.phase
+            && *attempt < seen
+        {
+            (*attempt, *choice) = (seen, Chosen::NotYet);
+        }
+    }
+
+    /// The driver has chosen, or has told in a report why it can't.
+    pub(super) fn chosen(&mut self, now: Time, attempt: u32, chosen: Result<Choice, String>) {
+        let Phase::Gathering { attempt: next, choice, .. } = &mut self.phase else { return };
+        if *next != attempt || *choice != Chosen::Asked {
+            return;
+        }
+        match chosen {
+            Ok(chosen) => *choice = Chosen::Choice(chosen),
+            Err(report) => self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO),
+        }
+    }
+
+    /// Somebody asks for another attempt.
+    pub(super) fn restart(&mut self, now: Time, words: String) {
+        match &mut self.phase {
+            Phase::Gathering { not_before, .. } => *not_before = now,
+            Phase::Running { attempt, since, .. } => {
+                self.phase = ending(*attempt, Why::Ordered(words), now, now.since(*since));
+            }
+            Phase::Ending { .. } | Phase::Over { .. } => {}
+        }
+    }
+
+    /// The agent is told to end.
+    pub(super) fn terminated(&mut self, signal: i32) {
+        self.leaving.get_or_insert(signal);
+    }
+
+    /// Does what time or a message has made due, and tells all members what is new.
+    pub(super) fn settle(&mut self, now: Time, out: &mut Vec<Order>) {
+        for holder in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()) {
+            if now.since(holder.heard) >= self.timing.lease
+                && let Some(link) = holder.link.take()
+            {
+                holder.unlinked = now;
+                out.push(Order::Close { conn: link.conn, why: "the member is silent".to_owned() });
+            }
+        }
+        while let Some(next) = self.next(now, out) {
+            self.phase = next;
+        }
+        self.tell(now, out);
+    }
+
+    /// The phase that follows from how everything stands, if it is another one.
+    fn next(&mut self, now: Time, out: &mut Vec<Order>) -> Option<Phase> {
+        match &self.phase {
+            Phase::Gathering { attempt, not_before, choice } => {
+                let (attempt, not_before, choice) = (*attempt, *not_before, choice.clone());
+                if let Some(run) = self.last_run().filter(|run| *run > self.history.judged) {
+                    self.history.attempt = self.history.attempt.max(run);
+                    return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
+                }
+                if !self.seats.values().all(|seat| self.is_there(seat, attempt, now)) || !self.is_quiet(now) {
+                    return None;
+                }
+                match choice {
+                    Chosen::NotYet => {
+                        out.push(Order::Choose { attempt });
+                        Some(Phase::Gathering { attempt, not_before, choice: Chosen::Asked })
+                    }
+                    Chosen::Choice(choice) if now >= not_before => {
+                        begin(&mut self.history, attempt, &choice, self.setup.ports);
+                        self.quiet_at = Time::default();
+                        Some(Phase::Running { attempt, port: self.history.port, choice, since: now })
+                    }
+                    Chosen::Asked | Chosen::Choice(_) => None,
+                }
+            }
+            Phase::Running { attempt, since, .. } => {
+                let (attempt, ran) = (*attempt, now.since(*since));
+                if self.seats.values().all(|seat| seat.succeeded == attempt) {
+                    self.history.finish = Some(Finish::Succeeded);
+                    return Some(Phase::Over { since: now });
+                }
+                self.why_to_end(attempt, now).map(|why| ending(attempt, why, now, ran))
+            }
+            Phase::Ending { attempt, why, since, ran } => {
+                let (attempt, why, since, ran) = (*attempt, why.clone(), *since, *ran);
+                if let Some(run) = self.last_run().filter(|run| *run > attempt) {
+                    self.history.attempt = self.history.attempt.max(run);
+                    return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
+                }
+                let is_settled = |seat: &Seat| seat.is_settled(attempt, since, now, &self.timing);
+                self.seats.values().all(is_settled).then(|| self.judge(attempt, why, ran, now))
+            }
+            Phase::Over { .. } => None,
+        }
+    }
+
+    fn judge(&mut self, attempt: u32, why: Why, ran: Duration, now: Time) -> Phase {
+        let mut wait = Duration::ZERO;
+        if self.history.judged < attempt {
+            let members = self.seats.iter().map(|(member, seat)| (member.clone(), seat.came_out(attempt))).collect();
+            let judgement = (self.setup.judge)(&Ended { attempt, why, members });
+            match decide(&self.setup.policy, &mut self.history, attempt, &judgement, ran) {
+                Verdict::Restart(after) => wait = after,
+                Verdict::Fail(_) => return Phase::Over { since: now },
+            }
+        }
+        let seen = self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.seen)).max();
+        let last = self.history.attempt.max(attempt).max(seen.unwrap_or(0));
+        Phase::Gathering { attempt: last.saturating_add(1), not_before: now + wait, choice: Chosen::NotYet }
+    }
+
+    /// The last attempt that any member has run.
+    fn last_run(&self) -> Option<u32> {
+        self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.run.as_ref()?.attempt)).max()
+    }
+
+    fn is_there(&self, seat: &Seat, attempt: u32, now: Time) -> bool {
+        now >= seat.fence && seat.holder.as_ref().is_some_and(|holder| holder.is_ready(attempt, now, &self.timing))
+    }
+
+    /// Whether nobody unknown can run anything that an earlier leader has started: enough time has passed, or each place's
+    /// agent of the last attempt has told that it has stopped.
+    fn is_quiet(&self, now: Time) -> bool {
+        let Some(last) = self.last_run().filter(|_| now < self.quiet_at) else { return now >= self.quiet_at };
+        let runs = || self.seats.values().filter_map(|seat| seat.holder.as_ref()?.status.run.as_ref());
+        let was_here = runs().any(|run| run.attempt == last && run.leader.pod == self.incarnation.pod);
+        self.seats.iter().all(|(member, seat)| {
+            let ran = seat.holder.as_ref().and_then(|holder| holder.status.run.as_ref());
+            ran.is_some_and(|run| run.attempt == last)
+                || (*member == self.me && (was_here || self.cleared == last))
+        })
+    }
+
+    fn why_to_end(&self, attempt: u32, now: Time) -> Option<Why> {
+        if let Some(signal) = self.leaving {
+            return Some(Why::Left(self.me.clone(), signal));
+        }
+        self.seats.iter().filter(|(_, seat)| seat.succeeded < attempt).find_map(|(member, seat)| {
+            let holder = seat.holder.as_ref().filter(|_| seat.lost < attempt);
+            let Some(holder) = holder else { return Some(Why::Lost(member.clone())) };
+            if let Some(signal) = holder.status.leaving {
+                return Some(Why::Left(member.clone(), signal));
+            }
+            if holder.status.closed >= attempt {
+                return Some(Why::Failed(member.clone()));
+            }
+            if holder.status.seen > attempt {
+                return Some(Why::LeaderLost);
+            }
+            holder.is_gone(now, &self.timing).then(|| Why::Lost(member.clone()))
+        })
+    }
+
+    fn directive(&self, now: Time) -> Directive {
+        match &self.phase {
+            Phase::Gathering { attempt, .. } => Directive::Prepare { attempt: *attempt },
+            Phase::Running { attempt, port, choice, .. } => {
+                Directive::Start { attempt: *attempt, port: *port, choice: choice.clone() }
+            }
+            Phase::Ending { attempt, why, .. } => {
+                let is_gone = |seat: &Seat| seat.holder.as_ref().is_none_or(|h| h.is_gone(now, &self.timing));
+                let may_save = matches!(why, Why::Left(..) | Why::Ordered(_)) && !self.seats.values().any(is_gone);
+                let grace = if may_save { self.timing.grace } else { self.timing.short_grace };
+                Directive::Stop { attempt: *attempt, grace: millis(grace) }
+            }
+            Phase::Over { .. } => Directive::Exit,
+        }
+    }
+
+    fn tell(&mut self, now: Time, out: &mut Vec<Order>) {
+        let own = self.seats.get(&self.me).and_then(|seat| seat.holder.as_ref());
+        let command = Command {
+            leader: self.incarnation.clone(),
+            directive: self.directive(now),
+            history: self.history.clone(),
+            clear: self.leaving.is_some() && own.is_some_and(|own| own.is_out_of(self.history.attempt)),
+        };
+        if self.word.as_ref() != Some(&command) {
+            self.number += 1;
+            self.word = Some(command.clone());
+        }
+        for link in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()?.link.as_mut()) {
+            if link.told == self.number && !link.asks && now.since(link.sent) < self.timing.beat {
+                continue;
+            }
+            (link.told, link.sent, link.asks) = (self.number, now, false);
+            let down = Down::Command(Beat { at: now, echo: Some(link.echo) }, Box::new(command.clone()));
+            out.push(Order::Send { conn: link.conn, message: Message::Down(down) });
+        }
+    }
+
+    /// Whether everybody knows how the gang ended, or has been gone for long.
+    pub(super) fn is_finished(&self, now: Time) -> bool {
+        let Phase::Over { since } = self.phase else { return false };
+        let is_over = now.since(since) >= self.timing.linger;
+        self.seats.iter().filter(|(member, _)| **member != self.me).all(|(_, seat)| match &seat.holder {
+            Some(holder) => holder.status.over || (holder.link.is_none() && is_over),
+            None => is_over,
+        })
+    }
+
+    /// When [`Leader::settle`] has something to do, at the latest.
+    pub(super) fn wake_at(&self, now: Time) -> Option<Time> {
+        let Timing { beat, lease, reconnect, linger, .. } = self.timing;
+        let of_seat = |seat: &Seat| {
+            let of_holder = seat.holder.as_ref().map(|holder| {
+                let sent = holder.link.as_ref().map_or(holder.unlinked + reconnect, |link| link.sent + beat);
+                [sent, holder.heard + lease, holder.received + lease]
+            });
+            [Some(seat.fence)].into_iter().chain(of_holder.into_iter().flatten().map(Some)).flatten().collect::<Vec<_>>()
+        };
+        let of_phase = match &self.phase {
+            Phase::Gathering { not_before, .. } => *not_before,
+            Phase::Running { .. } => now,
+            Phase::Ending { since, .. } => *since + lease,
+            Phase::Over { since } => *since + linger,
+        };
+        let times = self.seats.values().flat_map(of_seat).chain([of_phase, self.quiet_at]);
+        times.filter(|time| *time > now).min()
+    }
+
+    /// How the gang stands.
+    pub fn view(&self, now: Time) -> View<'_> {
+        let missing = |(member, seat)| Some((member, self.missing(seat, now)?));
+        let quiet_in = if self.is_quiet(now) { Duration::ZERO } else { self.quiet_at.since(now) };
+        View {
+            phase: &self.phase,
+            history: &self.history,
+            missing: self.seats.iter().filter_map(missing).collect(),
+            quiet_in,
+        }
+    }
+
+    fn missing(&self, seat: &Seat, now: Time) -> Option<Missing> {
+        let Some(holder) = &seat.holder else { return Some(Missing::NeverSeen) };
+        let Status { seen, leaving, .. } = holder.status;
+        if leaving.is_some() {
+            return Some(Missing::Leaving);
+        }
+        match &self.phase {
+            Phase::Over { .. } => (!holder.status.over).then_some(Missing::Unreachable),
+            Phase::Running { attempt, .. } if seat.succeeded == *attempt => None,
+            _ if holder.is_gone(now, &self.timing) => Some(Missing::Unreachable),
+            Phase::Running { .. } => None,
+            Phase::Ending { attempt, .. } => (!holder.is_out_of(*attempt)).then_some(Missing::Stopping),
+            Phase::Gathering { .. } if holder.status.is_alive() => Some(Missing::Stopping),
+            Phase::Gathering { attempt, .. } if seen != *attempt => Some(Missing::Preparing),
+            Phase::Gathering { .. } => (now < seat.fence).then(|| Missing::Fenced(seat.fence.since(now))),
+        }
+    }
+}
+
+fn ending(attempt: u32, why: Why, since: Time, ran: Duration) -> Phase {
+    Phase::Ending { attempt, why, since, ran }
+}
+
+#[cfg(test)]
+impl super::tests::Times for Leader {
+    fn each(&mut self, f: &mut dyn FnMut(&mut Time)) {
+        f(&mut self.quiet_at);
+        self.strangers.values_mut().for_each(|(_, _, since)| f(since));
+        match &mut self.phase {
+            Phase::Gathering { not_before: time, .. }
+            | Phase::Running { since: time, .. }
+            | Phase::Ending { since: time, .. }
+            | Phase::Over { since: time } => f(time),
+        }
+        for seat in self.seats.values_mut() {
+            f(&mut seat.fence);
+            if let Some(holder) = &mut seat.holder {
+                [&mut holder.unlinked, &mut holder.received, &mut holder.heard].into_iter().for_each(&mut *f);
+                if let Some(link) = &mut holder.link {
+                    [&mut link.echo, &mut link.sent].into_iter().for_each(&mut *f);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Takes the same time off all that is remembered, so that a state that comes again is seen to be the same: the model's clock
+//! stands still, and the past moves away.
+
+use super::super::agent::Gang;
+use super::super::message::{Beat, Down, Message, Time, Up};
+
+/// Something that knows times.
+pub trait Times {
+    /// Shows each of them.
+    fn each(&mut self, f: &mut dyn FnMut(&mut Time));
+}
+
+impl Times for Beat {
+    fn each(&mut self, f: &mut dyn FnMut(&mut Time)) {
+        f(&mut self.at);
+        self.echo.iter_mut().for_each(f);
+    }
+}
+
+impl Times for Message {
+    fn each(&mut self, f: &mut dyn FnMut(&mut Time)) {
+        match self {
+            Self::Up(Up::Hello(beat, _) | Up::Status(beat, _)) | Self::Down(Down::Command(beat, _)) => beat.each(f),
+            Self::Down(Down::Refused(_)) => {}
+        }
+    }
+}
+
+impl Times for Gang {
+    fn each(&mut self, f: &mut dyn FnMut(&mut Time)) {
+        self.member.each(f);
+        if let Some(leader) = &mut self.leader {
+            leader.each(f);
+        }
+    }
+}
