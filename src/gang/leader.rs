@@ -126,9 +126,8 @@ pub struct Leader {
     /// The last attempt whose leader has said that its own processes have stopped.
     cleared: u32,
     leaving: Option<i32>,
-    /// What was sent last, and its number.
+    /// What was sent last.
     word: Option<Command>,
-    number: u64,
 }
 
 impl Leader {
@@ -161,7 +160,6 @@ impl Leader {
             cleared: 0,
             leaving: None,
             word: None,
-            number: 0,
         }
     }
 
@@ -239,7 +237,7 @@ impl Leader {
         }
         // What the member may have heard of this leader so far is its answer to this very connection.
         let heard = seat.holder.as_ref().map_or(since, |holder| holder.heard.max(since));
-        let link = Link { conn, echo: beat.at, told: 0, sent: now, asks: true };
+        let link = Link { conn, echo: beat.at, told: false, sent: now, asks: true };
         let seen = status.seen;
         let run = status.run.as_ref().map_or(0, |run| run.attempt);
         seat.holder = Some(Holder { incarnation, link: Some(link), unlinked: now, received: now, heard, status });
@@ -449,15 +447,16 @@ impl Leader {
             history: self.history.clone(),
             clear: self.leaving.is_some() && own.is_some_and(|own| own.is_out_of(self.history.attempt)),
         };
-        if self.word.as_ref() != Some(&command) {
-            self.number += 1;
+        let is_news = self.word.as_ref() != Some(&command);
+        if is_news {
             self.word = Some(command.clone());
         }
         for link in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()?.link.as_mut()) {
-            if link.told == self.number && !link.asks && now.since(link.sent) < self.timing.beat {
+            link.told &= !is_news;
+            if link.told && !link.asks && now.since(link.sent) < self.timing.beat {
                 continue;
             }
-            (link.told, link.sent, link.asks) = (self.number, now, false);
+            (link.told, link.sent, link.asks) = (true, now, false);
             let down = Down::Command(Beat { at: now, echo: Some(link.echo) }, Box::new(command.clone()));
             out.push(Order::Send { conn: link.conn, message: Message::Down(down) });
         }
@@ -530,23 +529,26 @@ fn ending(attempt: u32, why: Why, since: Time, ran: Duration) -> Phase {
 
 #[cfg(test)]
 impl super::tests::Times for Leader {
-    fn each(&mut self, f: &mut dyn FnMut(&mut Time)) {
-        f(&mut self.quiet_at);
-        self.strangers.values_mut().for_each(|(_, _, since)| f(since));
+    fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time)) {
+        // What decides nothing any more is forgotten.
+        let mut future = |time: &mut Time| {
+            *time = if *time <= now { Time::default() } else { *time };
+            f(time);
+        };
+        future(&mut self.quiet_at);
+        self.seats.values_mut().for_each(|seat| future(&mut seat.fence));
         match &mut self.phase {
-            Phase::Gathering { not_before: time, .. }
-            | Phase::Running { since: time, .. }
-            | Phase::Ending { since: time, .. }
-            | Phase::Over { since: time } => f(time),
+            Phase::Gathering { not_before, .. } => future(not_before),
+            Phase::Running { since, .. } => *since = now,
+            Phase::Ending { since, .. } | Phase::Over { since } => f(since),
         }
-        for seat in self.seats.values_mut() {
-            f(&mut seat.fence);
-            if let Some(holder) = &mut seat.holder {
-                [&mut holder.unlinked, &mut holder.received, &mut holder.heard].into_iter().for_each(&mut *f);
-                if let Some(link) = &mut holder.link {
-                    [&mut link.echo, &mut link.sent].into_iter().for_each(&mut *f);
-                }
+        self.strangers.values_mut().for_each(|(_, _, since)| f(since));
+        for holder in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()) {
+            if let Some(link) = &mut holder.link {
+                [&mut link.echo, &mut link.sent].into_iter().for_each(&mut *f);
+                holder.unlinked = Time::default();
             }
+            [&mut holder.unlinked, &mut holder.received, &mut holder.heard].into_iter().for_each(&mut *f);
         }
     }
 }

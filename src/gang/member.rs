@@ -340,15 +340,26 @@ impl Member {
 
 #[cfg(test)]
 impl super::tests::Times for Member {
-    fn each(&mut self, f: &mut dyn FnMut(&mut Time)) {
+    fn each(&mut self, _: Time, f: &mut dyn FnMut(&mut Time)) {
+        // What decides nothing any more is forgotten.
+        if self.link.is_some() {
+            self.unlinked = Time::default();
+        }
+        if self.status.run.as_ref().is_none_or(|run| run.state != RunState::Stopping) {
+            self.kill = Time::default();
+        }
         f(&mut self.unlinked);
-        f(&mut self.heard);
         f(&mut self.kill);
         self.farewell.iter_mut().for_each(&mut *f);
         self.contact.iter_mut().for_each(|contact| f(&mut contact.sent));
         if let Some(link) = &mut self.link {
+            for time in [&mut link.news, &mut link.opened] {
+                *time = if *time <= self.heard { Time::default() } else { *time };
+                f(time);
+            }
             link.echo.iter_mut().for_each(&mut *f);
-            [&mut link.sent, &mut link.news, &mut link.opened].into_iter().for_each(f);
+            f(&mut link.sent);
         }
+        f(&mut self.heard);
     }
 }

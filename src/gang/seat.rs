@@ -37,8 +37,8 @@ pub(super) struct Link {
     pub conn: Conn,
     /// The `at` of its last message.
     pub echo: Time,
-    /// Which command was sent last, and when.
-    pub told: u64,
+    /// Whether it was told what all are to do now, and when.
+    pub told: bool,
     pub sent: Time,
     /// It has told something new, and wants to know that it was heard.
     pub asks: bool,

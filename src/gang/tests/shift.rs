@@ -6,31 +6,31 @@ use super::super::message::{Beat, Down, Message, Time, Up};
 
 /// Something that knows times.
 pub trait Times {
-    /// Shows each of them.
-    fn each(&mut self, f: &mut dyn FnMut(&mut Time));
+    /// Shows each of them that still decides something.
+    fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time));
 }
 
 impl Times for Beat {
-    fn each(&mut self, f: &mut dyn FnMut(&mut Time)) {
+    fn each(&mut self, _: Time, f: &mut dyn FnMut(&mut Time)) {
         f(&mut self.at);
         self.echo.iter_mut().for_each(f);
     }
 }
 
 impl Times for Message {
-    fn each(&mut self, f: &mut dyn FnMut(&mut Time)) {
+    fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time)) {
         match self {
-            Self::Up(Up::Hello(beat, _) | Up::Status(beat, _)) | Self::Down(Down::Command(beat, _)) => beat.each(f),
+            Self::Up(Up::Hello(beat, _) | Up::Status(beat, _)) | Self::Down(Down::Command(beat, _)) => beat.each(now, f),
             Self::Down(Down::Refused(_)) => {}
         }
     }
 }
 
 impl Times for Gang {
-    fn each(&mut self, f: &mut dyn FnMut(&mut Time)) {
-        self.member.each(f);
+    fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time)) {
+        self.member.each(now, f);
         if let Some(leader) = &mut self.leader {
-            leader.each(f);
+            leader.each(now, f);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Agents with their processes, as far as the machine can tell: what it orders is done, and held against the rules.
 
 use super::super::message::{Choice, Finish, History, Incarnation, MemberId, Message, Outcome, Time};
-use super::super::policy::{Policy, Restarts, by_what_was_seen};
+use super::super::policy::{Policy, by_what_was_seen};
 use super::super::{Conn, Exit, Gang, Input, LeaderSetup, Memory, Order, Setup, Timing};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -74,8 +74,7 @@ pub fn worker(index: u32) -> MemberId {
 }
 
 impl World {
-    pub fn new(size: u32, timing: Timing, now: Time) -> Self {
-        let policy = Policy { restarts: Restarts::OnFailure, failures: 1000, disruptions: None };
+    pub fn new(size: u32, timing: Timing, policy: Policy, now: Time) -> Self {
         let mut world = Self {
             agents: Vec::new(),
             size,
