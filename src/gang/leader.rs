@@ -22,7 +22,7 @@ pub struct LeaderSetup {
     pub policy: Policy,
     /// Judges an attempt that has ended.
     pub judge: Judge,
-    /// First port where ranks meet, and how many there are: at least two.
+    /// First port where ranks meet, and how many there are: at least two, better more.
     pub ports: (u16, u16),
 }
 
@@ -407,19 +407,23 @@ impl Leader {
         if let Some(signal) = self.leaving {
             return Some(Why::Left(self.me.clone(), signal));
         }
-        self.seats.iter().filter(|(_, seat)| seat.succeeded < attempt).find_map(|(member, seat)| {
-            let holder = seat.holder.as_ref().filter(|_| seat.lost < attempt);
-            let Some(holder) = holder else { return Some(Why::Lost(member.clone())) };
+        self.seats.iter().find_map(|(member, seat)| {
+            let Some(holder) = &seat.holder else { return Some(Why::Lost(member.clone())) };
             if let Some(signal) = holder.status.leaving {
                 return Some(Why::Left(member.clone(), signal));
-            }
-            if holder.status.closed >= attempt {
-                return Some(Why::Failed(member.clone()));
             }
             if holder.status.seen > attempt {
                 return Some(Why::LeaderLost);
             }
-            holder.is_gone(now, &self.timing).then(|| Why::Lost(member.clone()))
+            // Even one that has succeeded: it may have found another leader, who counts on this one to have stopped by then.
+            if holder.is_gone(now, &self.timing) {
+                return Some(Why::Lost(member.clone()));
+            }
+            match seat.succeeded == attempt {
+                true => None,
+                false if seat.lost == attempt => Some(Why::Lost(member.clone())),
+                false => (holder.status.closed >= attempt).then(|| Why::Failed(member.clone())),
+            }
         })
     }
 

@@ -180,14 +180,13 @@ fn doubled(times: u32, longest: Duration) -> Duration {
     1u64.checked_shl(times).map_or(longest, |seconds| Duration::from_secs(seconds.max(1)).min(longest))
 }
 
-/// An attempt begins: what it goes on from, and where its ranks meet. A run of ports is used in turn, so that a straggler of
-/// the last attempt never meets this one.
-pub(crate) fn begin(history: &mut History, attempt: u32, choice: &Choice, ports: (u16, u16)) {
-    let (first, count) = ports;
-    let count = count.max(2);
-    let last = history.port.checked_sub(first).filter(|offset| *offset < count);
-    history.port = first.wrapping_add(last.map_or(0, |offset| (offset + 1) % count));
-    history.attempt = attempt;
+/// An attempt begins: what it goes on from, and where its ranks meet. Each number has its port, so that a straggler of the
+/// attempt before, even of one that a lost leader has begun unseen, does not meet this one.
+pub(crate) fn begin(history: &mut History, attempt: u32, choice: &Choice, (first, count): (u16, u16)) {
+    let count = u32::from(count.max(2));
+    let port = |number: u32| first.saturating_add((number % count) as u16);
+    let port = if port(attempt) == history.port { port(attempt.wrapping_add(1)) } else { port(attempt) };
+    (history.attempt, history.port) = (attempt, port);
     history.checkpoint.clone_from(&choice.checkpoint);
 }
 

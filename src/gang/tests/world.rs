@@ -18,6 +18,8 @@ pub struct Agent {
     pub end: Ending,
     /// Nothing gets to it, and nothing from it.
     pub is_cut: bool,
+    /// It has dialed since time last passed.
+    pub has_dialed: bool,
     /// Another pod holds its place by now.
     pub is_replaced: bool,
 }
@@ -63,6 +65,8 @@ pub struct World {
     pub attempt: Attempt,
     /// What an agent has told the operator by its exit.
     pub finish: Option<Finish>,
+    /// The largest attempt that it knows of from the last words of those that have ended.
+    pub known: u32,
     pub boots: u64,
     /// A rule that was broken.
     pub broken: Option<String>,
@@ -81,6 +85,7 @@ impl World {
             timing,
             attempt: Attempt::default(),
             finish: None,
+            known: 0,
             boots: 0,
             broken: None,
             policy,
@@ -100,9 +105,11 @@ impl World {
             members: (0..self.size).map(worker).collect(),
             policy: self.policy.clone(),
             judge: by_what_was_seen,
-            ports: (29500, 2),
+            ports: (29500, 8),
         });
-        let history = History { finish: self.finish.clone(), ..History::default() };
+        // A new pod is told what the operator knows. An agent that comes back in its own remembers nothing.
+        let known = if again.is_some() { 0 } else { self.known };
+        let history = History { finish: self.finish.clone(), attempt: known, judged: known, ..History::default() };
         let setup = Setup {
             job: "job".to_owned(),
             member: worker(seat),
@@ -113,7 +120,7 @@ impl World {
         };
         let gang = Gang::new(setup, now);
         let (process, choosing, end) = (None, None, Ending::Lives);
-        let agent = Agent { seat, incarnation, gang, process, choosing, end, is_cut: false, is_replaced: false };
+        let agent = Agent { seat, incarnation, gang, process, choosing, end, is_cut: false, has_dialed: false, is_replaced: false };
         match again {
             Some(i) => {
                 self.agents[i] = Arc::new(agent);
@@ -141,6 +148,7 @@ impl World {
     /// Agent and processes die at once.
     pub fn kill(&mut self, i: usize) {
         let agent = Arc::make_mut(&mut self.agents[i]);
+        self.known = self.known.max(agent.gang.status().seen);
         (agent.end, agent.process, agent.choosing) = (Ending::Killed, None, None);
     }
 
@@ -200,6 +208,7 @@ impl World {
                     }
                     Exit::Signalled(_) => {}
                 }
+                self.known = self.known.max(agent.gang.status().seen);
                 (agent.end, agent.choosing) = (Ending::Exited(exit), None);
             }
         }
@@ -278,4 +287,21 @@ impl World {
 
 pub fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
+}
+
+/// Numbers that look random, the same for the same seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
 }
