@@ -2,7 +2,7 @@
 
 use super::leader::{Leader, LeaderSetup, View};
 use super::member::Member;
-use super::message::{Choice, Down, End, History, Incarnation, MemberId, Message, Outcome, Status, Time, Up};
+use super::message::{Choice, End, History, Incarnation, MemberId, Message, Outcome, Status, Time};
 use super::{Conn, Exit, Memory, Order, Timing};
 use std::collections::VecDeque;
 
@@ -135,7 +135,7 @@ impl Gang {
     fn may_exit(&self, exit: &Exit, now: Time) -> bool {
         let Some(leader) = &self.leader else { return true };
         let is_told = self.member.status().leaving.is_some();
-        is_told || matches!(exit, Exit::Signalled(_)) || leader.is_finished(now)
+        is_told || matches!(exit, Exit::Signalled(_) | Exit::Displaced) || leader.is_finished(now)
     }
 
     /// Connects the member with the leader of the same agent.
@@ -185,8 +185,8 @@ impl Gang {
             (Message::Up(up), Some(leader)) => leader.received(now, conn, up, out),
             (message, _) => {
                 let why = match message {
-                    Message::Up(Up::Hello(..) | Up::Status(..)) => "it takes this agent for the leader",
-                    Message::Down(Down::Command(..) | Down::Refused(_)) => "it wants to lead the leader",
+                    Message::Up(_) => "it takes this agent for the leader",
+                    Message::Down(_) => "it wants to lead the leader",
                 };
                 out.push(Order::Close { conn, why: why.to_owned() });
             }

@@ -183,9 +183,13 @@ impl Leader {
         match up {
             Up::Hello(beat, hello) => {
                 let Some(stranger) = self.strangers.remove(&conn) else { return };
-                if let Err(why) = self.hello(now, conn, stranger, beat, *hello, out) {
-                    out.push(Order::Send { conn, message: Message::Down(Down::Refused(why.to_owned())) });
-                    out.push(Order::Close { conn, why: why.to_owned() });
+                if let Err(down) = self.hello(now, conn, stranger, beat, *hello, out) {
+                    let why = match &down {
+                        Down::Refused(why) => why.clone(),
+                        _ => "a later agent holds its place".to_owned(),
+                    };
+                    out.push(Order::Send { conn, message: Message::Down(down) });
+                    out.push(Order::Close { conn, why });
                 }
             }
             Up::Status(beat, status) => {
@@ -212,21 +216,22 @@ impl Leader {
         beat: Beat,
         hello: Hello,
         out: &mut Vec<Order>,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), Down> {
+        let refuse = |why: &str| Err(Down::Refused(why.to_owned()));
         let Hello { version, job, incarnation, history, former, cleared, status, .. } = hello;
         if version != VERSION {
-            return Err("the agents speak different versions of the gang's protocol");
+            return refuse("the agents speak different versions of the gang's protocol");
         }
         if job != self.job || hello.member != member || incarnation.pod != pod {
-            return Err("the hello is of another job, member or pod than the one that was proven");
+            return refuse("the hello is of another job, member or pod than the one that was proven");
         }
         let last = self.history.attempt;
-        let seat = self.seats.get_mut(&member).ok_or("the gang has no such member")?;
+        let Some(seat) = self.seats.get_mut(&member) else { return refuse("the gang has no such member") };
         let holder = seat.holder.as_mut();
         let is_same = holder.as_ref().is_some_and(|holder| holder.incarnation == incarnation);
         if let Some(holder) = holder {
             if !is_same && holder.incarnation > incarnation && !holder.is_gone(now, &self.timing) {
-                return Err("a newer agent holds this place");
+                return Err(Down::Displaced);
             }
             if let Some(old) = holder.link.take() {
                 out.push(Order::Close { conn: old.conn, why: "there is a newer one".to_owned() });

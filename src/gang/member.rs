@@ -30,6 +30,7 @@ pub struct Member {
     kill: Time,
     /// A leaver's last words are waited for no longer.
     farewell: Option<Time>,
+    is_displaced: bool,
     exited: bool,
 }
 
@@ -81,6 +82,7 @@ impl Member {
             heard: now,
             kill: now,
             farewell: None,
+            is_displaced: false,
             exited: false,
         }
     }
@@ -97,6 +99,9 @@ impl Member {
 
     /// There is a connection to the leader. Whatever was left of an older one is closed.
     pub(super) fn connected(&mut self, now: Time, conn: Conn, out: &mut Vec<Order>) {
+        if self.is_displaced {
+            return out.push(Order::Close { conn, why: "a later agent holds this place".to_owned() });
+        }
         self.unlink(now, Some("there is a newer one"), out);
         let former = self.contact.as_ref().map(|c| (c.leader.clone(), millis(now.since(c.sent))));
         let run = self.status.run.as_ref();
@@ -130,6 +135,12 @@ impl Member {
         let (beat, command) = match down {
             Down::Command(beat, command) => (beat, *command),
             Down::Refused(why) => return self.unlink(now, Some(&why), out),
+            Down::Displaced => {
+                // Neither this leader nor another one is to count on what it says.
+                self.is_displaced = true;
+                self.stop(now, self.timing.short_grace, out);
+                return self.unlink(now, Some("a later agent holds this place"), out);
+            }
         };
         if link.echo.is_some_and(|last| beat.at < last) {
             return;
@@ -283,6 +294,9 @@ impl Member {
                 Finish::Succeeded => Exit::Succeeded,
                 Finish::Failed(cause) => Exit::Failed(cause.clone()),
             });
+        }
+        if self.is_displaced {
+            return Some(Exit::Displaced);
         }
         let signal = self.status.leaving?;
         let is_known = self.link.as_ref().is_none_or(|link| link.told == self.status && self.heard >= link.news);

@@ -251,6 +251,8 @@ pub enum Down {
     Command(Beat, Box<Command>),
     /// The member is none of this gang's, and why. The connection is closed.
     Refused(String),
+    /// A later agent holds the member's place. The connection is closed.
+    Displaced,
 }
 
 /// Any message.
@@ -342,6 +344,7 @@ impl Message {
                 }
                 (Some(&command.history), None, texts)
             }
+            Self::Down(Down::Displaced) => (None, None, vec![]),
             Self::Down(Down::Refused(why)) => (None, None, vec![("refusal", [why.len(), 0, 0, 0])]),
         };
         if let Some(Run { state: RunState::Ended(end), .. }) = run

@@ -83,6 +83,8 @@ pub enum Exit {
     Failed(Cause),
     /// Told to end by this signal before the gang had ended: 128 + n.
     Signalled(i32),
+    /// A later agent holds this place, in another pod: this one is of no use any more, and its pod is being deleted. Not 0.
+    Displaced,
 }
 
 /// What the driver has to do.

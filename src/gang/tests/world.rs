@@ -206,7 +206,7 @@ impl World {
                         }
                         self.finish = Some(Finish::Failed(cause.clone()));
                     }
-                    Exit::Signalled(_) => {}
+                    Exit::Signalled(_) | Exit::Displaced => {}
                 }
                 self.known = self.known.max(agent.gang.status().seen);
                 (agent.end, agent.choosing) = (Ending::Exited(exit), None);
