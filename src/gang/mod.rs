@@ -1,4 +1,5 @@
 mod agent;
+pub mod frame;
 mod leader;
 mod member;
 pub mod message;

@@ -1,11 +1,15 @@
 //! Every interleaving of three members and two faults.
 //!
-//! A second is one step of time, and everything that can be delivered is delivered within the step in which it was sent, in any
-//! order between connections. What takes longer is a fault: a member is cut off, and what was on its way comes late, or not
-//! at all. How long a choice, a program or a pod's return takes is open.
+//! A second is one step of time, and everything that can be delivered is delivered within the step in which it was sent. What
+//! takes longer is a fault: a member is cut off, and what was on its way comes late, or not at all. How long a choice, a
+//! program or a pod's return takes is open.
+//!
+//! Two orders that nobody can tell apart are one. The leader's messages arrive at once: what a member does by itself while one
+//! is on its way, the leader can't know yet, so it may as well have done it before. A member's message that tells nothing
+//! new arrives at once too.
 
 use super::shift::Times;
-use super::super::message::{Message, Outcome, Time};
+use super::super::message::{Message, Outcome, Status, Time, Up};
 use super::super::policy::{Policy, Restarts};
 use super::super::{Conn, Input, Timing};
 use super::world::{Ending, Random, Wish, World, seconds};
@@ -33,6 +37,11 @@ struct Pipe {
     is_open: [bool; 2],
     /// To each end.
     inbound: [VecDeque<Option<Message>>; 2],
+    /// What the follower has said last, and how many of its messages are no news.
+    told: Option<Status>,
+    beats: VecDeque<bool>,
+    /// The next message of the leader gets lost.
+    loses: bool,
 }
 
 impl State {
@@ -118,8 +127,31 @@ impl State {
         let is_full = pipe.ends.iter().any(|&i| is_cut(i));
         let pipe = Arc::make_mut(pipe);
         let to = if pipe.ends[FOLLOWER] == from { LEADER } else { FOLLOWER };
+        if to == FOLLOWER && item.is_some() && std::mem::take(&mut pipe.loses) {
+            return;
+        }
         if pipe.is_open[1 - to] && pipe.is_open[to] && (item.is_none() || !is_full || pipe.inbound[to].len() < 2) {
+            if to == LEADER {
+                let status = match &item {
+                    Some(Message::Up(Up::Status(_, status))) => Some(status),
+                    Some(Message::Up(Up::Hello(_, hello))) => Some(&hello.status),
+                    _ => None,
+                };
+                let is_first = pipe.told.is_none();
+                pipe.beats.push_back(!is_first && status.is_some() && pipe.told.as_ref() == status);
+                pipe.told = status.cloned();
+            }
             pipe.inbound[to].push_back(item);
+        }
+    }
+
+    /// What nobody can tell from what happens later anyway.
+    fn settle(&mut self) {
+        loop {
+            let is_plain = |pipe: &Pipe, end| end == FOLLOWER || pipe.beats.front() == Some(&true);
+            let found = self.deliverable().find(|(pipe, end)| is_plain(pipe, *end)).map(|(pipe, end)| (pipe.conn, end));
+            let Some((conn, end)) = found else { return };
+            self.deliver(conn, end, false);
         }
     }
 
@@ -130,6 +162,9 @@ impl State {
         let end = if pipe.ends[FOLLOWER] == by { FOLLOWER } else { LEADER };
         pipe.is_open[end] = false;
         pipe.inbound[end].clear();
+        if end == LEADER {
+            pipe.beats.clear();
+        }
         self.pipes.retain(|pipe| pipe.is_open.contains(&true));
     }
 
@@ -147,9 +182,9 @@ impl State {
         let Some(leader) = self.dialable(i) else { return };
         let is_used = |n: u64| self.pipes.iter().any(|pipe| pipe.conn == Conn(n));
         let conn = Conn((1..).map(|n| n * 8 + i as u64).find(|n| !is_used(*n)).unwrap_or(8));
-        let (ends, is_open, inbound) = ([i, leader], [true; 2], Default::default());
+        let (ends, is_open, inbound, beats) = ([i, leader], [true; 2], Default::default(), VecDeque::new());
         Arc::make_mut(&mut self.world.agents[i]).has_dialed = true;
-        self.pipes.push(Arc::new(Pipe { conn, ends, is_open, inbound }));
+        self.pipes.push(Arc::new(Pipe { conn, ends, is_open, inbound, told: None, beats, loses: false }));
         self.pipes.sort_by_key(|pipe| pipe.conn);
         let agent = &self.world.agents[i];
         let (member, pod) = (super::world::worker(agent.seat), agent.incarnation.pod.clone());
@@ -161,6 +196,9 @@ impl State {
         let Some(pipe) = self.pipes.iter_mut().find(|pipe| pipe.conn == conn) else { return };
         let pipe = Arc::make_mut(pipe);
         let i = pipe.ends[end];
+        if end == LEADER && !again {
+            pipe.beats.pop_front();
+        }
         let item = if again { pipe.inbound[end].front().cloned() } else { pipe.inbound[end].pop_front() };
         match item {
             Some(Some(message)) => self.input(i, Input::Received(conn, message)),
@@ -244,11 +282,18 @@ impl State {
             Fault::Terminate(i) => self.input(i, Input::Terminated(15)),
             Fault::Reset(conn) => {
                 let Some(pipe) = self.pipes.iter_mut().find(|pipe| pipe.conn == conn) else { return };
-                Arc::make_mut(pipe).inbound = [VecDeque::from([None]), VecDeque::from([None])];
+                let pipe = Arc::make_mut(pipe);
+                pipe.inbound = [VecDeque::from([None]), VecDeque::from([None])];
+                pipe.beats = VecDeque::from([false]);
             }
             Fault::Lose(conn, end) => {
-                if let Some(pipe) = self.pipes.iter_mut().find(|pipe| pipe.conn == conn) {
-                    Arc::make_mut(pipe).inbound[end].pop_front();
+                let Some(pipe) = self.pipes.iter_mut().find(|pipe| pipe.conn == conn) else { return };
+                let pipe = Arc::make_mut(pipe);
+                if end == LEADER {
+                    pipe.inbound[end].pop_front();
+                    pipe.beats.pop_front();
+                } else {
+                    pipe.loses = true;
                 }
             }
             Fault::Repeat(conn, end) => self.deliver(conn, end, true),
@@ -395,11 +440,13 @@ impl Model for Gangs {
             fault(Fault::Repeat(conn, end));
         }
         state.pipes.iter().for_each(|pipe| fault(Fault::Reset(pipe.conn)));
+        state.pipes.iter().for_each(|pipe| fault(Fault::Lose(pipe.conn, FOLLOWER)));
     }
 
     fn next_state(&self, state: &State, step: Step) -> Option<State> {
         let mut next = state.clone();
         next.take(step);
+        next.settle();
         Some(next)
     }
 
@@ -488,6 +535,7 @@ fn no_walk_breaks_the_rules() {
             let step = steps[random.below(steps.len() as u64) as usize];
             taken.push(step);
             state.take(step);
+            state.settle();
             let broken = state.world.broken.clone();
             let broken = broken.or_else(|| state.converges().err().filter(|_| random.below(20) == 0));
             assert!(broken.is_none(), "TRAININGJOB_MODEL_SEED={seed} breaks a rule: {broken:?} after {taken:?}");
