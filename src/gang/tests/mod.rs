@@ -3,6 +3,7 @@
 
 mod model;
 mod shift;
+mod simulation;
 mod world;
 
 pub(super) use shift::Times;
