@@ -111,12 +111,22 @@ impl Session {
 
 enum State {
     /// The leader, who has sent its nonce.
-    Challenged { nonce: [u8; NONCE] },
+    Challenged {
+        nonce: [u8; NONCE],
+    },
     /// A follower, who waits for the leader's nonce.
-    Dialed { nonce: [u8; NONCE], identity: Vec<u8> },
+    Dialed {
+        nonce: [u8; NONCE],
+        identity: Vec<u8>,
+    },
     /// A follower, who has answered.
     Answered(Session),
-    Proven { inbound: Secret, outbound: Secret, received: u64, sent: u64 },
+    Proven {
+        inbound: Secret,
+        outbound: Secret,
+        received: u64,
+        sent: u64,
+    },
 }
 
 /// One side of a connection.
@@ -197,7 +207,8 @@ impl Channel {
     fn take(&mut self, body: &[u8], answer: &mut Vec<u8>) -> Result<Option<Event>, FrameError> {
         match &mut self.state {
             State::Challenged { nonce } => {
-                let (&follower, rest) = body.split_first_chunk().ok_or(FrameError::Malformed("the hello is too short"))?;
+                let (&follower, rest) =
+                    body.split_first_chunk().ok_or(FrameError::Malformed("the hello is too short"))?;
                 let (identity, mac) =
                     rest.split_last_chunk::<MAC>().ok_or(FrameError::Malformed("the hello is too short"))?;
                 let session =

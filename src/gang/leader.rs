@@ -403,8 +403,7 @@ impl Leader {
         let was_here = runs().any(|run| run.attempt == last && run.leader.pod == self.incarnation.pod);
         self.seats.iter().all(|(member, seat)| {
             let ran = seat.holder.as_ref().and_then(|holder| holder.status.run.as_ref());
-            ran.is_some_and(|run| run.attempt == last)
-                || (*member == self.me && (was_here || self.cleared == last))
+            ran.is_some_and(|run| run.attempt == last) || (*member == self.me && (was_here || self.cleared == last))
         })
     }
 
@@ -489,7 +488,11 @@ impl Leader {
                 let sent = holder.link.as_ref().map_or(holder.unlinked + reconnect, |link| link.sent + beat);
                 [sent, holder.heard + lease, holder.received + lease]
             });
-            [Some(seat.fence)].into_iter().chain(of_holder.into_iter().flatten().map(Some)).flatten().collect::<Vec<_>>()
+            [Some(seat.fence)]
+                .into_iter()
+                .chain(of_holder.into_iter().flatten().map(Some))
+                .flatten()
+                .collect::<Vec<_>>()
         };
         let of_phase = match &self.phase {
             Phase::Gathering { not_before, .. } => *not_before,

@@ -362,6 +362,9 @@ impl Message {
             [history.checkpoint.len(), repeat, reason, message]
         });
         let lengths = more.into_iter().chain([("history", past), ("run", [leader, 0, 0, 0])]);
-        lengths.into_iter().find(|(_, lengths)| lengths.iter().any(|l| *l > MAX_TEXT)).map_or(Ok(()), |(what, _)| Err(what))
+        lengths
+            .into_iter()
+            .find(|(_, lengths)| lengths.iter().any(|l| *l > MAX_TEXT))
+            .map_or(Ok(()), |(what, _)| Err(what))
     }
 }

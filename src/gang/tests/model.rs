@@ -8,10 +8,10 @@
 //! is on its way, the leader can't know yet, so it may as well have done it before. A member's message that tells nothing
 //! new arrives at once too.
 
-use super::shift::Times;
 use super::super::message::{Message, Outcome, Status, Time, Up};
 use super::super::policy::{Policy, Restarts};
 use super::super::{Conn, Input, Timing};
+use super::shift::Times;
 use super::world::{Ending, Random, Wish, World, seconds};
 use stateright::{Checker, Model, Property};
 use std::collections::VecDeque;
@@ -232,7 +232,8 @@ impl State {
         // The operator asks worker 0 how far it is. Two faults have to be borne without.
         if self.is_watched {
             let leaders = self.world.agents.iter().filter(|a| a.seat == 0 && !a.is_cut && a.end == Ending::Lives);
-            self.world.known = leaders.map(|a| a.gang.status().seen).max().unwrap_or(0).max(self.world.known);
+            self.world.known =
+                leaders.map(|a| a.gang.memory().history.attempt).max().unwrap_or(0).max(self.world.known);
         }
         for i in 0..self.world.agents.len() {
             if self.world.kill_at(i).is_some_and(|at| at <= NOW) {
@@ -406,7 +407,9 @@ impl Model for Gangs {
                 None => {}
             }
             let can_be_replaced = !agent.is_replaced && (agent.is_cut || agent.end != Ending::Lives);
-            if can_be_replaced && !matches!(&agent.end, Ending::Exited(exit) if state.world.finish.is_some() && !matches!(exit, super::super::Exit::Signalled(_))) {
+            if can_be_replaced
+                && !matches!(&agent.end, Ending::Exited(exit) if state.world.finish.is_some() && !matches!(exit, super::super::Exit::Signalled(_)))
+            {
                 steps.push(Step::Replace(i));
             }
             if agent.end == Ending::Killed && !agent.is_replaced {
@@ -451,9 +454,8 @@ impl Model for Gangs {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let converges = |model: &Self, state: &State| {
-            !state.digest().is_multiple_of(model.sample) || state.converges().is_ok()
-        };
+        let converges =
+            |model: &Self, state: &State| !state.digest().is_multiple_of(model.sample) || state.converges().is_ok();
         let failed = |_: &Self, state: &State| {
             matches!(&state.world.finish, Some(super::super::message::Finish::Failed(_))) && state.world.is_over()
         };

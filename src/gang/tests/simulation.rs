@@ -49,6 +49,7 @@ struct Simulation {
     ticks: Vec<Option<u64>>,
     kills: Vec<Option<Time>>,
     faults: u64,
+    is_told: bool,
 }
 
 impl Simulation {
@@ -72,6 +73,7 @@ impl Simulation {
             ticks: Vec::new(),
             kills: Vec::new(),
             faults: 0,
+            is_told: std::env::var_os("TRAININGJOB_GANG_SEED").is_some(),
         };
         (0..size).for_each(|seat| simulation.come(seat, None));
         simulation.at(1000, Event::Fault);
@@ -275,7 +277,8 @@ impl Simulation {
             Event::Remove(i) => self.kill(i),
             Event::Operator => {
                 let leaders = self.world.agents.iter().filter(|a| a.seat == 0 && !a.is_cut && a.end == Ending::Lives);
-                self.world.known = leaders.map(|a| a.gang.status().seen).max().unwrap_or(0).max(self.world.known);
+                self.world.known =
+                    leaders.map(|a| a.gang.memory().history.attempt).max().unwrap_or(0).max(self.world.known);
                 if let Some(history) = self.world.told().filter(|_| self.below(3) == 0) {
                     (0..self.world.agents.len()).for_each(|i| self.act(i, Input::Told(history.clone())));
                 }
@@ -316,8 +319,9 @@ impl Simulation {
 
     fn fault(&mut self) {
         self.faults += 1;
-        let current: Vec<_> =
-            (0..self.world.agents.len()).filter(|&i| self.world.lives(i) && !self.world.agents[i].is_replaced).collect();
+        let current: Vec<_> = (0..self.world.agents.len())
+            .filter(|&i| self.world.lives(i) && !self.world.agents[i].is_replaced)
+            .collect();
         let Some(&any) = current.get(self.below(current.len() as u64) as usize) else { return };
         // The leader is hit more often than by chance.
         let i = self.world.leader().filter(|_| self.below(5) == 0).unwrap_or(any);
@@ -367,11 +371,34 @@ impl Simulation {
         }
     }
 
+    /// How the agents stand, for a person who looks at one seed.
+    fn sketch(&self) -> String {
+        if !self.is_told {
+            return String::new();
+        }
+        let sketch = |(i, agent): (usize, &Arc<super::world::Agent>)| {
+            let runs = agent.process.as_ref().map(|p| (p.attempt, p.kill_at.is_some()));
+            let (cut, old) = (if agent.is_cut { " cut" } else { "" }, if agent.is_replaced { " old" } else { "" });
+            let phase = agent.gang.view(Time(0)).map(|view| format!(" {:?}", view.phase)).unwrap_or_default();
+            let (seat, boot, seen) = (agent.seat, agent.incarnation.boot, agent.gang.status().seen);
+            format!(
+                "[{i}: {seat}/{boot}{cut}{old} seen {seen} runs {runs:?}{}]",
+                phase.split(['{', '(']).next().unwrap_or("")
+            )
+        };
+        let living = self.world.agents.iter().enumerate().filter(|(i, _)| self.world.lives(*i)).map(sketch);
+        living.collect::<Vec<_>>().join(" ")
+    }
+
     /// Runs until all is over; returns how many attempts there were.
     fn run(mut self) -> (u32, u64, bool) {
         while let Some(std::cmp::Reverse((now, _, event))) = self.events.pop() {
             self.now = now;
+            let before = self.sketch();
             self.happen(event.clone());
+            if self.is_told && before != self.sketch() {
+                println!("{now:7} {event:?}: {}", self.sketch());
+            }
             let (seed, size) = (self.seed, self.world.size);
             let again = format!("run it again with TRAININGJOB_GANG_SEED={seed}");
             if let Some(broken) = &self.world.broken {

@@ -107,8 +107,17 @@ impl World {
             judge: by_what_was_seen,
             ports: (29500, 8),
         });
-        // A new pod is told what the operator knows. An agent that comes back in its own remembers nothing.
-        let known = if again.is_some() { 0 } else { self.known };
+        // An agent that comes back in its own pod remembers nothing, and a new pod is told what the operator knows. Where no
+        // agent within reach has heard of the last attempt the number has to come from elsewhere: that is what has to be kept
+        // in the pod, and by the operator.
+        let last = self.attempt.number;
+        let can_tell = |agent: &Agent| agent.end == Ending::Lives && !agent.is_replaced && !agent.is_cut;
+        let is_known = self.agents.iter().any(|agent| can_tell(agent) && agent.gang.status().seen >= last);
+        let known = match again {
+            _ if !is_known => self.known.max(last),
+            None => self.known,
+            Some(_) => 0,
+        };
         let history = History { finish: self.finish.clone(), attempt: known, judged: known, ..History::default() };
         let setup = Setup {
             job: "job".to_owned(),
@@ -120,7 +129,17 @@ impl World {
         };
         let gang = Gang::new(setup, now);
         let (process, choosing, end) = (None, None, Ending::Lives);
-        let agent = Agent { seat, incarnation, gang, process, choosing, end, is_cut: false, has_dialed: false, is_replaced: false };
+        let agent = Agent {
+            seat,
+            incarnation,
+            gang,
+            process,
+            choosing,
+            end,
+            is_cut: false,
+            has_dialed: false,
+            is_replaced: false,
+        };
         match again {
             Some(i) => {
                 self.agents[i] = Arc::new(agent);
@@ -148,7 +167,7 @@ impl World {
     /// Agent and processes die at once.
     pub fn kill(&mut self, i: usize) {
         let agent = Arc::make_mut(&mut self.agents[i]);
-        self.known = self.known.max(agent.gang.status().seen);
+        self.known = self.known.max(agent.gang.memory().history.attempt);
         (agent.end, agent.process, agent.choosing) = (Ending::Killed, None, None);
     }
 
@@ -208,7 +227,7 @@ impl World {
                     }
                     Exit::Signalled(_) | Exit::Displaced => {}
                 }
-                self.known = self.known.max(agent.gang.status().seen);
+                self.known = self.known.max(agent.gang.memory().history.attempt);
                 (agent.end, agent.choosing) = (Ending::Exited(exit), None);
             }
         }
@@ -237,7 +256,8 @@ impl World {
             self.broken = Some(format!("agent {i} starts attempt {number} after attempt {}", last.number));
         } else {
             if (port, &choice) != (last.port, &last.choice) {
-                self.broken = Some(format!("agent {i} goes on from {choice:?} in attempt {number}, others from {last:?}"));
+                self.broken =
+                    Some(format!("agent {i} goes on from {choice:?} in attempt {number}, others from {last:?}"));
             }
             if !last.seats.insert(seat) {
                 self.broken = Some(format!("worker {seat} starts attempt {number} again"));
