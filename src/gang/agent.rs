@@ -1,8 +1,9 @@
 //! The whole of one agent's part in its gang: its member, and the leader if the member is the one that leads.
 
-use super::leader::{Leader, LeaderSetup, View};
+use super::leader::{Leader, LeaderSetup};
 use super::member::Member;
 use super::message::{Choice, End, History, Incarnation, MemberId, Message, Outcome, Status, Time};
+use super::view::View;
 use super::{Conn, Exit, Memory, Order, Timing};
 use std::collections::VecDeque;
 

@@ -4,11 +4,12 @@
 //! the next phase if nothing is in the way. So it does not matter what came in which order.
 
 use super::message::{
-    Beat, Choice, Command, Directive, Down, Finish, Hello, History, Incarnation, MemberId, Message, Status, Time, Up,
-    VERSION, millis,
+    Beat, Choice, Command, Directive, Down, Finish, History, Incarnation, MAX_DETAIL, MAX_TEXT, MemberId, Message,
+    Time, cut, millis,
 };
 use super::policy::{Ended, Judge, Policy, Verdict, Why, begin, decide};
-use super::seat::{Holder, Link, Seat};
+use super::seat::Seat;
+use super::view::{Chosen, Phase};
 use super::{Conn, Order, Timing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,105 +27,23 @@ pub struct LeaderSetup {
     pub ports: (u16, u16),
 }
 
-/// Where the gang is in its life.
-#[derive(Clone, Debug, Hash)]
-pub enum Phase {
-    /// Waits until all members are there and nothing of an earlier attempt lives.
-    Gathering {
-        /// The attempt that comes next; it may grow while members come that have seen more.
-        attempt: u32,
-        /// The back-off.
-        not_before: Time,
-        /// What it goes on from: asked for when all are there.
-        choice: Chosen,
-    },
-    /// All members may run.
-    Running {
-        /// The attempt.
-        attempt: u32,
-        /// Where its ranks meet.
-        port: u16,
-        /// What it goes on from.
-        choice: Choice,
-        /// Since when.
-        since: Time,
-    },
-    /// All members stop.
-    Ending {
-        /// The attempt.
-        attempt: u32,
-        /// What ended it.
-        why: Why,
-        /// Since when.
-        since: Time,
-        /// How long it ran.
-        ran: Duration,
-    },
-    /// The history tells how the gang ended.
-    Over {
-        /// Since when.
-        since: Time,
-    },
-}
-
-/// What the next attempt goes on from.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Chosen {
-    /// Nobody has been asked: a member may still write.
-    NotYet,
-    /// The driver chooses.
-    Asked,
-    /// It has chosen.
-    Choice(Choice),
-}
-
-/// Why a member keeps the gang from starting, or from going on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
-    /// Its agent has not said hello yet.
-    NeverSeen,
-    /// Its agent can't be reached any more.
-    Unreachable,
-    /// Its agent was told to end.
-    Leaving,
-    /// Its processes are being stopped.
-    Stopping,
-    /// Its agent is there, and has not prepared for the attempt yet.
-    Preparing,
-    /// Processes of an earlier agent of this place may live for so long.
-    Fenced(Duration),
-}
-
-/// How the gang stands.
-#[derive(Debug)]
-pub struct View<'a> {
-    /// Where it is in its life.
-    pub phase: &'a Phase,
-    /// Its past.
-    pub history: &'a History,
-    /// Who is being waited for.
-    pub missing: Vec<(&'a MemberId, Missing)>,
-    /// How long the attempt waits for processes that an unknown member may have started under an earlier leader.
-    pub quiet_in: Duration,
-}
-
 /// The leader's state.
 #[derive(Clone, Debug, Hash)]
 pub struct Leader {
-    setup: LeaderSetup,
-    me: MemberId,
-    job: String,
-    incarnation: Incarnation,
-    timing: Timing,
-    seats: BTreeMap<MemberId, Seat>,
+    pub(super) setup: LeaderSetup,
+    pub(super) me: MemberId,
+    pub(super) job: String,
+    pub(super) incarnation: Incarnation,
+    pub(super) timing: Timing,
+    pub(super) seats: BTreeMap<MemberId, Seat>,
     /// Connections that have not said hello: whose they are, and since when.
-    strangers: BTreeMap<Conn, (MemberId, String, Time)>,
-    history: History,
-    phase: Phase,
+    pub(super) strangers: BTreeMap<Conn, (MemberId, String, Time)>,
+    pub(super) history: History,
+    pub(super) phase: Phase,
     /// By then all that was started under earlier leaders has stopped, whoever it was.
-    quiet_at: Time,
+    pub(super) quiet_at: Time,
     /// The last attempt whose leader has said that its own processes have stopped.
-    cleared: u32,
+    pub(super) cleared: u32,
     leaving: Option<i32>,
     /// What was sent last.
     word: Option<Command>,
@@ -143,7 +62,9 @@ impl Leader {
         let seats = setup.members.iter().map(|member| (member.clone(), Seat::default())).collect();
         let phase = match history.finish {
             Some(_) => Phase::Over { since: now },
-            None => Phase::Gathering { attempt: history.attempt + 1, not_before: now, choice: Chosen::NotYet },
+            None => {
+                Phase::Gathering { attempt: history.attempt.saturating_add(1), not_before: now, choice: Chosen::NotYet }
+            }
         };
         let (strangers, quiet_at) = (BTreeMap::new(), Time::default());
         Self {
@@ -163,124 +84,6 @@ impl Leader {
         }
     }
 
-    pub(super) fn connected(&mut self, now: Time, conn: Conn, member: MemberId, pod: String) {
-        self.strangers.insert(conn, (member, pod, now));
-    }
-
-    pub(super) fn closed(&mut self, now: Time, conn: Conn) {
-        self.strangers.remove(&conn);
-        if let Some(holder) = self.holder_of(conn) {
-            (holder.link, holder.unlinked) = (None, now);
-        }
-    }
-
-    fn holder_of(&mut self, conn: Conn) -> Option<&mut Holder> {
-        let holders = self.seats.values_mut().filter_map(|seat| seat.holder.as_mut());
-        holders.into_iter().find(|holder| holder.link.as_ref().is_some_and(|link| link.conn == conn))
-    }
-
-    pub(super) fn received(&mut self, now: Time, conn: Conn, up: Up, out: &mut Vec<Order>) {
-        match up {
-            Up::Hello(beat, hello) => {
-                let Some(stranger) = self.strangers.remove(&conn) else { return };
-                if let Err(down) = self.hello(now, conn, stranger, beat, *hello, out) {
-                    let why = match &down {
-                        Down::Refused(why) => why.clone(),
-                        _ => "a later agent holds its place".to_owned(),
-                    };
-                    out.push(Order::Send { conn, message: Message::Down(down) });
-                    out.push(Order::Close { conn, why });
-                }
-            }
-            Up::Status(beat, status) => {
-                let Some(holder) = self.holder_of(conn) else { return };
-                let Some(link) = holder.link.as_mut().filter(|link| beat.at >= link.echo) else { return };
-                link.echo = beat.at;
-                link.asks |= holder.status != status;
-                holder.received = now;
-                holder.heard = holder.heard.max(beat.echo.unwrap_or_default().min(now));
-                self.outgrow(status.seen);
-                if let Some(holder) = self.holder_of(conn) {
-                    holder.status = status;
-                }
-            }
-        }
-        self.seats.values_mut().for_each(Seat::note);
-    }
-
-    fn hello(
-        &mut self,
-        now: Time,
-        conn: Conn,
-        (member, pod, since): (MemberId, String, Time),
-        beat: Beat,
-        hello: Hello,
-        out: &mut Vec<Order>,
-    ) -> Result<(), Down> {
-        let refuse = |why: &str| Err(Down::Refused(why.to_owned()));
-        let Hello { version, job, incarnation, history, former, cleared, status, .. } = hello;
-        if version != VERSION {
-            return refuse("the agents speak different versions of the gang's protocol");
-        }
-        if job != self.job || hello.member != member || incarnation.pod != pod {
-            return refuse("the hello is of another job, member or pod than the one that was proven");
-        }
-        let last = self.history.attempt;
-        let Some(seat) = self.seats.get_mut(&member) else { return refuse("the gang has no such member") };
-        let holder = seat.holder.as_mut();
-        let is_same = holder.as_ref().is_some_and(|holder| holder.incarnation == incarnation);
-        if let Some(holder) = holder {
-            if !is_same && holder.incarnation > incarnation && !holder.is_gone(now, &self.timing) {
-                return Err(Down::Displaced);
-            }
-            if let Some(old) = holder.link.take() {
-                out.push(Order::Close { conn: old.conn, why: "there is a newer one".to_owned() });
-            }
-        }
-        if !is_same {
-            seat.displace(&incarnation, last, &self.timing);
-        }
-        // What the member may have heard of this leader so far is its answer to this very connection.
-        let heard = seat.holder.as_ref().map_or(since, |holder| holder.heard.max(since));
-        let link = Link { conn, echo: beat.at, told: false, sent: now, asks: true };
-        let seen = status.seen;
-        let run = status.run.as_ref().map_or(0, |run| run.attempt);
-        seat.holder = Some(Holder { incarnation, link: Some(link), unlinked: now, received: now, heard, status });
-        if cleared {
-            self.cleared = self.cleared.max(run);
-        }
-        if let Some((leader, silent)) = former
-            && leader != self.incarnation
-        {
-            let longest = millis(self.timing.lease + self.timing.fence());
-            self.quiet_at = self.quiet_at.max(Time(now.0 + longest.saturating_sub(silent)));
-        }
-        self.learn(now, &history);
-        // An attempt of that number may have been begun by another leader.
-        self.outgrow(if is_same { seen } else { seen.saturating_add(1) });
-        Ok(())
-    }
-
-    /// Somebody knows more of the past.
-    pub(super) fn learn(&mut self, now: Time, history: &History) {
-        if history.is_newer_than(&self.history) {
-            self.history = history.clone();
-            if self.history.finish.is_some() {
-                self.phase = Phase::Over { since: now };
-            }
-            self.outgrow(self.history.attempt.saturating_add(1));
-        }
-    }
-
-    /// The next attempt is not smaller than this one.
-    fn outgrow(&mut self, seen: u32) {
-        if let Phase::Gathering { attempt, choice, .. } = &mut self.phase
-            && *attempt < seen
-        {
-            (*attempt, *choice) = (seen, Chosen::NotYet);
-        }
-    }
-
     /// The driver has chosen, or has told in a report why it can't.
     pub(super) fn chosen(&mut self, now: Time, attempt: u32, chosen: Result<Choice, String>) {
         let Phase::Gathering { attempt: next, choice, .. } = &mut self.phase else { return };
@@ -288,7 +91,11 @@ impl Leader {
             return;
         }
         match chosen {
-            Ok(chosen) => *choice = Chosen::Choice(chosen),
+            Ok(chosen) if chosen.detail.len() > MAX_DETAIL => {
+                let report = "what the checkpoint's choice says is too long to be told".to_owned();
+                self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO);
+            }
+            Ok(chosen) => *choice = Chosen::Choice(Choice { checkpoint: cut(chosen.checkpoint, MAX_TEXT), ..chosen }),
             Err(report) => self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO),
         }
     }
@@ -397,7 +204,7 @@ impl Leader {
 
     /// Whether nobody unknown can run anything that an earlier leader has started: enough time has passed, or each place's
     /// agent of the last attempt has told that it has stopped.
-    fn is_quiet(&self, now: Time) -> bool {
+    pub(super) fn is_quiet(&self, now: Time) -> bool {
         let Some(last) = self.last_run().filter(|_| now < self.quiet_at) else { return now >= self.quiet_at };
         let runs = || self.seats.values().filter_map(|seat| seat.holder.as_ref()?.status.run.as_ref());
         let was_here = runs().any(|run| run.attempt == last && run.leader.pod == self.incarnation.pod);
@@ -503,64 +310,8 @@ impl Leader {
         let times = self.seats.values().flat_map(of_seat).chain([of_phase, self.quiet_at]);
         times.filter(|time| *time > now).min()
     }
-
-    /// How the gang stands.
-    pub fn view(&self, now: Time) -> View<'_> {
-        let missing = |(member, seat)| Some((member, self.missing(seat, now)?));
-        let quiet_in = if self.is_quiet(now) { Duration::ZERO } else { self.quiet_at.since(now) };
-        View {
-            phase: &self.phase,
-            history: &self.history,
-            missing: self.seats.iter().filter_map(missing).collect(),
-            quiet_in,
-        }
-    }
-
-    fn missing(&self, seat: &Seat, now: Time) -> Option<Missing> {
-        let Some(holder) = &seat.holder else { return Some(Missing::NeverSeen) };
-        let Status { seen, leaving, .. } = holder.status;
-        if leaving.is_some() {
-            return Some(Missing::Leaving);
-        }
-        match &self.phase {
-            Phase::Over { .. } => (!holder.status.over).then_some(Missing::Unreachable),
-            Phase::Running { attempt, .. } if seat.succeeded == *attempt => None,
-            _ if holder.is_gone(now, &self.timing) => Some(Missing::Unreachable),
-            Phase::Running { .. } => None,
-            Phase::Ending { attempt, .. } => (!holder.is_out_of(*attempt)).then_some(Missing::Stopping),
-            Phase::Gathering { .. } if holder.status.is_alive() => Some(Missing::Stopping),
-            Phase::Gathering { attempt, .. } if seen != *attempt => Some(Missing::Preparing),
-            Phase::Gathering { .. } => (now < seat.fence).then(|| Missing::Fenced(seat.fence.since(now))),
-        }
-    }
 }
 
 fn ending(attempt: u32, why: Why, since: Time, ran: Duration) -> Phase {
     Phase::Ending { attempt, why, since, ran }
-}
-
-#[cfg(test)]
-impl super::tests::Times for Leader {
-    fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time)) {
-        // What decides nothing any more is forgotten.
-        let mut future = |time: &mut Time| {
-            *time = if *time <= now { Time::default() } else { *time };
-            f(time);
-        };
-        future(&mut self.quiet_at);
-        self.seats.values_mut().for_each(|seat| future(&mut seat.fence));
-        match &mut self.phase {
-            Phase::Gathering { not_before, .. } => future(not_before),
-            Phase::Running { since, .. } => *since = now,
-            Phase::Ending { since, .. } | Phase::Over { since } => f(since),
-        }
-        self.strangers.values_mut().for_each(|(_, _, since)| f(since));
-        for holder in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()) {
-            if let Some(link) = &mut holder.link {
-                [&mut link.echo, &mut link.sent].into_iter().for_each(&mut *f);
-                holder.unlinked = Time::default();
-            }
-            [&mut holder.unlinked, &mut holder.received, &mut holder.heard].into_iter().for_each(&mut *f);
-        }
-    }
 }

@@ -5,8 +5,8 @@
 //! heard: when that is too long ago it stops what it runs, whatever else it hears or does not hear.
 
 use super::message::{
-    Beat, Command, Directive, Down, End, Finish, Hello, History, Incarnation, MemberId, Message, Outcome, Run,
-    RunState, Status, Time, Up, VERSION, millis,
+    Beat, Command, Directive, Down, End, Finish, Hello, History, Incarnation, MAX_REPORT, MemberId, Message, Outcome,
+    Run, RunState, Status, Time, Up, VERSION, cut, millis,
 };
 use super::{Conn, Exit, Memory, Order, Timing};
 use std::time::Duration;
@@ -237,7 +237,7 @@ impl Member {
             (RunState::Stopping, Outcome::Succeeded) => Outcome::Stopped,
             (_, outcome) => outcome,
         };
-        run.state = RunState::Ended(End { outcome, ..end });
+        run.state = RunState::Ended(End { outcome, report: cut(end.report, MAX_REPORT) });
         self.status.closed = self.status.closed.max(attempt);
         self.leave(now);
     }

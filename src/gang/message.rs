@@ -13,9 +13,9 @@ pub const VERSION: u32 = 1;
 /// Longest [`End::report`], in bytes.
 pub const MAX_REPORT: usize = 4096;
 /// Longest [`Choice::detail`], in bytes.
-pub const MAX_DETAIL: usize = 16 * 1024;
+pub const MAX_DETAIL: usize = 4096;
 /// Longest of all other texts, in bytes.
-pub const MAX_TEXT: usize = 2048;
+pub const MAX_TEXT: usize = 768;
 
 /// Milliseconds of a clock that only goes forward, since whatever its agent likes. Two agents' times are never compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,6 +39,12 @@ impl Add<Duration> for Time {
 /// Whole milliseconds, at most as many as there is room for.
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The start of a text that may be too long.
+pub(crate) fn cut(mut text: String, most: usize) -> String {
+    text.truncate(text.floor_char_boundary(most));
+    text
 }
 
 /// A place in the gang, whoever holds it.

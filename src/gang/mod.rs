@@ -1,3 +1,4 @@
+mod admit;
 mod agent;
 pub mod frame;
 mod leader;
@@ -5,12 +6,14 @@ mod member;
 pub mod message;
 pub mod policy;
 mod seat;
+mod view;
 
 #[cfg(test)]
 mod tests;
 
 pub use agent::{Gang, Input, Setup};
-pub use leader::{LeaderSetup, Missing, Phase, View};
+pub use leader::LeaderSetup;
+pub use view::{Chosen, Missing, Phase, View};
 
 use message::{Cause, Choice, History, Message, Run};
 use std::time::Duration;

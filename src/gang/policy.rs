@@ -3,7 +3,7 @@
 //! The rules are those of `lifecycle` for gangs that are made anew: 1, 2, 4 ... 60 s after quick failures in a row, counted
 //! over the disruptions between them; 0, 1, 2, 4 ... 300 s after disruptions in a row, for the first one is nobody's fault.
 
-use super::message::{Cause, Choice, End, Finish, History, MemberId, Outcome, Repeat};
+use super::message::{Cause, Choice, End, Finish, History, MAX_TEXT, MemberId, Outcome, Repeat, cut};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -120,6 +120,12 @@ pub fn decide(policy: &Policy, history: &mut History, attempt: u32, judged: &Jud
     let verdict = weigh(policy, history, judged, ran);
     history.attempt = history.attempt.max(attempt);
     history.judged = history.judged.max(attempt);
+    let verdict = match verdict {
+        Verdict::Fail(Cause { reason, message }) => {
+            Verdict::Fail(Cause { reason: cut(reason, MAX_TEXT), message: cut(message, MAX_TEXT) })
+        }
+        restart => restart,
+    };
     if let Verdict::Fail(cause) = &verdict {
         history.finish = Some(Finish::Failed(cause.clone()));
     }
@@ -155,7 +161,7 @@ fn weigh(policy: &Policy, history: &mut History, judged: &Judgement, ran: Durati
     let again = (&judged.cause.reason, judged.step, &history.checkpoint);
     let repeat = history.repeat.take();
     let times = repeat.filter(|r| (&r.reason, r.step, &r.checkpoint) == again).map_or(0, |r| r.times);
-    let (reason, checkpoint) = (judged.cause.reason.clone(), history.checkpoint.clone());
+    let (reason, checkpoint) = (cut(judged.cause.reason.clone(), MAX_TEXT), history.checkpoint.clone());
     let repeat = Repeat { reason, step: judged.step, checkpoint, times: times.saturating_add(1) };
     let (times, step) = (repeat.times, repeat.step);
     history.repeat = Some(repeat);

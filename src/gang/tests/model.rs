@@ -216,6 +216,28 @@ impl State {
         self.do_as_wished(i, wishes);
     }
 
+    /// Delivers all that can be, in one order, unless there is no end of it.
+    fn deliver_all(&mut self) {
+        for _ in 0..200 {
+            let Some((conn, end)) = self.deliverable().next().map(|(pipe, end)| (pipe.conn, end)) else { return };
+            self.deliver(conn, end, false);
+        }
+    }
+
+    /// Goes on until all run, in one order.
+    fn start(&mut self) {
+        while (0..self.world.agents.len()).any(|i| self.world.agents[i].process.is_none()) {
+            (0..self.world.agents.len()).for_each(|i| self.dial(i));
+            self.deliver_all();
+            self.take(Step::Choose(0));
+            self.deliver_all();
+        }
+        for _ in 0..2 {
+            self.tick();
+            self.deliver_all();
+        }
+    }
+
     fn tick(&mut self) {
         let mut back = |time: &mut Time| time.0 = time.0.saturating_sub(1_000);
         for agent in &mut self.world.agents {
@@ -329,10 +351,7 @@ impl State {
                     state.take(Step::Stopped(i));
                 }
             }
-            for _ in 0..200 {
-                let Some((conn, end)) = state.deliverable().next().map(|(pipe, end)| (pipe.conn, end)) else { break };
-                state.deliver(conn, end, false);
-            }
+            state.deliver_all();
             let number = state.world.attempt.number;
             let runs = |agent: &Arc<super::world::Agent>| agent.process.as_ref().map(|process| process.attempt);
             let living = state.world.agents.iter().filter(|agent| runs(agent) == Some(number));
@@ -364,6 +383,8 @@ struct Gangs {
     faults: u32,
     /// Of so many states one is followed to its end.
     sample: u64,
+    /// The first attempt runs already.
+    runs: bool,
 }
 
 impl Model for Gangs {
@@ -384,6 +405,9 @@ impl Model for Gangs {
         let world = World::new(3, timing, policy, NOW);
         let mut state = State { world, pipes: Vec::new(), faults: self.faults, is_watched: self.faults > 2 };
         (0..3).for_each(|i| state.input(i, Input::Tick));
+        if self.runs {
+            state.start();
+        }
         vec![state]
     }
 
@@ -473,7 +497,7 @@ impl Model for Gangs {
 
 fn check(model: Gangs, most: usize) -> usize {
     let faults = model.faults;
-    let checker = model.checker().threads(1).target_state_count(most).spawn_bfs().join();
+    let checker = model.checker().threads(1).target_state_count(most).spawn_dfs().join();
     let (states, depth) = (checker.unique_state_count(), checker.max_depth());
     println!("{faults} faults: {states} states, {} transitions, depth {depth}", checker.state_count());
     for (name, path) in checker.discoveries() {
@@ -495,11 +519,12 @@ fn no_interleaving_breaks_the_rules() {
         Some(faults) => {
             let sample = std::env::var("TRAININGJOB_MODEL_SAMPLE").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
             let most = std::env::var("TRAININGJOB_MODEL_STATES").ok().and_then(|n| n.parse().ok());
-            check(Gangs { faults, sample }, most.unwrap_or(usize::MAX));
+            let runs = std::env::var_os("TRAININGJOB_MODEL_RUNS").is_some();
+            check(Gangs { faults, sample, runs }, most.unwrap_or(usize::MAX));
         }
         None => {
-            check(Gangs { faults: 0, sample: 1 }, usize::MAX);
-            check(Gangs { faults: 1, sample: 16 }, 200_000);
+            check(Gangs { faults: 0, sample: 1, runs: false }, usize::MAX);
+            check(Gangs { faults: 1, sample: 16, runs: true }, 200_000);
         }
     }
 }
@@ -513,7 +538,7 @@ fn no_walk_breaks_the_rules() {
     let faults = number("TRAININGJOB_MODEL_FAULTS", 3) as u32;
     let mut most = (0, 0);
     for seed in first..first + walks {
-        let model = Gangs { faults, sample: 1 };
+        let model = Gangs { faults, sample: 1, runs: false };
         let mut random = Random(seed);
         let mut state = model.init_states().remove(0);
         let mut taken = vec![];

@@ -2,7 +2,9 @@
 //! stands still, and the past moves away.
 
 use super::super::agent::Gang;
+use super::super::leader::Leader;
 use super::super::message::{Beat, Down, Message, Time, Up};
+use super::super::view::Phase;
 
 /// Something that knows times.
 pub trait Times {
@@ -33,6 +35,31 @@ impl Times for Gang {
         self.member.each(now, f);
         if let Some(leader) = &mut self.leader {
             leader.each(now, f);
+        }
+    }
+}
+
+impl Times for Leader {
+    fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time)) {
+        // What decides nothing any more is forgotten.
+        let mut future = |time: &mut Time| {
+            *time = if *time <= now { Time::default() } else { *time };
+            f(time);
+        };
+        future(&mut self.quiet_at);
+        self.seats.values_mut().for_each(|seat| future(&mut seat.fence));
+        match &mut self.phase {
+            Phase::Gathering { not_before, .. } => future(not_before),
+            Phase::Running { since, .. } => *since = now,
+            Phase::Ending { since, .. } | Phase::Over { since } => f(since),
+        }
+        self.strangers.values_mut().for_each(|(_, _, since)| f(since));
+        for holder in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()) {
+            if let Some(link) = &mut holder.link {
+                [&mut link.echo, &mut link.sent].into_iter().for_each(&mut *f);
+                holder.unlinked = Time::default();
+            }
+            [&mut holder.unlinked, &mut holder.received, &mut holder.heard].into_iter().for_each(&mut *f);
         }
     }
 }
