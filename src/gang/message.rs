@@ -43,7 +43,8 @@ pub(crate) fn millis(time: Duration) -> u64 {
 
 /// The start of a text that may be too long.
 pub(crate) fn cut(mut text: String, most: usize) -> String {
-    text.truncate(text.floor_char_boundary(most));
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
     text
 }
 

@@ -1,3 +1,66 @@
+//! The gang: members that run one program together, held together by their agents.
+//!
+//! What restarts is the process, in the pods that exist. This room is the protocol as a pure machine: what has come and what
+//! time it is go in, orders come out ([`Gang::step`]). No socket, no clock, no random number.
+//!
+//! # The protocol
+//! - Members are named by role and index. One of them leads; followers dial it for as long as they live. Who connects proves that
+//!   it has the job's secret ([`frame`]), then says hello: who it is, what it has run, what it knows of the gang's past.
+//! - **Every message tells all of its sender's state** and is repeated every [`Timing::beat`]. So one that is lost, repeated or
+//!   late harms nothing, and a connection that is lost and comes back within [`Timing::reconnect`] costs nothing.
+//! - **Attempts.** `Prepare{k}` goes to whoever is there. A member that has prepared for k runs nothing, starts nothing up to
+//!   k-1 any more, and will tell every later leader of k. When all have prepared, and nothing of before can live (see below),
+//!   the leader has the checkpoint chosen, then tells `Start{k, port, choice}`. k is larger than whatever anybody has seen.
+//! - **The end of an attempt** is the first failure, loss, leaver or order from outside: `Stop{k}` to all. When each has stopped or
+//!   is lost, the attempt is judged ([`policy`]) by all reports, for a lost node shows later than the failures that it causes.
+//!   Then `Prepare{k+1}` and the back-off, or `Exit`.
+//! - **The past** (attempts, budgets, failures in a row, how it ended) goes along with every command, so any member can tell it
+//!   to the next leader, who finds an attempt begun and judges it: a leader that is lost is a disruption.
+//! - **Success**: all members have told that all their ranks exited 0. `Exit` goes to all; who has heard it exits 0, and the leader
+//!   goes last: when each has said that it knows, or has been gone for [`Timing::linger`]. Who has succeeded but has not heard
+//!   so waits, for it can't know whether the others have. What is left of the two generals: a leader that dies when all the
+//!   others are gone, or who has given up on one, leaves agents that will never hear. A pod that has exited 0 proves the
+//!   success, so the operator tells them ([`Input::Told`], [`Memory::history`]).
+//! - **Told to end** from outside, a member tells its leader, ends its processes and exits 128+n. Unless the gang had succeeded
+//!   it never exits 0.
+//! - An agent that comes back without its memory, or in another pod, displaces the one before ([`message::Incarnation`] has an
+//!   order). The displaced one, should it come back from a lost node, is told so and exits.
+//!
+//! # What is guaranteed
+//! *No process of attempt k+1 starts anywhere while one of attempt k lives anywhere*, lost nodes included, by leases:
+//! - A member stops what it runs when its last message that the leader has heard was sent [`Timing::lease`] ago, or it has had
+//!   no connection for [`Timing::reconnect`]: no process lives [`Timing::fence`] after that message was sent.
+//! - A leader ends its attempt when its last message that a member has heard was sent a lease ago. It counts a place that
+//!   another pod has taken as free only when the fence has passed since the old holder's last message, unless that one had said
+//!   that it has stopped. An agent that starts again in the same pod needs no fence: the container's processes are dead.
+//! - A new leader asks each member for how long it has told an earlier leader nothing. A lease and a fence after that whatever any
+//!   earlier leader had started has stopped. It need not wait if each place's agent tells of the last attempt itself.
+//!
+//! *Attempts only grow*, and *each has one checkpoint*, as long as anybody within reach has heard of the last attempt. Where
+//! all forget at once (each agent killed, or cut off) the number has to come from what is kept in the pod or by the operator:
+//! [`Memory`].
+//!
+//! It rests on clocks that run equally fast during a lease, to within [`Timing::margin`], and on agents that are not
+//! stopped themselves: a machine that is frozen as a whole and thaws has its processes alive until its agent's next turn.
+//! The driver's clock has to count while the machine sleeps (`CLOCK_BOOTTIME`). A process that SIGKILL does not end is a process
+//! that lives: the driver must not tell [`Input::Ended`] before it is gone.
+//!
+//! # How to drive it
+//! One thread of the agent owns the [`Gang`], the one that has the loop with signals and children. It calls [`Gang::step`] with each
+//! input and does what is ordered, in order, without waiting; it sleeps until the next input or [`Gang::wake_at`], then calls
+//! with [`Input::Tick`]. `now` is taken right before each call. The tasks of the agent's tokio runtime own the sockets:
+//! - a follower's task dials as long as there is no connection, at once, then with jitter up to a second; each connection has a
+//!   [`frame::Channel`], which is proven before anything of it reaches the loop ([`Input::Dialed`], [`Input::Accepted`]);
+//! - it hands on [`frame::Event::Message`] through a bounded queue that wakes the loop, and [`Input::Closed`] once, last;
+//! - it sends from a queue of its own. [`Order::Send`] only fills that queue; if it is full the message is dropped;
+//! - it closes when [`frame::Channel::deadline`] has passed, at the first error, and by [`Order::Close`].
+//!
+//! The leader's task bounds how many unproven connections there are. Before [`Order::Start`] the driver writes
+//! [`Gang::memory`] where the next agent of the pod finds it.
+//!
+//! The set of members is fixed at the leader's start. To change it is an order from outside that ends the attempt: a new
+//! [`LeaderSetup::members`] between two attempts; the members themselves know nothing of their number.
+
 mod admit;
 mod agent;
 pub mod frame;

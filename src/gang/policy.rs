@@ -124,7 +124,7 @@ pub fn decide(policy: &Policy, history: &mut History, attempt: u32, judged: &Jud
         Verdict::Fail(Cause { reason, message }) => {
             Verdict::Fail(Cause { reason: cut(reason, MAX_TEXT), message: cut(message, MAX_TEXT) })
         }
-        restart => restart,
+        restart @ Verdict::Restart(_) => restart,
     };
     if let Verdict::Fail(cause) = &verdict {
         history.finish = Some(Finish::Failed(cause.clone()));

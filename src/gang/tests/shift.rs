@@ -23,7 +23,7 @@ impl Times for Message {
     fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time)) {
         match self {
             Self::Up(Up::Hello(beat, _) | Up::Status(beat, _)) | Self::Down(Down::Command(beat, _)) => {
-                beat.each(now, f)
+                beat.each(now, f);
             }
             Self::Down(Down::Refused(_) | Down::Displaced) => {}
         }

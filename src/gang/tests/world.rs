@@ -3,6 +3,7 @@
 use super::super::message::{Choice, Finish, History, Incarnation, MemberId, Message, Outcome, Time};
 use super::super::policy::{Policy, by_what_was_seen};
 use super::super::{Conn, Exit, Gang, Input, LeaderSetup, Memory, Order, Setup, Timing};
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -247,20 +248,23 @@ impl World {
             }
         }
         let last = &mut self.attempt;
-        if number > last.number {
-            if port == last.port {
-                self.broken = Some(format!("attempt {number} has the port of attempt {}", last.number));
+        match number.cmp(&last.number) {
+            Ordering::Less => {
+                self.broken = Some(format!("agent {i} starts attempt {number} after attempt {}", last.number));
             }
-            *last = Attempt { number, port, choice, seats: BTreeSet::from([seat]), succeeded: BTreeSet::new() };
-        } else if number < last.number {
-            self.broken = Some(format!("agent {i} starts attempt {number} after attempt {}", last.number));
-        } else {
-            if (port, &choice) != (last.port, &last.choice) {
-                self.broken =
-                    Some(format!("agent {i} goes on from {choice:?} in attempt {number}, others from {last:?}"));
+            Ordering::Equal => {
+                if (port, &choice) != (last.port, &last.choice) {
+                    self.broken = Some(format!("agent {i} has {choice:?} for attempt {number}, others have {last:?}"));
+                }
+                if !last.seats.insert(seat) {
+                    self.broken = Some(format!("worker {seat} starts attempt {number} again"));
+                }
             }
-            if !last.seats.insert(seat) {
-                self.broken = Some(format!("worker {seat} starts attempt {number} again"));
+            Ordering::Greater => {
+                if port == last.port {
+                    self.broken = Some(format!("attempt {number} has the port of attempt {}", last.number));
+                }
+                *last = Attempt { number, port, choice, seats: BTreeSet::from([seat]), succeeded: BTreeSet::new() };
             }
         }
     }
@@ -293,9 +297,9 @@ impl World {
     /// Whether nothing more will happen: each place's last agent has told the same end.
     pub fn is_over(&self) -> bool {
         let last = |seat| self.agents.iter().rfind(|agent| agent.seat == seat);
-        let is_end = |exit: &Exit| match (exit, &self.finish) {
-            (Exit::Succeeded, Some(Finish::Succeeded)) | (Exit::Failed(_), Some(Finish::Failed(_))) => true,
-            _ => false,
+        let is_end = |exit: &Exit| {
+            let ends = (exit, &self.finish);
+            matches!(ends, (Exit::Succeeded, Some(Finish::Succeeded)) | (Exit::Failed(_), Some(Finish::Failed(_))))
         };
         (0..self.size).all(|seat| last(seat).is_some_and(|a| matches!(&a.end, Ending::Exited(exit) if is_end(exit))))
     }

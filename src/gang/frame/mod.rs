@@ -105,8 +105,16 @@ impl Session {
     fn proven(&self, secret: &Secret, is_leader: bool) -> State {
         let (up, down) = (self.key(secret, b"up"), self.key(secret, b"down"));
         let (inbound, outbound) = if is_leader { (up, down) } else { (down, up) };
-        State::Proven { inbound, outbound, received: 0, sent: 0 }
+        State::Proven(Box::new(Proven { inbound, outbound, received: 0, sent: 0 }))
     }
+}
+
+/// What both have agreed on.
+struct Proven {
+    inbound: Secret,
+    outbound: Secret,
+    received: u64,
+    sent: u64,
 }
 
 enum State {
@@ -121,12 +129,7 @@ enum State {
     },
     /// A follower, who has answered.
     Answered(Session),
-    Proven {
-        inbound: Secret,
-        outbound: Secret,
-        received: u64,
-        sent: u64,
-    },
+    Proven(Box<Proven>),
 }
 
 /// One side of a connection.
@@ -176,7 +179,7 @@ impl Channel {
     pub fn receive(&mut self, mut bytes: &[u8], now: Time, answer: &mut Vec<u8>) -> Result<Vec<Event>, FrameError> {
         let mut events = Vec::new();
         while !bytes.is_empty() {
-            if self.begun.is_empty() && matches!(self.state, State::Proven { .. }) {
+            if self.begun.is_empty() && matches!(self.state, State::Proven(_)) {
                 self.deadline = Some(now + FRAME_WITHIN);
             }
             let wanted = LENGTH.saturating_sub(self.begun.len());
@@ -189,7 +192,7 @@ impl Channel {
             }
             let begun = std::mem::take(&mut self.begun);
             events.extend(self.take(&begun[LENGTH..], answer)?);
-            if matches!(self.state, State::Proven { .. }) {
+            if matches!(self.state, State::Proven(_)) {
                 self.deadline = None;
             }
         }
@@ -200,7 +203,7 @@ impl Channel {
     fn length(&self) -> Result<usize, FrameError> {
         let Some(&[a, b, c, d]) = self.begun.first_chunk() else { return Ok(0) };
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
-        let most = if matches!(self.state, State::Proven { .. }) { MAX_FRAME } else { MAX_UNPROVEN };
+        let most = if matches!(self.state, State::Proven(_)) { MAX_FRAME } else { MAX_UNPROVEN };
         if length > most { Err(FrameError::TooLong(length)) } else { Ok(length) }
     }
 
@@ -233,7 +236,8 @@ impl Channel {
                 self.state = session.proven(&self.secret, false);
                 Ok(Some(Event::Proven(None)))
             }
-            State::Proven { inbound, received, .. } => {
+            State::Proven(proven) => {
+                let Proven { inbound, received, .. } = &mut **proven;
                 let (number, rest) =
                     body.split_first_chunk::<NUMBER>().ok_or(FrameError::Malformed("it is too short"))?;
                 let (mac, text) = rest.split_first_chunk::<MAC>().ok_or(FrameError::Malformed("it is too short"))?;
@@ -255,7 +259,8 @@ impl Channel {
     /// # Errors
     /// If the connection is not proven, or the message is too long.
     pub fn send(&mut self, message: &Message) -> Result<Vec<u8>, FrameError> {
-        let State::Proven { outbound, sent, .. } = &mut self.state else { return Err(FrameError::NotProven) };
+        let State::Proven(proven) = &mut self.state else { return Err(FrameError::NotProven) };
+        let Proven { outbound, sent, .. } = &mut **proven;
         message.check().map_err(FrameError::Malformed)?;
         let text = serde_json::to_vec(message).map_err(|_| FrameError::Malformed("it can't be written as JSON"))?;
         let length = NUMBER + MAC + text.len();
@@ -299,124 +304,4 @@ fn who(identity: &[u8]) -> Result<(MemberId, String), FrameError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::message::{Beat, Status, Up};
-    use super::*;
-    use proptest::prelude::*;
-
-    const NOW: Time = Time(1000);
-
-    fn pair(of_leader: &[u8], of_follower: &[u8]) -> (Channel, Channel, Vec<u8>) {
-        let (leader, first) = Channel::accept(Secret::new(of_leader), "job".to_owned(), [1; NONCE], NOW);
-        let (job, member) = ("job".to_owned(), MemberId::new("worker", 3));
-        let follower = Channel::dial(Secret::new(of_follower), job, [2; NONCE], &member, "pod-uid", NOW).unwrap();
-        (leader, follower, first)
-    }
-
-    fn proven() -> (Channel, Channel) {
-        let (mut leader, mut follower, first) = pair(b"secret", b"secret");
-        let (mut answer, mut proof, mut nothing) = (vec![], vec![], vec![]);
-        assert_eq!(follower.receive(&first, NOW, &mut answer), Ok(vec![]));
-        let who = Event::Proven(Some((MemberId::new("worker", 3), "pod-uid".to_owned())));
-        assert_eq!(leader.receive(&answer, NOW, &mut proof), Ok(vec![who]));
-        assert_eq!(follower.receive(&proof, NOW, &mut nothing), Ok(vec![Event::Proven(None)]));
-        assert!(nothing.is_empty() && leader.deadline().is_none() && follower.deadline().is_none());
-        (leader, follower)
-    }
-
-    fn message(at: u64) -> Message {
-        Message::Up(Up::Status(Beat { at: Time(at), echo: None }, Status::default()))
-    }
-
-    #[test]
-    fn both_prove_themselves_and_then_talk_however_the_bytes_come() {
-        let (mut leader, mut follower) = proven();
-        let bytes: Vec<u8> = (0..3).flat_map(|at| follower.send(&message(at)).unwrap()).collect();
-        for size in [1, 7, bytes.len()] {
-            let (mut leader, mut other) = proven();
-            assert_eq!((0..3).flat_map(|at| other.send(&message(at)).unwrap()).collect::<Vec<_>>(), bytes);
-            let events: Vec<_> =
-                bytes.chunks(size).flat_map(|part| leader.receive(part, NOW, &mut vec![]).unwrap()).collect();
-            assert_eq!(events, [0, 1, 2].map(|at| Event::Message(message(at))));
-        }
-        assert!(leader.receive(&bytes[..9], NOW, &mut vec![]).unwrap().is_empty());
-        assert_eq!(leader.deadline(), Some(NOW + FRAME_WITHIN), "slow bytes have their time");
-        leader.receive(&bytes[9..10], NOW + FRAME_WITHIN, &mut vec![]).unwrap();
-        assert_eq!(leader.deadline(), Some(NOW + FRAME_WITHIN), "and no more of it for being slower");
-    }
-
-    #[test]
-    fn who_does_not_have_the_secret_gets_nowhere() {
-        let (mut leader, mut follower, first) = pair(b"secret", b"another");
-        let mut answer = vec![];
-        follower.receive(&first, NOW, &mut answer).unwrap();
-        let mut told = vec![];
-        assert_eq!(leader.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
-        assert!(told.is_empty());
-        // Nor does a leader without it, not even by sending the follower's own proof back.
-        let mac = answer[answer.len() - MAC..].to_owned();
-        assert_eq!(follower.receive(&frame(&[&mac]), NOW, &mut told), Err(FrameError::Forged));
-        // Nor who says that it is somebody else with the proof of another one.
-        let (mut leader, mut follower, first) = pair(b"secret", b"secret");
-        answer.clear();
-        follower.receive(&first, NOW, &mut answer).unwrap();
-        let index = LENGTH + NONCE + 1 + "worker".len() + 3;
-        answer[index] ^= 1;
-        assert_eq!(leader.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
-        // Nor a proof that was given to another challenge, or for another job.
-        answer[index] ^= 1;
-        for (job, nonce) in [("job", [9; NONCE]), ("other", [1; NONCE])] {
-            let (mut other, _) = Channel::accept(Secret::new(b"secret"), job.to_owned(), nonce, NOW);
-            assert_eq!(other.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
-        }
-        assert!(leader.deadline().is_some() && matches!(leader.send(&message(0)), Err(FrameError::NotProven)));
-    }
-
-    #[test]
-    fn frames_that_are_repeated_left_out_changed_or_sent_back_end_the_connection() {
-        let frames = |follower: &mut Channel| [0, 1].map(|at| follower.send(&message(at)).unwrap());
-        let refused = |frames: &[Vec<u8>]| {
-            let (mut leader, _) = proven();
-            frames.iter().map(|frame| leader.receive(frame, NOW, &mut vec![])).find_map(Result::err)
-        };
-        let (_, mut follower) = proven();
-        let [first, second] = frames(&mut follower);
-        assert_eq!(refused(&[first.clone(), second.clone()]), None);
-        assert_eq!(refused(&[first.clone(), first.clone()]), Some(FrameError::Forged));
-        assert_eq!(refused(&[second.clone(), first.clone()]), Some(FrameError::Forged));
-        assert_eq!(refused(std::slice::from_ref(&second)), Some(FrameError::Forged));
-        for at in LENGTH..first.len() {
-            let mut changed = first.clone();
-            changed[at] ^= 0x20;
-            assert_eq!(refused(&[changed]), Some(FrameError::Forged), "byte {at}");
-        }
-        assert_eq!(follower.receive(&first, NOW, &mut vec![]), Err(FrameError::Forged));
-    }
-
-    #[test]
-    fn long_frames_are_refused_by_their_length() {
-        let (mut leader, ..) = pair(b"secret", b"secret");
-        let error = leader.receive(&257u32.to_be_bytes(), NOW, &mut vec![]);
-        assert_eq!(error, Err(FrameError::TooLong(257)));
-        let (mut leader, _) = proven();
-        let length = MAX_FRAME as u32 + 1;
-        assert_eq!(leader.receive(&length.to_be_bytes(), NOW, &mut vec![]), Err(FrameError::TooLong(MAX_FRAME + 1)));
-        assert!(leader.begun.capacity() <= MAX_FRAME);
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_get_past_the_proof(bytes in prop::collection::vec(any::<u8>(), 0..600), length in 0u32..300) {
-            for bytes in [bytes.clone(), [&length.to_be_bytes()[..], &bytes].concat()] {
-                let (mut leader, mut follower, first) = pair(b"secret", b"secret");
-                let no_event = |received: Result<Vec<Event>, FrameError>| received.map_or(true, |e| e.is_empty());
-                prop_assert!(no_event(leader.receive(&bytes, NOW, &mut vec![])));
-                prop_assert!(no_event(follower.receive(&bytes, NOW, &mut vec![])));
-                let (mut leader, mut answered) = proven();
-                prop_assert!(no_event(leader.receive(&bytes, NOW, &mut vec![])));
-                prop_assert!(no_event(answered.receive(&bytes, NOW, &mut vec![])));
-                prop_assert!(leader.begun.len() <= LENGTH + MAX_FRAME && first.len() == LENGTH + NONCE);
-            }
-        }
-    }
-}
+mod tests;
