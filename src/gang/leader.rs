@@ -172,13 +172,13 @@ impl Leader {
                     return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
                 }
                 let is_settled = |seat: &Seat| seat.is_settled(attempt, since, now, &self.timing);
-                self.seats.values().all(is_settled).then(|| self.judge(attempt, why, ran, now))
+                self.seats.values().all(is_settled).then(|| self.judge(attempt, why, [since, now], ran))
             }
             Phase::Over { .. } => None,
         }
     }
 
-    fn judge(&mut self, attempt: u32, why: Why, ran: Duration, now: Time) -> Phase {
+    fn judge(&mut self, attempt: u32, why: Why, [since, now]: [Time; 2], ran: Duration) -> Phase {
         let mut wait = Duration::ZERO;
         if self.history.judged < attempt {
             let members = self.seats.iter().map(|(member, seat)| (member.clone(), seat.came_out(attempt))).collect();
@@ -190,7 +190,7 @@ impl Leader {
         }
         let seen = self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.seen)).max();
         let last = self.history.attempt.max(attempt).max(seen.unwrap_or(0));
-        Phase::Gathering { attempt: last.saturating_add(1), not_before: now + wait, choice: Chosen::NotYet }
+        Phase::Gathering { attempt: last.saturating_add(1), not_before: since + wait, choice: Chosen::NotYet }
     }
 
     /// The last attempt that any member has run.
