@@ -281,6 +281,9 @@ impl Leader {
     pub(super) fn is_finished(&self, now: Time) -> bool {
         let Phase::Over { since } = self.phase else { return false };
         let is_over = now.since(since) >= self.timing.linger;
+        if !self.strangers.is_empty() && !is_over {
+            return false;
+        }
         self.seats.iter().filter(|(member, _)| **member != self.me).all(|(_, seat)| match &seat.holder {
             Some(holder) => holder.status.over || (holder.link.is_none() && is_over),
             None => is_over,

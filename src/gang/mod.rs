@@ -40,6 +40,12 @@
 //! all forget at once (each agent killed, or cut off) the number has to come from what is kept in the pod or by the operator:
 //! [`Memory`].
 //!
+//! A new leader counts on one of its members at least being the last leader's own. If each follower's place is held by two
+//! living pods, all of the old ones gather around a new leader, and all of the new ones still have the old leader, then two
+//! gangs run: it takes as many lost nodes as there are followers that come back before their deleted pods are ended, and a
+//! leader's pod that is deleted by force before a lease has passed. Therefore nobody may delete a living pod by force before
+//! its node has been silent for longer than the lease.
+//!
 //! It rests on clocks that run equally fast during a lease, to within [`Timing::margin`], and on agents that are not
 //! stopped themselves: a machine that is frozen as a whole and thaws has its processes alive until its agent's next turn.
 //! The driver's clock has to count while the machine sleeps (`CLOCK_BOOTTIME`). A process that SIGKILL does not end is a process

@@ -7,6 +7,8 @@ use super::super::message::{
 };
 use super::super::policy::{Counts, Judgement, Policy, Restarts, Verdict, begin, decide};
 use super::super::{Conn, Exit, Gang, Input, Memory, Order, Setup, Timing};
+use super::model::three;
+use super::state::{Fault, State, Step};
 use super::world::{seconds, worker};
 use std::time::Duration;
 
@@ -187,4 +189,65 @@ fn strangers_are_refused_with_the_reason() {
         let wrong = gang.step(now, Input::Received(Conn(9), Message::Down(Down::Displaced)));
         assert!(matches!(wrong[..], [Order::Close { conn: Conn(9), .. }]));
     }
+}
+
+/// What happens by itself, until the attempt runs or all is over.
+fn go_on(state: &mut State, attempt: u32) {
+    for _ in 0..30 {
+        for i in 0..state.world.agents.len() {
+            state.take(Step::Dial(i));
+            if state.world.kill_at(i).is_some() {
+                state.take(Step::Stopped(i));
+            }
+            state.take(Step::Choose(i));
+        }
+        state.deliver_all();
+        let runs = |attempt: u32| {
+            let run =
+                state.world.agents.iter().map(|agent| agent.process.as_ref().map_or(0, |process| process.attempt));
+            run.min() == Some(attempt)
+        };
+        if state.world.is_over() || runs(attempt) {
+            return;
+        }
+        state.tick();
+    }
+}
+
+#[test]
+fn two_failures_of_the_program_spend_a_budget_of_one() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Fail(1));
+    go_on(&mut state, 2);
+    assert_eq!((state.world.attempt.number, state.world.attempt.seats.len()), (2, 3));
+    assert_eq!(state.world.agents[2].gang.memory().history.failures, 1);
+    state.suffer(Fault::Fail(2));
+    go_on(&mut state, 3);
+    let reason =
+        |finish: Option<Finish>| if let Some(Finish::Failed(cause)) = finish { cause.reason } else { String::new() };
+    assert_eq!((state.world.is_over(), reason(state.world.finish).as_str()), (true, "BackoffLimitExceeded"));
+}
+
+#[test]
+fn failures_that_follow_from_a_lost_node_are_no_failures() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Cut(1));
+    state.suffer(Fault::Fail(2));
+    go_on(&mut state, 2);
+    let view = state.world.agents[0].gang.memory().history;
+    assert_eq!((view.judged, view.failures, view.disruptions), (1, 0, 1));
+}
+
+#[test]
+fn a_connection_that_another_one_has_replaced_is_not_heard() {
+    let (now, mut out) = (Time(1_000_000), vec![]);
+    let mut member = follower(now);
+    member.connected(now, Conn(1), &mut out);
+    member.connected(now, Conn(2), &mut out);
+    assert!(matches!(&out[..], [_, Order::Close { conn: Conn(1), .. }, _]));
+    member.received(now, Conn(1), command(5, now, Directive::Prepare { attempt: 9 }), &mut out);
+    assert_eq!(member.status().seen, 0);
+    member.received(now, Conn(2), command(5, now, Directive::Prepare { attempt: 3 }), &mut out);
+    member.closed(now, Conn(1));
+    assert!(member.status().seen == 3 && member.is_linked());
 }

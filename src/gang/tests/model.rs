@@ -28,28 +28,33 @@ struct Gangs {
     runs: bool,
 }
 
+/// Three agents at their start, or when the first attempt runs.
+pub fn three(faults: u32, runs: bool) -> State {
+    let timing = Timing {
+        beat: seconds(1),
+        lease: seconds(3),
+        reconnect: seconds(1),
+        short_grace: seconds(1),
+        grace: seconds(2),
+        margin: seconds(0),
+        linger: seconds(3),
+    };
+    let policy = Policy { restarts: Restarts::OnFailure, failures: 1, disruptions: None };
+    let world = World::new(3, timing, policy, NOW);
+    let mut state = State { world, pipes: Vec::new(), faults: faults, is_watched: faults > 2 };
+    (0..3).for_each(|i| state.input(i, Input::Tick));
+    if runs {
+        state.start();
+    }
+    state
+}
+
 impl Model for Gangs {
     type State = State;
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        let timing = Timing {
-            beat: seconds(1),
-            lease: seconds(3),
-            reconnect: seconds(1),
-            short_grace: seconds(1),
-            grace: seconds(2),
-            margin: seconds(0),
-            linger: seconds(3),
-        };
-        let policy = Policy { restarts: Restarts::OnFailure, failures: 1, disruptions: None };
-        let world = World::new(3, timing, policy, NOW);
-        let mut state = State { world, pipes: Vec::new(), faults: self.faults, is_watched: self.faults > 2 };
-        (0..3).for_each(|i| state.input(i, Input::Tick));
-        if self.runs {
-            state.start();
-        }
-        vec![state]
+        vec![three(self.faults, self.runs)]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {

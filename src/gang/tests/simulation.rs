@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// Until then there are faults, in milliseconds.
 const CALM: u64 = 240_000;
+/// How long a node is silent before its pods are replaced: longer than the lease, as `nodeLostSeconds` is.
+const LOST: u64 = 20_000;
 /// By then all has to be over.
 const END: u64 = 900_000;
 
@@ -48,6 +50,7 @@ struct Simulation {
     clocks: Vec<(i64, u64)>,
     ticks: Vec<Option<u64>>,
     kills: Vec<Option<Time>>,
+    cut_since: Vec<u64>,
     faults: u64,
     is_told: bool,
 }
@@ -72,6 +75,7 @@ impl Simulation {
             clocks: Vec::new(),
             ticks: Vec::new(),
             kills: Vec::new(),
+            cut_since: Vec::new(),
             faults: 0,
             is_told: std::env::var_os("TRAININGJOB_GANG_SEED").is_some(),
         };
@@ -106,6 +110,7 @@ impl Simulation {
         self.clocks.resize(self.clocks.len().max(i + 1), clock);
         self.ticks.resize(self.clocks.len(), None);
         self.kills.resize(self.clocks.len(), None);
+        self.cut_since.resize(self.clocks.len(), 0);
         self.kills[i] = None;
         let local = self.local(i);
         let made = self.world.create(seat, again, local);
@@ -269,7 +274,9 @@ impl Simulation {
             }
             Event::Come(i, again) => {
                 let agent = &self.world.agents[i];
-                let (seat, is_wanted) = (agent.seat, !agent.is_replaced && (!self.world.lives(i) || agent.is_cut));
+                // Nobody replaces the pod of a living agent before its node is known to be lost.
+                let is_lost = agent.is_cut && self.now >= self.cut_since[i] + LOST;
+                let (seat, is_wanted) = (agent.seat, !agent.is_replaced && (!self.world.lives(i) || is_lost));
                 if is_wanted {
                     self.come(seat, again.then_some(i));
                 }
@@ -351,7 +358,8 @@ impl Simulation {
                         continue;
                     }
                     Arc::make_mut(&mut self.world.agents[i]).is_cut = true;
-                    let (heal, replace) = (500 + self.below(time), 20_000 + self.below(60_000));
+                    self.cut_since[i] = self.now;
+                    let (heal, replace) = (500 + self.below(time), LOST + self.below(60_000));
                     self.at(heal, Event::Heal(i));
                     self.at(replace, Event::Come(i, false));
                 }

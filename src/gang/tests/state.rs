@@ -229,7 +229,7 @@ impl State {
         }
     }
 
-    fn tick(&mut self) {
+    pub fn tick(&mut self) {
         let mut back = |time: &mut Time| time.0 = time.0.saturating_sub(1_000);
         for agent in &mut self.world.agents {
             let agent = Arc::make_mut(agent);
@@ -285,7 +285,7 @@ impl State {
         }
     }
 
-    fn suffer(&mut self, fault: Fault) {
+    pub fn suffer(&mut self, fault: Fault) {
         match fault {
             Fault::Fail(i) => self.end(i, Outcome::Failed),
             Fault::Kill(i) => {

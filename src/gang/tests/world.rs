@@ -218,6 +218,20 @@ impl World {
                 if exit == Exit::Succeeded && (0..self.size).any(|seat| !self.attempt.succeeded.contains(&seat)) {
                     self.broken = Some(format!("agent {i} reports success, but only of {:?}", self.attempt.succeeded));
                 }
+                let (seat, goes_early) = (agent.seat, agent.is_replaced || agent.gang.status().leaving.is_some());
+                let listens =
+                    |agent: &Agent| agent.end == Ending::Lives && agent.seat != 0 && agent.gang.member.is_linked();
+                let knows = |agent: &Agent| agent.gang.memory().history.finish.is_some();
+                if seat == 0
+                    && !goes_early
+                    && matches!(exit, Exit::Succeeded | Exit::Failed(_))
+                    && self
+                        .agents
+                        .iter()
+                        .any(|agent| !agent.is_cut && !agent.is_replaced && listens(agent) && !knows(agent))
+                {
+                    self.broken = Some(format!("leader {i} goes before all know the end"));
+                }
                 match &exit {
                     Exit::Succeeded => self.finish = Some(Finish::Succeeded),
                     Exit::Failed(cause) => {
@@ -228,6 +242,7 @@ impl World {
                     }
                     Exit::Signalled(_) | Exit::Displaced => {}
                 }
+                let agent = Arc::make_mut(&mut self.agents[i]);
                 self.known = self.known.max(agent.gang.memory().history.attempt);
                 (agent.end, agent.choosing) = (Ending::Exited(exit), None);
             }
