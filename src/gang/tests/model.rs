@@ -41,7 +41,7 @@ pub fn three(faults: u32, runs: bool) -> State {
     };
     let policy = Policy { restarts: Restarts::OnFailure, failures: 1, disruptions: None };
     let world = World::new(3, timing, policy, NOW);
-    let mut state = State { world, pipes: Vec::new(), faults: faults, is_watched: faults > 2 };
+    let mut state = State { world, pipes: Vec::new(), faults, is_watched: faults > 2 };
     (0..3).for_each(|i| state.input(i, Input::Tick));
     if runs {
         state.start();
@@ -154,7 +154,7 @@ fn check(model: Gangs, most: usize) {
     let succeeds = discoveries.remove(SUCCEEDS).is_some();
     discoveries.remove(FAILS);
     assert!(succeeds || most < usize::MAX, "no gang ever succeeds, so the model is wrong");
-    for (name, path) in discoveries {
+    if let Some((name, path)) = discoveries.into_iter().next() {
         let last = path.last_state();
         let why = last.world.broken.clone().or_else(|| last.converges().err());
         let steps: Vec<_> = path.clone().into_actions();

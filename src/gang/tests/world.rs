@@ -218,7 +218,8 @@ impl World {
                 if exit == Exit::Succeeded && (0..self.size).any(|seat| !self.attempt.succeeded.contains(&seat)) {
                     self.broken = Some(format!("agent {i} reports success, but only of {:?}", self.attempt.succeeded));
                 }
-                let (seat, goes_early) = (agent.seat, agent.is_replaced || agent.gang.status().leaving.is_some());
+                let (seat, goes_early) =
+                    (agent.seat, agent.is_cut || agent.is_replaced || agent.gang.status().leaving.is_some());
                 let listens =
                     |agent: &Agent| agent.end == Ending::Lives && agent.seat != 0 && agent.gang.member.is_linked();
                 let knows = |agent: &Agent| agent.gang.memory().history.finish.is_some();
