@@ -1,0 +1,127 @@
+//! What connections and messages tell the leader: it goes into the seats.
+
+use super::leader::Leader;
+use super::message::{Beat, Down, Hello, History, MemberId, Message, Time, Up, VERSION, millis};
+use super::seat::{Holder, Link, Seat};
+use super::view::{Chosen, Phase};
+use super::{Conn, Order};
+
+impl Leader {
+    pub(super) fn connected(&mut self, now: Time, conn: Conn, member: MemberId, pod: String) {
+        self.strangers.insert(conn, (member, pod, now));
+    }
+
+    pub(super) fn closed(&mut self, now: Time, conn: Conn) {
+        self.strangers.remove(&conn);
+        if let Some(holder) = self.holder_of(conn) {
+            (holder.link, holder.unlinked) = (None, now);
+        }
+    }
+
+    fn holder_of(&mut self, conn: Conn) -> Option<&mut Holder> {
+        let holders = self.seats.values_mut().filter_map(|seat| seat.holder.as_mut());
+        holders.into_iter().find(|holder| holder.link.as_ref().is_some_and(|link| link.conn == conn))
+    }
+
+    pub(super) fn received(&mut self, now: Time, conn: Conn, up: Up, out: &mut Vec<Order>) {
+        match up {
+            Up::Hello(beat, hello) => {
+                let Some(stranger) = self.strangers.remove(&conn) else { return };
+                if let Err(down) = self.hello(now, conn, stranger, beat, *hello, out) {
+                    let why = match &down {
+                        Down::Refused(why) => why.clone(),
+                        _ => "a later agent holds its place".to_owned(),
+                    };
+                    out.push(Order::Send { conn, message: Message::Down(down) });
+                    out.push(Order::Close { conn, why });
+                }
+            }
+            Up::Status(beat, status) => {
+                let Some(holder) = self.holder_of(conn) else { return };
+                let Some(link) = holder.link.as_mut().filter(|link| beat.at >= link.echo) else { return };
+                link.echo = beat.at;
+                link.asks |= holder.status != status;
+                holder.received = now;
+                holder.heard = holder.heard.max(beat.echo.unwrap_or_default().min(now));
+                self.outgrow(status.seen);
+                if let Some(holder) = self.holder_of(conn) {
+                    holder.status = status;
+                }
+            }
+        }
+        self.seats.values_mut().for_each(Seat::note);
+    }
+
+    fn hello(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        (member, pod, since): (MemberId, String, Time),
+        beat: Beat,
+        hello: Hello,
+        out: &mut Vec<Order>,
+    ) -> Result<(), Down> {
+        let refuse = |why: &str| Err(Down::Refused(why.to_owned()));
+        let Hello { version, job, incarnation, history, former, cleared, status, .. } = hello;
+        if version != VERSION {
+            return refuse("the agents speak different versions of the gang's protocol");
+        }
+        if job != self.job || hello.member != member || incarnation.pod != pod {
+            return refuse("the hello is of another job, member or pod than the one that was proven");
+        }
+        let last = self.history.attempt;
+        let Some(seat) = self.seats.get_mut(&member) else { return refuse("the gang has no such member") };
+        let holder = seat.holder.as_mut();
+        let is_same = holder.as_ref().is_some_and(|holder| holder.incarnation == incarnation);
+        if let Some(holder) = holder {
+            if !is_same && holder.incarnation > incarnation && !holder.is_gone(now, &self.timing) {
+                return Err(Down::Displaced);
+            }
+            if let Some(old) = holder.link.take() {
+                out.push(Order::Close { conn: old.conn, why: "there is a newer one".to_owned() });
+            }
+        }
+        if !is_same {
+            seat.displace(&incarnation, last, &self.timing);
+        }
+        // What the member may have heard of this leader so far is its answer to this very connection.
+        let heard = seat.holder.as_ref().map_or(since, |holder| holder.heard.max(since));
+        let link = Link { conn, echo: beat.at, told: false, sent: now, asks: true };
+        let seen = status.seen;
+        let run = status.run.as_ref().map_or(0, |run| run.attempt);
+        seat.holder = Some(Holder { incarnation, link: Some(link), unlinked: now, received: now, heard, status });
+        if cleared {
+            self.cleared = self.cleared.max(run);
+        }
+        if let Some((leader, silent)) = former
+            && leader != self.incarnation
+        {
+            let longest = millis(self.timing.lease + self.timing.fence());
+            self.quiet_at = self.quiet_at.max(Time(now.0 + longest.saturating_sub(silent)));
+        }
+        self.learn(now, &history);
+        // An attempt of that number may have been begun by another leader.
+        self.outgrow(if is_same { seen } else { seen.saturating_add(1) });
+        Ok(())
+    }
+
+    /// Somebody knows more of the past.
+    pub(super) fn learn(&mut self, now: Time, history: &History) {
+        if history.is_newer_than(&self.history) {
+            self.history = history.clone();
+            if self.history.finish.is_some() {
+                self.phase = Phase::Over { since: now };
+            }
+            self.outgrow(self.history.attempt.saturating_add(1));
+        }
+    }
+
+    /// The next attempt is not smaller than this one.
+    pub(super) fn outgrow(&mut self, seen: u32) {
+        if let Phase::Gathering { attempt, choice, .. } = &mut self.phase
+            && *attempt < seen
+        {
+            (*attempt, *choice) = (seen, Chosen::NotYet);
+        }
+    }
+}

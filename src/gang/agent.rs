@@ -1,0 +1,217 @@
+//! The whole of one agent's part in its gang: its member, and the leader if the member is the one that leads.
+
+use super::leader::{Leader, LeaderSetup};
+use super::member::Member;
+use super::message::{Choice, End, History, Incarnation, MemberId, Message, Outcome, Status, Time};
+use super::view::View;
+use super::{Conn, Exit, Memory, Order, Timing};
+use std::collections::VecDeque;
+
+/// Who an agent is.
+#[derive(Clone, Debug, Hash)]
+pub struct Setup {
+    /// UID of the TrainingJob.
+    pub job: String,
+    /// The place that it holds.
+    pub member: MemberId,
+    /// This life of it.
+    pub incarnation: Incarnation,
+    /// How long things may take.
+    pub timing: Timing,
+    /// What an earlier agent of this pod has left, and the operator knows.
+    pub memory: Memory,
+    /// For the member that leads.
+    pub leader: Option<LeaderSetup>,
+}
+
+/// What the driver tells.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// A connection to the leader is open, and the leader has proven that it has the job's secret.
+    Dialed(Conn),
+    /// A member has dialed, and has proven who it is.
+    Accepted {
+        /// Its connection.
+        conn: Conn,
+        /// The member that it says it is.
+        member: MemberId,
+        /// UID of its pod.
+        pod: String,
+    },
+    /// A message has come.
+    Received(Conn, Message),
+    /// A connection has ended, whoever ended it.
+    Closed(Conn),
+    /// What the attempt goes on from, or the agent's own report of why that can't be told.
+    Chosen(u32, Result<Choice, String>),
+    /// The program of this attempt has failed, and what it has left behind is being ended.
+    Failing(u32),
+    /// No process of this attempt lives any more.
+    Ended {
+        /// The attempt.
+        attempt: u32,
+        /// How it ended.
+        outcome: Outcome,
+        /// The agent's own words about it.
+        report: String,
+    },
+    /// The agent was told to end by this signal.
+    Terminated(i32),
+    /// Somebody wants another attempt, and says why. Only the leader's agent heeds it.
+    Restart(String),
+    /// What the operator knows of the gang's past.
+    Told(History),
+    /// Time has passed.
+    Tick,
+}
+
+/// One agent's part in its gang.
+#[derive(Clone, Debug, Hash)]
+pub struct Gang {
+    pub(super) member: Member,
+    pub(super) leader: Option<Leader>,
+    /// The member has nothing more to do, but the leader may have.
+    exit: Option<Exit>,
+    exited: bool,
+}
+
+impl Gang {
+    /// The agent at its start.
+    pub fn new(setup: Setup, now: Time) -> Self {
+        let Setup { job, member: id, incarnation, timing, memory, leader } = setup;
+        let lead = |setup| {
+            let (history, incarnation) = (memory.history.clone(), incarnation.clone());
+            Leader::new(setup, id.clone(), job.clone(), incarnation, timing, history, now)
+        };
+        let leader = leader.map(lead);
+        let member = Member::new(id, job, incarnation, timing, memory, now);
+        Self { member, leader, exit: None, exited: false }
+    }
+
+    /// Takes in what has come, and returns what is to be done, in this order. `now` never goes back.
+    pub fn step(&mut self, now: Time, input: Input) -> Vec<Order> {
+        let mut out = Vec::new();
+        if self.exited {
+            return out;
+        }
+        self.meet(now, &mut out);
+        self.take(now, input, &mut out);
+        let mut orders = Vec::new();
+        // Leader and member of one agent talk as others do, without a network. Each answers only what is new to it, so that
+        // they soon have nothing more to say; what they have not said by then they say at the next turn.
+        for _ in 0..16 {
+            self.member.settle(now, &mut out);
+            if let Some(leader) = &mut self.leader {
+                leader.settle(now, &mut out);
+            }
+            let mut here = VecDeque::new();
+            for order in out.drain(..) {
+                match order {
+                    Order::Send { conn: Conn::LOCAL, message } => here.push_back(message),
+                    Order::Close { conn: Conn::LOCAL, .. } => {
+                        self.member.closed(now, Conn::LOCAL);
+                        if let Some(leader) = &mut self.leader {
+                            leader.closed(now, Conn::LOCAL);
+                        }
+                    }
+                    Order::Exit(exit) => self.exit = Some(exit),
+                    order => orders.push(order),
+                }
+            }
+            if here.is_empty() {
+                break;
+            }
+            for message in here {
+                self.receive(now, Conn::LOCAL, message, &mut out);
+            }
+        }
+        if let Some(exit) = self.exit.clone().filter(|exit| self.may_exit(exit, now)) {
+            self.exited = true;
+            orders.push(Order::Exit(exit));
+        }
+        orders
+    }
+
+    /// Whether the agent is of no use any more to the others.
+    fn may_exit(&self, exit: &Exit, now: Time) -> bool {
+        let Some(leader) = &self.leader else { return true };
+        let is_told = self.member.status().leaving.is_some();
+        is_told || matches!(exit, Exit::Signalled(_) | Exit::Displaced) || leader.is_finished(now)
+    }
+
+    /// Connects the member with the leader of the same agent.
+    fn meet(&mut self, now: Time, out: &mut Vec<Order>) {
+        let Some(leader) = &mut self.leader else { return };
+        if !self.member.is_linked() {
+            let (member, pod) = self.member.name();
+            leader.connected(now, Conn::LOCAL, member, pod);
+            self.member.connected(now, Conn::LOCAL, out);
+        }
+    }
+
+    fn take(&mut self, now: Time, input: Input, out: &mut Vec<Order>) {
+        match (input, &mut self.leader) {
+            (Input::Dialed(conn), None) => self.member.connected(now, conn, out),
+            (Input::Dialed(conn), Some(_)) | (Input::Accepted { conn, .. }, None) => {
+                out.push(Order::Close { conn, why: "this agent does not talk to such a one".to_owned() });
+            }
+            (Input::Accepted { conn, member, pod }, Some(leader)) => leader.connected(now, conn, member, pod),
+            (Input::Received(conn, message), _) => self.receive(now, conn, message, out),
+            (Input::Closed(conn), Some(leader)) => leader.closed(now, conn),
+            (Input::Closed(conn), None) => self.member.closed(now, conn),
+            (Input::Chosen(attempt, chosen), Some(leader)) => leader.chosen(now, attempt, chosen),
+            (Input::Restart(words), Some(leader)) => leader.restart(now, words),
+            (Input::Chosen(..) | Input::Restart(_), None) | (Input::Tick, _) => {}
+            (Input::Failing(attempt), _) => self.member.failing(now, attempt, out),
+            (Input::Ended { attempt, outcome, report }, _) => self.member.ended(now, attempt, End { outcome, report }),
+            (Input::Terminated(signal), leader) => {
+                self.member.terminated(now, signal, out);
+                if let Some(leader) = leader {
+                    leader.terminated(signal);
+                }
+            }
+            (Input::Told(history), leader) => {
+                self.member.told(now, &history, out);
+                if let Some(leader) = leader {
+                    leader.learn(now, &history);
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, now: Time, conn: Conn, message: Message, out: &mut Vec<Order>) {
+        match (message, &mut self.leader) {
+            (Message::Down(down), None) => self.member.received(now, conn, down, out),
+            (Message::Down(down), Some(_)) if conn == Conn::LOCAL => self.member.received(now, conn, down, out),
+            (Message::Up(up), Some(leader)) => leader.received(now, conn, up, out),
+            (message, _) => {
+                let why = match message {
+                    Message::Up(_) => "it takes this agent for the leader",
+                    Message::Down(_) => "it wants to lead the leader",
+                };
+                out.push(Order::Close { conn, why: why.to_owned() });
+            }
+        }
+    }
+
+    /// When [`Gang::step`] has to be called with [`Input::Tick`], at the latest.
+    pub fn wake_at(&self, now: Time) -> Option<Time> {
+        let leader = self.leader.as_ref().and_then(|leader| leader.wake_at(now));
+        [leader, self.member.wake_at(now)].into_iter().flatten().min().filter(|_| !self.exited)
+    }
+
+    /// How this member stands.
+    pub fn status(&self) -> &Status {
+        self.member.status()
+    }
+
+    /// How the gang stands, as its leader sees it.
+    pub fn view(&self, now: Time) -> Option<View<'_>> {
+        self.leader.as_ref().map(|leader| leader.view(now))
+    }
+
+    /// What a later agent of the same pod should be given.
+    pub fn memory(&self) -> Memory {
+        self.member.memory()
+    }
+}

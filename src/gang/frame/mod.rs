@@ -1,0 +1,307 @@
+//! How messages cross a connection that anybody in the cluster may have opened.
+//!
+//! The leader sends a nonce. The follower answers with a nonce of its own, who it is, and an HMAC-SHA256 of all of it by
+//! the job's secret; the leader proves itself likewise. Until then no frame is longer than [`MAX_UNPROVEN`] bytes, and
+//! nothing but that fixed form is read. Afterwards every frame has its number and an HMAC by a key of this connection and
+//! direction, so that one that is forged, repeated, left out, or out of order ends the connection before it is read.
+//!
+//! A frame is its length (four bytes, the largest first) and so many bytes. Pure: bytes in, bytes and messages out.
+
+use super::message::{MemberId, Message, Time};
+use ring::hmac;
+use std::time::Duration;
+
+/// Longest frame of somebody who has proven nothing, in bytes without its length.
+pub const MAX_UNPROVEN: usize = 256;
+/// Longest frame, in bytes without its length.
+pub const MAX_FRAME: usize = 64 * 1024;
+/// How long a connection may take until both sides have proven themselves.
+pub const PROVEN_WITHIN: Duration = Duration::from_secs(5);
+/// How long a frame that has begun may take.
+pub const FRAME_WITHIN: Duration = Duration::from_secs(5);
+/// Bytes of a nonce. It comes from the operating system's random numbers.
+pub const NONCE: usize = 32;
+
+const MAC: usize = 32;
+const LENGTH: usize = 4;
+const NUMBER: usize = 8;
+const PROTOCOL: &[u8] = b"trainingjob-gang-1";
+
+/// Why a connection is of no use. The texts are for the log; nothing is told to the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Longer than allowed.
+    #[error("a frame of {0} bytes is longer than allowed")]
+    TooLong(usize),
+    /// Not of the form that it has to have.
+    #[error("a frame is malformed: {0}")]
+    Malformed(&'static str),
+    /// Made without the secret, or not for this place in this connection.
+    #[error("a frame is not signed by a member of this gang, or is not the one that was to come next")]
+    Forged,
+    /// Something to be sent before both have proven themselves.
+    #[error("the connection is not proven yet")]
+    NotProven,
+}
+
+/// What a connection has brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The other side has the secret. The leader learns who it is.
+    Proven(Option<(MemberId, String)>),
+    /// A message. It is well formed, and no text of it is too long.
+    Message(Message),
+}
+
+/// The job's secret.
+#[derive(Clone)]
+pub struct Secret(hmac::Key);
+
+impl Secret {
+    /// From the bytes of the Secret's value: at least 16 random ones.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+    }
+
+    fn sign(&self, parts: &[&[u8]]) -> hmac::Tag {
+        let mut context = hmac::Context::with_key(&self.0);
+        for part in parts {
+            // With their lengths, so that no two lists of parts look the same.
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+        context.sign()
+    }
+
+    fn verify(&self, parts: &[&[u8]], mac: &[u8]) -> Result<(), FrameError> {
+        let mut all = Vec::new();
+        for part in parts {
+            all.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            all.extend_from_slice(part);
+        }
+        hmac::verify(&self.0, &all, mac).map_err(|_| FrameError::Forged)
+    }
+}
+
+/// Both nonces, and who the follower says it is: what every proof and key of a connection depends on.
+#[derive(Clone)]
+struct Session {
+    job: String,
+    leader: [u8; NONCE],
+    follower: [u8; NONCE],
+    /// Role, index and pod, as they were sent.
+    identity: Vec<u8>,
+}
+
+impl Session {
+    fn parts<'a>(&'a self, purpose: &'a [u8]) -> [&'a [u8]; 6] {
+        [PROTOCOL, purpose, self.job.as_bytes(), &self.leader, &self.follower, &self.identity]
+    }
+
+    fn key(&self, secret: &Secret, purpose: &[u8]) -> Secret {
+        Secret::new(secret.sign(&self.parts(purpose)).as_ref())
+    }
+
+    fn proven(&self, secret: &Secret, is_leader: bool) -> State {
+        let (up, down) = (self.key(secret, b"up"), self.key(secret, b"down"));
+        let (inbound, outbound) = if is_leader { (up, down) } else { (down, up) };
+        State::Proven(Box::new(Proven { inbound, outbound, received: 0, sent: 0 }))
+    }
+}
+
+/// What both have agreed on.
+struct Proven {
+    inbound: Secret,
+    outbound: Secret,
+    received: u64,
+    sent: u64,
+}
+
+enum State {
+    /// The leader, who has sent its nonce.
+    Challenged {
+        nonce: [u8; NONCE],
+    },
+    /// A follower, who waits for the leader's nonce.
+    Dialed {
+        nonce: [u8; NONCE],
+        identity: Vec<u8>,
+    },
+    /// A follower, who has answered.
+    Answered(Session),
+    Proven(Box<Proven>),
+}
+
+/// One side of a connection.
+pub struct Channel {
+    secret: Secret,
+    job: String,
+    state: State,
+    /// A frame that has begun, with its length.
+    begun: Vec<u8>,
+    deadline: Option<Time>,
+}
+
+impl Channel {
+    /// The leader's side of a connection that it has accepted, and what it sends first. `job` is the UID of the TrainingJob.
+    pub fn accept(secret: Secret, job: String, nonce: [u8; NONCE], now: Time) -> (Self, Vec<u8>) {
+        let first = frame(&[&nonce]);
+        let (state, deadline) = (State::Challenged { nonce }, Some(now + PROVEN_WITHIN));
+        (Self { secret, job, state, begun: Vec::new(), deadline }, first)
+    }
+
+    /// The follower's side of a connection that it has opened. It waits for the leader's word.
+    ///
+    /// # Errors
+    /// If role or pod are longer than the hello has room for: 63 and 64 bytes.
+    pub fn dial(
+        secret: Secret,
+        job: String,
+        nonce: [u8; NONCE],
+        member: &MemberId,
+        pod: &str,
+        now: Time,
+    ) -> Result<Self, FrameError> {
+        let (state, deadline) = (State::Dialed { nonce, identity: identity(member, pod)? }, Some(now + PROVEN_WITHIN));
+        Ok(Self { secret, job, state, begun: Vec::new(), deadline })
+    }
+
+    /// When the connection has to be closed if it has brought nothing more: an unproven one, or a frame that has begun.
+    pub fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// Takes in bytes, as they come. What has to be answered is appended to `answer`. After an error the connection has to be
+    /// closed.
+    ///
+    /// # Errors
+    /// Whatever is not what had to come. It is not told to the other side.
+    pub fn receive(&mut self, mut bytes: &[u8], now: Time, answer: &mut Vec<u8>) -> Result<Vec<Event>, FrameError> {
+        let mut events = Vec::new();
+        while !bytes.is_empty() {
+            if self.begun.is_empty() && matches!(self.state, State::Proven(_)) {
+                self.deadline = Some(now + FRAME_WITHIN);
+            }
+            let wanted = LENGTH.saturating_sub(self.begun.len());
+            let whole = if wanted > 0 { LENGTH } else { LENGTH + self.length()? };
+            let (now_come, later) = bytes.split_at(bytes.len().min(whole - self.begun.len()));
+            self.begun.extend_from_slice(now_come);
+            bytes = later;
+            if self.begun.len() < LENGTH || self.begun.len() < LENGTH + self.length()? {
+                continue;
+            }
+            let begun = std::mem::take(&mut self.begun);
+            events.extend(self.take(&begun[LENGTH..], answer)?);
+            if matches!(self.state, State::Proven(_)) {
+                self.deadline = None;
+            }
+        }
+        Ok(events)
+    }
+
+    /// The length of the frame that has begun.
+    fn length(&self) -> Result<usize, FrameError> {
+        let Some(&[a, b, c, d]) = self.begun.first_chunk() else { return Ok(0) };
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        let most = if matches!(self.state, State::Proven(_)) { MAX_FRAME } else { MAX_UNPROVEN };
+        if length > most { Err(FrameError::TooLong(length)) } else { Ok(length) }
+    }
+
+    fn take(&mut self, body: &[u8], answer: &mut Vec<u8>) -> Result<Option<Event>, FrameError> {
+        match &mut self.state {
+            State::Challenged { nonce } => {
+                let (&follower, rest) =
+                    body.split_first_chunk().ok_or(FrameError::Malformed("the hello is too short"))?;
+                let (identity, mac) =
+                    rest.split_last_chunk::<MAC>().ok_or(FrameError::Malformed("the hello is too short"))?;
+                let session =
+                    Session { job: self.job.clone(), leader: *nonce, follower, identity: identity.to_owned() };
+                self.secret.verify(&session.parts(b"follower"), mac)?;
+                let who = who(identity)?;
+                answer.extend(frame(&[self.secret.sign(&session.parts(b"leader")).as_ref()]));
+                self.state = session.proven(&self.secret, true);
+                Ok(Some(Event::Proven(Some(who))))
+            }
+            State::Dialed { nonce, identity } => {
+                let leader = body.try_into().map_err(|_| FrameError::Malformed("the leader's nonce"))?;
+                let session =
+                    Session { job: self.job.clone(), leader, follower: *nonce, identity: std::mem::take(identity) };
+                let mac = self.secret.sign(&session.parts(b"follower"));
+                answer.extend(frame(&[&session.follower, &session.identity, mac.as_ref()]));
+                self.state = State::Answered(session);
+                Ok(None)
+            }
+            State::Answered(session) => {
+                self.secret.verify(&session.parts(b"leader"), body)?;
+                self.state = session.proven(&self.secret, false);
+                Ok(Some(Event::Proven(None)))
+            }
+            State::Proven(proven) => {
+                let Proven { inbound, received, .. } = &mut **proven;
+                let (number, rest) =
+                    body.split_first_chunk::<NUMBER>().ok_or(FrameError::Malformed("it is too short"))?;
+                let (mac, text) = rest.split_first_chunk::<MAC>().ok_or(FrameError::Malformed("it is too short"))?;
+                if u64::from_be_bytes(*number) != *received {
+                    return Err(FrameError::Forged);
+                }
+                inbound.verify(&[number, text], mac)?;
+                *received += 1;
+                let message: Message =
+                    serde_json::from_slice(text).map_err(|_| FrameError::Malformed("it is no message"))?;
+                message.check().map_err(FrameError::Malformed)?;
+                Ok(Some(Event::Message(message)))
+            }
+        }
+    }
+
+    /// The bytes of a message.
+    ///
+    /// # Errors
+    /// If the connection is not proven, or the message is too long.
+    pub fn send(&mut self, message: &Message) -> Result<Vec<u8>, FrameError> {
+        let State::Proven(proven) = &mut self.state else { return Err(FrameError::NotProven) };
+        let Proven { outbound, sent, .. } = &mut **proven;
+        message.check().map_err(FrameError::Malformed)?;
+        let text = serde_json::to_vec(message).map_err(|_| FrameError::Malformed("it can't be written as JSON"))?;
+        let length = NUMBER + MAC + text.len();
+        if length > MAX_FRAME {
+            return Err(FrameError::TooLong(length));
+        }
+        let number = sent.to_be_bytes();
+        *sent += 1;
+        Ok(frame(&[&number, outbound.sign(&[&number, &text]).as_ref(), &text]))
+    }
+}
+
+fn frame(parts: &[&[u8]]) -> Vec<u8> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let mut frame = Vec::with_capacity(LENGTH + length);
+    frame.extend_from_slice(&(length as u32).to_be_bytes());
+    parts.iter().for_each(|part| frame.extend_from_slice(part));
+    frame
+}
+
+/// Role, index and pod in a fixed form: each text with its length in a byte.
+fn identity(member: &MemberId, pod: &str) -> Result<Vec<u8>, FrameError> {
+    let (role, index) = (member.role.as_bytes(), member.index.to_be_bytes());
+    if role.len() > 63 || pod.len() > 64 {
+        return Err(FrameError::Malformed("the name of role or pod is too long"));
+    }
+    Ok([&[role.len() as u8], role, &index, &[pod.len() as u8], pod.as_bytes()].concat())
+}
+
+fn who(identity: &[u8]) -> Result<(MemberId, String), FrameError> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_owned()).ok();
+    let read = || {
+        let (&length, rest) = identity.split_first()?;
+        let (role, rest) = rest.split_at_checked(length.into())?;
+        let (&index, rest) = rest.split_first_chunk()?;
+        let (&length, pod) = rest.split_first()?;
+        let member = MemberId { role: text(role)?, index: u32::from_be_bytes(index) };
+        (pod.len() == usize::from(length)).then_some((member, text(pod)?))
+    };
+    read().ok_or(FrameError::Malformed("who the follower says it is"))
+}
+
+#[cfg(test)]
+mod tests;

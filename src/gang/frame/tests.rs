@@ -1,0 +1,152 @@
+use super::super::message::{
+    Beat, Cause, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MAX_DETAIL, MAX_REPORT, MAX_TEXT,
+    Outcome, Repeat, Run, RunState, Status, Up,
+};
+use super::*;
+use proptest::prelude::*;
+
+const NOW: Time = Time(1000);
+
+fn pair(of_leader: &[u8], of_follower: &[u8]) -> (Channel, Channel, Vec<u8>) {
+    let (leader, first) = Channel::accept(Secret::new(of_leader), "job".to_owned(), [1; NONCE], NOW);
+    let (job, member) = ("job".to_owned(), MemberId::new("worker", 3));
+    let follower = Channel::dial(Secret::new(of_follower), job, [2; NONCE], &member, "pod-uid", NOW).unwrap();
+    (leader, follower, first)
+}
+
+fn proven() -> (Channel, Channel) {
+    let (mut leader, mut follower, first) = pair(b"secret", b"secret");
+    let (mut answer, mut proof, mut nothing) = (vec![], vec![], vec![]);
+    assert_eq!(follower.receive(&first, NOW, &mut answer), Ok(vec![]));
+    let who = Event::Proven(Some((MemberId::new("worker", 3), "pod-uid".to_owned())));
+    assert_eq!(leader.receive(&answer, NOW, &mut proof), Ok(vec![who]));
+    assert_eq!(follower.receive(&proof, NOW, &mut nothing), Ok(vec![Event::Proven(None)]));
+    assert!(nothing.is_empty() && leader.deadline().is_none() && follower.deadline().is_none());
+    (leader, follower)
+}
+
+fn message(at: u64) -> Message {
+    Message::Up(Up::Status(Beat { at: Time(at), echo: None }, Status::default()))
+}
+
+#[test]
+fn both_prove_themselves_and_then_talk_however_the_bytes_come() {
+    let (mut leader, mut follower) = proven();
+    let bytes: Vec<u8> = (0..3).flat_map(|at| follower.send(&message(at)).unwrap()).collect();
+    for size in [1, 7, bytes.len()] {
+        let (mut leader, mut other) = proven();
+        assert_eq!((0..3).flat_map(|at| other.send(&message(at)).unwrap()).collect::<Vec<_>>(), bytes);
+        let events: Vec<_> =
+            bytes.chunks(size).flat_map(|part| leader.receive(part, NOW, &mut vec![]).unwrap()).collect();
+        assert_eq!(events, [0, 1, 2].map(|at| Event::Message(message(at))));
+    }
+    assert!(leader.receive(&bytes[..9], NOW, &mut vec![]).unwrap().is_empty());
+    assert_eq!(leader.deadline(), Some(NOW + FRAME_WITHIN), "slow bytes have their time");
+    leader.receive(&bytes[9..10], NOW + FRAME_WITHIN, &mut vec![]).unwrap();
+    assert_eq!(leader.deadline(), Some(NOW + FRAME_WITHIN), "and no more of it for being slower");
+}
+
+#[test]
+fn who_does_not_have_the_secret_gets_nowhere() {
+    let (mut leader, mut follower, first) = pair(b"secret", b"another");
+    let mut answer = vec![];
+    follower.receive(&first, NOW, &mut answer).unwrap();
+    let mut told = vec![];
+    assert_eq!(leader.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
+    assert!(told.is_empty());
+    // Nor does a leader without it, not even by sending the follower's own proof back.
+    let mac = answer[answer.len() - MAC..].to_owned();
+    assert_eq!(follower.receive(&frame(&[&mac]), NOW, &mut told), Err(FrameError::Forged));
+    // Nor who says that it is somebody else with the proof of another one.
+    let (mut leader, mut follower, first) = pair(b"secret", b"secret");
+    answer.clear();
+    follower.receive(&first, NOW, &mut answer).unwrap();
+    let index = LENGTH + NONCE + 1 + "worker".len() + 3;
+    answer[index] ^= 1;
+    assert_eq!(leader.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
+    // Nor a proof that was given to another challenge, or for another job.
+    answer[index] ^= 1;
+    for (job, nonce) in [("job", [9; NONCE]), ("other", [1; NONCE])] {
+        let (mut other, _) = Channel::accept(Secret::new(b"secret"), job.to_owned(), nonce, NOW);
+        assert_eq!(other.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
+    }
+    assert!(leader.deadline().is_some() && matches!(leader.send(&message(0)), Err(FrameError::NotProven)));
+}
+
+#[test]
+fn frames_that_are_repeated_left_out_changed_or_sent_back_end_the_connection() {
+    let frames = |follower: &mut Channel| [0, 1].map(|at| follower.send(&message(at)).unwrap());
+    let refused = |frames: &[Vec<u8>]| {
+        let (mut leader, _) = proven();
+        frames.iter().map(|frame| leader.receive(frame, NOW, &mut vec![])).find_map(Result::err)
+    };
+    let (_, mut follower) = proven();
+    let [first, second] = frames(&mut follower);
+    assert_eq!(refused(&[first.clone(), second.clone()]), None);
+    assert_eq!(refused(&[first.clone(), first.clone()]), Some(FrameError::Forged));
+    assert_eq!(refused(&[second.clone(), first.clone()]), Some(FrameError::Forged));
+    assert_eq!(refused(std::slice::from_ref(&second)), Some(FrameError::Forged));
+    for at in LENGTH..first.len() {
+        let mut changed = first.clone();
+        changed[at] ^= 0x20;
+        assert_eq!(refused(&[changed]), Some(FrameError::Forged), "byte {at}");
+    }
+    assert_eq!(follower.receive(&first, NOW, &mut vec![]), Err(FrameError::Forged));
+}
+
+#[test]
+fn long_frames_are_refused_by_their_length() {
+    let (mut leader, ..) = pair(b"secret", b"secret");
+    let error = leader.receive(&257u32.to_be_bytes(), NOW, &mut vec![]);
+    assert_eq!(error, Err(FrameError::TooLong(257)));
+    let (mut leader, _) = proven();
+    let length = MAX_FRAME as u32 + 1;
+    assert_eq!(leader.receive(&length.to_be_bytes(), NOW, &mut vec![]), Err(FrameError::TooLong(MAX_FRAME + 1)));
+    assert!(leader.begun.capacity() <= MAX_FRAME);
+}
+
+#[test]
+fn the_longest_message_fits_a_frame_and_a_longer_one_is_refused() {
+    // Each of these is six bytes in JSON.
+    let text = |length: usize| "\u{1}".repeat(length);
+    let past = |long: usize| History {
+        checkpoint: text(long),
+        repeat: Some(Repeat { reason: text(long), step: None, checkpoint: text(long), times: u32::MAX }),
+        finish: Some(Finish::Failed(Cause { reason: text(long), message: text(long) })),
+        ..History::default()
+    };
+    let leader = |long| Incarnation { boot: u64::MAX, pod: text(long) };
+    let command = |long, detail: usize| {
+        let choice = Choice { checkpoint: text(long), detail: text(detail) };
+        let directive = Directive::Start { attempt: u32::MAX, port: u16::MAX, choice };
+        let command = Command { leader: leader(long), directive, history: past(long), clear: true };
+        Message::Down(Down::Command(Beat::default(), Box::new(command)))
+    };
+    let hello = |long, report: usize| {
+        let end = End { outcome: Outcome::Succeeded, report: text(report) };
+        let run = Run { attempt: 1, leader: leader(long), state: RunState::Ended(end) };
+        Message::Up(Up::Status(Beat::default(), Status { run: Some(run), ..Status::default() }))
+    };
+    let (mut leader, mut follower) = proven();
+    assert!(leader.send(&command(MAX_TEXT, MAX_DETAIL)).is_ok());
+    assert!(follower.send(&hello(MAX_TEXT, MAX_REPORT)).is_ok());
+    for long in [command(MAX_TEXT + 1, 0), command(0, MAX_DETAIL + 1), hello(0, MAX_REPORT + 1)] {
+        assert!(matches!(leader.send(&long), Err(FrameError::Malformed(_))));
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_get_past_the_proof(bytes in prop::collection::vec(any::<u8>(), 0..600), length in 0u32..300) {
+        for bytes in [bytes.clone(), [&length.to_be_bytes()[..], &bytes].concat()] {
+            let (mut leader, mut follower, first) = pair(b"secret", b"secret");
+            let no_event = |received: Result<Vec<Event>, FrameError>| received.map_or(true, |e| e.is_empty());
+            prop_assert!(no_event(leader.receive(&bytes, NOW, &mut vec![])));
+            prop_assert!(no_event(follower.receive(&bytes, NOW, &mut vec![])));
+            let (mut leader, mut answered) = proven();
+            prop_assert!(no_event(leader.receive(&bytes, NOW, &mut vec![])));
+            prop_assert!(no_event(answered.receive(&bytes, NOW, &mut vec![])));
+            prop_assert!(leader.begun.len() <= LENGTH + MAX_FRAME && first.len() == LENGTH + NONCE);
+        }
+    }
+}

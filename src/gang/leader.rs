@@ -1,0 +1,320 @@
+//! The part of an agent that leads the gang: who is there, which attempt runs, and what follows from its end.
+//!
+//! Each message is taken into the seat of its sender; then [`Leader::settle`] looks at all seats and the time, and goes on to
+//! the next phase if nothing is in the way. So it does not matter what came in which order.
+
+use super::message::{
+    Beat, Choice, Command, Directive, Down, Finish, History, Incarnation, MAX_DETAIL, MAX_TEXT, MemberId, Message,
+    Time, cut, millis,
+};
+use super::policy::{Ended, Judge, Policy, Verdict, Why, begin, decide};
+use super::seat::Seat;
+use super::view::{Chosen, Phase};
+use super::{Conn, Order, Timing};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What a leader is given.
+#[derive(Clone, Debug, Hash)]
+pub struct LeaderSetup {
+    /// All members, the leader's own among them.
+    pub members: BTreeSet<MemberId>,
+    /// What a person has decided.
+    pub policy: Policy,
+    /// Judges an attempt that has ended.
+    pub judge: Judge,
+    /// First port where ranks meet, and how many there are: at least two, better more.
+    pub ports: (u16, u16),
+}
+
+/// The leader's state.
+#[derive(Clone, Debug, Hash)]
+pub struct Leader {
+    pub(super) setup: LeaderSetup,
+    pub(super) me: MemberId,
+    pub(super) job: String,
+    pub(super) incarnation: Incarnation,
+    pub(super) timing: Timing,
+    pub(super) seats: BTreeMap<MemberId, Seat>,
+    /// Connections that have not said hello: whose they are, and since when.
+    pub(super) strangers: BTreeMap<Conn, (MemberId, String, Time)>,
+    pub(super) history: History,
+    pub(super) phase: Phase,
+    /// By then all that was started under earlier leaders has stopped, whoever it was.
+    pub(super) quiet_at: Time,
+    /// The last attempt whose leader has said that its own processes have stopped.
+    pub(super) cleared: u32,
+    leaving: Option<i32>,
+    /// What was sent last.
+    word: Option<Command>,
+}
+
+impl Leader {
+    pub(super) fn new(
+        setup: LeaderSetup,
+        me: MemberId,
+        job: String,
+        incarnation: Incarnation,
+        timing: Timing,
+        history: History,
+        now: Time,
+    ) -> Self {
+        let seats = setup.members.iter().map(|member| (member.clone(), Seat::default())).collect();
+        let phase = match history.finish {
+            Some(_) => Phase::Over { since: now },
+            None => {
+                Phase::Gathering { attempt: history.attempt.saturating_add(1), not_before: now, choice: Chosen::NotYet }
+            }
+        };
+        let (strangers, quiet_at) = (BTreeMap::new(), Time::default());
+        Self {
+            setup,
+            me,
+            job,
+            incarnation,
+            timing,
+            seats,
+            strangers,
+            history,
+            phase,
+            quiet_at,
+            cleared: 0,
+            leaving: None,
+            word: None,
+        }
+    }
+
+    /// The driver has chosen, or has told in a report why it can't.
+    pub(super) fn chosen(&mut self, now: Time, attempt: u32, chosen: Result<Choice, String>) {
+        let Phase::Gathering { attempt: next, choice, .. } = &mut self.phase else { return };
+        if *next != attempt || *choice != Chosen::Asked {
+            return;
+        }
+        match chosen {
+            Ok(chosen) if chosen.detail.len() > MAX_DETAIL => {
+                let report = "what the checkpoint's choice says is too long to be told".to_owned();
+                self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO);
+            }
+            Ok(chosen) => *choice = Chosen::Choice(Choice { checkpoint: cut(chosen.checkpoint, MAX_TEXT), ..chosen }),
+            Err(report) => self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO),
+        }
+    }
+
+    /// Somebody asks for another attempt.
+    pub(super) fn restart(&mut self, now: Time, words: String) {
+        match &mut self.phase {
+            Phase::Gathering { not_before, .. } => *not_before = now,
+            Phase::Running { attempt, since, .. } => {
+                self.phase = ending(*attempt, Why::Ordered(words), now, now.since(*since));
+            }
+            Phase::Ending { .. } | Phase::Over { .. } => {}
+        }
+    }
+
+    /// The agent is told to end.
+    pub(super) fn terminated(&mut self, signal: i32) {
+        self.leaving.get_or_insert(signal);
+    }
+
+    /// Does what time or a message has made due, and tells all members what is new.
+    pub(super) fn settle(&mut self, now: Time, out: &mut Vec<Order>) {
+        for holder in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()) {
+            if now.since(holder.heard) >= self.timing.lease
+                && let Some(link) = holder.link.take()
+            {
+                holder.unlinked = now;
+                out.push(Order::Close { conn: link.conn, why: "the member is silent".to_owned() });
+            }
+        }
+        while let Some(next) = self.next(now, out) {
+            self.phase = next;
+        }
+        self.tell(now, out);
+    }
+
+    /// The phase that follows from how everything stands, if it is another one.
+    fn next(&mut self, now: Time, out: &mut Vec<Order>) -> Option<Phase> {
+        match &self.phase {
+            Phase::Gathering { attempt, not_before, choice } => {
+                let (attempt, not_before, choice) = (*attempt, *not_before, choice.clone());
+                if let Some(run) = self.last_run().filter(|run| *run > self.history.judged) {
+                    self.history.attempt = self.history.attempt.max(run);
+                    return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
+                }
+                if !self.seats.values().all(|seat| self.is_there(seat, attempt, now)) || !self.is_quiet(now) {
+                    return None;
+                }
+                match choice {
+                    Chosen::NotYet => {
+                        out.push(Order::Choose { attempt });
+                        Some(Phase::Gathering { attempt, not_before, choice: Chosen::Asked })
+                    }
+                    Chosen::Choice(choice) if now >= not_before => {
+                        begin(&mut self.history, attempt, &choice, self.setup.ports);
+                        self.quiet_at = Time::default();
+                        Some(Phase::Running { attempt, port: self.history.port, choice, since: now })
+                    }
+                    Chosen::Asked | Chosen::Choice(_) => None,
+                }
+            }
+            Phase::Running { attempt, since, .. } => {
+                let (attempt, ran) = (*attempt, now.since(*since));
+                if self.seats.values().all(|seat| seat.succeeded == attempt) {
+                    self.history.finish = Some(Finish::Succeeded);
+                    return Some(Phase::Over { since: now });
+                }
+                self.why_to_end(attempt, now).map(|why| ending(attempt, why, now, ran))
+            }
+            Phase::Ending { attempt, why, since, ran } => {
+                let (attempt, why, since, ran) = (*attempt, why.clone(), *since, *ran);
+                if let Some(run) = self.last_run().filter(|run| *run > attempt) {
+                    self.history.attempt = self.history.attempt.max(run);
+                    return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
+                }
+                let is_settled = |seat: &Seat| seat.is_settled(attempt, since, now, &self.timing);
+                self.seats.values().all(is_settled).then(|| self.judge(attempt, why, [since, now], ran))
+            }
+            Phase::Over { .. } => None,
+        }
+    }
+
+    fn judge(&mut self, attempt: u32, why: Why, [since, now]: [Time; 2], ran: Duration) -> Phase {
+        let mut wait = Duration::ZERO;
+        if self.history.judged < attempt {
+            let members = self.seats.iter().map(|(member, seat)| (member.clone(), seat.came_out(attempt))).collect();
+            let judgement = (self.setup.judge)(&Ended { attempt, why, members });
+            match decide(&self.setup.policy, &mut self.history, attempt, &judgement, ran) {
+                Verdict::Restart(after) => wait = after,
+                Verdict::Fail(_) => return Phase::Over { since: now },
+            }
+        }
+        let seen = self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.seen)).max();
+        let last = self.history.attempt.max(attempt).max(seen.unwrap_or(0));
+        Phase::Gathering { attempt: last.saturating_add(1), not_before: since + wait, choice: Chosen::NotYet }
+    }
+
+    /// The last attempt that any member has run.
+    fn last_run(&self) -> Option<u32> {
+        self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.run.as_ref()?.attempt)).max()
+    }
+
+    fn is_there(&self, seat: &Seat, attempt: u32, now: Time) -> bool {
+        now >= seat.fence && seat.holder.as_ref().is_some_and(|holder| holder.is_ready(attempt, now, &self.timing))
+    }
+
+    /// Whether nobody unknown can run anything that an earlier leader has started: enough time has passed, or each place's
+    /// agent of the last attempt has told that it has stopped.
+    pub(super) fn is_quiet(&self, now: Time) -> bool {
+        let Some(last) = self.last_run().filter(|_| now < self.quiet_at) else { return now >= self.quiet_at };
+        let runs = || self.seats.values().filter_map(|seat| seat.holder.as_ref()?.status.run.as_ref());
+        let was_here = runs().any(|run| run.attempt == last && run.leader.pod == self.incarnation.pod);
+        self.seats.iter().all(|(member, seat)| {
+            let ran = seat.holder.as_ref().and_then(|holder| holder.status.run.as_ref());
+            ran.is_some_and(|run| run.attempt == last) || (*member == self.me && (was_here || self.cleared == last))
+        })
+    }
+
+    fn why_to_end(&self, attempt: u32, now: Time) -> Option<Why> {
+        if let Some(signal) = self.leaving {
+            return Some(Why::Left(self.me.clone(), signal));
+        }
+        self.seats.iter().find_map(|(member, seat)| {
+            let Some(holder) = &seat.holder else { return Some(Why::Lost(member.clone())) };
+            if let Some(signal) = holder.status.leaving {
+                return Some(Why::Left(member.clone(), signal));
+            }
+            if holder.status.seen > attempt {
+                return Some(Why::LeaderLost);
+            }
+            // Even one that has succeeded: it may have found another leader, who counts on this one to have stopped by then.
+            if holder.is_gone(now, &self.timing) {
+                return Some(Why::Lost(member.clone()));
+            }
+            match seat.succeeded == attempt {
+                true => None,
+                false if seat.lost == attempt => Some(Why::Lost(member.clone())),
+                false => (holder.status.closed >= attempt).then(|| Why::Failed(member.clone())),
+            }
+        })
+    }
+
+    fn directive(&self, now: Time) -> Directive {
+        match &self.phase {
+            Phase::Gathering { attempt, .. } => Directive::Prepare { attempt: *attempt },
+            Phase::Running { attempt, port, choice, .. } => {
+                Directive::Start { attempt: *attempt, port: *port, choice: choice.clone() }
+            }
+            Phase::Ending { attempt, why, .. } => {
+                let is_gone = |seat: &Seat| seat.holder.as_ref().is_none_or(|h| h.is_gone(now, &self.timing));
+                let may_save = matches!(why, Why::Left(..) | Why::Ordered(_)) && !self.seats.values().any(is_gone);
+                let grace = if may_save { self.timing.grace } else { self.timing.short_grace };
+                Directive::Stop { attempt: *attempt, grace: millis(grace) }
+            }
+            Phase::Over { .. } => Directive::Exit,
+        }
+    }
+
+    fn tell(&mut self, now: Time, out: &mut Vec<Order>) {
+        let own = self.seats.get(&self.me).and_then(|seat| seat.holder.as_ref());
+        let command = Command {
+            leader: self.incarnation.clone(),
+            directive: self.directive(now),
+            history: self.history.clone(),
+            clear: self.leaving.is_some() && own.is_some_and(|own| own.is_out_of(self.history.attempt)),
+        };
+        let is_news = self.word.as_ref() != Some(&command);
+        if is_news {
+            self.word = Some(command.clone());
+        }
+        for link in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()?.link.as_mut()) {
+            link.told &= !is_news;
+            if link.told && !link.asks && now.since(link.sent) < self.timing.beat {
+                continue;
+            }
+            (link.told, link.sent, link.asks) = (true, now, false);
+            let down = Down::Command(Beat { at: now, echo: Some(link.echo) }, Box::new(command.clone()));
+            out.push(Order::Send { conn: link.conn, message: Message::Down(down) });
+        }
+    }
+
+    /// Whether everybody knows how the gang ended, or has been gone for long.
+    pub(super) fn is_finished(&self, now: Time) -> bool {
+        let Phase::Over { since } = self.phase else { return false };
+        let is_over = now.since(since) >= self.timing.linger;
+        if !self.strangers.is_empty() && !is_over {
+            return false;
+        }
+        self.seats.iter().filter(|(member, _)| **member != self.me).all(|(_, seat)| match &seat.holder {
+            Some(holder) => holder.status.over || (holder.link.is_none() && is_over),
+            None => is_over,
+        })
+    }
+
+    /// When [`Leader::settle`] has something to do, at the latest.
+    pub(super) fn wake_at(&self, now: Time) -> Option<Time> {
+        let Timing { beat, lease, reconnect, linger, .. } = self.timing;
+        let of_seat = |seat: &Seat| {
+            let of_holder = seat.holder.as_ref().map(|holder| {
+                let sent = holder.link.as_ref().map_or(holder.unlinked + reconnect, |link| link.sent + beat);
+                [sent, holder.heard + lease, holder.received + lease]
+            });
+            [Some(seat.fence)]
+                .into_iter()
+                .chain(of_holder.into_iter().flatten().map(Some))
+                .flatten()
+                .collect::<Vec<_>>()
+        };
+        let of_phase = match &self.phase {
+            Phase::Gathering { not_before, .. } => *not_before,
+            Phase::Running { .. } => now,
+            Phase::Ending { since, .. } => *since + lease,
+            Phase::Over { since } => *since + linger,
+        };
+        let times = self.seats.values().flat_map(of_seat).chain([of_phase, self.quiet_at]);
+        times.filter(|time| *time > now).min()
+    }
+}
+
+fn ending(attempt: u32, why: Why, since: Time, ran: Duration) -> Phase {
+    Phase::Ending { attempt, why, since, ran }
+}

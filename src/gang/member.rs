@@ -1,0 +1,379 @@
+//! The part of an agent that runs the processes of one member, as its leader wants it.
+//!
+//! It obeys whichever leader it is connected to, and starts an attempt only when it has prepared for that very one and
+//! nothing else of its own lives. Its lease is counted from when it sent the last message that the leader is known to have
+//! heard: when that is too long ago it stops what it runs, whatever else it hears or does not hear.
+
+use super::message::{
+    Beat, Command, Directive, Down, End, Finish, Hello, History, Incarnation, MAX_REPORT, MemberId, Message, Outcome,
+    Run, RunState, Status, Time, Up, VERSION, cut, millis,
+};
+use super::{Conn, Exit, Memory, Order, Timing};
+use std::time::Duration;
+
+/// A member's state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    id: MemberId,
+    job: String,
+    incarnation: Incarnation,
+    timing: Timing,
+    history: History,
+    status: Status,
+    link: Option<Link>,
+    /// Since when there is no link.
+    unlinked: Time,
+    contact: Option<Contact>,
+    /// When the last message was sent that the leader has heard.
+    heard: Time,
+    /// When what is being stopped gets SIGKILL.
+    kill: Time,
+    /// A leaver's last words are waited for no longer.
+    farewell: Option<Time>,
+    is_displaced: bool,
+    exited: bool,
+}
+
+/// The connection to the leader.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Link {
+    conn: Conn,
+    /// The `at` of the leader's last message.
+    echo: Option<Time>,
+    /// The status that was sent last, and when.
+    told: Status,
+    sent: Time,
+    /// When that status was first sent.
+    news: Time,
+    opened: Time,
+}
+
+/// The leader that was heard of last.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Contact {
+    leader: Incarnation,
+    /// When it was last told something.
+    sent: Time,
+    /// No process of its own member lives any more.
+    clear: bool,
+}
+
+impl Member {
+    /// A member that runs nothing yet; `memory` is what an earlier agent of its pod has left, and the operator knows.
+    pub fn new(id: MemberId, job: String, incarnation: Incarnation, timing: Timing, memory: Memory, now: Time) -> Self {
+        let Memory { history, seen, run } = memory;
+        // What an earlier agent of this pod ran is dead, whatever it last knew.
+        let run = run.map(|run| match run.state {
+            RunState::Ended(_) => run,
+            _ => Run { state: RunState::Ended(End { outcome: Outcome::Stopped, report: String::new() }), ..run },
+        });
+        let seen = seen.max(history.attempt);
+        let closed = run.as_ref().map_or(0, |run| run.attempt).max(history.attempt);
+        Self {
+            id,
+            job,
+            incarnation,
+            timing,
+            history,
+            status: Status { seen, closed, run, leaving: None, over: false },
+            link: None,
+            unlinked: now,
+            contact: None,
+            heard: now,
+            kill: now,
+            farewell: None,
+            is_displaced: false,
+            exited: false,
+        }
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// What a later agent of this pod should be given.
+    pub fn memory(&self) -> Memory {
+        Memory { history: self.history.clone(), seen: self.status.seen, run: self.status.run.clone() }
+    }
+
+    /// There is a connection to the leader. Whatever was left of an older one is closed.
+    pub(super) fn connected(&mut self, now: Time, conn: Conn, out: &mut Vec<Order>) {
+        if self.is_displaced {
+            return out.push(Order::Close { conn, why: "a later agent holds this place".to_owned() });
+        }
+        self.unlink(now, Some("there is a newer one"), out);
+        let former = self.contact.as_ref().map(|c| (c.leader.clone(), millis(now.since(c.sent))));
+        let run = self.status.run.as_ref();
+        let cleared = self.contact.as_ref().is_some_and(|c| c.clear && run.is_some_and(|run| run.leader == c.leader));
+        let hello = Hello {
+            version: VERSION,
+            job: self.job.clone(),
+            member: self.id.clone(),
+            incarnation: self.incarnation.clone(),
+            history: self.history.clone(),
+            former,
+            cleared,
+            status: self.status.clone(),
+        };
+        let beat = Beat { at: now, echo: None };
+        out.push(Order::Send { conn, message: Message::Up(Up::Hello(beat, Box::new(hello))) });
+        self.link = Some(Link { conn, echo: None, told: self.status.clone(), sent: now, news: now, opened: now });
+    }
+
+    /// A connection has ended.
+    pub(super) fn closed(&mut self, now: Time, conn: Conn) {
+        if self.link.as_ref().is_some_and(|link| link.conn == conn) {
+            self.link = None;
+            self.unlinked = now;
+        }
+    }
+
+    /// The leader speaks.
+    pub(super) fn received(&mut self, now: Time, conn: Conn, down: Down, out: &mut Vec<Order>) {
+        let Some(link) = self.link.as_mut().filter(|link| link.conn == conn) else { return };
+        let (beat, command) = match down {
+            Down::Command(beat, command) => (beat, *command),
+            Down::Refused(why) => return self.unlink(now, Some(&why), out),
+            Down::Displaced => {
+                // Neither this leader nor another one is to count on what it says.
+                self.is_displaced = true;
+                self.stop(now, self.timing.short_grace, out);
+                return self.unlink(now, Some("a later agent holds this place"), out);
+            }
+        };
+        if link.echo.is_some_and(|last| beat.at < last) {
+            return;
+        }
+        link.echo = Some(beat.at);
+        // A leader can't have heard what was not said yet.
+        self.heard = self.heard.max(beat.echo.unwrap_or_default().min(now));
+        self.meet(now, &command, out);
+        if command.history.is_newer_than(&self.history) {
+            self.history = command.history;
+        }
+        self.obey(now, command.leader, command.directive, out);
+    }
+
+    /// Whoever speaks now is the leader. What another one has started is not to go on.
+    fn meet(&mut self, now: Time, command: &Command, out: &mut Vec<Order>) {
+        let sent = self.link.as_ref().map_or(now, |link| link.sent);
+        match &mut self.contact {
+            Some(contact) if contact.leader == command.leader => contact.clear = command.clear,
+            contact => *contact = Some(Contact { leader: command.leader.clone(), sent, clear: command.clear }),
+        }
+        if self.status.run.as_ref().is_some_and(|run| run.is_alive() && run.leader != command.leader) {
+            self.stop(now, self.timing.short_grace, out);
+        }
+    }
+
+    fn obey(&mut self, now: Time, leader: Incarnation, directive: Directive, out: &mut Vec<Order>) {
+        match directive {
+            Directive::Prepare { attempt } if attempt >= self.status.seen => {
+                self.status.seen = attempt;
+                self.status.closed = self.status.closed.max(attempt.saturating_sub(1));
+                if self.status.run.as_ref().is_some_and(|run| run.is_alive() && run.attempt < attempt) {
+                    self.stop(now, self.timing.short_grace, out);
+                }
+            }
+            // The leader knows less than this member: it will learn, and ask for a larger one.
+            Directive::Prepare { .. } => {}
+            Directive::Start { attempt, port, choice } => {
+                if self.may_start(now, attempt) {
+                    self.status.run = Some(Run { attempt, leader, state: RunState::Running });
+                    out.push(Order::Start { attempt, port, choice });
+                }
+            }
+            Directive::Stop { attempt, grace } => {
+                self.status.seen = self.status.seen.max(attempt);
+                self.status.closed = self.status.closed.max(attempt);
+                if self.status.run.as_ref().is_some_and(|run| run.attempt <= attempt) {
+                    self.stop(now, Duration::from_millis(grace), out);
+                }
+            }
+            Directive::Exit => self.stop(now, self.timing.short_grace, out),
+        }
+    }
+
+    /// An order to start may be late, or somebody else's.
+    fn may_start(&self, now: Time, attempt: u32) -> bool {
+        let status = &self.status;
+        attempt == status.seen
+            && attempt > status.closed
+            && status.run.as_ref().is_none_or(|run| !run.is_alive() && run.attempt < attempt)
+            && status.leaving.is_none()
+            && self.history.finish.is_none()
+            && !self.is_expired(now)
+    }
+
+    fn is_expired(&self, now: Time) -> bool {
+        now.since(self.heard) >= self.timing.lease
+    }
+
+    /// Stops what runs. What is being stopped may get less time, but never more.
+    fn stop(&mut self, now: Time, grace: Duration, out: &mut Vec<Order>) {
+        let Some(run) = self.status.run.as_mut().filter(|run| run.is_alive()) else { return };
+        if run.state == RunState::Stopping && now + grace >= self.kill {
+            return;
+        }
+        run.state = RunState::Stopping;
+        self.kill = now + grace;
+        self.status.closed = self.status.closed.max(run.attempt);
+        out.push(Order::Stop { attempt: run.attempt, grace });
+    }
+
+    /// The program has failed; what it leaves behind may still live.
+    pub(super) fn failing(&mut self, now: Time, attempt: u32, out: &mut Vec<Order>) {
+        if self.status.run.as_ref().is_some_and(|run| run.attempt == attempt && run.state == RunState::Running) {
+            self.stop(now, self.timing.short_grace, out);
+        }
+    }
+
+    /// No process of the attempt lives any more.
+    pub(super) fn ended(&mut self, now: Time, attempt: u32, end: End) {
+        let Some(run) = self.status.run.as_mut().filter(|run| run.attempt == attempt && run.is_alive()) else { return };
+        let outcome = match (&run.state, end.outcome) {
+            // Whoever was told to stop has not done its work, whatever it says.
+            (RunState::Stopping, Outcome::Succeeded) => Outcome::Stopped,
+            (_, outcome) => outcome,
+        };
+        run.state = RunState::Ended(End { outcome, report: cut(end.report, MAX_REPORT) });
+        self.status.closed = self.status.closed.max(attempt);
+        self.leave(now);
+    }
+
+    /// The agent is told to end.
+    pub(super) fn terminated(&mut self, now: Time, signal: i32, out: &mut Vec<Order>) {
+        self.status.leaving.get_or_insert(signal);
+        self.stop(now, self.timing.grace, out);
+        self.leave(now);
+    }
+
+    /// Somebody else knows more of the past.
+    pub(super) fn told(&mut self, now: Time, history: &History, out: &mut Vec<Order>) {
+        if history.is_newer_than(&self.history) {
+            self.history = history.clone();
+            if self.history.finish.is_some() {
+                self.stop(now, self.timing.short_grace, out);
+            }
+        }
+    }
+
+    fn leave(&mut self, now: Time) {
+        if self.status.leaving.is_some() && !self.status.is_alive() {
+            self.farewell.get_or_insert(now + self.timing.reconnect);
+        }
+    }
+
+    /// Does what time has made due, and tells the leader what is new.
+    pub(super) fn settle(&mut self, now: Time, out: &mut Vec<Order>) {
+        let is_gone = self.link.is_none() && now.since(self.unlinked) >= self.timing.reconnect;
+        if self.status.is_alive() && (is_gone || self.is_expired(now)) {
+            self.stop(now, self.timing.short_grace, out);
+        }
+        if self.link.as_ref().is_some_and(|link| now.since(self.heard.max(link.opened)) >= self.timing.lease) {
+            self.unlink(now, Some("the leader is silent"), out);
+        }
+        let exit = self.exit(now);
+        self.status.over |= exit.is_some() && self.history.finish.is_some();
+        self.tell(now, out);
+        if let Some(exit) = exit
+            && !self.exited
+        {
+            self.exited = true;
+            out.push(Order::Exit(exit));
+        }
+    }
+
+    fn exit(&self, now: Time) -> Option<Exit> {
+        if self.status.is_alive() {
+            return None;
+        }
+        if let Some(finish) = &self.history.finish {
+            return Some(match finish {
+                Finish::Succeeded => Exit::Succeeded,
+                Finish::Failed(cause) => Exit::Failed(cause.clone()),
+            });
+        }
+        if self.is_displaced {
+            return Some(Exit::Displaced);
+        }
+        let signal = self.status.leaving?;
+        let is_known = self.link.as_ref().is_none_or(|link| link.told == self.status && self.heard >= link.news);
+        let is_time = self.farewell.is_none_or(|until| now >= until);
+        (is_known || is_time).then_some(Exit::Signalled(signal))
+    }
+
+    fn tell(&mut self, now: Time, out: &mut Vec<Order>) {
+        let Some(link) = &mut self.link else { return };
+        let is_news = link.told != self.status;
+        if !is_news && now.since(link.sent) < self.timing.beat {
+            return;
+        }
+        if is_news {
+            link.told.clone_from(&self.status);
+            link.news = now;
+        }
+        link.sent = now;
+        let beat = Beat { at: now, echo: link.echo };
+        out.push(Order::Send { conn: link.conn, message: Message::Up(Up::Status(beat, self.status.clone())) });
+        if let Some(contact) = &mut self.contact {
+            contact.sent = now;
+        }
+    }
+
+    /// Ends the connection, if there is one.
+    fn unlink(&mut self, now: Time, why: Option<&str>, out: &mut Vec<Order>) {
+        if let Some(link) = self.link.take() {
+            self.unlinked = now;
+            out.push(Order::Close { conn: link.conn, why: why.unwrap_or_default().to_owned() });
+        }
+    }
+
+    /// Whether it has a connection to a leader.
+    pub(super) fn is_linked(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// The place that it holds, and the UID of its pod.
+    pub(super) fn name(&self) -> (MemberId, String) {
+        (self.id.clone(), self.incarnation.pod.clone())
+    }
+
+    /// When [`Member::settle`] has something to do, at the latest.
+    pub(super) fn wake_at(&self, now: Time) -> Option<Time> {
+        let beat = self.link.as_ref().map(|link| link.sent + self.timing.beat);
+        let silent = self.link.as_ref().map(|link| self.heard.max(link.opened) + self.timing.lease);
+        let running = self.status.run.as_ref().is_some_and(|run| run.state == RunState::Running);
+        let lease = running.then(|| self.heard + self.timing.lease);
+        let gone = (running && self.link.is_none()).then(|| self.unlinked + self.timing.reconnect);
+        let times = [beat, silent, lease, gone, self.farewell];
+        times.into_iter().flatten().filter(|time| *time > now).min()
+    }
+}
+
+#[cfg(test)]
+impl super::tests::Times for Member {
+    fn each(&mut self, _: Time, f: &mut dyn FnMut(&mut Time)) {
+        // What decides nothing any more is forgotten.
+        if self.link.is_some() {
+            self.unlinked = Time::default();
+        }
+        if self.status.run.as_ref().is_none_or(|run| run.state != RunState::Stopping) {
+            self.kill = Time::default();
+        }
+        f(&mut self.unlinked);
+        f(&mut self.kill);
+        self.farewell.iter_mut().for_each(&mut *f);
+        self.contact.iter_mut().for_each(|contact| f(&mut contact.sent));
+        if let Some(link) = &mut self.link {
+            for time in [&mut link.news, &mut link.opened] {
+                *time = if *time <= self.heard { Time::default() } else { *time };
+                f(time);
+            }
+            link.echo.iter_mut().for_each(&mut *f);
+            f(&mut link.sent);
+        }
+        f(&mut self.heard);
+    }
+}

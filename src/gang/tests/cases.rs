@@ -1,0 +1,253 @@
+//! What can be said in a few lines: budgets, and single turns that neither model nor simulation comes to.
+
+use super::super::member::Member;
+use super::super::message::{
+    Beat, Cause, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MAX_TEXT, Message, Outcome, Time,
+    Up,
+};
+use super::super::policy::{Counts, Judgement, Policy, Restarts, Verdict, begin, decide};
+use super::super::{Conn, Exit, Gang, Input, Memory, Order, Setup, Timing};
+use super::model::three;
+use super::state::{Fault, State, Step};
+use super::world::{seconds, worker};
+use std::time::Duration;
+
+const POLICY: Policy = Policy { restarts: Restarts::OnFailure, failures: 3, disruptions: Some(2) };
+
+fn judged(reason: &str, counts: Counts, step: Option<u64>) -> Judgement {
+    let cause = Cause { reason: reason.to_owned(), message: "it broke".to_owned() };
+    Judgement { cause, counts, permanent: false, step }
+}
+
+fn verdicts(policy: &Policy, judgements: &[Judgement]) -> Vec<Result<u64, String>> {
+    let mut history = History::default();
+    let mut decide = |(attempt, judged): (usize, &Judgement)| match decide(
+        policy,
+        &mut history,
+        attempt as u32 + 1,
+        judged,
+        Duration::ZERO,
+    ) {
+        Verdict::Restart(wait) => Ok(wait.as_secs()),
+        Verdict::Fail(cause) => Err(cause.reason),
+    };
+    judgements.iter().enumerate().map(&mut decide).collect()
+}
+
+#[test]
+fn failures_spend_the_budget_and_wait_longer_and_disruptions_have_their_own() {
+    let failure = |n: u64| judged(&format!("Reason{n}"), Counts::Failure, None);
+    let disruption = judged("NodeLost", Counts::Disruption, None);
+    let ordered = judged("Restarted", Counts::Nothing, None);
+    let exceeded = || Err("BackoffLimitExceeded".to_owned());
+    assert_eq!(verdicts(&POLICY, &[0, 1, 2, 3].map(failure)), [Ok(1), Ok(2), Ok(4), exceeded()]);
+    let mixed = [failure(1), disruption.clone(), ordered, failure(2), disruption.clone(), disruption.clone()];
+    assert_eq!(verdicts(&POLICY, &mixed), [Ok(1), Ok(0), Ok(0), Ok(2), Ok(0), exceeded()]);
+    let unbounded = Policy { failures: 1000, disruptions: None, ..POLICY };
+    let waits = |one: &dyn Fn(u64) -> Judgement| verdicts(&unbounded, &(0..11).map(one).collect::<Vec<_>>());
+    assert_eq!(waits(&failure), [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60].map(Ok));
+    assert_eq!(waits(&|_| disruption.clone()), [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300].map(Ok));
+    let progress = |n| judged("ExitCode", Counts::Failure, Some(n * 100));
+    assert_eq!(waits(&progress), [1; 11].map(Ok), "who gets further waits no longer");
+    let none = Policy { failures: 0, ..POLICY };
+    assert_eq!(verdicts(&none, &[failure(7)]), [Err("Reason7".to_owned())]);
+}
+
+#[test]
+fn what_trying_again_cannot_mend_ends_the_gang_at_once() {
+    let permanent = Judgement { permanent: true, ..judged("CommandNotFound", Counts::Failure, None) };
+    let once = |restarts| verdicts(&Policy { restarts, ..POLICY }, std::slice::from_ref(&permanent));
+    assert_eq!(once(Restarts::OnFailure), [Err("CommandNotFound".to_owned())]);
+    assert_eq!(once(Restarts::Never), [Err("CommandNotFound".to_owned())]);
+    assert_eq!(once(Restarts::Always), [Ok(1)]);
+    let lost = judged("NodeLost", Counts::Disruption, None);
+    assert_eq!(verdicts(&Policy { restarts: Restarts::Never, ..POLICY }, &[lost]), [Err("NodeLost".to_owned())]);
+}
+
+#[test]
+fn the_same_failure_from_the_same_checkpoint_ends_the_gang_the_third_time() {
+    let policy = Policy { failures: 1000, ..POLICY };
+    let nan = |step| judged("NaNLoss", Counts::Failure, Some(step));
+    let no_progress = || Err("NoProgress".to_owned());
+    assert_eq!(verdicts(&policy, &[nan(7), nan(7), nan(7)]), [Ok(1), Ok(2), no_progress()]);
+    let lost = judged("NodeLost", Counts::Disruption, Some(7));
+    assert_eq!(verdicts(&policy, &[nan(7), lost, nan(7), nan(7)])[3], no_progress());
+    assert_eq!(verdicts(&policy, &[nan(7), nan(7), nan(6), nan(7)])[3], Ok(8));
+    let mut history = History::default();
+    for attempt in 1..9 {
+        let choice = Choice { checkpoint: format!("checkpoint-{}", attempt / 2), detail: String::new() };
+        begin(&mut history, attempt, &choice, (29500, 2));
+        let verdict = decide(&policy, &mut history, attempt, &nan(7), Duration::ZERO);
+        assert!(matches!(verdict, Verdict::Restart(_)), "a newer checkpoint is progress");
+    }
+    let long = judged(&"ü".repeat(MAX_TEXT), Counts::Failure, None);
+    assert!(matches!(decide(&Policy { failures: 0, ..POLICY }, &mut history, 9, &long, Duration::ZERO),
+        Verdict::Fail(cause) if cause.reason.len() <= MAX_TEXT));
+}
+
+fn leader() -> Incarnation {
+    Incarnation { boot: 1, pod: "leader".to_owned() }
+}
+
+fn command(at: u64, echo: Time, directive: Directive) -> Down {
+    let command = Command { leader: leader(), directive, history: History::default(), clear: false };
+    Down::Command(Beat { at: Time(at), echo: Some(echo) }, Box::new(command))
+}
+
+fn start(attempt: u32) -> Directive {
+    Directive::Start { attempt, port: 29500, choice: Choice::default() }
+}
+
+fn follower(now: Time) -> Member {
+    let incarnation = Incarnation { boot: 2, pod: "pod".to_owned() };
+    Member::new(worker(1), "job".to_owned(), incarnation, Timing::default(), Memory::default(), now)
+}
+
+#[test]
+fn an_order_to_start_that_is_late_is_not_obeyed() {
+    for (late, starts) in [(0, true), (9_999, true), (10_000, false), (60_000, false)] {
+        let (sent, mut out) = (Time(1_000_000), vec![]);
+        let mut member = follower(sent);
+        member.connected(sent, Conn(1), &mut out);
+        member.received(sent, Conn(1), command(5, sent, Directive::Prepare { attempt: 3 }), &mut out);
+        out.clear();
+        member.received(Time(sent.0 + late), Conn(1), command(6, sent, start(3)), &mut out);
+        assert_eq!(out.iter().any(|order| matches!(order, Order::Start { attempt: 3, .. })), starts, "{late} ms");
+    }
+}
+
+#[test]
+fn a_member_that_hears_nothing_stops_by_itself_and_exits_0_only_when_told() {
+    let (now, mut out) = (Time(1_000_000), vec![]);
+    let mut member = follower(now);
+    member.connected(now, Conn(1), &mut out);
+    for directive in [Directive::Prepare { attempt: 1 }, start(1)] {
+        member.received(now, Conn(1), command(5, now, directive), &mut out);
+    }
+    let mut at = |time: u64| {
+        out.clear();
+        member.settle(Time(now.0 + time), &mut out);
+        out.iter().find_map(|order| if let Order::Stop { grace, .. } = order { Some(*grace) } else { None })
+    };
+    assert_eq!([at(2_000), at(9_999), at(10_000), at(10_001)], [None, None, Some(seconds(5)), None]);
+    // It exits 0 while it is being stopped: it has not succeeded, and the agent stays.
+    member.ended(Time(now.0 + 10_500), 1, End { outcome: Outcome::Succeeded, report: String::new() });
+    out.clear();
+    member.settle(Time(now.0 + 10_500), &mut out);
+    let status = member.status();
+    assert!(
+        matches!(&status.run.as_ref().unwrap().state, super::super::message::RunState::Ended(end) if end.outcome == Outcome::Stopped)
+    );
+    assert!(!out.iter().any(|order| matches!(order, Order::Exit(_))));
+    let past = History { finish: Some(Finish::Succeeded), ..History::default() };
+    member.told(Time(now.0 + 11_000), &past, &mut out);
+    member.settle(Time(now.0 + 11_000), &mut out);
+    assert!(out.contains(&Order::Exit(Exit::Succeeded)));
+}
+
+#[test]
+fn strangers_are_refused_with_the_reason() {
+    let leads = super::super::LeaderSetup {
+        members: [worker(0), worker(1)].into(),
+        policy: POLICY,
+        judge: super::super::policy::by_what_was_seen,
+        ports: (29500, 2),
+    };
+    let setup = |member, incarnation, leader| Setup {
+        job: "job".to_owned(),
+        member,
+        incarnation,
+        timing: Timing::default(),
+        memory: Memory::default(),
+        leader,
+    };
+    let now = Time(5);
+    let hello = |job: &str, index, pod: &str| {
+        let incarnation = Incarnation { boot: 2, pod: pod.to_owned() };
+        let mut gang = Gang::new(Setup { job: job.to_owned(), ..setup(worker(index), incarnation, None) }, now);
+        let orders = gang.step(now, Input::Dialed(Conn(1)));
+        orders
+            .into_iter()
+            .find_map(|order| if let Order::Send { message, .. } = order { Some(message) } else { None })
+            .unwrap()
+    };
+    for (hello, is_taken) in [
+        (hello("job", 1, "pod"), true),
+        (hello("other", 1, "pod"), false),
+        (hello("job", 2, "pod"), false),
+        (hello("job", 1, "another"), false),
+    ] {
+        let mut gang = Gang::new(setup(worker(0), leader(), Some(leads.clone())), now);
+        gang.step(now, Input::Accepted { conn: Conn(7), member: worker(1), pod: "pod".to_owned() });
+        let orders = gang.step(now, Input::Received(Conn(7), hello));
+        let refused = |order: &Order| matches!(order, Order::Send { message: Message::Down(Down::Refused(_)), .. });
+        assert_eq!(!orders.iter().any(refused), is_taken);
+        assert_eq!(!orders.iter().any(|order| matches!(order, Order::Close { conn: Conn(7), .. })), is_taken);
+        // What is said before a hello, or by the wrong side, is nothing.
+        let status = Message::Up(Up::Status(Beat::default(), Default::default()));
+        assert!(gang.step(now, Input::Received(Conn(8), status)).is_empty());
+        let wrong = gang.step(now, Input::Received(Conn(9), Message::Down(Down::Displaced)));
+        assert!(matches!(wrong[..], [Order::Close { conn: Conn(9), .. }]));
+    }
+}
+
+/// What happens by itself, until the attempt runs or all is over.
+fn go_on(state: &mut State, attempt: u32) {
+    for _ in 0..30 {
+        for i in 0..state.world.agents.len() {
+            state.take(Step::Dial(i));
+            if state.world.kill_at(i).is_some() {
+                state.take(Step::Stopped(i));
+            }
+            state.take(Step::Choose(i));
+        }
+        state.deliver_all();
+        let runs = |attempt: u32| {
+            let run =
+                state.world.agents.iter().map(|agent| agent.process.as_ref().map_or(0, |process| process.attempt));
+            run.min() == Some(attempt)
+        };
+        if state.world.is_over() || runs(attempt) {
+            return;
+        }
+        state.tick();
+    }
+}
+
+#[test]
+fn two_failures_of_the_program_spend_a_budget_of_one() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Fail(1));
+    go_on(&mut state, 2);
+    assert_eq!((state.world.attempt.number, state.world.attempt.seats.len()), (2, 3));
+    assert_eq!(state.world.agents[2].gang.memory().history.failures, 1);
+    state.suffer(Fault::Fail(2));
+    go_on(&mut state, 3);
+    let reason =
+        |finish: Option<Finish>| if let Some(Finish::Failed(cause)) = finish { cause.reason } else { String::new() };
+    assert_eq!((state.world.is_over(), reason(state.world.finish).as_str()), (true, "BackoffLimitExceeded"));
+}
+
+#[test]
+fn failures_that_follow_from_a_lost_node_are_no_failures() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Cut(1));
+    state.suffer(Fault::Fail(2));
+    go_on(&mut state, 2);
+    let view = state.world.agents[0].gang.memory().history;
+    assert_eq!((view.judged, view.failures, view.disruptions), (1, 0, 1));
+}
+
+#[test]
+fn a_connection_that_another_one_has_replaced_is_not_heard() {
+    let (now, mut out) = (Time(1_000_000), vec![]);
+    let mut member = follower(now);
+    member.connected(now, Conn(1), &mut out);
+    member.connected(now, Conn(2), &mut out);
+    assert!(matches!(&out[..], [_, Order::Close { conn: Conn(1), .. }, _]));
+    member.received(now, Conn(1), command(5, now, Directive::Prepare { attempt: 9 }), &mut out);
+    assert_eq!(member.status().seen, 0);
+    member.received(now, Conn(2), command(5, now, Directive::Prepare { attempt: 3 }), &mut out);
+    member.closed(now, Conn(1));
+    assert!(member.status().seen == 3 && member.is_linked());
+}
