@@ -43,7 +43,8 @@ test: lint image ## lint, unit tests and the tests against real clusters
 	cargo test
 
 # Hours for the machine, not for CI; each has a short form in `make test`.
-soak: image ## long trials: 50 kills in a save on a real node, programs of Hugging Face and Lightning
+soak: image ## long trials: the gang's rules, 50 kills in a save on a real node, programs of Hugging Face and Lightning
+	TRAININGJOB_GANG_SEEDS=2000 TRAININGJOB_WALKS=4000 TRAININGJOB_MODEL_FAULTS=1 cargo test --release --lib -- gang::tests
 	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
 	trainers=$$(devcluster/cluster images trainers) && \
 	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \

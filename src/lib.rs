@@ -12,6 +12,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod controller;
 pub mod exposition;
+pub mod gang;
 pub mod lifecycle;
 pub mod observe;
 pub mod plan;
