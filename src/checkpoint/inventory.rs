@@ -89,6 +89,12 @@ pub struct Scan {
 }
 
 impl Scan {
+    /// How many of the checkpoints are worth that.
+    #[must_use]
+    pub fn count(&self, is: impl Fn(&Verdict) -> bool) -> u32 {
+        u32::try_from(self.found.iter().filter(|known| is(&known.found.verdict)).count()).unwrap_or(u32::MAX)
+    }
+
     fn note(&mut self, note: String) {
         if self.notes.len() < NOTES && !self.notes.contains(&note) {
             self.notes.push(note);

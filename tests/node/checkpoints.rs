@@ -1,6 +1,6 @@
 //! Checkpoints of real trainings by torchrun.
 
-use super::world::{Job, SOON, Space, condition, world};
+use super::world::{Job, SOON, Space, condition, merged, world};
 use super::{folder, worker};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -10,15 +10,13 @@ use trainingjob_operator::api::TrainingJobStatus;
 
 /// Two workers that train by torchrun and save every fifth of 30 steps to a claim.
 pub async fn submit(space: &Space, name: &str, env: Value, checkpoint: Value) -> Job {
-    let mut kept = json!({ "storage": { "type": "pvc", "size": "1Gi" } });
-    kept.as_object_mut().unwrap().extend(checkpoint.as_object().unwrap().clone());
-    job(space, name, env, kept).await
+    job(space, name, env, merged(json!({ "storage": { "type": "pvc", "size": "1Gi" } }), &checkpoint)).await
 }
 
 /// The same with all of `spec.checkpoint`.
 pub async fn job(space: &Space, name: &str, env: Value, checkpoint: Value) -> Job {
-    let mut all = json!({ "STEPS": "30", "SAVE_EVERY": "5", "ATOMIC": "0", "STEP_SECONDS": "0.05" });
-    all.as_object_mut().unwrap().extend(env.as_object().unwrap().clone());
+    let all = json!({ "STEPS": "30", "SAVE_EVERY": "5", "ATOMIC": "0", "STEP_SECONDS": "0.05" });
+    let all = merged(all, &env);
     let env: Vec<Value> =
         all.as_object().unwrap().iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
     let fields = json!({

@@ -2,7 +2,7 @@
 
 use super::checkpoints::{checkpoint, job, logs, submit, weights};
 use super::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
-use super::world::{SOON, Space, world};
+use super::world::{SOON, Space, merged, world};
 use super::{folder, wait::eventually};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::ResourceExt;
@@ -64,11 +64,6 @@ async fn host_address(space: &Space) -> IpAddr {
     socket.local_addr().unwrap().ip()
 }
 
-fn merged(mut one: Value, other: Value) -> Value {
-    one.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
-    one
-}
-
 async fn kept(space: &Space, claim: &str) -> BTreeSet<u64> {
     let names: Vec<String> = folder(space, claim).await.map(|file| file.0).collect();
     names.iter().filter_map(|name| name.split_once("step=")?.1.split_once('-')?.0.parse().ok()).collect()
@@ -91,18 +86,16 @@ async fn a_lost_volume_comes_back_from_the_backup() {
 
     // What has been seen once is there until what the rules say is newer.
     let mut seen = BTreeSet::new();
-    loop {
+    eventually("the first job to end", 2 * SOON, async || {
         let now = kept(&space, "kept-checkpoints").await;
         let lost: Vec<u64> = seen.difference(&now).copied().collect();
         seen.extend(&now);
         let newer = |step: u64| now.iter().filter(|&&other| other > step).count();
         assert!(lost.iter().all(|&step| step != 40 && newer(step) >= 3), "of {seen:?} there are {now:?}");
-        let status = first.until("to have a status", |_| true).await;
-        if status.state == Some(Completed) {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+        first.has_ended().then_some(())
+    })
+    .await;
+    first.state(Completed).await;
     let expected = BTreeSet::from([40, 90, 95, 100]);
     eventually("what the rules keep", SOON, async || {
         (kept(&space, "kept-checkpoints").await == expected).then_some(())
@@ -192,10 +185,10 @@ async fn shards_of_all_workers_are_fetched_by_new_pods() {
     let Some(world) = world() else { return };
     let space = world.space("shards", json!({})).await;
     let bucket = Bucket::open(&space).await;
-    let storage = merged(json!({ "type": "s3", "s3Bucket": BUCKET, "prefix": "shards" }), bucket.access());
+    let storage = merged(json!({ "type": "s3", "s3Bucket": BUCKET, "prefix": "shards" }), &bucket.access());
     let env = json!({ "STEPS": "60", "SAVE_EVERY": "10", "FORMAT": "dcp", "STEP_SECONDS": "0.5" });
-    let mut whole = submit(&space, "whole", merged(env.clone(), json!({ "STEP_SECONDS": "0" })), json!({})).await;
-    let fails = merged(env, json!({ "CUT_SAVE": "50", "CUT_ON": "1" }));
+    let mut whole = submit(&space, "whole", merged(env.clone(), &json!({ "STEP_SECONDS": "0" })), json!({})).await;
+    let fails = merged(env, &json!({ "CUT_SAVE": "50", "CUT_ON": "1" }));
     let mut fails = job(&space, "fails", fails, json!({ "storage": storage, "retention": 2 })).await;
     let status = fails.state(Completed).await;
     assert_eq!(status.attempt, Some(2));

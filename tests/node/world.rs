@@ -108,14 +108,13 @@ impl Space {
 
     /// A job of two small workers that run `fields.command` in the demo's image, unless `fields` say otherwise.
     pub async fn submit(&self, name: &str, fields: Value) -> Job {
-        let mut spec = json!({
+        let spec = json!({
             "model": "none", "dataset": "none", "numWorkers": 2, "gpusPerWorker": 0, "image": DEMO_IMAGE,
             "networking": { "backend": "gloo" }, "checkpoint": { "enabled": false },
             "volumes": [{ "name": "programs", "configMap": { "name": "programs" } }],
             "volumeMounts": [{ "name": "programs", "mountPath": "/programs" }],
         });
-        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        self.apply(json!({ "metadata": { "name": name }, "spec": spec })).await
+        self.apply(json!({ "metadata": { "name": name }, "spec": merged(spec, &fields) })).await
     }
 
     /// Creates a TrainingJob as it stands, and watches it.
@@ -217,6 +216,11 @@ impl Job {
         (status.conditions.iter().find(is).unwrap().clone(), status)
     }
 
+    /// Whether it is Completed or Failed.
+    pub fn has_ended(&self) -> bool {
+        self.statuses.borrow().last().and_then(|status| status.state).is_some_and(State::is_finished)
+    }
+
     /// The states that it went through.
     pub fn states(&self) -> Vec<State> {
         let mut states: Vec<_> = self.statuses.borrow().iter().filter_map(|status| status.state).collect();
@@ -296,6 +300,12 @@ impl Job {
         }
         panic!("{text}");
     }
+}
+
+/// The fields of both; where both have one, the other's.
+pub fn merged(mut one: Value, other: &Value) -> Value {
+    one.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+    one
 }
 
 pub fn worker(pod: &Pod) -> i32 {

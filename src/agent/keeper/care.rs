@@ -373,8 +373,6 @@ impl<'a> Care<'a> {
     }
 
     fn describe(&self, policy: &CheckpointPolicy, scan: &Scan) -> Checkpoints {
-        let count =
-            |is: &dyn Fn(&Known) -> bool| u32::try_from(scan.found.iter().filter(|k| is(k)).count()).unwrap_or(0);
         let written = |known: &&Known| known.found.is_good() && known.stage == Stage::Written;
         let latest = scan.found.iter().find(written).map(|known| kept(&known.found, None));
         let space = Folder::root(&self.keeper.root).and_then(|root| space(&root)).ok();
@@ -392,10 +390,10 @@ impl<'a> Care<'a> {
         Checkpoints {
             best,
             resumed_from: self.resumed.clone(),
-            valid: count(&|known| known.found.verdict == Verdict::Valid),
-            complete: count(&|known| matches!(known.found.verdict, Verdict::Complete { .. })),
-            incomplete: count(&|known| matches!(known.found.verdict, Verdict::Incomplete { .. })),
-            corrupted: count(&|known| matches!(known.found.verdict, Verdict::Corrupted { .. })),
+            valid: scan.count(|verdict| *verdict == Verdict::Valid),
+            complete: scan.count(|verdict| matches!(verdict, Verdict::Complete { .. })),
+            incomplete: scan.count(|verdict| matches!(verdict, Verdict::Incomplete { .. })),
+            corrupted: scan.count(|verdict| matches!(verdict, Verdict::Corrupted { .. })),
             deleted: self.deleted,
             free_bytes: space.map(|space| space.free),
             total_bytes: space.map(|space| space.total),

@@ -305,13 +305,10 @@ impl Commands {
         let mut scan = inventory.scan(now, None, &Budget::default());
         inventory.prove(&mut scan, 1, now, &Budget::default());
         let newest = scan.found.iter().find(|known| known.own && known.found.is_good());
-        let count = |is: &dyn Fn(&Verdict) -> bool| {
-            u32::try_from(scan.found.iter().filter(|known| is(&known.found.verdict)).count()).unwrap_or(0)
-        };
         let mut told = Checkpoints {
             latest: newest.map(|known| kept(&known.found, None)),
-            valid: count(&|verdict| *verdict == Verdict::Valid),
-            complete: count(&|verdict| matches!(verdict, Verdict::Complete { .. })),
+            valid: scan.count(|verdict| *verdict == Verdict::Valid),
+            complete: scan.count(|verdict| matches!(verdict, Verdict::Complete { .. })),
             ..Checkpoints::default()
         };
         for place in places(&self.policy) {
