@@ -8,7 +8,7 @@ use jiff::Timestamp;
 pub struct WorkerFacts<'a> {
     /// Index of the worker, 0 to numWorkers - 1.
     pub index: i32,
-    /// Name of the pod.
+    /// Name of the pod; empty where that is not known.
     pub pod: &'a str,
     /// The node, once there is one.
     pub node: Option<&'a str>,
@@ -114,6 +114,9 @@ impl<'a> WorkerFacts<'a> {
     /// As people are told of it.
     #[must_use]
     pub fn describe(&self) -> String {
+        if self.pod.is_empty() {
+            return format!("worker {}", self.index);
+        }
         let node = self.node.map(|node| format!(", node {node}")).unwrap_or_default();
         format!("worker {} (pod {}{node})", self.index, self.pod)
     }

@@ -1,6 +1,7 @@
 //! All that one worker's agent tells, as the operator reads it.
 
 use crate::protocol::checkpoints::Checkpoints;
+use crate::protocol::gang::GangStatus;
 use crate::protocol::gpu::Gpu;
 use crate::protocol::metric_history::MetricHistory;
 use crate::protocol::number;
@@ -36,6 +37,9 @@ pub struct AgentStatus {
     /// Every reading of the metrics that were asked for by `--watch-metric`, by that name.
     #[serde(rename = "watched", skip_serializing_if = "BTreeMap::is_empty")]
     pub histories: BTreeMap<String, MetricHistory>,
+    /// How the gang stands, if this agent leads it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang: Option<GangStatus>,
     /// The checkpoints, if this agent takes care of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,

@@ -4,6 +4,7 @@ use crate::protocol::checkpoints::Checkpoints;
 use crate::protocol::cut_json::mend;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern, FOLLOWS};
 use crate::protocol::exception::Exception;
+use crate::protocol::gang::GangEnd;
 use crate::protocol::number;
 use crate::protocol::origin::FailureOrigin;
 use crate::protocol::progress::{LOSS, Progress};
@@ -58,6 +59,9 @@ pub struct Report {
     /// Some Python of the program tells of its exceptions: what it told nothing of it has caught, whatever stderr says.
     #[serde(skip_serializing_if = "is_false")]
     pub python_tells: bool,
+    /// What became of the gang.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang: Option<GangEnd>,
     /// How far the program had come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Reached>,

@@ -1,0 +1,137 @@
+//! What the agents of a gang are given, and what their leader tells of it.
+
+use crate::protocol::number;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Name of the file with a [`GangSetup`], and its key in the job's ConfigMap.
+pub const SETUP_FILE: &str = "gang.json";
+/// Key of the gang's key in its Secret: the text itself, as it stands there, is the key.
+pub const KEY_FILE: &str = "key";
+/// Attempts that have ended are told of so many at most.
+pub const MAX_RESTARTS: usize = 10;
+
+/// How the agents of a job form a gang. It may change while they run, of which they heed [`GangSetup::restarts`] and
+/// [`GangSetup::backoff_limit`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GangSetup {
+    /// UID of the TrainingJob.
+    pub uid: String,
+    /// How many there are; the one of index 0 leads.
+    pub workers: u32,
+    /// Where the first worker's pod is found, by name.
+    pub leader: String,
+    /// Where its agent listens.
+    pub port: u16,
+    /// Where the ranks meet: here and at the next port, in turns.
+    pub master_port: u16,
+    /// When another attempt follows.
+    pub restarts: Restarts,
+    /// How often after failures of the program.
+    pub backoff_limit: u32,
+}
+
+/// `failurePolicy.restartPolicy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Restarts {
+    /// Never.
+    #[default]
+    Never,
+    /// After what another attempt may not meet.
+    OnFailure,
+    /// After every failure.
+    Always,
+}
+
+/// What was before these pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GangPast {
+    /// Restarts so far that spent the budget.
+    pub failures: u32,
+    /// Restarts so far that were nobody's fault.
+    pub disruptions: u32,
+    /// Quick failures in a row, over the disruptions between them.
+    pub failures_in_a_row: u32,
+    /// Quick disruptions in a row.
+    pub disruptions_in_a_row: u32,
+}
+
+/// How a gang stands, as its leader tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GangStatus {
+    /// The last attempt that was begun; 0 before the first one.
+    pub attempt: u32,
+    /// Restarts after failures, up to that attempt's beginning.
+    pub failures: u32,
+    /// Restarts after disruptions, up to that attempt's beginning.
+    pub disruptions: u32,
+    /// Where the gang is in its life.
+    pub phase: GangPhase,
+    /// What it waits for, while not all run, as a person would tell it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub waits_for: String,
+    /// The attempts of these pods that have ended and did not end well, the last ones, the oldest first.
+    pub ended: Vec<EndedAttempt>,
+}
+
+/// Where a gang is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GangPhase {
+    /// Waits until all are there and nothing of an earlier attempt lives. Also what a newer agent may call otherwise.
+    #[default]
+    #[serde(other)]
+    Gathering,
+    /// All run.
+    Running,
+    /// All stop.
+    Stopping,
+    /// It has ended, for good.
+    Over,
+}
+
+/// An attempt that did not end well.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndedAttempt {
+    /// Its number.
+    pub attempt: u32,
+    /// Why, in one CamelCase word.
+    pub reason: String,
+    /// Why, as a person would tell it; begins with `worker 3` where that is [`EndedAttempt::worker`].
+    pub message: String,
+    /// Index of the worker that failed first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<i32>,
+    /// Rank of the process that failed first, as far as anybody has told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u64>,
+    /// Exit code of its program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// It was nobody's fault.
+    pub disruption: bool,
+    /// Trying again can't help.
+    pub permanent: bool,
+    /// When it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Timestamp>,
+    /// For how long it ran.
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub ran_seconds: Option<f64>,
+}
+
+/// What of the gang stands in the last words of each of its agents.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GangEnd {
+    /// Restarts after failures, up to the last attempt's beginning.
+    pub failures: u32,
+    /// Restarts after disruptions, up to the last attempt's beginning.
+    pub disruptions: u32,
+    /// Why no further attempt follows, once that is so: one CamelCase word, and as a person would tell it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<(String, String)>,
+}
