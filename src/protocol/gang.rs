@@ -1,6 +1,5 @@
 //! What the agents of a gang are given, and what their leader tells of it.
 
-use crate::protocol::number;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -80,16 +79,17 @@ pub struct GangStatus {
 /// Where a gang is in its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GangPhase {
-    /// Waits until all are there and nothing of an earlier attempt lives. Also what a newer agent may call otherwise.
-    #[default]
-    #[serde(other)]
-    Gathering,
     /// All run.
     Running,
     /// All stop.
     Stopping,
     /// It has ended, for good.
     Over,
+    /// Waits until all are there and nothing of an earlier attempt lives. Also what a newer agent may call otherwise
+    /// (serde wants it last).
+    #[default]
+    #[serde(other)]
+    Gathering,
 }
 
 /// An attempt that did not end well.
@@ -119,8 +119,7 @@ pub struct EndedAttempt {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Timestamp>,
     /// For how long it ran.
-    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
-    pub ran_seconds: Option<f64>,
+    pub ran_seconds: u64,
 }
 
 /// What of the gang stands in the last words of each of its agents.
