@@ -1077,23 +1077,18 @@ fn as_pid_1() {
     assert!(!room.path("hit").exists(), "a process that came by exec must not be signalled");
 }
 
-/// `unshare` with which a command becomes PID 1 of a PID namespace, if that may be made here.
+/// What a command becomes PID 1 with, if that can be had here.
 fn as_init() -> Option<Command> {
-    let unshare = ["--pid", "--fork", "--mount-proc", "--kill-child"];
-    if !Command::new("unshare").args(unshare).arg("true").output().is_ok_and(|output| output.status.success()) {
+    let init = common::init::as_init();
+    if init.is_none() {
         skip("unshare may not make a PID namespace here (it takes root)");
-        return None;
     }
-    // A shell can't trap what was ignored when it began, as SIGHUP is below nohup.
-    let mut command = Command::new("env");
-    command.args(["--default-signal", "unshare"]).args(unshare);
-    Some(command)
+    init
 }
 
 /// The PID, seen from here, of what `unshare` has made PID 1.
 fn init_of(unshared: &Running) -> i32 {
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", unshared.pid())).unwrap();
-    children.trim().parse().unwrap()
+    common::init::init_of(unshared.pid()).unwrap()
 }
 
 fn signal_by_number(pid: i32, signal: i32) {

@@ -57,6 +57,7 @@ fn main() {
         checkpoints: None,
         resume_args: Vec::new(),
         watch_metrics: vec!["acc".to_owned()],
+        gang: None,
     };
     let mut container = Container::open(options).unwrap();
     let attempt = |number| Attempt { number: Some(number), ..Attempt::default() };

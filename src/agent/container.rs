@@ -4,7 +4,9 @@
 //! it takes in all signals that have come: a stop from outside holds for the container, so that no run begins after it.
 
 use crate::agent::channels::Channels;
+use crate::agent::gang::Party;
 use crate::agent::keeper::Keeper;
+use crate::agent::member::Member;
 use crate::agent::message::MessageFile;
 use crate::agent::now;
 use crate::agent::run::descendants::{Reaped, reap};
@@ -17,7 +19,7 @@ use crate::agent::surroundings::{Attempt, Options, Surroundings};
 use crate::agent::survive::tell_of_panics;
 use crate::agent::wake::Wake;
 use crate::agent::words::Words;
-use crate::protocol::report::{LaunchError, Phase, Report, VERSION};
+use crate::protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -34,6 +36,8 @@ pub struct Container {
     signals: Signals,
     message: MessageFile,
     current: Arc<CurrentRun>,
+    /// This agent's part in its gang, until the gang runs.
+    party: Option<Party>,
     /// The signal by which the container was told to stop.
     stopped_by: Option<i32>,
 }
@@ -52,7 +56,7 @@ impl Container {
         let wake = Arc::new(Wake::new()?);
         let words = Words::new(Arc::clone(&wake));
         tell_of_panics(&words);
-        let message = MessageFile::open(&options.termination_log, Arc::clone(&words));
+        let mut message = MessageFile::open(&options.termination_log, Arc::clone(&words));
         let port = options.metrics_port.filter(|&port| port != 0);
         let public = port.and_then(|port| {
             let unseen = |error| {
@@ -64,18 +68,32 @@ impl Container {
         });
         let current = Arc::new(CurrentRun::default());
         let keeper = options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, &current, &wake, &words));
-        let server = Server::start(public, &current, keeper.as_ref())?;
+        let told = Arc::default();
+        let server = Server::start(public, &current, keeper.as_ref(), &told)?;
+        let join = |gang| Party::join(gang, options.grace, &server.runtime, &wake, &words, &told);
+        let party = match options.gang.as_ref().map(join).transpose() {
+            Ok(party) => party,
+            Err(error) => {
+                let message_of = LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error.to_string() };
+                message.write(&unstarted(0, message_of));
+                return Err(io::Error::other(error));
+            }
+        };
+        if let Some(copy) = party.as_ref().and_then(Party::report_copy) {
+            message.copy_to(copy);
+        }
         let channels = Channels::new(server.runtime, server.local_url);
         let surroundings = Surroundings { options, keeper, signal_mask: signals.mask_before, channels, wake, words };
-        Ok(Self { surroundings, signals, message, current, stopped_by: None })
+        Ok(Self { surroundings, signals, message, current, party, stopped_by: None })
     }
 
-    /// Runs the command until it and all its descendants have ended; returns the agent's exit code.
+    /// Runs the command until it and all its descendants have ended, in a gang as often as that wants it; returns the agent's
+    /// exit code.
     ///
     /// That is the program's own, or 128 + n if signal n ended it. A program told to stop from outside that exits 0 gives
     /// 128 + n too: a pod that is evicted and exits 0 would count as finished, and never be replaced. So does one that was
     /// told to stop before it could be started. Where a loss that is no number is a failure, a program that exits 0 after
-    /// one gives 1.
+    /// one gives 1. A gang that has failed never gives 0.
     ///
     /// # Errors
     /// Only where the kernel denies what every process may have.
@@ -84,8 +102,15 @@ impl Container {
         while !self.surroundings.words.all_said() && Instant::now() < words_first {
             self.turn(None, Some(words_first))?;
         }
+        match self.party.take() {
+            Some(party) => Member::new(party, self).run(),
+            None => self.run_alone(attempt),
+        }
+    }
+
+    fn run_alone(&mut self, attempt: &Attempt) -> io::Result<i32> {
         if let Some(signal) = self.stopped_by {
-            self.message.write(&never_started(attempt, signal));
+            self.message.write(&never_started(attempt.number, signal));
             return Ok(128 + signal);
         }
         let (attempt, obstacle) = match self.choose(attempt)? {
@@ -93,7 +118,7 @@ impl Container {
             Some(Err(obstacle)) => (attempt.clone(), Some(obstacle)),
             None => return Ok(128 + self.stopped_by.unwrap_or(Signal::SIGTERM as i32)),
         };
-        let mut run = Run::start(&self.surroundings, &attempt, obstacle, &mut self.message, &self.current)?;
+        let mut run = self.start(&attempt, obstacle)?;
         while let Next::Turn { until } = run.advance(&mut self.message) {
             self.turn(Some(&mut run), until)?;
         }
@@ -101,22 +126,19 @@ impl Container {
     }
 
     /// What the run goes on from; none if the container was told to stop meanwhile. It may take long: a checkpoint is read
-    /// whole, or fetched, before it is used, and the others wait for the first worker.
+    /// whole, or fetched, before it is used.
     fn choose(&mut self, attempt: &Attempt) -> io::Result<Option<Result<Attempt, LaunchError>>> {
         let Some(keeper) = self.surroundings.keeper.clone() else { return Ok(Some(Ok(attempt.clone()))) };
-        keeper.begin(attempt.number.unwrap_or(0))?;
+        keeper.begin(attempt.number.unwrap_or(0), None)?;
         loop {
             if let Some(signal) = self.stopped_by {
-                self.message.write(&never_started(attempt, signal));
+                self.message.write(&never_started(attempt.number, signal));
                 return Ok(None);
             }
             match keeper.chosen() {
                 None => self.turn(None, None)?,
                 Some(Err(obstacle)) => return Ok(Some(Err(obstacle))),
-                Some(Ok(choice)) => {
-                    let resume_step = choice.from.as_ref().and_then(|kept| kept.step);
-                    return Ok(Some(Ok(Attempt { resume_from: choice.path, resume_step, ..attempt.clone() })));
-                }
+                Some(Ok(choice)) => return Ok(Some(Ok(attempt.from(&choice)))),
             }
         }
     }
@@ -133,9 +155,32 @@ impl Container {
         Ok(self.stopped_by)
     }
 
+    /// What its runs are given.
+    pub(super) fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
+    }
+
+    /// Its last words.
+    pub(super) fn message(&mut self) -> &mut MessageFile {
+        &mut self.message
+    }
+
+    /// The signal by which it was told to stop.
+    pub(super) fn stopped_by(&self) -> Option<i32> {
+        self.stopped_by
+    }
+
+    /// Starts the program, unless there is an obstacle.
+    ///
+    /// # Errors
+    /// Only where the kernel denies a thread.
+    pub(super) fn start(&mut self, attempt: &Attempt, obstacle: Option<LaunchError>) -> io::Result<Run> {
+        Run::start(&self.surroundings, attempt, obstacle, &mut self.message, &self.current)
+    }
+
     /// One turn of the loop: sleeps until a signal, news of the run, or `until`; then takes in what has come. What is sent to
     /// the program while there is none is a stop or nothing.
-    fn turn(&mut self, mut run: Option<&mut Run>, until: Option<Instant>) -> io::Result<()> {
+    pub(super) fn turn(&mut self, mut run: Option<&mut Run>, until: Option<Instant>) -> io::Result<()> {
         self.sleep(until)?;
         while let Some(signal) = self.signals.next()? {
             if signal.is_stop() {
@@ -181,14 +226,27 @@ impl Container {
 }
 
 /// The report of a run that a stop has forestalled.
-fn never_started(attempt: &Attempt, stopped_by: i32) -> Report {
+pub(super) fn never_started(attempt: Option<u32>, stopped_by: i32) -> Report {
     Report {
         version: VERSION,
-        attempt: attempt.number.unwrap_or(0),
+        attempt: attempt.unwrap_or(0),
         phase: Phase::Exited,
         started_at: Some(now()),
         finished_at: Some(now()),
         stopped_by: Some(stopped_by),
+        ..Report::default()
+    }
+}
+
+/// The report of a run that could not begin.
+pub(super) fn unstarted(attempt: u32, error: LaunchError) -> Report {
+    Report {
+        version: VERSION,
+        attempt,
+        phase: Phase::Exited,
+        started_at: Some(now()),
+        finished_at: Some(now()),
+        error: Some(error),
         ..Report::default()
     }
 }

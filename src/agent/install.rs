@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 /// Directory beside the executable that goes first on a program's PYTHONPATH.
 const PYTHON: &str = "python";
 const HOOK: &str = "sitecustomize.py";
+/// Directory beside the executable in which the agents of the pod, one after the other, keep what they know of their gang.
+const STATE: &str = "state";
 /// What is in [`PYTHON`]; [`HOOK`] comes last, by which it is known to be whole.
 const FILES: [(&str, &str); 5] = [
     ("trackers/trainingjob_mlflow.py", include_str!("python/trackers/trainingjob_mlflow.py")),
@@ -34,6 +36,7 @@ pub fn install(to: &Path) -> Result<(), InstallError> {
     let python = directory.join(PYTHON);
     put(to, 0o755, |temporary| fs::copy("/proc/self/exe", temporary).map(drop))
         .and_then(|()| FILES.iter().try_for_each(|(name, content)| put_in(&python, name, content)))
+        .and_then(|()| for_all(&directory.join(STATE)))
         .map_err(failed)
 }
 
@@ -47,6 +50,12 @@ fn put_in(folder: &Path, name: &str, content: &str) -> io::Result<()> {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     }
     put(&file, 0o644, |temporary| fs::write(temporary, content))
+}
+
+/// Makes a folder in which every user can keep what is his own.
+fn for_all(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o1777))
 }
 
 /// The directory for PYTHONPATH beside the running executable, if it was installed with one.

@@ -16,13 +16,15 @@ pub struct MessageFile {
     file: Option<File>,
     /// Bytes in the file.
     length: usize,
+    /// Where the next agent of this pod finds the same: of a container that was killed nothing else is left in its pod.
+    copy: Option<PathBuf>,
     words: Arc<Words>,
 }
 
 impl MessageFile {
     /// Never fails: a program must not be kept from running by what is only told of it. `words` say what is wrong.
     pub fn open(path: &Path, words: Arc<Words>) -> Self {
-        let mut message = Self { path: path.to_owned(), file: None, length: 0, words };
+        let mut message = Self { path: path.to_owned(), file: None, length: 0, copy: None, words };
         match open(path) {
             Ok((file, length)) => (message.file, message.length) = (Some(file), length),
             Err(error) => message.give_up(&error),
@@ -30,10 +32,19 @@ impl MessageFile {
         message
     }
 
+    /// Has a copy of all that is written from now on, for what is to be replaced at once.
+    pub fn copy_to(&mut self, path: PathBuf) {
+        self.copy = Some(path);
+    }
+
     /// Replaces what the file says by `report`.
     pub fn write(&mut self, report: &Report) {
         // What it was of the program's words that could not be put into a message, the next one may lack.
         let Some(text) = survive(|| report.to_message()) else { return };
+        if let Some(copy) = &self.copy {
+            // Without it an agent that comes back knows less.
+            let _ = replace(copy, text.as_bytes());
+        }
         if let Some(file) = &self.file
             && let Err(error) = overwrite(file, &text, &mut self.length)
         {
@@ -48,6 +59,16 @@ impl MessageFile {
             self.path.display()
         ));
     }
+}
+
+/// Replaces a file at once: whoever reads it finds the old one or the new one.
+///
+/// # Errors
+/// Where it can't be written.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    std::fs::write(&temporary, content)?;
+    std::fs::rename(temporary, path)
 }
 
 fn open(path: &Path) -> io::Result<(File, usize)> {

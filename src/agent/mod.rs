@@ -10,8 +10,10 @@
 mod channels;
 pub mod container;
 mod failure;
+pub mod gang;
 pub mod install;
 pub mod keeper;
+mod member;
 mod message;
 mod observations;
 mod output;

@@ -2,8 +2,10 @@
 
 use crate::agent::channels::Channels;
 use crate::agent::keeper::Keeper;
+use crate::agent::keeper::choice::Choice;
 use crate::agent::wake::Wake;
 use crate::agent::words::Words;
+use crate::protocol::gang::GangEnd;
 use nix::sys::signal::SigSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,6 +30,8 @@ pub struct Options {
     pub checkpoints: Option<PathBuf>,
     /// Added to the command where there is a checkpoint to go on from.
     pub resume_args: Vec<OsString>,
+    /// Where the agent finds its gang; without one it runs its program once, for itself.
+    pub gang: Option<crate::agent::gang::Options>,
     /// Metrics whose every reading is kept for `/status`.
     pub watch_metrics: Vec<String>,
 }
@@ -41,6 +45,17 @@ pub struct Attempt {
     pub resume_from: String,
     /// Steps that the checkpoint has behind it.
     pub resume_step: Option<u64>,
+    /// What of the gang belongs into the last words; none where there is no gang.
+    pub gang: Option<GangEnd>,
+}
+
+impl Attempt {
+    /// The same attempt, which goes on from what was chosen.
+    #[must_use]
+    pub fn from(&self, choice: &Choice) -> Self {
+        let resume_step = choice.from.as_ref().and_then(|kept| kept.step);
+        Self { resume_from: choice.path.clone(), resume_step, ..self.clone() }
+    }
 }
 
 /// What every run needs of the container.

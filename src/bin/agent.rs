@@ -10,9 +10,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use trainingjob_operator::agent::container::Container;
+use trainingjob_operator::agent::gang;
 use trainingjob_operator::agent::install;
 use trainingjob_operator::agent::keeper::{commands as keeper, read_policy};
 use trainingjob_operator::agent::surroundings::{Attempt, Options};
+use trainingjob_operator::protocol::gang::GangPast;
 
 /// Runs the program of one worker of a TrainingJob and leaves no process behind.
 #[derive(Parser)]
@@ -71,6 +73,19 @@ Exit code:
         /// each look at CHECKPOINT_DIR. The first worker's agent chooses, and is asked by the others at MASTER_ADDR.
         #[arg(long, value_name = "FILE")]
         checkpoints: Option<PathBuf>,
+        /// Run COMMAND as often as the gang wants it: JSON that names the gang's members, port and policy. The agent of
+        /// the first worker leads; --attempt is the first one of these pods, and --master-port is not heeded
+        #[arg(long, value_name = "FILE")]
+        gang: Option<PathBuf>,
+        /// The key by which the gang's agents know each other; needed for more than one worker
+        #[arg(long, value_name = "FILE", requires = "gang")]
+        gang_key: Option<PathBuf>,
+        /// Where an agent that is killed leaves what it knows to the next one of its pod
+        #[arg(long, value_name = "DIR", requires = "gang")]
+        gang_state: Option<PathBuf>,
+        /// What was before these pods: JSON
+        #[arg(long, value_name = "JSON", requires = "gang", value_parser = past)]
+        gang_past: Option<GangPast>,
         /// Add this to COMMAND where there is a checkpoint to go on from; may be repeated
         #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
         resume_arg: Vec<OsString>,
@@ -175,6 +190,10 @@ enum NanPolicy {
     Fail,
 }
 
+fn past(json: &str) -> Result<GangPast, String> {
+    serde_json::from_str(json).map_err(|error| error.to_string())
+}
+
 /// Leaves an init container's last words where its node looks for them, if this is a container.
 fn leave(words: &str) {
     if let Ok(mut message) = OpenOptions::new().write(true).open("/dev/termination-log") {
@@ -261,6 +280,10 @@ fn main() -> ExitCode {
             master_port,
             resume_from,
             checkpoints,
+            gang,
+            gang_key,
+            gang_state,
+            gang_past,
             resume_arg,
             grace_seconds,
             termination_log,
@@ -280,8 +303,15 @@ fn main() -> ExitCode {
                 resume_args: resume_arg,
                 fail_on_nan: nan_policy == NanPolicy::Fail,
                 watch_metrics: watch_metric,
+                gang: gang.map(|setup| gang::Options {
+                    setup,
+                    key: gang_key,
+                    state: gang_state,
+                    past: gang_past.unwrap_or_default(),
+                    first: attempt.unwrap_or(1),
+                }),
             };
-            let attempt = Attempt { number: attempt, master_port, resume_from, resume_step: None };
+            let attempt = Attempt { number: attempt, master_port, resume_from, ..Attempt::default() };
             match Container::open(options).and_then(|mut container| container.run(&attempt)) {
                 // An exit code of a process is a byte, and 128 + the highest signal is 192.
                 Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),

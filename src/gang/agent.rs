@@ -3,6 +3,7 @@
 use super::leader::{Leader, LeaderSetup};
 use super::member::Member;
 use super::message::{Choice, End, History, Incarnation, MemberId, Message, Outcome, Status, Time};
+use super::policy::Policy;
 use super::view::View;
 use super::{Conn, Exit, Memory, Order, Timing};
 use std::collections::VecDeque;
@@ -198,6 +199,13 @@ impl Gang {
     pub fn wake_at(&self, now: Time) -> Option<Time> {
         let leader = self.leader.as_ref().and_then(|leader| leader.wake_at(now));
         [leader, self.member.wake_at(now)].into_iter().flatten().min().filter(|_| !self.exited)
+    }
+
+    /// What a person has decided by now: it holds for attempts that have not been judged yet.
+    pub fn set_policy(&mut self, policy: Policy) {
+        if let Some(leader) = &mut self.leader {
+            leader.set_policy(policy);
+        }
     }
 
     /// How this member stands.

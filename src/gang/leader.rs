@@ -7,7 +7,7 @@ use super::message::{
     Beat, Choice, Command, Directive, Down, Finish, History, Incarnation, MAX_DETAIL, MAX_TEXT, MemberId, Message,
     Time, cut, millis,
 };
-use super::policy::{Ended, Judge, Policy, Verdict, Why, begin, decide};
+use super::policy::{Ended, Judge, Judged, Policy, Verdict, Why, begin, decide};
 use super::seat::Seat;
 use super::view::{Chosen, Phase};
 use super::{Conn, Order, Timing};
@@ -47,6 +47,8 @@ pub struct Leader {
     leaving: Option<i32>,
     /// What was sent last.
     word: Option<Command>,
+    /// For those who are told.
+    pub(super) judged: Option<Judged>,
 }
 
 impl Leader {
@@ -81,6 +83,7 @@ impl Leader {
             cleared: 0,
             leaving: None,
             word: None,
+            judged: None,
         }
     }
 
@@ -98,6 +101,11 @@ impl Leader {
             Ok(chosen) => *choice = Chosen::Choice(Choice { checkpoint: cut(chosen.checkpoint, MAX_TEXT), ..chosen }),
             Err(report) => self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO),
         }
+    }
+
+    /// What a person has decided by now.
+    pub(super) fn set_policy(&mut self, policy: Policy) {
+        self.setup.policy = policy;
     }
 
     /// Somebody asks for another attempt.
@@ -182,7 +190,9 @@ impl Leader {
         let mut wait = Duration::ZERO;
         if self.history.judged < attempt {
             let members = self.seats.iter().map(|(member, seat)| (member.clone(), seat.came_out(attempt))).collect();
-            let judgement = (self.setup.judge)(&Ended { attempt, why, members });
+            let ended = Ended { attempt, why, members };
+            let judgement = (self.setup.judge)(&ended);
+            self.judged = Some(Judged { ended, judgement: judgement.clone(), ran });
             match decide(&self.setup.policy, &mut self.history, attempt, &judgement, ran) {
                 Verdict::Restart(after) => wait = after,
                 Verdict::Fail(_) => return Phase::Over { since: now },

@@ -85,6 +85,7 @@ pub use leader::LeaderSetup;
 pub use view::{Chosen, Missing, Phase, View};
 
 use message::{Cause, Choice, History, Message, Run};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// A connection, as the driver numbers them: never the same number twice. 0 is the gang's own.
@@ -137,7 +138,8 @@ impl Timing {
 }
 
 /// What an agent remembers over its own end: for one that starts again in the same pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Memory {
     /// The gang's past; of the operator's copy and the agent's own the newer one.
     pub history: History,

@@ -100,6 +100,17 @@ pub struct Judgement {
     pub step: Option<u64>,
 }
 
+/// The last attempt that was judged.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Judged {
+    /// How it ended.
+    pub ended: Ended,
+    /// What that means.
+    pub judgement: Judgement,
+    /// How long it ran, as far as that is known.
+    pub ran: Duration,
+}
+
 /// Judges an attempt. It has to be pure, and quick.
 pub type Judge = fn(&Ended) -> Judgement;
 

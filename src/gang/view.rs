@@ -2,7 +2,7 @@
 
 use super::leader::Leader;
 use super::message::{Choice, History, MemberId, Status, Time};
-use super::policy::Why;
+use super::policy::{Judged, Why};
 use super::seat::Seat;
 use std::time::Duration;
 
@@ -82,6 +82,8 @@ pub struct View<'a> {
     pub phase: &'a Phase,
     /// Its past.
     pub history: &'a History,
+    /// The last attempt that did not end well, if this leader has judged it.
+    pub judged: Option<&'a Judged>,
     /// Who is being waited for.
     pub missing: Vec<(&'a MemberId, Missing)>,
     /// How long the attempt waits for processes that an unknown member may have started under an earlier leader.
@@ -96,6 +98,7 @@ impl Leader {
         View {
             phase: &self.phase,
             history: &self.history,
+            judged: self.judged.as_ref(),
             missing: self.seats.iter().filter_map(missing).collect(),
             quiet_in,
         }

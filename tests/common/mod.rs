@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub mod cluster;
+pub mod init;
 pub mod room;
 pub mod wait;
 

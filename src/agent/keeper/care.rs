@@ -3,7 +3,7 @@
 use crate::agent::keeper::choice::{Choice, From};
 use crate::agent::keeper::commands::failed;
 use crate::agent::keeper::copies::{Copies, Where, open_uri, places, put_together};
-use crate::agent::keeper::{Keeper, block_on};
+use crate::agent::keeper::{Keeper, Until, block_on};
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::choose::{Candidate, Place, choose};
 use crate::checkpoint::folder::Folder;
@@ -53,7 +53,7 @@ pub(super) struct Care<'a> {
     deleted: u64,
     /// What this worker has put into the store of checkpoints that several workers write.
     put: BTreeSet<String>,
-    copies: Vec<Copies>,
+    copies: Vec<Arc<Copies>>,
     /// Ends what takes long.
     stop: Arc<AtomicBool>,
 }
@@ -182,7 +182,7 @@ impl<'a> Care<'a> {
                 }
                 Err(error) => error,
             };
-            let is_over = since.elapsed() >= patience;
+            let is_over = since.elapsed() >= patience || self.keeper.until() != Until::Run;
             if is_over || !told {
                 self.keeper.words.say(format_args!("can't see which checkpoints there are: {error}"));
                 told = true;
@@ -219,7 +219,7 @@ impl<'a> Care<'a> {
                 };
                 let since = Instant::now();
                 while fetch().is_none() {
-                    if since.elapsed() >= ONLY_STORE {
+                    if since.elapsed() >= ONLY_STORE || self.keeper.until() != Until::Run {
                         let message = format!("{path} could not be fetched from {uri}, as the first worker has");
                         return Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message });
                     }
@@ -231,7 +231,8 @@ impl<'a> Care<'a> {
     }
 
     /// Looks at what is there, deletes what may go, says what is to be copied, and tells of it all.
-    pub(super) fn look(&mut self, policy: &CheckpointPolicy, is_last: bool) {
+    pub(super) fn look(&mut self, policy: &CheckpointPolicy, until: Until) {
+        let is_last = until != Until::Run;
         let mut now = Timestamp::now();
         let budget = Budget::default().bytes_per_second(PACE).time(LOOK).stopped_by(Arc::clone(&self.stop));
         let mut scan = self.inventory.scan(now, Some(self.started), &budget);
@@ -244,13 +245,13 @@ impl<'a> Care<'a> {
         // What stays on a volume is read before it is used: where another attempt follows it does not wait for that here.
         let run = self.keeper.current.get();
         let is_done = run.is_some_and(|run| run.observations.snapshot().0.exit_code == Some(0));
-        if !is_last || !policy.shared || is_done {
+        if !is_last || (until == Until::Pod && !policy.shared) || is_done {
             self.inventory.prove(&mut scan, most, now, &budget);
         }
         self.judge_start(is_last);
         let is_first = self.keeper.index == 0;
-        if self.copies.is_empty() && is_first {
-            self.copies = places(policy).filter_map(|place| Copies::start(self.keeper, place)).collect();
+        if is_first && (self.copies.is_empty() || self.copies.iter().any(|copies| copies.has_ended())) {
+            self.copies = self.keeper.copies(policy);
         }
         self.note_put_together(&mut scan);
         for copies in &self.copies {
@@ -259,9 +260,10 @@ impl<'a> Care<'a> {
         if is_first {
             self.rotate(policy, &mut scan, now, &budget);
         } else {
-            self.join_in(policy, &scan, is_last);
+            self.join_in(policy, &scan);
         }
-        while is_last && !self.copies.iter().filter(|copies| copies.is_needed()).all(|copies| copies.drain(TELL)) {
+        let is_leaving = || self.keeper.until() == Until::Pod;
+        while is_leaving() && !self.copies.iter().filter(|copies| copies.is_needed()).all(|copies| copies.drain(TELL)) {
             // What it waits for is to be seen.
             self.keeper.tell(self.describe(policy, &scan));
         }
@@ -278,7 +280,7 @@ impl<'a> Care<'a> {
 
     /// Puts this worker's files into the store of what the first worker's agent asks for, and keeps of its own folder what is
     /// as new.
-    fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan, is_last: bool) {
+    fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan) {
         let Some(place) = places(policy).find(|place| !place.is_backup) else { return };
         let mut heard = Instant::now();
         loop {
@@ -299,7 +301,7 @@ impl<'a> Care<'a> {
             }
             // Whoever is gone asks for nothing more.
             let is_over = rounds.as_ref().map_or(heard.elapsed() > GONE, |rounds| rounds.done);
-            if !is_last || is_over {
+            if self.keeper.until() != Until::Pod || is_over {
                 break;
             }
             std::thread::sleep(Duration::from_secs(1));
@@ -356,7 +358,7 @@ impl<'a> Care<'a> {
     fn rotate(&mut self, policy: &CheckpointPolicy, scan: &mut Scan, now: Timestamp, budget: &Budget) {
         let Ok(root) = Folder::root(&self.keeper.root) else { return };
         let _ = empty_trash(&root, budget);
-        let held: BTreeSet<String> = self.copies.iter().flat_map(Copies::held).collect();
+        let held: BTreeSet<String> = self.copies.iter().flat_map(|copies| copies.held()).collect();
         let all = scan.found.iter().map(|known| known.found.path.clone());
         let copied = (!self.copies.is_empty()).then(|| all.filter(|path| !held.contains(path)).collect());
         let keep = keep(policy, self.resumed.as_ref(), copied, scan);
@@ -386,7 +388,7 @@ impl<'a> Care<'a> {
             let best = valued.reduce(|best, other| if better(&other.1, &best.1) { other } else { best })?;
             Some(kept(best.0, Some(best.1)))
         });
-        let copied = self.copies.iter().filter_map(Copies::last).min_by_key(|kept| kept.time);
+        let copied = self.copies.iter().filter_map(|copies| copies.last()).min_by_key(|kept| kept.time);
         Checkpoints {
             best,
             resumed_from: self.resumed.clone(),
@@ -398,7 +400,7 @@ impl<'a> Care<'a> {
             free_bytes: space.map(|space| space.free),
             total_bytes: space.map(|space| space.total),
             copied,
-            to_copy: self.copies.iter().find_map(Copies::pending),
+            to_copy: self.copies.iter().find_map(|copies| copies.pending()),
             problems: self.problems(scan, latest.as_ref(), space),
             latest,
         }
@@ -435,7 +437,7 @@ impl<'a> Care<'a> {
         if let Some(message) = space.and_then(|space| nearly_full(&space, latest.map(|latest| latest.bytes))) {
             problems.push(Problem { kind: ProblemKind::NearlyFull, message });
         }
-        problems.extend(self.copies.iter().filter_map(Copies::failing));
+        problems.extend(self.copies.iter().filter_map(|copies| copies.failing()));
         if !scan.others.is_empty() {
             let names: Vec<_> = scan.others.iter().map(|name| shown(name)).collect();
             let message = format!(

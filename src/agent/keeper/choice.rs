@@ -1,4 +1,4 @@
-//! What a run goes on from: the first worker's agent chooses, and the others ask it, so that all go on from the same.
+//! What a run goes on from: the first worker's agent chooses, and the gang's leader tells the others, so that all go on from the same.
 
 use crate::protocol::checkpoints::Kept;
 use serde::{Deserialize, Serialize};
@@ -6,15 +6,6 @@ use std::time::Duration;
 
 /// How long the first worker's agent gets for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Between two questions: its pod may not even have a node.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Where it is asked.
-pub const ROUTE: &str = "/resume";
-
-/// Where a worker says that it has its answer: until all have, the first one's agent must not end.
-pub const TAKEN: &str = "/resume/{worker}";
-/// How long a worker goes on saying so.
-const SAID_WITHIN: Duration = Duration::from_secs(60);
 
 /// What the runs of an attempt go on from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -67,32 +58,6 @@ pub async fn ask_rounds(address: &str, uid: &str) -> Option<Rounds> {
     let answer = client.get(format!("http://{address}{ROUNDS}")).send().await.ok()?;
     let bytes = answer.error_for_status().ok()?.bytes().await.ok()?;
     serde_json::from_slice::<Rounds>(&bytes).ok().filter(|rounds| rounds.uid == uid)
-}
-
-/// Asks at `host:port` until there is an answer for this job and attempt.
-pub async fn ask(address: &str, uid: &str, attempt: u32) -> Result<Choice, reqwest::Error> {
-    let url = format!("http://{address}{ROUTE}");
-    let client = client()?;
-    loop {
-        let answer = async { client.get(&url).send().await.ok()?.error_for_status().ok()?.bytes().await.ok() };
-        let choice = answer.await.and_then(|bytes| serde_json::from_slice::<Choice>(&bytes).ok());
-        if let Some(choice) = choice.filter(|choice| choice.uid == uid && choice.attempt == attempt) {
-            return Ok(choice);
-        }
-        tokio::time::sleep(ASK_AGAIN).await;
-    }
-}
-
-/// Tells `host:port` that `worker` has its answer. Who does not hear it any more has no need to.
-pub async fn say_taken(address: &str, worker: u32) {
-    let Ok(client) = client() else { return };
-    let url = format!("http://{address}{}", TAKEN.replace("{worker}", &worker.to_string()));
-    let said = async {
-        while !client.post(&url).send().await.is_ok_and(|answer| answer.status().is_success()) {
-            tokio::time::sleep(ASK_AGAIN).await;
-        }
-    };
-    let _ = tokio::time::timeout(SAID_WITHIN, said).await;
 }
 
 /// Asks within the gang: through no proxy, and without TLS, whose certificates an image may lack.

@@ -145,6 +145,7 @@ impl Copies {
         let mut state = self.shared.state.lock();
         (state.wanted, state.keep) = (found, keep);
         state.passed_over.clear();
+        state.drains = false;
         drop(state);
         self.shared.changed.notify_all();
     }
@@ -162,6 +163,11 @@ impl Copies {
         self.shared.changed.notify_all();
         while !state.is_drained && !self.shared.changed.wait_until(&mut state, until).timed_out() {}
         state.is_drained
+    }
+
+    /// Whether nothing is copied any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.shared.state.lock().is_drained
     }
 
     /// Paths of what has to stay on the volume until it is copied.

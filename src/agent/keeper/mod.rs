@@ -12,6 +12,7 @@ mod copies;
 use crate::agent::channels::variable;
 use crate::agent::keeper::care::Care;
 use crate::agent::keeper::choice::{Choice, Rounds};
+use crate::agent::keeper::copies::{Copies, places};
 use crate::agent::run::view::CurrentRun;
 use crate::agent::survive::survive;
 use crate::agent::wake::Wake;
@@ -20,7 +21,6 @@ use crate::protocol::checkpoints::{CheckpointPolicy, Checkpoints};
 use crate::protocol::report::{LaunchError, LaunchErrorKind};
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -57,19 +57,35 @@ pub struct Keeper {
     changed: Condvar,
     /// Ends what takes long.
     stop: Arc<AtomicBool>,
+    /// The one that works.
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+    /// In the stores, over all attempts of this pod.
+    copies: Mutex<Vec<Arc<Copies>>>,
 }
 
 #[derive(Default)]
 struct State {
     chosen: Option<Result<Choice, LaunchError>>,
     told: Option<Checkpoints>,
-    /// The program has ended: there is one more look.
-    is_last: bool,
+    /// What is still to be done.
+    until: Until,
     has_settled: bool,
-    /// The workers that know what they go on from, besides the first.
-    have_asked: BTreeSet<u32>,
+    /// What was asked for last waits for what was under way.
+    is_pending: bool,
     /// Of which checkpoints every worker is to put its files into the store.
     rounds: Rounds,
+}
+
+/// What is still to be done in an attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Until {
+    /// The program runs.
+    #[default]
+    Run,
+    /// It has ended, and another attempt may follow in this pod: one more look, and nobody waits for copies.
+    Attempt,
+    /// It has ended, and the pod with it: what would be lost is copied first.
+    Pod,
 }
 
 impl Keeper {
@@ -104,6 +120,8 @@ impl Keeper {
             state: Mutex::default(),
             changed: Condvar::new(),
             stop: Arc::default(),
+            thread: Mutex::default(),
+            copies: Mutex::default(),
         }))
     }
 
@@ -112,30 +130,52 @@ impl Keeper {
         (self.policy.workers > 1 && self.index == 0 && self.policy.port != 0).then_some(self.policy.port)
     }
 
-    /// Begins with an attempt: chooses, then looks after what is written.
+    /// Begins with an attempt: chooses, or fetches what was chosen, then looks after what is written.
     ///
     /// # Errors
     /// Only where the kernel denies a thread.
-    pub fn begin(self: &Arc<Self>, attempt: u32) -> io::Result<()> {
-        *self.state.lock() = State::default();
+    pub fn begin(self: &Arc<Self>, attempt: u32, given: Option<Choice>) -> io::Result<()> {
+        self.work_on(move |keeper| keeper.work(attempt, given))
+    }
+
+    /// Copies what would be lost with the pod. [`Keeper::has_settled`] tells when that is done.
+    ///
+    /// # Errors
+    /// Only where the kernel denies a thread.
+    pub fn finish(self: &Arc<Self>, attempt: u32) -> io::Result<()> {
+        self.work_on(move |keeper| {
+            keeper.state.lock().until = Until::Pod;
+            Care::new(keeper, attempt).look(&keeper.current_policy(), Until::Pod);
+        })
+    }
+
+    fn work_on(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) -> io::Result<()> {
+        // What was begun before has its last look behind it, or is told here that it has no time for more.
+        self.end_attempt();
+        self.state.lock().is_pending = true;
+        let before = self.thread.lock().take();
         let keeper = Arc::clone(self);
-        thread::Builder::new()
-            .name("checkpoints".to_owned())
-            .spawn(move || {
-                stand_back();
-                if survive(|| keeper.work(attempt)).is_none() {
-                    // To begin anew instead would be to lose what there is.
-                    let message = "choosing the checkpoint to go on from failed by a bug of the agent's".to_owned();
-                    keeper.choose(Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message }));
-                }
-                keeper.settle();
-            })
-            .map(drop)
+        let thread = thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
+            stand_back();
+            // Two at once in one folder would get in each other's way.
+            let _ = before.map(thread::JoinHandle::join);
+            let told = keeper.state.lock().told.take();
+            *keeper.state.lock() = State { told, ..State::default() };
+            if survive(|| work(&keeper)).is_none() {
+                // To begin anew instead would be to lose what there is.
+                let message = "choosing the checkpoint to go on from failed by a bug of the agent's".to_owned();
+                keeper.choose(Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message }));
+            }
+            keeper.settle();
+        })?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
     }
 
     /// What the run goes on from, once that is known. The error says why it can't be started.
     pub fn chosen(&self) -> Option<Result<Choice, LaunchError>> {
-        self.state.lock().chosen.clone()
+        let state = self.state.lock();
+        state.chosen.clone().filter(|_| !state.is_pending)
     }
 
     /// How the checkpoints stand, as far as this agent takes care of them.
@@ -143,11 +183,24 @@ impl Keeper {
         self.state.lock().told.clone()
     }
 
-    /// The program has ended. Returns how long it is worth waiting for [`Keeper::has_settled`].
+    /// The program has ended, and the pod will. Returns how long it is worth waiting for [`Keeper::has_settled`].
     pub fn look_a_last_time(&self) -> Duration {
-        self.state.lock().is_last = true;
+        self.state.lock().until = Until::Pod;
         self.changed.notify_all();
         if self.is_only_copy() { LAST_COPY } else { LAST_LOOK }
+    }
+
+    /// The program has ended, and another attempt may follow in this pod. Returns how long it is worth waiting for
+    /// [`Keeper::has_settled`].
+    pub fn end_attempt(&self) -> Duration {
+        self.state.lock().until = Until::Attempt;
+        self.changed.notify_all();
+        LAST_LOOK
+    }
+
+    /// What is still to be done.
+    fn until(&self) -> Until {
+        self.state.lock().until
     }
 
     /// Whether each worker has files of its own of a checkpoint.
@@ -162,21 +215,8 @@ impl Keeper {
 
     /// Whether all is done that the end of the pod has to wait for.
     pub fn has_settled(&self) -> bool {
-        self.state.lock().has_settled
-    }
-
-    /// Whether a worker has still to learn here what it goes on from. Its pod may come long after this one's program has ended.
-    pub fn is_awaited(&self) -> bool {
-        let others = self.policy.workers.saturating_sub(1) as usize;
-        self.index == 0 && self.state.lock().have_asked.len() < others
-    }
-
-    /// A worker knows what it goes on from.
-    pub fn has_taken(&self, worker: u32) {
-        if (1..self.policy.workers).contains(&worker) {
-            self.state.lock().have_asked.insert(worker);
-            self.wake.wake();
-        }
+        let state = self.state.lock();
+        state.has_settled && !state.is_pending
     }
 
     /// Which checkpoints the others are to put their files of into the store.
@@ -204,30 +244,25 @@ impl Keeper {
         format!("{}:{}", variable("MASTER_ADDR").unwrap_or_default(), self.policy.port)
     }
 
-    fn work(self: &Arc<Self>, attempt: u32) {
-        let is_first = self.index == 0;
-        if !is_first && self.policy.shared {
-            self.choose(self.asked(attempt));
-            return self.say_taken();
+    fn work(self: &Arc<Self>, attempt: u32, given: Option<Choice>) {
+        if self.index != 0 && self.policy.shared {
+            return self.choose(Ok(given.unwrap_or_default()));
         }
         let mut care = Care::new(self, attempt);
-        let choice = match is_first {
-            true => care.choose(),
-            false => self.asked(attempt).and_then(|choice| care.fetch_as_chosen(&choice).map(|()| choice)),
+        let choice = match given {
+            None => care.choose(),
+            Some(choice) => care.fetch_as_chosen(&choice).map(|()| choice),
         };
         let goes_on = choice.is_ok();
         self.choose(choice);
-        if !is_first {
-            self.say_taken();
-        }
         if !goes_on {
             return;
         }
         loop {
             let began = Instant::now();
-            let is_last = self.state.lock().is_last;
-            care.look(&self.current_policy(), is_last);
-            if is_last {
+            let until = self.until();
+            care.look(&self.current_policy(), until);
+            if until != Until::Run {
                 return;
             }
             let every = match self.policy.look_seconds {
@@ -236,19 +271,6 @@ impl Keeper {
             };
             self.wait(every.max(began.elapsed() * SHARE));
         }
-    }
-
-    /// What the first worker's agent says.
-    fn asked(&self, attempt: u32) -> Result<Choice, LaunchError> {
-        let asked = block_on(choice::ask(&self.address_of_first(), &self.policy.uid, attempt));
-        asked.map_err(|error| LaunchError {
-            kind: LaunchErrorKind::LaunchFailed,
-            message: format!("can't ask the first worker what to go on from: {error}"),
-        })
-    }
-
-    fn say_taken(&self) {
-        block_on(choice::say_taken(&self.address_of_first(), self.index));
     }
 
     fn choose(&self, choice: Result<Choice, LaunchError>) {
@@ -274,7 +296,7 @@ impl Keeper {
     /// Until the time is over, or the program has ended.
     fn wait(&self, time: Duration) {
         let mut state = self.state.lock();
-        if !state.is_last {
+        if state.until == Until::Run {
             self.changed.wait_for(&mut state, time);
         }
     }
@@ -282,6 +304,15 @@ impl Keeper {
     /// The policy as it is now: part of it may be changed while the program runs.
     fn current_policy(&self) -> CheckpointPolicy {
         read_policy(&self.policy_file).unwrap_or_else(|_| self.policy.clone())
+    }
+
+    /// Those who copy: made once, and made again when they have ended.
+    fn copies(self: &Arc<Self>, policy: &CheckpointPolicy) -> Vec<Arc<Copies>> {
+        let mut copies = self.copies.lock();
+        if copies.is_empty() || copies.iter().any(|copies| copies.has_ended()) {
+            *copies = places(policy).filter_map(|place| Copies::start(self, place)).map(Arc::new).collect();
+        }
+        copies.clone()
     }
 
     fn stop_flag(&self) -> Arc<AtomicBool> {

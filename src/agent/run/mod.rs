@@ -25,6 +25,7 @@ use crate::agent::signals::Received;
 use crate::agent::surroundings::{Attempt, Options, Surroundings};
 use crate::agent::survive::survive;
 use crate::agent::words::Words;
+use crate::gang::message::Outcome;
 use crate::protocol::error_pattern::ErrorPattern;
 use crate::protocol::progress::{Source, Update};
 use crate::protocol::progress_pattern::ProgressPatterns;
@@ -43,6 +44,8 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
 const KILL_FOR: Duration = Duration::from_secs(10);
 /// Between two rounds of SIGKILL.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
+/// The same once it has been of no use for long.
+const KILL_SELDOM: Duration = Duration::from_secs(1);
 /// How long a reader of the output, or of the agent's own words, may take nothing at all after the end.
 const DRAIN_IDLE: Duration = Duration::from_secs(10);
 /// Between two messages while the program goes on telling something.
@@ -67,6 +70,12 @@ pub struct Run {
     stage: Stage,
     /// Whoever reads the output has taken all of it.
     is_heard: bool,
+    /// Another attempt may follow in this pod.
+    in_gang: bool,
+    /// The agent was told to end, and its pod will.
+    is_leaving: bool,
+    /// It was said that processes outlive SIGKILL.
+    is_stuck: bool,
     /// A stop from outside that came after the program's own end, and how long what is still to be done may take then.
     late_stop: Option<(i32, Instant)>,
 }
@@ -141,8 +150,12 @@ impl Run {
                 version: VERSION,
                 attempt: attempt.number.unwrap_or(0),
                 started_at: Some(now()),
+                gang: attempt.gang.clone(),
                 ..Report::default()
             },
+            in_gang: attempt.gang.is_some(),
+            is_leaving: false,
+            is_stuck: false,
             written: Instant::now(),
             is_urgent: false,
             process: None,
@@ -219,6 +232,7 @@ impl Run {
 
     /// A signal has come to the agent: it is the program's too.
     pub fn on_signal(&mut self, signal: Received) {
+        self.is_leaving |= signal.is_stop();
         let Some(process) = &mut self.process else { return };
         if signal.is_stop() && process.ended.is_some() {
             self.late_stop.get_or_insert((signal.number, Instant::now() + self.grace));
@@ -234,6 +248,45 @@ impl Run {
             self.is_urgent = true;
         }
         send(process.pid, signal.number);
+    }
+
+    /// The gang stops: SIGTERM, unless the program was told so already, and what is left gets SIGKILL after the grace, which
+    /// may make an earlier one shorter.
+    pub fn stop(&mut self, grace: Duration) {
+        let at = Instant::now() + grace;
+        let Some(process) = &mut self.process else { return };
+        if process.ended.is_some() {
+            // What its own end has left to be done can wait for the next attempt, unless there is none in this pod.
+            if !self.is_leaving {
+                self.late_stop = Some((Signal::SIGTERM as i32, Instant::now()));
+            }
+        } else if self.report.stopped_by.is_none() {
+            self.report.stopped_by = Some(Signal::SIGTERM as i32);
+            self.is_urgent = true;
+            send(process.pid, Signal::SIGTERM as i32);
+        }
+        process.kill_at = Some(process.kill_at.map_or(at, |known| known.min(at)));
+    }
+
+    /// Whether the program has failed by itself, be its end reaped and told or not.
+    pub fn is_failing(&self) -> bool {
+        let has_ended = self.process.as_ref().is_none_or(|process| process.ended.is_some());
+        let has_failed = has_ended && self.exit_code() != 0;
+        (has_failed || self.report.ended_for.is_some()) && self.report.stopped_by.is_none()
+    }
+
+    /// How the run ended, once it is over.
+    pub fn outcome(&self) -> Outcome {
+        match (self.exit_code(), self.report.stopped_by) {
+            (_, Some(_)) => Outcome::Stopped,
+            (0, None) => Outcome::Succeeded,
+            _ => Outcome::Failed,
+        }
+    }
+
+    /// Its last words.
+    pub fn into_report(self) -> Report {
+        self.report
     }
 
     /// A process that had no other parent left, or the program itself, has ended and was reaped.
@@ -274,8 +327,9 @@ impl Run {
         self.on_program_ended(message);
         self.end_if_lost();
         let Some(process) = &mut self.process else { return Step::Go(Stage::speaking()) };
-        let gives_up = process.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR);
-        if process.none_left || gives_up {
+        let is_stuck = process.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR);
+        // In a gang another attempt must not begin beside them, however long it takes; else the pod need not wait for them.
+        if process.none_left || (is_stuck && (!self.in_gang || self.is_leaving)) {
             if !process.none_left {
                 let left = descendants_of_self().len();
                 self.words.say(format_args!(
@@ -285,12 +339,20 @@ impl Run {
             }
             return Step::Go(Stage::forwarding(process.forwarder.passed()));
         }
+        if is_stuck && !self.is_stuck {
+            self.is_stuck = true;
+            let left = descendants_of_self().len();
+            self.words.say(format_args!(
+                "{left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in the kernel for a disk or file server, \
+                 or of another user); the gang waits for them"
+            ));
+        }
         let now = Instant::now();
         let mut until = process.kill_at;
         if process.kill_at.is_some_and(|at| at <= now) {
             process.killing_since.get_or_insert(now);
             signal_descendants(Signal::SIGKILL);
-            until = Some(now + KILL_AGAIN);
+            until = Some(now + if is_stuck { KILL_SELDOM } else { KILL_AGAIN });
         }
         if self.is_urgent || self.view.observations.changes.has_changed() {
             let due = self.written + MESSAGE_EVERY;
@@ -359,7 +421,8 @@ impl Run {
         self.write_message(message);
         self.is_heard = is_heard;
         if let Some(keeper) = &self.keeper {
-            let room = keeper.look_a_last_time();
+            let goes_on = self.in_gang && !self.is_leaving && self.outcome() != Outcome::Succeeded;
+            let room = if goes_on { keeper.end_attempt() } else { keeper.look_a_last_time() };
             // Told to stop, there is no more time than the pod has.
             let room = if self.report.stopped_by.is_some() { room.min(self.grace) } else { room };
             return Step::Go(Stage::Keeping { give_up_at: Instant::now() + room });
@@ -372,11 +435,8 @@ impl Run {
             self.write_message(message);
         }
         let Some(keeper) = &self.keeper else { return self.close() };
-        // Without an answer another worker would wait for ever, and so would the gang. One that fails ends it anyway.
-        let is_awaited = self.report.stopped_by.is_none() && self.exit_code() == 0 && keeper.is_awaited();
         let has_settled = keeper.has_settled();
         let until = match self.late_stop {
-            _ if is_awaited && self.late_stop.is_none() => return Step::Stay { until: None },
             Some((_, at)) => at.min(give_up_at),
             None => give_up_at,
         };
@@ -384,7 +444,7 @@ impl Run {
             return Step::Stay { until: Some(until) };
         }
         // A pod that exits 0 is done, and nobody would do what it leaves undone.
-        let is_undone = is_awaited || (!has_settled && keeper.is_only_copy());
+        let is_undone = self.exit_code() == 0 && !has_settled && keeper.is_only_copy();
         if let Some((signal, _)) = self.late_stop.filter(|_| is_undone) {
             self.report.stopped_by.get_or_insert(signal);
         }

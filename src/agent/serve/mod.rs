@@ -9,6 +9,7 @@ pub mod usage;
 use crate::agent::keeper::{Keeper, choice};
 use crate::agent::progress::json;
 use crate::agent::run::view::CurrentRun;
+use crate::protocol::gang::GangStatus;
 use crate::protocol::progress::Source;
 use axum::Router;
 use axum::body::Bytes;
@@ -17,6 +18,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use bounded::Bounded;
+use parking_lot::Mutex;
 use status::StatusSource;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -39,11 +41,16 @@ impl Server {
     ///
     /// # Errors
     /// Where the kernel denies a thread, or what it takes to wait for several things.
-    pub fn start(public: Option<TcpListener>, run: &Arc<CurrentRun>, keeper: Option<&Arc<Keeper>>) -> io::Result<Self> {
+    pub fn start(
+        public: Option<TcpListener>,
+        run: &Arc<CurrentRun>,
+        keeper: Option<&Arc<Keeper>>,
+        gang: &Arc<Mutex<Option<GangStatus>>>,
+    ) -> io::Result<Self> {
         // Where nobody is to see metrics, the other workers still have to ask what to go on from.
         let port = keeper.filter(|_| public.is_none()).and_then(|keeper| keeper.port());
         let only_gang = port.and_then(|port| listen(port).ok());
-        let keeper = keeper.cloned();
+        let (keeper, gang_status) = (keeper.cloned(), Arc::clone(gang));
         let local = listen_locally().ok();
         let local_url =
             local.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| format!("http://{address}"));
@@ -68,7 +75,7 @@ impl Server {
                         .route("/healthz", get(|| async { "ok\n" }))
                         .route("/status", get(status_json))
                         .route("/metrics", get(metrics_text))
-                        .with_state(Arc::new(StatusSource::new(run, keeper)));
+                        .with_state(Arc::new(StatusSource::new(run, keeper, gang_status)));
                     serve(listener, gang.unwrap_or_default().merge(routes));
                 }
                 std::future::pending::<()>().await;
@@ -109,23 +116,7 @@ fn of_gang(keeper: Arc<Keeper>) -> Router {
         let json = serde_json::to_string(&keeper.rounds()).expect("a struct of strings is JSON");
         ([(header::CONTENT_TYPE, "application/json")], json)
     };
-    let taken = |State(keeper): State<Arc<Keeper>>, Path(worker): Path<u32>| async move { keeper.has_taken(worker) };
-    Router::new()
-        .route(choice::ROUTE, get(resume))
-        .route(choice::TAKEN, post(taken))
-        .route(choice::ROUNDS, get(rounds))
-        .with_state(keeper)
-}
-
-/// What the first worker goes on from, for the others; 503 as long as that is not known.
-async fn resume(State(keeper): State<Arc<Keeper>>) -> impl IntoResponse {
-    match keeper.chosen() {
-        Some(Ok(choice)) => {
-            let json = serde_json::to_string(&choice).expect("a struct of strings and numbers is JSON");
-            (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
-        }
-        _ => (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "text/plain")], "not yet\n".to_owned()),
-    }
+    Router::new().route(choice::ROUNDS, get(rounds)).with_state(keeper)
 }
 
 async fn metrics_text(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {

@@ -6,7 +6,9 @@ use crate::agent::run::view::CurrentRun;
 use crate::agent::serve::gpu::Gpus;
 use crate::agent::serve::usage::Meter;
 use crate::protocol::agent_status::AgentStatus;
+use crate::protocol::gang::GangStatus;
 use crate::protocol::report::{Phase, Report, VERSION};
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Where the status comes from: of the container what stays, and of the run what is known of it now.
@@ -16,19 +18,21 @@ pub struct StatusSource {
     pod_uid: Option<String>,
     run: Arc<CurrentRun>,
     keeper: Option<Arc<Keeper>>,
+    gang: Arc<Mutex<Option<GangStatus>>>,
     gpus: Gpus,
     meter: Meter,
 }
 
 impl StatusSource {
     /// Who this container is stands in its environment.
-    pub fn new(run: Arc<CurrentRun>, keeper: Option<Arc<Keeper>>) -> Self {
+    pub fn new(run: Arc<CurrentRun>, keeper: Option<Arc<Keeper>>, gang: Arc<Mutex<Option<GangStatus>>>) -> Self {
         Self {
             training_job: variable("TRAINING_JOB_NAME"),
             worker: variable("NODE_RANK").and_then(|rank| rank.parse().ok()),
             pod_uid: variable("POD_UID"),
             run,
             keeper,
+            gang,
             gpus: Gpus::watch(),
             meter: Meter::default(),
         }
@@ -45,6 +49,7 @@ impl StatusSource {
             agent_usage: crate::usage::of_self(),
             gpus,
             lost_gpus,
+            gang: self.gang.lock().clone(),
             checkpoints: self.keeper.as_ref().and_then(|keeper| keeper.told()),
             ..AgentStatus::default()
         };

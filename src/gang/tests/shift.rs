@@ -42,6 +42,7 @@ impl Times for Gang {
 impl Times for Leader {
     fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time)) {
         // What decides nothing any more is forgotten.
+        self.judged = None;
         let mut future = |time: &mut Time| {
             *time = if *time <= now { Time::default() } else { *time };
             f(time);

@@ -1,0 +1,448 @@
+//! This agent's part in its gang: what [`crate::gang`] orders becomes connections, files and words.
+//!
+//! [`Party`] owns the machine and all that it talks with. The loop of the container tells it what has happened, asks what
+//! has come from the others, and does with the program what is ordered.
+
+mod clock;
+mod judge;
+mod memory;
+mod net;
+
+use crate::agent::channels::variable;
+use crate::agent::keeper::choice::Choice;
+use crate::agent::serve::listen;
+use crate::agent::wake::Wake;
+use crate::agent::words::Words;
+use crate::gang::frame::Secret;
+use crate::gang::message::{self, Finish, History, Incarnation, MemberId, Outcome, RunState};
+use crate::gang::policy::{Policy, Restarts};
+use crate::gang::{Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
+use crate::protocol::gang::{self as protocol, EndedAttempt, GangEnd, GangPast, GangPhase, GangSetup, GangStatus};
+use crate::protocol::report::Report;
+use clock::now;
+use jiff::Timestamp;
+use memory::Place;
+use net::{Identity, Net, NetSetup, News};
+use parking_lot::Mutex;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// The role of all members, today.
+const ROLE: &str = "worker";
+/// So many kinds of reasons to wait are told at once.
+const MAX_KINDS: usize = 3;
+/// Between two looks at the file of the setup, while an attempt is being judged.
+const READ_AGAIN: Duration = Duration::from_secs(1);
+
+/// Where an agent finds what it needs to take part in a gang.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The file with the [`GangSetup`].
+    pub setup: PathBuf,
+    /// The file with the gang's key; a gang of one needs none.
+    pub key: Option<PathBuf>,
+    /// The folder that outlives this container; without one nothing is remembered.
+    pub state: Option<PathBuf>,
+    /// What was before these pods.
+    pub past: GangPast,
+    /// Their first attempt, from 1.
+    pub first: u32,
+}
+
+/// What the loop of the container has to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Task {
+    /// Choose what this attempt goes on from.
+    Choose {
+        /// The attempt.
+        attempt: u32,
+    },
+    /// Start the program.
+    Start {
+        /// The attempt.
+        attempt: u32,
+        /// Where its ranks meet.
+        port: u16,
+        /// What it goes on from.
+        choice: Choice,
+    },
+    /// Stop the program.
+    Stop {
+        /// The attempt.
+        attempt: u32,
+        /// Between SIGTERM and SIGKILL.
+        grace: Duration,
+    },
+    /// Exit.
+    Exit(Exit),
+}
+
+/// This agent's part in its gang.
+pub struct Party {
+    gang: Gang,
+    setup_file: PathBuf,
+    setup_read: Instant,
+    boot: u64,
+    place: Option<Place>,
+    net: Option<Net>,
+    words: Arc<Words>,
+    /// What is told of the gang, if this agent leads it.
+    told: Arc<Mutex<Option<GangStatus>>>,
+    ended: Vec<EndedAttempt>,
+    /// Restarts for each kind of cause, up to the beginning of the last attempt.
+    counts: GangEnd,
+    waits: String,
+}
+
+/// What cannot be mended by trying again.
+#[derive(Debug, thiserror::Error)]
+#[error("can't take part in the gang: {what} {file}: {source}")]
+pub struct GangError {
+    what: &'static str,
+    file: String,
+    source: io::Error,
+}
+
+impl Party {
+    /// Takes the place of this pod's agent in its gang.
+    ///
+    /// # Errors
+    /// If the setup or the key can't be read, or the leader's port can't be listened to.
+    pub fn join(
+        options: &Options,
+        grace: Duration,
+        runtime: &Handle,
+        wake: &Arc<Wake>,
+        words: &Arc<Words>,
+        told: &Arc<Mutex<Option<GangStatus>>>,
+    ) -> Result<Self, GangError> {
+        let failed = |what, file: &dyn ToString| {
+            let file = file.to_string();
+            move |source| GangError { what, file, source }
+        };
+        let setup = read_setup(&options.setup).map_err(failed("can't read --gang", &options.setup.display()))?;
+        let index = variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0);
+        let member = MemberId::new(ROLE, index);
+        let pod = variable("POD_UID").unwrap_or_else(|| std::process::id().to_string());
+        let place = options.state.clone().map(Place::new);
+        let before = place.as_ref().and_then(Place::load);
+        let since_1970 = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
+        let boot = before.as_ref().map_or(since_1970, |(boot, _)| since_1970.max(boot + 1));
+        let memory = remembered(options, before.map(|(_, memory)| memory));
+        let leads = index == 0;
+        let leader = leads.then(|| LeaderSetup {
+            members: (0..setup.workers.max(1)).map(|index| MemberId::new(ROLE, index)).collect(),
+            policy: policy(&setup),
+            judge: judge::judge,
+            ports: (setup.master_port, 2),
+        });
+        let mut net = None;
+        if setup.workers > 1 {
+            let file = options.key.clone().unwrap_or_default();
+            let key = std::fs::read(&file).map_err(failed("can't read --gang-key", &file.display()))?;
+            let identity = Identity {
+                secret: Secret::new(key.trim_ascii()),
+                job: setup.uid.clone(),
+                member: member.clone(),
+                pod: pod.clone(),
+            };
+            let shared = NetSetup { identity, wake: Arc::clone(wake), words: Arc::clone(words) };
+            net = Some(if leads {
+                let port = format!("port {}", setup.port);
+                let listener = listen(setup.port).map_err(failed("can't listen on its", &port))?;
+                Net::lead(runtime, listener, shared).map_err(failed("can't listen on its", &port))?
+            } else {
+                Net::follow(runtime, setup.leader.clone(), setup.port, shared)
+            });
+        }
+        let counts =
+            GangEnd { failures: memory.history.failures, disruptions: memory.history.disruptions, failed: None };
+        let timing = timing(grace);
+        let incarnation = Incarnation { boot, pod };
+        let gang = Gang::new(Setup { job: setup.uid.clone(), member, incarnation, timing, memory, leader }, now());
+        Ok(Self {
+            gang,
+            setup_file: options.setup.clone(),
+            setup_read: Instant::now(),
+            boot,
+            place,
+            net,
+            words: Arc::clone(words),
+            told: Arc::clone(told),
+            ended: Vec::new(),
+            counts,
+            waits: String::new(),
+        })
+    }
+
+    /// Where the last words of each run are to be kept as well.
+    pub fn report_copy(&self) -> Option<PathBuf> {
+        self.place.as_ref().map(Place::report)
+    }
+
+    /// What of the gang belongs into the last words of the attempt that begins.
+    pub fn counts(&self) -> GangEnd {
+        self.counts.clone()
+    }
+
+    /// Takes in what has come from the others, and what time has made due.
+    pub fn turn(&mut self) -> Vec<Task> {
+        let mut tasks = self.step(Input::Tick);
+        while let Some(news) = self.net.as_mut().and_then(Net::next) {
+            let input = match news {
+                News::Dialed(conn) => Input::Dialed(conn),
+                News::Accepted { conn, member, pod } => Input::Accepted { conn, member, pod },
+                News::Received(conn, message) => Input::Received(conn, message),
+                News::Closed(conn) => Input::Closed(conn),
+            };
+            tasks.extend(self.step(input));
+        }
+        tasks
+    }
+
+    /// The leader's agent has chosen what the attempt goes on from, or its report tells why it could not.
+    pub fn chosen(&mut self, attempt: u32, choice: Result<&Choice, &Report>) -> Vec<Task> {
+        let chosen = choice.map_err(Report::to_message).map(|choice| message::Choice {
+            checkpoint: choice.path.clone(),
+            detail: serde_json::to_string(choice).unwrap_or_default(),
+        });
+        self.step(Input::Chosen(attempt, chosen))
+    }
+
+    /// The program has failed, and what it leaves behind is being ended.
+    pub fn failing(&mut self, attempt: u32) -> Vec<Task> {
+        self.step(Input::Failing(attempt))
+    }
+
+    /// No process of the attempt lives any more.
+    pub fn ended(&mut self, attempt: u32, outcome: Outcome, report: &Report) -> Vec<Task> {
+        self.step(Input::Ended { attempt, outcome, report: report.to_message() })
+    }
+
+    /// The agent was told to end.
+    pub fn terminated(&mut self, signal: i32) -> Vec<Task> {
+        self.step(Input::Terminated(signal))
+    }
+
+    /// When [`Party::turn`] has to be called, at the latest.
+    pub fn wake_at(&self) -> Option<Instant> {
+        let now = now();
+        self.gang.wake_at(now).map(|at| Instant::now() + at.since(now))
+    }
+
+    /// Has what is still to be told sent, and no more.
+    pub fn close(&self) {
+        if let Some(net) = &self.net {
+            net.close_all();
+        }
+    }
+
+    /// Whether that is done.
+    pub fn is_closed(&self) -> bool {
+        self.net.as_ref().is_none_or(Net::has_closed_all)
+    }
+
+    /// The last words of what an earlier agent of this pod ran.
+    pub fn last_words(&self) -> Option<Report> {
+        match &self.gang.status().run.as_ref()?.state {
+            RunState::Ended(end) => Report::parse(&end.report),
+            _ => None,
+        }
+    }
+
+    /// What of the gang stands in this agent's last words.
+    pub fn end(&self) -> GangEnd {
+        let failed = match self.gang.memory().history.finish {
+            Some(Finish::Failed(cause)) => Some((cause.reason, cause.message)),
+            _ => None,
+        };
+        GangEnd { failed, ..self.counts.clone() }
+    }
+
+    /// Whether this agent leads.
+    pub fn leads(&self) -> bool {
+        self.gang.view(now()).is_some()
+    }
+
+    fn step(&mut self, input: Input) -> Vec<Task> {
+        self.read_policy();
+        let orders = self.gang.step(now(), input);
+        let mut tasks = Vec::new();
+        for order in orders {
+            match order {
+                Order::Send { conn, message } => {
+                    if let Some(net) = &self.net {
+                        net.send(conn, message);
+                    }
+                }
+                Order::Close { conn, .. } => {
+                    if let Some(net) = &self.net {
+                        net.close(conn);
+                    }
+                }
+                Order::Choose { attempt } => tasks.push(Task::Choose { attempt }),
+                Order::Start { attempt, port, choice } => {
+                    let Memory { history, .. } = self.gang.memory();
+                    (self.counts.failures, self.counts.disruptions) = (history.failures, history.disruptions);
+                    self.remember();
+                    let choice = serde_json::from_str(&choice.detail).unwrap_or_default();
+                    tasks.push(Task::Start { attempt, port, choice });
+                }
+                Order::Stop { attempt, grace } => tasks.push(Task::Stop { attempt, grace }),
+                Order::Exit(exit) => {
+                    self.remember();
+                    tasks.push(Task::Exit(exit));
+                }
+            }
+        }
+        self.tell();
+        tasks
+    }
+
+    /// Leaves what is known to the next agent of this pod.
+    fn remember(&mut self) {
+        let Some(place) = &self.place else { return };
+        if let Err(error) = place.save(self.boot, &self.gang.memory()) {
+            self.words.say(format_args!(
+                "can't write to the folder of --gang-state: {error}; an agent that is killed will not know what it ran"
+            ));
+            self.place = None;
+        }
+    }
+
+    /// What a person has changed of the policy holds for the attempts that are still to be judged.
+    fn read_policy(&mut self) {
+        let is_ending = self.gang.view(now()).is_some_and(|view| matches!(view.phase, Phase::Ending { .. }));
+        if !is_ending || self.setup_read.elapsed() < READ_AGAIN {
+            return;
+        }
+        self.setup_read = Instant::now();
+        if let Ok(setup) = read_setup(&self.setup_file) {
+            self.gang.set_policy(policy(&setup));
+        }
+    }
+
+    /// Tells how the gang stands, and says what is new to those who read this agent's log.
+    fn tell(&mut self) {
+        let now = now();
+        let Some(view) = self.gang.view(now) else { return };
+        let judged = view.judged.filter(|judged| self.ended.last().is_none_or(|l| l.attempt < judged.ended.attempt));
+        let news = judged.map(judge::told);
+        let status = status(&view, &self.counts);
+        let (waits, phase) = (status.waits_for.clone(), status.phase);
+        if let Some(news) = news {
+            let follows = match view.history.finish {
+                None => "; the gang starts again",
+                Some(_) => "",
+            };
+            self.words
+                .say(format_args!("attempt {} has ended: {}: {}{follows}", news.attempt, news.reason, news.message));
+            self.ended.push(news);
+            if self.ended.len() > protocol::MAX_RESTARTS {
+                self.ended.remove(0);
+            }
+        }
+        if phase == GangPhase::Gathering && self.waits != waits && !waits.is_empty() {
+            self.words.say(format_args!("waiting for {waits}"));
+        }
+        self.waits = waits;
+        let told = GangStatus { ended: self.ended.clone(), ..status };
+        let mut known = self.told.lock();
+        if known.as_ref() != Some(&told) {
+            *known = Some(told);
+        }
+    }
+}
+
+/// How the gang stands, but for the attempts that have ended.
+fn status(view: &View<'_>, counts: &GangEnd) -> GangStatus {
+    let (phase, attempt) = match view.phase {
+        Phase::Running { attempt, .. } => (GangPhase::Running, *attempt),
+        Phase::Ending { attempt, .. } => (GangPhase::Stopping, *attempt),
+        Phase::Gathering { .. } => (GangPhase::Gathering, view.history.attempt),
+        Phase::Over { .. } => (GangPhase::Over, view.history.attempt),
+    };
+    GangStatus {
+        attempt,
+        failures: counts.failures,
+        disruptions: counts.disruptions,
+        phase,
+        waits_for: if phase == GangPhase::Running { String::new() } else { waits_for(view) },
+        ended: Vec::new(),
+    }
+}
+
+/// Whom the gang waits for, the first of each kind by name.
+fn waits_for(view: &View<'_>) -> String {
+    let words = |missing: &Missing| match missing {
+        Missing::NeverSeen => Some("has not come yet"),
+        Missing::Unreachable => Some("can't be reached"),
+        Missing::Leaving => Some("was told to end"),
+        Missing::Stopping => Some("is stopping"),
+        Missing::Fenced(_) => Some("may still run in the pod before"),
+        // It is there, and soon done with that.
+        Missing::Preparing => None,
+    };
+    let mut told: Vec<(&'static str, String, usize)> = Vec::new();
+    for (member, missing) in &view.missing {
+        let Some(words) = words(missing) else { continue };
+        match told.iter_mut().find(|(known, ..)| *known == words) {
+            Some((.., count)) => *count += 1,
+            None => told.push((words, member.to_string(), 1)),
+        }
+    }
+    let told = told.into_iter().take(MAX_KINDS).map(|(words, first, count)| match count {
+        1 => format!("{first}, which {words}"),
+        more => format!("{first} and {} more, which {}", more - 1, plural(words)),
+    });
+    let told = told.collect::<Vec<_>>().join("; ");
+    match told.is_empty() && view.missing.is_empty() && !view.quiet_in.is_zero() {
+        true => "the time after which nothing of an earlier attempt can run any more".to_owned(),
+        false => told,
+    }
+}
+
+fn plural(words: &str) -> String {
+    words.replacen("has ", "have ", 1).replacen("was ", "were ", 1).replacen("is ", "are ", 1)
+}
+
+/// What the operator knows, or what this pod's last agent has known, whichever is newer.
+fn remembered(options: &Options, before: Option<Memory>) -> Memory {
+    let GangPast { failures, disruptions, failures_in_a_row, disruptions_in_a_row } = options.past;
+    let last = options.first.saturating_sub(1);
+    let told = History {
+        attempt: last,
+        judged: last,
+        failures,
+        disruptions,
+        failures_in_a_row,
+        disruptions_in_a_row,
+        ..History::default()
+    };
+    let mut memory = before.unwrap_or_default();
+    if told.is_newer_than(&memory.history) {
+        memory.history = told;
+    }
+    memory
+}
+
+fn read_setup(file: &std::path::Path) -> io::Result<GangSetup> {
+    serde_json::from_slice(&std::fs::read(file)?).map_err(io::Error::from)
+}
+
+fn policy(setup: &GangSetup) -> Policy {
+    let restarts = match setup.restarts {
+        protocol::Restarts::Never => Restarts::Never,
+        protocol::Restarts::OnFailure => Restarts::OnFailure,
+        protocol::Restarts::Always => Restarts::Always,
+    };
+    Policy { restarts, failures: setup.backoff_limit, disruptions: None }
+}
+
+fn timing(grace: Duration) -> Timing {
+    let usual = Timing::default();
+    Timing { grace, short_grace: usual.short_grace.min(grace), ..usual }
+}
