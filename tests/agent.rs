@@ -480,7 +480,7 @@ fn install_copies_the_running_executable() {
         let hook = room.path("python/sitecustomize.py");
         assert_eq!(fs::metadata(&hook).unwrap().permissions().mode() & 0o7777, 0o644);
         assert_eq!(fs::metadata(room.path("python")).unwrap().permissions().mode() & 0o7777, 0o755);
-        assert_eq!(fs::read_dir(&room.0).unwrap().count(), 2, "the file, what goes with it, and nothing else");
+        assert_eq!(fs::read_dir(&room.0).unwrap().count(), 3, "the file, what goes with it, and nothing else");
     }
     assert!(Command::new(&to).arg("--version").output().unwrap().status.success());
     for bad in [room.path("no/such/agent"), PathBuf::from("/")] {
@@ -1088,7 +1088,7 @@ fn as_init() -> Option<Command> {
 
 /// The PID, seen from here, of what `unshare` has made PID 1.
 fn init_of(unshared: &Running) -> i32 {
-    common::init::init_of(unshared.pid()).unwrap()
+    common::init::init_of(unshared.0.id()).unwrap()
 }
 
 fn signal_by_number(pid: i32, signal: i32) {

@@ -62,6 +62,18 @@ impl World {
         command
     }
 
+    /// One of two workers that form a gang, whose agents meet at `port`.
+    fn worker(&self, attempt: u32, index: usize, port: u16, script: &str) -> Command {
+        let setup = json!({ "uid": "uid-1", "workers": 2, "leader": "127.0.0.1", "port": port, "masterPort": 29500 });
+        let (setup_file, key) = (self.room.path("gang.json"), self.room.path("key"));
+        fs::write(&setup_file, setup.to_string()).unwrap();
+        fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
+        let gang = [format!("--gang={}", setup_file.display()), format!("--gang-key={}", key.display())];
+        let mut agent = self.agent(attempt, &[&gang[0], &gang[1]], script);
+        agent.env("NODE_RANK", index.to_string()).env("MASTER_ADDR", "127.0.0.1");
+        agent
+    }
+
     fn run(&self, attempt: u32, more: &[&str], script: &str) -> Output {
         self.agent(attempt, more, script).output().unwrap()
     }
@@ -253,9 +265,9 @@ fn shards_of_all_workers_make_one_copy() {
     };
     let own = [shard(9, "__0_0.distcp __2_0.distcp .metadata"), shard(9, "__1_0.distcp")];
     let lacks = shard(10, "__0_0.distcp __2_0.distcp .metadata");
+    let gang = common::free_port();
     let run = |attempt: u32, worker: usize, script: &str| {
-        let mut agent = workers[worker].agent(attempt, &[], script);
-        agent.env("NODE_RANK", worker.to_string()).env("MASTER_ADDR", "127.0.0.1").spawn().unwrap()
+        workers[worker].worker(attempt, worker, gang, script).spawn().unwrap()
     };
     let both = |attempt: u32, scripts: [&str; 2]| {
         let agents = [run(attempt, 0, scripts[0]), run(attempt, 1, scripts[1])];
@@ -299,52 +311,20 @@ fn all_workers_go_on_from_the_same() {
     let policy = json!({ "uid": "uid-1", "job": "x", "workers": 2, "retention": 3, "shared": true, "port": port });
     let world = World::new("keeper-gang", policy);
     let tell = r#"echo "$RESUME_FROM_CHECKPOINT""#;
-    let worker = |attempt: u32, index: &str, script: &str| {
-        let mut agent = world.agent(attempt, &[], script);
-        agent.env("NODE_RANK", index).env("MASTER_ADDR", "127.0.0.1");
+    let gang = common::free_port();
+    let worker = |attempt: u32, index: usize, script: &str| {
+        let mut agent = world.worker(attempt, index, gang, script);
         agent.env("SSL_CERT_FILE", "/nowhere").env("SSL_CERT_DIR", "/nowhere");
         agent
     };
     for (attempt, expected) in [(1, String::new()), (2, from_of(&world, "step-1"))] {
-        let second = worker(attempt, "1", tell).spawn().unwrap();
-        let first =
-            worker(attempt, "0", &format!("{tell}; save {attempt}; until [ -e told-{attempt} ]; do sleep 0.05; done"));
-        let first = { first }.spawn().unwrap();
+        let second = worker(attempt, 1, tell).spawn().unwrap();
+        let first = worker(attempt, 0, &format!("{tell}; save {attempt}")).spawn().unwrap();
         let second = second.wait_with_output().unwrap();
-        fs::write(world.room.path(&format!("told-{attempt}")), "").unwrap();
         let first = first.wait_with_output().unwrap();
         assert_eq!(stdout(&second).trim(), expected, "{}", String::from_utf8_lossy(&second.stderr));
         assert_eq!(stdout(&first).trim(), expected, "{}", String::from_utf8_lossy(&first.stderr));
     }
-}
-
-/// A worker whose pod comes late still learns what it goes on from, and a first worker that can't tell it is not done.
-#[test]
-fn the_first_worker_is_not_done_before_all_know() {
-    let port = common::free_port();
-    let world = World::new("keeper-late", json!({ "workers": 2, "shared": true, "port": port }));
-    let worker = |index: &str| {
-        let mut agent = world.agent(1, &[], "echo done > ended-$NODE_RANK");
-        agent.env("NODE_RANK", index).env("MASTER_ADDR", "127.0.0.1").spawn().unwrap()
-    };
-    let has_exited = || {
-        fs::metadata(world.room.path("ended-0")).ok()?;
-        let report = Report::parse(&fs::read_to_string(world.room.path("message")).ok()?)?;
-        (report.exit_code == Some(0)).then_some(())
-    };
-    let mut first = worker("0");
-    until("the first program has ended", DEADLINE, has_exited);
-    assert!(first.try_wait().unwrap().is_none(), "it is still there for the other");
-    assert!(worker("1").wait_with_output().unwrap().status.success());
-    assert!(first.wait().unwrap().success());
-
-    for file in ["ended-0", "message"] {
-        fs::remove_file(world.room.path(file)).unwrap();
-    }
-    let mut first = worker("0");
-    until("the first program has ended", DEADLINE, has_exited);
-    kill(Pid::from_raw(first.id().cast_signed()), Signal::SIGTERM).unwrap();
-    assert_eq!(first.wait().unwrap().code(), Some(143), "what exits 0 is never replaced");
 }
 
 /// Also where it saves faster than anybody looks.
