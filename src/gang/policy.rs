@@ -1,7 +1,7 @@
 //! What follows from the end of an attempt: another one, or the end of the gang.
 //!
-//! The rules are those of `lifecycle` for gangs that are made anew: 1, 2, 4 ... 60 s after quick failures in a row, counted
-//! over the disruptions between them; 0, 1, 2, 4 ... 300 s after disruptions in a row, for the first one is nobody's fault.
+//! After quick failures in a row, counted over the disruptions between them, the next attempt waits 0, 1, 2, 4 ... 60 s; after
+//! disruptions in a row 0, 1, 2, 4 ... 300 s. (Gangs that are made anew wait 1 s after the first failure, too: see `lifecycle`.)
 
 use super::message::{Cause, Choice, End, Finish, History, MAX_TEXT, MemberId, Outcome, Repeat, cut};
 use std::collections::BTreeMap;
@@ -124,7 +124,8 @@ pub enum Verdict {
 }
 
 /// Decides what follows, and writes it into the history: budgets, back-off, causes that trying again can't mend, and the rule
-/// that the same failure at the same step, gone on from the same checkpoint, ends the gang the third time.
+/// that the same failure at the same step, gone on from the same checkpoint, ends the gang the third time. Of a program that
+/// tells no steps nobody knows that.
 ///
 /// `ran` is how long the attempt ran, as far as that is known.
 pub fn decide(policy: &Policy, history: &mut History, attempt: u32, judged: &Judgement, ran: Duration) -> Verdict {
@@ -161,8 +162,7 @@ fn weigh(policy: &Policy, history: &mut History, judged: &Judgement, ran: Durati
                 return fail("BackoffLimitExceeded", &format!("after {limit} restarts for disruptions"));
             }
             history.disruptions = history.disruptions.saturating_add(1);
-            let doublings = history.disruptions_in_a_row.checked_sub(2);
-            return Verdict::Restart(doublings.map_or(Duration::ZERO, |n| doubled(n, LONGEST_WAIT_DISRUPTED)));
+            return Verdict::Restart(wait(history.disruptions_in_a_row, LONGEST_WAIT_DISRUPTED));
         }
         Counts::Failure => {}
     }
@@ -182,19 +182,20 @@ fn weigh(policy: &Policy, history: &mut History, judged: &Judgement, ran: Durati
             limit => fail("BackoffLimitExceeded", &format!("after {limit} restarts, as many as backoffLimit allows")),
         };
     }
-    if times >= NO_PROGRESS {
+    if times >= NO_PROGRESS && step.is_some() {
         let at = step.map_or_else(String::new, |step| format!(" at step {step}"));
         return fail("NoProgress", &format!("{times} times in a row{at}, without a newer checkpoint"));
     }
     history.failures = history.failures.saturating_add(1);
     history.failures_in_a_row = history.failures_in_a_row.saturating_add(1);
     history.disruptions_in_a_row = 0;
-    Verdict::Restart(doubled(history.failures_in_a_row - 1, LONGEST_WAIT))
+    Verdict::Restart(wait(history.failures_in_a_row, LONGEST_WAIT))
 }
 
-/// 1 s, doubled so often, at most `longest`.
-fn doubled(times: u32, longest: Duration) -> Duration {
-    1u64.checked_shl(times).map_or(longest, |seconds| Duration::from_secs(seconds.max(1)).min(longest))
+/// Nothing the first time, then 1 s, doubled each time, at most `longest`.
+fn wait(times: u32, longest: Duration) -> Duration {
+    let Some(doublings) = times.checked_sub(2) else { return Duration::ZERO };
+    1u64.checked_shl(doublings).map_or(longest, |seconds| Duration::from_secs(seconds.max(1)).min(longest))
 }
 
 /// An attempt begins: what it goes on from, and where its ranks meet. Each number has its port, so that a straggler of the

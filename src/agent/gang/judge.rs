@@ -143,3 +143,109 @@ fn report(end: &End) -> Option<Report> {
 fn step(report: &Report) -> Option<u64> {
     report.progress?.step.filter(|step| *step >= 0.0).map(|step| step as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::message::MemberId;
+    use crate::protocol::report::{Phase, Reached};
+    use std::collections::BTreeMap;
+
+    fn ended(why: Why, members: impl IntoIterator<Item = MemberEnd>) -> Ended {
+        let worker = |index: usize| MemberId::new("worker", u32::try_from(index).unwrap());
+        let members: BTreeMap<_, _> = members.into_iter().enumerate().map(|(i, end)| (worker(i), end)).collect();
+        Ended { attempt: 2, why, members }
+    }
+
+    fn end(outcome: Outcome, report: &Report) -> MemberEnd {
+        let report = Report { version: 1, attempt: 2, phase: Phase::Exited, ..report.clone() };
+        MemberEnd { end: Some(End { outcome, report: report.to_message() }), lost: false, leaving: None }
+    }
+
+    fn stopped(step: f64) -> MemberEnd {
+        let progress = Some(Reached { step: Some(step), ..Reached::default() });
+        end(Outcome::Stopped, &Report { signal: Some(15), stopped_by: Some(15), progress, ..Report::default() })
+    }
+
+    fn failed(code: i32, words: &str) -> MemberEnd {
+        let report = Report { exit_code: Some(code), stderr_tail: words.to_owned(), ..Report::default() };
+        end(Outcome::Failed, &report)
+    }
+
+    fn silent() -> MemberEnd {
+        MemberEnd { end: None, lost: true, leaving: None }
+    }
+
+    fn first_worker() -> MemberId {
+        MemberId::new("worker", 0)
+    }
+
+    #[test]
+    fn who_failed_by_itself_is_named_and_not_who_was_stopped() {
+        let ended = ended(Why::Failed(first_worker()), [stopped(7.0), failed(3, "ValueError: boom\n"), stopped(9.0)]);
+        let judged = judge(&ended);
+        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("ExitCode", Counts::Failure));
+        assert!(judged.cause.message.starts_with("worker 1: exit code 3"), "{judged:?}");
+        assert_eq!(judged.step, Some(9));
+        let told = told(&Judged { ended, judgement: judged, ran: std::time::Duration::from_secs(8) });
+        assert_eq!((told.attempt, told.worker, told.exit_code, told.ran_seconds), (2, Some(1), Some(3), 8));
+    }
+
+    #[test]
+    fn a_lost_node_goes_before_what_follows_from_it() {
+        let echo = "RuntimeError: Connection closed by peer [10.0.0.7]:4242\n";
+        let judged = judge(&ended(Why::Failed(first_worker()), [failed(1, echo), silent()]));
+        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("NodeLost", Counts::Disruption), "{judged:?}");
+        assert!(judged.cause.message.contains("fallen silent"), "{judged:?}");
+    }
+
+    #[test]
+    fn whoever_leaves_is_no_failure_of_the_program() {
+        let leaving = MemberEnd { leaving: Some(15), ..stopped(1.0) };
+        let judged = judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), leaving]));
+        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("Evicted", Counts::Disruption));
+        // One that had failed before it was told to end has failed.
+        let failed = MemberEnd { leaving: Some(15), ..failed(1, "OSError: no space\n") };
+        assert_eq!(judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), failed])).counts, Counts::Failure);
+    }
+
+    #[test]
+    fn an_agent_that_was_killed_is_a_failure_of_its_worker() {
+        let report = Report { version: 1, attempt: 2, phase: Phase::Running, ..Report::default() };
+        let end = End { outcome: Outcome::Failed, report: report.to_message() };
+        let killed = MemberEnd { end: Some(end), lost: true, leaving: None };
+        let judged = judge(&ended(Why::Lost(first_worker()), [stopped(1.0), killed]));
+        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("Signal", Counts::Failure));
+        assert!(judged.cause.message.contains("ended by SIGKILL"), "{judged:?}");
+    }
+
+    #[test]
+    fn a_stop_that_was_asked_for_counts_as_nothing() {
+        let judged = judge(&ended(Why::Ordered("by a person".to_owned()), [stopped(1.0), failed(1, "")]));
+        assert_eq!((judged.counts, judged.cause.message.as_str()), (Counts::Nothing, "by a person"));
+        let judged = judge(&ended(Why::LeaderLost, [stopped(1.0), stopped(1.0)]));
+        assert_eq!(judged.counts, Counts::Disruption, "a leader that forgot how it ended");
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_gone_on_from_is_for_good() {
+        use crate::protocol::report::{LaunchError, LaunchErrorKind};
+        let error =
+            LaunchError { kind: LaunchErrorKind::CheckpointUnusable, message: "resumeFrom: no such".to_owned() };
+        let report = Report { version: 1, phase: Phase::Exited, error: Some(error), ..Report::default() };
+        let nothing = MemberEnd { end: None, lost: false, leaving: None };
+        let judged = judge(&ended(Why::Unchosen(report.to_message()), [nothing.clone(), nothing]));
+        assert_eq!((judged.cause.reason.as_str(), judged.permanent), ("CheckpointCorrupted", true), "{judged:?}");
+    }
+
+    /// What no agent has written is no reason to panic, nor to stop.
+    #[test]
+    fn words_that_are_no_report_are_borne() {
+        for words in ["", "null", "[]", "{}", "{\"version\":1", "\u{0}"] {
+            let end = End { outcome: Outcome::Failed, report: words.to_owned() };
+            let judged =
+                judge(&ended(Why::Failed(first_worker()), [MemberEnd { end: Some(end), lost: false, leaving: None }]));
+            assert_eq!(judged.counts, Counts::Failure, "{words}: {judged:?}");
+        }
+    }
+}

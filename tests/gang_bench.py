@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""How soon a gang of agents as plain processes has its programs started again.
+
+    tests/gang_bench.py AGENT [--sizes 4,64,256] [--rounds 5]
+
+Each round kills one program. Printed are the seconds from that kill until the last program of the next attempt has been
+started, median and largest of all rounds. A program is a shell that writes a file and sleeps, so what is measured is the
+agents and the machine's forks. No figure is judged here: docs/failures.md says what was seen, and where.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAM = 'echo $$ > began-$NODE_RANK-$ATTEMPT; exec sleep 100000'
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def wait(what, look, seconds=120):
+    until = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > until:
+            sys.exit(f"waited {seconds} s for {what}")
+        time.sleep(0.01)
+    return found
+
+
+def began(room, size, attempt):
+    """When the last program of an attempt began, or None while not all have."""
+    try:
+        files = [room / f"began-{index}-{attempt}" for index in range(size)]
+        times = [file.stat() for file in files]
+    except FileNotFoundError:
+        return None
+    return max(time.st_mtime_ns for time in times) if all(time.st_size > 0 for time in times) else None
+
+
+def measure(agent, size, rounds, room):
+    setup = {"uid": "bench", "workers": size, "leader": "127.0.0.1", "port": free_port(), "masterPort": 29500,
+             "restarts": "Always", "backoffLimit": 1000}
+    (room / "gang.json").write_text(json.dumps(setup))
+    (room / "key").write_text("0123456789abcdef0123456789abcdef")
+    agents = []
+    for index in range(size):
+        command = [agent, "run", "--attempt=1", f"--termination-log={room}/message-{index}",
+                   f"--gang={room}/gang.json", f"--gang-key={room}/key", "--", "sh", "-c", PROGRAM]
+        env = dict(os.environ, NODE_RANK=str(index), POD_UID=f"pod-{index}")
+        agents.append(subprocess.Popen(command, cwd=room, env=env, stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    took = []
+    try:
+        wait("the first attempt", lambda: began(room, size, 1))
+        for attempt in range(1, rounds + 1):
+            victim = int((room / f"began-{attempt % size}-{attempt}").read_text())
+            killed = time.time_ns()
+            os.kill(victim, signal.SIGKILL)
+            # Quick failures in a row are waited after, one second at least: that is policy, and not what is measured.
+            last = wait(f"attempt {attempt + 1}", lambda: began(room, size, attempt + 1))
+            took.append((last - killed) / 1e9)
+    finally:
+        for agent in agents:
+            agent.send_signal(signal.SIGTERM)
+        for agent in agents:
+            agent.wait()
+    return took
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("agent", type=os.path.abspath)
+    parser.add_argument("--sizes", default="4,64,256")
+    parser.add_argument("--rounds", type=int, default=1)
+    args = parser.parse_args()
+    print("agents  restarts  median s  largest s")
+    for size in map(int, args.sizes.split(",")):
+        with tempfile.TemporaryDirectory() as room:
+            took = measure(args.agent, size, args.rounds, pathlib.Path(room))
+        print(f"{size:6}  {len(took):8}  {statistics.median(took):8.3f}  {max(took):9.3f}", flush=True)
+
+
+main()
