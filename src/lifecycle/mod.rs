@@ -13,6 +13,7 @@ mod decide;
 mod end;
 mod evidence;
 mod fail;
+mod gang;
 mod progress;
 mod run;
 mod stage;
