@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The numbers in a status. One of an older operator has only the attempt's, when both were one.
-pub(super) fn incarnation(status: &TrainingJobStatus) -> Incarnation {
+#[must_use]
+pub fn incarnation(status: &TrainingJobStatus) -> Incarnation {
     let attempt = status.attempt.unwrap_or(Incarnation::FIRST.attempt);
     Incarnation { number: status.incarnation.unwrap_or(attempt), attempt }
 }
