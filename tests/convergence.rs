@@ -6,6 +6,8 @@
 #[path = "convergence/children.rs"]
 mod children;
 mod common;
+#[path = "convergence/gang.rs"]
+mod gang;
 #[path = "convergence/life.rs"]
 mod life;
 #[path = "convergence/strangers.rs"]

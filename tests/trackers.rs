@@ -24,6 +24,7 @@ use std::time::Duration;
 use trainingjob_operator::api::TrainingJob;
 use trainingjob_operator::build;
 use trainingjob_operator::plan::{self, Plan, Runtime};
+use trainingjob_operator::protocol::gang::GangPast;
 
 /// The longest that anything is waited for: servers written in Python start slowly on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -204,7 +205,7 @@ fn plan(fields: &Value) -> Plan {
     job.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
     // Other tests may run at the same time.
     job.spec.monitoring.metrics_port = Some(free_port().into());
-    let runtime = Runtime { agent_image: "agent:1".into(), agent_image_pull_policy: None };
+    let runtime = Runtime { agent_image: "agent:1".into(), agent_image_pull_policy: None, ..Runtime::default() };
     plan::resolve(&job, &runtime).accepted().cloned().unwrap_or_else(|refusals| panic!("{refusals}"))
 }
 
@@ -265,7 +266,14 @@ impl Room {
     fn train(&self, spec: &Value, attempt: i32, secret: &[(&str, &str)], program: &str) -> Output {
         fs::write(self.path("train.py"), program).unwrap();
         let incarnation = plan::Incarnation { number: attempt, attempt };
-        let pod = build::objects(&plan(spec), incarnation).jobs.remove(0).spec.unwrap().template.spec.unwrap();
+        let pod = build::objects(&plan(spec), incarnation, GangPast::default())
+            .jobs
+            .remove(0)
+            .spec
+            .unwrap()
+            .template
+            .spec
+            .unwrap();
         let (mut env, mut args) = as_the_kubelet_does(&pod.containers[0], secret);
         args.insert(1, format!("--termination-log={}", self.path("message").display()));
         // Where the volume for checkpoints is mounted.

@@ -11,7 +11,7 @@ pub struct Networking {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Backend")]
     pub backend: Option<Backend>,
-    /// Port of the rendezvous at worker 0. Attempts alternate between it and the next one, so that no straggler of the last attempt joins.
+    /// Port of the rendezvous at worker 0. Attempts alternate between it and the next one, so that no straggler of the last attempt joins; the workers' agents talk to each other at the one after those.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1024, max = 65534))]
     pub master_port: Option<i32>,

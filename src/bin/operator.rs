@@ -90,7 +90,9 @@ async fn main() -> anyhow::Result<()> {
     tokio::spawn(telemetry::serve(listener, metrics.clone()));
 
     let identity = args.identity.clone().unwrap_or_else(own_name);
-    let runtime = runtime(&client, &args).await?;
+    let version = client.apiserver_version().await.context("the API server does not tell its version")?;
+    let restart_rules = Runtime::has_restart_rules(&version.major, &version.minor);
+    let runtime = Runtime { restart_rules, ..runtime(&client, &args).await? };
     info!(version = env!("CARGO_PKG_VERSION"), identity, agent_image = runtime.agent_image, "operator");
     let options = Options {
         namespace: args.namespace.clone(),
@@ -168,10 +170,10 @@ fn own_name() -> String {
 /// The agent comes with the operator's image: of its own pod, unless told otherwise.
 async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
     if let Some(image) = &args.agent_image {
-        return Ok(Runtime { agent_image: image.clone(), agent_image_pull_policy: None });
+        return Ok(Runtime { agent_image: image.clone(), agent_image_pull_policy: None, ..Runtime::default() });
     }
     let (Some(name), true) = (&args.identity, in_cluster()) else {
-        return Ok(Runtime { agent_image: DEV_IMAGE.into(), agent_image_pull_policy: None });
+        return Ok(Runtime { agent_image: DEV_IMAGE.into(), agent_image_pull_policy: None, ..Runtime::default() });
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), &args.lease_namespace);
     let pod = pods.get(name).await.with_context(|| {
@@ -185,5 +187,6 @@ async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
     Ok(Runtime {
         agent_image: container.image.context("this pod's container has no image")?,
         agent_image_pull_policy: container.image_pull_policy,
+        ..Runtime::default()
     })
 }

@@ -3,6 +3,7 @@
 use super::{metadata, names};
 use crate::plan::{Plan, Source};
 use crate::protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
+use crate::protocol::gang::SETUP_FILE;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
         ("master_port", plan.gang.rendezvous.master_port.to_string()),
         ("hyperparameters", hyperparameters.clone()),
         ("hyperparameters.json", hyperparameters),
+        (SETUP_FILE, super::gang::setup(plan)),
     ];
     let policy = checkpoints(plan).map(|policy| (POLICY_FILE, policy));
     let data: BTreeMap<_, _> = data.into_iter().chain(policy).map(|(key, value)| (key.to_owned(), value)).collect();

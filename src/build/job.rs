@@ -2,12 +2,13 @@
 
 use super::{labels, metadata, names, pod};
 use crate::plan::{Incarnation, Plan, Role};
+use crate::protocol::gang::GangPast;
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-pub(super) fn job(plan: &Plan, role: &Role, incarnation: Incarnation) -> Job {
+pub(super) fn job(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> Job {
     Job {
         metadata: job_metadata(plan, role, incarnation),
         spec: Some(JobSpec {
@@ -20,7 +21,7 @@ pub(super) fn job(plan: &Plan, role: &Role, incarnation: Incarnation) -> Job {
             pod_failure_policy: Some(tell_disruptions()),
             // Never two pods of one hostname.
             pod_replacement_policy: Some("Failed".to_owned()),
-            template: pod::template(plan, role, incarnation),
+            template: pod::template(plan, role, incarnation, past),
             ..JobSpec::default()
         }),
         status: None,
@@ -46,7 +47,8 @@ fn tell_disruptions() -> PodFailurePolicy {
 fn job_metadata(plan: &Plan, role: &Role, incarnation: Incarnation) -> ObjectMeta {
     let mut metadata = metadata(plan, names::job_name(&plan.identity.name));
     let number = (labels::INCARNATION.to_owned(), incarnation.number.to_string());
-    metadata.annotations.get_or_insert_default().extend([number.clone()]);
+    let first = (labels::FIRST_ATTEMPT.to_owned(), incarnation.attempt.to_string());
+    metadata.annotations.get_or_insert_default().extend([number.clone(), first]);
     let labels = metadata.labels.get_or_insert_default();
     labels.extend([number]);
     labels.extend(role.pod.scheduling.queue.clone().map(|queue| (labels::QUEUE.to_owned(), queue)));

@@ -7,6 +7,7 @@ mod claim;
 mod config;
 mod environment;
 mod framework;
+mod gang;
 mod job;
 mod pod;
 mod service;
@@ -15,11 +16,13 @@ mod trackers;
 mod upkeep;
 
 pub use crate::plan::{labels, names};
-pub use pod::AGENT_PATH;
+pub use gang::gang_key;
+pub use pod::{AGENT_PATH, KILLED};
 pub use tensorboard::{Board, board};
 pub use upkeep::{errand, errand_name, policy_path, upkeep};
 
 use crate::plan::{Incarnation, Plan};
+use crate::protocol::gang::GangPast;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -38,14 +41,14 @@ pub struct Objects {
     pub jobs: Vec<Job>,
 }
 
-/// Builds the objects of an incarnation.
+/// Builds the objects of an incarnation, which `past` was before.
 #[must_use]
-pub fn objects(plan: &Plan, incarnation: Incarnation) -> Objects {
+pub fn objects(plan: &Plan, incarnation: Incarnation, past: GangPast) -> Objects {
     Objects {
         service: service::service(plan),
         config: config::config(plan),
         claim: claim::claim(plan),
-        jobs: plan.gang.roles.iter().map(|role| job::job(plan, role, incarnation)).collect(),
+        jobs: plan.gang.roles.iter().map(|role| job::job(plan, role, incarnation, past)).collect(),
     }
 }
 

@@ -1,15 +1,17 @@
 //! A worker's pod.
 
-use super::{environment, labels, names};
+use super::{environment, gang, labels, names};
 use crate::plan::storage::{VOLUME_PREFIX, paths};
 use crate::plan::template::{AGENT, TRAINING};
 use crate::plan::{Checkpoint, CheckpointVolume, ClaimPath, Incarnation, Plan, Role, Store};
 use crate::protocol::checkpoints::POLICY_FILE;
+use crate::protocol::gang::GangPast;
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, NFSVolumeSource,
-    PersistentVolumeClaimVolumeSource, PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec, ResourceRequirements,
-    SeccompProfile, SecretVolumeSource, SecurityContext, Volume, VolumeMount, WeightedPodAffinityTerm,
+    Affinity, Capabilities, ConfigMapVolumeSource, Container, ContainerPort, ContainerRestartRule,
+    ContainerRestartRuleOnExitCodes, EmptyDirVolumeSource, NFSVolumeSource, PersistentVolumeClaimVolumeSource,
+    PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec, ResourceRequirements, SeccompProfile, SecretVolumeSource,
+    SecurityContext, Volume, VolumeMount, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -25,9 +27,11 @@ const METRICS: &str = "metrics";
 pub(super) const TERMINATION_BY_FILE: &str = "File";
 /// User of the init container; any but root, the folder that it writes into is everybody's.
 const NOBODY: i64 = 65532;
+/// Exit code of a container whose first process was killed (SIGKILL).
+pub const KILLED: i32 = 137;
 
 /// The template of a role's pods in an incarnation: ours, `podTemplate` laid over it, and what must hold whatever stands in that.
-pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation) -> PodTemplateSpec {
+pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> PodTemplateSpec {
     let mut overlay = role.pod.overlay.clone();
     let mut template = PodTemplateSpec {
         metadata: Some(ObjectMeta {
@@ -35,7 +39,7 @@ pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation) -> Po
             annotations: Some(annotations(plan)),
             ..ObjectMeta::default()
         }),
-        spec: Some(pod(plan, role, incarnation)),
+        spec: Some(pod(plan, role, incarnation, past)),
     };
     let pod = template.spec.get_or_insert_default();
     if let Some(overlay) = &mut overlay.spec {
@@ -60,7 +64,7 @@ fn annotations(plan: &Plan) -> BTreeMap<String, String> {
     annotations.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn pod(plan: &Plan, role: &Role, incarnation: Incarnation) -> PodSpec {
+fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> PodSpec {
     let mounts = Mounts::of(plan);
     let scheduling = &role.pod.scheduling;
     PodSpec {
@@ -70,7 +74,7 @@ fn pod(plan: &Plan, role: &Role, incarnation: Incarnation) -> PodSpec {
         // Thousands of variables in a large namespace, and one of a Service called "master" would be MASTER_PORT.
         enable_service_links: Some(false),
         init_containers: Some(vec![deliver_agent(plan)]),
-        containers: vec![training(plan, role, incarnation, &mounts)],
+        containers: vec![training(plan, role, agent_args(plan, role, incarnation.attempt, past), &mounts)],
         volumes: Some(mounts.volumes.into_iter().chain(role.pod.volumes.iter().cloned()).collect()),
         image_pull_secrets: some(&role.pod.image_pull_secrets),
         service_account_name: role.pod.service_account_name.clone(),
@@ -117,12 +121,12 @@ pub(super) fn little(cpu: &str, memory: &str) -> ResourceRequirements {
     ResourceRequirements { requests: Some(amounts.clone()), limits: Some(amounts), ..ResourceRequirements::default() }
 }
 
-fn training(plan: &Plan, role: &Role, incarnation: Incarnation, mounts: &Mounts) -> Container {
+fn training(plan: &Plan, role: &Role, args: Vec<String>, mounts: &Mounts) -> Container {
     Container {
         name: TRAINING.to_owned(),
         image: Some(role.pod.image.clone()),
         command: Some(vec![AGENT_PATH.to_owned()]),
-        args: Some(agent_args(plan, role, incarnation.attempt)),
+        args: Some(args),
         ports: plan.monitoring.metrics_port.map(|port| vec![metrics(port)]),
         env: Some(environment::of(plan, role)),
         env_from: some(&role.pod.env_from),
@@ -130,8 +134,17 @@ fn training(plan: &Plan, role: &Role, incarnation: Incarnation, mounts: &Mounts)
         working_dir: role.pod.working_dir.clone(),
         volume_mounts: Some(mounts.mounts.iter().chain(&role.pod.volume_mounts).cloned().collect()),
         termination_message_policy: Some(TERMINATION_BY_FILE.to_owned()),
+        restart_policy: plan.runtime.restart_rules.then(|| "Never".to_owned()),
+        restart_policy_rules: plan.runtime.restart_rules.then(|| vec![again_if_killed()]),
         ..Container::default()
     }
+}
+
+/// An agent that was killed with its container, for memory as a rule, comes back in its pod and joins its gang again; the
+/// Job takes no notice.
+fn again_if_killed() -> ContainerRestartRule {
+    let exit_codes = ContainerRestartRuleOnExitCodes { operator: "In".to_owned(), values: Some(vec![KILLED]) };
+    ContainerRestartRule { action: "Restart".to_owned(), exit_codes: Some(exit_codes) }
 }
 
 /// What the agent serves.
@@ -144,14 +157,14 @@ fn metrics(port: i32) -> ContainerPort {
     }
 }
 
-fn agent_args(plan: &Plan, role: &Role, attempt: i32) -> Vec<String> {
+fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast) -> Vec<String> {
     let monitoring = &plan.monitoring;
     let mut args = vec![
         "run".to_owned(),
         format!("--attempt={attempt}"),
-        format!("--master-port={}", plan.gang.rendezvous.port(attempt)),
         format!("--grace-seconds={}", role.pod.program_grace_seconds),
     ];
+    args.extend(gang::args(plan, past));
     args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
     // The kubelet expands arguments, too.
     args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", environment::literal(p))));
@@ -177,7 +190,11 @@ impl Mounts {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
         let empty = EmptyDirVolumeSource::default();
         it.add("agent", paths::AGENT, true, Volume { empty_dir: Some(empty), ..Volume::default() });
+        it.mounts.push(gang::state(volume_name("agent")));
         it.add_config(plan);
+        if let Some(key) = gang::key_volume(plan) {
+            it.add("gang", paths::GANG_KEY, true, key);
+        }
         // A container has 64 MiB of shared memory otherwise: too little for data loaders with workers, and for NCCL.
         let memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: None };
         it.add("shm", paths::SHM, false, Volume { empty_dir: Some(memory), ..Volume::default() });

@@ -10,6 +10,7 @@ fn runtime() -> Runtime {
     Runtime {
         agent_image: "registry.example/trainingjob-operator:1".to_owned(),
         agent_image_pull_policy: Some("IfNotPresent".to_owned()),
+        restart_rules: true,
     }
 }
 
@@ -24,15 +25,15 @@ fn plan_of(name: &str, spec: &Value) -> Plan {
     resolved(name, spec).unwrap_or_else(|refusals| panic!("{refusals}"))
 }
 
-fn numbered(number: i32) -> Incarnation {
-    Incarnation { number, attempt: number }
+fn built(plan: &Plan, number: i32) -> Objects {
+    objects(plan, Incarnation { number, attempt: number }, GangPast::default())
 }
 
 /// A job with these fields besides the ones it must have, as its pods are.
 fn template_of(fields: &Value) -> PodTemplateSpec {
     let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 0 });
     spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    objects(&plan_of("x", &spec), numbered(1)).jobs.remove(0).spec.unwrap().template
+    built(&plan_of("x", &spec), 1).jobs.remove(0).spec.unwrap().template
 }
 
 fn pod_of(fields: &Value) -> PodSpec {
@@ -49,7 +50,7 @@ fn env<'a>(container: &'a Container, name: &str) -> Vec<&'a str> {
 }
 
 fn snapshot(name: &str, spec: &Value, attempt: i32) {
-    let Objects { service, config, claim, mut jobs } = objects(&plan_of(name, spec), numbered(attempt));
+    let Objects { service, config, claim, mut jobs } = built(&plan_of(name, spec), attempt);
     let job = jobs.remove(0);
     insta::assert_json_snapshot!(name, json!({ "service": service, "config": config, "claim": claim, "job": job }));
 }
@@ -170,7 +171,7 @@ fn a_jax_job_admitted_by_pod_security_restricted() {
 fn every_object_can_be_selected_and_traced_to_its_job() {
     let spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "storage": { "type": "pvc" } } });
     let plan = plan_of("x", &spec);
-    let Objects { service, config, claim, mut jobs } = objects(&plan, numbered(3));
+    let Objects { service, config, claim, mut jobs } = built(&plan, 3);
     let job = jobs.remove(0);
     let claim = claim.unwrap();
     let pods = job.spec.clone().unwrap().template.metadata.unwrap();
@@ -194,31 +195,85 @@ fn every_object_can_be_selected_and_traced_to_its_job() {
 }
 
 #[test]
-fn attempts_differ_only_in_number_and_port() {
+fn incarnations_differ_only_in_their_numbers() {
     let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
-    let (first, third) = (objects(&plan, numbered(1)), objects(&plan, numbered(3)));
+    let (first, third) = (built(&plan, 1), built(&plan, 3));
     assert_eq!((&first.service, &first.config), (&third.service, &third.config));
-    let args = |attempt| {
-        training(&objects(&plan, numbered(attempt)).jobs.remove(0).spec.unwrap().template.spec.unwrap())
-            .args
-            .clone()
-            .unwrap()
-    };
-    for (attempt, number, port) in [(1, "--attempt=1", 29500), (2, "--attempt=2", 29501), (3, "--attempt=3", 29500)] {
-        let port = format!("--master-port={port}");
+    for (attempt, objects) in [("--attempt=1", first), ("--attempt=3", third)] {
         let expected = [
             "run",
-            number,
-            &port,
+            attempt,
             "--grace-seconds=45",
+            "--gang=/etc/training-config/gang.json",
+            "--gang-key=/etc/training-credentials/gang/key",
+            "--gang-state=/trainingjob/state",
             "--metrics-port=8080",
             "--checkpoints=/etc/training-config/checkpoints.json",
             "--",
             "torchrun",
             "train.py",
         ];
-        assert_eq!(args(attempt), expected);
+        let pod = objects.jobs[0].spec.clone().unwrap().template.spec.unwrap();
+        assert_eq!(training(&pod).args.as_deref().unwrap(), expected);
     }
+}
+
+#[test]
+fn the_agents_are_told_of_their_gang() {
+    let spec = json!({
+        "model": "m", "dataset": "d", "numWorkers": 3, "networking": { "masterPort": 3000 },
+        "failurePolicy": { "restartPolicy": "Always", "backoffLimit": 7 },
+    });
+    let plan = plan_of("x", &spec);
+    let past = GangPast { failures: 2, disruptions: 1, ..GangPast::default() };
+    let objects = objects(&plan, Incarnation { number: 2, attempt: 5 }, past);
+    let setup = &objects.config.data.as_ref().unwrap()["gang.json"];
+    assert_eq!(
+        serde_json::from_str::<Value>(setup).unwrap(),
+        json!({
+            "uid": "6f1f4d1e-0000-4000-8000-000000000001", "workers": 3, "leader": "x-training-0.x-headless",
+            "port": 3002, "masterPort": 3000, "restarts": "Always", "backoffLimit": 7,
+        })
+    );
+    let annotations = objects.jobs[0].metadata.annotations.as_ref().unwrap();
+    assert_eq!((&*annotations[labels::INCARNATION], &*annotations[labels::FIRST_ATTEMPT]), ("2", "5"));
+    let pod = objects.jobs[0].spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    let past = r#"--gang-past={"failures":2,"disruptions":1,"failuresInARow":0,"disruptionsInARow":0}"#;
+    let args = training(pod).args.clone().unwrap();
+    assert!(args.contains(&"--attempt=5".to_owned()) && args.contains(&past.to_owned()), "{args:?}");
+}
+
+#[test]
+fn only_who_has_others_has_a_key() {
+    let of = |workers: i32| {
+        plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": workers, "gpusPerWorker": 0 }))
+    };
+    assert_eq!(gang_key(&of(1), &[7; 32]), None);
+    let secret = gang_key(&of(2), &[0xa5; 32]).unwrap();
+    assert_eq!(secret.metadata.name.as_deref(), Some("x-gang-6f1f4d1e"));
+    assert_eq!(secret.metadata.owner_references.as_ref().unwrap()[0].kind, "TrainingJob");
+    assert_eq!(secret.metadata.labels.as_ref().unwrap()[labels::UID], "6f1f4d1e-0000-4000-8000-000000000001");
+    assert_eq!((secret.data.unwrap()["key"].0.as_slice(), secret.immutable), ("a5".repeat(32).as_bytes(), Some(true)));
+    let volumes = |workers: i32| {
+        let pod = built(&of(workers), 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
+        let keys = pod.volumes.unwrap().into_iter().filter_map(|volume| volume.secret?.secret_name);
+        keys.collect::<Vec<_>>()
+    };
+    assert_eq!((volumes(1), volumes(2)), (vec![], vec!["x-gang-6f1f4d1e".to_owned()]));
+}
+
+#[test]
+fn an_agent_that_was_killed_comes_back_where_the_cluster_can_do_that() {
+    let mut plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    let rules = |plan: &Plan| {
+        let pod = built(plan, 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
+        let training = training(&pod);
+        (training.restart_policy.clone(), serde_json::to_value(&training.restart_policy_rules).unwrap())
+    };
+    let rule = json!({ "action": "Restart", "exitCodes": { "operator": "In", "values": [137] } });
+    assert_eq!(rules(&plan), (Some("Never".to_owned()), json!([rule])));
+    plan.runtime.restart_rules = false;
+    assert_eq!(rules(&plan), (None, Value::Null));
 }
 
 #[test]
@@ -226,7 +281,7 @@ fn the_agent_is_told_what_to_watch() {
     let args = |mut fields: Value| {
         fields["checkpoint"] = json!({ "enabled": false });
         let args = training(&pod_of(&fields)).args.clone().unwrap();
-        args.into_iter().skip(4).take_while(|arg| arg != "--").collect::<Vec<_>>()
+        args.into_iter().skip(6).take_while(|arg| arg != "--").collect::<Vec<_>>()
     };
     assert_eq!(args(json!({ "monitoring": { "enabled": false } })), Vec::<String>::new());
     let all = args(json!({
@@ -465,7 +520,7 @@ fn a_pod_in_the_nodes_network_still_finds_the_others() {
 fn graces_nest() {
     for (pod, agent) in [(60, 45), (120, 90), (1, 1), (0, 1)] {
         let pod = pod_of(&json!({ "podTemplate": { "spec": { "terminationGracePeriodSeconds": pod } } }));
-        assert_eq!(training(&pod).args.as_ref().unwrap()[3], format!("--grace-seconds={agent}"));
+        assert_eq!(training(&pod).args.as_ref().unwrap()[2], format!("--grace-seconds={agent}"));
     }
 }
 
@@ -482,7 +537,7 @@ fn a_hook_that_sleeps_takes_its_time_from_the_grace() {
     ] {
         let containers = json!([{ "name": "training", "lifecycle": { "preStop": hook } }]);
         let pod = pod_of(&json!({ "podTemplate": { "spec": { "containers": containers } } }));
-        assert_eq!(training(&pod).args.as_ref().unwrap()[3], format!("--grace-seconds={agent}"), "{hook}");
+        assert_eq!(training(&pod).args.as_ref().unwrap()[2], format!("--grace-seconds={agent}"), "{hook}");
         assert_eq!(pod.termination_grace_period_seconds, Some(60));
     }
 }
@@ -521,6 +576,13 @@ fn holds_the_gang_together(template: &PodTemplateSpec) {
     }
     let mounts = training.volume_mounts.iter().flatten();
     assert_eq!(mounts.filter(|m| m.mount_path == "/trainingjob" && m.name == "trainingjob-agent").count(), 1);
+    let mounts = training.volume_mounts.iter().flatten();
+    assert_eq!(
+        mounts.filter(|m| m.mount_path == "/trainingjob/state" && m.sub_path.as_deref() == Some("state")).count(),
+        1
+    );
+    assert_eq!(training.restart_policy.as_deref(), Some("Never"));
+    assert_eq!(training.restart_policy_rules.as_ref().map(Vec::len), Some(1));
     let volumes = pod.volumes.iter().flatten();
     assert_eq!(volumes.filter(|v| v.name == "trainingjob-agent" && v.empty_dir.is_some()).count(), 1);
     let labels = template.metadata.as_ref().unwrap().labels.as_ref().unwrap();
@@ -580,7 +642,7 @@ proptest! {
         match resolved("x", &spec) {
             Ok(plan) => {
                 prop_assert!(allowed.values().all(|may| *may), "accepted: {template}");
-                holds_the_gang_together(&objects(&plan, numbered(1)).jobs.remove(0).spec.unwrap().template);
+                holds_the_gang_together(&built(&plan, 1).jobs.remove(0).spec.unwrap().template);
             }
             Err(refusals) => {
                 prop_assert_eq!(refusals.0.len(), allowed.values().filter(|may| !**may).count(), "{} {}", template, refusals);
@@ -602,7 +664,7 @@ fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
         },
     });
     let plan = plan_of("x", &spec);
-    let objects = objects(&plan, Incarnation::FIRST);
+    let objects = built(&plan, 1);
     let policy = &objects.config.data.as_ref().unwrap()["checkpoints.json"];
     assert_eq!(
         serde_json::from_str::<Value>(policy).unwrap(),
@@ -623,7 +685,7 @@ fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
     // The kubelet expands what it knows, and leaves the agent's own alone.
     assert_eq!(resume, ["--resume", "$(RESUME_FROM_CHECKPOINT)", "--lr", "$(HYPERPARAM_LEARNING_RATE)"]);
     let secrets: Vec<_> = pod.volumes.iter().flatten().filter_map(|v| v.secret.as_ref()?.secret_name.clone()).collect();
-    assert_eq!(secrets, ["keys", "gcs"]);
+    assert_eq!(secrets, ["x-gang-6f1f4d1e", "keys", "gcs"]);
     assert!(training(&pod).env.iter().flatten().all(|var| !var.name.contains("KEY")), "nothing of them is a variable");
 }
 

@@ -72,8 +72,12 @@ pub const ADVICE: &[(&str, &str)] = &[
         "The API server finds the object invalid: correct the fields that the message names, delete the job and apply it again.",
     ),
     (
+        "Stopping",
+        "Nothing: the programs of the attempt that failed end within their grace, and the next attempt begins in the same pods.",
+    ),
+    (
         "Starting",
-        "Usually nothing: images are pulled and volumes mounted. If it lasts, the events of the pods tell more.",
+        "Usually nothing: images are pulled and volumes mounted, then the agents find each other. If it lasts, the events of the pods tell more; if agents wait for each other, see that no NetworkPolicy is between the workers (they meet at the ports from networking.masterPort on).",
     ),
     (
         "ImagePull",

@@ -2,10 +2,11 @@
 
 use super::cluster::Cluster;
 use super::facts::{Event, Facts, Worker, last_events};
-use crate::api::TrainingJob;
+use crate::api::{TrainingJob, TrainingJobStatus};
 use crate::build::labels;
-use crate::lifecycle::whole_second;
+use crate::lifecycle::{incarnation, whole_second};
 use crate::observe::{ObservedPod, SlimPod};
+use crate::plan::Incarnation;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::ListParams;
@@ -47,7 +48,7 @@ impl Gatherer {
         let job = self.cluster.find(name).await?;
         let mut facts = Facts::of(&job, now());
         match pods(&self.cluster, &job).await {
-            Ok(pods) => facts.workers = workers(&pods, facts.status.attempt.unwrap_or(1)),
+            Ok(pods) => facts.workers = workers(&pods, &facts.status),
             Err(error) => facts.unread.push(format!("{error:#}")),
         }
         match self.events(&job).await {
@@ -105,11 +106,24 @@ pub fn selector(job: &TrainingJob) -> String {
 }
 
 /// Tells of the workers of this attempt, and of those of earlier ones that have not ended yet.
-fn workers(pods: &[ObservedPod], attempt: i32) -> Vec<Worker> {
-    let shown = pods.iter().filter(|pod| pod.incarnation >= attempt || pod.is_alive());
-    let mut workers: Vec<Worker> = shown.map(Worker::of).collect();
+fn workers(pods: &[ObservedPod], status: &TrainingJobStatus) -> Vec<Worker> {
+    let current = incarnation(status);
+    let shown = pods.iter().filter(|pod| pod.incarnation >= current.number || pod.is_alive());
+    // Of pods that had several attempts the last one counts.
+    let of = |pod| {
+        let worker = Worker::of(pod);
+        Worker { attempt: last_attempt(pod, current), ..worker }
+    };
+    let mut workers: Vec<Worker> = shown.map(of).collect();
     workers.sort_by_key(|worker| (worker.attempt, worker.index));
     workers
+}
+
+/// The last attempt that a pod had, as far as the status tells: of one of an incarnation before the last one the latest
+/// that it can have been.
+#[must_use]
+pub fn last_attempt(pod: &ObservedPod, current: Incarnation) -> i32 {
+    current.attempt.saturating_sub(current.number.saturating_sub(pod.incarnation)).max(1)
 }
 
 /// Returns the time as the status tells it, in whole seconds.

@@ -5,7 +5,9 @@ use super::gather::{self, pods};
 use super::screen::{Look, Style, count, ranges};
 use super::why::Diagnosis;
 use crate::api::{Guarded, Reason, Restart, State, TrainingJob};
+use crate::lifecycle::incarnation;
 use crate::observe::{Container, ObservedPod, SlimPod};
+use crate::plan::Incarnation;
 use crate::plan::template::TRAINING;
 use anyhow::bail;
 use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt, StreamExt, stream};
@@ -77,15 +79,16 @@ pub struct Source {
     pub pod: String,
     /// The UID of the pod.
     pub uid: String,
-    /// The attempt that the pod belongs to.
+    /// The last attempt of the pod: it may have had earlier ones.
     pub attempt: i32,
     /// The index of the worker.
     pub worker: i32,
 }
 
 impl Source {
-    fn of(pod: &ObservedPod) -> Self {
-        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt: pod.incarnation, worker: pod.index }
+    fn of(pod: &ObservedPod, current: Incarnation) -> Self {
+        let attempt = gather::last_attempt(pod, current);
+        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt, worker: pod.index }
     }
 }
 
@@ -230,7 +233,8 @@ pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out:
     };
     let pods_of_job = pods(cluster, &job).await?;
     let namespace = form.namespace.clone();
-    let mut logs = Logs { cluster, api: cluster.api(&namespace), form, wanted, attempt: None, out };
+    let current = incarnation(&job.status.clone().unwrap_or_default());
+    let mut logs = Logs { cluster, api: cluster.api(&namespace), form, wanted, current, attempt: None, out };
     if logs.wanted.failed {
         return logs.failed(&job, &pods_of_job).await;
     }
@@ -265,6 +269,8 @@ struct Logs<'a> {
     api: Api<Pod>,
     form: Form,
     wanted: Wanted,
+    /// Which pods and which attempt are the last ones.
+    current: Incarnation,
     /// The attempt of the last line shown.
     attempt: Option<i32>,
     out: &'a mut dyn Write,
@@ -277,7 +283,7 @@ impl Logs<'_> {
 
     fn sources(&self, pods: &[ObservedPod]) -> Vec<Source> {
         let wanted = pods.iter().filter(|pod| has_started(pod) && self.is_wanted(pod.index));
-        let mut sources: Vec<Source> = wanted.map(Source::of).collect();
+        let mut sources: Vec<Source> = wanted.map(|pod| Source::of(pod, self.current)).collect();
         sources.sort_by_key(|source| (source.attempt, source.worker));
         sources
     }
@@ -360,12 +366,13 @@ impl Logs<'_> {
         let mut followed = HashSet::new();
         let pods_api: Api<SlimPod> = self.cluster.api(&self.form.namespace);
         let (api, slim, since) = (self.api.clone(), pods_api.clone(), self.wanted.since);
-        let mut start = |tasks: &mut JoinSet<()>, pod: &ObservedPod| {
+        let mut start = |tasks: &mut JoinSet<()>, pod: &ObservedPod, current: Incarnation| {
             if followed.insert(pod.uid.clone()) {
                 let after = seen.get(&pod.uid).copied().flatten();
                 // A pod of which nothing was shown, since all of it was older than --since or there was nothing yet.
                 let since = since.filter(|_| seen.contains_key(&pod.uid)).map(|since| Timestamp::now() - since);
-                tasks.spawn(follow_pod(api.clone(), slim.clone(), Source::of(pod), after.max(since), tell.clone()));
+                let source = Source::of(pod, current);
+                tasks.spawn(follow_pod(api.clone(), slim.clone(), source, after.max(since), tell.clone()));
             }
         };
         let chosen = self.wanted.workers.clone();
@@ -400,7 +407,7 @@ impl Logs<'_> {
                 Some(pod) = pods_seen.next() => match pod {
                     Ok(pod) => {
                         if let Some(pod) = pod.seen(false).filter(|pod| has_started(pod) && is_wanted(pod.index)) {
-                            start(&mut tasks, &pod);
+                            start(&mut tasks, &pod, self.current);
                         }
                     }
                     Err(error) => watch_error(self.cluster, "watch pods", error)?,
@@ -409,6 +416,7 @@ impl Logs<'_> {
                     Ok(watcher::Event::Apply(job) | watcher::Event::InitApply(job)) => {
                         let Ok(job) = job.0 else { continue };
                         let status = job.status.clone().unwrap_or_default();
+                        self.current = incarnation(&status);
                         if let Some(last) = status.restarts.last().filter(|last| last.attempt > restarts) {
                             restarts = last.attempt;
                             aside(&format!("-- attempt {} ended, {}: {} --", last.attempt, last.reason, last.message));
@@ -416,7 +424,7 @@ impl Logs<'_> {
                         if is_finished(&job) {
                             // Pods that started and ended since the watch last told of them.
                             for pod in pods(self.cluster, &job).await?.iter().filter(|p| has_started(p) && is_wanted(p.index)) {
-                                start(&mut tasks, pod);
+                                start(&mut tasks, pod, self.current);
                             }
                             end = Some(status.state.map_or("", State::as_str).to_owned());
                         }
@@ -453,9 +461,9 @@ impl Logs<'_> {
             let kept = self.form.kept(None, None, None, message);
             return self.show_at_last(&kept);
         };
-        let pod = pods.iter().find(|pod| Some(pod.index) == last.worker && pod.incarnation == last.attempt);
+        let pod = pods.iter().find(|pod| Some(&pod.name) == last.pod.as_ref());
         if let Some(pod) = pod.filter(|pod| has_started(pod)) {
-            let source = Source::of(pod);
+            let source = Source::of(pod, self.current);
             match self.backlog(std::slice::from_ref(&source)).await {
                 Ok(seen) if seen.values().any(Option::is_some) => {
                     aside(&format!("-- {}, attempt {}: {} --", last.reason, last.attempt, last.message));

@@ -190,6 +190,8 @@ impl Diagnosis {
                 self.advise_on(&scheduled.reason);
                 self.half_placed(facts);
             } else if let Some(running) = facts.is("Running", false).filter(|c| is_start(c, restarting)) {
+                // The next one in the same pods has no number before it begins.
+                let attempt = attempt.max(ended + 1);
                 self.say(format!("Attempt {attempt} is starting, {}: {}", running.reason, sentence(&running.message)));
                 self.advise_on(&running.reason);
             } else {

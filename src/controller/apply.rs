@@ -6,6 +6,7 @@ use crate::api::TrainingJob;
 use crate::build::{self, names};
 use crate::observe::{Blocked, ChildKey, ChildKind, Children, ObservedChild, SlimJob, Wanted, digest};
 use crate::plan::{CheckpointVolume, Incarnation, Plan, Upkeep};
+use crate::protocol::gang::GangPast;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
 use kube::ResourceExt;
@@ -22,14 +23,15 @@ impl Pass<'_, TrainingJob> {
         if is_right(ChildKey::SERVICE, &children.service, wanted.service)
             && is_right(ChildKey::CONFIG, &children.config, wanted.config)
             && claimed
-            && children.blocked.keys().all(|key| key.kind == ChildKind::Job)
+            && !children.blocked.keys().any(|key| key.kind.precedes_jobs())
         {
             return Ok(());
         }
         if children.service.is_none() || children.config.is_none() || !claimed {
             self.confirm().await?;
         }
-        let build::Objects { service, config, claim, .. } = build::objects(plan, Incarnation::FIRST);
+        let build::Objects { service, config, claim, .. } =
+            build::objects(plan, Incarnation::FIRST, GangPast::default());
         let claim = claim.filter(|_| !claimed);
         let (services, configs, claims) = futures::join!(
             self.ensure_one(ChildKey::SERVICE, children, children.service.as_ref(), service, digest::service),
@@ -105,15 +107,23 @@ impl Pass<'_, TrainingJob> {
             match key.kind {
                 ChildKind::Service => children.service = Some(present),
                 ChildKind::ConfigMap => children.config = Some(present),
-                ChildKind::PersistentVolumeClaim | ChildKind::Job => {}
+                ChildKind::PersistentVolumeClaim | ChildKind::Secret | ChildKind::Job => {}
             }
         });
         Ok(None)
     }
 
-    /// Makes the Jobs of an incarnation, one for each role.
-    pub(super) async fn create_jobs(&self, plan: &Plan, incarnation: Incarnation) -> Result<(), Error> {
-        for (role, wanted) in plan.gang.roles.iter().zip(build::objects(plan, incarnation).jobs) {
+    /// Makes the Jobs of an incarnation, one for each role, once the key is there that their pods mount.
+    pub(super) async fn create_jobs(&self, plan: &Plan, incarnation: Incarnation, past: GangPast) -> Result<(), Error> {
+        if let Some(key) = build::gang_key(plan, &rand::random()) {
+            let blocked = self.create_unseen(&key).await?;
+            let is_blocked = blocked.is_some();
+            self.block(ChildKey::GANG_KEY, blocked);
+            if is_blocked {
+                return Ok(());
+            }
+        }
+        for (role, wanted) in plan.gang.roles.iter().zip(build::objects(plan, incarnation, past).jobs) {
             let key = ChildKey::job(role.name);
             match self.create(&wanted).await? {
                 Created::Made(job) | Created::Found(job) => {

@@ -38,8 +38,9 @@ impl Pass<'_, TrainingJob> {
             metrics.created(namespace);
         }
         let restarts = new.restart_count.unwrap_or(0) - old.restart_count.unwrap_or(0);
-        if restarts > 0 {
-            metrics.restarted(namespace, new.restarts.last().map_or("", |r| r.reason.as_str()));
+        let ended = new.restarts.iter().rev().filter(|restart| Some(restart.attempt) < new.attempt);
+        for restart in ended.take(usize::try_from(restarts).unwrap_or(0)) {
+            metrics.restarted(namespace, restart.reason.as_str());
         }
         if old.state != new.state {
             match new.state {

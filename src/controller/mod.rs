@@ -23,8 +23,9 @@ pub use error::Error;
 use crate::api::{Guarded, State, TrainingJob};
 use crate::build;
 use crate::lifecycle::{self, Action, Input, Verdict};
-use crate::observe::{Blocked, Cell, ChildKind, Children, Index, JobKey, Wanted, digest};
+use crate::observe::{Blocked, Cell, Children, Index, JobKey, Wanted, digest};
 use crate::plan::{self, Incarnation, Runtime};
+use crate::protocol::gang::GangPast;
 use crate::telemetry::Metrics;
 use futures::FutureExt;
 use futures::future::{self, Either};
@@ -55,7 +56,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let runtime = Runtime { agent_image: String::new(), agent_image_pull_policy: None };
+        let runtime = Runtime { agent_image: String::new(), agent_image_pull_policy: None, ..Runtime::default() };
         Self {
             namespace: None,
             runtime,
@@ -108,7 +109,7 @@ impl Context {
 fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     let planned = plan::resolve(job, runtime);
     let refused = planned.accepted().err().map(ToString::to_string);
-    let objects = planned.accepted().ok().map(|plan| build::objects(plan, Incarnation::FIRST));
+    let objects = planned.accepted().ok().map(|plan| build::objects(plan, Incarnation::FIRST, GangPast::default()));
     let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
     Wanted { generation: job.metadata.generation, planned, refused, service: digests.0, config: digests.1 }
 }
@@ -257,14 +258,14 @@ impl Pass<'_, TrainingJob> {
                 Ok(plan) => self.ensure(plan, wanted, children).await,
                 Err(_) => Ok(()), // a job that an older operator accepted goes on with the children it has
             },
-            Action::CreateJobs(incarnation) => {
+            Action::CreateJobs(incarnation, past) => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
-                let is_blocked = |cell: &Cell| cell.children.blocked.keys().any(|key| key.kind != ChildKind::Job);
+                let is_blocked = |cell: &Cell| cell.children.blocked.keys().any(|key| key.kind.precedes_jobs());
                 if self.context.index.read(&self.key, is_blocked).unwrap_or(false) {
                     return Ok(()); // the Service goes before the Job
                 }
                 self.confirm().await?;
-                self.create_jobs(plan, *incarnation).await
+                self.create_jobs(plan, *incarnation, *past).await
             }
             Action::CreateUpkeep(task) => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };

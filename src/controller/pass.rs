@@ -112,6 +112,19 @@ impl<'a, O: Owner> Pass<'a, O> {
         refusal(&error).and_then(refused::blocked).map(Created::Blocked).ok_or(error)
     }
 
+    /// Makes an object of a kind that the operator may not read; one of that name has to be ours. Tells what stands in the
+    /// way.
+    pub(super) async fn create_unseen<K: Child>(&self, wanted: &K) -> Result<Option<Blocked>, Error> {
+        let Err(error) = call("create child", self.api::<K>().create(&PostParams::default(), wanted)).await else {
+            debug!(kind = %K::kind(&()), name = wanted.name_any(), "created");
+            return Ok(None);
+        };
+        if refusal(&error).is_some_and(kube::core::Status::is_already_exists) {
+            return Ok(None);
+        }
+        refusal(&error).and_then(refused::blocked).map(Some).ok_or(error)
+    }
+
     async fn who_has<K: Child>(&self, name: &str) -> Result<Created<K>, Error> {
         let Some(object) = call("get child", self.api::<K>().get_opt(name)).await? else {
             return Err(Error::Outdated);

@@ -9,6 +9,7 @@ use super::{Context, status};
 use crate::api::{Guarded, State};
 use crate::observe::{AgentPolls, JobKey, ObservedPod};
 use crate::plan::Role;
+use crate::protocol::agent_status::AgentStatus;
 use futures::StreamExt;
 use futures::channel::mpsc;
 use futures::stream::FuturesUnordered;
@@ -113,7 +114,12 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
     let before = context.index.read(&asked.key, |cell| cell.agents.answer()).flatten();
     let answer = match (ask(&asked.first).await, &asked.last) {
         (Ok(status), Some(last)) if status.progress.last().is_none() => {
-            Ok(ask(last).await.ok().filter(|other| other.progress.last().is_some()).unwrap_or(status))
+            let other = ask(last).await.ok().filter(|other| other.progress.last().is_some());
+            // Only the first one's agent knows of gang and checkpoints.
+            Ok(match other {
+                Some(other) => AgentStatus { gang: status.gang, checkpoints: status.checkpoints, ..other },
+                None => status,
+            })
         }
         (answer, _) => answer,
     };
@@ -138,6 +144,7 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
     let is_news = before.is_none_or(|before| {
         let old = &before.status;
         before.failing_since.is_some()
+            || old.gang != status.gang
             || old.progress != status.progress
             || old.histories != status.histories
             || old.report.error_patterns != status.report.error_patterns

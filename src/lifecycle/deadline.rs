@@ -31,9 +31,9 @@ impl Step<'_> {
 
     /// Whether this attempt has taken too long to start: the job fails with what it waits for.
     pub(super) fn past_start(&mut self, job: &ObservedJob, why: &Why) -> bool {
-        let (Some(deadline), Some(since)) =
-            (self.input.plan.policy.failure.start_deadline_seconds, job.created.max(job.resumed))
-        else {
+        // In pods that had an attempt before, the time of this one begins when it may start.
+        let since = job.created.max(job.resumed).max(self.next_from());
+        let (Some(deadline), Some(since)) = (self.input.plan.policy.failure.start_deadline_seconds, since) else {
             return false;
         };
         let left = deadline - seconds(since, self.input.now);

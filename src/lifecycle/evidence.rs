@@ -40,15 +40,13 @@ impl Step<'_> {
             return known.clone();
         }
         let new = entry(of.attempt, cause, time, ran_seconds);
-        self.status.restarts.push(new.clone());
-        let surplus = self.status.restarts.len().saturating_sub(RESTARTS_KEPT);
-        self.status.restarts.drain(..surplus);
+        add(&mut self.status.restarts, new.clone());
         new
     }
 
     /// Brings a node's time between the creation of its pods, which is the API server's, and now: a clock that is behind
     /// would leave no back-off, and one that is ahead would tell of the future.
-    fn by_our_clock(&self, of: Incarnation, time: Timestamp) -> Timestamp {
+    pub(super) fn by_our_clock(&self, of: Incarnation, time: Timestamp) -> Timestamp {
         let created = self.all_pods(of).iter().filter_map(|pod| pod.created).min();
         time.max(created.unwrap_or(time)).min(self.input.now)
     }
@@ -85,7 +83,16 @@ pub(super) fn cause_of_gang(reason: Reason, message: String, disruption: bool, t
     }
 }
 
-fn entry(attempt: i32, cause: &Cause, time: Timestamp, ran_seconds: i64) -> Restart {
+/// Files how an attempt ended, unless that is known, or was and is older than what is kept.
+pub(super) fn add(restarts: &mut Vec<Restart>, new: Restart) {
+    if let Err(at) = restarts.binary_search_by_key(&new.attempt, |known| known.attempt) {
+        restarts.insert(at, new);
+    }
+    let surplus = restarts.len().saturating_sub(RESTARTS_KEPT);
+    restarts.drain(..surplus);
+}
+
+pub(super) fn entry(attempt: i32, cause: &Cause, time: Timestamp, ran_seconds: i64) -> Restart {
     Restart {
         attempt,
         time: Time(time),

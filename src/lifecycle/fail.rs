@@ -20,7 +20,7 @@ impl Step<'_> {
         let alive = pods.iter().any(|pod| pod.is_alive());
         // Of pods that seem to live the watch has not told yet how they ended: their Job's was faster.
         let lost = || self.pods_lost(job).filter(|_| !alive);
-        if let Some(cause) = first_cause(pods.iter().copied()).or_else(lost) {
+        if let Some(cause) = first_cause(pods.iter().copied()).or_else(lost).filter(|_| !self.is_between_attempts()) {
             self.keep(current, &cause);
         }
         let Some(entry) = self.kept(current).cloned() else { return };
@@ -86,8 +86,7 @@ impl Step<'_> {
         let verdict = self.may_restart(entry);
         match &verdict {
             Ok(()) => self.restart(entry),
-            Err(why) if why.is_empty() => self.fail(entry.reason.clone(), &entry.message),
-            Err(why) => self.fail(entry.reason.clone(), &format!("{} ({why})", entry.message)),
+            Err((reason, message)) => self.fail(reason.clone(), message),
         }
         verdict.is_ok()
     }
@@ -95,15 +94,14 @@ impl Step<'_> {
     fn restart(&mut self, entry: &Restart) {
         let next = self.incarnation().next();
         self.set_incarnation(next);
-        self.status.restart_count = Some(self.status.restart_count.unwrap_or(0) + 1);
+        let one_more = |count: Option<i32>| Some(count.unwrap_or(0).saturating_add(1));
+        self.status.restart_count = one_more(self.status.restart_count);
         if entry.disruption {
-            self.status.disruption_count = Some(self.status.disruption_count.unwrap_or(0) + 1);
+            self.status.disruption_count = one_more(self.status.disruption_count);
         }
         self.status.state = Some(State::Initializing);
         self.set(ConditionType::Restarting, true, entry.reason.clone(), &entry.message);
-        let ended = if entry.disruption { "was interrupted" } else { "failed" };
-        let note = format!("attempt {} {ended}, attempt {} follows: {}", entry.attempt, next.attempt, entry.message);
-        self.event(true, "Restarting", note);
+        self.tell_restart(entry, next.attempt);
     }
 
     pub(super) fn fail(&mut self, reason: Reason, message: &str) {
@@ -118,8 +116,17 @@ impl Step<'_> {
         self.event(true, "Failed", format!("{reason}: {message}"));
     }
 
-    /// Whether another attempt follows; the error says why not, empty if the cause itself is the reason.
-    fn may_restart(&self, entry: &Restart) -> Result<(), String> {
+    /// Whether another attempt follows; the error says why not.
+    fn may_restart(&self, entry: &Restart) -> Result<(), (Reason, String)> {
+        match self.may_restart_by_policy(entry) {
+            Ok(()) => self.gang_failed().map_or(Ok(()), Err),
+            Err(why) if why.is_empty() => Err((entry.reason.clone(), entry.message.clone())),
+            Err(why) => Err((entry.reason.clone(), format!("{} ({why})", entry.message))),
+        }
+    }
+
+    /// The error is empty if the cause itself is the reason.
+    fn may_restart_by_policy(&self, entry: &Restart) -> Result<(), String> {
         let policy = &self.input.plan.policy.failure;
         let counted = self.status.restart_count.unwrap_or(0) - self.status.disruption_count.unwrap_or(0);
         let interrupted = self.quick_in_a_row(true);

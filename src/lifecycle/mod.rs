@@ -13,6 +13,7 @@ mod decide;
 mod end;
 mod evidence;
 mod fail;
+mod gang;
 mod progress;
 mod run;
 mod stage;
@@ -27,6 +28,7 @@ mod waiting;
 pub use crate::cause::{Cause, first_cause};
 pub use conditions::{condition, condition_is, set_condition, whole_second};
 pub use decide::{decide, misses_job};
+pub use step::incarnation;
 pub use verdict::{Action, Event, Input, Verdict};
 
 #[cfg(test)]

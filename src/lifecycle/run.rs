@@ -19,7 +19,7 @@ impl Step<'_> {
         }
         self.verdict.actions.push(Action::Ensure);
         if job.suspended_by_queue && job.failed.is_none() {
-            return self.suspended_by_queue();
+            return self.suspended_by_queue(job);
         }
         let few = job.parallelism.filter(|pods| *pods < self.input.plan.gang.size());
         if let Some(pods) = few.filter(|_| job.failed.is_none()) {
@@ -55,7 +55,10 @@ impl Step<'_> {
             self.event(false, "Scheduled", "every worker has a node".into());
         }
         self.set(ConditionType::Scheduled, true, Reason::Scheduled, "every worker has a node");
-        if pods.iter().all(|p| p.runs() || p.succeeded()) {
+        let all_run = pods.iter().all(|p| p.runs() || p.succeeded());
+        if all_run && self.forms() {
+            self.forming(job);
+        } else if all_run {
             if self.status.state != Some(State::Running) {
                 self.event(false, "Started", format!("every worker runs (attempt {})", self.incarnation().attempt));
             }
@@ -67,7 +70,8 @@ impl Step<'_> {
             let why = waiting::for_start(&pods, event);
             self.status.state = Some(State::Initializing);
             self.set(ConditionType::Running, false, why.reason.clone(), &why.message);
-            if self.past_start(job, &why) {
+            // One that is started again has run: its pod is no reason to give the job up.
+            if pods.iter().all(|pod| pod.killed.is_none()) && self.past_start(job, &why) {
                 return;
             }
             if let Some(pod) = pods.iter().find(|p| p.is_alive() && !p.runs() && p.waiting.is_none()) {
@@ -93,8 +97,14 @@ impl Step<'_> {
     }
 
     /// A queue manager has suspended the Job, before its start or while it ran: pods that go for that are no failure.
-    fn suspended_by_queue(&mut self) {
-        self.drop_running_failure(self.incarnation());
+    fn suspended_by_queue(&mut self, job: &ObservedJob) {
+        let current = self.incarnation();
+        self.drop_running_failure(current);
+        if current.attempt > job.first_attempt {
+            // Its template can't be changed, and the pods that come of it would count their attempts and budgets anew.
+            self.set_incarnation(current.next());
+            self.delete(job);
+        }
         self.set_aside();
         self.status.state = Some(State::Pending);
         self.set(

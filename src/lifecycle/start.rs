@@ -6,6 +6,7 @@ use super::verdict::Action;
 use super::waiting::{self, Why};
 use crate::api::{ConditionType, Reason, Restart, State};
 use crate::plan::Incarnation;
+use jiff::{SignedDuration, Timestamp};
 
 /// Longest wait between two attempts after failures, in seconds.
 const BACKOFF_MAX: i64 = 60;
@@ -52,7 +53,7 @@ impl Step<'_> {
             self.event(false, "Created", format!("Job, Service and ConfigMap for {workers}"));
         }
         self.verdict.actions.push(Action::Ensure);
-        self.verdict.actions.push(Action::CreateJobs(incarnation));
+        self.verdict.actions.push(Action::CreateJobs(incarnation, self.past()));
     }
 
     /// Children that could not be made are named.
@@ -77,16 +78,25 @@ impl Step<'_> {
     /// row 0, 1, 2, 4 ... 300, for the first one is nobody's fault.
     pub(super) fn backoff_left(&self) -> i64 {
         let Some(last) = self.status.restarts.last() else { return 0 };
+        // The time is a node's: a clock that is ahead must not keep the gang from starting.
+        self.backoff(last) - seconds(last.time.0, self.input.now).max(0)
+    }
+
+    /// When the next attempt may start.
+    pub(super) fn next_from(&self) -> Option<Timestamp> {
+        let last = self.status.restarts.last()?;
+        last.time.0.checked_add(SignedDuration::from_secs(self.backoff(last))).ok()
+    }
+
+    /// Seconds from the end of the last attempt to the start of the next one.
+    fn backoff(&self, last: &Restart) -> i64 {
         let in_a_row = u32::try_from(self.quick_in_a_row(last.disruption)).unwrap_or(u32::MAX);
         let (doublings, longest) = if last.disruption {
             (in_a_row.checked_sub(2), BACKOFF_MAX_DISRUPTED)
         } else {
             (in_a_row.checked_sub(1), BACKOFF_MAX)
         };
-        let wait =
-            doublings.map_or(0, |n| 1i64.checked_shl(n).filter(|wait| *wait > 0).unwrap_or(longest).min(longest));
-        // The time is a node's: a clock that is ahead must not keep the gang from starting.
-        wait - seconds(last.time.0, self.input.now).max(0)
+        doublings.map_or(0, |n| 1i64.checked_shl(n).filter(|wait| *wait > 0).unwrap_or(longest).min(longest))
     }
 
     /// How many attempts in a row ended so, soon after their start; failures are counted over the disruptions between them.
@@ -110,13 +120,17 @@ impl Step<'_> {
         let left = self.input.children.pods.values().filter(|p| p.incarnation < number && p.is_alive());
         // One that nobody has asked to end is named before the others.
         let pod = left.min_by_key(|p| (p.deletion.is_some(), p.incarnation, p.index))?;
-        // The last one that its pods ran.
-        let (name, attempt) = (&pod.name, next - (number - pod.incarnation));
+        // Pods may have had several attempts.
+        let of = match number - pod.incarnation {
+            1 => format!("attempt {}", next - 1),
+            _ => "an earlier attempt".to_owned(),
+        };
+        let name = &pod.name;
         Some(if pod.deletion.is_some() {
-            format!("waiting for the last pods of attempt {attempt} to end, {name} among them")
+            format!("waiting for the last pods of {of} to end, {name} among them")
         } else {
             format!(
-                "pod {name} of attempt {attempt} runs on without its Job; delete it, since attempt {next} starts when no pod is left"
+                "pod {name} of {of} runs on without its Job; delete it, since attempt {next} starts when no pod is left"
             )
         })
     }

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The numbers in a status. One of an older operator has only the attempt's, when both were one.
-pub(super) fn incarnation(status: &TrainingJobStatus) -> Incarnation {
+#[must_use]
+pub fn incarnation(status: &TrainingJobStatus) -> Incarnation {
     let attempt = status.attempt.unwrap_or(Incarnation::FIRST.attempt);
     Incarnation { number: status.incarnation.unwrap_or(attempt), attempt }
 }
@@ -31,11 +32,13 @@ pub(super) struct Step<'a> {
 impl<'a> Step<'a> {
     /// What the status can be completed by before anything is decided.
     pub(super) fn note_numbers(&mut self) {
-        let (known, seen) = (incarnation(&self.status), self.job().map_or(1, |job| job.incarnation));
-        let ahead = (seen - known.number).max(0);
-        self.set_incarnation(Incarnation { number: known.number + ahead, attempt: known.attempt + ahead });
+        let known = incarnation(&self.status);
+        let (seen, first) = self.job().map_or((1, 1), |job| (job.incarnation, job.first_attempt));
+        let attempt = if seen > known.number { known.attempt.max(first) } else { known.attempt };
+        self.set_incarnation(Incarnation { number: known.number.max(seen), attempt });
         self.status.restart_count.get_or_insert(0);
         self.note_start();
+        self.note_gang();
         self.note_agent();
         self.note_checkpoints();
     }

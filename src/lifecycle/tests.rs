@@ -9,6 +9,7 @@ use crate::observe::{
 use crate::plan::{self, Incarnation, Role, Runtime};
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern};
+use crate::protocol::gang::GangPast;
 use crate::protocol::metric_history::{MetricHistory, NumberedReading};
 use crate::protocol::progress::{Reading, Source};
 use crate::protocol::report::Report;
@@ -18,6 +19,7 @@ use proptest::prelude::*;
 mod agents;
 mod checkpoints;
 mod findings;
+mod gang;
 
 const N: i32 = 2;
 
@@ -30,7 +32,15 @@ fn spec() -> TrainingJobSpec {
 }
 
 fn create(number: i32) -> Action {
-    Action::CreateJobs(Incarnation { number, attempt: number })
+    Action::CreateJobs(Incarnation { number, attempt: number }, GangPast::default())
+}
+
+const FAILED_ONCE: GangPast = GangPast { failures: 1, disruptions: 0, failures_in_a_row: 1, disruptions_in_a_row: 0 };
+const DISRUPTED_ONCE: GangPast =
+    GangPast { failures: 0, disruptions: 1, failures_in_a_row: 0, disruptions_in_a_row: 1 };
+
+fn create_after(number: i32, past: GangPast) -> Action {
+    Action::CreateJobs(Incarnation { number, attempt: number }, past)
 }
 
 fn job(attempt: i32) -> ObservedJob {
@@ -39,6 +49,7 @@ fn job(attempt: i32) -> ObservedJob {
         name: "x-training".into(),
         role: Role::WORKER,
         incarnation: attempt,
+        first_attempt: attempt,
         created: Some(at(0)),
         taken_up: Some(at(0)),
         ..ObservedJob::default()
@@ -106,7 +117,7 @@ impl World {
 
     fn step(&mut self) -> Verdict {
         let job = TrainingJob::new("x", self.spec.clone());
-        let runtime = Runtime { agent_image: "agent".into(), agent_image_pull_policy: None };
+        let runtime = Runtime { agent_image: "agent".into(), agent_image_pull_policy: None, ..Runtime::default() };
         let verdict = decide(&Input {
             plan: &plan::resolve(&job, &runtime).plan,
             generation: Some(1),
@@ -286,7 +297,7 @@ fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
     assert!(waiting.actions.is_empty(), "back-off of 1 s");
     assert_eq!(waiting.requeue, Some(std::time::Duration::from_secs(1)));
     world.second = 21;
-    assert_eq!(world.step().actions, [Action::Ensure, create(2)]);
+    assert_eq!(world.step().actions, [Action::Ensure, create_after(2, FAILED_ONCE)]);
 
     world.see(Some(job(2)), [running(0, 2), running(1, 2)]);
     world.step();
@@ -345,7 +356,7 @@ fn a_disruption_does_not_count_even_when_its_pod_is_gone() {
     assert_eq!(world.status.restarts[0].reason, "Evicted");
     assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)));
     world.see(None, []);
-    assert!(world.step().actions.contains(&create(2)), "at once");
+    assert!(world.step().actions.contains(&create_after(2, DISRUPTED_ONCE)), "at once");
 }
 
 #[test]
@@ -654,7 +665,7 @@ fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
     assert_eq!(world.status.attempt, Some(2));
     assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)), "nobody's failure");
     world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..stopping(index) }));
-    assert_eq!(world.step().actions, [Action::Ensure, create(2)]);
+    assert_eq!(world.step().actions, [Action::Ensure, create_after(2, DISRUPTED_ONCE)]);
     assert_eq!(world.status.restarts[0].reason, "JobDeleted");
 }
 
@@ -800,7 +811,7 @@ proptest! {
                 prop_assert_eq!(&world.status.state, &before.state);
             }
             for action in &verdict.actions {
-                if let Action::CreateJobs(attempt) = action {
+                if let Action::CreateJobs(attempt, _) = action {
                     prop_assert!(world.children.jobs.is_empty() && !suspend);
                     prop_assert!(!world.children.pods.values().any(|p| p.is_alive() && p.incarnation < attempt.number));
                     prop_assert_eq!(Some(attempt.attempt), world.status.attempt);

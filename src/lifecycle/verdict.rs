@@ -3,6 +3,7 @@
 use crate::api::TrainingJobStatus;
 use crate::observe::{AgentAnswer, Children};
 use crate::plan::{Incarnation, Plan, Upkeep};
+use crate::protocol::gang::GangPast;
 use jiff::Timestamp;
 use std::time::Duration;
 
@@ -46,8 +47,8 @@ pub struct Verdict {
 pub enum Action {
     /// Make what is missing of Service, ConfigMap and claim, and put right what was changed.
     Ensure,
-    /// Make the Jobs of this incarnation.
-    CreateJobs(Incarnation),
+    /// Make the Jobs of this incarnation, which this was before.
+    CreateJobs(Incarnation, GangPast),
     /// Make the Job that looks after the checkpoints.
     CreateUpkeep(Upkeep),
     /// Delete this Job and its pods.

@@ -58,6 +58,15 @@ pub fn scheduling() -> Why {
 
 /// Why not every worker with a node runs its program.
 pub fn for_start(pods: &[&ObservedPod], event: Option<&ObjectEvent>) -> Why {
+    let killed = pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.killed.as_ref()?)));
+    if let Some((pod, how)) = killed.min_by_key(|(pod, _)| pod.index) {
+        let reason = Some(Reason::from(how.as_str())).filter(|reason| *reason == Reason::OomKilled);
+        let how = if how.is_empty() { String::new() } else { format!(" ({how})") };
+        let words = pod.waiting.as_ref().map(|waiting| waiting.message.as_str()).filter(|words| !words.is_empty());
+        let words = words.map(|words| format!(": {words}")).unwrap_or_default();
+        let message = format!("{}: its container was killed{how} and is started again{words}", pod.describe());
+        return Why { reason: reason.unwrap_or(Reason::Starting), message };
+    }
     let stuck = pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.waiting.as_ref()?)));
     if let Some((pod, waiting)) = stuck.min_by_key(|(pod, _)| pod.index) {
         let reason = match waiting.reason.as_str() {

@@ -28,6 +28,8 @@ pub enum ChildKind {
     ConfigMap,
     /// The claim for checkpoints.
     PersistentVolumeClaim,
+    /// The Secret with the gang's key.
+    Secret,
     /// The Job of a role.
     Job,
 }
@@ -40,8 +42,15 @@ impl ChildKind {
             Self::Service => "Service",
             Self::ConfigMap => "ConfigMap",
             Self::PersistentVolumeClaim => "PersistentVolumeClaim",
+            Self::Secret => "Secret",
             Self::Job => "Job",
         }
+    }
+
+    /// Whether it is there as long as the TrainingJob is, and no Job is made without it.
+    #[must_use]
+    pub fn precedes_jobs(self) -> bool {
+        matches!(self, Self::Service | Self::ConfigMap | Self::PersistentVolumeClaim)
     }
 }
 
@@ -61,6 +70,8 @@ impl ChildKey {
     pub const CONFIG: Self = Self { kind: ChildKind::ConfigMap, role: None };
     /// The claim for checkpoints.
     pub const CLAIM: Self = Self { kind: ChildKind::PersistentVolumeClaim, role: None };
+    /// The Secret with the gang's key.
+    pub const GANG_KEY: Self = Self { kind: ChildKind::Secret, role: None };
 
     /// The Job that looks after the checkpoints.
     pub const UPKEEP: Self = Self { kind: ChildKind::Job, role: Some(labels::UPKEEP) };

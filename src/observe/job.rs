@@ -60,6 +60,8 @@ pub struct ObservedJob {
     pub role: &'static str,
     /// Number of its incarnation.
     pub incarnation: i32,
+    /// The attempt with which its pods begin.
+    pub first_attempt: i32,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// When the Job controller took it up: before that it has made no pod, and said nothing of why not.
@@ -93,11 +95,15 @@ impl SlimJob {
         let meta = &self.metadata;
         let is = |type_: &str, status| self.status.conditions.iter().find(|c| c.type_ == type_ && c.status == status);
         let true_ = |type_: &str| is(type_, "True");
+        let incarnation = meta.labels.as_ref()?.get(labels::INCARNATION)?.parse().ok()?;
+        let first_attempt = meta.annotations.as_ref().and_then(|all| all.get(labels::FIRST_ATTEMPT)?.parse().ok());
         Some(ObservedJob {
             uid: meta.uid.clone()?,
             name: meta.name.clone()?,
             role: self.role()?,
-            incarnation: meta.labels.as_ref()?.get(labels::INCARNATION)?.parse().ok()?,
+            incarnation,
+            // In a Job of an older operator the two are one.
+            first_attempt: first_attempt.unwrap_or(incarnation),
             created: meta.creation_timestamp.as_ref().map(|t| t.0),
             taken_up: self.status.start_time.as_ref().map(|t| t.0),
             deleting: meta.deletion_timestamp.is_some(),

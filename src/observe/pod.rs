@@ -1,10 +1,11 @@
 //! A pod as the operator keeps it: what decides, and no more (a pod of the API is over forty times larger).
 
-use crate::build::labels;
+use crate::build::{KILLED, labels};
 use crate::cause::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
+use crate::plan::template::TRAINING;
 use crate::protocol::report::Report;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,20 @@ pub struct SlimPodSpec {
     /// The node, once there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
+    /// Its containers: which of them its node starts again.
+    #[serde(default)]
+    pub containers: Vec<SlimContainer>,
+}
+
+/// The part of a container that the watch decodes.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimContainer {
+    /// Its name.
+    pub name: String,
+    /// By which of its ends it is started again, where the API server knows of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_policy_rules: Option<Vec<ContainerRestartRule>>,
 }
 
 /// What the index keeps of a worker's pod.
@@ -69,6 +84,8 @@ pub struct ObservedPod {
     pub gone: bool,
     /// The container `training`.
     pub training: Container,
+    /// Why the container `training` was killed that its node starts again in this pod (`OOMKilled`); it is waiting meanwhile.
+    pub killed: Option<String>,
     /// What keeps the containers from starting, whichever it is.
     pub waiting: Option<Waiting>,
     /// The init container that failed, and keeps the program from ever starting.
@@ -92,6 +109,8 @@ impl SlimPod {
             _ => None,
         };
         let grace = meta.deletion_grace_period_seconds.unwrap_or(0);
+        // A pod that has ended, or is to end, starts none again.
+        let killed = if ended.is_none() && meta.deletion_timestamp.is_none() { self.killed() } else { None };
         let statuses =
             || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
         Some(ObservedPod {
@@ -127,7 +146,8 @@ impl SlimPod {
                 .map(|t| t.0.checked_sub(jiff::SignedDuration::from_secs(grace)).unwrap_or(t.0)),
             end_by: meta.deletion_timestamp.as_ref().map(|t| t.0),
             gone,
-            training: training(status),
+            training: if killed.is_some() { Container::Waiting } else { training(status) },
+            killed,
             failed_init: failed_init(status),
             waiting: statuses().find_map(|s| {
                 let waiting = s.state.as_ref()?.waiting.as_ref()?;
@@ -140,6 +160,20 @@ impl SlimPod {
 }
 
 impl SlimPod {
+    /// Why the container `training` was killed that its node is about to start again.
+    fn killed(&self) -> Option<String> {
+        let is_training = |container: &&SlimContainer| container.name == TRAINING;
+        let comes_back = self.spec.containers.iter().find(is_training)?.restart_policy_rules.is_some();
+        let status = training_status(&self.status)?;
+        let state = status.state.as_ref()?;
+        let end = match (&state.terminated, &state.waiting) {
+            (Some(end), _) if end.exit_code == KILLED => end,
+            (None, Some(_)) => status.last_state.as_ref()?.terminated.as_ref()?,
+            _ => return None,
+        };
+        comes_back.then(|| end.reason.clone().unwrap_or_default())
+    }
+
     /// What the agent left that looked after the checkpoints, if it has ended.
     pub(super) fn upkeep_words(&self) -> Option<Report> {
         let mut states = self.status.container_statuses.iter().flatten().filter_map(|c| c.state.as_ref());
@@ -164,16 +198,12 @@ fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<&'a k8s_openapi::
     status.conditions.iter().flatten().find(|c| c.type_ == type_)
 }
 
+fn training_status(status: &PodStatus) -> Option<&ContainerStatus> {
+    status.container_statuses.iter().flatten().find(|c| c.name == TRAINING)
+}
+
 fn training(status: &PodStatus) -> Container {
-    let Some(state) = status
-        .container_statuses
-        .iter()
-        .flatten()
-        .find(|c| c.name == crate::plan::template::TRAINING)
-        .and_then(|c| c.state.as_ref())
-    else {
-        return Container::Waiting;
-    };
+    let Some(state) = training_status(status).and_then(|c| c.state.as_ref()) else { return Container::Waiting };
     if let Some(end) = &state.terminated {
         let report = end.message.as_deref().and_then(Report::parse).map(Box::new);
         return Container::Terminated {
@@ -213,8 +243,7 @@ impl<'a> From<&'a ObservedPod> for WorkerFacts<'a> {
             index: pod.index,
             pod: &pod.name,
             node: pod.node.as_deref(),
-            // An incarnation begins with the attempt of its number.
-            attempt: pod.incarnation,
+            attempt: pod.attempt(),
             created: pod.created,
             deletion: pod.deletion,
             gone: pod.gone,
@@ -228,6 +257,21 @@ impl<'a> From<&'a ObservedPod> for WorkerFacts<'a> {
 }
 
 impl ObservedPod {
+    /// What its agent left, if it has ended.
+    #[must_use]
+    pub fn report(&self) -> Option<&Report> {
+        match &self.training {
+            Container::Terminated { report, .. } => report.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The last attempt that it ran, as far as its agent has told.
+    fn attempt(&self) -> i32 {
+        let told = self.report().map(|report| report.attempt).filter(|attempt| *attempt > 0);
+        told.and_then(|attempt| i32::try_from(attempt).ok()).unwrap_or(self.incarnation)
+    }
+
     /// Neither ended nor gone: it may still run.
     #[must_use]
     pub fn is_alive(&self) -> bool {
@@ -306,6 +350,50 @@ mod tests {
             cause.message,
             "worker 0 (pod x, node n): its init container fetch failed with exit code 3: no such bucket"
         );
+    }
+
+    /// As they stand one after the other: killed, in its back-off, running again. And what looks like it.
+    #[test]
+    fn a_container_that_is_started_again() {
+        let end = |code: i32| json!({ "exitCode": code, "reason": "OOMKilled", "finishedAt": "2030-01-02T03:05:00Z" });
+        let seen = |rules: bool, deleted: bool, phase: &str, state: Value, last: Value| {
+            let labels = json!({ "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" });
+            let mut metadata = json!({ "name": "x", "uid": "u", "labels": labels });
+            if deleted {
+                metadata["deletionTimestamp"] = json!("2030-01-02T03:05:30Z");
+            }
+            let rule = json!([{ "action": "Restart", "exitCodes": { "operator": "In", "values": [137] } }]);
+            let training = if rules {
+                json!({ "name": "training", "restartPolicyRules": rule })
+            } else {
+                json!({ "name": "training" })
+            };
+            let status = json!({ "phase": phase, "containerStatuses": [{ "name": "training", "state": state, "lastState": last }] });
+            let pod = json!({ "metadata": metadata, "spec": { "containers": [training] }, "status": status });
+            let pod = serde_json::from_value::<SlimPod>(pod).unwrap().seen(false).unwrap();
+            (pod.killed.clone(), pod.failed(), pod.runs())
+        };
+        let (ended, nothing) = (|code| json!({ "terminated": end(code) }), json!({}));
+        let waiting = json!({ "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s" } });
+        let killed = (Some("OOMKilled".to_owned()), false, false);
+        assert_eq!(seen(true, false, "Running", ended(137), nothing.clone()), killed);
+        assert_eq!(seen(true, false, "Running", waiting.clone(), ended(137)), killed);
+        let running = json!({ "running": { "startedAt": "2030-01-02T03:05:10Z" } });
+        assert_eq!(seen(true, false, "Running", running, ended(137)), (None, false, true));
+        let failed = (None, true, false);
+        assert_eq!(
+            seen(false, false, "Running", ended(137), nothing.clone()),
+            failed,
+            "an older server has dropped the rules"
+        );
+        assert_eq!(
+            seen(true, false, "Failed", ended(137), nothing.clone()),
+            failed,
+            "an older kubelet does not know them"
+        );
+        assert_eq!(seen(true, true, "Running", ended(137), nothing.clone()), failed, "it was to end");
+        assert_eq!(seen(true, false, "Running", ended(1), nothing.clone()), failed);
+        assert_eq!(seen(true, false, "Pending", waiting, nothing), (None, false, false), "its first start");
     }
 
     #[test]

@@ -53,14 +53,16 @@ struct Pod {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Container {
     name: String,
     state: Option<ContainerState>,
+    last_state: Option<ContainerState>,
 }
 
 impl From<Container> for ContainerStatus {
-    fn from(Container { name, state }: Container) -> Self {
-        Self { name, state, ..Self::default() }
+    fn from(Container { name, state, last_state }: Container) -> Self {
+        Self { name, state, last_state, ..Self::default() }
     }
 }
 

@@ -108,8 +108,11 @@ pub struct Rendezvous {
     pub framework: Framework,
     /// Collective communication backend.
     pub backend: Backend,
-    /// Port of the first attempt; see [`Rendezvous::port`].
+    /// Where the ranks meet, here and at the next port in turns, so that no straggler of one attempt joins the next.
     pub master_port: i32,
+    /// Where the agent of the first worker listens for the others. Two ports after `master_port`, or one more if the agents
+    /// serve their metrics there; where that is beyond the last port, as far before it.
+    pub gang_port: i32,
     /// Network interface, where the spec names one.
     pub interface: Option<String>,
     /// Whether the pods have an RDMA device (it is among their resources).
@@ -117,10 +120,11 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Port of an attempt (from 1). Two attempts in a row differ, so that no straggler joins the next.
-    #[must_use]
-    pub fn port(&self, attempt: i32) -> i32 {
-        self.master_port + (attempt - 1).rem_euclid(2)
+    /// A port that neither the ranks nor the agents' metrics have.
+    pub(super) fn gang_port(master: i32, metrics: i32) -> i32 {
+        const LAST: i32 = 65_535;
+        let is_free = |port: &i32| *port <= LAST && *port != metrics;
+        [master + 2, master + 3, master - 2].into_iter().find(is_free).unwrap_or(master - 3)
     }
 }
 
@@ -159,7 +163,7 @@ impl Upkeep {
 
 /// Numbers of one Job with its pods, and of the run of the program that they begin with.
 ///
-/// They are equal for as long as every restart makes new pods.
+/// They are equal as long as no attempt has begun in pods that had another one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incarnation {
     /// Number of the Job and its pods, from 1: the label [`super::labels::INCARNATION`].
@@ -175,6 +179,6 @@ impl Incarnation {
     /// New pods, which begin with a new attempt.
     #[must_use]
     pub fn next(self) -> Self {
-        Self { number: self.number + 1, attempt: self.attempt + 1 }
+        Self { number: self.number.saturating_add(1), attempt: self.attempt.saturating_add(1) }
     }
 }

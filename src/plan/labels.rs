@@ -16,6 +16,8 @@ pub const UID: &str = "ml.example.com/training-job-uid";
 /// Number of the incarnation: label of Job and pods, annotation of the Job. It is called attempt since once the two were
 /// one, and what runs must outlive an upgrade.
 pub const INCARNATION: &str = "ml.example.com/attempt";
+/// Annotation of the Job: the first attempt of its pods. Further ones may follow in them.
+pub const FIRST_ATTEMPT: &str = "ml.example.com/first-attempt";
 /// Annotation: [`Plan::intent`] of which the object was made.
 pub const INTENT: &str = "ml.example.com/intent";
 /// Kueue's LocalQueue, on the Job.

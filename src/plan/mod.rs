@@ -40,12 +40,25 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
 /// What the operator knows of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Runtime {
     /// Image that holds `/agent`: the init container of every worker.
     pub agent_image: String,
     /// Pull policy of that image. Without one the cluster's rule for the image's tag holds.
     pub agent_image_pull_policy: Option<String>,
+    /// Whether the API server takes restart rules of containers, see [`Runtime::has_restart_rules`].
+    pub restart_rules: bool,
+}
+
+impl Runtime {
+    /// Whether an API server of this version takes restart rules of containers: those before 1.34 refuse a Job that has
+    /// them. (Between that and 1.35 it drops them, unless they are switched on.)
+    #[must_use]
+    pub fn has_restart_rules(major: &str, minor: &str) -> bool {
+        // Some providers write 34+.
+        let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
+        number(major).zip(number(minor)).is_some_and(|version| version >= (1, 34))
+    }
 }
 
 /// All that is decided about a TrainingJob. Nothing after it reads the spec.
@@ -133,6 +146,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         framework: spec.framework(),
         backend: spec.networking.backend(),
         master_port: spec.networking.master_port(),
+        gang_port: Rendezvous::gang_port(spec.networking.master_port(), monitoring.agent_port),
         interface: spec.networking.interface.clone(),
         rdma: spec.networking.rdma_enabled(),
     };

@@ -29,6 +29,14 @@ pub fn claim_name(name: &str) -> String {
     format!("{name}-checkpoints")
 }
 
+/// The Secret with the key of the gang. The operator may not look whose one of that name is, so that a part of the UID is in
+/// it, which no predecessor of the same name has.
+#[must_use]
+pub fn gang_key_name(name: &str, uid: &str) -> String {
+    let uid: String = uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
+    format!("{name}-gang-{}", uid.to_ascii_lowercase())
+}
+
 /// The Job that looks after the checkpoints while no worker runs.
 #[must_use]
 pub fn upkeep_name(name: &str) -> String {

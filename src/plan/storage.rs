@@ -14,6 +14,8 @@ pub(crate) const VOLUME_PREFIX: &str = "trainingjob-";
 /// Where things are in the container `training`.
 pub(crate) mod paths {
     pub const AGENT: &str = "/trainingjob";
+    /// What the agent remembers over its own end, in the volume that it came by.
+    pub const STATE: &str = "/trainingjob/state";
     pub const CONFIG: &str = "/etc/training-config";
     pub const CHECKPOINTS: &str = "/checkpoints";
     pub const MODEL: &str = "/models";
@@ -23,6 +25,8 @@ pub(crate) mod paths {
     /// Credentials of the store where checkpoints are kept, and of the one to which they are copied.
     pub const STORE_CREDENTIALS: &str = "/etc/training-credentials/store";
     pub const BACKUP_CREDENTIALS: &str = "/etc/training-credentials/backup";
+    /// The key by which the members of the gang know each other.
+    pub const GANG_KEY: &str = "/etc/training-credentials/gang";
 }
 
 /// Checkpoints of a job.

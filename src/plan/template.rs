@@ -189,9 +189,9 @@ fn check_training(path: &str, training: &Container, no: &mut Refusals) {
     refuse("args", training.args.is_some(), "would start the program without its agent: use spec.args");
     let counted = training.resources.as_ref().is_some_and(|r| r.requests.is_some() || r.limits.is_some());
     refuse("resources", counted, "use spec.resources, from which GPUs and processes are counted");
-    let alone = "a worker that comes back alone can't join its gang: use spec.failurePolicy";
-    refuse("restartPolicy", training.restart_policy.is_some(), alone);
-    refuse("restartPolicyRules", training.restart_policy_rules.is_some(), alone);
+    let rules = "is how an agent that was killed comes back to its gang: use spec.failurePolicy";
+    refuse("restartPolicy", training.restart_policy.is_some(), rules);
+    refuse("restartPolicyRules", training.restart_policy_rules.is_some(), rules);
     let message = "is how the agent tells why a worker ended: remove it";
     refuse("terminationMessagePath", training.termination_message_path.is_some(), message);
     refuse("terminationMessagePolicy", training.termination_message_policy.is_some(), message);

@@ -6,7 +6,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 
 fn runtime() -> Runtime {
-    Runtime { agent_image: "operator:1".to_owned(), agent_image_pull_policy: None }
+    Runtime { agent_image: "operator:1".to_owned(), agent_image_pull_policy: None, ..Runtime::default() }
 }
 
 fn accepted(job: &TrainingJob) -> Result<Plan, Refusals> {
@@ -656,11 +656,11 @@ fn a_pod_template_may_not_break_the_gang() {
         ),
         (
             training("restartPolicy", json!("Always")),
-            "spec.containers[0].restartPolicy: a worker that comes back alone can't join its gang: use spec.failurePolicy",
+            "spec.containers[0].restartPolicy: is how an agent that was killed comes back to its gang: use spec.failurePolicy",
         ),
         (
             training("restartPolicyRules", json!([])),
-            "spec.containers[0].restartPolicyRules: a worker that comes back alone can't join its gang: use spec.failurePolicy",
+            "spec.containers[0].restartPolicyRules: is how an agent that was killed comes back to its gang: use spec.failurePolicy",
         ),
         (
             training("terminationMessagePath", json!("/x")),
@@ -705,9 +705,38 @@ fn a_pod_template_may_not_break_the_gang() {
 }
 
 #[test]
-fn attempts_alternate_their_port() {
-    let plan = plan(&json!({}));
-    assert_eq!([1, 2, 3, 4].map(|attempt| plan.gang.rendezvous.port(attempt)), [29500, 29501, 29500, 29501]);
+fn the_gang_has_a_port_of_its_own() {
+    let port = |master: i32, metrics: i32, enabled: bool| {
+        let spec = json!({
+            "networking": { "masterPort": master },
+            "monitoring": { "metricsPort": metrics, "enabled": enabled },
+        });
+        let plan = plan(&spec);
+        let (port, agent) = (plan.gang.rendezvous.gang_port, plan.monitoring.agent_port);
+        assert!(
+            (1..=65_535).contains(&port) && ![master, master + 1, metrics, agent].contains(&port),
+            "{spec}: {port}"
+        );
+        port
+    };
+    assert_eq!(port(29500, 8080, true), 29502);
+    assert_eq!(port(29500, 29502, true), 29503);
+    assert_eq!(port(29500, 29501, false), 29502);
+    assert_eq!(port(65534, 8080, true), 65532);
+    assert_eq!(port(65534, 65532, true), 65531);
+    assert_eq!(port(65533, 65535, true), 65531);
+    for metrics in 65526..=65535 {
+        port(65534, metrics, metrics < 65534);
+    }
+}
+
+#[test]
+fn restart_rules_are_for_servers_that_take_them() {
+    for (major, minor, has) in
+        [("1", "33", false), ("1", "34", true), ("1", "36+", true), ("2", "0", true), ("", "", false)]
+    {
+        assert_eq!(Runtime::has_restart_rules(major, minor), has, "{major}.{minor}");
+    }
 }
 
 #[test]
@@ -732,7 +761,11 @@ fn the_intent_is_what_was_asked_for() {
     ] {
         assert_ne!(intent(&fields), base, "{fields}");
     }
-    let other = Runtime { agent_image: "operator:2".to_owned(), agent_image_pull_policy: Some("Always".to_owned()) };
+    let other = Runtime {
+        agent_image: "operator:2".to_owned(),
+        agent_image_pull_policy: Some("Always".to_owned()),
+        ..Runtime::default()
+    };
     assert_eq!(resolve(&job(&json!({})), &other).plan.identity.intent, base);
     // Fixed here, since a later version must come to the same.
     assert_eq!(base, "f7ad24a438425ed2");

@@ -270,7 +270,9 @@ impl Metrics {
         if new.state.is_none_or(|state| state.is_finished() || state == State::Suspended) {
             life.down_since = None;
         }
-        if old.state == new.state || new.state != Some(State::Running) {
+        // A gang that restarts in its pods may be quicker than the operator looks.
+        let is_same = (old.state, old.attempt) == (new.state, new.attempt);
+        if is_same || new.state != Some(State::Running) {
             return;
         }
         let (now, attempt) = (Timestamp::now(), new.attempt.unwrap_or(1));

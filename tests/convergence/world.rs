@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::{oneshot, watch};
 use trainingjob_operator::api::{self, Condition, State, TrainingJob, TrainingJobStatus};
 use trainingjob_operator::build::labels;
-use trainingjob_operator::controller::{self, Options};
+use trainingjob_operator::controller::{self, AgentAccess, Options};
 use trainingjob_operator::plan::Runtime;
 use trainingjob_operator::telemetry::Metrics;
 
@@ -194,12 +194,22 @@ impl Space {
 
     /// Starts an operator whose agents come from this image.
     pub async fn operator_of_version(&self, agent_image: &str) -> Operator {
+        self.operator_with(agent_image, Options::default()).await
+    }
+
+    /// Starts an operator that asks the agents at their pods' addresses.
+    pub async fn operator_that_asks(&self) -> Operator {
+        let options = Options { agent_access: AgentAccess::Direct, ..Options::default() };
+        self.operator_with("localhost/trainingjob-operator:dev", options).await
+    }
+
+    async fn operator_with(&self, agent_image: &str, options: Options) -> Operator {
         let (stop, stopped) = oneshot::channel::<()>();
         let metrics = Arc::new(Metrics::new());
         let options = Options {
             namespace: Some(self.name.clone()),
-            runtime: Runtime { agent_image: agent_image.into(), agent_image_pull_policy: None },
-            ..Options::default()
+            runtime: Runtime { agent_image: agent_image.into(), restart_rules: true, ..Runtime::default() },
+            ..options
         };
         let stopped = async move { stopped.await.unwrap_or(()) };
         let task = tokio::spawn(controller::run(self.restricted().await, options, metrics.clone(), stopped));

@@ -1,0 +1,82 @@
+//! What the agents of a job need to form a gang: who they are, where their leader is, and the key by which they know each
+//! other.
+
+use super::{environment, metadata, names};
+use crate::api::RestartPolicy;
+use crate::plan::Plan;
+use crate::plan::storage::paths;
+use crate::protocol::gang::{GangPast, GangSetup, KEY_FILE, Restarts, SETUP_FILE};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretVolumeSource, Volume, VolumeMount};
+use std::collections::BTreeMap;
+
+/// The file that tells the agents of their gang. It is in the ConfigMap and not in the pods, since part of it may be
+/// changed while they run.
+pub(super) fn setup(plan: &Plan) -> String {
+    let failure = &plan.policy.failure;
+    let port = |port: i32| u16::try_from(port).unwrap_or(0);
+    let setup = GangSetup {
+        uid: plan.identity.uid.clone(),
+        workers: u32::try_from(plan.gang.size()).unwrap_or(0),
+        leader: names::worker_host(&plan.identity.name, 0),
+        port: port(plan.gang.rendezvous.gang_port),
+        master_port: port(plan.gang.rendezvous.master_port),
+        restarts: match failure.restart {
+            RestartPolicy::Never => Restarts::Never,
+            RestartPolicy::OnFailure => Restarts::OnFailure,
+            RestartPolicy::Always => Restarts::Always,
+        },
+        backoff_limit: u32::try_from(failure.backoff_limit).unwrap_or(0),
+    };
+    json(&setup)
+}
+
+/// How an agent is told of its gang.
+pub(super) fn args(plan: &Plan, past: GangPast) -> Vec<String> {
+    let mut args = vec![format!("--gang={}/{SETUP_FILE}", paths::CONFIG)];
+    args.extend(has_key(plan).then(|| format!("--gang-key={}/{KEY_FILE}", paths::GANG_KEY)));
+    args.push(format!("--gang-state={}", paths::STATE));
+    let past = (past != GangPast::default()).then(|| json(&past));
+    args.extend(past.map(|past| format!("--gang-past={}", environment::literal(&past))));
+    args
+}
+
+/// The key of the gang, made of 32 random bytes; none for a worker that has nobody to talk to.
+#[must_use]
+pub fn gang_key(plan: &Plan, random: &[u8; 32]) -> Option<Secret> {
+    let key: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    has_key(plan).then(|| Secret {
+        metadata: metadata(plan, names::gang_key_name(&plan.identity.name, &plan.identity.uid)),
+        data: Some(BTreeMap::from([(KEY_FILE.to_owned(), ByteString(key.into_bytes()))])),
+        immutable: Some(true),
+        ..Secret::default()
+    })
+}
+
+/// Where the key comes from.
+pub(super) fn key_volume(plan: &Plan) -> Option<Volume> {
+    let item = KeyToPath { key: KEY_FILE.to_owned(), path: KEY_FILE.to_owned(), mode: None };
+    has_key(plan).then(|| Volume {
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(names::gang_key_name(&plan.identity.name, &plan.identity.uid)),
+            items: Some(vec![item]),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
+    })
+}
+
+/// What the agent remembers, in a folder of the volume that it came by (`agent install` makes it): the rest of that stays
+/// read-only.
+pub(super) fn state(volume: String) -> VolumeMount {
+    let folder = paths::STATE.rsplit('/').next().map(str::to_owned);
+    VolumeMount { name: volume, mount_path: paths::STATE.to_owned(), sub_path: folder, ..VolumeMount::default() }
+}
+
+fn has_key(plan: &Plan) -> bool {
+    plan.gang.size() > 1
+}
+
+fn json<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("a struct of strings and numbers is JSON")
+}

@@ -1,0 +1,182 @@
+//! A gang that restarts in its pods: what its leader tells, the key of its members, and what the operator makes of it.
+
+use crate::common::wait::{SOON, eventually};
+use crate::world::{BY_HAND, Space, Watched, attempt, plane, uids};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Secret};
+use k8s_openapi::api::events::v1::Event;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use trainingjob_operator::api::State::{Initializing, Pending, Running};
+use trainingjob_operator::api::{Condition, TrainingJobStatus};
+
+/// An agent that answers what the test says.
+struct Agent {
+    port: u16,
+    answer: Arc<Mutex<Value>>,
+}
+
+impl Agent {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (port, answer) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(json!({}))));
+        let told = answer.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let body = told.lock().unwrap().to_string();
+                tokio::spawn(async move {
+                    let _ = stream.read(&mut [0; 4096]).await;
+                    let head =
+                        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                    let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+                });
+            }
+        });
+        Self { port, answer }
+    }
+
+    /// From now on the leader in this pod tells this of its gang.
+    fn tells(&self, pod: &Pod, gang: Value) {
+        let report = json!({ "version": 1, "attempt": gang["attempt"] });
+        *self.answer.lock().unwrap() =
+            json!({ "trainingJob": "x", "worker": 0, "podUid": pod.uid(), "report": report, "gang": gang });
+    }
+}
+
+/// The container `training` of a pod stands so, as its kubelet would say.
+async fn is(space: &Space, pod: &Pod, phase: &str, restarts: i32, state: Value, last: Value) {
+    let runs = state.get("running").is_some();
+    let container = json!({
+        "name": "training", "image": "none", "imageID": "", "ready": runs, "started": runs, "restartCount": restarts,
+        "state": state, "lastState": last,
+    });
+    let at_home = json!([{ "ip": "127.0.0.1" }]);
+    let status = json!({
+        "phase": phase, "containerStatuses": [container], "podIP": "127.0.0.1", "podIPs": at_home,
+    });
+    space.set_pod(pod, status).await;
+}
+
+async fn runs(space: &Space, pod: &Pod, restarts: i32) {
+    is(space, pod, "Running", restarts, json!({ "running": { "startedAt": Timestamp::now() } }), json!({})).await;
+}
+
+fn args(pod: &Pod) -> Vec<String> {
+    pod.spec.as_ref().unwrap().containers[0].args.clone().unwrap()
+}
+
+async fn restarted(job: &Watched, attempt: i32) {
+    job.until(&format!("attempt {attempt} runs"), |s| s.attempt == Some(attempt) && s.state == Some(Running)).await;
+}
+
+#[tokio::test]
+async fn a_gang_restarts_in_its_pods() {
+    let space = plane().space("gang", json!({})).await;
+    let (operator, agent) = (space.operator_that_asks().await, Agent::start().await);
+    let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
+    let spec = json!({ "podTemplate": by_hand, "monitoring": { "metricsPort": agent.port } });
+    let job = space.submit("x", spec).await;
+    let pods = space.placed("x", 2).await;
+    let key =
+        pods[0].spec.as_ref().unwrap().volumes.iter().flatten().find_map(|v| v.secret.as_ref()?.secret_name.clone());
+    let secret: Secret = space.has(&key.unwrap()).await;
+    assert_eq!((secret.data.as_ref().unwrap()["key"].0.len(), secret.immutable), (64, Some(true)));
+    let training = &pods[0].spec.as_ref().unwrap().containers[0];
+    assert!(training.restart_policy_rules.is_some(), "the API server keeps them");
+
+    // The pods run, and the gang does not yet.
+    agent.tells(&pods[0], json!({ "attempt": 0, "phase": "Gathering", "waitsFor": "waiting for worker 1" }));
+    for pod in &pods {
+        runs(&space, pod, 0).await;
+    }
+    let waits = |s: &TrainingJobStatus| {
+        let says = |c: &Condition| (&*c.type_, &*c.status, &*c.message) == ("Running", "False", "waiting for worker 1");
+        s.state == Some(Initializing) && s.conditions.iter().any(says)
+    };
+    job.until("what the leader waits for", waits).await;
+    agent.tells(&pods[0], json!({ "attempt": 1, "phase": "Running" }));
+    restarted(&job, 1).await;
+
+    // A program fails; it is started again where it was.
+    let ended = json!([{
+        "attempt": 1, "reason": "PythonException", "message": "worker 1: ValueError: bad", "worker": 1, "exitCode": 1,
+        "time": Timestamp::now(), "ranSeconds": 3,
+    }]);
+    agent.tells(&pods[0], json!({ "attempt": 1, "phase": "Gathering", "ended": ended }));
+    let cause = job.condition("Restarting", "True", "PythonException").await.message;
+    let told = format!(
+        "worker 1 (pod {}, node {})",
+        pods[1].name_any(),
+        pods[1].spec.as_ref().unwrap().node_name.as_ref().unwrap()
+    );
+    assert_eq!(cause, format!("{told}: ValueError: bad"));
+    agent.tells(&pods[0], json!({ "attempt": 2, "failures": 1, "phase": "Running", "ended": ended }));
+    restarted(&job, 2).await;
+    assert_eq!((job.status().restart_count, job.status().incarnation), (Some(1), Some(1)));
+    let events = space.api::<Event>();
+    eventually("the event Restarting", SOON, async || {
+        let events = events.list(&ListParams::default()).await.unwrap().items;
+        let told = format!("attempt 1 failed, attempt 2 follows: {cause}");
+        events.iter().any(|event| event.note.as_ref() == Some(&told)).then_some(())
+    })
+    .await;
+
+    // A container is killed, and its node starts it again.
+    let killed = json!({ "terminated": { "exitCode": 137, "reason": "OOMKilled", "finishedAt": Timestamp::now() } });
+    is(&space, &pods[1], "Running", 0, killed.clone(), json!({})).await;
+    job.condition("Running", "False", "OOMKilled").await;
+    let back_off = json!({ "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s" } });
+    is(&space, &pods[1], "Running", 1, back_off, killed).await;
+    let words = format!("{told}: its container was killed (OOMKilled) and is started again: back-off 10s");
+    job.until("the back-off", |s| s.conditions.iter().any(|c| c.message == words)).await;
+    runs(&space, &pods[1], 1).await;
+    restarted(&job, 2).await;
+    assert_eq!(uids(&space.pods("x").await), uids(&pods), "all of it in the same pods");
+
+    // Pods that end make new ones, which know of what was before.
+    for pod in &pods {
+        let end = json!({ "exitCode": 1, "reason": "Error", "finishedAt": Timestamp::now() });
+        is(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
+    }
+    let next = eventually("the next incarnation", SOON, async || {
+        let pods = space.pods("x").await;
+        pods.into_iter().find(|pod| attempt(pod) == 2)
+    })
+    .await;
+    let past = r#"--gang-past={"failures":2,"disruptions":0,"failuresInARow":2,"disruptionsInARow":0}"#.to_owned();
+    assert!(args(&next).contains(&"--attempt=3".to_owned()) && args(&next).contains(&past), "{:?}", args(&next));
+    let status = job.status();
+    assert_eq!((status.attempt, status.restart_count, status.incarnation), (Some(3), Some(2), Some(2)));
+    assert_eq!(status.restarts.iter().map(|entry| entry.attempt).collect::<Vec<_>>(), [1, 2]);
+    let asked: Vec<_> = space.acts().into_iter().filter(|request| request.resource == "secrets").collect();
+    assert!(asked.iter().all(|request| request.verb == "create"), "{asked:?}");
+    assert_eq!(
+        asked.iter().map(|request| request.code).collect::<Vec<_>>(),
+        [201, 409],
+        "one key for all incarnations"
+    );
+    space.end(operator).await;
+}
+
+#[tokio::test]
+async fn a_key_that_may_not_be_made_is_named() {
+    let space = plane().space("gang-key", json!({})).await;
+    let operator = space.operator().await;
+    let quota = json!({ "metadata": { "name": "small" }, "spec": { "hard": { "count/secrets": "0" } } });
+    space.create::<ResourceQuota>(quota).await;
+    let counted = |quota: &ResourceQuota| quota.status.as_ref().is_some_and(|status| status.used.is_some());
+    space.until("small", "to be counted", counted).await;
+    let job = space.submit("x", json!({})).await;
+    let message = job.condition("Scheduled", "False", "QuotaExceeded").await.message;
+    assert!(message.starts_with("Secret: secrets \"x-gang-") && message.contains("exceeded quota: small"), "{message}");
+    assert_eq!((job.status().state, space.pods("x").await.len()), (Some(Pending), 0));
+    // Who needs none is not held up.
+    space.submit("alone", json!({ "numWorkers": 1 })).await.state(Running).await;
+    space.delete::<ResourceQuota>("small").await;
+    job.state(Running).await;
+    space.end(operator).await;
+}
