@@ -8,6 +8,8 @@ mod checkpoints;
 mod common;
 #[path = "node/failures.rs"]
 mod failures;
+#[path = "node/gang.rs"]
+mod gang;
 #[path = "node/presets.rs"]
 mod presets;
 #[path = "store/servers.rs"]
