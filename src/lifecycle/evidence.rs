@@ -20,7 +20,14 @@ impl Step<'_> {
     /// Files the cause of the attempt that is failing; a later look may know better.
     pub(super) fn keep(&mut self, of: Incarnation, cause: &Cause) -> Restart {
         let time = self.by_our_clock(of, cause.time.unwrap_or(self.input.now));
-        let started = self.pods(of).iter().filter_map(|p| p.started()).min();
+        // Pods may have had attempts before: this one began after the last of those.
+        let before = self.status.restarts.iter().filter(|r| r.attempt < of.attempt).map(|r| r.time.0).max();
+        let started = self
+            .pods(of)
+            .iter()
+            .filter_map(|p| p.started())
+            .min()
+            .map(|start| before.map_or(start, |end| start.max(end)));
         let ended = |p: &&ObservedPod| p.failed() || p.disruption.is_some();
         let judged: Vec<_> = self.all_pods(of).into_iter().filter(ended).map(|p| Some(p.index)).collect();
         let known = self.status.restarts.iter_mut().find(|r| r.attempt == of.attempt);

@@ -796,17 +796,23 @@ proptest! {
     /// another one nor while suspended, and a decision repeated on its own result writes nothing new.
     #[test]
     fn no_observation_breaks_the_rules(
-        steps in proptest::collection::vec((any_job(), proptest::collection::vec(any_pod(), 0..4), any::<bool>(), 0..100i64), 1..12)
+        steps in proptest::collection::vec(
+            (any_job(), proptest::collection::vec(any_pod(), 0..4), gang::any_leader(), any::<bool>(), 0..100i64),
+            1..12,
+        )
     ) {
         let mut world = World::new();
-        for (job, pods, suspend, later) in steps {
+        for (job, pods, agent, suspend, later) in steps {
             let before = world.status.clone();
+            world.agent = agent;
             world.spec.suspend = suspend;
             world.second += later;
             world.children.pods.clear();
             world.see(job, pods);
             let verdict = world.step();
-            prop_assert!(world.status.attempt >= before.attempt);
+            prop_assert!(world.status.attempt >= before.attempt && world.status.incarnation >= before.incarnation);
+            prop_assert!(world.status.restart_count >= before.restart_count);
+            prop_assert!(world.status.restarts.is_sorted_by_key(|entry| entry.attempt));
             if before.state.is_some_and(State::is_finished) {
                 prop_assert_eq!(&world.status.state, &before.state);
             }

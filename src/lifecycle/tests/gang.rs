@@ -33,6 +33,16 @@ fn end(attempt: u32) -> EndedAttempt {
     }
 }
 
+/// Whatever a leader may tell, of whichever incarnation.
+pub(super) fn any_leader() -> impl Strategy<Value = Option<AgentAnswer>> {
+    let phases = [GangPhase::Gathering, GangPhase::Running, GangPhase::Stopping, GangPhase::Over];
+    let told = (1..3i32, 0..6u32, 0..4usize, proptest::collection::vec((0..6u32, any::<bool>()), 0..3));
+    proptest::option::of(told.prop_map(move |(number, attempt, phase, ended)| {
+        let ended = ended.into_iter().map(|(attempt, disruption)| EndedAttempt { disruption, ..end(attempt) });
+        leader(number, gang(attempt, phases[phase], ended.collect()))
+    }))
+}
+
 /// A pod whose agent has left these last words.
 fn left(index: i32, number: i32, second: i64, report: Report) -> ObservedPod {
     let mut pod = ended(index, number, 1, second);
@@ -143,6 +153,8 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
         world.status.restarts.iter().map(|entry| (entry.attempt, entry.disruption)).collect::<Vec<_>>(),
         [(1, false), (2, true)]
     );
+
+    assert_eq!(world.status.restarts[1].ran_seconds, 30, "since the end of the attempt before, not since its pods");
 
     // What the old leader has told last is none of the new one's.
     world.see(None, []);
