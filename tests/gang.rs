@@ -169,6 +169,7 @@ impl Gang {
                 _ => assert_eq!(attempt, last, "ended after a later one had begun: {:?}", self.log()),
             }
         }
+        assert!(ports.get(&1).is_none_or(|port| port == "29500"), "the first attempt has masterPort itself");
         let in_turn = |two: &[&String]| two[0] != two[1];
         assert!(ports.values().collect::<Vec<_>>().windows(2).all(in_turn), "no straggler meets the next attempt");
     }
@@ -303,6 +304,14 @@ fn a_typo_stops_at_once() {
     gang.all_exit(gang.start(), 127);
     let (reason, message) = gang.report(0).gang.unwrap().failed.unwrap();
     assert!(gang.report(0).attempt == 1 && message.contains("no-such-command"), "{reason}: {message}");
+}
+
+/// By 137 a kubelet would start the container again, and the gang with it.
+#[test]
+fn a_program_that_is_killed_does_not_look_like_a_killed_container() {
+    let Some(gang) = Gang::new("gang-137", 1, json!({ "backoffLimit": 0 }), "kill -9 $$") else { return };
+    gang.all_exit(gang.start(), 1);
+    assert_eq!(gang.report(0).signal, Some(9));
 }
 
 #[test]

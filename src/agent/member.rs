@@ -15,6 +15,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// By this code of a container its kubelet starts it again.
+const KILLED: i32 = 128 + nix::libc::SIGKILL;
 /// How long what is still to be told may take at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -202,8 +204,9 @@ impl<'a> Member<'a> {
         self.write_last(&end);
         Ok(match exit {
             Exit::Succeeded => 0,
-            Exit::Failed(_) | Exit::Displaced if code == 0 => 1,
-            Exit::Signalled(signal) if code == 0 => 128 + signal,
+            Exit::Signalled(signal) if code == 0 || code == KILLED => 128 + signal,
+            // By the code of a container that was killed it would be started again, for ever.
+            _ if code == 0 || code == KILLED => 1,
             _ => code,
         })
     }

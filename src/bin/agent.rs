@@ -56,6 +56,7 @@ enum Command {
 Exit code:
   the command's own, or 128+n if signal n ended it
   128+n (143 for TERM) if signal n told the agent to stop, and the command then exited 0 or was not started
+  1    with --gang, if the gang has failed and the command has not, or was ended by KILL (137 is for who ends the agent itself)
   1    if --nan-policy is fail, the loss was NaN or infinite and the command exited 0
   126  COMMAND can't be executed, or an option is wrong
   127  COMMAND, or the interpreter it needs, was not found")]

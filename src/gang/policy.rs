@@ -202,7 +202,7 @@ fn wait(times: u32, longest: Duration) -> Duration {
 /// attempt before, even of one that a lost leader has begun unseen, does not meet this one.
 pub(crate) fn begin(history: &mut History, attempt: u32, choice: &Choice, (first, count): (u16, u16)) {
     let count = u32::from(count.max(2));
-    let port = |number: u32| first.saturating_add((number % count) as u16);
+    let port = |number: u32| first.saturating_add((number.wrapping_sub(1) % count) as u16);
     let port = if port(attempt) == history.port { port(attempt.wrapping_add(1)) } else { port(attempt) };
     (history.attempt, history.port) = (attempt, port);
     history.checkpoint.clone_from(&choice.checkpoint);
