@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::time::Instant;
-use trainingjob_operator::api::State::Completed;
+use trainingjob_operator::api::State::{Completed, Running};
 
 const WORKERS: i32 = 4;
 
@@ -112,6 +112,7 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     let mut job = submit_four(&space, "in-place", env("0.5"), &whole).await;
     job.patient = SOON * 4;
     let mut table = String::from("| what | exec'ed everywhere, s | all ranks meet, s |\n|---|---|---|\n");
+    job.state(Running).await;
     let (_, mut from) = stepping(&job, 1).await;
     for (attempt, fault) in (1..).zip(&FAULTS) {
         // The next attempt is to have something newer to go on from.
