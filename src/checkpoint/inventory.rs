@@ -122,6 +122,8 @@ struct Moment {
     own_since: Option<Timestamp>,
     /// What is valid by its structure is about to be read whole, so that its structure need not be looked at again.
     is_read_next: bool,
+    /// Every byte is read of what nothing is known of.
+    reads_new: bool,
 }
 
 /// A checkpoint that a format has claimed.
@@ -151,6 +153,16 @@ impl Inventory {
     /// Lists the checkpoints and judges by their structure those that have changed. `attempt` is when this attempt began: what
     /// is older and incomplete has no writer. Fails never; what could not be looked at stands in the notes.
     pub fn scan(&mut self, now: Timestamp, attempt: Option<Timestamp>, budget: &Budget) -> Scan {
+        self.scan_and(now, attempt, false, budget)
+    }
+
+    /// As [`Inventory::scan`], and reads every byte of what is good by its structure, also if that was done before. What nothing
+    /// is known of is gone through once for both.
+    pub fn read(&mut self, now: Timestamp, budget: &Budget) -> Scan {
+        self.scan_and(now, None, true, budget)
+    }
+
+    fn scan_and(&mut self, now: Timestamp, attempt: Option<Timestamp>, reads_all: bool, budget: &Budget) -> Scan {
         let mut scan = Scan { whole: true, ..Scan::default() };
         let root = match Folder::root(&self.root) {
             Ok(root) => root,
@@ -163,15 +175,32 @@ impl Inventory {
         scan.notes.extend(self.ledger.refresh(&root));
         let began = self.arrive(&root, now, &mut scan);
         let is_alone = self.ledger.book.jobs.contains_key(&self.uid) && scan.others.is_empty();
-        let moment = Moment { now, attempt, own_since: began.filter(|_| is_alone), is_read_next: false };
+        let moment =
+            Moment { now, attempt, own_since: began.filter(|_| is_alone), is_read_next: false, reads_new: reads_all };
 
         let mut walk =
             Walk { formats: self.formats, budget, scan: &mut scan, claims: Vec::new(), paths: BTreeSet::new() };
         walk.look(&root, "", 0);
         let Walk { claims, paths, .. } = walk;
         for claim in &claims {
-            match self.look(&root, claim, &moment, budget) {
-                Ok(known) => scan.found.push(known),
+            let is_new = !self.ledger.book.checkpoints.contains_key(&claim.path);
+            let mut looked = self.look(&root, claim, &moment, budget);
+            if reads_all && looked.is_err() {
+                // It changed before the last byte was read: its structure takes no time.
+                looked = self.look(&root, claim, &moment, budget);
+            }
+            match looked {
+                Ok(known) => {
+                    let was_read = is_new && known.found.depth == Depth::Content;
+                    let known = match reads_all && known.found.is_good() && !was_read {
+                        true => self.verify(&known.found, true, now, budget).unwrap_or_else(|error| {
+                            scan.note(unfinished(&known.found, &error));
+                            known
+                        }),
+                        false => known,
+                    };
+                    scan.found.push(known);
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {} // it is being deleted
                 Err(error) => {
                     scan.whole &= budget.in_time().is_ok();
@@ -210,8 +239,8 @@ impl Inventory {
             match self.verify(&scan.found[index].found, false, now, budget) {
                 Ok(known) => scan.found[index] = known,
                 Err(error) => {
-                    let path = shown(&scan.found[index].found.path);
-                    scan.note(format!("{path}: could not be read to its end: {error}"));
+                    let note = unfinished(&scan.found[index].found, &error);
+                    scan.note(note);
                 }
             }
         }
@@ -226,7 +255,7 @@ impl Inventory {
         let budget = &budget.untimed();
         let root = Folder::root(&self.root)?;
         let claim = self.claim_at(&root, found, budget)?;
-        let moment = Moment { now, attempt: None, own_since: None, is_read_next: true };
+        let moment = Moment { now, attempt: None, own_since: None, is_read_next: true, reads_new: false };
         let mut known = self.look(&root, &claim, &moment, budget)?;
         if again || (known.found.depth == Depth::Structure && known.found.is_good()) {
             let files = claim.with(known.found.members.clone(), &root, budget, true)?;
@@ -241,10 +270,8 @@ impl Inventory {
                         (None, verdict, Some(sums))
                     }
                     None => {
-                        let judgement = judge(&claim, &files, Depth::Content)?;
-                        let (verdict, sum) = (judgement.verdict.clone(), |member| files.crc32c(member));
-                        let sums = || files.members().iter().map(sum).collect::<io::Result<_>>();
-                        let sums = if verdict.is_good() { Some(sums()?) } else { None };
+                        let (judgement, sums) = read_whole(&claim, &files)?;
+                        let verdict = judgement.verdict.clone();
                         (Some(judgement), verdict, sums)
                     }
                 };
@@ -341,7 +368,9 @@ impl Inventory {
 
     /// Looks at one checkpoint, and judges it if it has changed.
     fn look(&mut self, root: &Folder, claim: &Claimed, at: &Moment, budget: &Budget) -> io::Result<Known> {
-        let files = claim.open(root, budget, false)?;
+        let is_new = !self.ledger.book.checkpoints.contains_key(&claim.path);
+        let reads = at.reads_new && is_new;
+        let files = claim.open(root, budget, reads)?;
         let now = at.now;
         if let Some(entry) = self.ledger.book.checkpoints.get_mut(&claim.path).filter(|entry| entry.since > now) {
             (entry.since, self.is_saved) = (now, false); // a clock went back
@@ -357,7 +386,12 @@ impl Inventory {
             return Ok(tell(claim, entry, &self.uid, at.attempt, now));
         }
 
-        let judgement = judge(claim, &files, Depth::Structure);
+        // What is good with every byte read is so by its structure; of what is not, its structure says whether it is being written.
+        let whole = if reads { read_whole(claim, &files).ok() } else { None };
+        let (judgement, depth, crc32c) = match whole {
+            Some((judgement, Some(sums))) => (Ok(judgement), Depth::Content, Some(sums)),
+            _ => (judge(claim, &files, Depth::Structure), Depth::Structure, None),
+        };
         let judgement = if claim.members(root, budget)? == files.members() {
             judgement.map_err(|error| io::Error::other(error.to_string())) // none that says that it is gone
         } else {
@@ -395,7 +429,8 @@ impl Inventory {
             }
         }
         let result = judgement.map(|judgement| {
-            entry.settled = is_past(entry.since, QUIET, now);
+            (entry.depth, entry.crc32c) = (depth, crc32c);
+            entry.settled = depth == Depth::Content || is_past(entry.since, QUIET, now);
             if judgement.verdict.is_good() {
                 entry.whole = entry.whole.or(Some(now));
             }
@@ -661,6 +696,14 @@ fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgeme
     })
 }
 
+/// Judges by every byte; the CRC32C of each file where that is good.
+fn read_whole(claim: &Claimed, files: &OnVolume<'_>) -> io::Result<(Judgement, Option<Vec<u32>>)> {
+    let judgement = judge(claim, files, Depth::Content)?;
+    let sums = || files.members().iter().map(|member| files.crc32c(member)).collect::<io::Result<_>>();
+    let sums = if judgement.verdict.is_good() { Some(sums()?) } else { None };
+    Ok((judgement, sums))
+}
+
 /// Which file's bytes are not those that were once found good.
 fn changed(files: &OnVolume<'_>, sums: &[u32]) -> io::Result<Option<Verdict>> {
     for (member, sum) in files.members().iter().zip(sums) {
@@ -726,6 +769,10 @@ fn newest(members: &[Member]) -> Option<Timestamp> {
 /// Whether something was that long ago.
 pub(super) fn is_past(time: Timestamp, ago: SignedDuration, now: Timestamp) -> bool {
     now.duration_since(time) >= ago
+}
+
+fn unfinished(found: &Found, error: &io::Error) -> String {
+    format!("{}: could not be read to its end: {error}", shown(&found.path))
 }
 
 fn changes() -> io::Error {

@@ -130,6 +130,41 @@ fn rot_shows_before_it_is_gone_on_from() {
     assert!(verify(&mut inventory, true).is_proven(), "a server that read badly once");
 }
 
+/// In one go or in two, known or not: the same is said of each.
+#[test]
+fn all_that_is_read_at_once_is_judged_alike() {
+    let room = Room::new();
+    let mut keeper = begun(&room);
+    for step in 1..=4 {
+        room.save(&format!("step-{step}"));
+    }
+    rot(&room, "step-2/model", "badbad");
+    room.write("step-3/model", "");
+    std::fs::remove_file(room.path("step-4/.complete")).unwrap();
+    let judged = |scan: &Scan| -> Vec<_> {
+        let of = |known: &Known| (known.found.clone(), known.stage, known.crc32c.clone());
+        scan.found.iter().map(of).collect()
+    };
+    let new = || Inventory::with_formats(&room.path(""), "", "", testing::FORMATS);
+    for now in [0, 3600] {
+        let mut apart = new();
+        let mut scan = look(&mut apart, now);
+        for known in scan.found.iter_mut().filter(|known| known.found.is_good()) {
+            *known = apart.verify(&known.found, true, at(now), &Budget::default()).unwrap();
+        }
+        let at_once = new().read(at(now), &Budget::default());
+        assert_eq!(judged(&at_once), judged(&scan));
+        assert!(one(&at_once, "step-1").is_proven());
+        assert!(at_once.notes.is_empty(), "{:?}", at_once.notes);
+    }
+    // What the keeper has read is read again, and what it knows of the bytes counts.
+    let found = one(&look(&mut keeper, 10), "step-1").found.clone();
+    assert!(keeper.verify(&found, true, at(10), &Budget::default()).unwrap().is_proven());
+    rot(&room, "step-1/model", "step-9");
+    let scan = new().read(at(20), &Budget::default());
+    assert!(matches!(one(&scan, "step-1").found.verdict, Verdict::Corrupted { .. }), "{scan:?}");
+}
+
 #[test]
 fn what_is_being_written_is_told_from_what_was_left() {
     let room = Room::new();
