@@ -9,7 +9,7 @@ use crate::checkpoint::ledger::{self, Entry, Ledger, OURS};
 use crate::checkpoint::report::shown;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -180,10 +180,11 @@ impl Inventory {
 
         let mut walk =
             Walk { formats: self.formats, budget, scan: &mut scan, claims: Vec::new(), paths: BTreeSet::new() };
-        walk.look(&root, "", 0);
+        walk.look_below(&root);
         let Walk { claims, paths, .. } = walk;
         for claim in &claims {
             let is_new = !self.ledger.book.checkpoints.contains_key(&claim.path);
+            budget.list_anew();
             let mut looked = self.look(&root, claim, &moment, budget);
             if reads_all && looked.is_err() {
                 // It changed before the last byte was read: its structure takes no time.
@@ -572,7 +573,7 @@ impl Files for Gathered<'_> {
     }
 }
 
-/// A scan on its way down.
+/// A scan on its way down, level by level: a data set deep below must not keep it from what lies beside.
 struct Walk<'s> {
     formats: &'static [&'static Rules],
     budget: &'s Budget,
@@ -582,11 +583,39 @@ struct Walk<'s> {
 }
 
 impl Walk<'_> {
-    fn look(&mut self, folder: &Folder, path: &str, depth: usize) {
+    fn look_below(&mut self, root: &Folder) {
+        let mut itself = None;
+        let mut left = VecDeque::from([(String::new(), 0)]);
+        while let Some((path, depth)) = left.pop_front() {
+            if let Err(error) = self.budget.in_time() {
+                self.gave_up(&path, &error);
+                break;
+            }
+            match root.folder(if path.is_empty() { "." } else { &path }) {
+                Ok(folder) => itself = self.look(&folder, &path, depth, &mut left).or(itself),
+                Err(error) => self.gave_up(&path, &error),
+            }
+        }
+        if let Some(rules) = itself.filter(|_| self.claims.is_empty()) {
+            self.claim(Claimed { path: ".".to_owned(), folder: true, names: Vec::new(), rules });
+        }
+    }
+
+    /// Claims what lies in a folder, and leaves the folders in it for later. Gives whose the root itself is.
+    fn look(
+        &mut self,
+        folder: &Folder,
+        path: &str,
+        depth: usize,
+        left: &mut VecDeque<(String, usize)>,
+    ) -> Option<&'static Rules> {
         let is_root = path.is_empty();
         let (listing, unreadable) = match listing(folder, base(path), is_root, self.budget) {
             Ok(listing) => listing,
-            Err(error) => return self.gave_up(path, &error),
+            Err(error) => {
+                self.gave_up(path, &error);
+                return None;
+            }
         };
         if unreadable > 0 {
             let count = if unreadable == 1 { "1 name is".to_owned() } else { format!("{unreadable} names are") };
@@ -598,7 +627,8 @@ impl Walk<'_> {
                 // A program that saves into the root itself also keeps other things there.
                 Claim::Folder if is_root => itself = Some(rules),
                 Claim::Folder => {
-                    return self.claim(Claimed { path: path.to_owned(), folder: true, names: Vec::new(), rules });
+                    self.claim(Claimed { path: path.to_owned(), folder: true, names: Vec::new(), rules });
+                    return None;
                 }
                 Claim::Files { name, files } => {
                     self.claim(Claimed { path: join(path, &name), folder: false, names: files, rules });
@@ -609,18 +639,11 @@ impl Walk<'_> {
             let path = join(path, name);
             if depth == DEPTH {
                 self.scan.note(format!("{}: more than {DEPTH} folders deep, not looked into", shown(&path)));
-            } else if let Err(error) = self.budget.in_time() {
-                return self.gave_up(&path, &error);
             } else {
-                match folder.folder(name) {
-                    Ok(folder) => self.look(&folder, &path, depth + 1),
-                    Err(error) => self.gave_up(&path, &error),
-                }
+                left.push_back((path, depth + 1));
             }
         }
-        if let Some(rules) = itself.filter(|_| self.claims.is_empty()) {
-            self.claim(Claimed { path: ".".to_owned(), folder: true, names: Vec::new(), rules });
-        }
+        itself
     }
 
     fn claim(&mut self, claim: Claimed) {

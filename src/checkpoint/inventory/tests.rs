@@ -420,11 +420,33 @@ fn a_folder_with_too_much_in_it_is_given_up() {
     assert_eq!(paths(&scan), ["step-1"]);
     assert_eq!(scan.notes, ["data: not looked into: it has more than 5000 entries"]);
     assert!(scan.whole, "it will never be otherwise");
+    // Nor do several, or many small ones further below.
+    for name in ["data-2", "data-3"] {
+        fs::create_dir(room.path(name)).unwrap();
+        for index in 0..6000 {
+            fs::hard_link(room.path("data/0"), room.path(&format!("{name}/{index}"))).unwrap();
+        }
+    }
+    room.save("run/step-2");
+    let scan = inventory.scan(at(1), None, &Budget::default().entries(10_000));
+    assert_eq!((paths(&scan), scan.notes.len(), scan.whole), (vec!["run/step-2", "step-1"], 3, true));
+    for class in 0..12 {
+        for index in 0..1000 {
+            let folder = room.path(&format!("data-4/of-a-set/{class}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::hard_link(room.path("data/0"), folder.join(index.to_string())).unwrap();
+        }
+    }
+    let scan = inventory.scan(at(2), None, &Budget::default().entries(10_000));
+    assert_eq!((paths(&scan), scan.whole), (vec!["run/step-2", "step-1"], false));
+    let note = scan.notes.iter().find(|note| note.starts_with("data-4/of-a-set/9: not looked into: "));
+    assert!(note.is_some_and(|note| note.contains("keep data sets")), "{:?}", scan.notes);
+    fs::remove_dir_all(room.path("data-4")).unwrap();
     let deep = "a/".repeat(DEPTH + 1);
     room.save(&format!("{deep}step-2"));
     let scan = look(&mut inventory, 1);
-    assert_eq!(paths(&scan), ["step-1"]);
-    assert!(scan.notes[0].contains("folders deep"), "{:?}", scan.notes);
+    assert_eq!(paths(&scan), ["run/step-2", "step-1"]);
+    assert!(scan.notes.iter().any(|note| note.contains("folders deep")), "{:?}", scan.notes);
 }
 
 #[test]
