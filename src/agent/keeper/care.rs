@@ -276,10 +276,13 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// Puts this worker's files into the store of what the first worker's agent asks for, and keeps of its own folder what is
-    /// as new.
+    /// Puts this worker's files where the first worker's agent asks for them, in a store or in the backup, and keeps of its own
+    /// folder what is as new.
     fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan, is_last: bool) {
-        let Some(place) = places(policy).find(|place| !place.is_backup) else { return };
+        let places: Vec<_> = places(policy).collect();
+        if places.is_empty() {
+            return;
+        }
         let mut heard = Instant::now();
         loop {
             let rounds = self.keeper.rounds_of_first();
@@ -287,6 +290,7 @@ impl<'a> Care<'a> {
                 heard = Instant::now();
             }
             for (path, round) in rounds.as_ref().map(|rounds| rounds.rounds.clone()).unwrap_or_default() {
+                let Some(place) = places.iter().find(|place| place.is_for(&round)) else { continue };
                 let found = scan.found.iter().find(|known| known.found.path == path).map(|known| known.found.clone());
                 let found = found.unwrap_or_else(|| nothing_at(&path));
                 let put = place.open(&self.keeper.policy.uid).and_then(|store| {
@@ -335,7 +339,7 @@ impl<'a> Care<'a> {
         }
         let is_incomplete = |known: &Known| matches!(known.found.verdict, Verdict::Incomplete { .. });
         for known in scan.found.iter_mut().filter(|known| known.own && is_incomplete(known)) {
-            if self.copies.iter().any(|copies| copies.is_needed() && copies.has(&known.found)) {
+            if self.copies.iter().any(|copies| copies.has(&known.found)) {
                 (known.found.verdict, known.found.depth) = (put_together(), Depth::Content);
                 known.stage = Stage::Written;
             }
