@@ -8,6 +8,8 @@ mod checkpoints;
 mod common;
 #[path = "node/failures.rs"]
 mod failures;
+#[path = "node/hostile.rs"]
+mod hostile;
 #[path = "node/presets.rs"]
 mod presets;
 #[path = "store/servers.rs"]
