@@ -414,28 +414,7 @@ impl<'a> Care<'a> {
         latest: Option<&Kept>,
         space: Option<crate::checkpoint::space::Space>,
     ) -> Vec<Problem> {
-        let mut problems: Vec<Problem> = scan
-            .found
-            .iter()
-            .filter(|known| known.own)
-            .filter_map(|known| {
-                let path = shown(&known.found.path);
-                match &known.found.verdict {
-                    verdict @ Verdict::Corrupted { .. } => {
-                        let message = format!("{path}: {}; it is not gone on from", describe(verdict));
-                        Some(Problem { kind: ProblemKind::Corrupted, message })
-                    }
-                    verdict if verdict.is_good() && known.failed_starts > 1 => {
-                        let failed = known.failed_starts;
-                        let message = format!(
-                            "{path}: {failed} attempts that went on from it failed before their first progress"
-                        );
-                        Some(Problem { kind: ProblemKind::Suspect, message })
-                    }
-                    _ => None,
-                }
-            })
-            .collect();
+        let mut problems = bad_ones(scan);
         if let Some(message) = space.and_then(|space| nearly_full(&space, latest.map(|latest| latest.bytes))) {
             problems.push(Problem { kind: ProblemKind::NearlyFull, message });
         }
@@ -457,6 +436,30 @@ impl<'a> Care<'a> {
         problems.sort_by_key(|problem| problem.kind);
         problems
     }
+}
+
+/// What is wrong with checkpoints of this job's own.
+pub(super) fn bad_ones(scan: &Scan) -> Vec<Problem> {
+    scan.found
+        .iter()
+        .filter(|known| known.own)
+        .filter_map(|known| {
+            let path = shown(&known.found.path);
+            match &known.found.verdict {
+                verdict @ Verdict::Corrupted { .. } => {
+                    let message = format!("{path}: {}; it is not gone on from", describe(verdict));
+                    Some(Problem { kind: ProblemKind::Corrupted, message })
+                }
+                verdict if verdict.is_good() && known.failed_starts > 1 => {
+                    let failed = known.failed_starts;
+                    let message =
+                        format!("{path}: {failed} attempts that went on from it failed before their first progress");
+                    Some(Problem { kind: ProblemKind::Suspect, message })
+                }
+                _ => None,
+            }
+        })
+        .collect()
 }
 
 /// What others write to the same folder is none of this job's while they do; what was there before is.

@@ -1,7 +1,7 @@
 //! What a person, or the operator while no worker runs, has done about the checkpoints of a job.
 
 use crate::agent::keeper::block_on;
-use crate::agent::keeper::care::{describe, keep, kept, look_at, read_whole};
+use crate::agent::keeper::care::{bad_ones, describe, keep, kept, look_at, read_whole};
 use crate::agent::keeper::copies::{Where, copied as as_copied, open_uri, places};
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::choose::{Candidate, Place, choose, explain};
@@ -298,6 +298,9 @@ impl Commands {
             latest: newest.map(|known| kept(&known.found, None)),
             valid: scan.count(|verdict| *verdict == Verdict::Valid),
             complete: scan.count(|verdict| matches!(verdict, Verdict::Complete { .. })),
+            incomplete: scan.count(|verdict| matches!(verdict, Verdict::Incomplete { .. })),
+            corrupted: scan.count(|verdict| matches!(verdict, Verdict::Corrupted { .. })),
+            problems: bad_ones(&scan),
             ..Checkpoints::default()
         };
         for place in places(&self.policy) {
