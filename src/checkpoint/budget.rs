@@ -104,7 +104,7 @@ impl Budget {
         }
     }
 
-    /// The next checkpoint has as many entries for itself.
+    /// The next look, or the next checkpoint, has all entries for itself.
     pub(super) fn list_anew(&self) {
         self.listed.set(0);
     }

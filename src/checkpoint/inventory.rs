@@ -178,6 +178,7 @@ impl Inventory {
         let moment =
             Moment { now, attempt, own_since: began.filter(|_| is_alone), is_read_next: false, reads_new: reads_all };
 
+        budget.list_anew();
         let mut walk =
             Walk { formats: self.formats, budget, scan: &mut scan, claims: Vec::new(), paths: BTreeSet::new() };
         walk.look_below(&root);
@@ -661,7 +662,8 @@ impl Walk<'_> {
         if error.kind() == io::ErrorKind::NotFound {
             return; // it is being deleted
         }
-        self.scan.whole &= !ends_all(error, self.budget);
+        // Of what is not seen at all nothing is forgotten.
+        self.scan.whole &= !path.is_empty() && !ends_all(error, self.budget);
         self.scan.note(format!("{}: not looked into: {error}", place(path)));
     }
 }

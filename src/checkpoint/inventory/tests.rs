@@ -428,8 +428,14 @@ fn a_folder_with_too_much_in_it_is_given_up() {
         }
     }
     room.save("run/step-2");
-    let scan = inventory.scan(at(1), None, &Budget::default().entries(10_000));
-    assert_eq!((paths(&scan), scan.notes.len(), scan.whole), (vec!["run/step-2", "step-1"], 3, true));
+    let budget = Budget::default().entries(10_000);
+    for _ in 0..2 {
+        let scan = inventory.scan(at(1), None, &budget);
+        assert_eq!((paths(&scan), scan.notes.len(), scan.whole), (vec!["run/step-2", "step-1"], 3, true));
+    }
+    let scan = inventory.scan(at(1), None, &Budget::default().entries(4));
+    assert_eq!((scan.found.len(), scan.whole), (0, false), "the root itself has more: nothing is forgotten");
+    assert_eq!(scan.notes, ["the root: not looked into: it has more than 2 entries"]);
     for class in 0..12 {
         for index in 0..1000 {
             let folder = room.path(&format!("data-4/of-a-set/{class}"));
