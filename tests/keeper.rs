@@ -253,11 +253,29 @@ fn copies_are_made_and_come_back() {
 /// has none is never there.
 #[test]
 fn shards_of_all_workers_make_one_copy() {
-    let store = Room::new("keeper-shards-store");
-    let policy = json!({
-        "workers": 2, "port": common::free_port(), "store": { "uri": format!("file://{}", store.0.display()) },
-    });
-    let workers = ["keeper-shards-0", "keeper-shards-1"].map(|test| World::new(test, policy.clone()));
+    shards_come_back("keeper-shards", &|store, _| json!({ "store": store }), &[true, false]);
+}
+
+/// Where the backup is all that outlives the pods, it gets the last one too, and however long it is until the next copy.
+#[test]
+fn shards_of_all_workers_make_one_backup() {
+    let policy = |_: &Value, backup: &Value| json!({ "backup": { "place": backup, "intervalSeconds": 3600 } });
+    shards_come_back("keeper-shards-backup", &policy, &[false, true]);
+}
+
+#[test]
+fn shards_of_all_workers_make_a_copy_and_a_backup() {
+    let policy = |store: &Value, backup: &Value| json!({ "store": store, "backup": { "place": backup, "intervalSeconds": 3600 } });
+    shards_come_back("keeper-shards-both", &policy, &[true, true]);
+}
+
+/// What two workers wrote by halves lies in these places, and new ones go on from it.
+fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_in: &[bool; 2]) {
+    let stores = ["store", "backup"].map(|name| Room::new(&format!("{test}-{name}")));
+    let [store, backup] = stores.each_ref().map(|room| json!({ "uri": format!("file://{}", room.0.display()) }));
+    let mut policy = places(&store, &backup);
+    (policy["workers"], policy["port"]) = (json!(2), json!(common::free_port()));
+    let workers = [0, 1].map(|index| World::new(&format!("{test}-{index}"), policy.clone()));
     let fixture = common::root("tests/fixtures/checkpoints/dcp/ranks/step_9");
     let shard = |step: u64, names: &str| {
         let folder = format!("$CHECKPOINT_DIR/step_{step}");
@@ -276,6 +294,10 @@ fn shards_of_all_workers_make_one_copy() {
     both(1, [&format!("{}{lacks}", own[0]), &own[1]]);
     let told = workers[0].report().checkpoints.unwrap();
     assert_eq!(told.copied.map(|copied| copied.path).as_deref(), Some("step_9"));
+    for (room, lies) in stores.iter().zip(lies_in) {
+        let is_there = |step| room.path(&format!(".trainingjob/step_{step}.json")).exists();
+        assert_eq!((is_there(9), is_there(10)), (*lies, false), "{}", room.0.display());
+    }
 
     // New pods have empty folders.
     for world in &workers {

@@ -10,6 +10,8 @@ mod common;
 mod failures;
 #[path = "node/gang.rs"]
 mod gang;
+#[path = "node/hostile.rs"]
+mod hostile;
 #[path = "node/presets.rs"]
 mod presets;
 #[path = "store/servers.rs"]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Entries of folders that one scan reads.
+/// Entries of folders that are read to find checkpoints, and to look at each.
 const ENTRIES: u64 = 200_000;
 /// How long a reader sleeps before it looks again whether it is to stop.
 const NAP: Duration = Duration::from_millis(50);
@@ -55,7 +55,8 @@ impl Budget {
         self
     }
 
-    /// Lists at most that many entries (default 200,000), of one folder at most half of them.
+    /// Lists at most that many entries (default 200,000) to find checkpoints and as many to look at each, of one folder at most half
+    /// of them.
     #[must_use]
     pub fn entries(mut self, entries: u64) -> Self {
         self.entries = entries;
@@ -89,6 +90,23 @@ impl Budget {
     /// How many entries one folder may have.
     pub(super) fn entries_of_a_folder(&self) -> u64 {
         (self.entries / 2).min(self.entries.saturating_sub(self.listed.get()))
+    }
+
+    /// Why a folder with more entries than that is given up. What is in it costs no memory then, and counts for nothing.
+    pub(super) fn too_many(&self) -> io::Error {
+        let most = self.entries / 2;
+        match self.entries_of_a_folder() < most {
+            true => io::Error::other(format!(
+                "there is too much before it: a look lists {} entries; keep data sets and the like elsewhere",
+                self.entries
+            )),
+            false => io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {most} entries")),
+        }
+    }
+
+    /// The next look, or the next checkpoint, has all entries for itself.
+    pub(super) fn list_anew(&self) {
+        self.listed.set(0);
     }
 
     /// Entries that were listed.

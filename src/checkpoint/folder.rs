@@ -135,7 +135,8 @@ impl Folder {
     /// Its entries.
     ///
     /// # Errors
-    /// [`io::ErrorKind::FileTooLarge`] if it has more than the budget allows.
+    /// [`io::ErrorKind::FileTooLarge`] if it has more than the budget allows for one folder; another kind if nothing is left of the
+    /// budget.
     pub(super) fn list(&self, budget: &Budget) -> io::Result<Entries> {
         let mut entries = Entries::default();
         let limit = budget.entries_of_a_folder();
@@ -150,8 +151,7 @@ impl Folder {
             budget.in_time()?;
             count += 1;
             if count > limit {
-                budget.list(count);
-                return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {limit} entries")));
+                return Err(budget.too_many());
             }
             let Ok(name) = name.to_str() else {
                 entries.unreadable += 1;

@@ -9,7 +9,7 @@ use crate::checkpoint::ledger::{self, Entry, Ledger, OURS};
 use crate::checkpoint::report::shown;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -122,6 +122,8 @@ struct Moment {
     own_since: Option<Timestamp>,
     /// What is valid by its structure is about to be read whole, so that its structure need not be looked at again.
     is_read_next: bool,
+    /// Every byte is read of what nothing is known of.
+    reads_new: bool,
 }
 
 /// A checkpoint that a format has claimed.
@@ -151,6 +153,16 @@ impl Inventory {
     /// Lists the checkpoints and judges by their structure those that have changed. `attempt` is when this attempt began: what
     /// is older and incomplete has no writer. Fails never; what could not be looked at stands in the notes.
     pub fn scan(&mut self, now: Timestamp, attempt: Option<Timestamp>, budget: &Budget) -> Scan {
+        self.scan_and(now, attempt, false, budget)
+    }
+
+    /// As [`Inventory::scan`], and reads every byte of what is good by its structure, also if that was done before. What nothing
+    /// is known of is gone through once for both.
+    pub fn read(&mut self, now: Timestamp, budget: &Budget) -> Scan {
+        self.scan_and(now, None, true, budget)
+    }
+
+    fn scan_and(&mut self, now: Timestamp, attempt: Option<Timestamp>, reads_all: bool, budget: &Budget) -> Scan {
         let mut scan = Scan { whole: true, ..Scan::default() };
         let root = match Folder::root(&self.root) {
             Ok(root) => root,
@@ -163,15 +175,34 @@ impl Inventory {
         scan.notes.extend(self.ledger.refresh(&root));
         let began = self.arrive(&root, now, &mut scan);
         let is_alone = self.ledger.book.jobs.contains_key(&self.uid) && scan.others.is_empty();
-        let moment = Moment { now, attempt, own_since: began.filter(|_| is_alone), is_read_next: false };
+        let moment =
+            Moment { now, attempt, own_since: began.filter(|_| is_alone), is_read_next: false, reads_new: reads_all };
 
+        budget.list_anew();
         let mut walk =
             Walk { formats: self.formats, budget, scan: &mut scan, claims: Vec::new(), paths: BTreeSet::new() };
-        walk.look(&root, "", 0);
+        walk.look_below(&root);
         let Walk { claims, paths, .. } = walk;
         for claim in &claims {
-            match self.look(&root, claim, &moment, budget) {
-                Ok(known) => scan.found.push(known),
+            let is_new = !self.ledger.book.checkpoints.contains_key(&claim.path);
+            budget.list_anew();
+            let mut looked = self.look(&root, claim, &moment, budget);
+            if reads_all && looked.is_err() {
+                // It changed before the last byte was read: its structure takes no time.
+                looked = self.look(&root, claim, &moment, budget);
+            }
+            match looked {
+                Ok(known) => {
+                    let was_read = is_new && known.found.depth == Depth::Content;
+                    let known = match reads_all && known.found.is_good() && !was_read {
+                        true => self.verify(&known.found, true, now, budget).unwrap_or_else(|error| {
+                            scan.note(unfinished(&known.found, &error));
+                            known
+                        }),
+                        false => known,
+                    };
+                    scan.found.push(known);
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {} // it is being deleted
                 Err(error) => {
                     scan.whole &= budget.in_time().is_ok();
@@ -210,8 +241,8 @@ impl Inventory {
             match self.verify(&scan.found[index].found, false, now, budget) {
                 Ok(known) => scan.found[index] = known,
                 Err(error) => {
-                    let path = shown(&scan.found[index].found.path);
-                    scan.note(format!("{path}: could not be read to its end: {error}"));
+                    let note = unfinished(&scan.found[index].found, &error);
+                    scan.note(note);
                 }
             }
         }
@@ -226,7 +257,7 @@ impl Inventory {
         let budget = &budget.untimed();
         let root = Folder::root(&self.root)?;
         let claim = self.claim_at(&root, found, budget)?;
-        let moment = Moment { now, attempt: None, own_since: None, is_read_next: true };
+        let moment = Moment { now, attempt: None, own_since: None, is_read_next: true, reads_new: false };
         let mut known = self.look(&root, &claim, &moment, budget)?;
         if again || (known.found.depth == Depth::Structure && known.found.is_good()) {
             let files = claim.with(known.found.members.clone(), &root, budget, true)?;
@@ -241,10 +272,8 @@ impl Inventory {
                         (None, verdict, Some(sums))
                     }
                     None => {
-                        let judgement = judge(&claim, &files, Depth::Content)?;
-                        let (verdict, sum) = (judgement.verdict.clone(), |member| files.crc32c(member));
-                        let sums = || files.members().iter().map(sum).collect::<io::Result<_>>();
-                        let sums = if verdict.is_good() { Some(sums()?) } else { None };
+                        let (judgement, sums) = read_whole(&claim, &files)?;
+                        let verdict = judgement.verdict.clone();
                         (Some(judgement), verdict, sums)
                     }
                 };
@@ -341,7 +370,9 @@ impl Inventory {
 
     /// Looks at one checkpoint, and judges it if it has changed.
     fn look(&mut self, root: &Folder, claim: &Claimed, at: &Moment, budget: &Budget) -> io::Result<Known> {
-        let files = claim.open(root, budget, false)?;
+        let is_new = !self.ledger.book.checkpoints.contains_key(&claim.path);
+        let reads = at.reads_new && is_new;
+        let files = claim.open(root, budget, reads)?;
         let now = at.now;
         if let Some(entry) = self.ledger.book.checkpoints.get_mut(&claim.path).filter(|entry| entry.since > now) {
             (entry.since, self.is_saved) = (now, false); // a clock went back
@@ -357,7 +388,12 @@ impl Inventory {
             return Ok(tell(claim, entry, &self.uid, at.attempt, now));
         }
 
-        let judgement = judge(claim, &files, Depth::Structure);
+        // What is good with every byte read is so by its structure; of what is not, its structure says whether it is being written.
+        let whole = if reads { read_whole(claim, &files).ok() } else { None };
+        let (judgement, depth, crc32c) = match whole {
+            Some((judgement, Some(sums))) => (Ok(judgement), Depth::Content, Some(sums)),
+            _ => (judge(claim, &files, Depth::Structure), Depth::Structure, None),
+        };
         let judgement = if claim.members(root, budget)? == files.members() {
             judgement.map_err(|error| io::Error::other(error.to_string())) // none that says that it is gone
         } else {
@@ -395,7 +431,8 @@ impl Inventory {
             }
         }
         let result = judgement.map(|judgement| {
-            entry.settled = is_past(entry.since, QUIET, now);
+            (entry.depth, entry.crc32c) = (depth, crc32c);
+            entry.settled = depth == Depth::Content || is_past(entry.since, QUIET, now);
             if judgement.verdict.is_good() {
                 entry.whole = entry.whole.or(Some(now));
             }
@@ -537,7 +574,7 @@ impl Files for Gathered<'_> {
     }
 }
 
-/// A scan on its way down.
+/// A scan on its way down, level by level: a data set deep below must not keep it from what lies beside.
 struct Walk<'s> {
     formats: &'static [&'static Rules],
     budget: &'s Budget,
@@ -547,11 +584,39 @@ struct Walk<'s> {
 }
 
 impl Walk<'_> {
-    fn look(&mut self, folder: &Folder, path: &str, depth: usize) {
+    fn look_below(&mut self, root: &Folder) {
+        let mut itself = None;
+        let mut left = VecDeque::from([(String::new(), 0)]);
+        while let Some((path, depth)) = left.pop_front() {
+            if let Err(error) = self.budget.in_time() {
+                self.gave_up(&path, &error);
+                break;
+            }
+            match root.folder(if path.is_empty() { "." } else { &path }) {
+                Ok(folder) => itself = self.look(&folder, &path, depth, &mut left).or(itself),
+                Err(error) => self.gave_up(&path, &error),
+            }
+        }
+        if let Some(rules) = itself.filter(|_| self.claims.is_empty()) {
+            self.claim(Claimed { path: ".".to_owned(), folder: true, names: Vec::new(), rules });
+        }
+    }
+
+    /// Claims what lies in a folder, and leaves the folders in it for later. Gives whose the root itself is.
+    fn look(
+        &mut self,
+        folder: &Folder,
+        path: &str,
+        depth: usize,
+        left: &mut VecDeque<(String, usize)>,
+    ) -> Option<&'static Rules> {
         let is_root = path.is_empty();
         let (listing, unreadable) = match listing(folder, base(path), is_root, self.budget) {
             Ok(listing) => listing,
-            Err(error) => return self.gave_up(path, &error),
+            Err(error) => {
+                self.gave_up(path, &error);
+                return None;
+            }
         };
         if unreadable > 0 {
             let count = if unreadable == 1 { "1 name is".to_owned() } else { format!("{unreadable} names are") };
@@ -563,7 +628,8 @@ impl Walk<'_> {
                 // A program that saves into the root itself also keeps other things there.
                 Claim::Folder if is_root => itself = Some(rules),
                 Claim::Folder => {
-                    return self.claim(Claimed { path: path.to_owned(), folder: true, names: Vec::new(), rules });
+                    self.claim(Claimed { path: path.to_owned(), folder: true, names: Vec::new(), rules });
+                    return None;
                 }
                 Claim::Files { name, files } => {
                     self.claim(Claimed { path: join(path, &name), folder: false, names: files, rules });
@@ -574,18 +640,11 @@ impl Walk<'_> {
             let path = join(path, name);
             if depth == DEPTH {
                 self.scan.note(format!("{}: more than {DEPTH} folders deep, not looked into", shown(&path)));
-            } else if let Err(error) = self.budget.in_time() {
-                return self.gave_up(&path, &error);
             } else {
-                match folder.folder(name) {
-                    Ok(folder) => self.look(&folder, &path, depth + 1),
-                    Err(error) => self.gave_up(&path, &error),
-                }
+                left.push_back((path, depth + 1));
             }
         }
-        if let Some(rules) = itself.filter(|_| self.claims.is_empty()) {
-            self.claim(Claimed { path: ".".to_owned(), folder: true, names: Vec::new(), rules });
-        }
+        itself
     }
 
     fn claim(&mut self, claim: Claimed) {
@@ -603,7 +662,8 @@ impl Walk<'_> {
         if error.kind() == io::ErrorKind::NotFound {
             return; // it is being deleted
         }
-        self.scan.whole &= !ends_all(error, self.budget);
+        // Of what is not seen at all nothing is forgotten.
+        self.scan.whole &= !path.is_empty() && !ends_all(error, self.budget);
         self.scan.note(format!("{}: not looked into: {error}", place(path)));
     }
 }
@@ -659,6 +719,14 @@ fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgeme
             ..it
         },
     })
+}
+
+/// Judges by every byte; the CRC32C of each file where that is good.
+fn read_whole(claim: &Claimed, files: &OnVolume<'_>) -> io::Result<(Judgement, Option<Vec<u32>>)> {
+    let judgement = judge(claim, files, Depth::Content)?;
+    let sums = || files.members().iter().map(|member| files.crc32c(member)).collect::<io::Result<_>>();
+    let sums = if judgement.verdict.is_good() { Some(sums()?) } else { None };
+    Ok((judgement, sums))
 }
 
 /// Which file's bytes are not those that were once found good.
@@ -726,6 +794,10 @@ fn newest(members: &[Member]) -> Option<Timestamp> {
 /// Whether something was that long ago.
 pub(super) fn is_past(time: Timestamp, ago: SignedDuration, now: Timestamp) -> bool {
     now.duration_since(time) >= ago
+}
+
+fn unfinished(found: &Found, error: &io::Error) -> String {
+    format!("{}: could not be read to its end: {error}", shown(&found.path))
 }
 
 fn changes() -> io::Error {

@@ -55,6 +55,18 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
         }
     }
     page.family(
+        "trainingjob_checkpoints_healthy",
+        "gauge",
+        "1 if nothing is wrong with the checkpoints, 0 if something is.",
+    );
+    for job in &jobs {
+        let conditions = &job.status.conditions;
+        if let Some(healthy) = conditions.iter().find(|c| c.type_ == ConditionType::CheckpointsHealthy.as_str()) {
+            let value = f64::from(u8::from(healthy.status == "True"));
+            page.sample(&job.with(&[("reason", healthy.reason.as_str())]), value);
+        }
+    }
+    page.family(
         "trainingjob_checkpoint_deleted_total",
         "counter",
         "Checkpoints that were deleted since the agent of this attempt started.",
@@ -102,7 +114,7 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
 type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
 
 /// The series of which a job has one, or none where the value was never reported.
-const GAUGES: [Gauge; 23] = [
+const GAUGES: [Gauge; 22] = [
     ("trainingjob_allocated_gpus", "GPUs that the job holds.", |job| {
         Some(job.status.resources.map_or(0.0, |r| r.allocated_gpus.into()))
     }),
@@ -182,10 +194,6 @@ const GAUGES: [Gauge; 23] = [
         let status = job.status.checkpoint.as_ref()?;
         let copies = status.last_backup_time.is_some() || status.pending_backup.is_some();
         copies.then(|| f64::from(u8::from(status.pending_backup.is_some())))
-    }),
-    ("trainingjob_checkpoints_healthy", "1 if nothing is wrong with the checkpoints, 0 if something is.", |job| {
-        let healthy = job.status.conditions.iter().find(|c| c.type_ == ConditionType::CheckpointsHealthy.as_str())?;
-        Some(f64::from(u8::from(healthy.status == "True")))
     }),
     (
         "trainingjob_early_stopping_evaluations_since_best",
@@ -424,7 +432,7 @@ mod tests {
             json!({ "state": "Pending", "conditions": [condition("Scheduled", "QuotaExceeded")] }),
             json!({ "state": "Initializing", "conditions": [condition("Running", "ImagePull")] }),
             json!({ "state": "Failed", "failureReason": "OOMKilled", "completionTime": "1970-01-01T00:01:00Z",
-                    "conditions": [condition("Running", "Failed")] }),
+                    "conditions": [condition("Running", "Failed"), condition("CheckpointsHealthy", "BackupFailing")] }),
             Value::Null,
         ];
         let page = page(statuses, &Index::default());
@@ -435,6 +443,7 @@ mod tests {
                 "trainingjob_waiting{namespace=\"ns\",training_job=\"j0\",condition=\"Scheduled\",reason=\"QuotaExceeded\"} 1",
                 "trainingjob_waiting{namespace=\"ns\",training_job=\"j1\",condition=\"Running\",reason=\"ImagePull\"} 1",
                 "trainingjob_failure_timestamp_seconds{namespace=\"ns\",training_job=\"j2\",reason=\"OOMKilled\"} 60",
+                "trainingjob_checkpoints_healthy{namespace=\"ns\",training_job=\"j2\",reason=\"BackupFailing\"} 0",
             ],
         );
         assert_eq!(page.matches("trainingjob_waiting{").count(), 2, "{page}");

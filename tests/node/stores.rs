@@ -14,13 +14,13 @@ use trainingjob_operator::api::State::{Completed, Running};
 use trainingjob_operator::api::TrainingJobStatus;
 
 /// An S3 server that pods reach by an address of this machine, with a proxy before it that can break what goes between.
-struct Bucket {
-    server: Server,
+pub struct Bucket {
+    pub server: Server,
     proxy: Proxy,
 }
 
 impl Bucket {
-    async fn open(space: &Space) -> Self {
+    pub async fn open(space: &Space) -> Self {
         let server = Server::s3();
         let proxy = Proxy::before_at(&server, host_address(space).await);
         let secret = json!({
@@ -37,7 +37,7 @@ impl Bucket {
     }
 
     /// `checkpoint.backup` below this prefix, as often as it can be.
-    fn backup(&self, prefix: &str) -> Value {
+    pub fn backup(&self, prefix: &str) -> Value {
         let mut backup = self.access();
         backup["destination"] = json!(format!("s3://{BUCKET}/{prefix}"));
         backup["intervalSeconds"] = json!(10);

@@ -278,10 +278,13 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// Puts this worker's files into the store of what the first worker's agent asks for, and keeps of its own folder what is
-    /// as new.
+    /// Puts this worker's files where the first worker's agent asks for them, in a store or in the backup, and keeps of its own
+    /// folder what is as new.
     fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan) {
-        let Some(place) = places(policy).find(|place| !place.is_backup) else { return };
+        let places: Vec<_> = places(policy).collect();
+        if places.is_empty() {
+            return;
+        }
         let mut heard = Instant::now();
         loop {
             let rounds = self.keeper.rounds_of_first();
@@ -289,6 +292,7 @@ impl<'a> Care<'a> {
                 heard = Instant::now();
             }
             for (path, round) in rounds.as_ref().map(|rounds| rounds.rounds.clone()).unwrap_or_default() {
+                let Some(place) = places.iter().find(|place| place.is_for(&round)) else { continue };
                 let found = scan.found.iter().find(|known| known.found.path == path).map(|known| known.found.clone());
                 let found = found.unwrap_or_else(|| nothing_at(&path));
                 let put = place.open(&self.keeper.policy.uid).and_then(|store| {
@@ -337,7 +341,7 @@ impl<'a> Care<'a> {
         }
         let is_incomplete = |known: &Known| matches!(known.found.verdict, Verdict::Incomplete { .. });
         for known in scan.found.iter_mut().filter(|known| known.own && is_incomplete(known)) {
-            if self.copies.iter().any(|copies| copies.is_needed() && copies.has(&known.found)) {
+            if self.copies.iter().any(|copies| copies.has(&known.found)) {
                 (known.found.verdict, known.found.depth) = (put_together(), Depth::Content);
                 known.stage = Stage::Written;
             }
@@ -412,28 +416,7 @@ impl<'a> Care<'a> {
         latest: Option<&Kept>,
         space: Option<crate::checkpoint::space::Space>,
     ) -> Vec<Problem> {
-        let mut problems: Vec<Problem> = scan
-            .found
-            .iter()
-            .filter(|known| known.own)
-            .filter_map(|known| {
-                let path = shown(&known.found.path);
-                match &known.found.verdict {
-                    verdict @ Verdict::Corrupted { .. } => {
-                        let message = format!("{path}: {}; it is not gone on from", describe(verdict));
-                        Some(Problem { kind: ProblemKind::Corrupted, message })
-                    }
-                    verdict if verdict.is_good() && known.failed_starts > 1 => {
-                        let failed = known.failed_starts;
-                        let message = format!(
-                            "{path}: {failed} attempts that went on from it failed before their first progress"
-                        );
-                        Some(Problem { kind: ProblemKind::Suspect, message })
-                    }
-                    _ => None,
-                }
-            })
-            .collect();
+        let mut problems = bad_ones(scan);
         if let Some(message) = space.and_then(|space| nearly_full(&space, latest.map(|latest| latest.bytes))) {
             problems.push(Problem { kind: ProblemKind::NearlyFull, message });
         }
@@ -455,6 +438,30 @@ impl<'a> Care<'a> {
         problems.sort_by_key(|problem| problem.kind);
         problems
     }
+}
+
+/// What is wrong with checkpoints of this job's own.
+pub(super) fn bad_ones(scan: &Scan) -> Vec<Problem> {
+    scan.found
+        .iter()
+        .filter(|known| known.own)
+        .filter_map(|known| {
+            let path = shown(&known.found.path);
+            match &known.found.verdict {
+                verdict @ Verdict::Corrupted { .. } => {
+                    let message = format!("{path}: {}; it is not gone on from", describe(verdict));
+                    Some(Problem { kind: ProblemKind::Corrupted, message })
+                }
+                verdict if verdict.is_good() && known.failed_starts > 1 => {
+                    let failed = known.failed_starts;
+                    let message =
+                        format!("{path}: {failed} attempts that went on from it failed before their first progress");
+                    Some(Problem { kind: ProblemKind::Suspect, message })
+                }
+                _ => None,
+            }
+        })
+        .collect()
 }
 
 /// What others write to the same folder is none of this job's while they do; what was there before is.

@@ -1,7 +1,7 @@
 //! What a person, or the operator while no worker runs, has done about the checkpoints of a job.
 
 use crate::agent::keeper::block_on;
-use crate::agent::keeper::care::{describe, keep, kept, look_at, read_whole};
+use crate::agent::keeper::care::{bad_ones, describe, keep, kept, look_at, read_whole};
 use crate::agent::keeper::copies::{Where, copied as as_copied, open_uri, places};
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::choose::{Candidate, Place, choose, explain};
@@ -151,18 +151,7 @@ impl Commands {
     }
 
     fn verify(&self) -> Result<(), LaunchError> {
-        let (mut inventory, mut scan) = self.scan();
-        for known in &mut scan.found {
-            if !known.found.is_good() {
-                continue;
-            }
-            match inventory.verify(&known.found, true, Timestamp::now(), &Budget::default()) {
-                Ok(verified) => *known = verified,
-                Err(error) => {
-                    scan.notes.push(format!("{}: could not be read to its end: {error}", shown(&known.found.path)));
-                }
-            }
-        }
+        let scan = Inventory::new(&self.root, "", "").read(Timestamp::now(), &Budget::default());
         self.print(&Table::of(&scan, None));
         let bad = scan.found.iter().filter(|known| known.stage == Stage::Written && !known.found.is_good());
         let bad: Vec<_> =
@@ -309,6 +298,9 @@ impl Commands {
             latest: newest.map(|known| kept(&known.found, None)),
             valid: scan.count(|verdict| *verdict == Verdict::Valid),
             complete: scan.count(|verdict| matches!(verdict, Verdict::Complete { .. })),
+            incomplete: scan.count(|verdict| matches!(verdict, Verdict::Incomplete { .. })),
+            corrupted: scan.count(|verdict| matches!(verdict, Verdict::Corrupted { .. })),
+            problems: bad_ones(&scan),
             ..Checkpoints::default()
         };
         for place in places(&self.policy) {

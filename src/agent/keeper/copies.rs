@@ -50,6 +50,16 @@ impl Where {
         open(Destination::parse(&self.uri)?, &self.place, writer)
     }
 
+    /// The name of a round in which every worker puts its files into this place and no other.
+    fn round(&self, of: &str) -> String {
+        format!("{} {of}", self.uri)
+    }
+
+    /// Whether it is this place that a round is for.
+    pub(super) fn is_for(&self, round: &str) -> bool {
+        round.strip_prefix(&self.uri).is_some_and(|rest| rest.starts_with(' '))
+    }
+
     /// Whether its credentials are likely those of `destination`: of the same cloud.
     fn serves(&self, destination: &Destination) -> bool {
         Destination::parse(&self.uri).is_ok_and(|ours| ours.scheme == destination.scheme)
@@ -77,6 +87,10 @@ fn open(mut destination: Destination, place: &StorePlace, writer: &str) -> Resul
 /// The copies of one folder in one store.
 pub(super) struct Copies {
     place: Where,
+    /// What the program wrote goes with the pod.
+    is_last_chance: bool,
+    /// It is kept in another store as well.
+    is_second: bool,
     shared: Arc<Shared>,
 }
 
@@ -123,6 +137,8 @@ impl State {
 impl Copies {
     /// Begins; none if there can't be a thread.
     pub(super) fn start(keeper: &Arc<Keeper>, place: Where) -> Option<Self> {
+        let is_last_chance = keeper.is_only_copy();
+        let is_second = place.is_backup && keeper.policy.store.is_some();
         let shared = Arc::<Shared>::default();
         let (theirs, at, keeper) = (Arc::clone(&shared), place.clone(), Arc::clone(keeper));
         let work = move || {
@@ -132,7 +148,7 @@ impl Copies {
             theirs.changed.notify_all();
         };
         thread::Builder::new().name("copies".to_owned()).spawn(work).ok()?;
-        Some(Self { place, shared })
+        Some(Self { place, is_last_chance, is_second, shared })
     }
 
     /// Whether this very checkpoint is in the store.
@@ -150,9 +166,10 @@ impl Copies {
         self.shared.changed.notify_all();
     }
 
-    /// Whether what is not copied is lost with the pod.
+    /// Whether the end of the pod waits for it: what is not copied is lost with the pod. What another store has is no reason
+    /// to wait for one that fails.
     pub(super) fn is_needed(&self) -> bool {
-        !self.place.is_backup
+        self.is_last_chance && !(self.is_second && self.failing().is_some())
     }
 
     /// Nothing more will come: waits until all that is wanted is copied, for this long at most. Whether it is.
@@ -229,7 +246,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                     let manifest = match keeper.is_sharded() {
                         true => {
                             rounds += 1;
-                            gather(keeper, &store, found, rounds).await?
+                            gather(keeper, &store, place, found, rounds).await?
                         }
                         false => store.upload(root, found).await?,
                     };
@@ -290,8 +307,14 @@ fn next_due(last: Option<&Kept>, interval: Duration) -> Instant {
 
 /// Every worker has its own folder, with files of its own: this one's, and then those of the others, who ask for what is wanted.
 /// What was sent in another round may have changed since.
-async fn gather(keeper: &Keeper, store: &Store, found: &Found, round: u64) -> Result<Manifest, StoreError> {
-    let round = format!("{} {} {} {round}", found.path, found.modified, keeper.started);
+async fn gather(
+    keeper: &Keeper,
+    store: &Store,
+    place: &Where,
+    found: &Found,
+    round: u64,
+) -> Result<Manifest, StoreError> {
+    let round = place.round(&format!("{} {} {} {round}", found.path, found.modified, keeper.started));
     let found = &Found { verdict: put_together(), ..found.clone() };
     let inventory = Inventory::new(&keeper.root, "", "");
     let lacks = |files: &[Member]| {
@@ -311,7 +334,7 @@ async fn gather(keeper: &Keeper, store: &Store, found: &Found, round: u64) -> Re
         }
     };
     let result = result.await;
-    keeper.call_off(&found.path);
+    keeper.call_off(&round);
     result
 }
 

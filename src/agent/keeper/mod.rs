@@ -210,7 +210,7 @@ impl Keeper {
 
     /// Whether what the program wrote goes with the pod, unless it is copied.
     pub fn is_only_copy(&self) -> bool {
-        self.policy.store.is_some() && !self.policy.shared
+        !self.policy.shared && (self.policy.store.is_some() || self.policy.backup.is_some())
     }
 
     /// Whether all is done that the end of the pod has to wait for.
@@ -228,8 +228,8 @@ impl Keeper {
         self.state.lock().rounds.rounds.push((path.to_owned(), round.to_owned()));
     }
 
-    fn call_off(&self, path: &str) {
-        self.state.lock().rounds.rounds.retain(|(called, _)| called != path);
+    fn call_off(&self, round: &str) {
+        self.state.lock().rounds.rounds.retain(|(_, called)| called != round);
     }
 
     fn call_done(&self) {

@@ -130,6 +130,41 @@ fn rot_shows_before_it_is_gone_on_from() {
     assert!(verify(&mut inventory, true).is_proven(), "a server that read badly once");
 }
 
+/// In one go or in two, known or not: the same is said of each.
+#[test]
+fn all_that_is_read_at_once_is_judged_alike() {
+    let room = Room::new();
+    let mut keeper = begun(&room);
+    for step in 1..=4 {
+        room.save(&format!("step-{step}"));
+    }
+    rot(&room, "step-2/model", "badbad");
+    room.write("step-3/model", "");
+    std::fs::remove_file(room.path("step-4/.complete")).unwrap();
+    let judged = |scan: &Scan| -> Vec<_> {
+        let of = |known: &Known| (known.found.clone(), known.stage, known.crc32c.clone());
+        scan.found.iter().map(of).collect()
+    };
+    let new = || Inventory::with_formats(&room.path(""), "", "", testing::FORMATS);
+    for now in [0, 3600] {
+        let mut apart = new();
+        let mut scan = look(&mut apart, now);
+        for known in scan.found.iter_mut().filter(|known| known.found.is_good()) {
+            *known = apart.verify(&known.found, true, at(now), &Budget::default()).unwrap();
+        }
+        let at_once = new().read(at(now), &Budget::default());
+        assert_eq!(judged(&at_once), judged(&scan));
+        assert!(one(&at_once, "step-1").is_proven());
+        assert!(at_once.notes.is_empty(), "{:?}", at_once.notes);
+    }
+    // What the keeper has read is read again, and what it knows of the bytes counts.
+    let found = one(&look(&mut keeper, 10), "step-1").found.clone();
+    assert!(keeper.verify(&found, true, at(10), &Budget::default()).unwrap().is_proven());
+    rot(&room, "step-1/model", "step-9");
+    let scan = new().read(at(20), &Budget::default());
+    assert!(matches!(one(&scan, "step-1").found.verdict, Verdict::Corrupted { .. }), "{scan:?}");
+}
+
 #[test]
 fn what_is_being_written_is_told_from_what_was_left() {
     let room = Room::new();
@@ -385,11 +420,39 @@ fn a_folder_with_too_much_in_it_is_given_up() {
     assert_eq!(paths(&scan), ["step-1"]);
     assert_eq!(scan.notes, ["data: not looked into: it has more than 5000 entries"]);
     assert!(scan.whole, "it will never be otherwise");
+    // Nor do several, or many small ones further below.
+    for name in ["data-2", "data-3"] {
+        fs::create_dir(room.path(name)).unwrap();
+        for index in 0..6000 {
+            fs::hard_link(room.path("data/0"), room.path(&format!("{name}/{index}"))).unwrap();
+        }
+    }
+    room.save("run/step-2");
+    let budget = Budget::default().entries(10_000);
+    for _ in 0..2 {
+        let scan = inventory.scan(at(1), None, &budget);
+        assert_eq!((paths(&scan), scan.notes.len(), scan.whole), (vec!["run/step-2", "step-1"], 3, true));
+    }
+    let scan = inventory.scan(at(1), None, &Budget::default().entries(4));
+    assert_eq!((scan.found.len(), scan.whole), (0, false), "the root itself has more: nothing is forgotten");
+    assert_eq!(scan.notes, ["the root: not looked into: it has more than 2 entries"]);
+    for class in 0..12 {
+        for index in 0..1000 {
+            let folder = room.path(&format!("data-4/of-a-set/{class}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::hard_link(room.path("data/0"), folder.join(index.to_string())).unwrap();
+        }
+    }
+    let scan = inventory.scan(at(2), None, &Budget::default().entries(10_000));
+    assert_eq!((paths(&scan), scan.whole), (vec!["run/step-2", "step-1"], false));
+    let note = scan.notes.iter().find(|note| note.starts_with("data-4/of-a-set/9: not looked into: "));
+    assert!(note.is_some_and(|note| note.contains("keep data sets")), "{:?}", scan.notes);
+    fs::remove_dir_all(room.path("data-4")).unwrap();
     let deep = "a/".repeat(DEPTH + 1);
     room.save(&format!("{deep}step-2"));
     let scan = look(&mut inventory, 1);
-    assert_eq!(paths(&scan), ["step-1"]);
-    assert!(scan.notes[0].contains("folders deep"), "{:?}", scan.notes);
+    assert_eq!(paths(&scan), ["run/step-2", "step-1"]);
+    assert!(scan.notes.iter().any(|note| note.contains("folders deep")), "{:?}", scan.notes);
 }
 
 #[test]

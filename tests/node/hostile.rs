@@ -1,0 +1,154 @@
+//! A folder of checkpoints in which a program has put what is meant to do harm to who looks at it.
+
+use super::checkpoints::{checkpoint, logs};
+use super::stores::Bucket;
+use super::wait::eventually;
+use super::world::{Job, SOON, Space, world};
+use super::{folder, servers::BUCKET};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use trainingjob_operator::api::State::Completed;
+
+const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-trainingjob");
+/// More files than that are in no checkpoint that is looked at.
+const MOST: u32 = 100_000;
+
+/// The training goes on to its end and its own checkpoints are found and rotated; nothing is loaded, nothing outside of the root
+/// is read or removed, nobody waits for a FIFO, and no name reaches a terminal as it is. FILES lie in one folder.
+#[tokio::test]
+async fn a_hostile_folder_harms_nobody() {
+    let Some(world) = world() else { return };
+    let files: u32 = std::env::var("FILES").map_or(20_000, |files| files.parse().expect("FILES is a number"));
+    let space = world.space("hostile", json!({})).await;
+    let bucket = Bucket::open(&space).await;
+    let fields = json!({
+        "numWorkers": 1, "command": ["python3", "/programs/hostile.py"],
+        "env": [{ "name": "FILES", "value": files.to_string() }],
+        "volumes": [{ "name": "programs", "configMap": { "name": "programs" } }, { "name": "outside", "emptyDir": {} }],
+        "volumeMounts": [
+            { "name": "programs", "mountPath": "/programs" }, { "name": "outside", "mountPath": "/outside" },
+        ],
+        "checkpoint": {
+            "storage": { "type": "pvc", "size": "1Gi" }, "retention": 2, "backup": bucket.backup("hostile"),
+        },
+    });
+    let mut job = space.submit("hostile", fields).await;
+    job.patient = SOON + SOON * (files / 200_000);
+
+    // While it runs the newest of its own are seen, and what is damaged is named.
+    job.until("two looks at its own checkpoints", |status| {
+        status.checkpoint.as_ref().and_then(|told| told.latest_step).is_some_and(|step| step >= 12)
+    })
+    .await;
+    let (told, _) = job.condition("CheckpointsHealthy", "False", "CheckpointCorrupted").await;
+    assert!(told.message.contains("ugly") && told.message.contains(".pt: "), "{}", told.message);
+    let listed = asked(&space, &["list"]).await;
+    for words in ["ugly", "bomb.pt", "in s3://"] {
+        assert!(listed.contains(words), "{words} is not in {listed}");
+    }
+    for words in ["step-9000", "pwned", "passwd"] {
+        assert!(!listed.contains(words), "{words} is in {listed}");
+    }
+    let verified = asked(&space, &["verify"]).await;
+    assert!(verified.contains("ugly") && verified.contains("Corrupted"), "{verified}");
+
+    // It ends, all is copied, and of its own those are left that the rules keep.
+    let root = folder(&space, "hostile-checkpoints").await.next().unwrap().1.parent().unwrap().to_owned();
+    fs::write(root.join("enough"), "").unwrap();
+    let status = job.state(Completed).await;
+    assert_eq!((status.attempt, status.restart_count), (Some(1), Some(0)));
+    let latest = checkpoint(&status).latest_step.unwrap();
+    let path = format!("step-{latest}.pt");
+    assert_eq!(checkpoint(&status).latest_path.as_deref(), Some(path.as_str()));
+    let newest = [latest - 1, latest].map(|step| format!("step-{step}.pt"));
+    let mut kept = BTreeSet::from([
+        "all",
+        "bomb.pt",
+        "data",
+        "enough",
+        "etc",
+        "old-bomb.pt",
+        "packed-bomb.pt",
+        "step-90001",
+        "step-90002.pt",
+        "step-90003.pt",
+        "ugly\n\u{1b}[31mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r",
+        "ugly\n\u{1b}[31mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r.pt",
+    ]);
+    kept.extend(newest.iter().map(String::as_str));
+    if files > MOST {
+        kept.insert("step-3");
+    }
+    let left = async || (names(&root).iter().map(String::as_str).collect::<BTreeSet<_>>() == kept).then_some(());
+    eventually("what the rules keep", SOON, left).await;
+    let is_copied = |told: Option<&str>| told == Some(path.as_str());
+    job.until("the last copy", |status| {
+        is_copied(status.checkpoint.as_ref().and_then(|told| told.last_backup_path.as_deref()))
+    })
+    .await;
+    let stored = bucket.server.object("hostile");
+    assert!(all_bytes(&stored).windows(6).all(|six| six != b"SECRET"), "what lies outside is in {BUCKET}");
+
+    // Whoever asks afterwards asks another agent.
+    assert!(asked(&space, &["list"]).await.contains(&path));
+    assert!(asked(&space, &["verify"]).await.contains(&path));
+    assert!(!root.join("pwned").exists(), "something was loaded");
+    nothing_told_is_raw(&space, &job).await;
+    space.end().await;
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    entries.filter(|name| !name.starts_with('.') && !name.contains('\u{fffd}')).collect()
+}
+
+fn all_bytes(folder: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => bytes.extend(all_bytes(&entry.path())),
+            false => bytes.extend(fs::read(entry.path()).unwrap()),
+        }
+    }
+    bytes
+}
+
+/// What `kubectl trainingjob checkpoints hostile` prints, of which no line but its own begins anywhere.
+async fn asked(space: &Space, args: &[&str]) -> String {
+    let mut command = Command::new(PLUGIN);
+    command.args(["checkpoints", "hostile"]).args(args).args(["-n", &space.name]);
+    command.env("KUBECONFIG", space.world.cluster.kubeconfig()).stdin(Stdio::null());
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    for line in text.lines() {
+        assert!(!line.contains(char::is_control) && !line.starts_with("FAKE"), "{args:?}: {line:?} in {text}");
+    }
+    text
+}
+
+/// No text in the status, in an event or in the agent's words has what a terminal would act on.
+async fn nothing_told_is_raw(space: &Space, job: &Job) {
+    let read = |what: &[&str]| -> Value {
+        let ns = space.name.as_str();
+        serde_json::from_str(&space.world.cluster.kubectl(&[what, &["-n", ns, "-o", "json"]].concat())).unwrap()
+    };
+    is_plain(&read(&["get", "tj", &job.name])["status"]);
+    for event in read(&["get", "events"])["items"].as_array().unwrap() {
+        is_plain(&event["message"]);
+    }
+    for log in logs(space, job, 1).await {
+        log.lines().for_each(|line| is_plain(&json!(line)));
+    }
+}
+
+fn is_plain(value: &Value) {
+    match value {
+        Value::String(text) => assert!(!text.contains(char::is_control), "{text:?}"),
+        Value::Array(values) => values.iter().for_each(is_plain),
+        Value::Object(fields) => fields.values().for_each(is_plain),
+        _ => {}
+    }
+}
