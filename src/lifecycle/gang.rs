@@ -5,9 +5,12 @@ use super::step::Step;
 use super::waiting::Why;
 use super::{Cause, evidence};
 use crate::api::{ConditionType, Reason, Restart, State};
+use crate::build::KILLED;
+use crate::cause::{Container, WorkerFacts, first_cause};
 use crate::observe::{ObservedJob, ObservedPod};
 use crate::plan::Incarnation;
 use crate::protocol::gang::{EndedAttempt, GangPast, GangPhase, GangStatus, MAX_RESTARTS};
+use jiff::SignedDuration;
 use std::ops::Range;
 
 impl<'a> Step<'a> {
@@ -97,6 +100,7 @@ impl<'a> Step<'a> {
             permanent: end.permanent,
             time: end.time.map(whole_second),
         };
+        let cause = pod.and_then(|pod| out_of_memory(pod, end)).unwrap_or(cause);
         let time = self.by_our_clock(current, cause.time.unwrap_or(self.input.now));
         let ran_seconds = i64::try_from(end.ran_seconds).unwrap_or(i64::MAX);
         evidence::add(&mut self.status.restarts, evidence::entry(attempt, &cause, time, ran_seconds));
@@ -163,6 +167,27 @@ impl<'a> Step<'a> {
             disruptions_in_a_row: in_a_row(true),
         }
     }
+}
+
+/// What the leader can't know: that SIGKILL was the kernel's, for lack of memory, stands on the pod alone.
+fn out_of_memory(pod: &ObservedPod, end: &EndedAttempt) -> Option<Cause> {
+    let killed_at = pod.out_of_memory?;
+    let told = end.time.filter(|_| reason(&end.reason) == Reason::Signal && end.exit_code == Some(KILLED))?;
+    // The container may have come back minutes later, and only then was it told.
+    let after = told.duration_since(killed_at);
+    if after < SignedDuration::from_secs(-5) || after > SignedDuration::from_mins(10) {
+        return None;
+    }
+    let container = Container::Terminated {
+        started: None,
+        finished: Some(killed_at),
+        exit_code: KILLED,
+        reason: "OOMKilled".to_owned(),
+        report: None,
+        message: None,
+    };
+    let facts = WorkerFacts { ended: Some(false), training: &container, ..WorkerFacts::from(pod) };
+    first_cause([facts])
 }
 
 /// One CamelCase word, as the API wants it of a condition: an agent may be of any version.

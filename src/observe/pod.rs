@@ -84,6 +84,8 @@ pub struct ObservedPod {
     pub gone: bool,
     /// The container `training`.
     pub training: Container,
+    /// When its node last killed the container `training` for lack of memory before it started it again.
+    pub out_of_memory: Option<Timestamp>,
     /// Why the container `training` was killed that its node starts again in this pod (`OOMKilled`); it is waiting meanwhile.
     pub killed: Option<String>,
     /// What keeps the containers from starting, whichever it is.
@@ -146,6 +148,7 @@ impl SlimPod {
                 .map(|t| t.0.checked_sub(jiff::SignedDuration::from_secs(grace)).unwrap_or(t.0)),
             end_by: meta.deletion_timestamp.as_ref().map(|t| t.0),
             gone,
+            out_of_memory: last_end(status).filter(|end| end.reason.as_deref() == Some(OOM_KILLED)).and_then(finished),
             training: if killed.is_some() { Container::Waiting } else { training(status) },
             killed,
             failed_init: failed_init(status),
@@ -181,6 +184,8 @@ impl SlimPod {
     }
 }
 
+/// A kubelet's reason for the end of a container.
+const OOM_KILLED: &str = "OOMKilled";
 /// Label (and, before Kubernetes 1.28, annotation) by which a pod of an Indexed Job knows its index.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
@@ -202,16 +207,28 @@ fn training_status(status: &PodStatus) -> Option<&ContainerStatus> {
     status.container_statuses.iter().flatten().find(|c| c.name == TRAINING)
 }
 
+/// How the container `training` ended before it was started again.
+fn last_end(status: &PodStatus) -> Option<&ContainerStateTerminated> {
+    training_status(status)?.last_state.as_ref()?.terminated.as_ref()
+}
+
+fn finished(end: &ContainerStateTerminated) -> Option<Timestamp> {
+    end.finished_at.as_ref().map(|time| time.0)
+}
+
 fn training(status: &PodStatus) -> Container {
     let Some(state) = training_status(status).and_then(|c| c.state.as_ref()) else { return Container::Waiting };
     if let Some(end) = &state.terminated {
         let report = end.message.as_deref().and_then(Report::parse).map(Box::new);
+        // What ended the program is the end of the container before, of which this one's agent has told.
+        let before = last_end(status).filter(|_| report.as_ref().is_some_and(|report| report.killed));
+        let reason = before.unwrap_or(end).reason.clone();
         return Container::Terminated {
             // 1970 is how the kubelet says that it never started.
             started: end.started_at.as_ref().map(|t| t.0).filter(|t| *t > Timestamp::UNIX_EPOCH),
             finished: end.finished_at.as_ref().map(|t| t.0),
             exit_code: end.exit_code,
-            reason: end.reason.clone().unwrap_or_default(),
+            reason: reason.unwrap_or_default(),
             message: if report.is_some() { None } else { end.message.clone() },
             report,
         };

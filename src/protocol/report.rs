@@ -33,6 +33,9 @@ pub struct Report {
     /// The gang's attempt that this run belongs to, from 1; 0 if it was not told.
     pub attempt: u32,
     pub phase: Phase,
+    /// The agent was killed with its container, and a later one of its pod tells what it had written.
+    #[serde(skip_serializing_if = "is_false")]
+    pub killed: bool,
     /// The program's own exit code (0-255), also where the agent exits with another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,

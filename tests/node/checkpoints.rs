@@ -31,11 +31,12 @@ pub async fn job_of(space: &Space, name: &str, workers: i32, env: Value, checkpo
     space.submit(name, fields).await
 }
 
-/// What each worker of the last attempt has said, by its index.
-pub async fn logs(space: &Space, job: &Job, attempt: i32) -> Vec<String> {
+/// What each worker's last pod has said, in all attempts that it had, by its index.
+pub async fn logs(space: &Space, job: &Job) -> Vec<String> {
     let mut logs = Vec::new();
+    let last = job.pods().iter().map(super::attempt).max();
     let is_worker = |pod: &&Pod| pod.labels().get("component").is_some_and(|component| component == "worker");
-    for pod in job.pods().iter().filter(is_worker).filter(|pod| super::attempt(pod) == attempt) {
+    for pod in job.pods().iter().filter(is_worker).filter(|pod| Some(super::attempt(pod)) == last) {
         logs.push((worker(pod), String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()));
     }
     logs.sort();
@@ -43,7 +44,7 @@ pub async fn logs(space: &Space, job: &Job, attempt: i32) -> Vec<String> {
 }
 
 pub fn weights(log: &str) -> &str {
-    log.lines().find_map(|line| line.split_once("weights ")).expect("the program has said its weights").1
+    log.lines().rev().find_map(|line| line.split_once("weights ")).expect("the program has said its weights").1
 }
 
 pub fn checkpoint(status: &TrainingJobStatus) -> &trainingjob_operator::api::CheckpointStatus {
@@ -68,7 +69,7 @@ async fn a_save_that_was_cut_is_passed_over() {
         let told = checkpoint(status);
         assert_eq!((told.latest_path.as_deref(), told.latest_step), (Some("step-30.pt"), Some(30)));
     }
-    let (first, second) = (logs(&space, &whole, 1).await, logs(&space, &cut, 2).await);
+    let (first, second) = (logs(&space, &whole).await, logs(&space, &cut).await);
     assert_eq!((first.len(), second.len()), (2, 2));
     for log in &second {
         assert!(log.contains("resumed from /checkpoints/step-15.pt at step 15"), "{log}");
@@ -98,7 +99,7 @@ async fn kills_in_a_save_lose_nothing() {
         cut.push(submit(&space, &format!("cut-{number}"), env(of_each), json!({})).await);
     }
     whole.state(Completed).await;
-    let undisturbed = logs(&space, &whole, 1).await;
+    let undisturbed = logs(&space, &whole).await;
     let last = i32::try_from(of_each).unwrap() + 1;
     for job in &mut cut {
         job.patient = SOON * u32::try_from(of_each).unwrap();
@@ -108,7 +109,7 @@ async fn kills_in_a_save_lose_nothing() {
         let history = folder(&space, &claim).await.find(|file| file.0 == "history").unwrap().1;
         let expected: String = (0..=of_each).map(|before| format!("{} {}\n", before + 1, 5 * before)).collect();
         assert_eq!(std::fs::read_to_string(history).unwrap(), expected, "attempt, and the step that it went on from");
-        for log in logs(&space, job, last).await {
+        for log in logs(&space, job).await {
             assert_eq!(weights(&log), weights(&undisturbed[0]));
         }
     }
@@ -161,7 +162,7 @@ async fn a_bad_checkpoint_to_begin_with_is_named() {
     let mut good = submit(&space, "good", json!({ "STEPS": "40" }), with("step-10.pt")).await;
     let status = good.state(Completed).await;
     assert_eq!(status.attempt, Some(1));
-    for log in logs(&space, &good, 1).await {
+    for log in logs(&space, &good).await {
         assert!(log.contains("resumed from /checkpoints/step-10.pt at step 10"), "{log}");
     }
     space.end().await;

@@ -107,7 +107,7 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     let whole = json!({ "storage": { "type": "pvc", "size": "1Gi" } });
     let mut undisturbed = submit_four(&space, "whole", env("0"), &whole).await;
     undisturbed.state(Completed).await;
-    let expected = logs(&space, &undisturbed, 1).await;
+    let expected = logs(&space, &undisturbed).await;
 
     let mut job = submit_four(&space, "in-place", env("0.5"), &whole).await;
     job.patient = SOON * 4;
@@ -148,7 +148,7 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
         assert_eq!((restart.worker, restart.disruption), (Some(fault.worker), false), "{}: {restart:?}", fault.what);
         assert!(restart.pod.is_some() && restart.node.is_some(), "{restart:?}");
     }
-    for log in logs(&space, &job, 1).await {
+    for log in logs(&space, &job).await {
         assert_eq!(weights(&log), weights(&expected[0]));
     }
     space.end().await;

@@ -139,7 +139,7 @@ async fn nothing_told_is_raw(space: &Space, job: &Job) {
     for event in read(&["get", "events"])["items"].as_array().unwrap() {
         is_plain(&event["message"]);
     }
-    for log in logs(space, job, 1).await {
+    for log in logs(space, job).await {
         log.lines().for_each(|line| is_plain(&json!(line)));
     }
 }

@@ -5,6 +5,7 @@ use crate::agent::now;
 use crate::gang::Memory;
 use crate::gang::message::{End, Outcome, RunState};
 use crate::protocol::report::Report;
+use nix::libc::SIGKILL;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
@@ -48,6 +49,8 @@ impl Place {
             let report = Report {
                 attempt: run.attempt,
                 version: words.version.max(1),
+                killed: true,
+                signal: Some(SIGKILL),
                 finished_at: Some(words.finished_at.unwrap_or_else(now)),
                 ..words
             };
