@@ -346,6 +346,25 @@ mod tests {
         serde_json::from_value::<SlimPod>(pod).unwrap().seen(false).unwrap()
     }
 
+    /// What the agent tells that came back is why the one before ended, and its node knows more of that.
+    #[test]
+    fn a_container_that_was_killed_before_its_last_one_is_named() {
+        let report = |killed: bool| Report { version: 1, attempt: 1, killed, signal: Some(9), ..Report::default() };
+        let cause = |killed: bool, reason: &str| {
+            let message = report(killed).to_message();
+            let end =
+                json!({ "exitCode": 1, "reason": "Error", "message": message, "finishedAt": "2030-01-02T03:06:00Z" });
+            let before = json!({ "exitCode": 137, "reason": reason, "finishedAt": "2030-01-02T03:05:00Z" });
+            let container =
+                json!({ "name": "training", "state": { "terminated": end }, "lastState": { "terminated": before } });
+            let pod = seen(&json!({ "phase": "Failed", "containerStatuses": [container] }));
+            (first_cause([&pod]).unwrap().reason, pod.out_of_memory.is_some())
+        };
+        assert_eq!(cause(true, "OOMKilled"), (Reason::OomKilled, true));
+        assert_eq!(cause(true, "Error"), (Reason::Signal, false), "killed by somebody");
+        assert_eq!(cause(false, "OOMKilled"), (Reason::Signal, true), "what followed is another failure");
+    }
+
     /// As the kubelet leaves it: the program's own container waits for ever.
     #[test]
     fn an_init_container_that_fails_is_kept_with_its_words() {

@@ -16,7 +16,7 @@ use crate::agent::words::Words;
 use crate::gang::frame::Secret;
 use crate::gang::message::{self, Finish, History, Incarnation, MemberId, Outcome, RunState};
 use crate::gang::policy::{Policy, Restarts};
-use crate::gang::{Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
+use crate::gang::{Chosen, Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
 use crate::protocol::gang::{self as protocol, EndedAttempt, GangEnd, GangPast, GangPhase, GangSetup, GangStatus};
 use crate::protocol::report::Report;
 use clock::now;
@@ -333,6 +333,7 @@ impl Party {
         let news = judged.map(judge::told);
         let status = status(&view, &self.counts);
         let (waits, phase) = (status.waits_for.clone(), status.phase);
+        let awaits_others = view.missing.iter().any(|(_, missing)| *missing != Missing::Preparing);
         if let Some(news) = news {
             let follows = match view.history.finish {
                 None => "; the gang starts again",
@@ -345,7 +346,7 @@ impl Party {
                 self.ended.remove(0);
             }
         }
-        if phase == GangPhase::Gathering && self.waits != waits && !waits.is_empty() {
+        if phase == GangPhase::Gathering && self.waits != waits && awaits_others {
             self.words.say(format_args!("waiting for {waits}"));
         }
         self.waits = waits;
@@ -399,9 +400,18 @@ fn waits_for(view: &View<'_>) -> String {
         more => format!("{first} and {} more, which {}", more - 1, plural(words)),
     });
     let told = told.collect::<Vec<_>>().join("; ");
-    match told.is_empty() && view.missing.is_empty() && !view.quiet_in.is_zero() {
-        true => "the time after which nothing of an earlier attempt can run any more".to_owned(),
-        false => told,
+    match view.phase {
+        _ if !told.is_empty() => told,
+        Phase::Gathering { choice: Chosen::Asked, .. } => {
+            "what to go on from, which is read whole before it is used".to_owned()
+        }
+        Phase::Gathering { choice: Chosen::Choice(_), .. } => {
+            "the time between failures that follow each other quickly".to_owned()
+        }
+        _ if !view.quiet_in.is_zero() => {
+            "the time after which nothing of an earlier attempt can run any more".to_owned()
+        }
+        _ => told,
     }
 }
 

@@ -83,6 +83,28 @@ fn an_attempt_that_ends_in_its_pods_is_filed_and_the_next_one_told() {
     assert!(world.step().events.is_empty());
 }
 
+/// The agent that comes back knows that it was killed, and its node for what.
+#[test]
+fn a_kill_for_lack_of_memory_stands_on_the_pod_alone() {
+    let killed = EndedAttempt {
+        reason: "Signal".into(),
+        message: "worker 1: ended by SIGKILL, and nobody says by whom".into(),
+        exit_code: Some(137),
+        rank: None,
+        ..end(1)
+    };
+    for (seconds_before, reason) in [(3, Reason::OomKilled), (200, Reason::OomKilled), (-60, Reason::Signal)] {
+        let mut world = World::to_running();
+        world.second = 90;
+        let pod = world.children.pods.values_mut().find(|pod| pod.index == 1).unwrap();
+        pod.out_of_memory = Some(at(20 - seconds_before));
+        world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![killed.clone()])));
+        world.step();
+        let entry = &world.status.restarts[0];
+        assert_eq!((&entry.reason, entry.worker, entry.attempt), (&reason, Some(1), 1), "{}", entry.message);
+    }
+}
+
 #[test]
 fn attempts_that_nobody_saw_begin_are_all_told() {
     let mut world = World::to_running();
