@@ -70,8 +70,8 @@ def main():
             file.write(f"{ATTEMPT} {done}\n")
     if 0 < ATTEMPT <= CUT_ATTEMPTS:
         cuts.add(done + 2 * SAVE_EVERY)
-    # Else the first step adds the gradients up in another order than those after it, and so does a process that goes on from
-    # a checkpoint: between more than two that is another sum.
+    # Else the first step adds the gradients up in another order than those after it, and so does a process that goes on
+    # from a checkpoint: between more than two that is another sum.
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     for step in range(done + 1, STEPS + 1):
         x = torch.randn(32, 16, generator=torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank()))

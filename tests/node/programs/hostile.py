@@ -1,5 +1,5 @@
-"""Fills the folder of checkpoints with what is meant to do harm, then saves a checkpoint of its own every second until a file `enough`
-is there. Beside the checkpoints FILES files lie in one folder, and as many in a checkpoint."""
+"""Fills the folder of checkpoints with what is meant to do harm, then saves a checkpoint of its own every second until
+a file `enough` is there. Beside the checkpoints FILES files lie in one folder, and as many in a checkpoint."""
 
 import os
 import pathlib
