@@ -438,7 +438,7 @@ async fn no_process_is_left_behind() {
     let ended = training(&pod).unwrap().state.unwrap().terminated.unwrap();
     // In time, by its own doing, and told: at the end of the grace the kubelet kills the agent too, which leaves no word.
     let told = report(&ended.message);
-    assert_eq!((told.stopped_by, told.signal, ended.exit_code), (Some(15), Some(9), 137));
+    assert_eq!((told.stopped_by, told.signal, ended.exit_code), (Some(15), Some(9), 143));
     space.no_pod_is_left().await;
     assert_eq!(processes(&marker), Vec::<String>::new());
     space.end().await;

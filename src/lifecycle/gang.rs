@@ -13,6 +13,9 @@ use crate::protocol::gang::{EndedAttempt, GangPast, GangPhase, GangStatus, MAX_R
 use jiff::SignedDuration;
 use std::ops::Range;
 
+/// How long nothing is said of a gang that has just been made and waits for its members.
+const FORMED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+
 impl<'a> Step<'a> {
     /// Takes in which attempt runs, and how those before it ended: by the leader's last answer, and by what stands in the last
     /// words of its members, for nobody may have asked it.
@@ -125,7 +128,17 @@ impl<'a> Step<'a> {
 
     /// Whether the pods run and their programs don't: the gang stops, or waits for all to be there.
     pub(super) fn forms(&self) -> bool {
-        self.gang().is_some_and(|gang| matches!(gang.phase, GangPhase::Gathering | GangPhase::Stopping))
+        let is_new = || {
+            let started = self.pods(self.incarnation()).iter().filter_map(|pod| pod.started()).max();
+            let told = self.input.agent.map(|agent| agent.time);
+            started.zip(told).is_some_and(|(started, told)| told.duration_since(started) < FORMED_WITHIN)
+        };
+        // Programs that have just been started find each other in no time; the next answer comes seconds later.
+        self.gang().is_some_and(|gang| match gang.phase {
+            GangPhase::Gathering => !gang.ended.is_empty() || !is_new(),
+            GangPhase::Stopping => true,
+            GangPhase::Running | GangPhase::Over => false,
+        })
     }
 
     /// The gang stops, or waits for all to be there. True if that took too long.

@@ -14,7 +14,7 @@ use crate::agent::serve::listen;
 use crate::agent::wake::Wake;
 use crate::agent::words::Words;
 use crate::gang::frame::Secret;
-use crate::gang::message::{self, Finish, History, Incarnation, MemberId, Outcome, RunState};
+use crate::gang::message::{self, Finish, History, Incarnation, MemberId, Outcome, RunState, Time};
 use crate::gang::policy::{Policy, Restarts};
 use crate::gang::{Chosen, Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
 use crate::protocol::gang::{self as protocol, EndedAttempt, GangEnd, GangPast, GangPhase, GangSetup, GangStatus};
@@ -34,6 +34,8 @@ use tokio::runtime::Handle;
 const ROLE: &str = "worker";
 /// So many kinds of reasons to wait are told at once.
 const MAX_KINDS: usize = 3;
+/// What is waited for so long is said in the log.
+const SAY_AFTER: Duration = Duration::from_secs(10);
 /// Between two looks at the file of the setup, while an attempt is being judged.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
@@ -94,7 +96,15 @@ pub struct Party {
     ended: Vec<EndedAttempt>,
     /// Restarts for each kind of cause, up to the beginning of the last attempt.
     counts: GangEnd,
-    waits: String,
+    waits: Waits,
+}
+
+/// What the gang waits for.
+#[derive(Default)]
+struct Waits {
+    words: String,
+    since: Time,
+    is_said: bool,
 }
 
 /// What cannot be mended by trying again.
@@ -174,7 +184,7 @@ impl Party {
             told: Arc::clone(told),
             ended: Vec::new(),
             counts,
-            waits: String::new(),
+            waits: Waits::default(),
         })
     }
 
@@ -334,6 +344,7 @@ impl Party {
         let status = status(&view, &self.counts);
         let (waits, phase) = (status.waits_for.clone(), status.phase);
         let awaits_others = view.missing.iter().any(|(_, missing)| *missing != Missing::Preparing);
+        let is_said = awaits_others && phase == GangPhase::Gathering;
         if let Some(news) = news {
             let follows = match view.history.finish {
                 None => "; the gang starts again",
@@ -346,10 +357,13 @@ impl Party {
                 self.ended.remove(0);
             }
         }
-        if phase == GangPhase::Gathering && self.waits != waits && awaits_others {
+        // The program's own words come first, and mostly nobody is waited for long.
+        if self.waits.words != waits || !is_said {
+            self.waits = Waits { words: waits, since: now, is_said: !is_said };
+        } else if !self.waits.is_said && now.since(self.waits.since) >= SAY_AFTER {
+            self.waits.is_said = true;
             self.words.say(format_args!("waiting for {waits}"));
         }
-        self.waits = waits;
         let told = GangStatus { ended: self.ended.clone(), ..status };
         let mut known = self.told.lock();
         if known.as_ref() != Some(&told) {

@@ -260,7 +260,7 @@ impl Run {
             if !self.is_leaving {
                 self.late_stop = Some((Signal::SIGTERM as i32, Instant::now()));
             }
-        } else if self.report.stopped_by.is_none() {
+        } else if self.report.stopped_by.is_none() && self.report.ended_for.is_none() {
             self.report.stopped_by = Some(Signal::SIGTERM as i32);
             self.is_urgent = true;
             send(process.pid, Signal::SIGTERM as i32);
