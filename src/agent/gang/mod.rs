@@ -94,6 +94,8 @@ pub struct Party {
     /// What is told of the gang, if this agent leads it.
     told: Arc<Mutex<Option<GangStatus>>>,
     ended: Vec<EndedAttempt>,
+    /// The last attempt that was judged.
+    last: u32,
     /// Restarts for each kind of cause, up to the beginning of the last attempt.
     counts: GangEnd,
     waits: Waits,
@@ -183,6 +185,7 @@ impl Party {
             words: Arc::clone(words),
             told: Arc::clone(told),
             ended: Vec::new(),
+            last: 0,
             counts,
             waits: Waits::default(),
         })
@@ -339,7 +342,9 @@ impl Party {
     fn tell(&mut self) {
         let now = now();
         let Some(view) = self.gang.view(now) else { return };
-        let judged = view.judged.filter(|judged| self.ended.last().is_none_or(|l| l.attempt < judged.ended.attempt));
+        let judged = view.judged.filter(|judged| self.last < judged.ended.attempt);
+        // Why a pod was told to end stands on the pod: the operator tells of it.
+        let is_taken = judged.is_some_and(|judged| judged.ended.members.values().any(|end| end.leaving.is_some()));
         let news = judged.map(judge::told);
         let status = status(&view, &self.counts);
         let (waits, phase) = (status.waits_for.clone(), status.phase);
@@ -352,7 +357,10 @@ impl Party {
             };
             self.words
                 .say(format_args!("attempt {} has ended: {}: {}{follows}", news.attempt, news.reason, news.message));
-            self.ended.push(news);
+            self.last = news.attempt;
+            if !is_taken {
+                self.ended.push(news);
+            }
             if self.ended.len() > protocol::MAX_RESTARTS {
                 self.ended.remove(0);
             }
