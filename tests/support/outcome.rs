@@ -132,6 +132,10 @@ impl Names {
             let count = counts.entry((*kind, plain.clone())).or_default();
             *count += 1;
             names.push((uid.clone(), format!("UID-OF-{kind:?}-{plain}-{count}")));
+            if *kind == Kind::TrainingJob {
+                // Of which the name of its key's Secret has the beginning.
+                names.push((format!("-gang-{}", &uid[..8]), format!("-gang-UID-{count}")));
+            }
             if *kind == Kind::Pod {
                 names.push((name.to_owned(), format!("{plain}-X")));
             }
