@@ -312,7 +312,8 @@ impl Queued<'_> {
         self.space.pods(|pod| pod["metadata"]["labels"]["training-job"] == self.name.as_str())
     }
 
-    /// Runs the program of worker 0 as its kubelet would: by an agent on this machine, which is the address of its pod.
+    /// Runs the program of worker 0 as its kubelet would: by an agent on this machine, which is the address of its pod. It runs
+    /// alone: the other workers are simulated.
     pub async fn start_program(&self) -> Program {
         let pod = eventually("worker 0 to run", SOON, async || {
             let runs = |pod: &Value| index(pod) == 0 && pod["status"]["phase"] == "Running";
@@ -330,7 +331,7 @@ impl Queued<'_> {
             Some((variable["name"].as_str()?.to_owned(), value?))
         });
         let log = fs::File::create(self.space.file(&format!("{uid}.log"))).unwrap();
-        let mut args: Vec<_> = args.map(str::to_owned).collect();
+        let mut args: Vec<_> = args.filter(|arg| !arg.starts_with("--gang")).map(str::to_owned).collect();
         args.insert(1, format!("--termination-log={}", self.space.file(uid)));
         let mut agent = Command::new(env!("CARGO_BIN_EXE_agent"));
         agent
