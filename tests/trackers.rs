@@ -275,6 +275,8 @@ impl Room {
             .spec
             .unwrap();
         let (mut env, mut args) = as_the_kubelet_does(&pod.containers[0], secret);
+        // It runs alone, without the gang that its pod would have.
+        args.retain(|arg| !arg.starts_with("--gang"));
         args.insert(1, format!("--termination-log={}", self.path("message").display()));
         // Where the volume for checkpoints is mounted.
         let mounted = self.path("checkpoints").display().to_string();
