@@ -1,7 +1,7 @@
 //! What the leader of a gang tells: attempts end and begin in the pods that exist.
 
 use super::conditions::whole_second;
-use super::step::Step;
+use super::step::{Step, seconds};
 use super::waiting::Why;
 use super::{Cause, evidence};
 use crate::api::{ConditionType, Reason, Restart, State};
@@ -13,8 +13,8 @@ use crate::protocol::gang::{EndedAttempt, GangPast, GangPhase, GangStatus, MAX_R
 use jiff::SignedDuration;
 use std::ops::Range;
 
-/// How long nothing is said of a gang that has just been made and waits for its members.
-const FORMED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+/// How long nothing is said of a gang that has just been made and waits for its members, in seconds.
+const FORMED_WITHIN: i64 = 10;
 
 impl<'a> Step<'a> {
     /// Takes in which attempt runs, and how those before it ended: by the leader's last answer, and by what stands in the last
@@ -127,18 +127,18 @@ impl<'a> Step<'a> {
     }
 
     /// Whether the pods run and their programs don't: the gang stops, or waits for all to be there.
-    pub(super) fn forms(&self) -> bool {
-        let is_new = || {
+    pub(super) fn forms(&mut self) -> bool {
+        let Some(gang) = self.gang() else { return false };
+        if gang.phase == GangPhase::Gathering && gang.ended.is_empty() {
+            // Programs that have just been started find each other in no time.
             let started = self.pods(self.incarnation()).iter().filter_map(|pod| pod.started()).max();
-            let told = self.input.agent.map(|agent| agent.time);
-            started.zip(told).is_some_and(|(started, told)| told.duration_since(started) < FORMED_WITHIN)
-        };
-        // Programs that have just been started find each other in no time; the next answer comes seconds later.
-        self.gang().is_some_and(|gang| match gang.phase {
-            GangPhase::Gathering => !gang.ended.is_empty() || !is_new(),
-            GangPhase::Stopping => true,
-            GangPhase::Running | GangPhase::Over => false,
-        })
+            let ran = started.map_or(i64::MAX, |started| seconds(started, self.input.now));
+            if ran < FORMED_WITHIN {
+                self.requeue((FORMED_WITHIN - ran).max(1));
+                return false;
+            }
+        }
+        matches!(gang.phase, GangPhase::Gathering | GangPhase::Stopping)
     }
 
     /// The gang stops, or waits for all to be there. True if that took too long.

@@ -260,9 +260,10 @@ impl<'a> Care<'a> {
         if is_first {
             self.rotate(policy, &mut scan, now, &budget);
         } else {
-            self.join_in(policy, &scan);
+            self.join_in(policy, &scan, until);
         }
-        let is_leaving = || self.keeper.until() == Until::Pod;
+        // Of a look that began before the program's end another one follows, and what it asks for may be called off.
+        let is_leaving = || until == Until::Pod && self.keeper.until() == Until::Pod;
         while is_leaving() && !self.copies.iter().filter(|copies| copies.is_needed()).all(|copies| copies.drain(TELL)) {
             // What it waits for is to be seen.
             self.keeper.tell(self.describe(policy, &scan));
@@ -280,7 +281,7 @@ impl<'a> Care<'a> {
 
     /// Puts this worker's files where the first worker's agent asks for them, in a store or in the backup, and keeps of its own
     /// folder what is as new.
-    fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan) {
+    fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan, until: Until) {
         let places: Vec<_> = places(policy).collect();
         if places.is_empty() {
             return;
@@ -305,7 +306,7 @@ impl<'a> Care<'a> {
             }
             // Whoever is gone asks for nothing more.
             let is_over = rounds.as_ref().map_or(heard.elapsed() > GONE, |rounds| rounds.done);
-            if self.keeper.until() != Until::Pod || is_over {
+            if until != Until::Pod || self.keeper.until() != Until::Pod || is_over {
                 break;
             }
             std::thread::sleep(Duration::from_secs(1));

@@ -133,10 +133,11 @@ fn a_gang_that_forms_does_not_run_yet() {
     world.spec.failure_policy.start_deadline_seconds = Some(60);
     world.second = 59;
     let waits = leader(1, GangStatus { waits_for: "waiting for worker 1".into(), ..GangStatus::default() });
-    world.agent = Some(waits.clone());
+    world.agent = Some(waits);
+    world.second = 14;
     world.step();
-    assert_eq!(world.status.state, Some(State::Running), "it was told of pods that had just been started");
-    world.agent = Some(AgentAnswer { time: at(15), ..waits });
+    assert_eq!(world.status.state, Some(State::Running), "the pods have just been started");
+    world.second = 59;
     world.step();
     assert_eq!(world.status.state, Some(State::Initializing));
     assert_eq!(world.condition("Running"), ("False", "Starting", "waiting for worker 1"));
