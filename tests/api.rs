@@ -317,10 +317,7 @@ fn jobs_stored_with_all_their_defaults_have_the_same_plan() {
         let planned = |job: &Value| {
             let mut job: TrainingJob = serde_json::from_value(job.clone()).unwrap();
             job.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
-            plan::resolve(
-                &job,
-                &Runtime { agent_image: "operator:1".into(), agent_image_pull_policy: None, ..Runtime::default() },
-            )
+            plan::resolve(&job, &Runtime { agent_image: "operator:1".into(), ..Runtime::default() })
         };
         assert_eq!(planned(&stored), planned(&written), "{written}");
     }

@@ -37,6 +37,8 @@ struct Gang {
     size: u32,
     metrics: u16,
     command: Vec<String>,
+    /// The first attempt of its pods, and what was before them.
+    begins: (u32, Option<Value>),
     /// Pods so far.
     pods: Cell<u32>,
 }
@@ -65,7 +67,7 @@ impl Gang {
         fs::write(room.path("key"), "0123456789abcdef0123456789abcdef\n").unwrap();
         fs::write(room.path("log"), "").unwrap();
         let command = ["sh", "-c", &format!("{SCRIPT}\n{script}")].map(str::to_owned).to_vec();
-        Some(Self { room, size, metrics: free_port(), command, pods: Cell::new(0) })
+        Some(Self { room, size, metrics: free_port(), command, begins: (1, None), pods: Cell::new(0) })
     }
 
     fn with_command(self, command: &[&str]) -> Self {
@@ -88,12 +90,14 @@ impl Gang {
     fn container(&self, index: u32, pod: u32) -> Agent {
         let path = |name: &str| self.room.path(name).display().to_string();
         let mut command = as_init().unwrap();
-        command.args([AGENT, "run", "--attempt=1", "--grace-seconds=5"]).args([
+        command.args([AGENT, "run", "--grace-seconds=5"]).args([
+            format!("--attempt={}", self.begins.0),
             format!("--termination-log={}", path(&format!("message-{index}"))),
             format!("--gang={}", path("gang.json")),
             format!("--gang-key={}", path("key")),
             format!("--gang-state={}", path(&format!("pod-{pod}"))),
         ]);
+        command.args(self.begins.1.iter().map(|past| format!("--gang-past={past}")));
         if index == 0 {
             command.arg(format!("--metrics-port={}", self.metrics));
         }
@@ -293,6 +297,29 @@ fn a_budget_is_spent_and_then_all_fail() {
         assert!(message.contains("worker 1") && message.contains("never"), "{message}");
     }
     assert_eq!(gang.report(0).stopped_by, Some(15), "it was stopped, and has not failed");
+}
+
+/// Of what the operator tells, and a person may have changed since, the one counts from the start and the other at the end.
+#[test]
+fn what_was_before_these_pods_counts_and_so_does_a_change_of_the_budget() {
+    let script = "[ $ATTEMPT = 5 ] && exit 0; wait_for go; exit 1";
+    for (test, limit, code) in [("gang-past", 3, 1), ("gang-raised", 4, 0)] {
+        let setup = json!({ "backoffLimit": 3 });
+        let Some(gang) = Gang::new(test, 1, setup, script) else { return };
+        let gang = Gang { begins: (4, Some(json!({ "failures": 3 }))), ..gang };
+        let agents = gang.start();
+        gang.until_all_began(4);
+        let file = gang.room.path("gang.json");
+        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        setup["backoffLimit"] = json!(limit);
+        fs::write(&file, setup.to_string()).unwrap();
+        gang.allow("go");
+        gang.all_exit(agents, code);
+        let (report, failures) = (gang.report(0), if code == 0 { 4 } else { 3 });
+        let end = report.gang.unwrap();
+        assert_eq!((report.attempt, end.failures), (failures + 1, failures), "{:?}", gang.output());
+        assert_eq!(end.failed.map(|(reason, _)| reason).as_deref(), (code != 0).then_some("BackoffLimitExceeded"));
+    }
 }
 
 #[test]

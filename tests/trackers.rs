@@ -205,7 +205,7 @@ fn plan(fields: &Value) -> Plan {
     job.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
     // Other tests may run at the same time.
     job.spec.monitoring.metrics_port = Some(free_port().into());
-    let runtime = Runtime { agent_image: "agent:1".into(), agent_image_pull_policy: None, ..Runtime::default() };
+    let runtime = Runtime { agent_image: "agent:1".into(), ..Runtime::default() };
     plan::resolve(&job, &runtime).accepted().cloned().unwrap_or_else(|refusals| panic!("{refusals}"))
 }
 

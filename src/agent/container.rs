@@ -110,7 +110,7 @@ impl Container {
 
     fn run_alone(&mut self, attempt: &Attempt) -> io::Result<i32> {
         if let Some(signal) = self.stopped_by {
-            self.message.write(&never_started(attempt.number, signal));
+            self.message.write(&never_started(attempt.number.unwrap_or(0), signal));
             return Ok(128 + signal);
         }
         let (attempt, obstacle) = match self.choose(attempt)? {
@@ -132,7 +132,7 @@ impl Container {
         keeper.begin(attempt.number.unwrap_or(0), None)?;
         loop {
             if let Some(signal) = self.stopped_by {
-                self.message.write(&never_started(attempt.number, signal));
+                self.message.write(&never_started(attempt.number.unwrap_or(0), signal));
                 return Ok(None);
             }
             match keeper.chosen() {
@@ -225,28 +225,17 @@ impl Container {
     }
 }
 
-/// The report of a run that a stop has forestalled.
-pub(super) fn never_started(attempt: Option<u32>, stopped_by: i32) -> Report {
-    Report {
-        version: VERSION,
-        attempt: attempt.unwrap_or(0),
-        phase: Phase::Exited,
-        started_at: Some(now()),
-        finished_at: Some(now()),
-        stopped_by: Some(stopped_by),
-        ..Report::default()
-    }
+/// The report of a run that a stop has forestalled. `attempt` is 0 where it is not known.
+pub(super) fn never_started(attempt: u32, stopped_by: i32) -> Report {
+    Report { stopped_by: Some(stopped_by), ..no_run(attempt) }
 }
 
-/// The report of a run that could not begin.
+/// The report of a run that could not begin. `attempt` is 0 where it is not known.
 pub(super) fn unstarted(attempt: u32, error: LaunchError) -> Report {
-    Report {
-        version: VERSION,
-        attempt,
-        phase: Phase::Exited,
-        started_at: Some(now()),
-        finished_at: Some(now()),
-        error: Some(error),
-        ..Report::default()
-    }
+    Report { error: Some(error), ..no_run(attempt) }
+}
+
+fn no_run(attempt: u32) -> Report {
+    let (version, now) = (VERSION, Some(now()));
+    Report { version, attempt, phase: Phase::Exited, started_at: now, finished_at: now, ..Report::default() }
 }

@@ -49,7 +49,7 @@ fn put_in(folder: &Path, name: &str, content: &str) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     }
-    put(&file, 0o644, |temporary| fs::write(temporary, content))
+    replace(&file, content.as_bytes())
 }
 
 /// Makes a folder in which every user can keep what is his own.
@@ -62,6 +62,14 @@ fn for_all(folder: &Path) -> io::Result<()> {
 pub fn python() -> Option<PathBuf> {
     let directory = std::env::current_exe().ok()?.parent()?.join(PYTHON);
     directory.join(HOOK).is_file().then_some(directory)
+}
+
+/// Replaces a file at once, which every user may read: whoever does finds the old one or the new one.
+///
+/// # Errors
+/// Where it can't be written; then it is left as it was.
+pub(super) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
+    put(file, 0o644, |temporary| fs::write(temporary, content))
 }
 
 /// Makes `to` by `write`, or leaves it as it is.

@@ -8,15 +8,13 @@ use crate::agent::run::{Next, Run, launch};
 use crate::agent::surroundings::Attempt;
 use crate::gang::Exit;
 use crate::gang::message::Outcome;
-use crate::protocol::gang::GangEnd;
+use crate::protocol::gang::{GangEnd, KILLED};
 use crate::protocol::report::{LaunchError, Report};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// By this code of a container its kubelet starts it again.
-const KILLED: i32 = 128 + nix::libc::SIGKILL;
 /// How long what is still to be told may take at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -101,10 +99,11 @@ impl<'a> Member<'a> {
             },
             Doing::Running { attempt, mut run, is_told } => {
                 let next = run.advance(self.container.message());
-                if !is_told && run.is_failing() {
+                let is_failing = run.is_failing();
+                if is_failing && !is_told {
                     self.tasks.extend(self.party.failing(attempt));
                 }
-                let is_told = is_told || run.is_failing();
+                let is_told = is_told || is_failing;
                 match next {
                     Next::Turn { until } => {
                         self.doing = Doing::Running { attempt, run, is_told };
@@ -153,7 +152,7 @@ impl<'a> Member<'a> {
                     Doing::Running { attempt: running, run, .. } if *running == attempt => run.stop(grace),
                     Doing::Fetching(fetching) if fetching.number == Some(attempt) => {
                         self.doing = Doing::Nothing;
-                        let report = never_started(Some(attempt), nix::libc::SIGTERM);
+                        let report = never_started(attempt, nix::libc::SIGTERM);
                         self.tasks.extend(self.party.ended(attempt, Outcome::Stopped, &report));
                     }
                     _ => {}
@@ -199,7 +198,7 @@ impl<'a> Member<'a> {
         if let Exit::Signalled(signal) = exit
             && self.last.is_none()
         {
-            self.last = Some((never_started(None, signal), 0));
+            self.last = Some((never_started(0, signal), 0));
         }
         self.write_last(&end);
         Ok(match exit {

@@ -1,5 +1,6 @@
 //! The file that becomes the container's termination message.
 
+use crate::agent::install::replace;
 use crate::agent::survive::survive;
 use crate::agent::words::Words;
 use crate::protocol::report::{MAX_BYTES, Report};
@@ -59,16 +60,6 @@ impl MessageFile {
             self.path.display()
         ));
     }
-}
-
-/// Replaces a file at once: whoever reads it finds the old one or the new one.
-///
-/// # Errors
-/// Where it can't be written.
-pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    std::fs::write(&temporary, content)?;
-    std::fs::rename(temporary, path)
 }
 
 fn open(path: &Path) -> io::Result<(File, usize)> {

@@ -27,6 +27,14 @@ mod wake;
 mod words;
 
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::path::Path;
+
+/// What a file of the operator's says.
+fn read_json<T: DeserializeOwned>(file: &Path) -> io::Result<T> {
+    serde_json::from_slice(&std::fs::read(file)?).map_err(io::Error::from)
+}
 
 /// Now, to the millisecond.
 fn now() -> Timestamp {

@@ -71,7 +71,7 @@ Exit code:
         #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
         resume_from: String,
         /// Take care of the job's checkpoints as this file says, and choose the one to go on from: JSON, read anew before
-        /// each look at CHECKPOINT_DIR. The first worker's agent chooses, and is asked by the others at MASTER_ADDR.
+        /// each look at CHECKPOINT_DIR. The first worker's agent chooses for its gang, and tells the others at MASTER_ADDR what is put into a store.
         #[arg(long, value_name = "FILE")]
         checkpoints: Option<PathBuf>,
         /// Run COMMAND as often as the gang wants it: JSON that names the gang's members, port and policy. The agent of

@@ -170,10 +170,10 @@ fn own_name() -> String {
 /// The agent comes with the operator's image: of its own pod, unless told otherwise.
 async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
     if let Some(image) = &args.agent_image {
-        return Ok(Runtime { agent_image: image.clone(), agent_image_pull_policy: None, ..Runtime::default() });
+        return Ok(Runtime { agent_image: image.clone(), ..Runtime::default() });
     }
     let (Some(name), true) = (&args.identity, in_cluster()) else {
-        return Ok(Runtime { agent_image: DEV_IMAGE.into(), agent_image_pull_policy: None, ..Runtime::default() });
+        return Ok(Runtime { agent_image: DEV_IMAGE.into(), ..Runtime::default() });
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), &args.lease_namespace);
     let pod = pods.get(name).await.with_context(|| {

@@ -17,7 +17,7 @@ mod upkeep;
 
 pub use crate::plan::{labels, names};
 pub use gang::gang_key;
-pub use pod::{AGENT_PATH, KILLED};
+pub use pod::AGENT_PATH;
 pub use tensorboard::{Board, board};
 pub use upkeep::{errand, errand_name, policy_path, upkeep};
 

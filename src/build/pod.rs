@@ -5,7 +5,7 @@ use crate::plan::storage::{VOLUME_PREFIX, paths};
 use crate::plan::template::{AGENT, TRAINING};
 use crate::plan::{Checkpoint, CheckpointVolume, ClaimPath, Incarnation, Plan, Role, Store};
 use crate::protocol::checkpoints::POLICY_FILE;
-use crate::protocol::gang::GangPast;
+use crate::protocol::gang::{GangPast, KILLED};
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, ConfigMapVolumeSource, Container, ContainerPort, ContainerRestartRule,
@@ -27,8 +27,6 @@ const METRICS: &str = "metrics";
 pub(super) const TERMINATION_BY_FILE: &str = "File";
 /// User of the init container; any but root, the folder that it writes into is everybody's.
 const NOBODY: i64 = 65532;
-/// Exit code of a container whose first process was killed (SIGKILL).
-pub const KILLED: i32 = 137;
 
 /// The template of a role's pods in an incarnation: ours, `podTemplate` laid over it, and what must hold whatever stands in that.
 pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> PodTemplateSpec {

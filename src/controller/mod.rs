@@ -56,10 +56,9 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let runtime = Runtime { agent_image: String::new(), agent_image_pull_policy: None, ..Runtime::default() };
         Self {
             namespace: None,
-            runtime,
+            runtime: Runtime::default(),
             concurrency: 32,
             identity: "trainingjob-operator".into(),
             agent_access: AgentAccess::Off,

@@ -51,6 +51,14 @@ pub(super) enum Created<K> {
     Blocked(Blocked),
 }
 
+/// What a POST was answered.
+enum Posted<K> {
+    Made(Box<K>),
+    /// There is one of that name.
+    Exists,
+    Blocked(Blocked),
+}
+
 /// One pass over one object.
 pub(super) struct Pass<'a, O> {
     pub context: &'a Context,
@@ -98,31 +106,34 @@ impl<'a, O: Owner> Pass<'a, O> {
 
     /// Makes an object, or finds out whose the one of that name is.
     pub(super) async fn create<K: Child>(&self, wanted: &K) -> Result<Created<K>, Error> {
-        let (api, name) = (self.api::<K>(), wanted.name_any());
-        let error = match call("create child", api.create(&PostParams::default(), wanted)).await {
-            Ok(object) => {
-                debug!(kind = %K::kind(&()), name, "created");
-                return Ok(Created::Made(Box::new(object)));
-            }
-            Err(error) => error,
-        };
-        if refusal(&error).is_some_and(kube::core::Status::is_already_exists) {
-            return self.who_has(&name).await;
+        match self.post(wanted).await? {
+            Posted::Made(object) => Ok(Created::Made(object)),
+            Posted::Exists => self.who_has(&wanted.name_any()).await,
+            Posted::Blocked(blocked) => Ok(Created::Blocked(blocked)),
         }
-        refusal(&error).and_then(refused::blocked).map(Created::Blocked).ok_or(error)
     }
 
     /// Makes an object of a kind that the operator may not read; one of that name has to be ours. Tells what stands in the
     /// way.
     pub(super) async fn create_unseen<K: Child>(&self, wanted: &K) -> Result<Option<Blocked>, Error> {
-        let Err(error) = call("create child", self.api::<K>().create(&PostParams::default(), wanted)).await else {
-            debug!(kind = %K::kind(&()), name = wanted.name_any(), "created");
-            return Ok(None);
+        match self.post(wanted).await? {
+            Posted::Made(_) | Posted::Exists => Ok(None),
+            Posted::Blocked(blocked) => Ok(Some(blocked)),
+        }
+    }
+
+    async fn post<K: Child>(&self, wanted: &K) -> Result<Posted<K>, Error> {
+        let error = match call("create child", self.api::<K>().create(&PostParams::default(), wanted)).await {
+            Ok(object) => {
+                debug!(kind = %K::kind(&()), name = wanted.name_any(), "created");
+                return Ok(Posted::Made(Box::new(object)));
+            }
+            Err(error) => error,
         };
         if refusal(&error).is_some_and(kube::core::Status::is_already_exists) {
-            return Ok(None);
+            return Ok(Posted::Exists);
         }
-        refusal(&error).and_then(refused::blocked).map(Some).ok_or(error)
+        refusal(&error).and_then(refused::blocked).map(Posted::Blocked).ok_or(error)
     }
 
     async fn who_has<K: Child>(&self, name: &str) -> Result<Created<K>, Error> {

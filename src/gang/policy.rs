@@ -4,6 +4,7 @@
 //! disruptions in a row 0, 1, 2, 4 ... 300 s. (Gangs that are made anew wait 1 s after the first failure, too: see `lifecycle`.)
 
 use super::message::{Cause, Choice, End, Finish, History, MAX_TEXT, MemberId, Outcome, Repeat, cut};
+use crate::protocol::gang::Restarts;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -13,17 +14,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 const LONGEST_WAIT_DISRUPTED: Duration = Duration::from_secs(300);
 /// So many equal failures in a row are enough.
 const NO_PROGRESS: u32 = 3;
-
-/// When the gang is started again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Restarts {
-    /// Not at all.
-    Never,
-    /// After failures that another attempt may not meet.
-    OnFailure,
-    /// After every failure.
-    Always,
-}
 
 /// What a person has decided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

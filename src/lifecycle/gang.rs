@@ -5,11 +5,10 @@ use super::step::{Step, seconds};
 use super::waiting::Why;
 use super::{Cause, evidence};
 use crate::api::{ConditionType, Reason, Restart, State};
-use crate::build::KILLED;
 use crate::cause::{Container, WorkerFacts, first_cause};
 use crate::observe::{ObservedJob, ObservedPod};
 use crate::plan::Incarnation;
-use crate::protocol::gang::{EndedAttempt, GangPast, GangPhase, GangStatus, MAX_RESTARTS};
+use crate::protocol::gang::{EndedAttempt, GangPast, GangPhase, GangStatus, KILLED, MAX_RESTARTS};
 use jiff::SignedDuration;
 use std::ops::Range;
 

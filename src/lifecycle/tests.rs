@@ -117,7 +117,7 @@ impl World {
 
     fn step(&mut self) -> Verdict {
         let job = TrainingJob::new("x", self.spec.clone());
-        let runtime = Runtime { agent_image: "agent".into(), agent_image_pull_policy: None, ..Runtime::default() };
+        let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
         let verdict = decide(&Input {
             plan: &plan::resolve(&job, &runtime).plan,
             generation: Some(1),

@@ -1,8 +1,9 @@
 //! A pod as the operator keeps it: what decides, and no more (a pod of the API is over forty times larger).
 
-use crate::build::{KILLED, labels};
+use crate::build::labels;
 use crate::cause::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
 use crate::plan::template::TRAINING;
+use crate::protocol::gang::KILLED;
 use crate::protocol::report::Report;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};

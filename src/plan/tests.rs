@@ -6,7 +6,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 
 fn runtime() -> Runtime {
-    Runtime { agent_image: "operator:1".to_owned(), agent_image_pull_policy: None, ..Runtime::default() }
+    Runtime { agent_image: "operator:1".to_owned(), ..Runtime::default() }
 }
 
 fn accepted(job: &TrainingJob) -> Result<Plan, Refusals> {

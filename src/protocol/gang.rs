@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub const SETUP_FILE: &str = "gang.json";
 /// Key of the gang's key in its Secret: the text itself, as it stands there, is the key.
 pub const KEY_FILE: &str = "key";
+/// Exit code of a container whose first process was killed (SIGKILL): its node starts it again in its pod.
+pub const KILLED: i32 = 137;
 /// Attempts that have ended are told of so many at most.
 pub const MAX_RESTARTS: usize = 10;
 
@@ -32,7 +34,7 @@ pub struct GangSetup {
 }
 
 /// `failurePolicy.restartPolicy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Restarts {
     /// Never.
     #[default]

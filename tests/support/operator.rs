@@ -21,8 +21,7 @@ impl Operator {
         let upstream = Client::try_from(world.config.clone()).expect("a client");
         let wire = Wire::new(upstream, namespace, instructions);
         let metrics = Arc::new(Metrics::new());
-        let runtime =
-            Runtime { agent_image: "agent.test/agent:1".into(), agent_image_pull_policy: None, ..Runtime::default() };
+        let runtime = Runtime { agent_image: "agent.test/agent:1".into(), ..Runtime::default() };
         let options = Options { namespace: Some(namespace.into()), runtime, ..Options::default() };
         let task = tokio::spawn(controller::run(wire.client(), options, metrics.clone(), std::future::pending()));
         Self { wire, metrics, task }

@@ -4,12 +4,9 @@ use crate::agent::now;
 use crate::cause::{Cause as Found, Container, Disruption, WorkerFacts, first_cause};
 use crate::gang::message::{Cause, End, Outcome};
 use crate::gang::policy::{Counts, Ended, Judged, Judgement, MemberEnd, Why, by_what_was_seen};
-use crate::protocol::gang::EndedAttempt;
+use crate::protocol::gang::{EndedAttempt, KILLED};
 use crate::protocol::report::Report;
 use jiff::Timestamp;
-
-/// What a container exits with that was killed, if its agent could not tell.
-const KILLED: i32 = 137;
 
 /// Judges an attempt that has ended.
 pub fn judge(ended: &Ended) -> Judgement {

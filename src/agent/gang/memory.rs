@@ -1,7 +1,7 @@
 //! What an agent leaves for the next one of its pod: an agent that the kernel kills with its container comes back in it.
 
-use crate::agent::message::replace;
-use crate::agent::now;
+use crate::agent::install::replace;
+use crate::agent::{now, read_json};
 use crate::gang::Memory;
 use crate::gang::message::{End, Outcome, RunState};
 use crate::protocol::report::Report;
@@ -42,7 +42,7 @@ impl Place {
     ///
     /// What it ran has ended with it: that is a failure, of which its last words tell more.
     pub fn load(&self) -> Option<(u64, Memory)> {
-        let Kept { boot, mut memory } = serde_json::from_slice(&std::fs::read(self.0.join(MEMORY)).ok()?).ok()?;
+        let Kept { boot, mut memory } = read_json(&self.0.join(MEMORY)).ok()?;
         if let Some(run) = memory.run.as_mut().filter(|run| run.is_alive()) {
             let words = std::fs::read_to_string(self.report()).ok().and_then(|words| Report::parse(&words));
             let words = words.filter(|report| report.attempt == run.attempt).unwrap_or_default();

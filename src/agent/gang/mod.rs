@@ -10,12 +10,13 @@ mod net;
 
 use crate::agent::channels::variable;
 use crate::agent::keeper::choice::Choice;
+use crate::agent::read_json;
 use crate::agent::serve::listen;
 use crate::agent::wake::Wake;
 use crate::agent::words::Words;
 use crate::gang::frame::Secret;
 use crate::gang::message::{self, Finish, History, Incarnation, MemberId, Outcome, RunState, Time};
-use crate::gang::policy::{Policy, Restarts};
+use crate::gang::policy::Policy;
 use crate::gang::{Chosen, Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
 use crate::protocol::gang::{self as protocol, EndedAttempt, GangEnd, GangPast, GangPhase, GangSetup, GangStatus};
 use crate::protocol::report::Report;
@@ -36,8 +37,6 @@ const ROLE: &str = "worker";
 const MAX_KINDS: usize = 3;
 /// What is waited for so long is said in the log.
 const SAY_AFTER: Duration = Duration::from_secs(10);
-/// Between two looks at the file of the setup, while an attempt is being judged.
-const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// Where an agent finds what it needs to take part in a gang.
 #[derive(Clone, Debug, Default)]
@@ -86,11 +85,11 @@ pub enum Task {
 pub struct Party {
     gang: Gang,
     setup_file: PathBuf,
-    setup_read: Instant,
     boot: u64,
     place: Option<Place>,
     net: Option<Net>,
     words: Arc<Words>,
+    leads: bool,
     /// What is told of the gang, if this agent leads it.
     told: Arc<Mutex<Option<GangStatus>>>,
     ended: Vec<EndedAttempt>,
@@ -135,7 +134,8 @@ impl Party {
             let file = file.to_string();
             move |source| GangError { what, file, source }
         };
-        let setup = read_setup(&options.setup).map_err(failed("can't read --gang", &options.setup.display()))?;
+        let setup: GangSetup =
+            read_json(&options.setup).map_err(failed("can't read --gang", &options.setup.display()))?;
         let index = variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0);
         let member = MemberId::new(ROLE, index);
         let pod = variable("POD_UID").unwrap_or_else(|| std::process::id().to_string());
@@ -178,11 +178,11 @@ impl Party {
         Ok(Self {
             gang,
             setup_file: options.setup.clone(),
-            setup_read: Instant::now(),
             boot,
             place,
             net,
             words: Arc::clone(words),
+            leads,
             told: Arc::clone(told),
             ended: Vec::new(),
             last: 0,
@@ -203,6 +203,7 @@ impl Party {
 
     /// Takes in what has come from the others, and what time has made due.
     pub fn turn(&mut self) -> Vec<Task> {
+        self.read_policy();
         let mut tasks = self.step(Input::Tick);
         while let Some(news) = self.net.as_mut().and_then(Net::next) {
             let input = match news {
@@ -213,6 +214,8 @@ impl Party {
             };
             tasks.extend(self.step(input));
         }
+        // Once for all: what is told looks at every member.
+        self.tell();
         tasks
     }
 
@@ -222,22 +225,22 @@ impl Party {
             checkpoint: choice.path.clone(),
             detail: serde_json::to_string(choice).unwrap_or_default(),
         });
-        self.step(Input::Chosen(attempt, chosen))
+        self.take(Input::Chosen(attempt, chosen))
     }
 
     /// The program has failed, and what it leaves behind is being ended.
     pub fn failing(&mut self, attempt: u32) -> Vec<Task> {
-        self.step(Input::Failing(attempt))
+        self.take(Input::Failing(attempt))
     }
 
     /// No process of the attempt lives any more.
     pub fn ended(&mut self, attempt: u32, outcome: Outcome, report: &Report) -> Vec<Task> {
-        self.step(Input::Ended { attempt, outcome, report: report.to_message() })
+        self.take(Input::Ended { attempt, outcome, report: report.to_message() })
     }
 
     /// The agent was told to end.
     pub fn terminated(&mut self, signal: i32) -> Vec<Task> {
-        self.step(Input::Terminated(signal))
+        self.take(Input::Terminated(signal))
     }
 
     /// When [`Party::turn`] has to be called, at the latest.
@@ -277,11 +280,17 @@ impl Party {
 
     /// Whether this agent leads.
     pub fn leads(&self) -> bool {
-        self.gang.view(now()).is_some()
+        self.leads
+    }
+
+    fn take(&mut self, input: Input) -> Vec<Task> {
+        self.read_policy();
+        let tasks = self.step(input);
+        self.tell();
+        tasks
     }
 
     fn step(&mut self, input: Input) -> Vec<Task> {
-        self.read_policy();
         let orders = self.gang.step(now(), input);
         let mut tasks = Vec::new();
         for order in orders {
@@ -311,7 +320,6 @@ impl Party {
                 }
             }
         }
-        self.tell();
         tasks
     }
 
@@ -329,11 +337,7 @@ impl Party {
     /// What a person has changed of the policy holds for the attempts that are still to be judged.
     fn read_policy(&mut self) {
         let is_ending = self.gang.view(now()).is_some_and(|view| matches!(view.phase, Phase::Ending { .. }));
-        if !is_ending || self.setup_read.elapsed() < READ_AGAIN {
-            return;
-        }
-        self.setup_read = Instant::now();
-        if let Ok(setup) = read_setup(&self.setup_file) {
+        if is_ending && let Ok(setup) = read_json(&self.setup_file) {
             self.gang.set_policy(policy(&setup));
         }
     }
@@ -461,17 +465,8 @@ fn remembered(options: &Options, before: Option<Memory>) -> Memory {
     memory
 }
 
-fn read_setup(file: &std::path::Path) -> io::Result<GangSetup> {
-    serde_json::from_slice(&std::fs::read(file)?).map_err(io::Error::from)
-}
-
 fn policy(setup: &GangSetup) -> Policy {
-    let restarts = match setup.restarts {
-        protocol::Restarts::Never => Restarts::Never,
-        protocol::Restarts::OnFailure => Restarts::OnFailure,
-        protocol::Restarts::Always => Restarts::Always,
-    };
-    Policy { restarts, failures: setup.backoff_limit, disruptions: None }
+    Policy { restarts: setup.restarts, failures: setup.backoff_limit, disruptions: None }
 }
 
 fn timing(grace: Duration) -> Timing {

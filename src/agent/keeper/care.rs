@@ -250,7 +250,7 @@ impl<'a> Care<'a> {
         }
         self.judge_start(is_last);
         let is_first = self.keeper.index == 0;
-        if is_first && (self.copies.is_empty() || self.copies.iter().any(|copies| copies.has_ended())) {
+        if is_first {
             self.copies = self.keeper.copies(policy);
         }
         self.note_put_together(&mut scan);
@@ -262,9 +262,9 @@ impl<'a> Care<'a> {
         } else {
             self.join_in(policy, &scan, until);
         }
-        // Of a look that began before the program's end another one follows, and what it asks for may be called off.
-        let is_leaving = || until == Until::Pod && self.keeper.until() == Until::Pod;
-        while is_leaving() && !self.copies.iter().filter(|copies| copies.is_needed()).all(|copies| copies.drain(TELL)) {
+        while self.is_leaving(until)
+            && !self.copies.iter().filter(|copies| copies.is_needed()).all(|copies| copies.drain(TELL))
+        {
             // What it waits for is to be seen.
             self.keeper.tell(self.describe(policy, &scan));
         }
@@ -277,6 +277,12 @@ impl<'a> Care<'a> {
             self.keeper.call_done();
             let _ = self.inventory.leave();
         }
+    }
+
+    /// Whether the end of the pod waits for this look. Of one that began before the program's end another follows, and what
+    /// it waits for may be called off.
+    fn is_leaving(&self, until: Until) -> bool {
+        until == Until::Pod && self.keeper.until() == Until::Pod
     }
 
     /// Puts this worker's files where the first worker's agent asks for them, in a store or in the backup, and keeps of its own
@@ -306,7 +312,7 @@ impl<'a> Care<'a> {
             }
             // Whoever is gone asks for nothing more.
             let is_over = rounds.as_ref().map_or(heard.elapsed() > GONE, |rounds| rounds.done);
-            if until != Until::Pod || self.keeper.until() != Until::Pod || is_over {
+            if !self.is_leaving(until) || is_over {
                 break;
             }
             std::thread::sleep(Duration::from_secs(1));

@@ -13,6 +13,7 @@ use crate::agent::channels::variable;
 use crate::agent::keeper::care::Care;
 use crate::agent::keeper::choice::{Choice, Rounds};
 use crate::agent::keeper::copies::{Copies, places};
+use crate::agent::read_json;
 use crate::agent::run::view::CurrentRun;
 use crate::agent::survive::survive;
 use crate::agent::wake::Wake;
@@ -337,7 +338,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 /// # Errors
 /// If there is no such file, or it holds something else.
 pub fn read_policy(file: &Path) -> io::Result<CheckpointPolicy> {
-    serde_json::from_slice(&std::fs::read(file)?).map_err(io::Error::from)
+    read_json(file)
 }
 
 /// This thread gets processor and disk when nobody else wants them.

@@ -70,8 +70,6 @@ pub struct Run {
     stage: Stage,
     /// Whoever reads the output has taken all of it.
     is_heard: bool,
-    /// Another attempt may follow in this pod.
-    in_gang: bool,
     /// The agent was told to end, and its pod will.
     is_leaving: bool,
     /// It was said that processes outlive SIGKILL.
@@ -153,7 +151,6 @@ impl Run {
                 gang: attempt.gang.clone(),
                 ..Report::default()
             },
-            in_gang: attempt.gang.is_some(),
             is_leaving: false,
             is_stuck: false,
             written: Instant::now(),
@@ -326,27 +323,20 @@ impl Run {
     fn watch(&mut self, message: &mut MessageFile) -> Step {
         self.on_program_ended(message);
         self.end_if_lost();
-        let Some(process) = &mut self.process else { return Step::Go(Stage::speaking()) };
+        let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
         let is_stuck = process.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR);
         // In a gang another attempt must not begin beside them, however long it takes; else the pod need not wait for them.
-        if process.none_left || (is_stuck && (!self.in_gang || self.is_leaving)) {
+        if process.none_left || (is_stuck && !self.may_be_followed()) {
             if !process.none_left {
-                let left = descendants_of_self().len();
-                self.words.say(format_args!(
-                    "{left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in the kernel for a disk or file \
-                     server, or of another user); giving up on them"
-                ));
+                self.tell_of_survivors("giving up on them");
             }
             return Step::Go(Stage::forwarding(process.forwarder.passed()));
         }
         if is_stuck && !self.is_stuck {
+            self.tell_of_survivors("the gang waits for them");
             self.is_stuck = true;
-            let left = descendants_of_self().len();
-            self.words.say(format_args!(
-                "{left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in the kernel for a disk or file server, \
-                 or of another user); the gang waits for them"
-            ));
         }
+        let Some(process) = &mut self.process else { return Step::Go(Stage::speaking()) };
         let now = Instant::now();
         let mut until = process.kill_at;
         if process.kill_at.is_some_and(|at| at <= now) {
@@ -363,6 +353,19 @@ impl Run {
             }
         }
         Step::Stay { until }
+    }
+
+    /// Whether another attempt may follow in this pod.
+    fn may_be_followed(&self) -> bool {
+        self.report.gang.is_some() && !self.is_leaving
+    }
+
+    fn tell_of_survivors(&self, what_follows: &str) {
+        let left = descendants_of_self().len();
+        self.words.say(format_args!(
+            "{left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in the kernel for a disk or file server, or \
+             of another user); {what_follows}"
+        ));
     }
 
     /// Puts the program's end into the message, once, and tells those whom it leaves behind to end.
@@ -421,7 +424,7 @@ impl Run {
         self.write_message(message);
         self.is_heard = is_heard;
         if let Some(keeper) = &self.keeper {
-            let goes_on = self.in_gang && !self.is_leaving && self.outcome() != Outcome::Succeeded;
+            let goes_on = self.may_be_followed() && self.outcome() != Outcome::Succeeded;
             let room = if goes_on { keeper.end_attempt() } else { keeper.look_a_last_time() };
             // Told to stop, there is no more time than the pod has.
             let room = if self.report.stopped_by.is_some() { room.min(self.grace) } else { room };

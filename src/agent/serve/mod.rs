@@ -47,7 +47,7 @@ impl Server {
         keeper: Option<&Arc<Keeper>>,
         gang: &Arc<Mutex<Option<GangStatus>>>,
     ) -> io::Result<Self> {
-        // Where nobody is to see metrics, the other workers still have to ask what to go on from.
+        // Where nobody is to see metrics, the other workers still have to ask what is put into the store.
         let port = keeper.filter(|_| public.is_none()).and_then(|keeper| keeper.port());
         let only_gang = port.and_then(|port| listen(port).ok());
         let (keeper, gang_status) = (keeper.cloned(), Arc::clone(gang));

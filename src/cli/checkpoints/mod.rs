@@ -116,8 +116,7 @@ pub async fn run(
         bail!("{name} keeps no checkpoints: its checkpoint.enabled is false, and only a new job can have it true");
     }
     let policy = policy(cluster, &job).await?;
-    let runtime =
-        Runtime { agent_image: policy.agent_image.clone(), agent_image_pull_policy: None, ..Runtime::default() };
+    let runtime = Runtime { agent_image: policy.agent_image.clone(), ..Runtime::default() };
     let plan = plan::resolve(&job, &runtime).plan;
     let checkpoint = plan.storage.checkpoint.as_ref().ok_or_else(|| anyhow!("{name} keeps no checkpoints"))?;
     let first = match first_worker(&pods(cluster, &job).await?) {

@@ -28,11 +28,7 @@ fn plan_of_spec(name: &str, spec: Value) -> Plan {
     let mut job = TrainingJob::new(name, parsed(spec));
     job.metadata.namespace = Some("team".to_owned());
     job.metadata.uid = Some("u-1".to_owned());
-    let runtime = Runtime {
-        agent_image: "registry.example/operator:1".to_owned(),
-        agent_image_pull_policy: None,
-        ..Runtime::default()
-    };
+    let runtime = Runtime { agent_image: "registry.example/operator:1".to_owned(), ..Runtime::default() };
     plan::resolve(&job, &runtime).accepted().unwrap().clone()
 }
 

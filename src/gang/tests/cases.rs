@@ -5,11 +5,12 @@ use super::super::message::{
     Beat, Cause, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MAX_TEXT, Message, Outcome, Time,
     Up,
 };
-use super::super::policy::{Counts, Judgement, Policy, Restarts, Verdict, begin, decide};
+use super::super::policy::{Counts, Judgement, Policy, Verdict, begin, decide};
 use super::super::{Conn, Exit, Gang, Input, Memory, Order, Setup, Timing};
 use super::model::three;
 use super::state::{Fault, State, Step};
 use super::world::{seconds, worker};
+use crate::protocol::gang::Restarts;
 use std::time::Duration;
 
 const POLICY: Policy = Policy { restarts: Restarts::OnFailure, failures: 3, disruptions: Some(2) };

@@ -10,10 +10,11 @@
 
 use super::super::Exit;
 use super::super::message::Finish;
-use super::super::policy::{Policy, Restarts};
+use super::super::policy::Policy;
 use super::super::{Input, Timing};
 use super::state::{FOLLOWER, Fault, NOW, State, Step};
 use super::world::{Ending, Random, World, seconds};
+use crate::protocol::gang::Restarts;
 use stateright::{Checker, Model, Property};
 
 const SUCCEEDS: &str = "a gang succeeds";

@@ -5,9 +5,10 @@
 //! end.
 
 use super::super::message::{Finish, Message, Outcome, Time};
-use super::super::policy::{Policy, Restarts};
+use super::super::policy::Policy;
 use super::super::{Conn, Exit, Input, Timing};
 use super::world::{Ending, Random, Wish, World, worker};
+use crate::protocol::gang::Restarts;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
