@@ -112,6 +112,7 @@ fn cases() -> Vec<Case> {
         case("failurePolicy.activeDeadlineSeconds", json!(3600), json!(3)),
         case("failurePolicy.backoffLimit", json!(1), json!(2)),
         case("failurePolicy.nanPolicy", json!("Fail"), json!("Report")),
+        case("failurePolicy.nodeLostSeconds", json!(90), json!(120)),
         case("failurePolicy.restartPolicy", json!("Never"), json!("Always")),
         case("failurePolicy.startDeadlineSeconds", json!(3600), json!(7200)),
         case("framework", json!("jax"), json!("tensorflow")),

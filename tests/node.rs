@@ -28,11 +28,10 @@ mod world;
 
 use common::wait::eventually;
 use common::{root, wait};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{EvictParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::EvictParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running, Suspended};
@@ -305,81 +304,6 @@ async fn a_deadline_ends_the_job() {
         (!pods.iter().any(|pod| pod.name_any().starts_with("deadline-"))).then_some(())
     })
     .await;
-    space.end().await;
-}
-
-/// The machine of one of two workers dies, and with it everything that could tell.
-#[tokio::test]
-async fn a_lost_node_is_no_failure() {
-    let Some(world) = world() else { return };
-    if world.cluster.name().is_none() {
-        return; // nobody's node is killed here but our own
-    }
-    let space = world.space("lost", json!({})).await;
-    let nodes: Api<Node> = Api::all(space.client.clone());
-    let taint = json!([{ "key": "doomed", "effect": "NoSchedule" }]);
-    let add = std::thread::spawn(|| world.cluster.devcluster(&["node", "add", "1"]));
-    // Before it is Ready, so that nothing of the other tests goes there.
-    eventually("node1 to register", SOON, async || {
-        let taints = nodes.get_opt("node1").await.unwrap()?.spec?.taints.unwrap_or_default();
-        let mut taints = serde_json::to_value(taints).unwrap();
-        taints.as_array_mut().unwrap().extend(taint.as_array().unwrap().clone());
-        let patch = Patch::Merge(json!({ "spec": { "taints": taints } }));
-        nodes.patch("node1", &PatchParams::default(), &patch).await.ok()
-    })
-    .await;
-    eventually("node1 to be ready", SOON, async || add.is_finished().then_some(())).await;
-    add.join().unwrap();
-
-    let apart = json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
-        "weight": 100,
-        "podAffinityTerm": { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "training-job": "lost" } } },
-    }] } });
-    let mut job = space
-        .submit("lost", json!({
-            "command": ["python3", "/programs/leaves.py"], "env": [{ "name": "WAIT_ON", "value": "1" }],
-            "failurePolicy": { "backoffLimit": 0 },
-            "podTemplate": { "spec": { "terminationGracePeriodSeconds": 3 } },
-            "scheduling": { "affinity": apart, "tolerations": [
-                { "key": "doomed", "operator": "Exists" },
-                { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 10 },
-            ] },
-        }))
-        .await;
-    job.state(Running).await;
-    let on = |pods: Vec<Pod>| {
-        pods.into_iter()
-            .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.clone()?, worker(&pod))))
-            .collect::<BTreeMap<_, _>>()
-    };
-    let lost = *on(job.pods()).get("node1").expect("one worker runs on each node");
-    world.cluster.devcluster(&["node", "lose", "1"]);
-
-    // Before Kubernetes takes the pod away it is told what the gang waits for.
-    job.until("the silence of the node to be told", |status| {
-        condition(status, "Running").message.contains("node node1): its node has not answered since")
-    })
-    .await;
-    let (_, status) = job.condition("Restarting", "True", "NodeLost").await;
-    assert_eq!(status.state, Some(Initializing));
-    // No kubelet says any more that the pod has ended: it stays until somebody vouches that the machine is off.
-    job.until("the remedy to be told", |status| {
-        let told = &condition(status, "Restarting").message;
-        told.contains("its node is lost (") && told.contains("node.kubernetes.io/out-of-service")
-    })
-    .await;
-    let off = json!({ "spec": { "taints": [
-        { "key": "doomed", "effect": "NoSchedule" },
-        { "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" },
-    ] } });
-    nodes.patch("node1", &PatchParams::default(), &Patch::Strategic(off)).await.unwrap();
-    let status = job.state(Completed).await;
-    let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
-    assert_eq!((restart.reason.as_str(), restart.worker, restart.disruption), ("NodeLost", Some(lost), true));
-    assert!(restart.message.contains("node node1"), "{}", restart.message);
-    assert_eq!((status.restart_count, status.disruption_count), (Some(1), Some(1)));
-    let second = on(job.pods().into_iter().filter(|pod| attempt(pod) == 2).collect());
-    assert_eq!(second.into_keys().collect::<Vec<_>>(), ["node0"]);
     space.end().await;
 }
 

@@ -1,6 +1,8 @@
 """A real node: containerd and kubelet. Several run side by side on this machine, to lose one of."""
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -131,6 +133,24 @@ def lose(cluster, index):
     if left:
         raise Failure(f"processes of {name} don't end: {sorted(left)}")
     say(f"{name} is lost; the API server will call it NotReady in about 50 s")
+
+
+def cut(cluster, index):
+    """Nobody hears the node any more, and its programs run on: its kubelet is stopped, its pods' network is down."""
+    change_contact(cluster, index, signal.SIGSTOP, "down")
+
+
+def mend(cluster, index):
+    """The node that was cut off is back, with all that runs on it."""
+    change_contact(cluster, index, signal.SIGCONT, "up")
+
+
+def change_contact(cluster, index, kubelet, bridge):
+    pid = process.pid(cluster, f"node{index}-kubelet")
+    if index not in cluster.nodes or not pid:
+        raise Failure(f"{cluster.name} has no node{index} that runs")
+    os.kill(pid, kubelet)
+    run("nsenter", f"--net=/run/netns/{cluster.netns}", "ip", "link", "set", f"{cluster.bridge}{index}", bridge)
 
 
 def choose_snapshotter(cluster):

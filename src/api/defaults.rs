@@ -41,12 +41,14 @@ pub const RDMA_ENABLED: bool = false;
 pub const RESTART_POLICY: RestartPolicy = RestartPolicy::OnFailure;
 /// Default of `failurePolicy.backoffLimit`.
 pub const BACKOFF_LIMIT: i32 = 3;
+/// Default of `failurePolicy.nodeLostSeconds`.
+pub const NODE_LOST_SECONDS: i32 = 60;
 /// Default of `failurePolicy.nanPolicy`.
 pub const NAN_POLICY: NanPolicy = NanPolicy::Report;
 
 /// All of them, each with its field's path from the spec, as in `networking.masterPort`.
 #[must_use]
-pub fn all() -> [(&'static str, Value); 18] {
+pub fn all() -> [(&'static str, Value); 19] {
     [
         ("gpusPerWorker", json!(GPUS_PER_WORKER)),
         ("procsPerWorker", json!(PROCS_PER_WORKER)),
@@ -65,6 +67,7 @@ pub fn all() -> [(&'static str, Value); 18] {
         ("networking.rdmaEnabled", json!(RDMA_ENABLED)),
         ("failurePolicy.restartPolicy", json!(RESTART_POLICY)),
         ("failurePolicy.backoffLimit", json!(BACKOFF_LIMIT)),
+        ("failurePolicy.nodeLostSeconds", json!(NODE_LOST_SECONDS)),
         ("failurePolicy.nanPolicy", json!(NAN_POLICY)),
     ]
 }

@@ -23,6 +23,10 @@ pub struct FailurePolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub start_deadline_seconds: Option<i64>,
+    /// Seconds from a node's last sign of life until another pod takes the place of the worker on it, whose own can't be confirmed dead. Less than some 50 can't be kept: so long Kubernetes takes to notice. Default: 60.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 30, max = 86_400))]
+    pub node_lost_seconds: Option<i32>,
     /// What happens when the loss is NaN or infinite. `Report`: the metric says so, the program goes on. `Fail`: the worker's program is ended, and fails with the reason NaNLoss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "NanPolicy")]

@@ -1036,6 +1036,12 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         example: "start-deadline-zero",
     },
     SchemaRefusal {
+        field: "spec.failurePolicy.nodeLostSeconds",
+        says: "spec.failurePolicy.nodeLostSeconds in body should be greater than or equal to 30",
+        remedy: "write a number of seconds from 30: by then the programs on a node that is cut off have been stopped by its agents",
+        example: "node-lost-soon",
+    },
+    SchemaRefusal {
         field: "spec.failurePolicy.nanPolicy",
         says: r#"supported values: "Report", "Fail""#,
         remedy: "write one of these",

@@ -29,8 +29,9 @@ pub(super) fn job(plan: &Plan, role: &Role, incarnation: Incarnation, past: Gang
 }
 
 /// Fails the Job as any failed pod does, but with a condition that says that it was a disruption: an evicted pod may be
-/// gone before an operator that comes back has seen it. (To ignore disruptions instead would replace pods within the
-/// attempt, after a back-off of up to ten minutes.)
+/// gone before an operator that comes back has seen it. (To ignore disruptions instead would have the Job controller replace
+/// pods after a back-off of up to ten minutes, and where no gang is left to take them in. `lifecycle/lost.rs` has what
+/// replaces one at once.)
 fn tell_disruptions() -> PodFailurePolicy {
     PodFailurePolicy {
         rules: vec![PodFailurePolicyRule {

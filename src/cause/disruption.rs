@@ -25,7 +25,7 @@ fn by_condition(worker: &WorkerFacts<'_>) -> Option<Finding> {
     let disruption = worker.disruption?;
     let (reason, what) = match disruption.reason.as_str() {
         "PreemptionByScheduler" => (Reason::Preempted, "preempted"),
-        "DeletionByTaintManager" | "DeletionByPodGC" => (Reason::NodeLost, "its node is lost"),
+        "NodeLost" | "DeletionByTaintManager" | "DeletionByPodGC" => (Reason::NodeLost, "its node is lost"),
         _ => (Reason::Evicted, "evicted"),
     };
     let words = if disruption.message.is_empty() { &disruption.reason } else { &disruption.message };

@@ -148,7 +148,10 @@ pub const ADVICE: &[(&str, &str)] = &[
         "NodeLost",
         "Nothing for the job: it starts again on other nodes, and this does not count against backoffLimit. Look at the node.",
     ),
-    ("PodDeleted", "Somebody deleted the pod. Ask who: it counts against backoffLimit."),
+    (
+        "PodDeleted",
+        "Somebody deleted the pod. Ask who: it counts against backoffLimit where all the others had to go with it.",
+    ),
     ("JobDeleted", "Somebody deleted the Job under the TrainingJob. To stop a job, suspend or delete the TrainingJob."),
     (
         "NodeRejected",

@@ -1,16 +1,16 @@
 //! A TrainingJob's children: made where missing, put right where changed, left alone where somebody else's.
 
-use super::error::{Error, call};
+use super::error::{Error, call, refusal};
 use super::pass::{Child, Created, Pass, is_ours};
 use crate::api::TrainingJob;
 use crate::build::{self, names};
-use crate::observe::{Blocked, ChildKey, ChildKind, Children, ObservedChild, SlimJob, Wanted, digest};
+use crate::observe::{Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, SlimJob, Wanted, digest};
 use crate::plan::{CheckpointVolume, Incarnation, Plan, Upkeep};
 use crate::protocol::gang::GangPast;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use tracing::{info, warn};
 
 impl Pass<'_, TrainingJob> {
@@ -188,6 +188,25 @@ impl Pass<'_, TrainingJob> {
     pub(super) async fn delete_job(&self, name: &str, uid: &str) -> Result<(), Error> {
         info!(name, "deleting Job");
         self.delete::<Job>(name, uid, DeleteParams::foreground()).await
+    }
+
+    /// Takes the Job controller's finalizer off a pod, which has yet to end. By force the pod is deleted, whatever its node
+    /// says: nobody may do that before the lease is over by which the agents there have stopped their programs.
+    pub(super) async fn release_pod(&self, name: &str, uid: &str, force: bool) -> Result<(), Error> {
+        info!(name, force, "taking a pod from its Job, which is to make another one");
+        let patch = serde_json::json!({
+            "metadata": { "uid": uid, "$deleteFromPrimitiveList/finalizers": [JOB_TRACKING] },
+        });
+        let (api, params, patch) = (self.api::<Pod>(), PatchParams::default(), Patch::Strategic(patch));
+        match call("release pod", api.patch_metadata(name, &params, &patch)).await {
+            // 404: gone; 409: the name is another's by now.
+            Err(error) if refusal(&error).is_some_and(|s| s.is_not_found() || s.is_conflict()) => return Ok(()),
+            result => drop(result?),
+        }
+        if force {
+            self.delete::<Pod>(name, uid, DeleteParams::default().grace_period(0)).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn delete_owner(&self) -> Result<(), Error> {

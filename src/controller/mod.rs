@@ -272,6 +272,7 @@ impl Pass<'_, TrainingJob> {
                 self.create_upkeep(plan, *task).await
             }
             Action::DeleteJob { name, uid } => self.delete_job(name, uid).await,
+            Action::ReleasePod { name, uid, force } => self.release_pod(name, uid, *force).await,
             Action::DeleteOwner => self.delete_owner().await,
         }
     }

@@ -47,6 +47,7 @@ impl Step<'_> {
         if let Some(old) = self.job().filter(|job| job.incarnation < self.incarnation().number) {
             self.delete(old);
         }
+        self.give_up_lost();
         if matches!(stage, Stage::Running(_) | Stage::JobGone | Stage::Starting) {
             self.wake_at_deadline();
         }

@@ -16,7 +16,8 @@ impl Step<'_> {
     /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
     pub(super) fn failing(&mut self, job: &ObservedJob) {
         let current = self.incarnation();
-        let pods = self.all_pods(current);
+        // Those that were replaced have been judged.
+        let pods = if self.takes_in() { self.pods(current) } else { self.all_pods(current) };
         let alive = pods.iter().any(|pod| pod.is_alive());
         // Of pods that seem to live the watch has not told yet how they ended: their Job's was faster.
         let lost = || self.pods_lost(job).filter(|_| !alive);
@@ -27,7 +28,8 @@ impl Step<'_> {
         self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
         let follows = self.may_restart(&entry).is_ok();
         // Another gang may not begin while anything of this one may run; for the last one nobody waits that long.
-        let over = job.failed.is_some() && (!alive || (!follows && self.all_are_late(&pods)));
+        let all_gone = !pods.is_empty() && pods.iter().all(|pod| pod.gone);
+        let over = (job.failed.is_some() || all_gone) && (!alive || (!follows && self.all_are_late(&pods)));
         if !over && !self.replaced() {
             if follows {
                 self.status.state = Some(State::Initializing);
@@ -117,7 +119,7 @@ impl Step<'_> {
     }
 
     /// Whether another attempt follows; the error says why not.
-    fn may_restart(&self, entry: &Restart) -> Result<(), (Reason, String)> {
+    pub(super) fn may_restart(&self, entry: &Restart) -> Result<(), (Reason, String)> {
         match self.may_restart_by_policy(entry) {
             Ok(()) => self.gang_failed().map_or(Ok(()), Err),
             Err(why) if why.is_empty() => Err((entry.reason.clone(), entry.message.clone())),
@@ -150,11 +152,13 @@ impl Step<'_> {
         }
     }
 
-    /// The Job made a new pod for a worker whose first one vanished without an end: its gang can't take it in.
+    /// The Job made a new pod for a worker whose first one vanished without an end, and no gang is there to take it in.
     pub(super) fn replaced(&self) -> bool {
         let pods = self.all_pods(self.incarnation());
-        pods.iter()
-            .any(|old| old.gone && !old.succeeded() && pods.iter().any(|p| p.index == old.index && p.uid != old.uid))
+        !self.takes_in()
+            && pods.iter().any(|old| {
+                old.gone && !old.succeeded() && pods.iter().any(|p| p.index == old.index && p.uid != old.uid)
+            })
     }
 
     /// The Job failed and no pod is left to tell why.

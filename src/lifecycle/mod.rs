@@ -14,6 +14,7 @@ mod end;
 mod evidence;
 mod fail;
 mod gang;
+mod lost;
 mod progress;
 mod run;
 mod stage;

@@ -26,15 +26,23 @@ impl Step<'_> {
             return self.reduced(pods);
         }
         let pods = self.pods(self.incarnation());
-        if job.failed.is_some() || self.replaced() || pods.iter().any(|p| p.failed() || p.disruption.is_some()) {
+        let going = self.leaving(job, &pods);
+        let fails = |pod: &&ObservedPod| pod.failed() || pod.disruption.is_some();
+        if going.is_empty() && (job.failed.is_some() || self.replaced() || pods.iter().any(fails)) {
             return self.failing(job);
         }
+        if !going.is_empty() && self.losing(job, &going) {
+            return;
+        }
+        let pods: Vec<_> = pods.into_iter().filter(|pod| !going.iter().any(|gone| gone.uid == pod.uid)).collect();
         self.take_up_again();
         let missing = usize::try_from(self.input.plan.gang.size()).unwrap_or(0).saturating_sub(self.provided(&pods));
         let event = self.input.children.event.as_ref();
         let of_job = event.filter(|event| event.about == job.uid);
         if let Some(why) = waiting::for_nodes(&pods, missing, self.input.plan.gang.leading().gpus, of_job) {
-            let quiet = why.reason == Reason::Scheduling && self.after_restart();
+            let restarts =
+                self.after_restart() || (self.takes_in() && self.was(ConditionType::Restarting) == Some(true));
+            let quiet = why.reason == Reason::Scheduling && restarts;
             self.status.state = Some(if quiet { State::Initializing } else { State::Pending });
             self.set(ConditionType::Scheduled, false, why.reason.clone(), &why.message);
             self.clear(ConditionType::Running, Reason::Waiting);
@@ -48,8 +56,10 @@ impl Step<'_> {
             }
             return;
         }
-        if let Some(lost) = pods.iter().filter(|p| p.is_alive() && !p.succeeded()).find(|p| p.unreachable.is_some()) {
-            return self.node_is_silent(lost);
+        let is_silent = |p: &&&ObservedPod| p.is_alive() && !p.succeeded() && p.unreachable.is_some();
+        let silent: Vec<_> = pods.iter().filter(is_silent).copied().collect();
+        if !silent.is_empty() {
+            return self.node_is_silent(&silent);
         }
         if self.was(ConditionType::Scheduled) != Some(true) {
             self.event(false, "Scheduled", "every worker has a node".into());
@@ -79,21 +89,6 @@ impl Step<'_> {
                 self.read_events_of(pod.scheduled_at, READ_OF_POD_AFTER, &uid);
             }
         }
-    }
-
-    /// Nobody knows whether that worker still runs. Its node may come back; else Kubernetes takes the pod away.
-    fn node_is_silent(&mut self, lost: &ObservedPod) {
-        let since = lost.unreachable.map_or_else(String::new, |since| format!(" since {since:.0}"));
-        let message = format!(
-            "{}: its node has not answered{since}, and the gang can't go on without it. If it does not come back, \
-             Kubernetes takes the pod away after its toleration (5 minutes by default) and the gang starts again",
-            lost.describe()
-        );
-        if self.reason_of(ConditionType::Running) != Some(Reason::NodeLost) {
-            self.event(true, "NodeSilent", message.clone());
-        }
-        self.status.state = Some(State::Initializing);
-        self.set(ConditionType::Running, false, Reason::NodeLost, &message);
     }
 
     /// A queue manager has suspended the Job, before its start or while it ran: pods that go for that are no failure.

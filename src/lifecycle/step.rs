@@ -89,7 +89,7 @@ impl<'a> Step<'a> {
     /// One pod for each index: of two the newer counts.
     pub(super) fn pods(&self, of: Incarnation) -> Vec<&'a ObservedPod> {
         let mut pods = self.all_pods(of);
-        pods.sort_by(|a, b| (a.index, b.gone, b.created, &b.uid).cmp(&(b.index, a.gone, a.created, &a.uid)));
+        pods.sort_by(|a, b| (a.index, b.created, a.gone, &b.uid).cmp(&(b.index, a.created, b.gone, &a.uid)));
         pods.dedup_by_key(|p| p.index);
         pods
     }

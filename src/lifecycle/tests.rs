@@ -20,6 +20,7 @@ mod agents;
 mod checkpoints;
 mod findings;
 mod gang;
+mod lost;
 
 const N: i32 = 2;
 

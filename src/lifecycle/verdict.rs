@@ -58,6 +58,15 @@ pub enum Action {
         /// Its UID, the precondition.
         uid: String,
     },
+    /// Take this pod from its Job's count, so that the Job makes another one when it is gone and does not fail by it.
+    ReleasePod {
+        /// Its name.
+        name: String,
+        /// Its UID, the precondition.
+        uid: String,
+        /// Delete it, and don't wait for its node to say that it has ended.
+        force: bool,
+    },
     /// Delete the TrainingJob itself: its time after the end is over.
     DeleteOwner,
 }

@@ -25,4 +25,4 @@ pub use children::{Blocked, ChildKey, ChildKind, Children, ObjectEvent, Observed
 pub use index::{Index, JobKey, ObservedClaim};
 pub use job::{ObservedJob, SlimJob};
 pub use owner::{is_upkeep, owner, role};
-pub use pod::{ObservedPod, SlimPod};
+pub use pod::{JOB_TRACKING, ObservedPod, SlimPod};

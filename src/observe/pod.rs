@@ -81,6 +81,8 @@ pub struct ObservedPod {
     pub deletion: Option<Timestamp>,
     /// When its grace is over.
     pub end_by: Option<Timestamp>,
+    /// Its Job counts it when it ends.
+    pub tracked: bool,
     /// It exists no more.
     pub gone: bool,
     /// The container `training`.
@@ -137,17 +139,14 @@ impl SlimPod {
                 .reason
                 .as_ref()
                 .map(|reason| Waiting { reason: reason.clone(), message: status.message.clone().unwrap_or_default() }),
-            disruption: condition(status, "DisruptionTarget").filter(|c| c.status == "True").map(|c| Disruption {
-                reason: c.reason.clone().unwrap_or_default(),
-                message: c.message.clone().unwrap_or_default(),
-                time: c.last_transition_time.as_ref().map(|t| t.0),
-            }),
+            disruption: disruption(status).or_else(|| lost(status).filter(|_| gone)),
             unreachable: unreachable(status),
             deletion: meta
                 .deletion_timestamp
                 .as_ref()
                 .map(|t| t.0.checked_sub(jiff::SignedDuration::from_secs(grace)).unwrap_or(t.0)),
             end_by: meta.deletion_timestamp.as_ref().map(|t| t.0),
+            tracked: meta.finalizers.iter().flatten().any(|finalizer| finalizer == JOB_TRACKING),
             gone,
             out_of_memory: last_end(status).filter(|end| end.reason.as_deref() == Some(OOM_KILLED)).and_then(finished),
             training: if killed.is_some() { Container::Waiting } else { training(status) },
@@ -185,6 +184,8 @@ impl SlimPod {
     }
 }
 
+/// Finalizer of the Job controller: it takes it off a pod that has ended once it has counted it.
+pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 /// A kubelet's reason for the end of a container.
 const OOM_KILLED: &str = "OOMKilled";
 /// Label (and, before Kubernetes 1.28, annotation) by which a pod of an Indexed Job knows its index.
@@ -198,6 +199,21 @@ fn unreachable(status: &PodStatus) -> Option<Timestamp> {
     let unready = condition(status, "Ready").filter(|c| c.status == "False" && c.reason.as_deref() != Some(GATES));
     let runs = status.phase.as_deref() == Some("Running");
     unready.filter(|_| runs && containers_are_ready)?.last_transition_time.as_ref().map(|time| time.0)
+}
+
+fn disruption(status: &PodStatus) -> Option<Disruption> {
+    condition(status, "DisruptionTarget").filter(|c| c.status == "True").map(|c| Disruption {
+        reason: c.reason.clone().unwrap_or_default(),
+        message: c.message.clone().unwrap_or_default(),
+        time: c.last_transition_time.as_ref().map(|t| t.0),
+    })
+}
+
+/// Of a pod that was deleted while its node was silent.
+fn lost(status: &PodStatus) -> Option<Disruption> {
+    let since = unreachable(status)?;
+    let message = format!("it has not answered since {since:.0}");
+    Some(Disruption { reason: "NodeLost".to_owned(), message, time: Some(since) })
 }
 
 fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<&'a k8s_openapi::api::core::v1::PodCondition> {

@@ -19,6 +19,7 @@ struct Meta {
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
     deletion_grace_period_seconds: Option<i64>,
+    finalizers: Option<Vec<String>>,
 }
 
 /// For a field `metadata` that is only read.
@@ -35,6 +36,7 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
         creation_timestamp: meta.creation_timestamp,
         deletion_timestamp: meta.deletion_timestamp,
         deletion_grace_period_seconds: meta.deletion_grace_period_seconds,
+        finalizers: meta.finalizers,
         ..ObjectMeta::default()
     })
 }
@@ -149,5 +151,25 @@ mod tests {
         ] {
             assert!(!unreachable(phase, ready, containers), "{phase} {ready:?} {containers}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_was_deleted_on_a_silent_node_is_lost_with_it() {
+        let at = "2030-01-02T03:04:06Z";
+        let pod = json!({
+            "metadata": {
+                "name": "x", "uid": "u", "finalizers": ["others", "batch.kubernetes.io/job-tracking"],
+                "labels": { "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" },
+            },
+            "status": { "phase": "Running", "conditions": [
+                { "type": "Ready", "status": "False", "lastTransitionTime": at },
+                { "type": "ContainersReady", "status": "True", "lastTransitionTime": at },
+            ] },
+        });
+        let pod = serde_json::from_value::<SlimPod>(pod).unwrap();
+        let (seen, gone) = (pod.seen(false).unwrap(), pod.seen(true).unwrap());
+        assert_eq!((seen.tracked, seen.disruption), (true, None));
+        let lost = gone.disruption.unwrap();
+        assert_eq!((&*lost.reason, &*lost.message), ("NodeLost", "it has not answered since 2030-01-02T03:04:06Z"));
     }
 }

@@ -123,6 +123,12 @@ impl FailurePolicy {
         self.backoff_limit.unwrap_or(defaults::BACKOFF_LIMIT)
     }
 
+    /// Seconds from a node's last sign of life until its worker is replaced.
+    #[must_use]
+    pub fn node_lost_seconds(&self) -> i32 {
+        self.node_lost_seconds.unwrap_or(defaults::NODE_LOST_SECONDS)
+    }
+
     /// What happens when the loss is NaN or infinite.
     #[must_use]
     pub fn nan_policy(&self) -> NanPolicy {

@@ -26,6 +26,8 @@ pub struct Failure {
     pub active_deadline_seconds: Option<i64>,
     /// Seconds that an attempt may take until every worker's program runs.
     pub start_deadline_seconds: Option<i64>,
+    /// Seconds from a node's last sign of life until its worker is replaced.
+    pub node_lost_seconds: i32,
     /// Whether a loss that is NaN or infinite ends the program.
     pub nan_fails: bool,
 }
@@ -56,6 +58,7 @@ fn failure(policy: &FailurePolicy) -> Failure {
         backoff_limit: policy.backoff_limit(),
         active_deadline_seconds: policy.active_deadline_seconds,
         start_deadline_seconds: policy.start_deadline_seconds,
+        node_lost_seconds: policy.node_lost_seconds(),
         nan_fails: policy.nan_policy() == NanPolicy::Fail,
     }
 }

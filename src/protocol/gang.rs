@@ -74,8 +74,8 @@ pub struct GangStatus {
     /// What it waits for, while not all run, as a person would tell it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub waits_for: String,
-    /// The attempts of these pods that have ended and did not end well, the last ones, the oldest first; but for those that ended
-    /// because a pod was told to end, of which the operator knows more.
+    /// The attempts of these pods that have ended and did not end well, the last ones, the oldest first. Why a pod was told to
+    /// end stands on the pod, and the operator knows more of it.
     pub ended: Vec<EndedAttempt>,
 }
 

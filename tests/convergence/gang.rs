@@ -6,13 +6,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Secret};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
-use kube::api::ListParams;
+use kube::api::{DeleteParams, EvictParams, ListParams};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use trainingjob_operator::api::State::{Initializing, Pending, Running};
 use trainingjob_operator::api::{Condition, TrainingJobStatus};
+use trainingjob_operator::observe::JOB_TRACKING;
 
 /// An agent that answers what the test says.
 struct Agent {
@@ -179,4 +180,79 @@ async fn a_key_that_may_not_be_made_is_named() {
     space.delete::<ResourceQuota>("small").await;
     job.state(Running).await;
     space.end(operator).await;
+}
+
+/// A worker that is evicted while its gang stays is replaced alone, at once, and its Job does not fail by it; so is one whose
+/// node is lost.
+#[tokio::test]
+async fn a_lost_worker_is_replaced_alone() {
+    let space = plane().space("replaced", json!({})).await;
+    let (operator, agent) = (space.operator_that_asks().await, Agent::start().await);
+    let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
+    let spec = json!({
+        "podTemplate": by_hand, "monitoring": { "metricsPort": agent.port },
+        "failurePolicy": { "nodeLostSeconds": 30 },
+    });
+    let job = space.submit("x", spec).await;
+    let mut pods = space.placed("x", 2).await;
+    agent.tells(&pods[0], json!({ "attempt": 1, "phase": "Running" }));
+    for pod in &pods {
+        runs(&space, pod, 0).await;
+    }
+    restarted(&job, 1).await;
+
+    for (attempt, reason) in [(1, "Evicted"), (2, "NodeLost")] {
+        let old = pods[1].clone();
+        let api = space.api::<Pod>();
+        if reason == "Evicted" {
+            api.evict(&old.name_any(), &EvictParams::default()).await.unwrap();
+        } else {
+            let at = Timestamp::now();
+            let silent = [("Ready", "False"), ("ContainersReady", "True")]
+                .map(|(type_, status)| json!({ "type": type_, "status": status, "lastTransitionTime": at }));
+            agent.tells(&pods[0], json!({ "attempt": attempt, "phase": "Gathering", "ended": [lost(attempt)] }));
+            space.set_pod(&old, json!({ "conditions": silent })).await;
+        }
+        job.condition("Restarting", "True", reason).await;
+        if reason == "Evicted" {
+            let tracked = |pod: &Pod| pod.finalizers().iter().any(|name| name == JOB_TRACKING);
+            eventually("the pod to be taken from its Job", SOON, async || {
+                api.get_opt(&old.name_any()).await.unwrap().is_none_or(|pod| !tracked(&pod)).then_some(())
+            })
+            .await;
+            agent.tells(&pods[0], json!({ "attempt": attempt, "phase": "Gathering", "ended": [lost(attempt)] }));
+            // Its kubelet: the agent has ended as it was told to, and the pod goes.
+            let end = json!({ "exitCode": 143, "reason": "Error", "finishedAt": Timestamp::now() });
+            is(&space, &old, "Failed", 0, json!({ "terminated": end }), json!({})).await;
+            let now = DeleteParams::default().grace_period(0);
+            api.delete(&old.name_any(), &now).await.unwrap();
+        }
+        let next = eventually("another pod in its place", SOON, async || {
+            let pods = space.pods("x").await;
+            let is_whole = pods.len() == 2 && pods.iter().all(|pod| pod.spec.as_ref().unwrap().node_name.is_some());
+            (is_whole && pods[1].uid() != old.uid()).then_some(pods)
+        })
+        .await;
+        assert_eq!(next[0].uid(), pods[0].uid(), "nobody else's");
+        pods = next;
+        runs(&space, &pods[1], 0).await;
+        let again =
+            json!({ "attempt": attempt + 1, "disruptions": attempt, "phase": "Running", "ended": [lost(attempt)] });
+        agent.tells(&pods[0], again);
+        restarted(&job, attempt + 1).await;
+    }
+    let status = job.status();
+    assert_eq!((status.incarnation, status.restart_count, status.disruption_count), (Some(1), Some(2), Some(2)));
+    let told: Vec<_> = status.restarts.iter().map(|entry| (entry.reason.as_str(), entry.disruption)).collect();
+    assert_eq!(told, [("Evicted", true), ("NodeLost", true)]);
+    assert!(job.job().await.status.unwrap().failed.unwrap_or(0) == 0, "its Job has counted nothing");
+    space.end(operator).await;
+}
+
+/// What a leader tells of a member that was lost.
+fn lost(attempt: i32) -> Value {
+    json!({
+        "attempt": attempt, "reason": "NodeLost", "message": "worker 1: its node is lost (its agent has fallen silent)",
+        "worker": 1, "disruption": true, "time": Timestamp::now(), "ranSeconds": 3,
+    })
 }

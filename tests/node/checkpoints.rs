@@ -15,20 +15,20 @@ pub async fn submit(space: &Space, name: &str, env: Value, checkpoint: Value) ->
 
 /// The same with all of `spec.checkpoint`.
 pub async fn job(space: &Space, name: &str, env: Value, checkpoint: Value) -> Job {
-    job_of(space, name, 2, env, checkpoint).await
+    job_of(space, name, 2, env, json!({ "checkpoint": checkpoint })).await
 }
 
-/// The same with so many workers.
-pub async fn job_of(space: &Space, name: &str, workers: i32, env: Value, checkpoint: Value) -> Job {
+/// The same with so many workers, and more of the spec.
+pub async fn job_of(space: &Space, name: &str, workers: i32, env: Value, more: Value) -> Job {
     let all = json!({ "STEPS": "30", "SAVE_EVERY": "5", "ATOMIC": "0", "STEP_SECONDS": "0.05" });
     let all = merged(all, &env);
     let env: Vec<Value> =
         all.as_object().unwrap().iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
     let fields = json!({
-        "command": ["torchrun", "/programs/train_ddp.py"], "env": env, "checkpoint": checkpoint,
-        "failurePolicy": { "backoffLimit": 100 }, "numWorkers": workers,
+        "command": ["torchrun", "/programs/train_ddp.py"], "env": env, "failurePolicy": { "backoffLimit": 100 },
+        "numWorkers": workers,
     });
-    space.submit(name, fields).await
+    space.submit(name, merged(fields, &more)).await
 }
 
 /// What each worker's last pod has said, in all attempts that it had, by its index.

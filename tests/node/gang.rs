@@ -3,17 +3,18 @@
 //! How long each restart took is printed: docs/failures.md has what was seen.
 
 use super::checkpoints::{job_of, logs, weights};
-use super::world::{Job, SOON, Space, training, world};
+use super::world::{Job, SOON, Space, condition, merged, training, world};
 use super::{folder, wait::eventually};
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trainingjob_operator::api::State::{Completed, Running};
 
 const WORKERS: i32 = 4;
@@ -22,6 +23,8 @@ const WORKERS: i32 = 4;
 #[derive(Debug)]
 struct Process {
     pid: Pid,
+    /// UID of its pod.
+    pod: String,
     worker: i32,
     attempt: i32,
     is_agent: bool,
@@ -42,6 +45,7 @@ fn processes(job: &Job) -> Vec<Process> {
         let command = fs::read(entry.path().join("cmdline")).ok()?;
         Some(Process {
             pid: Pid::from_raw(pid),
+            pod: (*variables.get("POD_UID")?).to_owned(),
             worker: *uids.get(*variables.get("POD_UID")?)?,
             attempt: variables.get("ATTEMPT").and_then(|attempt| attempt.parse().ok()).unwrap_or(0),
             is_agent: command.starts_with(b"/trainingjob/agent"),
@@ -103,24 +107,15 @@ const FAULTS: [Fault; 5] = [
 async fn processes_are_started_again_in_the_pods_that_exist() {
     let Some(world) = world() else { return };
     let space = world.space("in-place", json!({})).await;
-    let env = |seconds: &str| json!({ "STEPS": "60", "STEP_SECONDS": seconds, "HISTORY": "/checkpoints/history" });
-    let whole = json!({ "storage": { "type": "pvc", "size": "1Gi" } });
-    let mut undisturbed = submit_four(&space, "whole", env("0"), &whole).await;
-    undisturbed.state(Completed).await;
-    let expected = logs(&space, &undisturbed).await;
-
-    let mut job = submit_four(&space, "in-place", env("0.5"), &whole).await;
+    let expected = undisturbed(&space).await;
+    let mut job = submit_four(&space, "in-place", env("0.5"), json!({})).await;
     job.patient = SOON * 4;
     let mut table = String::from("| what | exec'ed everywhere, s | all ranks meet, s |\n|---|---|---|\n");
     job.state(Running).await;
     let (_, mut from) = stepping(&job, 1).await;
     for (attempt, fault) in (1..).zip(&FAULTS) {
         // The next attempt is to have something newer to go on from.
-        let newer = format!("step-{}.pt", from + 5);
-        eventually(&format!("{newer} of attempt {attempt}"), SOON, async || {
-            folder(&space, "in-place-checkpoints").await.any(|file| file.0 == newer).then_some(())
-        })
-        .await;
+        newer(&job, from + 5).await;
         let struck: Vec<_> = processes(&job).into_iter().filter(|p| (fault.strikes)(p)).collect();
         assert!(!struck.is_empty(), "{}", fault.what);
         let signal = if fault.what.starts_with("SIGTERM") { Signal::SIGTERM } else { Signal::SIGKILL };
@@ -149,12 +144,192 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
         assert!(restart.pod.is_some() && restart.node.is_some(), "{restart:?}");
     }
     for log in logs(&space, &job).await {
-        assert_eq!(weights(&log), weights(&expected[0]));
+        assert_eq!(weights(&log), expected);
     }
     space.end().await;
 }
 
+/// A worker whose pod goes is replaced, and nobody else.
+#[tokio::test]
+async fn workers_that_go_are_replaced_alone() {
+    let Some(world) = world() else { return };
+    let space = world.space("replaced", json!({})).await;
+    let expected = undisturbed(&space).await;
+    let mut job = submit_four(&space, "replaced", env("0.5"), json!({})).await;
+    job.patient = SOON * 4;
+    let mut table = String::from("| what | exec'ed everywhere, s | all ranks meet, s |\n|---|---|---|\n");
+    job.state(Running).await;
+    let (_, mut from) = stepping(&job, 1).await;
+    let faults =
+        [("its leader's pod is deleted", 0), ("another pod is deleted", 2), ("a pod is evicted, as by a drain", 3)];
+    for (attempt, (what, worker)) in (1..).zip(faults) {
+        newer(&job, from + 5).await;
+        let pod = last_pods(&job).remove(&worker).unwrap();
+        let (pods, at) = (space.api::<Pod>(), Instant::now());
+        if what.contains("evicted") {
+            pods.evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+        } else {
+            pods.delete(&pod.name_any(), &DeleteParams::default()).await.unwrap();
+        }
+        let executed = executed_everywhere(&job, attempt + 1).await - at;
+        let (met, next) = stepping(&job, attempt + 1).await;
+        assert!(next >= from + 5, "{what}: gone on from {next}, though step {} was whole", from + 5);
+        from = next;
+        table += &format!("| {what} | {:.1} | {:.1} |\n", executed.as_secs_f64(), (met - at).as_secs_f64());
+    }
+    let status = job.state(Completed).await;
+    let _ = writeln!(std::io::stderr(), "{table}");
+    assert_eq!(job.pods().iter().filter(|pod| super::worker(pod) >= 0).count(), 4 + faults.len(), "one for each");
+    assert_eq!((status.attempt, status.restart_count, status.incarnation), (Some(4), Some(3), Some(1)));
+    assert_eq!(status.disruption_count, Some(3), "they don't spend the budget");
+    for ((what, worker), restart) in faults.iter().zip(&status.restarts) {
+        assert_eq!((restart.worker, restart.disruption), (Some(*worker), true), "{what}: {restart:?}");
+        let reason = if what.contains("evicted") { "Evicted" } else { "PodDeleted" };
+        assert_eq!(restart.reason.as_str(), reason, "{what}: {restart:?}");
+    }
+    for log in logs(&space, &job).await {
+        assert_eq!(weights(&log), expected);
+    }
+    space.end().await;
+}
+
+/// A machine that is cut off and comes back with all its processes alive, and one that dies: nobody has to vouch for either, and
+/// never do the programs of two attempts live at once.
+#[tokio::test]
+async fn a_lost_node_is_no_failure() {
+    let Some(world) = world() else { return };
+    if world.cluster.name().is_none() {
+        return; // nobody's node is killed here but our own
+    }
+    let space = world.space("lost", json!({})).await;
+    add_doomed_node(&space).await;
+    let expected = undisturbed(&space).await;
+    for (name, verb) in [("cut", "cut"), ("lost", "lose")] {
+        let apart = json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 100,
+            "podAffinityTerm": {
+                "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "training-job": name } },
+            },
+        }] } });
+        let scheduling = json!({ "affinity": apart, "tolerations": [{ "key": "doomed", "operator": "Exists" }] });
+        let mut job = submit_four(&space, name, env("0.5"), json!({ "scheduling": scheduling })).await;
+        job.patient = SOON * 4;
+        job.state(Running).await;
+        let (_, from) = stepping(&job, 1).await;
+        newer(&job, from + 5).await;
+        let node = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone().unwrap();
+        let first = last_pods(&job);
+        let there: Vec<_> = first.values().filter(|pod| node(pod) == "node1").collect();
+        assert!(!there.is_empty() && there.len() < 4, "workers on both nodes");
+        let at = Instant::now();
+        world.cluster.devcluster(&["node", verb, "1"]);
+        // Long before Kubernetes takes the pods away the status tells whom the gang waits for.
+        job.until("the silence of the node to be told", |status| {
+            condition(status, "Running").message.contains("node node1): its node has not answered since")
+        })
+        .await;
+        let told = at.elapsed();
+        let executed = executed_everywhere(&job, 2).await - at;
+        let (met, next) = stepping(&job, 2).await;
+        assert!(next >= from + 5, "gone on from {next}");
+        let _ = writeln!(
+            std::io::stderr(),
+            "| a node is {name}, with {} of 4 workers, leader among them: {} | told after {:.1} s | exec'ed {:.1} s | met {:.1} s |",
+            there.len(),
+            there.iter().any(|pod| super::worker(pod) == 0),
+            told.as_secs_f64(),
+            executed.as_secs_f64(),
+            (met - at).as_secs_f64()
+        );
+        if verb == "cut" {
+            // While those who have taken their places are at work; with CUT_SECONDS not before so long a time.
+            newer(&job, next + 10).await;
+            let least = std::env::var("CUT_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+            tokio::time::sleep(Duration::from_secs(least).saturating_sub(at.elapsed())).await;
+            world.cluster.devcluster(&["node", "mend", "1"]);
+            let old: Vec<_> = there.iter().map(|pod| pod.uid().unwrap()).collect();
+            eventually("what came back with the node to end", SOON, async || {
+                let all = processes(&job);
+                (!all.iter().any(|process| old.contains(&process.pod))).then_some(())
+            })
+            .await;
+        }
+        let status = job.state(Completed).await;
+        assert_eq!((status.attempt, status.restart_count, status.disruption_count), (Some(2), Some(1), Some(1)));
+        assert_eq!(status.incarnation, Some(1));
+        let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
+        assert_eq!((restart.reason.as_str(), restart.disruption), ("NodeLost", true));
+        assert!(restart.message.contains("node node1"), "{}", restart.message);
+        let pods = job.pods();
+        let workers: Vec<_> = pods.iter().filter(|pod| super::worker(pod) >= 0).collect();
+        assert_eq!(workers.len(), 4 + there.len(), "nobody else's pod is made again");
+        for log in logs(&space, &job).await {
+            assert_eq!(weights(&log), expected);
+        }
+        if verb == "cut" {
+            let ready = Api::<Node>::all(space.client.clone());
+            eventually("node1 to be ready again", SOON, async || {
+                is_ready(&ready.get("node1").await.unwrap()).then_some(())
+            })
+            .await;
+        }
+    }
+    space.end().await;
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+}
+
+/// A second node, to which nothing of the other tests goes.
+async fn add_doomed_node(space: &Space) {
+    let nodes: Api<Node> = Api::all(space.client.clone());
+    let taint = json!([{ "key": "doomed", "effect": "NoSchedule" }]);
+    let cluster = &space.world.cluster;
+    let add = std::thread::spawn(|| cluster.devcluster(&["node", "add", "1"]));
+    // Before it is Ready.
+    eventually("node1 to register", SOON, async || {
+        let taints = nodes.get_opt("node1").await.unwrap()?.spec?.taints.unwrap_or_default();
+        let mut taints = serde_json::to_value(taints).unwrap();
+        taints.as_array_mut().unwrap().extend(taint.as_array().unwrap().clone());
+        let patch = Patch::Merge(json!({ "spec": { "taints": taints } }));
+        nodes.patch("node1", &PatchParams::default(), &patch).await.ok()
+    })
+    .await;
+    eventually("node1 to be ready", SOON, async || add.is_finished().then_some(())).await;
+    add.join().unwrap();
+}
+
+fn env(step_seconds: &str) -> Value {
+    json!({ "STEPS": "60", "STEP_SECONDS": step_seconds, "HISTORY": "/checkpoints/history" })
+}
+
+/// The weights of a training that nothing befalls.
+async fn undisturbed(space: &Space) -> String {
+    let mut job = submit_four(space, "whole", env("0"), json!({})).await;
+    job.state(Completed).await;
+    weights(&logs(space, &job).await[0]).to_owned()
+}
+
+/// Waits for the checkpoint of a step.
+async fn newer(job: &Job, step: u32) {
+    let (file, claim) = (format!("step-{step}.pt"), format!("{}-checkpoints", job.name));
+    eventually(&format!("{file} of {}", job.name), SOON, async || {
+        folder(&job.space, &claim).await.any(|found| found.0 == file).then_some(())
+    })
+    .await;
+}
+
+/// The last pod of each worker.
+fn last_pods(job: &Job) -> BTreeMap<i32, Pod> {
+    let mut pods: Vec<_> = job.pods().into_iter().filter(|pod| super::worker(pod) >= 0).collect();
+    pods.sort_by_key(|pod| pod.creation_timestamp().map(|time| time.0));
+    pods.into_iter().map(|pod| (super::worker(&pod), pod)).collect()
+}
+
 /// Four workers that train by torchrun.
-async fn submit_four(space: &Space, name: &str, env: Value, checkpoint: &Value) -> Job {
-    job_of(space, name, WORKERS, env, checkpoint.clone()).await
+async fn submit_four(space: &Space, name: &str, env: Value, more: Value) -> Job {
+    let fields = merged(json!({ "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } } }), &more);
+    job_of(space, name, WORKERS, env, fields).await
 }

@@ -347,8 +347,6 @@ impl Party {
         let now = now();
         let Some(view) = self.gang.view(now) else { return };
         let judged = view.judged.filter(|judged| self.last < judged.ended.attempt);
-        // Why a pod was told to end stands on the pod: the operator tells of it.
-        let is_taken = judged.is_some_and(|judged| judged.ended.members.values().any(|end| end.leaving.is_some()));
         let news = judged.map(judge::told);
         let status = status(&view, &self.counts);
         let (waits, phase) = (status.waits_for.clone(), status.phase);
@@ -362,9 +360,7 @@ impl Party {
             self.words
                 .say(format_args!("attempt {} has ended: {}: {}{follows}", news.attempt, news.reason, news.message));
             self.last = news.attempt;
-            if !is_taken {
-                self.ended.push(news);
-            }
+            self.ended.push(news);
             if self.ended.len() > protocol::MAX_RESTARTS {
                 self.ended.remove(0);
             }

@@ -217,7 +217,7 @@ fn an_agent_that_never_answered_is_told_of() {
 #[test]
 fn a_node_that_does_not_answer_is_told_of() {
     let mut world = World::to_running();
-    world.second = 60;
+    world.second = 55;
     world.see(Some(job(1)), [ObservedPod { unreachable: Some(at(50)), ..running(1, 1) }]);
     let verdict = world.step();
     assert_eq!(world.status.state, Some(State::Initializing));
