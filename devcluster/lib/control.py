@@ -116,3 +116,15 @@ def reachable(cluster):
         return asked.stdout == "ok"
     except subprocess.TimeoutExpired:
         return False
+
+
+def stop_apiserver(cluster):
+    """From now on nobody reaches the API server."""
+    process.stop(cluster, "kube-apiserver")
+
+
+def start_apiserver_again(cluster):
+    """It is back, and so is whoever has ended without it; returns when it is ready."""
+    for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler"):
+        process.start_again(cluster, name)
+    wait(lambda: reachable(cluster), 90, lambda: "the API server to answer again")

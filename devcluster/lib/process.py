@@ -41,6 +41,20 @@ def start(cluster, name, command, netns=None, env=None, cgroup=None):
     return process
 
 
+def start_again(cluster, name):
+    """Starts a program of the cluster as it was started before, if it has ended."""
+    if not pid(cluster, name):
+        record = json.loads((cluster.pids / f"{name}.json").read_text())
+        start(cluster, name, record["command"])
+
+
+def stop(cluster, name):
+    """Ends a recorded process at once, and remembers how it was started."""
+    if found := pid(cluster, name):
+        os.kill(found, signal.SIGKILL)
+        wait_gone([found])
+
+
 def pid(cluster, name):
     """The process id if the recorded process still lives."""
     try:

@@ -3,7 +3,7 @@
 //! How long each restart took is printed: docs/failures.md has what was seen.
 
 use super::checkpoints::{job_of, logs, weights};
-use super::world::{Job, SOON, Space, condition, merged, training, world};
+use super::world::{Job, SOON, Space, World, condition, merged, training, world};
 use super::{folder, wait::eventually};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use trainingjob_operator::api::State::{Completed, Running};
 
@@ -71,7 +72,11 @@ async fn executed_everywhere(job: &Job, attempt: i32) -> Instant {
 /// The lines of a file in the job's claim: attempt, and the step that it has gone on from.
 async fn history(job: &Job) -> Vec<(i32, u32)> {
     let claim = format!("{}-checkpoints", job.name);
-    let Some((_, file)) = folder(&job.space, &claim).await.find(|file| file.0 == "history") else { return Vec::new() };
+    let file = folder(&job.space, &claim).await.find(|file| file.0 == "history");
+    file.map(|(_, file)| read_history(&file)).unwrap_or_default()
+}
+
+fn read_history(file: &Path) -> Vec<(i32, u32)> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let line = |line: &str| line.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     text.lines().filter_map(line).collect()
@@ -275,6 +280,56 @@ async fn a_lost_node_is_no_failure() {
         }
     }
     space.end().await;
+}
+
+/// The API server is away while a gang loses a rank: the agents need it not, and afterwards the status tells the story.
+#[tokio::test]
+async fn a_gang_restarts_without_an_api_server() {
+    if world().is_none_or(|world| world.cluster.name().is_none()) {
+        return;
+    }
+    // Of its own, for nothing else would go on without one.
+    let world: &'static World = Box::leak(Box::new(World::up("outage", &[])));
+    let space = world.space("outage", json!({})).await;
+    let expected = undisturbed(&space).await;
+    let mut job = submit_four(&space, "outage", env("0.5"), json!({})).await;
+    job.patient = SOON * 4;
+    job.state(Running).await;
+    let (_, from) = stepping(&job, 1).await;
+    newer(&job, from + 5).await;
+    let history = folder(&space, "outage-checkpoints").await.find(|file| file.0 == "history").unwrap().1;
+
+    world.cluster.devcluster(&["apiserver", "stop"]);
+    let at = Instant::now();
+    let rank = processes(&job).into_iter().find(|process| process.rank == Some(1)).unwrap();
+    kill(rank.pid, Signal::SIGKILL).unwrap();
+    let executed = executed_everywhere(&job, 2).await - at;
+    let next = eventually("the ranks of attempt 2 to meet", SOON, async || {
+        read_history(&history).into_iter().find(|line| line.0 == 2).map(|line| line.1)
+    })
+    .await;
+    assert!(next >= from + 5, "gone on from {next}");
+    let met = at.elapsed();
+    // With AWAY_SECONDS it stays away so long.
+    let least = std::env::var("AWAY_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+    tokio::time::sleep(Duration::from_secs(least).saturating_sub(at.elapsed())).await;
+    world.cluster.devcluster(&["apiserver", "start"]);
+    let away = at.elapsed();
+    let status = job.state(Completed).await;
+    let _ = writeln!(
+        std::io::stderr(),
+        "| a rank is killed while the API server is away for {:.0} s | {:.1} | {:.1} |",
+        away.as_secs_f64(),
+        executed.as_secs_f64(),
+        met.as_secs_f64()
+    );
+    assert_eq!((status.attempt, status.restart_count, status.incarnation), (Some(2), Some(1), Some(1)));
+    let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
+    assert_eq!((restart.worker, restart.attempt, restart.disruption), (Some(1), 1, false), "{restart:?}");
+    for log in logs(&space, &job).await {
+        assert_eq!(weights(&log), expected);
+    }
+    world.cluster.devcluster(&["down"]);
 }
 
 fn is_ready(node: &Node) -> bool {

@@ -40,10 +40,18 @@ pub fn world() -> Option<&'static World> {
             let _ = writeln!(std::io::stderr(), "tests on a real node are SKIPPED. {why}");
             return None;
         }
-        let [_, operator, demo] = parts.map(|name| std::env::var(name).expect("text"));
-        let cluster =
-            Cluster::up("node", &["--image", &demo, "--image", &operator, "--kcm-arg=--node-monitor-grace-period=20s"]);
-        let world = World { cluster };
+        Some(World::up("node", &["--kcm-arg=--node-monitor-grace-period=20s"]))
+    });
+    world.as_ref()
+}
+
+impl World {
+    /// A cluster of that name with a real node, the images and the operator.
+    pub fn up(name: &str, flags: &[&str]) -> Self {
+        let [operator, demo] = ["TRAININGJOB_TEST_IMAGE", "TRAININGJOB_TEST_DEMO_IMAGE"]
+            .map(|name| std::env::var(name).expect("`world` has looked"));
+        let flags: Vec<_> = ["--image", &demo, "--image", &operator].iter().chain(flags).copied().collect();
+        let world = Self { cluster: Cluster::up(name, &flags) };
         if world.cluster.name().is_some() {
             world.cluster.kubectl(&["create", "namespace", "ml-training"]);
             world.cluster.kubectl(&["apply", "-k", &root("deploy/dev")]);
@@ -51,12 +59,9 @@ pub fn world() -> Option<&'static World> {
                 ["rollout", "status", "deployment/trainingjob-operator", "-n", "ml-training", "--timeout=180s"];
             world.cluster.kubectl(&rollout);
         }
-        Some(world)
-    });
-    world.as_ref()
-}
+        world
+    }
 
-impl World {
     /// A namespace of a test's own, with these labels and the programs of the tests as ConfigMap `programs`.
     pub async fn space(&'static self, test: &str, labels: Value) -> Space {
         let client = self.cluster.client().await;
