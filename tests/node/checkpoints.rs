@@ -20,15 +20,20 @@ pub async fn job(space: &Space, name: &str, env: Value, checkpoint: Value) -> Jo
 
 /// The same with so many workers.
 pub async fn job_of(space: &Space, name: &str, workers: i32, env: Value, checkpoint: Value) -> Job {
+    job_with(space, name, workers, env, json!({ "checkpoint": checkpoint })).await
+}
+
+/// The same with other fields of its spec.
+pub async fn job_with(space: &Space, name: &str, workers: i32, env: Value, fields: Value) -> Job {
     let all = json!({ "STEPS": "30", "SAVE_EVERY": "5", "ATOMIC": "0", "STEP_SECONDS": "0.05" });
     let all = merged(all, &env);
     let env: Vec<Value> =
         all.as_object().unwrap().iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
-    let fields = json!({
-        "command": ["torchrun", "/programs/train_ddp.py"], "env": env, "checkpoint": checkpoint,
-        "failurePolicy": { "backoffLimit": 100 }, "numWorkers": workers,
+    let of_all = json!({
+        "command": ["torchrun", "/programs/train_ddp.py"], "env": env, "failurePolicy": { "backoffLimit": 100 },
+        "numWorkers": workers,
     });
-    space.submit(name, fields).await
+    space.submit(name, merged(of_all, &fields)).await
 }
 
 /// What each worker's last pod has said, in all attempts that it had, by its index.
