@@ -21,8 +21,8 @@ use trainingjob_operator::cause::{Cause, Container, WorkerFacts, first_cause};
 use trainingjob_operator::protocol::agent_status::AgentStatus;
 use trainingjob_operator::protocol::error_pattern::ErrorPattern;
 use trainingjob_operator::protocol::progress::{Progress, Source};
-use trainingjob_operator::protocol::stacks::{Place, ProcessStacks, ProcessState, Stacks};
 use trainingjob_operator::protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
+use trainingjob_operator::protocol::stacks::{Place, ProcessStacks, ProcessState, Stacks};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_agent");
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -1297,7 +1297,9 @@ fn a_program_that_hangs_may_be_nothing_but_told_and_go_on() {
     assert_eq!(agent.exit_code(), Some(0));
     let mut said = String::new();
     agent.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("agent: the program may hang: no step for 2 s") && said.contains("agent: the program goes on\n"));
+    assert!(
+        said.contains("agent: the program may hang: no step for 2 s") && said.contains("agent: the program goes on\n")
+    );
     assert_eq!((room.report().ended_for, room.report().hang), (None, None));
 }
 
@@ -1314,7 +1316,8 @@ fn stacks_of_every_python() {
                   child = subprocess.Popen(['sleep', '1000'])\nprint('ready', flush=True)\nouter()\n";
     room.write("train.py", script.as_bytes(), 0o644);
     let port = free_port();
-    let mut agent = room.agent(&["--metrics-port", &port.to_string(), "--grace-seconds", "1"], &["python3", "train.py"]);
+    let mut agent =
+        room.agent(&["--metrics-port", &port.to_string(), "--grace-seconds", "1"], &["python3", "train.py"]);
     let mut agent = Running(agent.env("NODE_RANK", "3").env("POD_UID", "uid-3").spawn().unwrap());
     agent.ready();
     let stacks: Stacks = until("the stack of what it sleeps in", DEADLINE, || {

@@ -69,7 +69,15 @@ impl Gang {
         fs::write(room.path("key"), "0123456789abcdef0123456789abcdef\n").unwrap();
         fs::write(room.path("log"), "").unwrap();
         let command = ["sh", "-c", &format!("{SCRIPT}\n{script}")].map(str::to_owned).to_vec();
-        Some(Self { room, size, metrics: free_port(), command, options: Vec::new(), begins: (1, None), pods: Cell::new(0) })
+        Some(Self {
+            room,
+            size,
+            metrics: free_port(),
+            command,
+            options: Vec::new(),
+            begins: (1, None),
+            pods: Cell::new(0),
+        })
     }
 
     fn with_command(self, command: &[&str]) -> Self {
@@ -420,7 +428,10 @@ until [ -e never ]; do sleep 0.3; done
     gang.until_all_began(2);
     gang.all_exit(agents, 0);
     let said = gang.output();
-    assert!(said[0].contains("agent: the program hangs, and is ended for it: no step for 4 s after step 41"), "{said:?}");
+    assert!(
+        said[0].contains("agent: the program hangs, and is ended for it: no step for 4 s after step 41"),
+        "{said:?}"
+    );
     let judged = said[0].lines().find(|line| line.contains("attempt 1 has ended: Hang: worker 1"));
     assert!(judged.is_some_and(|line| line.contains(" is stopped (SIGSTOP)")), "{said:?}");
     assert!(said[1].contains("agent: the gang stops, and this worker was waiting: process "), "{said:?}");

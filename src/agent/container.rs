@@ -86,7 +86,8 @@ impl Container {
             message.copy_to(copy);
         }
         let channels = Channels::new(server.runtime, server.local_url);
-        let surroundings = Surroundings { options, keeper, signal_mask: signals.mask_before, channels, gpus, wake, words };
+        let surroundings =
+            Surroundings { options, keeper, signal_mask: signals.mask_before, channels, gpus, wake, words };
         Ok(Self { surroundings, signals, message, current, party, stopped_by: None })
     }
 

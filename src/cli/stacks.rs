@@ -156,9 +156,8 @@ fn blamed(document: &Document) -> String {
     let at = |place| ranks().filter(move |(_, rank)| rank.place() == place);
     let stopped: Vec<_> = at(Place::Stopped).collect();
     let elsewhere: Vec<_> = at(Place::Elsewhere).collect();
-    let name = |(worker, rank): &(i32, &ProcessStacks)| {
-        format!("rank {} of worker {worker}", rank.rank.unwrap_or_default())
-    };
+    let name =
+        |(worker, rank): &(i32, &ProcessStacks)| format!("rank {} of worker {worker}", rank.rank.unwrap_or_default());
     match (stopped.as_slice(), elsewhere.as_slice()) {
         ([one, more @ ..], _) => {
             let more = if more.is_empty() { String::new() } else { format!(", and {} more", more.len()) };
@@ -205,7 +204,9 @@ mod tests {
         );
         let reads = rank(1, ProcessState::Asleep, &[("read", "/app/data.py", 7)]);
         let text = render(&document([waits.clone(), reads.clone()]));
-        assert!(text.ends_with("\nThe others may wait for rank 1 of worker 1, which alone is in no exchange with them.\n"));
+        assert!(
+            text.ends_with("\nThe others may wait for rank 1 of worker 1, which alone is in no exchange with them.\n")
+        );
         assert_eq!(blamed(&document([waits.clone(), waits])), "");
         assert_eq!(blamed(&document([reads.clone(), reads])), "");
     }
@@ -216,6 +217,9 @@ mod tests {
         (document.workers[1].stacks, document.workers[1].problem) = (None, Some("HTTP 502".into()));
         document.workers[0].stacks = Some(Stacks::default());
         let text = render(&document);
-        assert!(text.contains("  no process of the program runs\n") && text.contains("  not known: HTTP 502\n"), "{text}");
+        assert!(
+            text.contains("  no process of the program runs\n") && text.contains("  not known: HTTP 502\n"),
+            "{text}"
+        );
     }
 }

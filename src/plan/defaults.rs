@@ -1,8 +1,8 @@
 //! What a field that is not written means. Whoever reads the spec asks here.
 
 use crate::api::{
-    Backend, Backup, Checkpoint, DeletePolicy, FailurePolicy, Framework, Hang, HangAction, KeepBest, Mode, Monitoring, NanPolicy,
-    Networking, ProcsPerWorker, RestartPolicy, Storage, TrainingJobSpec, defaults,
+    Backend, Backup, Checkpoint, DeletePolicy, FailurePolicy, Framework, Hang, HangAction, KeepBest, Mode, Monitoring,
+    NanPolicy, Networking, ProcsPerWorker, RestartPolicy, Storage, TrainingJobSpec, defaults,
 };
 use serde_json::{Value, json};
 

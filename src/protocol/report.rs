@@ -382,7 +382,7 @@ impl Room {
     const SIZES: [Self; 3] = [
         Self { error: 1000, hang: hang::MAX_TEXT, exception: 400, pattern: 240, headline: 500 },
         Self { error: 1000, hang: 400, exception: 300, pattern: 120, headline: 300 },
-        Self { error: 1000, hang: 120, exception: 120, pattern: 30, headline: 120 },
+        Self { error: 1000, hang: 60, exception: 120, pattern: 30, headline: 120 },
     ];
 }
 

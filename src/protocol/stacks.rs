@@ -14,7 +14,7 @@ pub const MAX_THREADS: usize = 32;
 /// Frames of a thread that are told of at most: the innermost.
 pub const MAX_FRAMES: usize = 64;
 /// Frames in all, so that an answer stays below a megabyte.
-pub const MAX_FRAMES_IN_ALL: usize = 3000;
+pub const MAX_FRAMES_IN_ALL: usize = 2500;
 /// Bytes of a name, a path or a command.
 const MAX_TEXT: usize = 120;
 
@@ -403,11 +403,8 @@ pub(crate) mod tests {
     fn what_anybody_may_have_written_is_bounded() {
         let frames = vec![frame(&"f\u{1b}[31m".repeat(500), &"/ü".repeat(500), -1); 500];
         let thread = ThreadStack { name: "n".repeat(500), is_main: false, frames };
-        let process = ProcessStacks {
-            command: "c\n".repeat(5000),
-            threads: vec![thread; 100],
-            ..ProcessStacks::default()
-        };
+        let process =
+            ProcessStacks { command: "c\n".repeat(5000), threads: vec![thread; 100], ..ProcessStacks::default() };
         let stacks = Stacks { processes: vec![process; 100], ..Stacks::default() }.bounded();
         assert_eq!((stacks.processes.len(), stacks.left_out), (MAX_PROCESSES, 36));
         let json = serde_json::to_string(&stacks).unwrap();

@@ -236,7 +236,10 @@ mod tests {
         };
         let judged = |members: [MemberEnd; 3]| {
             let judged = judge(&ended(Why::Failed(first_worker()), members));
-            assert_eq!((judged.cause.reason.as_str(), judged.counts, judged.permanent), ("Hang", Counts::Failure, false));
+            assert_eq!(
+                (judged.cause.reason.as_str(), judged.counts, judged.permanent),
+                ("Hang", Counts::Failure, false)
+            );
             judged.cause.message
         };
         let halted = || told(hang(Place::Stopped, 2, "process 57 is stopped (SIGSTOP)"));
@@ -249,6 +252,11 @@ mod tests {
         assert_eq!(judged([tells(Place::Collective), waits(), elsewhere()]), of_2);
         assert!(judged([tells(Place::Collective), waits(), waits()]).starts_with("worker 0, rank 0: no step for 30 s"));
         assert!(judged([tells(Place::Elsewhere), waits(), stopped(1.0)]).starts_with("worker 0, rank 0: no step"));
+        assert_eq!(
+            judged([tells(Place::Elsewhere), elsewhere(), halted()]),
+            "worker 2, rank 2: process 57 is stopped (SIGSTOP)"
+        );
+        assert!(judged([tells(Place::Elsewhere), waits(), elsewhere()]).starts_with("worker 0, rank 0: no step"));
         assert!(judged([tells(Place::Stopped), waits(), elsewhere()]).starts_with("worker 0, rank 0: no step"));
     }
 

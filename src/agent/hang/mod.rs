@@ -250,7 +250,8 @@ impl Watcher {
 
     fn say(&self, what: std::fmt::Arguments<'_>, stacks: &Stacks) {
         let lines = stacks.lines();
-        self.words.say_lines(std::iter::once(what.to_string()).chain(lines.iter().map(|line| format!("stack: {line}"))));
+        self.words
+            .say_lines(std::iter::once(what.to_string()).chain(lines.iter().map(|line| format!("stack: {line}"))));
     }
 }
 
