@@ -186,6 +186,7 @@ fn what_ignores_sigterm_is_killed_after_the_grace() {
     let mut agent = room.start(&["--grace-seconds", "1"], script);
     agent.ready();
     let rank = room.pid("rank");
+    let asked = Instant::now();
     agent.signal(Signal::SIGTERM);
     assert_eq!(agent.exit_code(), Some(137));
     assert!(asked.elapsed() >= Duration::from_secs(1), "{:?}", asked.elapsed());
@@ -1336,7 +1337,6 @@ fn stacks_of_every_python() {
     assert!(python.threads[0].is_main && calls(1).contains(&("inner", 3)), "{python:?}");
     assert_eq!((sleep.rank, sleep.command.as_str(), sleep.threads.len()), (None, "sleep 1000", 0));
     // Many who ask at once get one look.
-    let asked = Instant::now();
     let asking: Vec<_> = (0..20).map(|_| std::thread::spawn(move || get(port, "/stacks").unwrap().1)).collect();
     assert!(asking.into_iter().all(|asks| !asks.join().unwrap().is_empty()));
     agent.signal(Signal::SIGTERM);
