@@ -1238,7 +1238,7 @@ if "LOCAL_RANK" not in os.environ:
     launch()
 if os.environ["RANK"] == "4":
     for number in range(1, 4):
-        print('{"step": %d}' % number, flush=True)
+        print('{"step": %d, "loss": 0.5}' % number, flush=True)
 step()
 "#;
 
@@ -1269,7 +1269,7 @@ fn a_rank_that_is_stopped_is_found_and_the_program_ended() {
         "agent: stack: rank 4, process ",
         "agent: stack:     all_reduce (",
         "agent: stack: rank 5, process ",
-        ", stopped (SIGSTOP): ",
+        ", stopped (SIGSTOP)",
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
@@ -1282,7 +1282,7 @@ fn a_rank_that_is_stopped_is_found_and_the_program_ended() {
 fn a_program_that_hangs_may_be_nothing_but_told_and_go_on() {
     let room = Room::new("hang-report");
     let port = free_port();
-    let script = r#"echo '{"step": 7}'; until [ -e go ]; do sleep 0.3; done; echo '{"step": 8}'; until [ -e end ]; do sleep 0.3; done"#;
+    let script = r#"echo '{"step": 7, "loss": 0.5}'; until [ -e go ]; do sleep 0.3; done; echo '{"step": 8, "loss": 0.4}'; until [ -e end ]; do sleep 0.3; done"#;
     let options = ["--hang-timeout", "2", "--metrics-port", &port.to_string()];
     let mut agent = room.agent(&options, &["sh", "-c", script]);
     let mut agent = Running(agent.env("RANK", "0").env_remove("CHECKPOINT_DIR").spawn().unwrap());

@@ -418,7 +418,7 @@ fn a_member_that_is_stopped_is_named_and_the_gang_starts_again() {
     let script = r#"
 [ $ATTEMPT = 1 ] || exit 0
 wait_at_peers
-[ $NODE_RANK = 0 ] && echo '{"step": 41}'
+[ $NODE_RANK = 0 ] && echo '{"step": 41, "loss": 0.5}'
 [ $NODE_RANK = 1 ] && kill -STOP $$
 until [ -e never ]; do sleep 0.3; done
 "#;
