@@ -22,6 +22,7 @@ use trainingjob_operator::protocol::agent_status::AgentStatus;
 use trainingjob_operator::protocol::error_pattern::ErrorPattern;
 use trainingjob_operator::protocol::progress::{Progress, Source};
 use trainingjob_operator::protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
+use trainingjob_operator::protocol::stacks::{Place, ProcessStacks, ProcessState, Stacks};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_agent");
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -1215,4 +1216,129 @@ fn who_holds_connections_blinds_nobody() {
 /// Where it can be seen: the test harness keeps what a passing test prints by `eprintln!` to itself.
 fn skip(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
+}
+
+/// Two ranks below a launcher, as torchrun starts them: one waits in a collective for the other, which is stopped.
+const RANKS: &str = r#"
+import os, signal, subprocess, sys, time
+def launch():
+    ranks = []
+    for local in range(2):
+        env = dict(os.environ, RANK=str(4 + local), LOCAL_RANK=str(local))
+        ranks.append(subprocess.Popen([sys.executable, __file__], env=env))
+    signal.signal(signal.SIGTERM, lambda *_: [rank.terminate() for rank in ranks])
+    sys.exit(max(abs(rank.wait()) for rank in ranks))
+def step():
+    if os.environ["RANK"] == "5":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    sys.path.insert(0, os.getcwd())
+    import torch.distributed.fake
+    torch.distributed.fake.all_reduce()
+if "LOCAL_RANK" not in os.environ:
+    launch()
+if os.environ["RANK"] == "4":
+    for number in range(1, 4):
+        print('{"step": %d, "loss": 0.5}' % number, flush=True)
+step()
+"#;
+
+#[test]
+fn a_rank_that_is_stopped_is_found_and_the_program_ended() {
+    let room = Room::new("hang-stopped");
+    if python(&room, "", |_| ()).is_none() {
+        return;
+    }
+    fs::create_dir_all(room.path("torch/distributed")).unwrap();
+    room.write("torch/__init__.py", b"", 0o644);
+    room.write("torch/distributed/__init__.py", b"", 0o644);
+    room.write("torch/distributed/fake.py", b"import time\ndef all_reduce():\n    time.sleep(1000)\n", 0o644);
+    room.write("ranks.py", RANKS.as_bytes(), 0o644);
+    let options = ["--hang-timeout", "3", "--hang-policy", "fail", "--grace-seconds", "20"];
+    let mut agent = room.agent(&options, &["python3", "ranks.py"]);
+    let output = agent.env("NODE_RANK", "2").env("RANK", "2").env_remove("CHECKPOINT_DIR").output().unwrap();
+    let (said, report) = (String::from_utf8_lossy(&output.stderr), room.report());
+    assert!(report.signal != Some(9) && output.status.code() == Some(15), "it heard SIGTERM: {report:?}\n{said}");
+    assert_eq!(report.ended_for, Some(ErrorPattern::Hang), "{report:?}");
+    let hang = report.hang.clone().unwrap();
+    assert_eq!((hang.place, hang.rank), (Place::Stopped, Some(5)), "{hang:?}");
+    for words in ["no step for 3 s after step 3, process ", " is stopped (SIGSTOP)", "ranks.py:12)", "fake.py:3)"] {
+        assert!(hang.text.contains(words), "{words}: {}", hang.text);
+    }
+    for words in [
+        "agent: the program hangs, and is ended for it: no step for",
+        "agent: stack: rank 4, process ",
+        "agent: stack:     all_reduce (",
+        "agent: stack: rank 5, process ",
+        ", stopped (SIGSTOP)",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let cause = cause(report);
+    assert_eq!((cause.reason, cause.rank, cause.permanent), (Reason::Hang, Some(5), false));
+    assert!(cause.message.contains(", rank 5: no step for 3 s after step 3, process"), "{}", cause.message);
+}
+
+#[test]
+fn a_program_that_hangs_may_be_nothing_but_told_and_go_on() {
+    let room = Room::new("hang-report");
+    let port = free_port();
+    let script = r#"echo '{"step": 7, "loss": 0.5}'; until [ -e go ]; do sleep 0.3; done; echo '{"step": 8, "loss": 0.4}'; until [ -e end ]; do sleep 0.3; done"#;
+    let options = ["--hang-timeout", "2", "--metrics-port", &port.to_string()];
+    let mut agent = room.agent(&options, &["sh", "-c", script]);
+    let mut agent = Running(agent.env("RANK", "0").env_remove("CHECKPOINT_DIR").spawn().unwrap());
+    let status = |what: &str, wanted: &dyn Fn(&AgentStatus) -> bool| {
+        until(what, DEADLINE, || serde_json::from_str::<AgentStatus>(&get(port, "/status")?.1).ok().filter(wanted))
+    };
+    let told = status("two signs", &|status| status.stall.as_ref().is_some_and(|stall| stall.hangs)).stall.unwrap();
+    assert!(told.message.starts_with("no step for 2 s after step 7, no output for as long"), "{told:?}");
+    assert!(get(port, "/metrics").unwrap().1.contains("trainingjob_worker_hang_suspected 1\n"));
+    room.write("go", b"", 0o644);
+    status("a step", &|status| status.stall.is_none());
+    room.write("end", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
+    let mut said = String::new();
+    agent.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(
+        said.contains("agent: the program may hang: no step for 2 s") && said.contains("agent: the program goes on\n")
+    );
+    assert_eq!((room.report().ended_for, room.report().hang), (None, None));
+}
+
+/// Of a program that was never told to tell of itself, while it runs on.
+#[test]
+fn stacks_of_every_python() {
+    let room = Room::new("stacks");
+    if python(&room, "", |_| ()).is_none() {
+        return;
+    }
+    let script = "import subprocess, threading, time\ndef inner(seconds):\n    time.sleep(seconds)\n\
+                  def outer():\n    inner(1000)\n\
+                  threading.Thread(target=inner, args=(1000,), name='loader', daemon=True).start()\n\
+                  child = subprocess.Popen(['sleep', '1000'])\nprint('ready', flush=True)\nouter()\n";
+    room.write("train.py", script.as_bytes(), 0o644);
+    let port = free_port();
+    let mut agent =
+        room.agent(&["--metrics-port", &port.to_string(), "--grace-seconds", "1"], &["python3", "train.py"]);
+    let mut agent = Running(agent.env("NODE_RANK", "3").env("POD_UID", "uid-3").spawn().unwrap());
+    agent.ready();
+    let stacks: Stacks = until("the stack of what it sleeps in", DEADLINE, || {
+        let (head, body) = get(port, "/stacks")?;
+        assert_eq!(head, "HTTP/1.1 200 OK");
+        let stacks: Stacks = serde_json::from_str(&body).unwrap();
+        let sleeps = |process: &ProcessStacks| process.main().is_some_and(|main| main.frames[0].function == "inner");
+        stacks.processes.iter().any(sleeps).then_some(stacks)
+    });
+    assert_eq!((stacks.worker, stacks.pod_uid.as_deref(), stacks.left_out), (Some(3), Some("uid-3"), 0));
+    let [python, sleep] = stacks.processes.as_slice() else { panic!("{stacks:?}") };
+    assert_eq!((python.rank, python.state, python.problem.as_str()), (Some(3), ProcessState::Asleep, ""));
+    assert!(python.python.starts_with('3') && python.command.ends_with("train.py"), "{python:?}");
+    let calls = |at: usize| python.threads[at].frames.iter().map(|f| (f.function.as_str(), f.line)).collect::<Vec<_>>();
+    assert_eq!(calls(0), [("inner", 3), ("outer", 5), ("<module>", 9)]);
+    assert!(python.threads[0].is_main && calls(1).contains(&("inner", 3)), "{python:?}");
+    assert_eq!((sleep.rank, sleep.command.as_str(), sleep.threads.len()), (None, "sleep 1000", 0));
+    // Many who ask at once get one look.
+    let asking: Vec<_> = (0..20).map(|_| std::thread::spawn(move || get(port, "/stacks").unwrap().1)).collect();
+    assert!(asking.into_iter().all(|asks| !asks.join().unwrap().is_empty()));
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.exit_code(), Some(143));
 }

@@ -748,6 +748,9 @@ fn changes() -> Vec<Change> {
     push("activeDeadlineSeconds: added".into(), job("x", json!({})), policy(1), None);
     let policy = |kind: &str| job("x", json!({ "failurePolicy": { "restartPolicy": kind } }));
     push("restartPolicy: changed".into(), policy("Never"), policy("Always"), Some("restartPolicy"));
+    let hang = |seconds: i32| job("x", json!({ "failurePolicy": { "hang": { "timeoutSeconds": seconds } } }));
+    push("hang: changed".into(), hang(60), hang(90), Some("hang"));
+    push("hang: written down".into(), hang(1800), job("x", json!({})), None);
     let policy = |kind: &str| job("x", json!({ "failurePolicy": { "nanPolicy": kind } }));
     push("nanPolicy: changed".into(), policy("Report"), policy("Fail"), Some("nanPolicy"));
     push("failurePolicy: emptied".into(), policy("Fail"), job("x", json!({ "failurePolicy": {} })), Some("nanPolicy"));

@@ -111,6 +111,8 @@ fn cases() -> Vec<Case> {
         case("envFrom", json!([{ "secretRef": { "name": "a" } }]), json!([{ "configMapRef": { "name": "a" } }])),
         case("failurePolicy.activeDeadlineSeconds", json!(3600), json!(3)),
         case("failurePolicy.backoffLimit", json!(1), json!(2)),
+        case("failurePolicy.hang.action", json!("Restart"), json!("Report")),
+        case("failurePolicy.hang.timeoutSeconds", json!(60), json!(90)),
         case("failurePolicy.nanPolicy", json!("Fail"), json!("Report")),
         case("failurePolicy.nodeLostSeconds", json!(90), json!(120)),
         case("failurePolicy.restartPolicy", json!("Never"), json!("Always")),

@@ -37,6 +37,8 @@ struct Gang {
     size: u32,
     metrics: u16,
     command: Vec<String>,
+    /// More that each agent is told.
+    options: Vec<String>,
     /// The first attempt of its pods, and what was before them.
     begins: (u32, Option<Value>),
     /// Pods so far.
@@ -67,7 +69,15 @@ impl Gang {
         fs::write(room.path("key"), "0123456789abcdef0123456789abcdef\n").unwrap();
         fs::write(room.path("log"), "").unwrap();
         let command = ["sh", "-c", &format!("{SCRIPT}\n{script}")].map(str::to_owned).to_vec();
-        Some(Self { room, size, metrics: free_port(), command, begins: (1, None), pods: Cell::new(0) })
+        Some(Self {
+            room,
+            size,
+            metrics: free_port(),
+            command,
+            options: Vec::new(),
+            begins: (1, None),
+            pods: Cell::new(0),
+        })
     }
 
     fn with_command(self, command: &[&str]) -> Self {
@@ -101,7 +111,7 @@ impl Gang {
         if index == 0 {
             command.arg(format!("--metrics-port={}", self.metrics));
         }
-        command.arg("--").args(&self.command);
+        command.args(&self.options).arg("--").args(&self.command);
         command.env("NODE_RANK", index.to_string()).env("POD_UID", format!("pod-{pod}"));
         command.env("SIZE", self.size.to_string()).current_dir(&self.room.0);
         let output = fs::File::options().create(true).append(true).open(path(&format!("output-{index}"))).unwrap();
@@ -400,4 +410,29 @@ fn a_gang_of_one_needs_neither_key_nor_port() {
     fs::remove_file(gang.room.path("key")).unwrap();
     let agents = gang.start();
     gang.all_exit(agents, 0);
+}
+
+/// The first worker tells of its steps, and waits; the one that it waits for is stopped, and can tell nothing.
+#[test]
+fn a_member_that_is_stopped_is_named_and_the_gang_starts_again() {
+    let script = r#"
+[ $ATTEMPT = 1 ] || exit 0
+wait_at_peers
+[ $NODE_RANK = 0 ] && echo '{"step": 41, "loss": 0.5}'
+[ $NODE_RANK = 1 ] && kill -STOP $$
+until [ -e never ]; do sleep 0.3; done
+"#;
+    let Some(mut gang) = Gang::new("gang-hang", 3, json!({}), script) else { return };
+    gang.options = ["--hang-timeout=4", "--hang-policy=fail"].map(str::to_owned).to_vec();
+    let agents = gang.start();
+    gang.until_all_began(2);
+    gang.all_exit(agents, 0);
+    let said = gang.output();
+    assert!(
+        said[0].contains("agent: the program hangs, and is ended for it: no step for 4 s after step 41"),
+        "{said:?}"
+    );
+    let judged = said[0].lines().find(|line| line.contains("attempt 1 has ended: Hang: worker 1"));
+    assert!(judged.is_some_and(|line| line.contains(" is stopped (SIGSTOP)")), "{said:?}");
+    assert!(said[1].contains("agent: the gang stops, and this worker was waiting: process "), "{said:?}");
 }

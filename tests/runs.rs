@@ -54,6 +54,7 @@ fn main() {
         metrics_port: Some(port),
         progress_patterns: Vec::new(),
         fail_on_nan: true,
+        hang: None,
         checkpoints: None,
         resume_args: Vec::new(),
         watch_metrics: vec!["acc".to_owned()],

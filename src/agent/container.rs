@@ -14,6 +14,7 @@ use crate::agent::run::view::CurrentRun;
 use crate::agent::run::{Next, Run};
 use crate::agent::serve;
 use crate::agent::serve::Server;
+use crate::agent::serve::gpu::Gpus;
 use crate::agent::signals::Signals;
 use crate::agent::surroundings::{Attempt, Options, Surroundings};
 use crate::agent::survive::tell_of_panics;
@@ -69,7 +70,9 @@ impl Container {
         let current = Arc::new(CurrentRun::default());
         let keeper = options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, &current, &wake, &words));
         let told = Arc::default();
-        let server = Server::start(public, &current, keeper.as_ref(), &told)?;
+        // Where nobody wants to know it costs nothing.
+        let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };
+        let server = Server::start(public, &current, keeper.as_ref(), &told, &gpus)?;
         let join = |gang| Party::join(gang, options.grace, &server.runtime, &wake, &words, &told);
         let party = match options.gang.as_ref().map(join).transpose() {
             Ok(party) => party,
@@ -83,7 +86,8 @@ impl Container {
             message.copy_to(copy);
         }
         let channels = Channels::new(server.runtime, server.local_url);
-        let surroundings = Surroundings { options, keeper, signal_mask: signals.mask_before, channels, wake, words };
+        let surroundings =
+            Surroundings { options, keeper, signal_mask: signals.mask_before, channels, gpus, wake, words };
         Ok(Self { surroundings, signals, message, current, party, stopped_by: None })
     }
 

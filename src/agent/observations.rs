@@ -7,16 +7,20 @@ use crate::agent::wake::{Changes, Wake};
 use crate::protocol::error_pattern;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern};
 use crate::protocol::exception::Exception;
+use crate::protocol::hang::{Hang, Stall};
 use crate::protocol::metric_history::MetricHistory;
 use crate::protocol::progress::{LOSS, Progress, Source, Update};
 use crate::protocol::report::{Reached, Report};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// What was observed in one run. The threads that read and those that tell share it.
 pub struct Observations {
     inner: Mutex<Inner>,
+    /// Bytes that the program has printed.
+    printed: AtomicU64,
     /// Whether the message lacks any of it.
     pub changes: Changes,
 }
@@ -31,13 +35,15 @@ struct Inner {
     python_tells: bool,
     error_patterns: Vec<ErrorMatch>,
     report: Report,
+    stall: Option<Stall>,
+    hang: Option<Hang>,
 }
 
 impl Observations {
     /// Nothing is known yet. Of the metrics `watch` every reading will be kept.
     pub fn new(wake: Arc<Wake>, watch: &[String]) -> Self {
         let inner = Inner { histories: MetricHistories::new(watch), ..Inner::default() };
-        Self { inner: Mutex::new(inner), changes: Changes::new(wake) }
+        Self { inner: Mutex::new(inner), printed: AtomicU64::new(0), changes: Changes::new(wake) }
     }
 
     /// `source` has said `update`, in `line` if it was read off the output.
@@ -94,6 +100,40 @@ impl Observations {
         self.inner.lock().python_tells = true;
     }
 
+    /// The program has printed so many bytes more.
+    pub fn prints(&self, bytes: usize) {
+        self.printed.fetch_add(bytes as u64, SeqCst);
+    }
+
+    /// Bytes that it has printed.
+    pub fn printed(&self) -> u64 {
+        self.printed.load(SeqCst)
+    }
+
+    /// Why it may hang now, and what was found of that.
+    pub fn hangs(&self, stall: Option<Stall>, hang: Option<Hang>) {
+        let mut inner = self.inner.lock();
+        (inner.stall, inner.hang) = (stall, hang);
+        drop(inner);
+        self.changes.change();
+        self.changes.wake();
+    }
+
+    /// Why it may hang, while there is reason to think so.
+    pub fn stall(&self) -> Option<Stall> {
+        self.inner.lock().stall.clone()
+    }
+
+    /// Whether two signs agree that it hangs.
+    pub fn is_hanging(&self) -> bool {
+        self.inner.lock().stall.as_ref().is_some_and(|stall| stall.hangs)
+    }
+
+    /// How far it is.
+    pub fn progress_now(&self) -> Progress {
+        self.inner.lock().progress.clone()
+    }
+
     /// Steps in all, if anybody has said how many there are.
     pub fn steps(&self) -> Option<f64> {
         self.inner.lock().progress.steps.map(|steps| steps.value)
@@ -106,6 +146,7 @@ impl Observations {
         report.exception = inner.exceptions.first().cloned();
         report.error_patterns.clone_from(&inner.error_patterns);
         report.progress = Reached::of(&inner.progress);
+        report.hang.clone_from(&inner.hang);
         inner.report.clone_from(report);
     }
 

@@ -1,8 +1,10 @@
 //! What runs of the program are given: by who started the agent, and by the container.
 
 use crate::agent::channels::Channels;
+use crate::agent::hang;
 use crate::agent::keeper::Keeper;
 use crate::agent::keeper::choice::Choice;
+use crate::agent::serve::gpu::Gpus;
 use crate::agent::wake::Wake;
 use crate::agent::words::Words;
 use crate::protocol::gang::GangEnd;
@@ -25,6 +27,8 @@ pub struct Options {
     pub progress_patterns: Vec<String>,
     /// A loss that is NaN or infinite ends the program and is a failure.
     pub fail_on_nan: bool,
+    /// What is done about a program that hangs; it is not watched without one.
+    pub hang: Option<hang::Policy>,
     /// What is to be done with the job's checkpoints: a file with a
     /// [`CheckpointPolicy`](crate::protocol::checkpoints::CheckpointPolicy). Nothing without one.
     pub checkpoints: Option<PathBuf>,
@@ -66,6 +70,7 @@ pub struct Surroundings {
     /// The signals that the program shall have blocked.
     pub signal_mask: SigSet,
     pub channels: Channels,
+    pub gpus: Gpus,
     pub wake: Arc<Wake>,
     pub words: Arc<Words>,
 }

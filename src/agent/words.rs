@@ -54,6 +54,11 @@ impl Words {
         self.more.notify_one();
     }
 
+    /// Says several lines as the agent's, with nothing between them. They are bounded by whoever says them.
+    pub fn say_lines(self: &Arc<Self>, lines: impl Iterator<Item = String>) {
+        self.say(lines.collect::<Vec<_>>().join("\nagent: "));
+    }
+
     /// Whether all has been said, or the reader has gone. [`Wake`] is woken when that becomes true.
     pub fn all_said(&self) -> bool {
         self.state.lock().waiting.is_empty()

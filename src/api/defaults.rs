@@ -4,7 +4,7 @@
 //! could stand between a job and its defaults. [`crate::plan`] applies them, the descriptions of the fields tell them,
 //! and the rules of the CRD read a field that is not written as its default.
 
-use super::{Backend, DeletePolicy, Framework, Mode, NanPolicy, ProcsKind, ProcsPerWorker, RestartPolicy};
+use super::{Backend, DeletePolicy, Framework, HangAction, Mode, NanPolicy, ProcsKind, ProcsPerWorker, RestartPolicy};
 use serde_json::{Value, json};
 
 /// Default of `gpusPerWorker`.
@@ -45,10 +45,14 @@ pub const BACKOFF_LIMIT: i32 = 3;
 pub const NODE_LOST_SECONDS: i32 = 60;
 /// Default of `failurePolicy.nanPolicy`.
 pub const NAN_POLICY: NanPolicy = NanPolicy::Report;
+/// Default of `failurePolicy.hang.timeoutSeconds`.
+pub const HANG_TIMEOUT_SECONDS: i32 = 1800;
+/// Default of `failurePolicy.hang.action`.
+pub const HANG_ACTION: HangAction = HangAction::Report;
 
 /// All of them, each with its field's path from the spec, as in `networking.masterPort`.
 #[must_use]
-pub fn all() -> [(&'static str, Value); 19] {
+pub fn all() -> [(&'static str, Value); 21] {
     [
         ("gpusPerWorker", json!(GPUS_PER_WORKER)),
         ("procsPerWorker", json!(PROCS_PER_WORKER)),
@@ -69,8 +73,14 @@ pub fn all() -> [(&'static str, Value); 19] {
         ("failurePolicy.backoffLimit", json!(BACKOFF_LIMIT)),
         ("failurePolicy.nodeLostSeconds", json!(NODE_LOST_SECONDS)),
         ("failurePolicy.nanPolicy", json!(NAN_POLICY)),
+        ("failurePolicy.hang.timeoutSeconds", json!(HANG_TIMEOUT_SECONDS)),
+        ("failurePolicy.hang.action", json!(HANG_ACTION)),
     ]
 }
+
+/// Objects that are there or not as a whole: without one nothing in it has a default. Of any other one that is not written the
+/// fields have theirs.
+pub const THERE_OR_NOT: [&str; 3] = ["checkpoint.storage", "checkpoint.keepBest", "checkpoint.backup"];
 
 /// The default of the field at a path from the spec.
 #[must_use]

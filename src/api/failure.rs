@@ -31,6 +31,38 @@ pub struct FailurePolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "NanPolicy")]
     pub nan_policy: Option<NanPolicy>,
+    /// What happens when a program hangs. It hangs if it has told a step or an epoch and tells no other for `timeoutSeconds`, and a second sign agrees: no output for as long, processes that all sleep, GPUs that show always the same, or a process that a signal has stopped. Files written in the checkpoint folder are a sign of life.
+    #[serde(default, skip_serializing_if = "Hang::is_default")]
+    pub hang: Hang,
+}
+
+/// What happens when a program hangs.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Hang {
+    /// Seconds without a step. More than the longest evaluation, compilation or checkpoint takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 30, max = 86_400))]
+    pub timeout_seconds: Option<i32>,
+    /// `Report`: the condition ProgressStalled and an event say so, and the stacks of all ranks are in the log. `Restart`: the attempt fails with the reason Hang, so that the gang starts again within `backoffLimit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "HangAction")]
+    pub action: Option<HangAction>,
+}
+
+impl Hang {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What is done about a program that hangs.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HangAction {
+    /// It is told.
+    Report,
+    /// The gang is started again.
+    Restart,
 }
 
 /// When the gang is restarted.

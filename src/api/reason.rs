@@ -50,6 +50,7 @@ reasons! {
     NcclError,
     NcclTimeout,
     NanLoss = "NaNLoss",
+    Hang,
     PythonException,
     ImportError,
     CommandNotFound,

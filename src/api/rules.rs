@@ -1048,6 +1048,18 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         example: "nan-policy",
     },
     SchemaRefusal {
+        field: "spec.failurePolicy.hang.timeoutSeconds",
+        says: "spec.failurePolicy.hang.timeoutSeconds in body should be greater than or equal to 30",
+        remedy: "write a number of seconds from 30, more than the longest evaluation or checkpoint takes",
+        example: "hang-timeout",
+    },
+    SchemaRefusal {
+        field: "spec.failurePolicy.hang.action",
+        says: r#"supported values: "Report", "Restart""#,
+        remedy: "write one of these",
+        example: "hang-action",
+    },
+    SchemaRefusal {
         field: "spec.monitoring.metricsPort",
         says: "spec.monitoring.metricsPort in body should be greater than or equal to 1024",
         remedy: "write a port from 1024 to 65535",

@@ -135,8 +135,8 @@ fn unchanged(sure: &str, path: &str, field: &JSONSchemaProps) -> String {
         parts.map(|(name, part)| unchanged(sure, &format!("{path}{name}"), part)).collect::<Vec<_>>().join(" && ")
     };
     let has_defaults = defaults::all().iter().any(|(field, _)| field.starts_with(&format!("{of_spec}.")));
-    if has_defaults && !of_spec.contains('.') {
-        // An object of the spec in which nothing is written is as good as none.
+    if has_defaults && !defaults::THERE_OR_NOT.contains(&of_spec.as_str()) {
+        // An object in which nothing is written is as good as none.
         return parts(sure, &format!("{path}."));
     }
     let [is, was] = [&now, &before].map(|root| defaults::is_written(root, path));

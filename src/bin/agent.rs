@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use trainingjob_operator::agent::container::Container;
 use trainingjob_operator::agent::gang;
+use trainingjob_operator::agent::hang;
 use trainingjob_operator::agent::install;
 use trainingjob_operator::agent::keeper::{commands as keeper, read_policy};
 use trainingjob_operator::agent::surroundings::{Attempt, Options};
@@ -111,6 +112,19 @@ Exit code:
         /// has failed too.
         #[arg(long, value_name = "POLICY", value_enum, default_value = "report")]
         nan_policy: NanPolicy,
+        /// Watch whether the command goes on: it may hang if it has told a step and tells no other for so long
+        ///
+        /// Only if a second sign agrees: it prints nothing for as long, or none of its processes computes, or its GPUs show
+        /// always the same, or a signal has stopped one of its processes. Files that are written in CHECKPOINT_DIR are a sign
+        /// of life.
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+        hang_timeout: Option<u32>,
+        /// What a command that hangs means: it is only told of, or it is ended as a failure
+        ///
+        /// The stacks of all its processes are printed in either case. fail: then it gets TERM and the grace, and what is
+        /// left is killed.
+        #[arg(long, value_name = "POLICY", value_enum, default_value = "report", requires = "hang_timeout")]
+        hang_policy: HangPolicy,
         /// Keep every reading of this metric for /status, the last 100 of them; may be repeated
         #[arg(long, value_name = "NAME")]
         watch_metric: Vec<String>,
@@ -187,6 +201,12 @@ enum Task {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum NanPolicy {
+    Report,
+    Fail,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum HangPolicy {
     Report,
     Fail,
 }
@@ -291,6 +311,8 @@ fn main() -> ExitCode {
             metrics_port,
             progress_pattern,
             nan_policy,
+            hang_timeout,
+            hang_policy,
             watch_metric,
             command,
         } => {
@@ -303,6 +325,10 @@ fn main() -> ExitCode {
                 checkpoints,
                 resume_args: resume_arg,
                 fail_on_nan: nan_policy == NanPolicy::Fail,
+                hang: hang_timeout.map(|seconds| hang::Policy {
+                    timeout: Duration::from_secs(seconds.into()),
+                    ends: hang_policy == HangPolicy::Fail,
+                }),
                 watch_metrics: watch_metric,
                 gang: gang.map(|setup| gang::Options {
                     setup,

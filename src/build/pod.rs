@@ -167,6 +167,8 @@ fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast) -> Vec<Str
     // The kubelet expands arguments, too.
     args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", environment::literal(p))));
     args.extend(plan.policy.failure.nan_fails.then(|| "--nan-policy=fail".to_owned()));
+    args.push(format!("--hang-timeout={}", plan.policy.failure.hang_timeout_seconds));
+    args.extend(plan.policy.failure.hang_fails.then(|| "--hang-policy=fail".to_owned()));
     args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", environment::literal(name))));
     if let Some(checkpoint) = &plan.storage.checkpoint {
         args.push(format!("--checkpoints={}/{POLICY_FILE}", paths::CONFIG));

@@ -208,6 +208,7 @@ fn incarnations_differ_only_in_their_numbers() {
             "--gang-key=/etc/training-credentials/gang/key",
             "--gang-state=/trainingjob/state",
             "--metrics-port=8080",
+            "--hang-timeout=1800",
             "--checkpoints=/etc/training-config/checkpoints.json",
             "--",
             "torchrun",
@@ -283,9 +284,9 @@ fn the_agent_is_told_what_to_watch() {
         let args = training(&pod_of(&fields)).args.clone().unwrap();
         args.into_iter().skip(6).take_while(|arg| arg != "--").collect::<Vec<_>>()
     };
-    assert_eq!(args(json!({ "monitoring": { "enabled": false } })), Vec::<String>::new());
+    assert_eq!(args(json!({ "monitoring": { "enabled": false } })), ["--hang-timeout=1800"]);
     let all = args(json!({
-        "failurePolicy": { "nanPolicy": "Fail" },
+        "failurePolicy": { "nanPolicy": "Fail", "hang": { "timeoutSeconds": 60, "action": "Restart" } },
         "monitoring": { "metricsPort": 9000, "progress": { "patterns": [r"(?P<loss>\S+)$(x)", "(?P<a>.)"] } },
         "successPolicy": { "targetAccuracy": 0.9, "targetLoss": 0.1, "earlyStoppingPatience": 3 },
     }));
@@ -294,6 +295,8 @@ fn the_agent_is_told_what_to_watch() {
         r"--progress-pattern=(?P<loss>\S+)$$(x)",
         "--progress-pattern=(?P<a>.)",
         "--nan-policy=fail",
+        "--hang-timeout=60",
+        "--hang-policy=fail",
         "--watch-metric=accuracy",
         "--watch-metric=loss",
         "--watch-metric=eval_loss",
@@ -305,7 +308,7 @@ fn the_agent_is_told_what_to_watch() {
     let stopping = json!({ "metric": "f1", "mode": "max", "patience": 1 });
     assert_eq!(
         args(json!({ "successPolicy": { "earlyStopping": stopping } })),
-        ["--metrics-port=8080", "--watch-metric=f1"]
+        ["--metrics-port=8080", "--hang-timeout=1800", "--watch-metric=f1"]
     );
 }
 

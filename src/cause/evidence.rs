@@ -6,8 +6,10 @@ use super::{ending, memory};
 use crate::api::Reason;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern, words};
 use crate::protocol::exception::{Exception, Sort, sort};
+use crate::protocol::hang::Hang;
 use crate::protocol::origin::{FailureOrigin, origin_of};
 use crate::protocol::report::{Phase, Report};
+use crate::protocol::stacks::Place;
 use crate::protocol::stderr::{exception, first_rank};
 use crate::protocol::text::split_rank;
 use jiff::{SignedDuration, Timestamp};
@@ -27,8 +29,12 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
         let what = format!("its loss is NaN or infinite, and failurePolicy.nanPolicy is Fail: {}", lost.text);
         return Some(Finding { time: Some(lost.time), ..Finding::why(Reason::NanLoss, what) });
     }
+    let hang = report.hang.as_ref().map(of_hang);
+    if report.ended_for == Some(ErrorPattern::Hang) {
+        return hang;
+    }
     if report.exit_code == Some(0) {
-        return None; // it was told to stop, and that is all
+        return hang; // else it was told to stop, and that is all
     }
     if report.ended_by_oom() {
         return Some(memory::finding(Some(report)));
@@ -59,7 +65,7 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
     // What allocates in native code aborts; a program that any other signal ends has caught it.
     let no_memory = no_memory.filter(|_| report.own_signal().is_none_or(|signal| signal == SIGABRT));
     // Of those that tell equally much the first one here is told.
-    let told = [timeout, exception, killed_rank(report), line, no_memory, error];
+    let told = [timeout, exception, killed_rank(report), line, no_memory, error, hang];
     told.into_iter().flatten().min_by_key(|finding| finding.origin)
 }
 
@@ -112,6 +118,15 @@ fn of_match(found: &ErrorMatch) -> Finding {
     };
     let (rank, words) = words(&found.text);
     Finding { origin: origin_of(&found.text), rank, time: Some(found.time), ..Finding::why(reason, words) }
+}
+
+/// Of a rank that waits in an exchange nobody knows whether it is to blame.
+fn of_hang(hang: &Hang) -> Finding {
+    let origin = match hang.place {
+        Place::Stopped | Place::Elsewhere => FailureOrigin::Own,
+        Place::Collective | Place::Unknown => FailureOrigin::Gang,
+    };
+    Finding { origin, rank: hang.rank, time: Some(hang.time), ..Finding::why(Reason::Hang, hang.text.clone()) }
 }
 
 /// The rank that a signal ended, by the word of torchrun. An abort is how libraries end one that complains of others.

@@ -8,6 +8,7 @@ use super::finding::Finding;
 use super::{Cause, disruption, ending, evidence};
 use crate::api::Reason;
 use crate::protocol::origin::FailureOrigin;
+use crate::protocol::stacks::Place;
 use jiff::Timestamp;
 
 /// The root among all that failed; `None` while nothing has.
@@ -35,7 +36,8 @@ enum Kind {
 enum Rank {
     /// By itself, or by a hand from outside when nobody had failed.
     First,
-    /// Told to stop while it was failing by itself: a peer that it took along was faster to end.
+    /// Told to stop while it was failing by itself: a peer that it took along was faster to end. Of a gang that hangs, a rank
+    /// that waits for no other.
     Caught,
     /// What they do together failed, such as a collective that timed out.
     Gang,
@@ -96,12 +98,21 @@ impl<'a> End<'a> {
         self.finding.time.or_else(|| self.ended())
     }
 
+    /// Where its rank is, if it hangs.
+    fn hangs_at(&self) -> Option<Place> {
+        let hang = self.worker.report()?.hang.as_ref()?;
+        (self.finding.reason == Reason::Hang).then_some(hang.place)
+    }
+
     fn rank(&self, all: &[End<'_>]) -> Rank {
         let is_own = self.finding.tells_why && self.finding.origin == FailureOrigin::Own;
         let stopped = if is_own { Rank::Caught } else { Rank::Stopped };
         match self.kind {
             Kind::Disrupted => Rank::First,
             Kind::Failed if self.finding.reason == Reason::StorageExceeded => Rank::First, // it is stopped for that
+            // All of them hang, and the one that says so first is mostly one that waits.
+            Kind::Failed if self.hangs_at() == Some(Place::Stopped) => Rank::First,
+            Kind::Failed if self.hangs_at() == Some(Place::Elsewhere) => Rank::Caught,
             Kind::Failed if self.worker.report().is_some_and(|report| report.stopped_by.is_some()) => stopped,
             Kind::Failed => match self.finding.origin {
                 FailureOrigin::Own => Rank::First,

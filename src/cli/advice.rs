@@ -128,6 +128,13 @@ pub const ADVICE: &[(&str, &str)] = &[
         "One rank did not come to a collective that the others waited in: look at what the slowest worker did last, for a rank that skips a step, and at the network between the nodes.",
     ),
     (
+        "Hang",
+        "The message has where each rank was, the log the whole stacks. One that is stopped (SIGSTOP) was stopped by somebody; \
+         one that alone is in no exchange with the others is what they wait for: a disk, a lock, another path through the \
+         program. If always the same node hangs, cordon it. If nothing hangs and a step takes so long, raise \
+         failurePolicy.hang.timeoutSeconds.",
+    ),
+    (
         "NaNLoss",
         "Lower the learning rate, warm up longer, clip gradients or leave float16 for bfloat16; look at the data of that step. Go on from a checkpoint before it.",
     ),

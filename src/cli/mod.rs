@@ -11,6 +11,7 @@ pub mod facts;
 pub mod gather;
 pub mod logs;
 pub mod screen;
+pub mod stacks;
 pub mod status;
 pub mod top;
 pub mod why;
@@ -97,6 +98,16 @@ enum Command {
         /// Name of the TrainingJob.
         job: String,
     },
+    /// What the processes of its workers are doing: the call stacks of every Python, and which one is stopped.
+    ///
+    /// The workers' agents are asked through the API server, which takes the right to get pods/proxy (role `edit`).
+    Stacks {
+        /// Name of the TrainingJob.
+        job: String,
+        /// Only these workers: 3, 0-7 or 0,3,8-15.
+        #[arg(short = 'w', long)]
+        worker: Option<logs::Indices>,
+    },
     /// Its checkpoints, as its own agent sees them: lists, verifies, prunes and restores them.
     ///
     /// The agent runs in worker 0 if that runs (which takes the right to exec into pods), else in a short Job (which takes
@@ -174,6 +185,10 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let Facts { namespace, name, .. } = facts;
             let why = WhyDocument { namespace, name, state: facts.status.state, diagnosis };
             print(&if json { document(&why)? } else { why::render(&why.diagnosis, look) })
+        }
+        Command::Stacks { job, worker } => {
+            let stacks = stacks::gather(&cluster, &job, worker.as_ref()).await?;
+            print(&if json { document(&stacks)? } else { stacks::render(&stacks) })
         }
         Command::Checkpoints { job, verb, timeout } => {
             let (verb, mut out, mut err) = (verb.unwrap_or_default(), io::stdout(), anstream::stderr());

@@ -260,8 +260,8 @@ impl Diagnosis {
         let quiet = why_slow.iter().any(|why| why.contains("progress"));
         if quiet {
             self.advise(format!(
-                "Look at what the workers print: kubectl trainingjob logs {} -n {} -f --tail 20. A long evaluation or \
-                 checkpoint reports nothing either.",
+                "Look at what the workers do: kubectl trainingjob stacks {0} -n {1}; and at what they print: kubectl \
+                 trainingjob logs {0} -n {1} -f --tail 20. A long evaluation or checkpoint reports nothing either.",
                 facts.name, facts.namespace
             ));
             self.advise(

@@ -6,6 +6,7 @@ use crate::api::{ConditionType, Reason, State};
 use crate::observe::{AgentAnswer, AgentPolls, Container};
 use crate::plan::Success;
 use crate::protocol::error_pattern::ErrorPattern;
+use crate::protocol::hang::Stall;
 use crate::protocol::progress::LOSS;
 use jiff::SignedDuration;
 
@@ -96,9 +97,12 @@ impl Step<'_> {
     /// A program that told of its progress and goes on without a word: it may hang, or do something slow.
     fn note_stall(&mut self, agent: &AgentAnswer) {
         let was = self.was(ConditionType::ProgressStalled) == Some(true);
+        let runs = self.status.state == Some(State::Running);
+        if let Some(stall) = agent.status.stall.as_ref().filter(|_| runs && agent.failing_since.is_none()) {
+            return self.suspect(agent, stall);
+        }
         let Some(last) = agent.status.progress.last().map(|reading| reading.time) else { return };
         let silent = self.input.now.duration_since(last);
-        let runs = self.status.state == Some(State::Running);
         if runs && silent >= STALLED && agent.failing_since.is_none() {
             let at = self.status.progress.as_ref().map(|progress| format!(" (at {progress})")).unwrap_or_default();
             let message = format!("the program has reported nothing since {last:.0}{at}: see its log, or its stacks");
@@ -111,6 +115,21 @@ impl Step<'_> {
         } else if runs {
             self.requeue((STALLED - silent).as_secs().max(1));
         }
+    }
+
+    /// The agent sees more: whether processes compute, print or are stopped. Two signs that agree are told anew.
+    fn suspect(&mut self, agent: &AgentAnswer, stall: &Stall) {
+        let worker = agent.status.worker.map(|worker| format!("worker {worker}"));
+        let who: Vec<_> = worker.into_iter().chain(stall.rank.map(|rank| format!("rank {rank}"))).collect();
+        let who = if who.is_empty() { String::new() } else { who.join(", ") + ": " };
+        let reason = if stall.hangs { Reason::Hang } else { Reason::NoProgress };
+        let message = format!("{who}{}", stall.message);
+        let known = self.reason_of(ConditionType::ProgressStalled);
+        let is_news = self.was(ConditionType::ProgressStalled) != Some(true) || known != Some(reason.clone());
+        if is_news {
+            self.event(true, "ProgressStalled", message.clone());
+        }
+        self.set(ConditionType::ProgressStalled, true, reason, &message);
     }
 }
 

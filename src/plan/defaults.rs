@@ -1,8 +1,8 @@
 //! What a field that is not written means. Whoever reads the spec asks here.
 
 use crate::api::{
-    Backend, Backup, Checkpoint, DeletePolicy, FailurePolicy, Framework, KeepBest, Mode, Monitoring, NanPolicy,
-    Networking, ProcsPerWorker, RestartPolicy, Storage, TrainingJobSpec, defaults,
+    Backend, Backup, Checkpoint, DeletePolicy, FailurePolicy, Framework, Hang, HangAction, KeepBest, Mode, Monitoring,
+    NanPolicy, Networking, ProcsPerWorker, RestartPolicy, Storage, TrainingJobSpec, defaults,
 };
 use serde_json::{Value, json};
 
@@ -136,17 +136,32 @@ impl FailurePolicy {
     }
 }
 
+impl Hang {
+    /// Seconds without a step after which a program may hang.
+    #[must_use]
+    pub fn timeout_seconds(&self) -> i32 {
+        self.timeout_seconds.unwrap_or(defaults::HANG_TIMEOUT_SECONDS)
+    }
+
+    /// What is done about that.
+    #[must_use]
+    pub fn action(&self) -> HangAction {
+        self.action.unwrap_or(defaults::HANG_ACTION)
+    }
+}
+
 /// The spec as JSON with every default written down, as an API server that filled them in would have stored it.
 pub(super) fn written_down(spec: &TrainingJobSpec) -> Value {
     let mut spec = serde_json::to_value(spec).expect("a spec is plain data");
     for (path, default) in defaults::all() {
         let (parents, field) = path.rsplit_once('.').unwrap_or(("", path));
+        let is_there_or_not = defaults::THERE_OR_NOT.contains(&parents);
         let parent = parents.split('.').filter(|step| !step.is_empty()).enumerate().try_fold(
             &mut spec,
             // An object of the spec that is not written is one in which nothing is; a storage is there or not.
             |object, (depth, step)| match depth {
-                0 => Some(object.as_object_mut()?.entry(step).or_insert_with(|| json!({}))),
-                _ => object.get_mut(step),
+                1.. if is_there_or_not => object.get_mut(step),
+                _ => Some(object.as_object_mut()?.entry(step).or_insert_with(|| json!({}))),
             },
         );
         if let Some(parent) = parent.and_then(Value::as_object_mut) {

@@ -1,6 +1,6 @@
 //! What is to become of a job when something happens to it.
 
-use crate::api::{EarlyStopping, FailurePolicy, NanPolicy, RestartPolicy, SuccessPolicy, TrainingJobSpec};
+use crate::api::{EarlyStopping, FailurePolicy, HangAction, NanPolicy, RestartPolicy, SuccessPolicy, TrainingJobSpec};
 
 /// What is to become of a job when something happens to it. All of it may be asked for while the job runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,10 @@ pub struct Failure {
     pub node_lost_seconds: i32,
     /// Whether a loss that is NaN or infinite ends the program.
     pub nan_fails: bool,
+    /// Seconds without a step after which a program may hang.
+    pub hang_timeout_seconds: i32,
+    /// Whether a program that hangs is ended.
+    pub hang_fails: bool,
 }
 
 /// When the job is good enough.
@@ -60,6 +64,8 @@ fn failure(policy: &FailurePolicy) -> Failure {
         start_deadline_seconds: policy.start_deadline_seconds,
         node_lost_seconds: policy.node_lost_seconds(),
         nan_fails: policy.nan_policy() == NanPolicy::Fail,
+        hang_timeout_seconds: policy.hang.timeout_seconds(),
+        hang_fails: policy.hang.action() == HangAction::Restart,
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::protocol::checkpoints::Checkpoints;
 use crate::protocol::gang::GangStatus;
 use crate::protocol::gpu::Gpu;
+use crate::protocol::hang::Stall;
 use crate::protocol::metric_history::MetricHistory;
 use crate::protocol::number;
 use crate::protocol::progress::Progress;
@@ -31,6 +32,9 @@ pub struct AgentStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     pub progress: Progress,
+    /// Why the program may hang, while there is reason to think so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Stall>,
     /// 0 to 100: of steps if their total is known, else of epochs, else as reported.
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub percent: Option<f64>,

@@ -20,6 +20,8 @@ pub enum ErrorPattern {
     CudaOutOfMemory,
     /// The loss is NaN or infinite.
     NanLoss,
+    /// The program hangs. No line tells that.
+    Hang,
     /// What a newer agent may name.
     #[default]
     #[serde(other)]
@@ -27,7 +29,7 @@ pub enum ErrorPattern {
 }
 
 impl ErrorPattern {
-    /// How many kinds an agent knows.
+    /// How many kinds an agent may find in lines.
     pub const COUNT: usize = 4;
 }
 

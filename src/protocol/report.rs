@@ -5,6 +5,7 @@ use crate::protocol::cut_json::mend;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern, FOLLOWS};
 use crate::protocol::exception::Exception;
 use crate::protocol::gang::GangEnd;
+use crate::protocol::hang::{self, Hang};
 use crate::protocol::number;
 use crate::protocol::origin::FailureOrigin;
 use crate::protocol::progress::{LOSS, Progress};
@@ -48,6 +49,9 @@ pub struct Report {
     /// What the agent ended the program for by itself, or did not let its end count as success for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_for: Option<ErrorPattern>,
+    /// Why it hangs, if the program gave reason to think so when it was last looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hang: Option<Hang>,
     /// When the program ended, or could not be started, to the millisecond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
@@ -201,6 +205,7 @@ impl Report {
         report.error = report.error.filter(|error| !error.message.is_empty());
         report.exception = report.exception.filter(|exception| !exception.class.is_empty());
         report.error_patterns.retain(|known| !known.text.is_empty());
+        report.hang = report.hang.filter(|hang| !hang.text.is_empty());
         Some(report)
     }
 
@@ -234,6 +239,9 @@ impl Report {
         }
         if let Some(sign) = self.error_patterns.iter().find(|sign| Some(sign.kind) == self.ended_for) {
             return Some(sign.text.clone());
+        }
+        if let Some(hang) = self.hang.as_ref().filter(|_| self.ended_for == Some(ErrorPattern::Hang)) {
+            return Some(hang.text.clone());
         }
         let line = || self.last_words().map(str::to_owned);
         match self.last_exception() {
@@ -331,10 +339,15 @@ impl Report {
         self.error.clone_from(&whole.error);
         self.exception.clone_from(&whole.exception);
         self.error_patterns.clone_from(&whole.error_patterns);
+        self.hang.clone_from(&whole.hang);
+        if let Some(hang) = &mut self.hang {
+            hang.text.truncate(start_of(&hang.text, room.hang).len());
+        }
         if let Some(error) = &mut self.error {
             error.message.truncate(start_of(&error.message, room.error).len());
             // What was never started has told nothing.
             self.exception = None;
+            self.hang = None;
             self.error_patterns.clear();
         }
         if let Some(exception) = &mut self.exception {
@@ -358,6 +371,7 @@ impl Report {
 /// Bytes that texts may take.
 struct Room {
     error: usize,
+    hang: usize,
     exception: usize,
     pattern: usize,
     headline: usize,
@@ -366,9 +380,9 @@ struct Room {
 impl Room {
     /// The first one that leaves enough is taken. The last one leaves some in any case.
     const SIZES: [Self; 3] = [
-        Self { error: 1000, exception: 400, pattern: 240, headline: 500 },
-        Self { error: 1000, exception: 300, pattern: 120, headline: 300 },
-        Self { error: 1000, exception: 120, pattern: 30, headline: 120 },
+        Self { error: 1000, hang: hang::MAX_TEXT, exception: 400, pattern: 240, headline: 500 },
+        Self { error: 1000, hang: 400, exception: 300, pattern: 120, headline: 300 },
+        Self { error: 1000, hang: 60, exception: 120, pattern: 30, headline: 120 },
     ];
 }
 
@@ -392,6 +406,7 @@ fn end_of(text: &str, room: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::stacks::Place;
     use proptest::prelude::*;
 
     fn report(stderr: &[u8]) -> Report {
@@ -546,6 +561,7 @@ mod tests {
             let within = file.clone();
             let by_program = Some(false);
             let exception = Exception { rank, thread, by_program, time, class, file, line, within, message };
+            let hang = Some(Hang { place: Place::Elsewhere, rank, time, text: sign.clone() });
             let sign = ErrorMatch { kind: ErrorPattern::CudaOutOfMemory, time, last_time: time, text: sign, count: u64::MAX };
             let n = Some(number);
             let progress = Reached { epoch: n, epochs: n, step: n, steps: n, percent: n, loss: n, time: Some(time) };
@@ -558,6 +574,7 @@ mod tests {
                 exception: Some(exception),
                 error_patterns: vec![sign; 9],
                 ended_for: Some(ErrorPattern::CudaOutOfMemory),
+                hang,
                 progress: Some(progress),
                 ..report(b"")
             };

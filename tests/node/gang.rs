@@ -16,6 +16,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use trainingjob_operator::api::Reason;
 use trainingjob_operator::api::State::{Completed, Running};
 
 const WORKERS: i32 = 4;
@@ -99,9 +100,10 @@ struct Fault {
     worker: i32,
 }
 
-const FAULTS: [Fault; 5] = [
+const FAULTS: [Fault; 6] = [
     Fault { what: "SIGKILL of a rank", strikes: |p| p.rank == Some(1), worker: 1 },
     Fault { what: "SIGTERM of a rank, which exits for it", strikes: |p| p.rank == Some(3), worker: 3 },
+    Fault { what: "SIGSTOP of a rank, with hang.timeoutSeconds: 30", strikes: |p| p.rank == Some(2), worker: 2 },
     Fault { what: "SIGKILL of an agent (PID 1)", strikes: |p| p.worker == 2 && p.is_agent, worker: 2 },
     Fault { what: "SIGKILL of the leader's agent", strikes: |p| p.worker == 0 && p.is_agent, worker: 0 },
     Fault { what: "SIGKILL of every process of a container", strikes: |p| p.worker == 3, worker: 3 },
@@ -123,7 +125,9 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
         newer(&job, from + 5).await;
         let struck: Vec<_> = processes(&job).into_iter().filter(|p| (fault.strikes)(p)).collect();
         assert!(!struck.is_empty(), "{}", fault.what);
-        let signal = if fault.what.starts_with("SIGTERM") { Signal::SIGTERM } else { Signal::SIGKILL };
+        let signals = [Signal::SIGTERM, Signal::SIGSTOP];
+        let signal = signals.into_iter().find(|signal| fault.what.starts_with(signal.as_str()));
+        let signal = signal.unwrap_or(Signal::SIGKILL);
         let at = Instant::now();
         for process in struck {
             // With an agent those after it are gone already.
@@ -142,11 +146,14 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     assert_eq!(pods.len(), 4, "no pod was made again");
     let restarts: i32 = pods.iter().filter_map(|pod| Some(training(pod)?.restart_count)).sum();
     assert_eq!(restarts, 3, "containers that were killed came back");
-    assert_eq!((status.attempt, status.restart_count), (Some(6), Some(5)));
+    assert_eq!((status.attempt, status.restart_count), (Some(7), Some(6)));
     assert_eq!(status.incarnation, Some(1));
     for (fault, restart) in FAULTS.iter().zip(&status.restarts) {
         assert_eq!((restart.worker, restart.disruption), (Some(fault.worker), false), "{}: {restart:?}", fault.what);
         assert!(restart.pod.is_some() && restart.node.is_some(), "{restart:?}");
+        let hangs = fault.what.starts_with("SIGSTOP");
+        assert_eq!(restart.reason == Reason::Hang, hangs, "{restart:?}");
+        assert!(!hangs || (restart.rank == Some(2) && restart.message.contains("stopped (SIGSTOP)")), "{restart:?}");
     }
     for log in logs(&space, &job).await {
         assert_eq!(weights(&log), expected);
@@ -357,7 +364,7 @@ async fn add_doomed_node(space: &Space) {
 }
 
 fn env(step_seconds: &str) -> Value {
-    json!({ "STEPS": "60", "STEP_SECONDS": step_seconds, "HISTORY": "/checkpoints/history" })
+    json!({ "STEPS": "80", "STEP_SECONDS": step_seconds, "HISTORY": "/checkpoints/history" })
 }
 
 /// The weights of a training that nothing befalls.
@@ -385,6 +392,11 @@ fn last_pods(job: &Job) -> BTreeMap<i32, Pod> {
 
 /// Four workers that train by torchrun.
 async fn submit_four(space: &Space, name: &str, env: Value, more: Value) -> Job {
-    let fields = merged(json!({ "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } } }), &more);
+    let hang = json!({ "timeoutSeconds": 30, "action": "Restart" });
+    let fields = json!({
+        "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } },
+        "failurePolicy": { "backoffLimit": 100, "hang": hang },
+    });
+    let fields = merged(fields, &more);
     job_of(space, name, WORKERS, env, fields).await
 }

@@ -216,6 +216,50 @@ mod tests {
         assert!(judged.cause.message.contains("ended by SIGKILL"), "{judged:?}");
     }
 
+    /// The one who tells first is the one that waits: whom it waits for may tell no steps at all.
+    #[test]
+    fn of_a_gang_that_hangs_the_one_to_blame_is_named() {
+        use crate::protocol::error_pattern::ErrorPattern;
+        use crate::protocol::hang::Hang;
+        use crate::protocol::stacks::Place;
+        let hang = |place, rank, text: &str| {
+            Some(Hang { place, rank: Some(rank), time: Timestamp::from_second(50).unwrap(), text: text.to_owned() })
+        };
+        let tells = |place| {
+            let hang = hang(place, 0, "no step for 30 s after step 41, no output for as long");
+            let report = Report { signal: Some(15), ended_for: Some(ErrorPattern::Hang), hang, ..Report::default() };
+            end(Outcome::Failed, &report)
+        };
+        let told = |hang| {
+            let report = Report { signal: Some(15), stopped_by: Some(15), hang, ..Report::default() };
+            end(Outcome::Stopped, &report)
+        };
+        let judged = |members: [MemberEnd; 3]| {
+            let judged = judge(&ended(Why::Failed(first_worker()), members));
+            assert_eq!(
+                (judged.cause.reason.as_str(), judged.counts, judged.permanent),
+                ("Hang", Counts::Failure, false)
+            );
+            judged.cause.message
+        };
+        let halted = || told(hang(Place::Stopped, 2, "process 57 is stopped (SIGSTOP)"));
+        let waits = || told(hang(Place::Collective, 1, "rank 1 is in all_reduce"));
+        let of_2 = "worker 2, rank 2: process 57 is stopped (SIGSTOP)";
+        assert_eq!(judged([tells(Place::Collective), waits(), halted()]), of_2);
+        assert_eq!(judged([tells(Place::Unknown), waits(), halted()]), of_2);
+        let elsewhere = || told(hang(Place::Elsewhere, 2, "rank 2 is in read (/app/data.py:7)"));
+        let of_2 = "worker 2, rank 2: rank 2 is in read (/app/data.py:7)";
+        assert_eq!(judged([tells(Place::Collective), waits(), elsewhere()]), of_2);
+        assert!(judged([tells(Place::Collective), waits(), waits()]).starts_with("worker 0, rank 0: no step for 30 s"));
+        assert!(judged([tells(Place::Elsewhere), waits(), stopped(1.0)]).starts_with("worker 0, rank 0: no step"));
+        assert_eq!(
+            judged([tells(Place::Elsewhere), elsewhere(), halted()]),
+            "worker 2, rank 2: process 57 is stopped (SIGSTOP)"
+        );
+        assert!(judged([tells(Place::Elsewhere), waits(), elsewhere()]).starts_with("worker 0, rank 0: no step"));
+        assert!(judged([tells(Place::Stopped), waits(), elsewhere()]).starts_with("worker 0, rank 0: no step"));
+    }
+
     #[test]
     fn a_stop_that_was_asked_for_counts_as_nothing() {
         let judged = judge(&ended(Why::Ordered("by a person".to_owned()), [stopped(1.0), failed(1, "")]));

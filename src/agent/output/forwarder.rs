@@ -97,6 +97,7 @@ impl Copy {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => break,
             };
+            self.observations.prints(bytes.len());
             if self.stream == Stream::Stderr {
                 // Before it is passed on: what blocks there may be the last words.
                 survive(|| self.recent_lines.lock().push(bytes));

@@ -20,6 +20,13 @@ pub fn signal_descendants(signal: Signal) {
     }
 }
 
+/// Lets every process that a signal has stopped go on, so that it hears what it was told meanwhile.
+pub fn continue_stopped() {
+    for process in descendants_of_self().iter().filter(|process| process.state == 'T') {
+        let _ = kill(Pid::from_raw(process.pid), Signal::SIGCONT);
+    }
+}
+
 /// Sends the signal of this number, which may be a real-time one, to one process. That fails only if it has just ended.
 pub fn send(pid: Pid, signal: i32) {
     // SAFETY: it takes two numbers. nix's own names no real-time signals.

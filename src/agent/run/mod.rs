@@ -10,6 +10,7 @@ pub mod view;
 
 use crate::agent::channels::RunChannels;
 use crate::agent::failure::oom::OomKills;
+use crate::agent::hang::{HangWatch, LAST_LOOK};
 use crate::agent::keeper::Keeper;
 use crate::agent::message::MessageFile;
 use crate::agent::now;
@@ -17,7 +18,7 @@ use crate::agent::observations::Observations;
 use crate::agent::output::forwarder::Forwarder;
 use crate::agent::output::parser::{Parser, Parsing};
 use crate::agent::output::queue::Queue;
-use crate::agent::run::descendants::{descendants_of_self, send, signal_descendants};
+use crate::agent::run::descendants::{continue_stopped, descendants_of_self, send, signal_descendants};
 use crate::agent::run::expand::Variables;
 use crate::agent::run::launch::Program;
 use crate::agent::run::view::{CurrentRun, RunView};
@@ -60,6 +61,10 @@ pub struct Run {
     fail_on_nan: bool,
     words: Arc<Words>,
     keeper: Option<Arc<Keeper>>,
+    /// Who watches whether the program goes on, while it runs.
+    hang: Option<HangWatch>,
+    /// The program is to be told to end, at the latest then: it is looked at before that.
+    tell_by: Option<Instant>,
     report: Report,
     /// When the message was last written.
     written: Instant,
@@ -144,6 +149,8 @@ impl Run {
             fail_on_nan: options.fail_on_nan,
             words: Arc::clone(&surroundings.words),
             keeper: surroundings.keeper.clone(),
+            hang: None,
+            tell_by: None,
             report: Report {
                 version: VERSION,
                 attempt: attempt.number.unwrap_or(0),
@@ -170,6 +177,8 @@ impl Run {
         match launched {
             Ok(process) => {
                 run.process = Some(process);
+                let watch = |policy| HangWatch::start(policy, &run.view, surroundings.gpus.clone(), &run.words);
+                run.hang = options.hang.map(watch).transpose()?;
                 run.report.phase = Phase::Running;
             }
             Err(error) => {
@@ -245,6 +254,9 @@ impl Run {
             self.is_urgent = true;
         }
         send(process.pid, signal.number);
+        if signal.is_stop() {
+            continue_stopped();
+        }
     }
 
     /// The gang stops: SIGTERM, unless the program was told so already, and what is left gets SIGKILL after the grace, which
@@ -260,9 +272,13 @@ impl Run {
         } else if self.report.stopped_by.is_none() && self.report.ended_for.is_none() {
             self.report.stopped_by = Some(Signal::SIGTERM as i32);
             self.is_urgent = true;
-            send(process.pid, Signal::SIGTERM as i32);
+            if let Some(hang) = &self.hang {
+                hang.look_a_last_time();
+            }
+            self.tell_by = Some(Instant::now() + LAST_LOOK.min(grace / 2));
         }
         process.kill_at = Some(process.kill_at.map_or(at, |known| known.min(at)));
+        self.tell_to_end();
     }
 
     /// Whether the program has failed by itself, be its end reaped and told or not.
@@ -323,6 +339,8 @@ impl Run {
     fn watch(&mut self, message: &mut MessageFile) -> Step {
         self.on_program_ended(message);
         self.end_if_lost();
+        self.end_if_hanging();
+        let told_at = self.tell_to_end();
         let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
         let is_stuck = process.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR);
         // In a gang another attempt must not begin beside them, however long it takes; else the pod need not wait for them.
@@ -338,7 +356,7 @@ impl Run {
         }
         let Some(process) = &mut self.process else { return Step::Go(Stage::speaking()) };
         let now = Instant::now();
-        let mut until = process.kill_at;
+        let mut until = process.kill_at.into_iter().chain(told_at).min();
         if process.kill_at.is_some_and(|at| at <= now) {
             process.killing_since.get_or_insert(now);
             signal_descendants(Signal::SIGKILL);
@@ -375,6 +393,7 @@ impl Run {
             return;
         }
         self.report.phase = Phase::Exited;
+        (self.hang, self.tell_by) = (None, None);
         self.channels.read(&self.view.observations);
         self.write_message(message);
         // A shell dies of the SIGTERM that its python never hears of. Told to stop, those left have the rest of the
@@ -397,6 +416,35 @@ impl Run {
             self.is_urgent = true;
             send(process.pid, Signal::SIGTERM as i32);
         }
+    }
+
+    /// Ends the program if it hangs and that is a failure, the way a signal from outside would.
+    fn end_if_hanging(&mut self) {
+        let has_cause = self.report.stopped_by.is_some() || self.report.ended_for.is_some();
+        let ends = self.hang.as_ref().is_some_and(HangWatch::ends);
+        if has_cause || !ends || !self.view.observations.is_hanging() {
+            return;
+        }
+        if let Some(process) = self.process.as_mut().filter(|process| process.ended.is_none()) {
+            process.kill_at = Some(Instant::now() + self.grace);
+            self.report.ended_for = Some(ErrorPattern::Hang);
+            self.is_urgent = true;
+            self.tell_by = Some(Instant::now());
+        }
+    }
+
+    /// Tells the program to end once it was looked at. Returns when that has to be done, if it is not done yet.
+    fn tell_to_end(&mut self) -> Option<Instant> {
+        let (at, process) = (self.tell_by?, self.process.as_ref().filter(|process| process.ended.is_none())?);
+        let is_looking = self.hang.as_ref().is_some_and(HangWatch::is_looking);
+        if is_looking && Instant::now() < at {
+            return Some(at);
+        }
+        self.tell_by = None;
+        send(process.pid, Signal::SIGTERM as i32);
+        // What is stopped hears nothing but SIGKILL.
+        continue_stopped();
+        None
     }
 
     fn forward(&mut self, passed: u64, give_up_at: Instant) -> Step {
@@ -460,7 +508,7 @@ impl Run {
             // Where the program's own words still wait for their reader, the agent's would too.
             return Step::Go(Stage::Over);
         }
-        if self.report.ended_for.is_some() {
+        if self.report.ended_for == Some(ErrorPattern::NanLoss) {
             self.words.say("the loss is NaN or infinite, and failurePolicy.nanPolicy is Fail");
         }
         Step::Go(Stage::speaking())

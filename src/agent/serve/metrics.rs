@@ -40,6 +40,8 @@ pub fn render(status: &AgentStatus) -> String {
     }
     let last = progress.last().map(|reading| seconds(reading.time));
     page.single("last_progress_timestamp_seconds", "gauge", "When the program last reported anything.", last);
+    let stalls = Some(if status.stall.as_ref().is_some_and(|stall| stall.hangs) { 1.0 } else { 0.0 });
+    page.single("hang_suspected", "gauge", "1 while two signs agree that the program hangs.", stalls);
     page.family("signs_total", "counter", "Lines of libraries that tell of what ends programs, by kind.");
     for sign in &report.error_patterns {
         page.sample(&[("kind", &format!("{:?}", sign.kind))], sign.count as f64);
@@ -146,6 +148,7 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::hang::Stall;
     use crate::protocol::progress::{Progress, Source, Update};
     use crate::protocol::report::Report;
     use jiff::Timestamp;
@@ -165,6 +168,7 @@ mod tests {
             report: Report { phase: Phase::Running, attempt: 2, ..Report::default() },
             percent: progress.percent(),
             progress,
+            stall: Some(Stall { hangs: true, ..Stall::default() }),
             lost_gpus: vec![Gpu { index: 2, uuid: "GPU-2".into(), ..gpu.clone() }],
             gpus: vec![gpu],
             ..AgentStatus::default()
@@ -178,6 +182,7 @@ mod tests {
             "trainingjob_worker_progress_percent{training_job=\"x\",worker=\"0\"} 25",
             "trainingjob_worker_metric{training_job=\"x\",worker=\"0\",name=\"loss\"} NaN",
             "trainingjob_worker_metric{training_job=\"x\",worker=\"0\",name=\"a \\\"b\\\"\\\\\"} -Inf",
+            "trainingjob_worker_hang_suspected{training_job=\"x\",worker=\"0\"} 1",
             "trainingjob_worker_last_progress_timestamp_seconds{training_job=\"x\",worker=\"0\"} 1.5",
             "trainingjob_worker_gpu_lost{training_job=\"x\",worker=\"0\",gpu=\"2\",uuid=\"GPU-2\"} 1",
             "trainingjob_worker_gpu_power_watts{training_job=\"x\",worker=\"0\",gpu=\"1\",uuid=\"GPU-1\"} 300.5",

@@ -9,8 +9,10 @@ pub mod usage;
 use crate::agent::keeper::{Keeper, choice};
 use crate::agent::progress::json;
 use crate::agent::run::view::CurrentRun;
+use crate::agent::stacks;
 use crate::protocol::gang::GangStatus;
 use crate::protocol::progress::Source;
+use crate::protocol::stacks::PATH as STACKS;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
@@ -18,13 +20,17 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use bounded::Bounded;
+use gpu::Gpus;
 use parking_lot::Mutex;
 use status::StatusSource;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
+/// How long a look at the stacks serves: each costs some of the program's processors.
+const STACKS_SERVE: Duration = Duration::from_secs(1);
 /// Bytes of a message of the program's.
 const MAX_BODY: usize = 256 * 1024;
 
@@ -46,11 +52,12 @@ impl Server {
         run: &Arc<CurrentRun>,
         keeper: Option<&Arc<Keeper>>,
         gang: &Arc<Mutex<Option<GangStatus>>>,
+        gpus: &Gpus,
     ) -> io::Result<Self> {
         // Where nobody is to see metrics, the other workers still have to ask what is put into the store.
         let port = keeper.filter(|_| public.is_none()).and_then(|keeper| keeper.port());
         let only_gang = port.and_then(|port| listen(port).ok());
-        let (keeper, gang_status) = (keeper.cloned(), Arc::clone(gang));
+        let (keeper, gang_status, gpus) = (keeper.cloned(), Arc::clone(gang), gpus.clone());
         let local = listen_locally().ok();
         let local_url =
             local.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| format!("http://{address}"));
@@ -75,7 +82,8 @@ impl Server {
                         .route("/healthz", get(|| async { "ok\n" }))
                         .route("/status", get(status_json))
                         .route("/metrics", get(metrics_text))
-                        .with_state(Arc::new(StatusSource::new(run, keeper, gang_status)));
+                        .with_state(Arc::new(StatusSource::new(run, keeper, gang_status, gpus)))
+                        .merge(of_stacks());
                     serve(listener, gang.unwrap_or_default().merge(routes));
                 }
                 std::future::pending::<()>().await;
@@ -108,6 +116,24 @@ fn serve(listener: TcpListener, routes: Router) {
 async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {
     let json = serde_json::to_string(&source.status()).expect("a struct of numbers, strings and maps by name is JSON");
     ([(header::CONTENT_TYPE, "application/json")], json)
+}
+
+/// What the processes are doing. One look at a time: whoever asks meanwhile gets what that brings.
+fn of_stacks() -> Router {
+    type Last = tokio::sync::Mutex<Option<(Instant, Bytes)>>;
+    async fn stacks(State(last): State<Arc<Last>>) -> impl IntoResponse {
+        let mut last = last.lock().await;
+        if last.as_ref().is_none_or(|(at, _)| at.elapsed() >= STACKS_SERVE) {
+            let look = || serde_json::to_vec(&stacks::take()).expect("a struct of numbers and strings is JSON");
+            let Ok(json) = tokio::task::spawn_blocking(look).await else {
+                return (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], Bytes::new());
+            };
+            *last = Some((Instant::now(), json.into()));
+        }
+        let json = last.as_ref().map(|(_, json)| json.clone()).unwrap_or_default();
+        (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
+    }
+    Router::new().route(STACKS, get(stacks)).with_state(Arc::<Last>::default())
 }
 
 /// What the other workers ask.

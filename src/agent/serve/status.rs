@@ -25,7 +25,12 @@ pub struct StatusSource {
 
 impl StatusSource {
     /// Who this container is stands in its environment.
-    pub fn new(run: Arc<CurrentRun>, keeper: Option<Arc<Keeper>>, gang: Arc<Mutex<Option<GangStatus>>>) -> Self {
+    pub fn new(
+        run: Arc<CurrentRun>,
+        keeper: Option<Arc<Keeper>>,
+        gang: Arc<Mutex<Option<GangStatus>>>,
+        gpus: Gpus,
+    ) -> Self {
         Self {
             training_job: variable("TRAINING_JOB_NAME"),
             worker: variable("NODE_RANK").and_then(|rank| rank.parse().ok()),
@@ -33,7 +38,7 @@ impl StatusSource {
             run,
             keeper,
             gang,
-            gpus: Gpus::watch(),
+            gpus,
             meter: Meter::default(),
         }
     }
@@ -66,6 +71,7 @@ impl StatusSource {
             report,
             percent: progress.percent(),
             progress,
+            stall: run.observations.stall(),
             histories,
             unparsed_lines: run.output.dropped_lines(),
             ..of_container

@@ -1,6 +1,7 @@
 //! What the agents tell, step by step.
 
 use super::*;
+use crate::protocol::hang::Stall;
 
 fn answer(attempt: u32, change: impl FnOnce(&mut AgentStatus)) -> AgentAnswer {
     let mut status = AgentStatus::default();
@@ -109,6 +110,32 @@ fn a_program_that_falls_silent_is_told_of() {
         status.progress.metrics.get_mut("loss").unwrap().time = at(690);
     }));
     world.step();
+    assert_eq!(world.condition("ProgressStalled").1, "Progresses");
+}
+
+#[test]
+fn a_program_that_may_hang_is_told_of_once_and_until_it_steps_again() {
+    let mut world = World::to_running();
+    let suspected = |hangs: bool, message: &str| {
+        let stall = Stall { hangs, time: at(9), rank: hangs.then_some(2), message: message.to_owned() };
+        answer(1, |status| {
+            metric("loss", 0.5)(status);
+            (status.worker, status.stall) = (Some(0), Some(stall));
+        })
+    };
+    world.agent = Some(suspected(false, "process 57 is stopped (SIGSTOP)"));
+    assert_eq!(reasons(&world.step()), ["ProgressStalled"]);
+    assert_eq!(world.condition("ProgressStalled").1, "NoProgress");
+    world.agent = Some(suspected(true, "no step for 30 s after step 41, process 57 is stopped (SIGSTOP)"));
+    assert_eq!(reasons(&world.step()), ["ProgressStalled"], "two signs agree");
+    let (is_stalled, reason, message) = world.condition("ProgressStalled");
+    assert_eq!((is_stalled, reason), ("True", "Hang"));
+    assert!(message.starts_with("worker 0, rank 2: no step for 30 s after step 41, process 57"), "{message}");
+    world.second = 20;
+    assert!(world.step().events.is_empty(), "once");
+    assert_eq!(world.status.state, Some(State::Running));
+    world.agent = Some(answer(1, metric("loss", 0.4)));
+    assert!(world.step().events.is_empty());
     assert_eq!(world.condition("ProgressStalled").1, "Progresses");
 }
 

@@ -1,0 +1,420 @@
+//! When a program gives reason to think that it hangs. Pure: looks in, findings out.
+//!
+//! Time is what was looked at: while the agent itself stands still, with its machine or its container, nothing grows old.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A process that uses less of a core than this is asleep. Threads that only wake to look for something take as much.
+const ASLEEP: f64 = 0.05;
+/// How long a process has to be stopped until that is told: whoever stops one for a moment means no harm.
+const STOPPED: Duration = Duration::from_secs(10);
+/// Readings of a GPU that all have to be the same.
+const READINGS: u32 = 3;
+/// Utilisation of a GPU that is the same, in percent of the time.
+const SAME_USE: f64 = 1.0;
+/// Power of a GPU that is the same, as a share of it: computing shows in it where a kernel that waits is "used" by 100 %.
+const SAME_POWER: f64 = 0.03;
+
+/// What is seen of a program at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// Time since the look before.
+    pub since: Duration,
+    /// The epoch and the step that were told last.
+    pub at: Option<At>,
+    /// All of its steps are done: what it does then has none.
+    pub is_over: bool,
+    /// Bytes that it has printed.
+    pub printed: u64,
+    /// When a file was last written in the folder of checkpoints, if that was looked at.
+    pub saved: Option<u64>,
+    /// Its processes.
+    pub processes: Vec<Process>,
+    /// Its GPUs, by index.
+    pub gpus: Vec<Gpu>,
+}
+
+/// How far a program says it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct At {
+    pub epoch: Option<f64>,
+    pub step: Option<f64>,
+}
+
+/// A process at one time.
+#[derive(Clone, Copy, Debug)]
+pub struct Process {
+    pub pid: i32,
+    /// Tells it from an earlier one of the same PID.
+    pub started: u64,
+    /// Seconds of CPU time so far.
+    pub cpu: f64,
+    pub is_stopped: bool,
+}
+
+/// A reading of a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Gpu {
+    pub index: u32,
+    /// Another one for each reading.
+    pub reading: i64,
+    pub utilization: Option<f64>,
+    pub power: Option<f64>,
+}
+
+/// What gives reason to think that a program hangs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Signs {
+    /// It steps no more, for so long.
+    pub stalled: Option<Duration>,
+    /// It prints nothing, for as long.
+    pub is_silent: bool,
+    /// None of its processes computes, for as long.
+    pub is_asleep: bool,
+    /// Its GPUs show always the same, for as long.
+    pub gpus_are_flat: bool,
+    /// Processes that a signal has stopped.
+    pub stopped: Vec<i32>,
+}
+
+impl Signs {
+    /// Whether there is anything to tell.
+    pub fn tell(&self) -> bool {
+        self.stalled.is_some() || !self.stopped.is_empty()
+    }
+
+    /// Whether a second sign agrees that it steps no more.
+    pub fn agree(&self) -> bool {
+        let second = self.is_silent || self.is_asleep || self.gpus_are_flat || !self.stopped.is_empty();
+        self.stalled.is_some() && second
+    }
+}
+
+/// Watches one run of a program.
+#[derive(Debug)]
+pub struct Watch {
+    timeout: Duration,
+    now: Duration,
+    at: Option<At>,
+    /// When it last said that it is somewhere else, or wrote a file into the folder of checkpoints.
+    progressed: Duration,
+    saved: Option<u64>,
+    printed: u64,
+    heard: Duration,
+    computed: Duration,
+    /// CPU time of each process, and since when it is stopped.
+    processes: BTreeMap<(i32, u64), (f64, Option<Duration>)>,
+    gpus: BTreeMap<u32, Flat>,
+    is_over: bool,
+}
+
+/// A GPU that shows always the same.
+#[derive(Clone, Copy, Debug)]
+struct Flat {
+    first: Gpu,
+    since: Duration,
+    last: i64,
+    readings: u32,
+}
+
+impl Watch {
+    /// Begins to watch a program that has just been started.
+    pub fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            now: Duration::ZERO,
+            at: None,
+            progressed: Duration::ZERO,
+            saved: None,
+            printed: 0,
+            heard: Duration::ZERO,
+            computed: Duration::ZERO,
+            processes: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+            is_over: false,
+        }
+    }
+
+    /// Takes in what is seen now.
+    pub fn take_in(&mut self, look: &Look) -> Signs {
+        self.now += look.since;
+        self.is_over = look.is_over;
+        if look.at.is_some() && look.at != self.at {
+            (self.at, self.progressed) = (look.at, self.now);
+        }
+        // The first look at the folder only tells what was there.
+        if look.saved.is_some() && look.saved != self.saved {
+            if self.saved.is_some() {
+                self.progressed = self.now;
+            }
+            self.saved = look.saved;
+        }
+        if look.printed != self.printed {
+            (self.printed, self.heard) = (look.printed, self.now);
+        }
+        self.take_in_processes(look);
+        self.take_in_gpus(look);
+        self.signs()
+    }
+
+    /// Whether it may soon count as stalled, so that it is worth while to look at the folder of checkpoints.
+    pub fn may_stall(&self) -> bool {
+        self.has_steps() && self.is_for(self.progressed, self.timeout / 2)
+    }
+
+    /// Whether it looks as if it waited for others, though it may tell no steps itself.
+    pub fn is_quiet(&self) -> bool {
+        let half = self.timeout / 2;
+        let is_silent = self.has_steps() && self.is_for(self.heard, half);
+        is_silent || self.is_for(self.computed, half) || self.has_flat_gpus(half) || !self.stopped().is_empty()
+    }
+
+    /// How far it says it is.
+    pub fn at(&self) -> Option<At> {
+        self.at
+    }
+
+    fn has_steps(&self) -> bool {
+        self.at.is_some() && !self.is_over
+    }
+
+    fn is_for(&self, since: Duration, time: Duration) -> bool {
+        self.now.saturating_sub(since) >= time
+    }
+
+    fn signs(&self) -> Signs {
+        let stalled = self.has_steps() && self.is_for(self.progressed, self.timeout);
+        Signs {
+            stalled: stalled.then(|| self.now.saturating_sub(self.progressed)),
+            is_silent: self.is_for(self.heard, self.timeout),
+            is_asleep: self.is_for(self.computed, self.timeout),
+            gpus_are_flat: self.has_flat_gpus(self.timeout),
+            stopped: self.stopped(),
+        }
+    }
+
+    fn stopped(&self) -> Vec<i32> {
+        let is_long = |since: &Option<Duration>| since.is_some_and(|since| self.is_for(since, STOPPED));
+        self.processes.iter().filter(|(_, (_, since))| is_long(since)).map(|((pid, _), _)| *pid).collect()
+    }
+
+    fn take_in_processes(&mut self, look: &Look) {
+        let mut processes = BTreeMap::new();
+        for process in &look.processes {
+            let key = (process.pid, process.started);
+            let known = self.processes.get(&key);
+            // Of one that was not there before all of its time is new.
+            let used = process.cpu - known.map_or(0.0, |(cpu, _)| *cpu);
+            if used > ASLEEP * look.since.as_secs_f64() {
+                self.computed = self.now;
+            }
+            let stopped = process.is_stopped.then(|| known.and_then(|(_, since)| *since).unwrap_or(self.now));
+            processes.insert(key, (process.cpu, stopped));
+        }
+        self.processes = processes;
+    }
+
+    fn take_in_gpus(&mut self, look: &Look) {
+        self.gpus.retain(|index, _| look.gpus.iter().any(|gpu| gpu.index == *index));
+        for gpu in &look.gpus {
+            let new = Flat { first: *gpu, since: self.now, last: gpu.reading, readings: 1 };
+            let flat = self.gpus.entry(gpu.index).or_insert(new);
+            if flat.last == gpu.reading {
+                continue;
+            }
+            if is_same(&flat.first, gpu) {
+                (flat.last, flat.readings) = (gpu.reading, flat.readings + 1);
+            } else {
+                *flat = new;
+            }
+        }
+    }
+
+    fn has_flat_gpus(&self, time: Duration) -> bool {
+        let is_flat = |flat: &Flat| flat.readings >= READINGS && self.is_for(flat.since, time);
+        !self.gpus.is_empty() && self.gpus.values().all(is_flat)
+    }
+}
+
+/// Whether two readings of a GPU show the same. Of one that tells nothing nobody knows.
+fn is_same(a: &Gpu, b: &Gpu) -> bool {
+    let (Some(used), Some(uses)) = (a.utilization, b.utilization) else { return false };
+    let power = match (a.power, b.power) {
+        (Some(drew), Some(draws)) => (drew - draws).abs() <= SAME_POWER * drew.max(draws),
+        _ => true,
+    };
+    (used - uses).abs() <= SAME_USE && power
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_secs(5);
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// A program, looked at every five seconds.
+    struct Scene {
+        watch: Watch,
+        look: Look,
+        busy: f64,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let process = Process { pid: 57, started: 1, cpu: 0.0, is_stopped: false };
+            let look = Look { since: TICK, processes: vec![process], ..Look::default() };
+            Self { watch: Watch::new(TIMEOUT), look, busy: 1.0 }
+        }
+
+        /// One that has told a step.
+        fn stepping() -> Self {
+            let mut scene = Self::new();
+            scene.step(1.0);
+            scene.pass(1);
+            scene
+        }
+
+        fn step(&mut self, step: f64) {
+            self.look.at = Some(At { epoch: None, step: Some(step) });
+        }
+
+        fn pass(&mut self, ticks: u32) -> Signs {
+            let mut signs = Signs::default();
+            for _ in 0..ticks {
+                let used = self.busy * self.look.since.as_secs_f64();
+                self.look.processes.iter_mut().filter(|p| !p.is_stopped).for_each(|p| p.cpu += used);
+                signs = self.watch.take_in(&self.look);
+            }
+            signs
+        }
+    }
+
+    #[test]
+    fn one_sign_is_told_and_two_agree() {
+        let mut scene = Scene::stepping();
+        scene.look.printed = 10;
+        assert!(!scene.pass(11).tell(), "not yet");
+        scene.look.printed = 20;
+        let signs = scene.pass(1);
+        assert_eq!(signs.stalled, Some(TIMEOUT));
+        assert!(signs.tell() && !signs.agree(), "it prints and computes: {signs:?}");
+        let signs = scene.pass(12);
+        assert!(signs.agree() && signs.is_silent && !signs.is_asleep, "{signs:?}");
+        scene.step(2.0);
+        assert_eq!(scene.pass(1).stalled, None);
+    }
+
+    #[test]
+    fn a_program_that_never_told_a_step_is_not_suspected() {
+        let mut scene = Scene::new();
+        scene.busy = 0.0;
+        let signs = scene.pass(1000);
+        assert!(!signs.tell() && signs.is_silent && signs.is_asleep, "{signs:?}");
+        assert!(scene.watch.is_quiet(), "it may be waiting for others");
+    }
+
+    #[test]
+    fn who_has_done_all_steps_does_something_else() {
+        let mut scene = Scene::stepping();
+        scene.look.is_over = true;
+        assert!(!scene.pass(100).tell());
+    }
+
+    #[test]
+    fn sleep_is_a_sign_and_waking_to_look_is_none() {
+        let mut scene = Scene::stepping();
+        scene.busy = 0.02;
+        let mut printed = 0;
+        for _ in 0..20 {
+            printed += 1;
+            scene.look.printed = printed;
+            scene.pass(1);
+        }
+        let signs = scene.pass(1);
+        assert!(signs.agree() && signs.is_asleep && !signs.is_silent, "{signs:?}");
+        scene.busy = 0.5;
+        assert!(!scene.pass(1).is_asleep);
+    }
+
+    #[test]
+    fn what_is_being_saved_is_a_sign_of_life() {
+        let mut scene = Scene::stepping();
+        scene.pass(6);
+        assert!(scene.watch.may_stall());
+        scene.look.saved = Some(7);
+        assert!(scene.pass(6).tell(), "what lay there before is none");
+        scene.look.saved = Some(8);
+        assert!(!scene.pass(11).tell());
+        assert!(scene.pass(2).tell());
+    }
+
+    #[test]
+    fn a_process_that_is_stopped_is_named_and_brings_no_end_alone() {
+        let mut scene = Scene::stepping();
+        scene.look.processes.push(Process { pid: 58, started: 1, cpu: 0.0, is_stopped: true });
+        assert!(!scene.pass(2).tell(), "for a moment");
+        let mut printed = 0;
+        let mut tick = |scene: &mut Scene| {
+            printed += 1;
+            scene.look.printed = printed;
+            scene.pass(1)
+        };
+        let signs = tick(&mut scene);
+        assert_eq!((signs.stopped.as_slice(), signs.tell(), signs.agree()), (&[58][..], true, false));
+        for step in 2..30 {
+            scene.step(f64::from(step));
+            assert!(!tick(&mut scene).agree(), "the others go on");
+        }
+        let mut signs = Signs::default();
+        for _ in 0..12 {
+            signs = tick(&mut scene);
+        }
+        assert!(signs.agree() && !signs.is_silent && !signs.is_asleep, "{signs:?}");
+        scene.look.processes[1].is_stopped = false;
+        assert!(!tick(&mut scene).agree());
+    }
+
+    #[test]
+    fn the_pid_of_another_process_is_not_the_same() {
+        let mut scene = Scene::stepping();
+        scene.look.processes[0].is_stopped = true;
+        scene.pass(1);
+        scene.look.processes[0].started = 2;
+        assert!(scene.pass(2).stopped.is_empty());
+        assert_eq!(scene.pass(1).stopped, [57]);
+    }
+
+    #[test]
+    fn a_gpu_that_waits_shows_always_the_same() {
+        let gpu = |reading, utilization, power| Gpu { index: 0, reading, utilization, power };
+        let flat = |powers: &[Option<f64>]| {
+            let mut scene = Scene::stepping();
+            let mut signs = Signs::default();
+            for (reading, power) in (0..).zip(powers) {
+                scene.look.gpus = vec![gpu(reading, Some(100.0), *power)];
+                scene.look.printed += 1;
+                signs = scene.pass(6);
+            }
+            (signs.stalled.is_some(), signs.agree())
+        };
+        assert_eq!(flat(&[Some(100.0), Some(101.0), Some(100.5), Some(101.0)]), (true, true));
+        assert_eq!(flat(&[Some(400.0), Some(500.0), Some(450.0), Some(510.0)]), (true, false), "it computes");
+        assert_eq!(flat(&[None; 4]), (true, true));
+        let mut scene = Scene::stepping();
+        scene.look.gpus = vec![gpu(1, Some(100.0), None)];
+        for printed in 1..30 {
+            scene.look.printed = printed;
+            assert!(!scene.pass(1).agree(), "one reading, however old, tells nothing");
+        }
+    }
+
+    /// A machine that slept has seen nothing: whoever looks says so by `since`.
+    #[test]
+    fn nothing_grows_old_while_nobody_looks() {
+        let mut scene = Scene::stepping();
+        scene.look.since = Duration::ZERO;
+        assert!(!scene.pass(1000).tell());
+    }
+}
