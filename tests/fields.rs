@@ -113,6 +113,11 @@ fn cases() -> Vec<Case> {
         case("failurePolicy.backoffLimit", json!(1), json!(2)),
         case("failurePolicy.nanPolicy", json!("Fail"), json!("Report")),
         case("failurePolicy.restartPolicy", json!("Never"), json!("Always")),
+        case(
+            "failurePolicy.rules",
+            json!([{ "reasons": ["OOMKilled"], "action": "Fail" }]),
+            json!([{ "exitCodes": [42], "message": "xid", "action": "Ignore" }, { "reasons": ["Signal"], "action": "Restart" }]),
+        ),
         case("failurePolicy.startDeadlineSeconds", json!(3600), json!(7200)),
         case("framework", json!("jax"), json!("tensorflow")),
         case("gpusPerWorker", json!(2), json!(3)),
@@ -276,6 +281,7 @@ async fn every_change_is_refused_or_comes_to_what_a_new_job_has() {
         [
             "checkpoint.retention",
             "failurePolicy.activeDeadlineSeconds",
+            "failurePolicy.rules",
             "successPolicy",
             "suspend",
             "ttlSecondsAfterFinished",

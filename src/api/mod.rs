@@ -20,7 +20,7 @@ mod success;
 
 pub use checkpoint::{Backup, Checkpoint, DeletePolicy, KeepBest, Storage, StorageType};
 pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
-pub use failure::{FailurePolicy, NanPolicy, RestartPolicy};
+pub use failure::{FailurePolicy, FailureRule, NanPolicy, RestartPolicy, RuleAction};
 pub use hyperparameters::Hyperparameters;
 pub use monitoring::{Monitoring, ProgressForms};
 pub use networking::{Backend, Networking};

@@ -34,7 +34,7 @@ pub struct TrainingJobStatus {
     /// Restarts so far, of both kinds: after failures and after disruptions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_count: Option<i32>,
-    /// Restarts that don't count against `backoffLimit`: after evictions, preemptions and lost nodes.
+    /// Restarts that don't count against `backoffLimit`: after evictions, preemptions and lost nodes, and what a rule ignores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption_count: Option<i32>,
     /// The last ten attempts that ended in a restart, and the one that is failing now.
@@ -285,15 +285,26 @@ pub struct Restart {
     /// Exit code of its program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// True if the worker was evicted, preempted or its node lost: then it doesn't count against `backoffLimit`.
+    /// True if the worker was evicted, preempted or its node lost, or a rule says Ignore: then it doesn't count against `backoffLimit`.
     #[serde(default)]
     pub disruption: bool,
-    /// True if trying again can't help, such as after a command that doesn't exist.
+    /// True if trying again can't help, such as after a command that doesn't exist, or a rule says Fail.
     #[serde(default)]
     pub permanent: bool,
+    /// Number of the rule of `failurePolicy.rules` that decided what follows, from 1; none if none matched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<i32>,
     /// Seconds from the start of its first worker to the failure.
     #[serde(default)]
     pub ran_seconds: i64,
+}
+
+impl Restart {
+    /// It was interrupted from outside: no failure that a rule ignores.
+    #[must_use]
+    pub fn was_interrupted(&self) -> bool {
+        self.disruption && self.rule.is_none()
+    }
 }
 
 /// What the job holds in the cluster.

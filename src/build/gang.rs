@@ -27,6 +27,7 @@ pub(super) fn setup(plan: &Plan) -> String {
             RestartPolicy::Always => Restarts::Always,
         },
         backoff_limit: u32::try_from(failure.backoff_limit).unwrap_or(0),
+        rules: failure.rules.clone(),
     };
     json(&setup)
 }

@@ -138,6 +138,7 @@ impl<'a> End<'a> {
             exit_code: finding.exit_code,
             disruption: self.kind == Kind::Disrupted,
             permanent: finding.permanent,
+            rule: None,
             time: self.second(),
         }
     }

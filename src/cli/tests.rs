@@ -138,6 +138,7 @@ fn restart(attempt: i32, reason: &str, message: &str, code: Option<i32>) -> Rest
         exit_code: code,
         disruption: false,
         permanent: false,
+        rule: None,
         ran_seconds: 42,
     }
 }

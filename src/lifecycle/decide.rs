@@ -40,7 +40,13 @@ impl Step<'_> {
             self.fail(Reason::InvalidSpec, &reason);
             return self.count();
         }
-        self.set(ConditionType::Accepted, true, Reason::Valid, "the spec can run");
+        match self.input.refused {
+            None => self.set(ConditionType::Accepted, true, Reason::Valid, "the spec can run"),
+            Some(why) => {
+                let why = format!("{why}; what runs goes on, and its next start will fail unless that is put right");
+                self.set(ConditionType::Accepted, false, Reason::InvalidSpec, &why);
+            }
+        }
         if self.input.refused.is_none() && self.input.plan.monitoring.tensorboard == Some(TensorBoard::NoStorage) {
             self.set(ConditionType::TensorBoard, false, Reason::NoStorage, TensorBoard::REMEDY);
         }

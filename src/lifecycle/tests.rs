@@ -20,6 +20,7 @@ mod agents;
 mod checkpoints;
 mod findings;
 mod gang;
+mod rules;
 
 const N: i32 = 2;
 
@@ -606,6 +607,11 @@ fn a_refused_spec_fails_only_what_does_not_run() {
     world.refused = Some("an operator of another version thinks otherwise".into());
     world.step();
     assert_eq!(world.status.state, Some(State::Running));
+    let (status, _, message) = world.condition("Accepted");
+    assert!(status == "False" && message.starts_with("an operator of another version thinks otherwise; "), "{message}");
+    world.refused = None;
+    world.step();
+    assert_eq!(world.condition("Accepted").0, "True");
 }
 
 #[test]

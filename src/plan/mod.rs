@@ -134,7 +134,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let checkpoint = storage::resolve(&spec.checkpoint, &format!("{namespace}/{name}"), &mut no);
     let storage = Storage { model, dataset, output, checkpoint };
-    let policy = policy::resolve(spec);
+    let policy = policy::resolve(spec, &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
     let workers = workers(spec, &mut no);

@@ -1,6 +1,10 @@
 //! What is to become of a job when something happens to it.
 
-use crate::api::{EarlyStopping, FailurePolicy, NanPolicy, RestartPolicy, SuccessPolicy, TrainingJobSpec};
+use super::Refusals;
+use crate::api::{
+    self, EarlyStopping, FailurePolicy, NanPolicy, Reason, RestartPolicy, SuccessPolicy, TrainingJobSpec,
+};
+use crate::protocol::failure_rules::{self, FailureRule, RuleAction};
 
 /// What is to become of a job when something happens to it. All of it may be asked for while the job runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +32,8 @@ pub struct Failure {
     pub start_deadline_seconds: Option<i64>,
     /// Whether a loss that is NaN or infinite ends the program.
     pub nan_fails: bool,
+    /// What is to follow from certain failures.
+    pub rules: Vec<FailureRule>,
 }
 
 /// When the job is good enough.
@@ -41,22 +47,40 @@ pub struct Success {
     pub early_stopping: Option<EarlyStopping>,
 }
 
-pub(super) fn resolve(spec: &TrainingJobSpec) -> Policy {
+pub(super) fn resolve(spec: &TrainingJobSpec, no: &mut Refusals) -> Policy {
     Policy {
         suspend: spec.suspend,
         ttl_seconds: spec.ttl_seconds_after_finished,
-        failure: failure(&spec.failure_policy),
+        failure: failure(&spec.failure_policy, no),
         success: spec.success_policy.as_ref().map(success).unwrap_or_default(),
     }
 }
 
-fn failure(policy: &FailurePolicy) -> Failure {
+fn failure(policy: &FailurePolicy, no: &mut Refusals) -> Failure {
     Failure {
         restart: policy.restart_policy(),
         backoff_limit: policy.backoff_limit(),
         active_deadline_seconds: policy.active_deadline_seconds,
         start_deadline_seconds: policy.start_deadline_seconds,
         nan_fails: policy.nan_policy() == NanPolicy::Fail,
+        rules: policy.rules.iter().enumerate().map(|(index, written)| rule(index, written, no)).collect(),
+    }
+}
+
+/// Its regular expression is checked by the code that will use it.
+fn rule(index: usize, written: &api::FailureRule, no: &mut Refusals) -> FailureRule {
+    if let Some(wrong) = written.message.as_deref().and_then(failure_rules::refusal) {
+        no.push(format!("spec.failurePolicy.rules[{index}].message"), wrong);
+    }
+    FailureRule {
+        exit_codes: written.exit_codes.clone(),
+        reasons: written.reasons.iter().map(Reason::to_string).collect(),
+        message: written.message.clone(),
+        action: match written.action {
+            api::RuleAction::Restart => RuleAction::Restart,
+            api::RuleAction::Fail => RuleAction::Fail,
+            api::RuleAction::Ignore => RuleAction::Ignore,
+        },
     }
 }
 

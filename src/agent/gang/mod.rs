@@ -466,7 +466,8 @@ fn remembered(options: &Options, before: Option<Memory>) -> Memory {
 }
 
 fn policy(setup: &GangSetup) -> Policy {
-    Policy { restarts: setup.restarts, failures: setup.backoff_limit, disruptions: None }
+    let GangSetup { restarts, backoff_limit: failures, rules, .. } = setup.clone();
+    Policy { restarts, failures, disruptions: None, rules }
 }
 
 fn timing(grace: Duration) -> Timing {

@@ -4,14 +4,14 @@ use super::*;
 use crate::protocol::gang::{EndedAttempt, GangEnd, GangPhase, GangStatus};
 
 /// What worker 0 of incarnation `number` answers.
-fn leader(number: i32, gang: GangStatus) -> AgentAnswer {
+pub(super) fn leader(number: i32, gang: GangStatus) -> AgentAnswer {
     let mut status = AgentStatus { pod_uid: Some(format!("pod-{number}-0")), ..AgentStatus::default() };
     status.report.attempt = gang.attempt;
     status.gang = Some(gang);
     AgentAnswer { status: status.into(), time: at(10), failing_since: None, remaining: None }
 }
 
-fn gang(attempt: u32, phase: GangPhase, ended: Vec<EndedAttempt>) -> GangStatus {
+pub(super) fn gang(attempt: u32, phase: GangPhase, ended: Vec<EndedAttempt>) -> GangStatus {
     let disruptions = ended.iter().filter(|end| end.attempt < attempt && end.disruption).count();
     let all = ended.iter().filter(|end| end.attempt < attempt).count();
     let count = |n: usize| u32::try_from(n).unwrap();
@@ -19,7 +19,7 @@ fn gang(attempt: u32, phase: GangPhase, ended: Vec<EndedAttempt>) -> GangStatus 
     GangStatus { attempt, failures, disruptions, phase, ended, waits_for: String::new() }
 }
 
-fn end(attempt: u32) -> EndedAttempt {
+pub(super) fn end(attempt: u32) -> EndedAttempt {
     EndedAttempt {
         attempt,
         reason: "PythonException".into(),
