@@ -365,6 +365,29 @@ fn rules_decide_what_follows_from_a_failure() {
     assert!(message.ends_with("(rule 3 of failurePolicy.rules: Fail)"), "{message}");
 }
 
+/// What the operator writes into the file that the agents read: once for each request, and it spends no budget.
+#[test]
+fn a_restart_that_is_asked_for_begins_another_attempt() {
+    let setup = json!({ "backoffLimit": 0, "restartRequested": "before these pods" });
+    let Some(gang) = Gang::new("gang-asked", 2, setup, "wait_for go-$ATTEMPT") else { return };
+    let agents = gang.start();
+    let file = gang.room.path("gang.json");
+    for (attempt, request) in [(1, "one"), (2, "two")] {
+        gang.until_all_began(attempt);
+        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        setup["restartRequested"] = json!(request);
+        fs::write(gang.room.path("gang.new"), setup.to_string()).unwrap();
+        fs::rename(gang.room.path("gang.new"), &file).unwrap();
+    }
+    gang.until_all_began(3);
+    let told = gang.told().unwrap();
+    assert_eq!((told.attempt, told.failures, told.disruptions), (3, 0, 0));
+    let reasons: Vec<_> = gang.ended().into_iter().map(|end| (end.attempt, end.reason)).collect();
+    assert_eq!(reasons, [(1, "Restarted".to_owned()), (2, "Restarted".to_owned())]);
+    gang.allow("go-3");
+    gang.all_exit(agents, 0);
+}
+
 #[test]
 fn a_typo_stops_at_once() {
     let Some(gang) = Gang::new("gang-typo", 2, json!({}), "").map(|gang| gang.with_command(&["no-such-command"]))

@@ -33,8 +33,8 @@ pub use scheduling::Scheduling;
 pub use schema::crd;
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
-    AllocatedResources, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ProgramMetrics, Restart,
-    State, TrainingJobStatus, Workers,
+    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ProgramMetrics,
+    Restart, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 

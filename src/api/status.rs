@@ -40,6 +40,9 @@ pub struct TrainingJobStatus {
     /// The last ten attempts that ended in a restart, and the one that is failing now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarts: Vec<Restart>,
+    /// The last restart that somebody asked for by the annotation `ml.example.com/restart-requested`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_restart: Option<AskedRestart>,
     /// How far the program is, in percent of its steps if their total is known, else of its epochs, for example 45%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
@@ -82,6 +85,15 @@ pub struct TrainingJobStatus {
     /// From `startTime` to `completionTime`, for example 1h2m3s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<String>,
+    /// Seconds in which every worker's program ran, up to the last time that they stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running_seconds: Option<i64>,
+    /// Seconds of them whose work was lost: from the newest checkpoint of an attempt to its failure; all of an attempt that left none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_seconds: Option<i64>,
+    /// Once the job has ended: `runningSeconds` less `lostSeconds`, as a share of the time from `startTime` to `completionTime` without suspensions, for example 93%.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goodput: Option<String>,
     /// When the running suspension began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_at: Option<Time>,
@@ -114,7 +126,7 @@ pub enum State {
 }
 
 impl State {
-    /// Completed and Failed are for ever.
+    /// Completed is for ever, and Failed until somebody asks for a restart.
     #[must_use]
     pub fn is_finished(self) -> bool {
         matches!(self, Self::Completed | Self::Failed)
@@ -256,6 +268,18 @@ pub struct EarlyStoppingStatus {
     /// Step of the last evaluation, if the program tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
+}
+
+/// A restart that somebody asked for, and that was heeded: it is not done again.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AskedRestart {
+    /// Value of the annotation.
+    pub request: String,
+    /// When it was heeded.
+    pub time: Time,
+    /// The first attempt that follows from it: what failed before is no reason to wait longer between attempts.
+    pub attempt: i32,
 }
 
 /// An attempt that ended in a restart, or is about to.

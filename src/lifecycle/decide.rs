@@ -12,6 +12,7 @@ use crate::plan::{Role, TensorBoard};
 pub fn decide(input: &Input<'_>) -> Verdict {
     let mut step = Step { input, status: input.status.clone(), verdict: Verdict::default() };
     step.run();
+    step.count_time();
     let Step { status, mut verdict, .. } = step;
     verdict.status = status;
     verdict
@@ -30,11 +31,12 @@ pub fn misses_job(status: &TrainingJobStatus, children: &Children) -> bool {
 impl Step<'_> {
     fn run(&mut self) {
         self.status.observed_generation = self.input.generation;
-        if self.status.state.is_some_and(State::is_finished) {
+        if self.status.state.is_some_and(State::is_finished) && !self.start_again() {
             return self.finished();
         }
         self.note_numbers();
         let stage = stage(self);
+        self.heed_asked(&stage);
         if let Stage::Refused(reason) = stage {
             self.set(ConditionType::Accepted, false, Reason::InvalidSpec, &reason);
             self.fail(Reason::InvalidSpec, &reason);

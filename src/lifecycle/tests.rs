@@ -17,9 +17,11 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 mod agents;
+mod asked;
 mod checkpoints;
 mod findings;
 mod gang;
+mod goodput;
 mod rules;
 
 const N: i32 = 2;
@@ -101,6 +103,8 @@ struct World {
     agent_silent_since: Option<Timestamp>,
     second: i64,
     refused: Option<String>,
+    /// Value of the annotation by which a restart is asked for.
+    asked: Option<&'static str>,
 }
 
 impl World {
@@ -113,11 +117,14 @@ impl World {
             agent_silent_since: None,
             second: 0,
             refused: None,
+            asked: None,
         }
     }
 
     fn step(&mut self) -> Verdict {
-        let job = TrainingJob::new("x", self.spec.clone());
+        let mut job = TrainingJob::new("x", self.spec.clone());
+        let asked = self.asked.map(|value| (plan::labels::RESTART_REQUESTED.to_owned(), value.to_owned()));
+        job.metadata.annotations = Some(asked.into_iter().collect());
         let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
         let verdict = decide(&Input {
             plan: &plan::resolve(&job, &runtime).plan,

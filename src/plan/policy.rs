@@ -1,16 +1,18 @@
 //! What is to become of a job when something happens to it.
 
 use super::Refusals;
-use crate::api::{
-    self, EarlyStopping, FailurePolicy, NanPolicy, Reason, RestartPolicy, SuccessPolicy, TrainingJobSpec,
-};
+use super::labels::RESTART_REQUESTED;
+use crate::api::{self, EarlyStopping, FailurePolicy, NanPolicy, Reason, RestartPolicy, SuccessPolicy, TrainingJob};
 use crate::protocol::failure_rules::{self, FailureRule, RuleAction};
+use crate::protocol::text::start_of;
 
 /// What is to become of a job when something happens to it. All of it may be asked for while the job runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// Whether the workers are to be stopped, and the job kept.
     pub suspend: bool,
+    /// The last restart that was asked for, by a value that nobody else has.
+    pub restart_requested: Option<String>,
     /// Seconds after its end at which the TrainingJob is deleted; never without one.
     pub ttl_seconds: Option<i32>,
     /// What happens when a worker fails.
@@ -47,9 +49,21 @@ pub struct Success {
     pub early_stopping: Option<EarlyStopping>,
 }
 
-pub(super) fn resolve(spec: &TrainingJobSpec, no: &mut Refusals) -> Policy {
+/// The most bytes of a request that are looked at.
+const LONGEST_REQUEST: usize = 253;
+
+/// What asks for another attempt of this job: not in its spec, and so no change of its generation.
+#[must_use]
+pub fn restart_requested(job: &TrainingJob) -> Option<String> {
+    let value = job.metadata.annotations.as_ref()?.get(RESTART_REQUESTED)?.trim();
+    (!value.is_empty()).then(|| start_of(value, LONGEST_REQUEST).to_owned())
+}
+
+pub(super) fn resolve(job: &TrainingJob, no: &mut Refusals) -> Policy {
+    let spec = &job.spec;
     Policy {
         suspend: spec.suspend,
+        restart_requested: restart_requested(job),
         ttl_seconds: spec.ttl_seconds_after_finished,
         failure: failure(&spec.failure_policy, no),
         success: spec.success_policy.as_ref().map(success).unwrap_or_default(),

@@ -14,7 +14,7 @@ pub const KILLED: i32 = 137;
 pub const MAX_RESTARTS: usize = 10;
 
 /// How the agents of a job form a gang. It may change while they run, of which they heed [`GangSetup::restarts`],
-/// [`GangSetup::backoff_limit`] and [`GangSetup::rules`].
+/// [`GangSetup::backoff_limit`], [`GangSetup::rules`] and [`GangSetup::restart_requested`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangSetup {
@@ -35,6 +35,10 @@ pub struct GangSetup {
     /// What is to follow from certain failures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<FailureRule>,
+    /// The last restart that was asked for, by a value that nobody else has: another one than the leader's agent has begun
+    /// with asks for another attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_requested: Option<String>,
 }
 
 /// `failurePolicy.restartPolicy`.
