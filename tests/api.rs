@@ -746,6 +746,11 @@ fn changes() -> Vec<Change> {
     push("activeDeadlineSeconds: changed".into(), policy(1), policy(2), None);
     push("activeDeadlineSeconds: removed".into(), policy(1), job("x", json!({})), None);
     push("activeDeadlineSeconds: added".into(), job("x", json!({})), policy(1), None);
+    let rules =
+        |action: &str| job("x", json!({ "failurePolicy": { "rules": [{ "exitCodes": [42], "action": action }] } }));
+    push("failurePolicy.rules: changed".into(), rules("Fail"), rules("Ignore"), None);
+    push("failurePolicy.rules: removed".into(), rules("Fail"), job("x", json!({})), None);
+    push("failurePolicy.rules: added".into(), job("x", json!({})), rules("Fail"), None);
     let policy = |kind: &str| job("x", json!({ "failurePolicy": { "restartPolicy": kind } }));
     push("restartPolicy: changed".into(), policy("Never"), policy("Always"), Some("restartPolicy"));
     let hang = |seconds: i32| job("x", json!({ "failurePolicy": { "hang": { "timeoutSeconds": seconds } } }));

@@ -10,11 +10,12 @@ mod world;
 use common::cluster::tools;
 use common::root;
 use common::wait::{SOON, eventually};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding};
-use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, ResourceExt};
 use nix::sys::signal::Signal::SIGINT;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -368,6 +369,55 @@ async fn errors_tell_the_remedy() {
     .unwrap();
     roles.delete("trainingjobs-view", &DeleteParams::default()).await.unwrap();
     Api::<Namespace>::all(space.client.clone()).delete(&elsewhere.name, &DeleteParams::default()).await.unwrap();
+    space.end(operator).await;
+}
+
+/// What a person wants is written on the job, and the operator does it.
+#[tokio::test]
+async fn jobs_are_stopped_resumed_and_restarted() {
+    let space = plane().space("plugin-control", json!({})).await;
+    let operator = space.operator().await;
+    let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
+    let spec = json!({ "numWorkers": 1, "podTemplate": by_hand, "failurePolicy": { "backoffLimit": 0 } });
+    let job = space.submit("bert", spec).await;
+    let say = async |state: Value, phase: &str| {
+        let pod = eventually("a pod that has not ended", SOON, async || {
+            let alive = |pod: &Pod| {
+                !matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Failed" | "Succeeded"))
+            };
+            space.placed("bert", 1).await.into_iter().find(alive)
+        })
+        .await;
+        let runs = state.get("running").is_some();
+        let container = json!({
+            "name": "training", "image": "none", "imageID": "", "ready": runs, "started": runs, "restartCount": 0,
+            "state": state,
+        });
+        space.set_pod(&pod, json!({ "phase": phase, "containerStatuses": [container] })).await;
+    };
+    let running = || json!({ "running": { "startedAt": Timestamp::now() } });
+    say(running(), "Running").await;
+    job.state(Running).await;
+
+    let text = told(&space, &["restart", "bert"]).await;
+    assert!(text.starts_with("bert restarts: its attempt ends"), "{text}");
+    assert_eq!(job.status().incarnation, Some(1));
+    let pods = space.pods("bert").await;
+    assert!(pods[0].annotations().contains_key("ml.example.com/look-again"), "its node is made to look");
+
+    say(json!({ "terminated": { "exitCode": 1, "reason": "Error", "finishedAt": Timestamp::now() } }), "Failed").await;
+    job.state(Failed).await;
+    let text = told(&space, &["restart", "bert"]).await;
+    assert_eq!(text, "bert starts again, with a new budget of restarts\n");
+    job.until("new pods", |status| status.incarnation == Some(2)).await;
+
+    let text = told(&space, &["stop", "bert", "--wait"]).await;
+    assert_eq!(text, "bert is stopped, and no worker runs\n");
+    assert!(told(&space, &["stop", "bert"]).await.starts_with("bert is stopped already; "));
+    assert!(told(&space, &["resume", "bert", "-o", "json"]).await.contains(r#""message": "bert goes on: "#));
+    say(running(), "Running").await;
+    job.state(Running).await;
+    assert_eq!(told(&space, &["resume", "bert"]).await, "bert is not stopped: its spec.suspend is false\n");
     space.end(operator).await;
 }
 

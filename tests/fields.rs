@@ -116,6 +116,11 @@ fn cases() -> Vec<Case> {
         case("failurePolicy.nanPolicy", json!("Fail"), json!("Report")),
         case("failurePolicy.nodeLostSeconds", json!(90), json!(120)),
         case("failurePolicy.restartPolicy", json!("Never"), json!("Always")),
+        case(
+            "failurePolicy.rules",
+            json!([{ "reasons": ["OOMKilled"], "action": "Fail" }]),
+            json!([{ "exitCodes": [42], "message": "xid", "action": "Ignore" }, { "reasons": ["Signal"], "action": "Restart" }]),
+        ),
         case("failurePolicy.startDeadlineSeconds", json!(3600), json!(7200)),
         case("framework", json!("jax"), json!("tensorflow")),
         case("gpusPerWorker", json!(2), json!(3)),
@@ -279,6 +284,7 @@ async fn every_change_is_refused_or_comes_to_what_a_new_job_has() {
         [
             "checkpoint.retention",
             "failurePolicy.activeDeadlineSeconds",
+            "failurePolicy.rules",
             "successPolicy",
             "suspend",
             "ttlSecondsAfterFinished",

@@ -332,6 +332,72 @@ fn what_was_before_these_pods_counts_and_so_does_a_change_of_the_budget() {
     }
 }
 
+/// What a person has decided goes before what would follow else: an exit code, a reason, a text.
+#[test]
+fn rules_decide_what_follows_from_a_failure() {
+    let rules = json!([
+        { "exitCodes": [42], "action": "Ignore" },
+        { "reasons": ["CommandNotFound", "ImportError"], "action": "Restart" },
+        { "message": "^exit code 4: .*quota", "action": "Fail" },
+    ]);
+    // It is not counted, and the message says by which rule.
+    let script =
+        "[ $ATTEMPT = 1 ] && [ $NODE_RANK = 1 ] && wait_at_peers && exit 42; [ $ATTEMPT = 2 ] || wait_for never";
+    let setup = json!({ "backoffLimit": 0, "rules": rules });
+    let Some(gang) = Gang::new("gang-ignores", 2, setup, script) else { return };
+    let agents = gang.start();
+    gang.all_exit(agents, 0);
+    let end = gang.report(0).gang.unwrap();
+    assert_eq!((gang.report(0).attempt, end.failures, end.disruptions), (2, 0, 1));
+    assert!(gang.output()[0].contains("(rule 1 of failurePolicy.rules: Ignore)"), "{:?}", gang.output());
+
+    // Trying again could not help by itself; it spends the budget.
+    let setup = json!({ "backoffLimit": 1, "rules": rules });
+    let Some(gang) = Gang::new("gang-rule-restarts", 1, setup, "").map(|gang| gang.with_command(&["no-such-command"]))
+    else {
+        return;
+    };
+    gang.all_exit(gang.start(), 127);
+    let end = gang.report(0).gang.unwrap();
+    let (reason, message) = end.failed.unwrap();
+    assert_eq!((gang.report(0).attempt, end.failures, reason.as_str()), (2, 1, "BackoffLimitExceeded"), "{message}");
+    assert!(message.contains("(rule 2 of failurePolicy.rules: Restart)"), "{message}");
+
+    // At once, although there is a budget and everything is tried again.
+    let script = "[ $NODE_RANK = 1 ] && wait_at_peers && { echo 'OSError: disk quota' >&2; exit 4; }; wait_for never";
+    let setup = json!({ "restarts": "Always", "rules": rules });
+    let Some(gang) = Gang::new("gang-rule-fails", 2, setup, script) else { return };
+    let mut agents = gang.start();
+    let codes: Vec<_> = agents.iter_mut().map(|agent| gang.exit_code(agent)).collect();
+    assert!(codes.iter().all(|code| code.is_some_and(|code| code != 0)) && codes[1] == Some(4), "{codes:?}");
+    let (reason, message) = gang.report(0).gang.unwrap().failed.unwrap();
+    assert_eq!((gang.report(0).attempt, reason.as_str()), (1, "ExitCode"), "{message}");
+    assert!(message.ends_with("(rule 3 of failurePolicy.rules: Fail)"), "{message}");
+}
+
+/// What the operator writes into the file that the agents read: once for each request, and it spends no budget.
+#[test]
+fn a_restart_that_is_asked_for_begins_another_attempt() {
+    let setup = json!({ "backoffLimit": 0, "restartRequested": "before these pods" });
+    let Some(gang) = Gang::new("gang-asked", 2, setup, "wait_for go-$ATTEMPT") else { return };
+    let agents = gang.start();
+    let file = gang.room.path("gang.json");
+    for (attempt, request) in [(1, "one"), (2, "two")] {
+        gang.until_all_began(attempt);
+        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        setup["restartRequested"] = json!(request);
+        fs::write(gang.room.path("gang.new"), setup.to_string()).unwrap();
+        fs::rename(gang.room.path("gang.new"), &file).unwrap();
+    }
+    gang.until_all_began(3);
+    let told = gang.told().unwrap();
+    assert_eq!((told.attempt, told.failures, told.disruptions), (3, 0, 0));
+    let reasons: Vec<_> = gang.ended().into_iter().map(|end| (end.attempt, end.reason)).collect();
+    assert_eq!(reasons, [(1, "Restarted".to_owned()), (2, "Restarted".to_owned())]);
+    gang.allow("go-3");
+    gang.all_exit(agents, 0);
+}
+
 #[test]
 fn a_typo_stops_at_once() {
     let Some(gang) = Gang::new("gang-typo", 2, json!({}), "").map(|gang| gang.with_command(&["no-such-command"]))

@@ -1,6 +1,7 @@
 //! What happens when a worker fails.
 
-use schemars::JsonSchema;
+use super::Reason;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// What happens when a worker fails. One failed worker is a failed gang: all workers stop and start again together.
@@ -34,6 +35,10 @@ pub struct FailurePolicy {
     /// What happens when a program hangs. It hangs if it has told a step or an epoch and tells no other for `timeoutSeconds`, and a second sign agrees: no output for as long, processes that all sleep, GPUs that show always the same, or a process that a signal has stopped. Files written in the checkpoint folder are a sign of life.
     #[serde(default, skip_serializing_if = "Hang::is_default")]
     pub hang: Hang,
+    /// What is to follow from certain failures; the first rule that matches decides, and without one all is as ever.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub rules: Vec<FailureRule>,
 }
 
 /// What happens when a program hangs.
@@ -63,6 +68,43 @@ pub enum HangAction {
     Report,
     /// The gang is started again.
     Restart,
+}
+
+/// What is to follow from a failure of this kind. It matches if all of its conditions do, and it has one at least.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct FailureRule {
+    /// The program's exit code is one of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 255), inner(range(min = 1, max = 255)))]
+    pub exit_codes: Vec<i32>,
+    /// The reason of the first cause is one of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "cause_reasons")]
+    pub reasons: Vec<Reason>,
+    /// A regular expression that is found in the message of the first cause, behind the worker's name: in the syntax of Rust's regex, without look-around and back-references.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub message: Option<String>,
+    /// `Restart`: another attempt within `backoffLimit`, also if trying again could not help. `Fail`: the job fails at once. `Ignore`: another attempt that does not count against `backoffLimit`; many of them in a row wait longer and longer.
+    pub action: RuleAction,
+}
+
+/// What follows from a failure that a rule matches.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleAction {
+    /// Another attempt, which spends the budget.
+    Restart,
+    /// No other attempt.
+    Fail,
+    /// Another attempt, which does not spend it.
+    Ignore,
+}
+
+/// The words by which a first cause may be called.
+fn cause_reasons(_: &mut SchemaGenerator) -> Schema {
+    let words: Vec<&str> = Reason::CAUSES.iter().map(Reason::as_str).collect();
+    json_schema!({ "type": "array", "items": { "type": "string", "enum": words }, "minItems": 1, "maxItems": 64 })
 }
 
 /// When the gang is restarted.

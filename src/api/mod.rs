@@ -20,7 +20,7 @@ mod success;
 
 pub use checkpoint::{Backup, Checkpoint, DeletePolicy, KeepBest, Storage, StorageType};
 pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
-pub use failure::{FailurePolicy, Hang, HangAction, NanPolicy, RestartPolicy};
+pub use failure::{FailurePolicy, FailureRule, Hang, HangAction, NanPolicy, RestartPolicy, RuleAction};
 pub use hyperparameters::Hyperparameters;
 pub use monitoring::{Monitoring, ProgressForms};
 pub use networking::{Backend, Networking};
@@ -33,8 +33,8 @@ pub use scheduling::Scheduling;
 pub use schema::crd;
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
-    AllocatedResources, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ProgramMetrics, Restart,
-    State, TrainingJobStatus, Workers,
+    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ProgramMetrics,
+    Restart, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 

@@ -6,24 +6,29 @@ use std::borrow::Cow;
 use std::fmt;
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident $(= $word:literal)?),* $(,)?) => {
+    (causes: $($cause:ident $(= $cause_word:literal)?),* $(,)?; others: $($name:ident $(= $word:literal)?),* $(,)?) => {
         /// Why something is as it is, in one CamelCase word. The words are stable: people alert on them.
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(missing_docs)] // the words say what they mean, docs/operate.md has a table of them
         pub enum Reason {
-            $($(#[$doc])* $name,)*
+            $($cause,)*
+            $($name,)*
             /// A word of somebody else's, such as a kubelet's; or one of a newer operator's.
             Other(String),
         }
 
         impl Reason {
             /// All words of ours.
-            pub const ALL: &[Self] = &[$(Self::$name),*];
+            pub const ALL: &[Self] = &[$(Self::$cause,)* $(Self::$name),*];
+
+            /// Those of them by which the first cause of a failed attempt may be called.
+            pub const CAUSES: &[Self] = &[$(Self::$cause),*];
 
             /// The word as it stands in the status.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 match self {
+                    $(Self::$cause => reasons!(@word $cause $(= $cause_word)?),)*
                     $(Self::$name => reasons!(@word $name $(= $word)?),)*
                     Self::Other(word) => word,
                 }
@@ -33,6 +38,7 @@ macro_rules! reasons {
         impl From<&str> for Reason {
             fn from(word: &str) -> Self {
                 match word {
+                    $(reasons!(@word $cause $(= $cause_word)?) => Self::$cause,)*
                     $(reasons!(@word $name $(= $word)?) => Self::$name,)*
                     other => Self::Other(other.to_owned()),
                 }
@@ -45,6 +51,7 @@ macro_rules! reasons {
 
 reasons! {
     // Why an attempt failed.
+    causes:
     OomKilled = "OOMKilled",
     CudaOutOfMemory,
     NcclError,
@@ -69,9 +76,13 @@ reasons! {
     Evicted,
     StorageExceeded,
     NodeLost,
+    CheckpointCorrupted,
+    ;
+    others:
+
+    // Why a job failed that no attempt of it did.
     DeadlineExceeded,
     InvalidSpec,
-    CheckpointCorrupted,
 
     // What a job waits for.
     Scheduling,

@@ -194,11 +194,12 @@ pub const RESERVED_ENV: [&str; 23] = [
 /// Every variable whose name begins with one of these is the gang's, too.
 pub const RESERVED_ENV_PREFIXES: [&str; 2] = ["PET_", "TRAININGJOB_"];
 
-/// Top-level fields of the spec that may change after creation. Of some objects one field may, see [`MUTABLE_WITHIN`].
+/// Top-level fields of the spec that may change after creation. Of some objects some fields may, see [`MUTABLE_WITHIN`].
 pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "successPolicy"];
 
-/// Objects of the spec of which one field may change.
-pub const MUTABLE_WITHIN: [(&str, &str); 2] = [("failurePolicy", "activeDeadlineSeconds"), ("checkpoint", "retention")];
+/// Objects of the spec of which these fields may change.
+pub const MUTABLE_WITHIN: [(&str, &[&str]); 2] =
+    [("failurePolicy", &["activeDeadlineSeconds", "rules"]), ("checkpoint", &["retention"])];
 
 /// Why `field` can't change, and the way out.
 #[must_use]
@@ -514,6 +515,23 @@ pub const RULES: &[Rule] = &[
         wrong: "{a key|the key %|self.filter(k, $HAS_A_FIELD)[0]} of additionalParams has a field of its own in hyperparameters",
         remedy: "write it there, as in hyperparameters.learningRate",
         example: "param-with-field",
+    },
+    // ---- failures
+    Rule {
+        at: "spec.failurePolicy.rules[]",
+        field: "",
+        rule: "has(self.exitCodes) || has(self.reasons) || has(self.message)",
+        wrong: "a rule of failurePolicy.rules matches by nothing",
+        remedy: "write exitCodes, reasons or message, as in reasons: [OOMKilled]; all that are written must match",
+        example: "rule-without-condition",
+    },
+    Rule {
+        at: "spec.failurePolicy",
+        field: ".rules",
+        rule: "!has(self.rules) || size(self.rules) == 0 || $(restartPolicy) != 'Never'",
+        wrong: "failurePolicy.rules decide nothing where restartPolicy is Never",
+        remedy: "leave them out, or write restartPolicy: OnFailure",
+        example: "rules-without-restarts",
     },
     // ---- checkpoints
     Rule {
@@ -1058,6 +1076,18 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         says: r#"supported values: "Report", "Restart""#,
         remedy: "write one of these",
         example: "hang-action",
+    },
+    SchemaRefusal {
+        field: "spec.failurePolicy.rules",
+        says: r#"spec.failurePolicy.rules[0].reasons[0]: Unsupported value: "OutOfMemory""#,
+        remedy: "write one of the reasons in docs/operate.md, such as OOMKilled or CudaOutOfMemory",
+        example: "rule-reason",
+    },
+    SchemaRefusal {
+        field: "spec.failurePolicy.rules",
+        says: "spec.failurePolicy.rules[0].action: Required value",
+        remedy: "write Restart, Fail or Ignore",
+        example: "rule-action",
     },
     SchemaRefusal {
         field: "spec.monitoring.metricsPort",

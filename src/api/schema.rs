@@ -110,7 +110,7 @@ fn forbid_changes(spec: &mut JSONSchemaProps) {
     }
     for (object, mutable) in rules::MUTABLE_WITHIN {
         let fields = spec.properties.as_ref().and_then(|fields| fields.get(object)).expect("the spec has it");
-        for (name, field) in fields.properties.iter().flatten().filter(|(name, _)| *name != mutable) {
+        for (name, field) in fields.properties.iter().flatten().filter(|(name, _)| !mutable.contains(&name.as_str())) {
             let path = format!("{object}.{name}");
             rules.push(refusal(unchanged("", &path, field), rules::immutable_message(name), &format!(".{path}")));
         }

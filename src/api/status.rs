@@ -34,12 +34,15 @@ pub struct TrainingJobStatus {
     /// Restarts so far, of both kinds: after failures and after disruptions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_count: Option<i32>,
-    /// Restarts that don't count against `backoffLimit`: after evictions, preemptions and lost nodes.
+    /// Restarts that don't count against `backoffLimit`: after evictions, preemptions and lost nodes, and what a rule ignores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption_count: Option<i32>,
     /// The last ten attempts that ended in a restart, and the one that is failing now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarts: Vec<Restart>,
+    /// The last restart that somebody asked for by the annotation `ml.example.com/restart-requested`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_restart: Option<AskedRestart>,
     /// How far the program is, in percent of its steps if their total is known, else of its epochs, for example 45%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
@@ -82,6 +85,15 @@ pub struct TrainingJobStatus {
     /// From `startTime` to `completionTime`, for example 1h2m3s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<String>,
+    /// Seconds in which every worker's program ran, up to the last time that they stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running_seconds: Option<i64>,
+    /// Seconds of them whose work was lost: from the newest checkpoint of an attempt to its failure; all of an attempt that left none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_seconds: Option<i64>,
+    /// Once the job has ended: `runningSeconds` less `lostSeconds`, as a share of the time from `startTime` to `completionTime` without suspensions, for example 93%.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goodput: Option<String>,
     /// When the running suspension began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_at: Option<Time>,
@@ -114,7 +126,7 @@ pub enum State {
 }
 
 impl State {
-    /// Completed and Failed are for ever.
+    /// Completed is for ever, and Failed until somebody asks for a restart.
     #[must_use]
     pub fn is_finished(self) -> bool {
         matches!(self, Self::Completed | Self::Failed)
@@ -258,6 +270,18 @@ pub struct EarlyStoppingStatus {
     pub step: Option<i64>,
 }
 
+/// A restart that somebody asked for, and that was heeded: it is not done again.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AskedRestart {
+    /// Value of the annotation.
+    pub request: String,
+    /// When it was heeded.
+    pub time: Time,
+    /// The first attempt that follows from it: what failed before is no reason to wait longer between attempts.
+    pub attempt: i32,
+}
+
 /// An attempt that ended in a restart, or is about to.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -285,15 +309,26 @@ pub struct Restart {
     /// Exit code of its program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// True if the worker was evicted, preempted or its node lost: then it doesn't count against `backoffLimit`.
+    /// True if the worker was evicted, preempted or its node lost, or a rule says Ignore: then it doesn't count against `backoffLimit`.
     #[serde(default)]
     pub disruption: bool,
-    /// True if trying again can't help, such as after a command that doesn't exist.
+    /// True if trying again can't help, such as after a command that doesn't exist, or a rule says Fail.
     #[serde(default)]
     pub permanent: bool,
+    /// Number of the rule of `failurePolicy.rules` that decided what follows, from 1; none if none matched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<i32>,
     /// Seconds from the start of its first worker to the failure.
     #[serde(default)]
     pub ran_seconds: i64,
+}
+
+impl Restart {
+    /// It was interrupted from outside: no failure that a rule ignores.
+    #[must_use]
+    pub fn was_interrupted(&self) -> bool {
+        self.disruption && self.rule.is_none()
+    }
 }
 
 /// What the job holds in the cluster.

@@ -113,7 +113,7 @@ fn refusals() -> anyhow::Result<String> {
          Only `{}` of the spec, and {} may change, be added or be removed; labels and annotations may, too. Every other \
          change is refused, here for `image`:\n\n> {}\n",
         MUTABLE.join("`, `"),
-        MUTABLE_WITHIN.map(|(object, field)| format!("of `{object}` only `{field}`")).join(", "),
+        MUTABLE_WITHIN.map(|(object, fields)| format!("of `{object}` only `{}`", fields.join("` and `"))).join(", "),
         api::immutable_message("image"),
     )?;
     Ok(text)

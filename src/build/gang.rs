@@ -27,6 +27,8 @@ pub(super) fn setup(plan: &Plan) -> String {
             RestartPolicy::Always => Restarts::Always,
         },
         backoff_limit: u32::try_from(failure.backoff_limit).unwrap_or(0),
+        rules: failure.rules.clone(),
+        restart_requested: plan.policy.restart_requested.clone(),
     };
     json(&setup)
 }

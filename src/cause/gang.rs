@@ -149,6 +149,7 @@ impl<'a> End<'a> {
             exit_code: finding.exit_code,
             disruption: self.kind == Kind::Disrupted,
             permanent: finding.permanent,
+            rule: None,
             time: self.second(),
         }
     }

@@ -19,10 +19,28 @@ pub use facts::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
 pub use gang::first_cause;
 
 use crate::api::Reason;
+use crate::protocol::failure_rules::{FailureRule, first_match};
 use jiff::Timestamp;
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+impl Cause {
+    /// What the first rule that matches makes of it.
+    #[must_use]
+    pub fn ruled(self, rules: &[FailureRule]) -> Self {
+        match first_match(rules, self.reason.as_str(), &self.message, self.exit_code) {
+            None => self,
+            Some(ruling) => Self {
+                message: ruling.told(&self.message),
+                disruption: ruling.is_disruption(),
+                permanent: ruling.is_permanent(),
+                rule: Some(ruling.number),
+                ..self
+            },
+        }
+    }
+}
 
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +63,8 @@ pub struct Cause {
     pub disruption: bool,
     /// Trying again can't help.
     pub permanent: bool,
+    /// Number of the rule of `failurePolicy.rules` that has decided on these two, from 1.
+    pub rule: Option<u32>,
     /// When.
     pub time: Option<Timestamp>,
 }

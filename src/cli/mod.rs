@@ -7,6 +7,7 @@ pub mod blame;
 pub mod checkpoints;
 pub mod cluster;
 mod complete;
+pub mod control;
 pub mod facts;
 pub mod gather;
 pub mod logs;
@@ -121,6 +122,27 @@ enum Command {
         #[arg(long, global = true, value_parser = screen::read_span, default_value = "5m")]
         timeout: SignedDuration,
     },
+    /// Stops the workers with their grace period, and keeps the job: `resume` lets it go on.
+    Stop {
+        /// Name of the TrainingJob.
+        job: String,
+        /// Returns only when no worker runs any more.
+        #[arg(long)]
+        wait: bool,
+        /// How long that is waited for: 90s, 10m, 1h30m.
+        #[arg(long, value_parser = screen::read_span, default_value = "10m", requires = "wait")]
+        timeout: SignedDuration,
+    },
+    /// Lets a job go on that was stopped.
+    Resume {
+        /// Name of the TrainingJob.
+        job: String,
+    },
+    /// Begins another attempt, of a job that runs (in the same pods) or of one that has failed (with a new budget).
+    Restart {
+        /// Name of the TrainingJob.
+        job: String,
+    },
     /// Prints a script that completes the command `kubectl-trainingjob`.
     Completion {
         /// The shell.
@@ -196,9 +218,20 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let patience = timeout.unsigned_abs();
             return Ok(checkpoints::run(&cluster, &job, &verb, patience, json, &mut streams).await?.into());
         }
+        Command::Stop { job, wait, timeout } => {
+            let wait = wait.then(|| timeout.unsigned_abs());
+            done_to(&job, &control::stop(&cluster, &job, wait).await?, json)
+        }
+        Command::Resume { job } => done_to(&job, &control::resume(&cluster, &job).await?, json),
+        Command::Restart { job } => done_to(&job, &control::restart(&cluster, &job).await?, json),
         Command::Completion { .. } => unreachable!("answered without a cluster"),
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Says what was done to a job.
+fn done_to(job: &str, words: &str, json: bool) -> anyhow::Result<()> {
+    print(&if json { document(&serde_json::json!({ "name": job, "message": words }))? } else { format!("{words}\n") })
 }
 
 /// What `status -o json` prints.

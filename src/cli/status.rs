@@ -84,7 +84,9 @@ fn attempt(screen: &mut Screen, facts: &Facts) {
         text += &format!(", after {}", count(restarts.into(), "restart"));
     }
     if disruptions > 0 {
-        text += &format!(" ({disruptions} not counted: evicted, preempted or lost)");
+        let ignored = status.restarts.iter().any(|restart| restart.disruption && restart.rule.is_some());
+        let why = if ignored { "evicted, preempted, lost or ignored by a rule" } else { "evicted, preempted or lost" };
+        text += &format!(" ({disruptions} not counted: {why})");
     }
     if !facts.is_finished() {
         let policy = &facts.spec.failure_policy;

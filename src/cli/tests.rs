@@ -138,6 +138,7 @@ fn restart(attempt: i32, reason: &str, message: &str, code: Option<i32>) -> Rest
         exit_code: code,
         disruption: false,
         permanent: false,
+        rule: None,
         ran_seconds: 42,
     }
 }
@@ -1076,7 +1077,10 @@ fn completions() {
         Completed::These(all) => all.iter().map(|c| c.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>(),
         Completed::Jobs => panic!("jobs"),
     };
-    assert_eq!(names(complete(&[""])), ["status", "logs", "top", "why", "stacks", "checkpoints", "completion"]);
+    assert_eq!(
+        names(complete(&[""])),
+        ["status", "logs", "top", "why", "stacks", "checkpoints", "stop", "resume", "restart", "completion"]
+    );
     assert_eq!(complete(&["status", ""]), Completed::Jobs);
     assert_eq!(complete(&["logs", "-n", "team", "--tail", "5", "b"]), Completed::Jobs);
     assert_eq!(names(complete(&["status", "bert", ""])), [""; 0]);

@@ -177,7 +177,7 @@ impl Diagnosis {
             self.decided_by(restarting);
             let (last, attempt) = (facts.status.restarts.last(), facts.status.attempt.unwrap_or(1));
             let ended = last.map_or(attempt - 1, |last| last.attempt);
-            let how = if last.is_some_and(|last| last.disruption) { "was interrupted" } else { "failed" };
+            let how = if last.is_some_and(Restart::was_interrupted) { "was interrupted" } else { "failed" };
             let since = age(restarting.last_transition_time.0, facts.time);
             let reason = &restarting.reason;
             self.say(format!(
@@ -391,8 +391,10 @@ impl Diagnosis {
         let limit = facts.spec.failure_policy.backoff_limit();
         let mut text = format!("It has been restarted {}", times(restarts));
         if disruptions > 0 {
+            let ignored = facts.status.restarts.iter().any(|restart| restart.disruption && restart.rule.is_some());
+            let or = if ignored { " or what a rule of failurePolicy.rules ignores" } else { "" };
             text += &format!(
-                ", {} of them after evictions, preemptions or lost nodes, which don't count",
+                ", {} of them after evictions, preemptions or lost nodes{or}, which don't count",
                 times(disruptions)
             );
         }

@@ -75,10 +75,14 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// What the job's spec means, worked out once for each generation.
+    /// What the job's spec means, worked out once for each generation, and for each restart that is asked for.
     fn wanted(&self, job: &TrainingJob, key: &JobKey) -> Arc<Wanted> {
         let known = self.index.read(key, |cell| cell.wanted.clone()).flatten();
-        known.filter(|known| known.generation == job.metadata.generation).unwrap_or_else(|| {
+        let is_of = |known: &Arc<Wanted>| {
+            let asked = &known.planned.plan.policy.restart_requested;
+            known.generation == job.metadata.generation && *asked == plan::restart_requested(job)
+        };
+        known.filter(is_of).unwrap_or_else(|| {
             let wanted = Arc::new(wanted(job, &self.options.runtime));
             self.index.update_known(key, |cell| cell.wanted = Some(wanted.clone()));
             wanted

@@ -191,7 +191,7 @@ impl Leader {
         if self.history.judged < attempt {
             let members = self.seats.iter().map(|(member, seat)| (member.clone(), seat.came_out(attempt))).collect();
             let ended = Ended { attempt, why, members };
-            let judgement = (self.setup.judge)(&ended);
+            let judgement = self.setup.policy.rule((self.setup.judge)(&ended));
             self.judged = Some(Judged { ended, judgement: judgement.clone(), ran });
             match decide(&self.setup.policy, &mut self.history, attempt, &judgement, ran) {
                 Verdict::Restart(after) => wait = after,

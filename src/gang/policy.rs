@@ -4,6 +4,7 @@
 //! disruptions in a row 0, 1, 2, 4 ... 300 s. (Gangs that are made anew wait 1 s after the first failure, too: see `lifecycle`.)
 
 use super::message::{Cause, Choice, End, Finish, History, MAX_TEXT, MemberId, Outcome, Repeat, cut};
+use crate::protocol::failure_rules::{FailureRule, Ruling, first_match};
 use crate::protocol::gang::Restarts;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,6 +25,24 @@ pub struct Policy {
     pub failures: u32,
     /// Restarts after disruptions; no limit without one.
     pub disruptions: Option<u32>,
+    /// `failurePolicy.rules`.
+    pub rules: Vec<FailureRule>,
+}
+
+impl Policy {
+    /// What the first rule that matches makes of a judgement. What was asked for is no failure.
+    pub fn rule(&self, judged: Judgement) -> Judgement {
+        let Judgement { cause: Cause { reason, message }, exit_code, .. } = &judged;
+        let ruling = first_match(&self.rules, reason, message, *exit_code).filter(|_| judged.counts != Counts::Nothing);
+        let Some(ruling) = ruling else { return judged };
+        Judgement {
+            cause: Cause { reason: reason.clone(), message: ruling.told(message) },
+            counts: if ruling.is_disruption() { Counts::Disruption } else { Counts::Failure },
+            permanent: ruling.is_permanent(),
+            ruling: Some(ruling),
+            ..judged
+        }
+    }
 }
 
 /// What ended an attempt, as the leader saw it first. It need not be the cause: a lost node shows later than the failures
@@ -88,6 +107,10 @@ pub struct Judgement {
     pub permanent: bool,
     /// The largest step that was told.
     pub step: Option<u64>,
+    /// Exit code of the program that failed first.
+    pub exit_code: Option<i32>,
+    /// The rule that has decided what it counts as, and whether it is permanent.
+    pub ruling: Option<Ruling>,
 }
 
 /// The last attempt that was judged.
@@ -156,7 +179,7 @@ fn weigh(policy: &Policy, history: &mut History, judged: &Judgement, ran: Durati
         }
         Counts::Failure => {}
     }
-    if judged.permanent && policy.restarts != Restarts::Always {
+    if judged.permanent && (policy.restarts != Restarts::Always || judged.ruling.is_some()) {
         return Verdict::Fail(judged.cause.clone());
     }
     let again = (&judged.cause.reason, judged.step, &history.checkpoint);
@@ -216,5 +239,6 @@ pub fn by_what_was_seen(ended: &Ended) -> Judgement {
             (Counts::Disruption, "Disrupted", format!("{member} stopped"))
         }
     };
-    Judgement { cause: Cause { reason: reason.to_owned(), message }, counts, permanent: false, step: None }
+    let cause = Cause { reason: reason.to_owned(), message };
+    Judgement { cause, counts, permanent: false, step: None, exit_code: None, ruling: None }
 }

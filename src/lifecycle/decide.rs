@@ -12,6 +12,7 @@ use crate::plan::{Role, TensorBoard};
 pub fn decide(input: &Input<'_>) -> Verdict {
     let mut step = Step { input, status: input.status.clone(), verdict: Verdict::default() };
     step.run();
+    step.count_time();
     let Step { status, mut verdict, .. } = step;
     verdict.status = status;
     verdict
@@ -30,17 +31,24 @@ pub fn misses_job(status: &TrainingJobStatus, children: &Children) -> bool {
 impl Step<'_> {
     fn run(&mut self) {
         self.status.observed_generation = self.input.generation;
-        if self.status.state.is_some_and(State::is_finished) {
+        if self.status.state.is_some_and(State::is_finished) && !self.start_again() {
             return self.finished();
         }
         self.note_numbers();
         let stage = stage(self);
+        self.heed_asked(&stage);
         if let Stage::Refused(reason) = stage {
             self.set(ConditionType::Accepted, false, Reason::InvalidSpec, &reason);
             self.fail(Reason::InvalidSpec, &reason);
             return self.count();
         }
-        self.set(ConditionType::Accepted, true, Reason::Valid, "the spec can run");
+        match self.input.refused {
+            None => self.set(ConditionType::Accepted, true, Reason::Valid, "the spec can run"),
+            Some(why) => {
+                let why = format!("{why}; what runs goes on, and its next start will fail unless that is put right");
+                self.set(ConditionType::Accepted, false, Reason::InvalidSpec, &why);
+            }
+        }
         if self.input.refused.is_none() && self.input.plan.monitoring.tensorboard == Some(TensorBoard::NoStorage) {
             self.set(ConditionType::TensorBoard, false, Reason::NoStorage, TensorBoard::REMEDY);
         }

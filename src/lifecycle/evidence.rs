@@ -19,6 +19,7 @@ impl Step<'_> {
 
     /// Files the cause of the attempt that is failing; a later look may know better.
     pub(super) fn keep(&mut self, of: Incarnation, cause: &Cause) -> Restart {
+        let cause = &cause.clone().ruled(&self.input.plan.policy.failure.rules);
         let time = self.by_our_clock(of, cause.time.unwrap_or(self.input.now));
         // Pods may have had attempts before: this one began after the last of those.
         let before = self.status.restarts.iter().filter(|r| r.attempt < of.attempt).map(|r| r.time.0).max();
@@ -86,6 +87,7 @@ pub(super) fn cause_of_gang(reason: Reason, message: String, disruption: bool, t
         exit_code: None,
         disruption,
         permanent: false,
+        rule: None,
         time,
     }
 }
@@ -112,6 +114,7 @@ pub(super) fn entry(attempt: i32, cause: &Cause, time: Timestamp, ran_seconds: i
         exit_code: cause.exit_code,
         disruption: cause.disruption,
         permanent: cause.permanent,
+        rule: cause.rule.and_then(|rule| i32::try_from(rule).ok()),
         ran_seconds,
     }
 }

@@ -135,6 +135,7 @@ impl Step<'_> {
         match policy.restart {
             RestartPolicy::Never => Err("failurePolicy.restartPolicy is Never".into()),
             RestartPolicy::OnFailure if entry.permanent => Err(String::new()),
+            RestartPolicy::Always if entry.permanent && entry.rule.is_some() => Err(String::new()),
             _ if !entry.disruption && counted >= policy.backoff_limit => Err(match counted {
                 0 => "failurePolicy.backoffLimit is 0".into(),
                 n => format!(

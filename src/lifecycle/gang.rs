@@ -100,9 +100,13 @@ impl<'a> Step<'a> {
             exit_code: end.exit_code,
             disruption: end.disruption,
             permanent: end.permanent,
+            rule: end.rule,
             time: end.time.map(whole_second),
         };
-        let cause = pod.and_then(|pod| out_of_memory(pod, end)).unwrap_or(cause);
+        // What follows has been decided by then.
+        let decided =
+            |found: Cause| Cause { disruption: end.disruption, permanent: end.permanent, rule: end.rule, ..found };
+        let cause = pod.and_then(|pod| out_of_memory(pod, end)).map(decided).unwrap_or(cause);
         let time = self.by_our_clock(current, cause.time.unwrap_or(self.input.now));
         let ran_seconds = i64::try_from(end.ran_seconds).unwrap_or(i64::MAX);
         evidence::add(&mut self.status.restarts, evidence::entry(attempt, &cause, time, ran_seconds));
@@ -110,7 +114,7 @@ impl<'a> Step<'a> {
 
     /// Tells that an attempt has ended and another one follows.
     pub(super) fn tell_restart(&mut self, entry: &Restart, next: impl std::fmt::Display) {
-        let ended = if entry.disruption { "was interrupted" } else { "failed" };
+        let ended = if entry.was_interrupted() { "was interrupted" } else { "failed" };
         let note = format!("attempt {} {ended}, attempt {next} follows: {}", entry.attempt, entry.message);
         self.event(true, "Restarting", note);
     }

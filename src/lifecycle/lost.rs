@@ -6,6 +6,7 @@
 //! the back-off of 10, 20, 40 s that it has after failures. Where the operator is too late for that, or hears no leader, the
 //! Job fails and the next incarnation follows.
 
+use super::evidence::cause_of_gang;
 use super::step::{Step, seconds};
 use super::verdict::{Action, Input};
 use crate::api::{ConditionType, Reason, Restart, State};
@@ -144,17 +145,12 @@ impl Step<'_> {
             self.event(true, "NodeSilent", message.clone());
         }
         for pod in &lost {
+            let message = format!("{}: its node is lost (it has not answered{since})", pod.describe());
             let cause = Cause {
-                reason: Reason::NodeLost,
-                message: format!("{}: its node is lost (it has not answered{since})", pod.describe()),
                 worker: Some(pod.index),
                 pod: Some(pod.name.clone()),
                 node: pod.node.clone(),
-                rank: None,
-                exit_code: None,
-                disruption: true,
-                permanent: false,
-                time: pod.unreachable,
+                ..cause_of_gang(Reason::NodeLost, message, true, pod.unreachable)
             };
             self.keep_loss(&cause);
             self.release(pod, true);

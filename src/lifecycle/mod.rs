@@ -5,6 +5,7 @@
 //! through the rule of that.
 
 mod agents;
+mod asked;
 mod checkpoints;
 mod conditions;
 mod count;
@@ -14,6 +15,7 @@ mod end;
 mod evidence;
 mod fail;
 mod gang;
+mod goodput;
 mod lost;
 mod progress;
 mod run;
@@ -29,6 +31,7 @@ mod waiting;
 pub use crate::cause::{Cause, first_cause};
 pub use conditions::{condition, condition_is, set_condition, whole_second};
 pub use decide::{decide, misses_job};
+pub use goodput::goodput;
 pub use step::incarnation;
 pub use verdict::{Action, Event, Input, Verdict};
 

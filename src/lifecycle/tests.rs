@@ -17,10 +17,13 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 mod agents;
+mod asked;
 mod checkpoints;
 mod findings;
 mod gang;
+mod goodput;
 mod lost;
+mod rules;
 
 const N: i32 = 2;
 
@@ -101,6 +104,8 @@ struct World {
     agent_silent_since: Option<Timestamp>,
     second: i64,
     refused: Option<String>,
+    /// Value of the annotation by which a restart is asked for.
+    asked: Option<&'static str>,
 }
 
 impl World {
@@ -113,11 +118,14 @@ impl World {
             agent_silent_since: None,
             second: 0,
             refused: None,
+            asked: None,
         }
     }
 
     fn step(&mut self) -> Verdict {
-        let job = TrainingJob::new("x", self.spec.clone());
+        let mut job = TrainingJob::new("x", self.spec.clone());
+        let asked = self.asked.map(|value| (plan::labels::RESTART_REQUESTED.to_owned(), value.to_owned()));
+        job.metadata.annotations = Some(asked.into_iter().collect());
         let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
         let verdict = decide(&Input {
             plan: &plan::resolve(&job, &runtime).plan,
@@ -607,6 +615,11 @@ fn a_refused_spec_fails_only_what_does_not_run() {
     world.refused = Some("an operator of another version thinks otherwise".into());
     world.step();
     assert_eq!(world.status.state, Some(State::Running));
+    let (status, _, message) = world.condition("Accepted");
+    assert!(status == "False" && message.starts_with("an operator of another version thinks otherwise; "), "{message}");
+    world.refused = None;
+    world.step();
+    assert_eq!(world.condition("Accepted").0, "True");
 }
 
 #[test]

@@ -18,7 +18,7 @@ impl Step<'_> {
         let upkeep = self.input.children.upkeep.as_ref();
         if self.needs_check() {
             match upkeep {
-                Some(job) if job.task != Upkeep::Check.as_str() => self.end_upkeep(job),
+                Some(job) if job.task != Upkeep::Check.as_str() || self.is_of_before(job) => self.end_upkeep(job),
                 None => {
                     self.verdict.actions.push(Action::Ensure);
                     self.verdict.actions.push(Action::CreateUpkeep(Upkeep::Check));
@@ -39,7 +39,9 @@ impl Step<'_> {
 
     fn needs_check(&self) -> bool {
         let Some(checkpoint) = &self.input.plan.storage.checkpoint else { return false };
-        let is_first = self.status.start_time.is_none() && self.status.restarts.is_empty();
+        // Of a job that was started again what failed before is no attempt of its.
+        let first = self.status.asked_restart.as_ref().map_or(i32::MIN, |asked| asked.attempt);
+        let is_first = self.status.start_time.is_none() && self.status.restarts.iter().all(|r| r.attempt < first);
         let is_checked = self.status.checkpoint.as_ref().is_some_and(|status| status.resume_checked == Some(true));
         is_first && !is_checked && can_be_checked(checkpoint)
     }
@@ -117,6 +119,12 @@ impl Step<'_> {
             },
             None => is_pending,
         }
+    }
+
+    /// It has looked before somebody asked to start again.
+    fn is_of_before(&self, job: &ObservedUpkeep) -> bool {
+        let asked = self.status.asked_restart.as_ref().map(|asked| asked.time.0);
+        asked.is_some_and(|asked| job.deleting || job.created.is_some_and(|created| created < asked))
     }
 
     fn words_of(&self, job: &ObservedUpkeep) -> Option<&Report> {

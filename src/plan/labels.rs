@@ -20,6 +20,8 @@ pub const INCARNATION: &str = "ml.example.com/attempt";
 pub const FIRST_ATTEMPT: &str = "ml.example.com/first-attempt";
 /// Annotation: [`Plan::intent`] of which the object was made.
 pub const INTENT: &str = "ml.example.com/intent";
+/// Annotation of the TrainingJob: whoever changes it to a value of their own asks for another attempt.
+pub const RESTART_REQUESTED: &str = "ml.example.com/restart-requested";
 /// Kueue's LocalQueue, on the Job.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 

@@ -26,7 +26,7 @@ pub use gang::{Completion, Gang, Incarnation, Pod, Rendezvous, Role, Storage, Up
 pub use hyperparameters::Hyperparameter;
 pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
-pub use policy::{Failure, Policy, Success};
+pub use policy::{Failure, Policy, Success, restart_requested};
 pub use refusal::{Refusal, Refusals};
 pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume, Store};
@@ -134,7 +134,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let checkpoint = storage::resolve(&spec.checkpoint, &format!("{namespace}/{name}"), &mut no);
     let storage = Storage { model, dataset, output, checkpoint };
-    let policy = policy::resolve(spec);
+    let policy = policy::resolve(job, &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
     let workers = workers(spec, &mut no);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::api;
+use crate::protocol::failure_rules::RuleAction;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
@@ -256,6 +257,28 @@ fn monitoring_is_on_by_itself() {
     assert_eq!((monitoring.watched.len(), monitoring.tensorboard), (0, None));
     let mlflow = plan(&json!({ "monitoring": { "mlflowTrackingUri": "http://m" } })).monitoring.mlflow.unwrap();
     assert_eq!((mlflow.uri.as_str(), mlflow.experiment.as_str()), ("http://m", "x"));
+}
+
+#[test]
+fn rules_are_tried_before_the_job_runs() {
+    let rule = |message: &str| {
+        let rule = json!({ "exitCodes": [42], "reasons": ["OOMKilled"], "message": message, "action": "Ignore" });
+        json!({ "failurePolicy": { "rules": [{ "reasons": ["Signal"], "action": "Fail" }, rule] } })
+    };
+    let rules = plan(&rule(r"xid \d+")).policy.failure.rules;
+    assert_eq!(
+        (rules[1].exit_codes.as_slice(), rules[1].reasons.as_slice()),
+        (&[42][..], &["OOMKilled".to_owned()][..])
+    );
+    assert_eq!((rules[1].message.as_deref(), rules[1].action), (Some(r"xid \d+"), RuleAction::Ignore));
+    for (wrong, words) in
+        [("(xid", "is no regular expression"), (r"\w{900}", "is too large"), ("a(?!b)", "look-around")]
+    {
+        let refusals = refusals(&rule(wrong));
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        assert!(refusals[0].starts_with("spec.failurePolicy.rules[1].message: "), "{refusals:?}");
+        assert!(refusals[0].contains(words), "{refusals:?}");
+    }
 }
 
 #[test]

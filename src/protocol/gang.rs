@@ -1,5 +1,6 @@
 //! What the agents of a gang are given, and what their leader tells of it.
 
+use super::failure_rules::FailureRule;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +13,8 @@ pub const KILLED: i32 = 137;
 /// Attempts that have ended are told of so many at most.
 pub const MAX_RESTARTS: usize = 10;
 
-/// How the agents of a job form a gang. It may change while they run, of which they heed [`GangSetup::restarts`] and
-/// [`GangSetup::backoff_limit`].
+/// How the agents of a job form a gang. It may change while they run, of which they heed [`GangSetup::restarts`],
+/// [`GangSetup::backoff_limit`], [`GangSetup::rules`] and [`GangSetup::restart_requested`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangSetup {
@@ -31,6 +32,13 @@ pub struct GangSetup {
     pub restarts: Restarts,
     /// How often after failures of the program.
     pub backoff_limit: u32,
+    /// What is to follow from certain failures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<FailureRule>,
+    /// The last restart that was asked for, by a value that nobody else has: another one than the leader's agent has begun
+    /// with asks for another attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_requested: Option<String>,
 }
 
 /// `failurePolicy.restartPolicy`.
@@ -118,6 +126,9 @@ pub struct EndedAttempt {
     pub disruption: bool,
     /// Trying again can't help.
     pub permanent: bool,
+    /// Number of the rule that decided what follows, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<u32>,
     /// When it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Timestamp>,

@@ -10,6 +10,7 @@ pub mod checkpoints;
 mod cut_json;
 pub mod error_pattern;
 pub mod exception;
+pub mod failure_rules;
 pub mod gang;
 pub mod gpu;
 pub mod hang;

@@ -5,7 +5,7 @@
 
 use crate::api::{Condition, ConditionType, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
 use crate::exposition::{Page, labels, seconds};
-use crate::lifecycle::condition_is;
+use crate::lifecycle::{condition_is, goodput};
 use crate::observe::{AgentAnswer, Index, JobKey};
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
@@ -114,7 +114,7 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
 type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
 
 /// The series of which a job has one, or none where the value was never reported.
-const GAUGES: [Gauge; 22] = [
+const GAUGES: [Gauge; 23] = [
     ("trainingjob_allocated_gpus", "GPUs that the job holds.", |job| {
         Some(job.status.resources.map_or(0.0, |r| r.allocated_gpus.into()))
     }),
@@ -130,6 +130,11 @@ const GAUGES: [Gauge; 22] = [
     ("trainingjob_job_disruptions", "Restarts of the job so far that were after disruptions.", |job| {
         Some(job.status.disruption_count.unwrap_or(0).into())
     }),
+    (
+        "trainingjob_goodput_ratio",
+        "Share of the time since the first start, without suspensions, in which the programs ran and their work was not lost.",
+        |job| goodput(job.status, Timestamp::now()),
+    ),
     ("trainingjob_agent_up", "1 if the agent of the running job answered when it was last asked, 0 if not.", |job| {
         job.up.filter(|_| job.runs()).map(|up| f64::from(u8::from(up)))
     }),
@@ -398,6 +403,7 @@ mod tests {
         let status = json!({
             "state": "Completed", "attempt": 1, "progress": "100%", "startTime": "2026-01-02T03:04:05Z",
             "completionTime": "2026-01-02T03:05:05Z", "metrics": { "accuracy": 0.9 },
+            "runningSeconds": 50, "lostSeconds": 5,
         });
         let page = page(vec![status], &index);
         has(
@@ -407,6 +413,7 @@ mod tests {
                 "trainingjob_step{namespace=\"ns\",training_job=\"j0\"} 58",
                 "trainingjob_loss{namespace=\"ns\",training_job=\"j0\"} +Inf",
                 "trainingjob_duration_seconds{namespace=\"ns\",training_job=\"j0\",state=\"Completed\"} 60",
+                "trainingjob_goodput_ratio{namespace=\"ns\",training_job=\"j0\"} 0.75",
             ],
         );
         for absent in ["agent_up", "gpu_utilization"] {

@@ -67,8 +67,9 @@ type Jobs = (Store<Guarded>, Arc<Index>);
 #[derive(Default)]
 struct Life {
     has_run: bool,
-    /// The first failure since all workers last ran.
+    /// The first failure since all workers last ran, and the incarnation that it was of.
     down_since: Option<Timestamp>,
+    ran_in: Option<i32>,
     /// Namespace, name and kinds of errors of its own series, if it has such.
     series: Option<(String, String, BTreeSet<&'static str>)>,
 }
@@ -180,9 +181,9 @@ impl Metrics {
             ),
             restarted_after: histogram(
                 "trainingjob_restart_duration_seconds",
-                "From the first failure until all workers run again.",
+                "From the first failure until all workers run again, in the same pods (in_place) or in new ones (recreated).",
                 &SLOW,
-                &["namespace"],
+                &["namespace", "how"],
             ),
             leader: gauge("trainingjob_leader", "1 on the replica that acts."),
             jobs: Mutex::new((Phase::Starting, None)),
@@ -253,8 +254,9 @@ impl Metrics {
         let Some(uid) = &job.metadata.uid else { return };
         let namespace = job.namespace().unwrap_or_default();
         // A series that begins with its first event hides that from `rate` and `increase`.
-        let [queued, restarted_after] =
-            [&self.queued, &self.restarted_after].map(|histogram| histogram.with_label_values(&[&namespace]));
+        let queued = self.queued.with_label_values(&[&namespace]);
+        let [in_place, recreated] =
+            ["in_place", "recreated"].map(|how| self.restarted_after.with_label_values(&[&namespace, how]));
         let mut lives = self.lives();
         let life = lives.entry(uid.clone()).or_default();
         let last_failed = |status: &TrainingJobStatus| status.restarts.last().map(|r| r.attempt);
@@ -262,17 +264,18 @@ impl Metrics {
             Ordering::Greater => {
                 let at = new.restarts.last().map(|restart| restart.time.0);
                 life.down_since = life.down_since.or(at);
+                life.ran_in = life.ran_in.or(old.incarnation);
             }
             // It was no failure after all: somebody stopped the workers.
-            Ordering::Less => life.down_since = None,
+            Ordering::Less => (life.down_since, life.ran_in) = (None, None),
             Ordering::Equal => {}
         }
         if new.state.is_none_or(|state| state.is_finished() || state == State::Suspended) {
-            life.down_since = None;
+            (life.down_since, life.ran_in) = (None, None);
         }
         // A gang that restarts in its pods may be quicker than the operator looks.
-        let is_same = (old.state, old.attempt) == (new.state, new.attempt);
-        if is_same || new.state != Some(State::Running) {
+        let is_as_before = (old.state, old.attempt) == (new.state, new.attempt);
+        if is_as_before || new.state != Some(State::Running) {
             return;
         }
         let (now, attempt) = (Timestamp::now(), new.attempt.unwrap_or(1));
@@ -282,8 +285,9 @@ impl Metrics {
         let last = new.restarts.last().filter(|last| last.attempt == attempt - 1).map(|last| last.time.0);
         let failed = life.down_since.take().or(last.filter(|last| resumed.is_none_or(|resumed| resumed < *last)));
         let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let is_same = new.incarnation.is_some() && life.ran_in.take() == new.incarnation;
         let (histogram, since) = match failed {
-            Some(failed) => (restarted_after, Some(failed)),
+            Some(failed) => (if is_same { in_place } else { recreated }, Some(failed)),
             // Later attempts have waited for other things too: for failures, or because they were suspended.
             None if attempt == 1 && !life.has_run => (queued, created.max(resumed)),
             None => return life.has_run = true,
@@ -405,7 +409,7 @@ mod tests {
     }
 
     /// Drives a job through these statuses and tells how many values each histogram has, with their sum.
-    fn waits(statuses: &[Value]) -> [(u64, i64); 2] {
+    fn all_waits(statuses: &[Value]) -> [(u64, i64); 3] {
         let (metrics, job) = (Metrics::new(), serde_json::from_value(job("a")).unwrap());
         let mut old = TrainingJobStatus::default();
         for new in statuses {
@@ -413,10 +417,34 @@ mod tests {
             metrics.changed(&job, &old, &new);
             old = new;
         }
-        [&metrics.queued, &metrics.restarted_after].map(|histogram| {
-            let histogram = histogram.with_label_values(&["ns"]);
+        let seen = |histogram: prometheus::Histogram| {
             (histogram.get_sample_count(), histogram.get_sample_sum().round() as i64)
-        })
+        };
+        let restarted = |how| seen(metrics.restarted_after.with_label_values(&["ns", how]));
+        let ([in_place, recreated], queued) =
+            ([restarted("in_place"), restarted("recreated")], seen(metrics.queued.with_label_values(&["ns"])));
+        [queued, in_place, recreated]
+    }
+
+    fn waits(statuses: &[Value]) -> [(u64, i64); 2] {
+        let [queued, in_place, recreated] = all_waits(statuses);
+        [queued, (in_place.0 + recreated.0, in_place.1 + recreated.1)]
+    }
+
+    #[test]
+    fn restarts_in_the_same_pods_are_told_from_those_in_new_ones() {
+        let at = |state: &str, attempt: i32, incarnation: i32, failed: bool| {
+            let failure = json!({ "attempt": 1, "time": ago(30), "reason": "ExitCode", "message": "" });
+            let restarts = if failed { vec![failure] } else { Vec::new() };
+            json!({ "state": state, "attempt": attempt, "incarnation": incarnation, "restarts": restarts })
+        };
+        let run = at("Running", 1, 1, false);
+        let quick = [run.clone(), at("Running", 2, 1, true)];
+        assert_eq!(all_waits(&quick), [(1, 50), (1, 30), (0, 0)], "quicker than the operator looks");
+        let waited = [run.clone(), at("Initializing", 1, 1, true), at("Running", 2, 1, true)];
+        assert_eq!(all_waits(&waited), [(1, 50), (1, 30), (0, 0)]);
+        let made = [run, at("Initializing", 1, 1, true), at("Initializing", 2, 2, true), at("Running", 2, 2, true)];
+        assert_eq!(all_waits(&made), [(1, 50), (0, 0), (1, 30)]);
     }
 
     #[test]

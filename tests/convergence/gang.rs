@@ -3,7 +3,7 @@
 use crate::common::wait::{SOON, eventually};
 use crate::world::{BY_HAND, Space, Watched, attempt, plane, uids};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams, ListParams};
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use trainingjob_operator::api::State::{Initializing, Pending, Running};
-use trainingjob_operator::api::{Condition, TrainingJobStatus};
+use trainingjob_operator::api::State::{Failed, Initializing, Pending, Running};
+use trainingjob_operator::api::{Condition, TrainingJob, TrainingJobStatus};
 use trainingjob_operator::observe::JOB_TRACKING;
 
 /// An agent that answers what the test says.
@@ -160,6 +160,49 @@ async fn a_gang_restarts_in_its_pods() {
         [201, 409],
         "one key for all incarnations"
     );
+    space.end(operator).await;
+}
+
+/// By an annotation: of a job that runs in its pods, of one that has failed with new ones.
+#[tokio::test]
+async fn a_restart_is_asked_for_by_an_annotation() {
+    let space = plane().space("asked", json!({})).await;
+    let operator = space.operator().await;
+    let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
+    let spec = json!({ "podTemplate": by_hand, "failurePolicy": { "backoffLimit": 0 } });
+    let job = space.submit("x", spec).await;
+    let pods = space.placed("x", 2).await;
+    for pod in &pods {
+        runs(&space, pod, 0).await;
+    }
+    job.state(Running).await;
+    let ask = async |value: &str| {
+        let annotations = json!({ "ml.example.com/restart-requested": value });
+        space.patch::<TrainingJob>("x", json!({ "metadata": { "annotations": annotations } })).await;
+        job.until("it to be heeded", |s| s.asked_restart.as_ref().is_some_and(|asked| asked.request == value)).await
+    };
+    assert_eq!(ask("one").await.incarnation, Some(1));
+    let tells = |config: &ConfigMap| config.data.as_ref().unwrap()["gang.json"].contains(r#""restartRequested":"one""#);
+    space.until("x-config", "to tell the workers", tells).await;
+    assert_eq!(uids(&space.pods("x").await), uids(&pods), "in the same pods");
+
+    for pod in &pods {
+        let end = json!({ "exitCode": 1, "reason": "Error", "finishedAt": Timestamp::now() });
+        is(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
+    }
+    let failed = job.state(Failed).await;
+    let status = ask("two").await;
+    assert_eq!((status.incarnation, status.restart_count, status.failure_reason), (Some(2), Some(0), None));
+    assert_eq!(status.restarts.last().unwrap().reason, failed.failure_reason.unwrap());
+    let next = eventually("the pods of the next attempt", SOON, async || {
+        let pods = space.pods("x").await;
+        (pods.len() == 2 && pods.iter().all(|pod| attempt(pod) == 2)).then_some(pods)
+    })
+    .await;
+    for pod in &next {
+        runs(&space, pod, 0).await;
+    }
+    restarted(&job, 2).await;
     space.end(operator).await;
 }
 

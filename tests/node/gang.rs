@@ -5,7 +5,7 @@
 use super::checkpoints::{job_of, logs, weights};
 use super::world::{Job, SOON, Space, World, condition, merged, training, world};
 use super::{folder, wait::eventually};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use nix::sys::signal::{Signal, kill};
@@ -18,6 +18,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use trainingjob_operator::api::Reason;
 use trainingjob_operator::api::State::{Completed, Running};
+use trainingjob_operator::api::TrainingJob;
 
 const WORKERS: i32 = 4;
 
@@ -158,6 +159,41 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     for log in logs(&space, &job).await {
         assert_eq!(weights(&log), expected);
     }
+    space.end().await;
+}
+
+/// The plugin asks, the operator tells the leader, and all start again where they are, from what they have saved.
+#[tokio::test]
+async fn a_restart_that_is_asked_for_happens_in_the_pods_that_exist() {
+    let Some(world) = world() else { return };
+    let space = world.space("asked", json!({})).await;
+    let mut job = submit_four(&space, "asked", env("0.5"), json!({})).await;
+    job.patient = SOON * 4;
+    job.state(Running).await;
+    let (_, from) = stepping(&job, 1).await;
+    newer(&job, from + 5).await;
+    let at = Instant::now();
+    let annotations = json!({ "ml.example.com/restart-requested": "once" });
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+    space.api::<TrainingJob>().patch("asked", &PatchParams::default(), &patch).await.unwrap();
+    // As the plugin does it: a pod that changes has its files brought up to date at once.
+    let first = job.pods().into_iter().find(|pod| super::worker(pod) == 0).unwrap();
+    eventually("the ConfigMap to tell", SOON, async || {
+        let config = space.api::<ConfigMap>().get("asked-config").await.unwrap();
+        config.data?.get("gang.json")?.contains(r#""restartRequested":"once""#).then_some(())
+    })
+    .await;
+    let look = Patch::Merge(json!({ "metadata": { "annotations": { "ml.example.com/look-again": "once" } } }));
+    space.api::<Pod>().patch(&first.name_any(), &PatchParams::default(), &look).await.unwrap();
+    executed_everywhere(&job, 2).await;
+    let (met, next) = stepping(&job, 2).await;
+    let _ = writeln!(std::io::stderr(), "asked for a restart: all ranks meet after {:.1} s", (met - at).as_secs_f64());
+    assert!(next >= from + 5, "gone on from {next}, though step {} was whole", from + 5);
+    let status = job.state(Completed).await;
+    assert_eq!((status.attempt, status.incarnation, status.restart_count), (Some(2), Some(1), Some(0)));
+    assert_eq!(status.restarts.len(), 1);
+    assert_eq!(status.restarts[0].reason.as_str(), "Restarted");
+    assert!(status.goodput.is_some());
     space.end().await;
 }
 

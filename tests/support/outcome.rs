@@ -94,7 +94,7 @@ fn telling(kind: Kind, object: &Value) -> Value {
     if kind == Kind::TrainingJob {
         // What was applied is in the annotations; the operator writes none.
         let status = &mut telling["status"];
-        for field in ["duration", "suspendedSeconds"] {
+        for field in ["duration", "suspendedSeconds", "runningSeconds", "lostSeconds", "goodput"] {
             status.as_object_mut().map(|status| status.remove(field));
         }
         for restart in status["restarts"].as_array_mut().into_iter().flatten() {

@@ -22,6 +22,8 @@ pub fn judge(ended: &Ended) -> Judgement {
             counts: if found.disruption { Counts::Disruption } else { Counts::Failure },
             permanent: found.permanent,
             step,
+            exit_code: found.exit_code,
+            ruling: None,
         },
         None => Judgement { step, ..seen },
     }
@@ -40,6 +42,7 @@ pub fn told(judged: &Judged) -> EndedAttempt {
         exit_code: found.as_ref().and_then(|found| found.exit_code),
         disruption: judgement.counts != Counts::Failure,
         permanent: judgement.permanent,
+        rule: judgement.ruling.map(|ruling| ruling.number),
         time: found.as_ref().and_then(|found| found.time).or_else(|| Some(now())),
         ran_seconds: ran.as_secs(),
     }

@@ -35,6 +35,10 @@ use tokio::runtime::Handle;
 const ROLE: &str = "worker";
 /// So many kinds of reasons to wait are told at once.
 const MAX_KINDS: usize = 3;
+/// So often the leader looks whether somebody has asked for another attempt.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Why an attempt ends that nobody has failed.
+const ASKED_FOR: &str = "a restart was asked for (annotation ml.example.com/restart-requested)";
 /// What is waited for so long is said in the log.
 const SAY_AFTER: Duration = Duration::from_secs(10);
 
@@ -98,6 +102,9 @@ pub struct Party {
     /// Restarts for each kind of cause, up to the beginning of the last attempt.
     counts: GangEnd,
     waits: Waits,
+    /// The last restart that was asked for, and when that was looked at.
+    asked: Option<String>,
+    looked: Time,
 }
 
 /// What the gang waits for.
@@ -188,6 +195,8 @@ impl Party {
             last: 0,
             counts,
             waits: Waits::default(),
+            asked: setup.restart_requested,
+            looked: now(),
         })
     }
 
@@ -205,6 +214,10 @@ impl Party {
     pub fn turn(&mut self) -> Vec<Task> {
         self.read_policy();
         let mut tasks = self.step(Input::Tick);
+        if self.is_asked_to_restart() {
+            self.words.say("a restart was asked for");
+            tasks.extend(self.step(Input::Restart(ASKED_FOR.to_owned())));
+        }
         while let Some(news) = self.net.as_mut().and_then(Net::next) {
             let input = match news {
                 News::Dialed(conn) => Input::Dialed(conn),
@@ -342,6 +355,20 @@ impl Party {
         }
     }
 
+    /// Whether somebody has asked for another attempt since this agent has begun: what was asked for before has been done by
+    /// that.
+    fn is_asked_to_restart(&mut self) -> bool {
+        let now = now();
+        if !self.leads || now.since(self.looked) < LOOK_EVERY {
+            return false;
+        }
+        self.looked = now;
+        let Ok(GangSetup { restart_requested, .. }) = read_json(&self.setup_file) else { return false };
+        let is_news = restart_requested.is_some() && restart_requested != self.asked;
+        self.asked = restart_requested.or_else(|| self.asked.take());
+        is_news
+    }
+
     /// Tells how the gang stands, and says what is new to those who read this agent's log.
     fn tell(&mut self) {
         let now = now();
@@ -462,7 +489,8 @@ fn remembered(options: &Options, before: Option<Memory>) -> Memory {
 }
 
 fn policy(setup: &GangSetup) -> Policy {
-    Policy { restarts: setup.restarts, failures: setup.backoff_limit, disruptions: None }
+    let GangSetup { restarts, backoff_limit: failures, rules, .. } = setup.clone();
+    Policy { restarts, failures, disruptions: None, rules }
 }
 
 fn timing(grace: Duration) -> Timing {

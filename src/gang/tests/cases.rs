@@ -10,14 +10,15 @@ use super::super::{Conn, Exit, Gang, Input, Memory, Order, Setup, Timing};
 use super::model::three;
 use super::state::{Fault, State, Step};
 use super::world::{seconds, worker};
+use crate::protocol::failure_rules::{FailureRule, RuleAction};
 use crate::protocol::gang::Restarts;
 use std::time::Duration;
 
-const POLICY: Policy = Policy { restarts: Restarts::OnFailure, failures: 3, disruptions: Some(2) };
+const POLICY: Policy = Policy { restarts: Restarts::OnFailure, failures: 3, disruptions: Some(2), rules: Vec::new() };
 
 fn judged(reason: &str, counts: Counts, step: Option<u64>) -> Judgement {
     let cause = Cause { reason: reason.to_owned(), message: "it broke".to_owned() };
-    Judgement { cause, counts, permanent: false, step }
+    Judgement { cause, counts, permanent: false, step, exit_code: None, ruling: None }
 }
 
 fn verdicts(policy: &Policy, judgements: &[Judgement]) -> Vec<Result<u64, String>> {
@@ -52,6 +53,36 @@ fn failures_spend_the_budget_and_wait_longer_and_disruptions_have_their_own() {
     assert_eq!(waits(&progress), [0; 11].map(Ok), "who gets further waits no longer");
     let none = Policy { failures: 0, ..POLICY };
     assert_eq!(verdicts(&none, &[failure(7)]), [Err("Reason7".to_owned())]);
+}
+
+#[test]
+fn a_rule_decides_before_budgets_and_restart_policies() {
+    let rule =
+        |reason: &str, action| FailureRule { reasons: vec![reason.to_owned()], action, ..FailureRule::default() };
+    let rules = vec![
+        rule("ImportError", RuleAction::Restart),
+        rule("NodeLost", RuleAction::Fail),
+        rule("ExitCode", RuleAction::Ignore),
+        rule("Restarted", RuleAction::Fail),
+    ];
+    let policy = Policy { disruptions: None, rules, ..POLICY };
+    let verdicts = |restarts, all: &[Judgement]| {
+        let policy = Policy { restarts, ..policy.clone() };
+        verdicts(&policy, &all.iter().map(|judged| policy.rule(judged.clone())).collect::<Vec<_>>())
+    };
+    let permanent = Judgement { permanent: true, ..judged("ImportError", Counts::Failure, None) };
+    let again = vec![permanent; 4];
+    let exceeded = || Err("BackoffLimitExceeded".to_owned());
+    assert_eq!(verdicts(Restarts::OnFailure, &again), [Ok(0), Ok(1), Ok(2), exceeded()], "it spends the budget");
+    let lost = judged("NodeLost", Counts::Disruption, None);
+    assert_eq!(verdicts(Restarts::Always, std::slice::from_ref(&lost)), [Err("NodeLost".to_owned())]);
+    let ignored = vec![judged("ExitCode", Counts::Failure, Some(7)); 9];
+    let waits = [0, 1, 2, 4, 8, 16, 32, 64, 128].map(Ok);
+    assert_eq!(verdicts(Restarts::OnFailure, &ignored)[1..], waits[1..], "as after disruptions");
+    let ordered = judged("Restarted", Counts::Nothing, None);
+    assert_eq!(policy.rule(ordered.clone()), ordered, "nobody's failure");
+    let told = policy.rule(lost).cause;
+    assert_eq!(told.message, "it broke (rule 2 of failurePolicy.rules: Fail)");
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub fn three(faults: u32, runs: bool) -> State {
         margin: seconds(0),
         linger: seconds(3),
     };
-    let policy = Policy { restarts: Restarts::OnFailure, failures: 1, disruptions: None };
+    let policy = Policy { restarts: Restarts::OnFailure, failures: 1, disruptions: None, rules: Vec::new() };
     let world = World::new(3, timing, policy, NOW);
     let mut state = State { world, pipes: Vec::new(), faults, is_watched: faults > 2 };
     (0..3).for_each(|i| state.input(i, Input::Tick));

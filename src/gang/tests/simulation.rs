@@ -60,7 +60,7 @@ impl Simulation {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let size = [2, 3, 5, 8, 16, 64][random.below(6) as usize];
-        let policy = Policy { restarts: Restarts::OnFailure, failures: 10_000, disruptions: None };
+        let policy = Policy { restarts: Restarts::OnFailure, failures: 10_000, disruptions: None, rules: Vec::new() };
         let mut world = World::new(0, Timing::default(), policy, Time(0));
         world.size = size;
         let mut simulation = Self {

@@ -19,7 +19,7 @@ pub(super) fn gang(attempt: u32, phase: GangPhase, ended: Vec<EndedAttempt>) -> 
     GangStatus { attempt, failures, disruptions, phase, ended, waits_for: String::new() }
 }
 
-fn end(attempt: u32) -> EndedAttempt {
+pub(super) fn end(attempt: u32) -> EndedAttempt {
     EndedAttempt {
         attempt,
         reason: "PythonException".into(),

@@ -1,0 +1,209 @@
+//! `failurePolicy.rules`: what is to follow from certain failures, as a person has decided. The gang's leader and the operator
+//! go by the same function.
+
+use regex::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Bytes that a regular expression may take when it is compiled, and again to match.
+const MAX_BYTES: usize = 1024 * 1024;
+/// Groups, brackets and repetitions within each other.
+const MAX_DEPTH: u32 = 50;
+
+/// What is to follow from a failure of one kind. All that is written of it must match, and something must be written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FailureRule {
+    /// The program's exit code is one of these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exit_codes: Vec<i32>,
+    /// The cause's reason is one of these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+    /// This regular expression is found in the cause's message, behind the name of the worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What follows.
+    pub action: RuleAction,
+}
+
+/// What follows from a failure that a rule matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RuleAction {
+    /// No other attempt.
+    Fail,
+    /// Another attempt, which does not spend the budget.
+    Ignore,
+    /// Another attempt, also where trying again could not help; it spends the budget. Also what a newer operator may call
+    /// otherwise (serde wants it last).
+    #[default]
+    #[serde(other)]
+    Restart,
+}
+
+/// The rule that decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ruling {
+    /// Its place among the rules, from 1.
+    pub number: u32,
+    /// What follows.
+    pub action: RuleAction,
+}
+
+impl Ruling {
+    /// The attempt does not count against the budget.
+    #[must_use]
+    pub fn is_disruption(self) -> bool {
+        self.action == RuleAction::Ignore
+    }
+
+    /// No other attempt follows.
+    #[must_use]
+    pub fn is_permanent(self) -> bool {
+        self.action == RuleAction::Fail
+    }
+
+    /// The cause's message, with the rule that decides.
+    #[must_use]
+    pub fn told(self, message: &str) -> String {
+        format!("{message} ({self})")
+    }
+}
+
+impl fmt::Display for Ruling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule {} of failurePolicy.rules: {:?}", self.number, self.action)
+    }
+}
+
+/// The first rule that matches a failure, if one does.
+#[must_use]
+pub fn first_match(rules: &[FailureRule], reason: &str, message: &str, exit_code: Option<i32>) -> Option<Ruling> {
+    let what = without_worker(message);
+    let at = rules.iter().position(|rule| rule.matches(reason, what, exit_code))?;
+    Some(Ruling { number: u32::try_from(at + 1).unwrap_or(u32::MAX), action: rules[at].action })
+}
+
+impl FailureRule {
+    fn matches(&self, reason: &str, message: &str, exit_code: Option<i32>) -> bool {
+        let is_empty = self.exit_codes.is_empty() && self.reasons.is_empty() && self.message.is_none();
+        let is_code = || self.exit_codes.is_empty() || exit_code.is_some_and(|code| self.exit_codes.contains(&code));
+        let is_reason = || self.reasons.is_empty() || self.reasons.iter().any(|known| known == reason);
+        // It is compiled each time: an attempt fails seldom. One that can't be compiled was refused, and finds nothing.
+        let is_found = |pattern: &String| compile(pattern).is_ok_and(|pattern| pattern.is_match(message));
+        !is_empty && is_code() && is_reason() && self.message.as_ref().is_none_or(is_found)
+    }
+}
+
+/// What is wrong with a rule's regular expression, and what to write instead.
+#[must_use]
+pub fn refusal(pattern: &str) -> Option<String> {
+    let error = compile(pattern).err()?;
+    Some(match error {
+        regex::Error::CompiledTooBig(_) => format!(
+            "{pattern:?} is too large: compiled it takes more than {} KiB; write + instead of a high count such as \
+             {{1,200}}, or [0-9] instead of \\d",
+            MAX_BYTES / 1024
+        ),
+        error => {
+            // It draws a picture of several lines.
+            let error = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+            format!(
+                "{pattern:?} is no regular expression: {error}; write one without look-around and back-references, and \
+                 \\ before each of . * + ? ( ) [ ] {{ }} | that is meant as it stands"
+            )
+        }
+    })
+}
+
+fn compile(pattern: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(pattern).size_limit(MAX_BYTES).dfa_size_limit(MAX_BYTES).nest_limit(MAX_DEPTH).build()
+}
+
+/// What happened, and not to whom: the leader knows no pods and nodes, and the operator does.
+fn without_worker(message: &str) -> &str {
+    let is_of_worker =
+        message.strip_prefix("worker ").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    if is_of_worker { message.split_once(": ").map_or(message, |(_, what)| what) } else { message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn rules(rules: Value) -> Vec<FailureRule> {
+        serde_json::from_value(rules).unwrap()
+    }
+
+    fn decided(of: &Value, reason: &str, message: &str, code: Option<i32>) -> Option<String> {
+        first_match(&rules(of.clone()), reason, message, code).map(|ruling| ruling.to_string())
+    }
+
+    #[test]
+    fn the_first_rule_of_which_all_matches_decides() {
+        let of = json!([
+            { "exitCodes": [42, 43], "reasons": ["ExitCode"], "message": "quota", "action": "Fail" },
+            { "exitCodes": [42], "action": "Ignore" },
+            { "reasons": ["ImportError", "OOMKilled"], "action": "Restart" },
+            { "message": "(?i)xid [0-9]+", "action": "Ignore" },
+        ]);
+        let rule = |n: u32, action: &str| Some(format!("rule {n} of failurePolicy.rules: {action}"));
+        assert_eq!(decided(&of, "ExitCode", "worker 1: exit code 42: quota exceeded", Some(42)), rule(1, "Fail"));
+        assert_eq!(decided(&of, "Signal", "worker 1: exit code 42: quota exceeded", Some(42)), rule(2, "Ignore"));
+        assert_eq!(decided(&of, "ExitCode", "worker 1: exit code 43", Some(43)), None);
+        assert_eq!(decided(&of, "OOMKilled", "worker 1: killed", Some(137)), rule(3, "Restart"));
+        assert_eq!(decided(&of, "NcclError", "worker 1, rank 3: NVRM: XID 79", Some(1)), rule(4, "Ignore"));
+        assert_eq!(decided(&json!([]), "OOMKilled", "worker 1: killed", None), None);
+        assert_eq!(decided(&json!([{ "action": "Fail" }]), "OOMKilled", "", None), None, "it says nothing");
+    }
+
+    /// What looks like it is another thing: no code, another code, a word that begins alike.
+    #[test]
+    fn what_only_looks_alike_does_not_match() {
+        let of = json!([
+            { "exitCodes": [1], "action": "Fail" },
+            { "reasons": ["Signal"], "action": "Fail" },
+            { "message": "^quota", "action": "Fail" },
+        ]);
+        for (reason, message, code) in [
+            ("NodeLost", "worker 1: its agent has fallen silent", None),
+            ("ExitCode", "worker 1: exit code 11", Some(11)),
+            ("SignalHandler", "worker 1: exit code 3", Some(3)),
+            ("ExitCode", "worker 1 (pod quota-training-1-x, node quota): exit code 3: no quota", Some(3)),
+            ("signal", "worker 1: Quota", Some(2)),
+        ] {
+            assert_eq!(decided(&of, reason, message, code), None, "{message}");
+        }
+    }
+
+    /// The leader and the operator call the worker differently, and come to the same.
+    #[test]
+    fn the_name_of_the_worker_is_no_part_of_what_is_matched() {
+        let of = json!([{ "message": "^ValueError: boom", "action": "Ignore" }]);
+        for who in ["worker 1", "worker 1, rank 3", "worker 12 (pod x-training-12-abcde, node n1), rank 3"] {
+            assert!(decided(&of, "PythonException", &format!("{who}: ValueError: boom"), None).is_some(), "{who}");
+        }
+        assert!(decided(&of, "JobDeleted", "ValueError: boom", None).is_some(), "nobody is named");
+        let workers = "worker threads failed: ValueError: boom";
+        assert!(decided(&of, "PythonException", workers, None).is_none(), "these are the program's own words");
+    }
+
+    #[test]
+    fn what_can_not_be_used_is_told() {
+        for (pattern, words) in [("(loss", "unclosed group"), ("a(?=b)", "look-around"), ("\\w{500}", "too large")] {
+            let told = refusal(pattern).unwrap();
+            assert!(told.contains(words) && told.contains(&format!("{pattern:?}")), "{told}");
+            assert!(!told.contains('\n'), "{told}");
+            assert_eq!(decided(&json!([{ "message": pattern, "action": "Fail" }]), "ExitCode", pattern, None), None);
+        }
+        assert!(refusal(&format!("{}1{}", "(".repeat(60), ")".repeat(60))).unwrap().contains("nest"));
+        assert_eq!(refusal(r"(?i)cuda error|xid \d+"), None);
+    }
+
+    #[test]
+    fn what_a_newer_operator_writes_is_a_restart() {
+        let of = json!([{ "reasons": ["Signal"], "action": "Wait", "newer": 1 }]);
+        assert_eq!(decided(&of, "Signal", "", None).unwrap(), "rule 1 of failurePolicy.rules: Restart");
+    }
+}
