@@ -214,7 +214,7 @@ fn stack_of(pid: i32) -> Result<(String, Vec<ThreadStack>), String> {
         });
         match read {
             Ok((version, traces)) => return Ok((version, threads(pid, traces))),
-            Err(error) => problem = format!("{:#}", error),
+            Err(error) => problem = format!("{error:#}"),
         }
     }
     Err(problem)
