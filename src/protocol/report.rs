@@ -340,6 +340,8 @@ impl Report {
         self.exception.clone_from(&whole.exception);
         self.error_patterns.clone_from(&whole.error_patterns);
         self.hang.clone_from(&whole.hang);
+        // Where there is no room for both, what was raised tells more.
+        self.hang.take_if(|_| room.hang == 0);
         if let Some(hang) = &mut self.hang {
             hang.text.truncate(start_of(&hang.text, room.hang).len());
         }
@@ -382,7 +384,7 @@ impl Room {
     const SIZES: [Self; 3] = [
         Self { error: 1000, hang: hang::MAX_TEXT, exception: 400, pattern: 240, headline: 500 },
         Self { error: 1000, hang: 400, exception: 300, pattern: 120, headline: 300 },
-        Self { error: 1000, hang: 60, exception: 120, pattern: 30, headline: 120 },
+        Self { error: 1000, hang: 0, exception: 120, pattern: 30, headline: 120 },
     ];
 }
 
