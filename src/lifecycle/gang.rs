@@ -106,7 +106,7 @@ impl<'a> Step<'a> {
         // What follows has been decided by then.
         let decided =
             |found: Cause| Cause { disruption: end.disruption, permanent: end.permanent, rule: end.rule, ..found };
-        let cause = pod.and_then(|pod| out_of_memory(pod, end)).map(decided).unwrap_or(cause);
+        let cause = pod.and_then(|pod| out_of_memory(pod, end)).map_or(cause, decided);
         let time = self.by_our_clock(current, cause.time.unwrap_or(self.input.now));
         let ran_seconds = i64::try_from(end.ran_seconds).unwrap_or(i64::MAX);
         evidence::add(&mut self.status.restarts, evidence::entry(attempt, &cause, time, ran_seconds));
