@@ -283,7 +283,8 @@ fn whoever_is_told_to_end_is_waited_for_in_another_pod() {
     assert_eq!(gang.exit_code(&mut agents[2]), Some(143));
     let waits = until("the gang waits", SOON, || gang.told().filter(|told| told.waits_for.contains("worker 2")));
     assert_eq!(waits.attempt, 1, "{waits:?}");
-    assert!(waits.ended.is_empty(), "why it was told to end stands on its pod: {waits:?}");
+    let [end] = &waits.ended[..] else { panic!("{waits:?}") };
+    assert_eq!((end.attempt, &*end.reason, end.worker, end.disruption), (1, "Evicted", Some(2), true), "{end:?}");
     agents[2] = gang.pod(2);
     gang.until_all_began(2);
     assert_eq!(gang.told().unwrap().disruptions, 1);

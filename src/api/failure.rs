@@ -24,7 +24,7 @@ pub struct FailurePolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub start_deadline_seconds: Option<i64>,
-    /// Seconds from a node's last sign of life until another pod takes the place of the worker on it, whose own can't be confirmed dead. Less than some 50 can't be kept: so long Kubernetes takes to notice. Default: 60.
+    /// Seconds from a node's last sign of life until another pod takes the place of the worker on it, whose own can't be confirmed dead. Less than some 50 can't be kept: so long Kubernetes takes to notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 86_400))]
     pub node_lost_seconds: Option<i32>,

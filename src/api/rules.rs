@@ -521,7 +521,7 @@ pub const RULES: &[Rule] = &[
         at: "spec.failurePolicy.rules[]",
         field: "",
         rule: "has(self.exitCodes) || has(self.reasons) || has(self.message)",
-        wrong: "a rule of failurePolicy.rules matches by nothing",
+        wrong: "{a rule|a rule with the action %|self.action} of failurePolicy.rules matches by nothing",
         remedy: "write exitCodes, reasons or message, as in reasons: [OOMKilled]; all that are written must match",
         example: "rule-without-condition",
     },
