@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 use trainingjob_operator::api::State::{Completed, Failed, Pending, Running};
 use world::{BY_HAND, DURATION, Space, Watched, parsed, plane};
 
@@ -35,7 +36,11 @@ fn kubeconfig(user: Option<&str>) -> PathBuf {
         config["users"][0]["user"]["as"] = json!(user);
     }
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plugin-{}", user.unwrap_or("admin")));
-    std::fs::write(&path, config.to_string()).unwrap();
+    // Another test may be reading it.
+    let thread = format!("{:?}", std::thread::current().id());
+    let new = path.with_file_name(format!("plugin-new-{}", thread.trim_matches(|c: char| !c.is_ascii_digit())));
+    std::fs::write(&new, config.to_string()).unwrap();
+    std::fs::rename(&new, &path).unwrap();
     path
 }
 
@@ -379,13 +384,13 @@ async fn jobs_are_stopped_resumed_and_restarted() {
     let operator = space.operator().await;
     let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
     let spec = json!({ "numWorkers": 1, "podTemplate": by_hand, "failurePolicy": { "backoffLimit": 0 } });
-    let job = space.submit("bert", spec).await;
+    let job = space.submit("gpt", spec).await;
     let say = async |state: Value, phase: &str| {
         let pod = eventually("a pod that has not ended", SOON, async || {
             let alive = |pod: &Pod| {
                 !matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Failed" | "Succeeded"))
             };
-            space.placed("bert", 1).await.into_iter().find(alive)
+            space.placed("gpt", 1).await.into_iter().find(alive)
         })
         .await;
         let runs = state.get("running").is_some();
@@ -399,25 +404,38 @@ async fn jobs_are_stopped_resumed_and_restarted() {
     say(running(), "Running").await;
     job.state(Running).await;
 
-    let text = told(&space, &["restart", "bert"]).await;
-    assert!(text.starts_with("bert restarts: its attempt ends"), "{text}");
+    let text = told(&space, &["restart", "gpt"]).await;
+    assert!(text.starts_with("gpt restarts: its attempt ends"), "{text}");
     assert_eq!(job.status().incarnation, Some(1));
-    let pods = space.pods("bert").await;
+    let pods = space.pods("gpt").await;
     assert!(pods[0].annotations().contains_key("ml.example.com/look-again"), "its node is made to look");
 
     say(json!({ "terminated": { "exitCode": 1, "reason": "Error", "finishedAt": Timestamp::now() } }), "Failed").await;
     job.state(Failed).await;
-    let text = told(&space, &["restart", "bert"]).await;
-    assert_eq!(text, "bert starts again, with a new budget of restarts\n");
+    let text = told(&space, &["restart", "gpt"]).await;
+    assert_eq!(text, "gpt starts again, with a new budget of restarts\n");
     job.until("new pods", |status| status.incarnation == Some(2)).await;
 
-    let text = told(&space, &["stop", "bert", "--wait"]).await;
-    assert_eq!(text, "bert is stopped, and no worker runs\n");
-    assert!(told(&space, &["stop", "bert"]).await.starts_with("bert is stopped already; "));
-    assert!(told(&space, &["resume", "bert", "-o", "json"]).await.contains(r#""message": "bert goes on: "#));
+    // Nobody is the kubelet of these pods: they go when they are told to.
+    let kubelet = space.api::<Pod>();
+    let kubelet = tokio::spawn(async move {
+        loop {
+            for pod in kubelet.list(&ListParams::default()).await.unwrap() {
+                if pod.metadata.deletion_timestamp.is_some() {
+                    let _ = kubelet.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    });
+    let text = told(&space, &["stop", "gpt", "--wait"]).await;
+    assert_eq!(text, "gpt is stopped, and no worker runs\n");
+    assert!(told(&space, &["stop", "gpt"]).await.starts_with("gpt is stopped already; "));
+    assert!(told(&space, &["resume", "gpt", "-o", "json"]).await.contains(r#""message": "gpt goes on: "#));
     say(running(), "Running").await;
     job.state(Running).await;
-    assert_eq!(told(&space, &["resume", "bert"]).await, "bert is not stopped: its spec.suspend is false\n");
+    kubelet.abort();
+    assert_eq!(told(&space, &["resume", "gpt"]).await, "gpt is not stopped: its spec.suspend is false\n");
     space.end(operator).await;
 }
 

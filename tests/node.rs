@@ -247,7 +247,8 @@ async fn an_evicted_worker_is_no_failure() {
     space.api::<Pod>().evict(&pod, &EvictParams::default()).await.unwrap();
     let status = job.state(Completed).await;
 
-    let ended = training(&job.pods()[1]).unwrap().state.unwrap().terminated.unwrap();
+    let evicted = job.pods().into_iter().find(|seen| seen.name_any() == pod).unwrap();
+    let ended = training(&evicted).unwrap().state.unwrap().terminated.unwrap();
     assert_eq!((ended.exit_code, report(&ended.message).exit_code), (143, Some(0)), "of the pod, of the program");
     let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
     assert_eq!(

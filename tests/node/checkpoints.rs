@@ -5,6 +5,7 @@ use super::{folder, worker};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use trainingjob_operator::api::State::{Completed, Failed};
 use trainingjob_operator::api::TrainingJobStatus;
 
@@ -33,14 +34,15 @@ pub async fn job_of(space: &Space, name: &str, workers: i32, env: Value, more: V
 
 /// What each worker's last pod has said, in all attempts that it had, by its index.
 pub async fn logs(space: &Space, job: &Job) -> Vec<String> {
-    let mut logs = Vec::new();
-    let last = job.pods().iter().map(super::attempt).max();
-    let is_worker = |pod: &&Pod| pod.labels().get("component").is_some_and(|component| component == "worker");
-    for pod in job.pods().iter().filter(is_worker).filter(|pod| Some(super::attempt(pod)) == last) {
-        logs.push((worker(pod), String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()));
-    }
-    logs.sort();
-    logs.into_iter().map(|(_, log)| log).collect()
+    let last = last_pods(job);
+    last.values().map(|pod| String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()).collect()
+}
+
+/// The last pod of each worker.
+pub fn last_pods(job: &Job) -> BTreeMap<i32, Pod> {
+    let mut pods: Vec<_> = job.pods().into_iter().filter(|pod| worker(pod) >= 0).collect();
+    pods.sort_by_key(|pod| (super::attempt(pod), pod.creation_timestamp().map(|time| time.0)));
+    pods.into_iter().map(|pod| (worker(&pod), pod)).collect()
 }
 
 pub fn weights(log: &str) -> &str {

@@ -2,7 +2,7 @@
 //!
 //! How long each restart took is printed: docs/failures.md has what was seen.
 
-use super::checkpoints::{job_of, logs, weights};
+use super::checkpoints::{job_of, last_pods, logs, weights};
 use super::world::{Job, SOON, Space, World, condition, merged, training, world};
 use super::{folder, wait::eventually};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -417,13 +417,6 @@ async fn newer(job: &Job, step: u32) {
         folder(&job.space, &claim).await.any(|found| found.0 == file).then_some(())
     })
     .await;
-}
-
-/// The last pod of each worker.
-fn last_pods(job: &Job) -> BTreeMap<i32, Pod> {
-    let mut pods: Vec<_> = job.pods().into_iter().filter(|pod| super::worker(pod) >= 0).collect();
-    pods.sort_by_key(|pod| pod.creation_timestamp().map(|time| time.0));
-    pods.into_iter().map(|pod| (super::worker(&pod), pod)).collect()
 }
 
 /// Four workers that train by torchrun.

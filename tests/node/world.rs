@@ -170,15 +170,16 @@ impl Job {
         let (told, statuses) = watch::channel(Vec::new());
         let jobs =
             watcher(space.api::<TrainingJob>(), watcher::Config::default().fields(&format!("metadata.name={name}")));
-        tokio::spawn(jobs.default_backoff().applied_objects().try_for_each(move |job| {
-            if let Some(status) = job.status {
+        // Whatever breaks a watch, it begins again.
+        tokio::spawn(jobs.default_backoff().applied_objects().for_each(move |job| {
+            if let Some(status) = job.ok().and_then(|job| job.status) {
                 told.send_if_modified(|statuses: &mut Vec<_>| {
                     let new = statuses.last() != Some(&status);
                     statuses.extend(new.then_some(status));
                     new
                 });
             }
-            futures::future::ok(())
+            futures::future::ready(())
         }));
         let (seen, pods) = watch::channel(BTreeMap::new());
         let workers = watcher(space.api::<Pod>(), watcher::Config::default().labels(&format!("training-job={name}")));
