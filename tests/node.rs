@@ -257,7 +257,10 @@ async fn an_evicted_worker_is_no_failure() {
     );
     assert!(restart.message.contains(&pod), "{}", restart.message);
     assert_eq!((status.attempt, status.restart_count, status.disruption_count), (Some(2), Some(1), Some(1)));
-    assert_eq!(job.states(), [Pending, Initializing, Running, Initializing, Running, Completed]);
+    // The second attempt may be over before anybody has asked how it is.
+    let states = job.states();
+    assert!(states.starts_with(&[Pending, Initializing, Running, Initializing]), "{states:?}");
+    assert_eq!(states.last(), Some(&Completed));
     space.end().await;
 }
 

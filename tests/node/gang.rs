@@ -422,6 +422,7 @@ fn env(step_seconds: &str) -> Value {
 /// The weights of a training that nothing befalls.
 async fn undisturbed(space: &Space) -> String {
     let mut job = submit_four(space, "whole", env("0"), json!({})).await;
+    job.patient = SOON * 4;
     job.state(Completed).await;
     weights(&logs(space, &job).await[0]).to_owned()
 }
