@@ -270,7 +270,7 @@ async fn a_lost_worker_is_replaced_alone() {
             let now = DeleteParams::default().grace_period(0);
             api.delete(&old.name_any(), &now).await.unwrap();
         }
-        let next = eventually("another pod in its place", SOON, async || {
+        let next = eventually("another pod in its place", SOON * 2, async || {
             let pods = space.pods("x").await;
             let is_whole = pods.len() == 2 && pods.iter().all(|pod| pod.spec.as_ref().unwrap().node_name.is_some());
             (is_whole && pods[1].uid() != old.uid()).then_some(pods)
