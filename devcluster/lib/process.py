@@ -48,13 +48,6 @@ def start_again(cluster, name):
         start(cluster, name, record["command"])
 
 
-def stop(cluster, name):
-    """Ends a recorded process at once, and remembers how it was started."""
-    if found := pid(cluster, name):
-        os.kill(found, signal.SIGKILL)
-        wait_gone([found])
-
-
 def pid(cluster, name):
     """The process id if the recorded process still lives."""
     try:
@@ -68,13 +61,18 @@ def names(cluster):
     return sorted(file.stem for file in cluster.pids.glob("*.json"))
 
 
-def kill(cluster, *which):
-    """Ends recorded processes at once; returns when they are gone."""
+def stop(cluster, *which):
+    """Ends recorded processes at once, and remembers how they were started; returns when they are gone."""
     living = [found for name in which if (found := pid(cluster, name)) and found != os.getpid()]
     for process in living:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     wait_gone(living)
+
+
+def kill(cluster, *which):
+    """Ends recorded processes at once, and forgets them; returns when they are gone."""
+    stop(cluster, *which)
     for name in which:
         if pid(cluster, name) != os.getpid():
             (cluster.pids / f"{name}.json").unlink(missing_ok=True)

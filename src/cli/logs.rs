@@ -36,6 +36,23 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Indices(pub BTreeSet<i32>);
 
+impl Indices {
+    /// Whether they are all of a job with so many workers.
+    ///
+    /// # Errors
+    /// With the first one that is not, and what may be written.
+    pub fn within(&self, name: &str, workers: i32) -> anyhow::Result<()> {
+        if let Some(worker) = self.0.iter().find(|worker| **worker >= workers) {
+            bail!(
+                "{name} has {}, there is no worker {worker}: --worker takes 0 to {}",
+                count(workers.into(), "worker"),
+                workers - 1
+            );
+        }
+        Ok(())
+    }
+}
+
 impl std::str::FromStr for Indices {
     type Err = String;
 
@@ -215,13 +232,8 @@ fn at_last(text: &[u8]) -> &[u8] {
 pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out: &mut dyn Write) -> anyhow::Result<()> {
     let job = cluster.find(name).await?;
     let workers = job.spec.num_workers;
-    let none = |chosen: &Indices| chosen.0.iter().copied().find(|worker| *worker >= workers);
-    if let Some(worker) = wanted.workers.as_ref().and_then(none) {
-        bail!(
-            "{name} has {}, there is no worker {worker}: --worker takes 0 to {}",
-            count(workers.into(), "worker"),
-            workers - 1
-        );
+    if let Some(chosen) = &wanted.workers {
+        chosen.within(name, workers)?;
     }
     let form = Form {
         namespace: job.namespace().unwrap_or_default(),

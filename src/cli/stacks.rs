@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::gather::pods;
 use super::logs::Indices;
-use super::screen::{count, shortened};
+use super::screen::shortened;
 use crate::api::TrainingJob;
 use crate::lifecycle::incarnation;
 use crate::observe::ObservedPod;
@@ -55,14 +55,8 @@ pub struct Document {
 pub async fn gather(cluster: &Cluster, name: &str, wanted: Option<&Indices>) -> anyhow::Result<Document> {
     let job = cluster.find(name).await?;
     let namespace = job.namespace().unwrap_or_default();
-    let workers = job.spec.num_workers;
-    let none = |chosen: &Indices| chosen.0.iter().copied().find(|worker| *worker >= workers);
-    if let Some(worker) = wanted.and_then(none) {
-        bail!(
-            "{name} has {}, there is no worker {worker}: --worker takes 0 to {}",
-            count(workers.into(), "worker"),
-            workers - 1
-        );
+    if let Some(chosen) = wanted {
+        chosen.within(name, job.spec.num_workers)?;
     }
     let port = port(&job)?;
     let current = incarnation(&job.status.clone().unwrap_or_default());

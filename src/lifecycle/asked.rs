@@ -14,6 +14,11 @@ impl Step<'_> {
         (heeded != Some(asked)).then(|| asked.clone())
     }
 
+    /// The first attempt that counts: whoever asks for a restart has looked at what was before.
+    pub(super) fn first_that_counts(&self) -> i32 {
+        self.status.asked_restart.as_ref().map_or(i32::MIN, |asked| asked.attempt)
+    }
+
     /// From now on it is not asked for any more; `attempt` is the first one that follows from it.
     fn heed(&mut self, request: String, attempt: i32) {
         self.status.asked_restart = Some(AskedRestart { request, time: Time(self.input.now), attempt });

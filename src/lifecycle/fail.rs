@@ -156,10 +156,9 @@ impl Step<'_> {
     /// The Job made a new pod for a worker whose first one vanished without an end, and no gang is there to take it in.
     pub(super) fn replaced(&self) -> bool {
         let pods = self.all_pods(self.incarnation());
-        !self.takes_in()
-            && pods.iter().any(|old| {
-                old.gone && !old.succeeded() && pods.iter().any(|p| p.index == old.index && p.uid != old.uid)
-            })
+        pods.iter()
+            .any(|old| old.gone && !old.succeeded() && pods.iter().any(|p| p.index == old.index && p.uid != old.uid))
+            && !self.takes_in()
     }
 
     /// The Job failed and no pod is left to tell why.

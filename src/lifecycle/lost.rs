@@ -6,11 +6,10 @@
 //! the back-off of 10, 20, 40 s that it has after failures. Where the operator is too late for that, or hears no leader, the
 //! Job fails and the next incarnation follows.
 
-use super::evidence::cause_of_gang;
 use super::step::{Step, seconds};
 use super::verdict::{Action, Input};
 use crate::api::{ConditionType, Reason, Restart, State};
-use crate::cause::{Cause, first_cause};
+use crate::cause::{Cause, WorkerFacts, first_cause};
 use crate::observe::{ObservedJob, ObservedPod};
 use crate::protocol::gang::GangPhase;
 use jiff::{SignedDuration, Timestamp};
@@ -37,6 +36,9 @@ impl Step<'_> {
     pub(super) fn leaving<'p>(&self, job: &ObservedJob, pods: &[&'p ObservedPod]) -> Vec<&'p ObservedPod> {
         let goes = |pod: &&ObservedPod| !pod.succeeded() && (pod.gone || pod.deletion.is_some());
         let (going, staying): (Vec<_>, Vec<_>) = pods.iter().copied().partition(goes);
+        if going.is_empty() {
+            return going;
+        }
         // Of a Job that fails all pods go, after the one by which it failed.
         let fails = job.failed.is_some() || staying.iter().any(|pod| pod.failed() || pod.disruption.is_some());
         if fails || !staying.iter().any(|pod| pod.runs()) || !self.takes_in() { Vec::new() } else { going }
@@ -145,13 +147,9 @@ impl Step<'_> {
             self.event(true, "NodeSilent", message.clone());
         }
         for pod in &lost {
-            let message = format!("{}: its node is lost (it has not answered{since})", pod.describe());
-            let cause = Cause {
-                worker: Some(pod.index),
-                pod: Some(pod.name.clone()),
-                node: pod.node.clone(),
-                ..cause_of_gang(Reason::NodeLost, message, true, pod.unreachable)
-            };
+            let disruption = pod.lost();
+            let facts = WorkerFacts { disruption: disruption.as_ref(), ..WorkerFacts::from(*pod) };
+            let Some(cause) = first_cause([facts]) else { continue };
             self.keep_loss(&cause);
             self.release(pod, true);
             self.event(true, "NodeLost", cause.message);

@@ -101,8 +101,7 @@ impl Step<'_> {
 
     /// How many attempts in a row ended so, soon after their start; failures are counted over the disruptions between them.
     pub(super) fn quick_in_a_row(&self, disruptions: bool) -> usize {
-        // Whoever asks for a restart has looked at what was before.
-        let first = self.status.asked_restart.as_ref().map_or(i32::MIN, |asked| asked.attempt);
+        let first = self.first_that_counts();
         let of_its_kind = |r: &&Restart| disruptions || !r.disruption;
         let counts = |r: &&Restart| r.attempt >= first && r.disruption == disruptions && r.ran_seconds < QUICK;
         self.status.restarts.iter().rev().filter(of_its_kind).take_while(counts).count()

@@ -40,7 +40,7 @@ impl Step<'_> {
     fn needs_check(&self) -> bool {
         let Some(checkpoint) = &self.input.plan.storage.checkpoint else { return false };
         // Of a job that was started again what failed before is no attempt of its.
-        let first = self.status.asked_restart.as_ref().map_or(i32::MIN, |asked| asked.attempt);
+        let first = self.first_that_counts();
         let is_first = self.status.start_time.is_none() && self.status.restarts.iter().all(|r| r.attempt < first);
         let is_checked = self.status.checkpoint.as_ref().is_some_and(|status| status.resume_checked == Some(true));
         is_first && !is_checked && can_be_checked(checkpoint)

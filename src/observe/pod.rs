@@ -118,7 +118,7 @@ impl SlimPod {
         let killed = if ended.is_none() && meta.deletion_timestamp.is_none() { self.killed() } else { None };
         let statuses =
             || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
-        Some(ObservedPod {
+        let pod = ObservedPod {
             uid: meta.uid.clone()?,
             name: meta.name.clone()?,
             index,
@@ -139,7 +139,7 @@ impl SlimPod {
                 .reason
                 .as_ref()
                 .map(|reason| Waiting { reason: reason.clone(), message: status.message.clone().unwrap_or_default() }),
-            disruption: disruption(status).or_else(|| lost(status).filter(|_| gone)),
+            disruption: disruption(status),
             unreachable: unreachable(status),
             deletion: meta
                 .deletion_timestamp
@@ -158,7 +158,9 @@ impl SlimPod {
                 (!matches!(reason.as_str(), "PodInitializing" | "ContainerCreating"))
                     .then(|| Waiting { reason, message: waiting.message.clone().unwrap_or_default() })
             }),
-        })
+        };
+        let disruption = pod.disruption.clone().or_else(|| pod.lost().filter(|_| gone));
+        Some(ObservedPod { disruption, ..pod })
     }
 }
 
@@ -207,13 +209,6 @@ fn disruption(status: &PodStatus) -> Option<Disruption> {
         message: c.message.clone().unwrap_or_default(),
         time: c.last_transition_time.as_ref().map(|t| t.0),
     })
-}
-
-/// Of a pod that was deleted while its node was silent.
-fn lost(status: &PodStatus) -> Option<Disruption> {
-    let since = unreachable(status)?;
-    let message = format!("it has not answered since {since:.0}");
-    Some(Disruption { reason: "NodeLost".to_owned(), message, time: Some(since) })
 }
 
 fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<&'a k8s_openapi::api::core::v1::PodCondition> {
@@ -304,6 +299,14 @@ impl ObservedPod {
     fn attempt(&self) -> i32 {
         let told = self.report().map(|report| report.attempt).filter(|attempt| *attempt > 0);
         told.and_then(|attempt| i32::try_from(attempt).ok()).unwrap_or(self.incarnation)
+    }
+
+    /// What has befallen it if it is given up: its node is silent.
+    #[must_use]
+    pub fn lost(&self) -> Option<Disruption> {
+        let since = self.unreachable?;
+        let message = format!("it has not answered since {since:.0}");
+        Some(Disruption { reason: "NodeLost".to_owned(), message, time: Some(since) })
     }
 
     /// Neither ended nor gone: it may still run.

@@ -130,11 +130,8 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     let Some(world) = world() else { return };
     let space = world.space("in-place", json!({})).await;
     let expected = undisturbed(&space).await;
-    let mut job = submit_four(&space, "in-place", env("0.5"), json!({})).await;
-    job.patient = SOON * 4;
+    let (mut job, mut from) = begun(&space, "in-place", json!({})).await;
     let mut table = String::from("| what | exec'ed everywhere, s | all ranks meet, s |\n|---|---|---|\n");
-    job.state(Running).await;
-    let (_, mut from) = stepping(&job, 1).await;
     for (attempt, fault) in (1..).zip(&FAULTS) {
         // The next attempt is to have something newer to go on from.
         newer(&job, from + 5).await;
@@ -181,10 +178,7 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
 async fn a_restart_that_is_asked_for_happens_in_the_pods_that_exist() {
     let Some(world) = world() else { return };
     let space = world.space("asked", json!({})).await;
-    let mut job = submit_four(&space, "asked", env("0.5"), json!({})).await;
-    job.patient = SOON * 4;
-    job.state(Running).await;
-    let (_, from) = stepping(&job, 1).await;
+    let (mut job, from) = begun(&space, "asked", json!({})).await;
     newer(&job, from + 5).await;
     let at = Instant::now();
     let annotations = json!({ "ml.example.com/restart-requested": "once" });
@@ -217,11 +211,8 @@ async fn workers_that_go_are_replaced_alone() {
     let Some(world) = world() else { return };
     let space = world.space("replaced", json!({})).await;
     let expected = undisturbed(&space).await;
-    let mut job = submit_four(&space, "replaced", env("0.5"), json!({})).await;
-    job.patient = SOON * 4;
+    let (mut job, mut from) = begun(&space, "replaced", json!({})).await;
     let mut table = String::from("| what | exec'ed everywhere, s | all ranks meet, s |\n|---|---|---|\n");
-    job.state(Running).await;
-    let (_, mut from) = stepping(&job, 1).await;
     let faults =
         [("its leader's pod is deleted", 0), ("another pod is deleted", 2), ("a pod is evicted, as by a drain", 3)];
     let mut attempt = 1;
@@ -278,10 +269,7 @@ async fn a_lost_node_is_no_failure() {
             },
         }] } });
         let scheduling = json!({ "affinity": apart, "tolerations": [{ "key": "doomed", "operator": "Exists" }] });
-        let mut job = submit_four(&space, name, env("0.5"), json!({ "scheduling": scheduling })).await;
-        job.patient = SOON * 4;
-        job.state(Running).await;
-        let (_, from) = stepping(&job, 1).await;
+        let (mut job, from) = begun(&space, name, json!({ "scheduling": scheduling })).await;
         newer(&job, from + 5).await;
         let node = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone().unwrap();
         let first = last_pods(&job);
@@ -353,10 +341,7 @@ async fn a_gang_restarts_without_an_api_server() {
     let world: &'static World = Box::leak(Box::new(World::up("outage", &[])));
     let space = world.space("outage", json!({})).await;
     let expected = undisturbed(&space).await;
-    let mut job = submit_four(&space, "outage", env("0.5"), json!({})).await;
-    job.patient = SOON * 4;
-    job.state(Running).await;
-    let (_, from) = stepping(&job, 1).await;
+    let (mut job, from) = begun(&space, "outage", json!({})).await;
     newer(&job, from + 5).await;
     let history = folder(&space, "outage-checkpoints").await.find(|file| file.0 == "history").unwrap().1;
 
@@ -436,6 +421,15 @@ async fn newer(job: &Job, step: u32) {
         folder(&job.space, &claim).await.any(|found| found.0 == file).then_some(())
     })
     .await;
+}
+
+/// Such a job whose ranks have met in its first attempt, and the step that this has begun with.
+async fn begun(space: &Space, name: &str, more: Value) -> (Job, u32) {
+    let mut job = submit_four(space, name, env("0.5"), more).await;
+    job.patient = SOON * 4;
+    job.state(Running).await;
+    let (_, from) = stepping(&job, 1).await;
+    (job, from)
 }
 
 /// Four workers that train by torchrun.
