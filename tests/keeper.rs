@@ -64,7 +64,10 @@ impl World {
 
     /// One of two workers that form a gang, whose agents meet at `port`.
     fn worker(&self, attempt: u32, index: usize, port: u16, script: &str) -> Command {
-        let setup = json!({ "uid": "uid-1", "workers": 2, "leader": "127.0.0.1", "port": port, "masterPort": 29500 });
+        let setup = json!({
+            "uid": "uid-1", "workers": 2, "leader": "127.0.0.1", "port": port, "masterPort": 29500,
+            "restarts": "OnFailure", "backoffLimit": 1,
+        });
         let (setup_file, key) = (self.room.path("gang.json"), self.room.path("key"));
         fs::write(&setup_file, setup.to_string()).unwrap();
         fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
@@ -309,6 +312,40 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
         let files = "9\n.metadata\n__0_0.distcp\n__1_0.distcp\n__2_0.distcp\n";
         assert_eq!(stdout(&output), files, "{}", String::from_utf8_lossy(&output.stderr));
     }
+}
+
+/// A worker that is lost while its files are waited for leaves its part undone; the next attempt saves and copies all the same.
+#[test]
+fn another_attempt_does_not_wait_for_the_files_of_the_one_before() {
+    let store = Room::new("keeper-rounds-store");
+    let mut policy = json!({ "store": { "uri": format!("file://{}", store.0.display()) } });
+    (policy["workers"], policy["port"]) = (json!(2), json!(common::free_port()));
+    let [first, mut lost, other] = [0, 1, 2].map(|n| World::new(&format!("keeper-rounds-{n}"), policy.clone()));
+    // It looks but once before it goes.
+    lost.policy["lookSeconds"] = json!(600);
+    let fixture = common::root("tests/fixtures/checkpoints/dcp/ranks/step_9");
+    let shard = |step: &str, names: &str| {
+        let folder = format!("$CHECKPOINT_DIR/step_{step}");
+        format!("mkdir -p {folder}; (cd {fixture}; cp {names} {folder})")
+    };
+    let stay = "while kill -0 $PPID; do sleep 0.1; done 2> /dev/null";
+    let names = "__0_0.distcp __2_0.distcp .metadata";
+    let [before, after] = [shard("9", names), shard("10", names)];
+    let begins = format!(r#"if [ "$ATTEMPT" = 1 ]; then {before}; {stay}; fi; {after}"#);
+    let gang = common::free_port();
+    let mut agents = [first.worker(1, 0, gang, &begins), lost.worker(1, 1, gang, stay)].map(|mut a| a.spawn().unwrap());
+    let part = store.path(".trainingjob/parts/step_9/0.json");
+    until("the first worker's part", DEADLINE, || part.exists().then_some(()));
+    agents[1].kill().unwrap();
+    agents[1].wait().unwrap();
+    let [leader, _] = agents;
+    let second = other.worker(1, 1, gang, &shard("10", "__1_0.distcp")).spawn().unwrap();
+    for mut agent in [second, leader] {
+        until("the agent's end", DEADLINE, || agent.try_wait().unwrap());
+    }
+    let told = first.report();
+    let copied = told.checkpoints.as_ref().and_then(|told| told.copied.clone()).map(|copied| copied.path);
+    assert_eq!((told.exit_code, copied.as_deref()), (Some(0), Some("step_10")), "{told:?}");
 }
 
 #[test]

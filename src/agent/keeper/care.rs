@@ -255,7 +255,7 @@ impl<'a> Care<'a> {
         }
         self.note_put_together(&mut scan);
         for copies in &self.copies {
-            copies.want(self.to_copy(&scan, now), keep(policy, self.resumed.as_ref(), None, &scan));
+            copies.want(self.to_copy(&scan, now, until), keep(policy, self.resumed.as_ref(), None, &scan));
         }
         if is_first {
             self.rotate(policy, &mut scan, now, &budget);
@@ -355,11 +355,13 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// Good ones of this job, the newest first; and where other workers have files of them, those that may be.
-    fn to_copy(&self, scan: &Scan, now: Timestamp) -> Vec<Found> {
+    /// Good ones of this job, the newest first; and where other workers have files of them, those that may be. What was left
+    /// in parts by an attempt before may be written anew by some and not yet by others: while the program runs it is not one.
+    fn to_copy(&self, scan: &Scan, now: Timestamp, until: Until) -> Vec<Found> {
         let may_be = |known: &Known| {
             let is_part = matches!(known.found.verdict, Verdict::Incomplete { .. });
-            self.keeper.is_sharded() && is_part && known.is_quiet(now)
+            let is_of_now = until != Until::Run || known.found.modified >= self.started;
+            self.keeper.is_sharded() && is_part && is_of_now && known.is_quiet(now)
         };
         let own = scan.found.iter().filter(|known| known.own && (known.is_proven() || may_be(known)));
         own.map(|known| known.found.clone()).collect()

@@ -306,7 +306,8 @@ fn next_due(last: Option<&Kept>, interval: Duration) -> Instant {
 }
 
 /// Every worker has its own folder, with files of its own: this one's, and then those of the others, who ask for what is wanted.
-/// What was sent in another round may have changed since.
+/// What was sent in another round may have changed since, and a round ends with the attempt in which it was called: nobody
+/// hears of it any more.
 async fn gather(
     keeper: &Keeper,
     store: &Store,
@@ -326,6 +327,10 @@ async fn gather(
         store.upload_part(&keeper.root, found, 0, &round).await?;
         loop {
             match store.finish(found, keeper.policy.workers, &round, lacks).await {
+                Err(error) if error.trouble == Trouble::Incomplete && !keeper.calls_for(&round) => {
+                    let message = format!("{}: another attempt has begun", found.path);
+                    return Err(StoreError::new(Trouble::Changed, message));
+                }
                 Err(error) if error.trouble == Trouble::Incomplete && since.elapsed() < PARTS => {
                     tokio::time::sleep(PARTS_AGAIN).await;
                 }

@@ -233,6 +233,11 @@ impl Keeper {
         self.state.lock().rounds.rounds.retain(|(_, called)| called != round);
     }
 
+    /// Whether it is still asked for: another attempt, which may write anew what it is about, calls off what was before.
+    fn calls_for(&self, round: &str) -> bool {
+        self.state.lock().rounds.rounds.iter().any(|(_, called)| called == round)
+    }
+
     fn call_done(&self) {
         self.state.lock().rounds.done = true;
     }
