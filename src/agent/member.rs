@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 /// How long what is still to be told may take at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a member that is told to end stays at least: the operator takes its pod from the Job's count before it ends, so that
+/// no other pod has to be made anew.
+const LEAVE: Duration = Duration::from_secs(2);
 
 /// One member of a gang, as long as its container lives.
 pub struct Member<'a> {
@@ -27,8 +30,8 @@ pub struct Member<'a> {
     tasks: VecDeque<Task>,
     /// The last words of the last run, and the exit code of its program.
     last: Option<(Report, i32)>,
-    /// The gang knows that this agent was told to end.
-    is_told: bool,
+    /// When the gang was told that this agent was told to end.
+    told: Option<Instant>,
 }
 
 /// What a member does.
@@ -53,7 +56,7 @@ impl<'a> Member<'a> {
         let last = party.last_words().map(|report| (report, 0));
         let keeper = container.surroundings().keeper.clone();
         let tasks = VecDeque::new();
-        Self { container, party, keeper, doing: Doing::Nothing, tasks, last, is_told: false }
+        Self { container, party, keeper, doing: Doing::Nothing, tasks, last, told: None }
     }
 
     /// Does what the gang wants until that has ended, or this agent has to; returns the agent's exit code.
@@ -81,8 +84,8 @@ impl<'a> Member<'a> {
 
     /// Tells the gang what is new here, and takes in what it wants. Returns when the run has to be looked at again.
     fn look(&mut self) -> io::Result<Option<Instant>> {
-        if let Some(signal) = self.container.stopped_by().filter(|_| !self.is_told) {
-            self.is_told = true;
+        if let Some(signal) = self.container.stopped_by().filter(|_| self.told.is_none()) {
+            self.told = Some(Instant::now());
             self.tasks.extend(self.party.terminated(signal));
         }
         self.tasks.extend(self.party.turn());
@@ -192,6 +195,10 @@ impl<'a> Member<'a> {
         self.party.close();
         let until = Instant::now() + FAREWELL;
         while !(self.party.is_closed() && self.container.surroundings().words.all_said()) && Instant::now() < until {
+            self.container.turn(None, Some(until))?;
+        }
+        let told = self.told.filter(|_| matches!(exit, Exit::Signalled(_)) && self.party.has_others());
+        while let Some(until) = told.map(|told| told + LEAVE).filter(|until| Instant::now() < *until) {
             self.container.turn(None, Some(until))?;
         }
         let code = self.last.as_ref().map_or(0, |(_, code)| *code);

@@ -234,9 +234,11 @@ impl Pass<'_, TrainingJob> {
             now: lifecycle::whole_second(Timestamp::now()),
         });
         requeue.within(again);
+        let (urgent, actions): (Vec<_>, Vec<_>) = actions.into_iter().partition(Action::is_urgent);
+        let released = self.act(wanted, &children, &urgent).await;
         requeue.within(self.write_status(&current, &status).await?);
         self.count(&current, &status);
-        let acted = self.act(wanted, &children, &actions).await;
+        let acted = released.and(self.act(wanted, &children, &actions).await);
         // The status is written: what is told is true, whatever became of the actions.
         self.tell(status.attempt, events);
         acted?;

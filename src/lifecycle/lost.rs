@@ -40,7 +40,7 @@ impl Step<'_> {
             return going;
         }
         // Of a Job that fails all pods go, after the one by which it failed.
-        let fails = job.failed.is_some() || staying.iter().any(|pod| pod.failed() || pod.disruption.is_some());
+        let fails = job.failed.is_some() || staying.iter().any(|pod| pod.failed());
         if fails || !staying.iter().any(|pod| pod.runs()) || !self.takes_in() { Vec::new() } else { going }
     }
 

@@ -27,7 +27,9 @@ impl Step<'_> {
         }
         let pods = self.pods(self.incarnation());
         let going = self.leaving(job, &pods);
-        let fails = |pod: &&ObservedPod| pod.failed() || pod.disruption.is_some();
+        // Who evicts marks a pod first, and then deletes it.
+        let is_marked = |pod: &ObservedPod| pod.disruption.is_some() && pod.deletion.is_none() && self.takes_in();
+        let fails = |pod: &&ObservedPod| pod.failed() || (pod.disruption.is_some() && !is_marked(pod));
         if going.is_empty() && (job.failed.is_some() || self.replaced() || pods.iter().any(fails)) {
             return self.failing(job);
         }

@@ -71,6 +71,15 @@ pub enum Action {
     DeleteOwner,
 }
 
+impl Action {
+    /// Whether it has no time to wait until the status tells of it: what its pod's end would do can't be undone. It is right
+    /// however old the view of the TrainingJob is.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        matches!(self, Self::ReleasePod { force: false, .. })
+    }
+}
+
 /// An Event on the TrainingJob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {

@@ -291,6 +291,11 @@ impl Party {
         GangEnd { failed, ..self.counts.clone() }
     }
 
+    /// Whether there are more members than this one.
+    pub fn has_others(&self) -> bool {
+        self.net.is_some()
+    }
+
     /// Whether this agent leads.
     pub fn leads(&self) -> bool {
         self.leads

@@ -95,6 +95,23 @@ fn a_worker_that_goes_is_replaced_alone() {
     }
 }
 
+/// Between the two there is no failure, and not for those either that a drain has told already.
+#[test]
+fn who_evicts_marks_a_pod_before_it_is_deleted() {
+    let marked = |index| ObservedPod { deletion: None, end_by: None, ..evicted(index, 20) };
+    let mut world = led();
+    world.see(Some(job(1)), [marked(1)]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Running), 0));
+    world.see(Some(job(1)), [evicted(0, 20)]);
+    assert_eq!(world.step().actions, [Action::Ensure, release(0, false)]);
+    let mut alone = World::to_running();
+    alone.second = 20;
+    alone.see(Some(job(1)), [marked(1)]);
+    alone.step();
+    assert_eq!(alone.condition("Restarting").1, "Evicted", "where no gang takes in another pod it is told at once");
+}
+
 /// Somebody's `kubectl delete pod`: for the gang that is a disruption, and who did it is told as before.
 #[test]
 fn a_deleted_worker_is_replaced_alone() {
