@@ -12,6 +12,8 @@ pub mod checkpoint;
 pub mod cli;
 pub mod controller;
 pub mod exposition;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod gang;
 pub mod lifecycle;
 pub mod observe;

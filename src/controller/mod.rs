@@ -18,6 +18,8 @@ mod tensorboard;
 mod watch;
 
 pub use ask::AgentAccess;
+#[cfg(any(test, fuzzing))]
+pub(crate) use ask::decode;
 pub use error::Error;
 
 use crate::api::{Guarded, State, TrainingJob};

@@ -19,7 +19,7 @@ mod destination;
 mod error;
 mod folder;
 mod journal;
-mod manifest;
+pub(crate) mod manifest;
 mod names;
 mod remove;
 mod restore;
