@@ -5,6 +5,7 @@
 use super::checkpoints::{job_of, last_pods, logs, weights};
 use super::world::{Job, SOON, Space, World, condition, merged, training, world};
 use super::{folder, wait::eventually};
+use k8s_openapi::api::batch::v1::Job as KubernetesJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -18,7 +19,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use trainingjob_operator::api::Reason;
 use trainingjob_operator::api::State::{Completed, Running};
-use trainingjob_operator::api::TrainingJob;
+use trainingjob_operator::api::{TrainingJob, TrainingJobStatus};
 
 const WORKERS: i32 = 4;
 
@@ -115,6 +116,13 @@ struct Fault {
     worker: i32,
 }
 
+impl Fault {
+    fn signal(&self) -> Signal {
+        let signals = [Signal::SIGTERM, Signal::SIGSTOP];
+        signals.into_iter().find(|signal| self.what.starts_with(signal.as_str())).unwrap_or(Signal::SIGKILL)
+    }
+}
+
 const FAULTS: [Fault; 6] = [
     Fault { what: "SIGKILL of a rank", strikes: |p| p.rank == Some(1), worker: 1 },
     Fault { what: "SIGTERM of a rank, which exits for it", strikes: |p| p.rank == Some(3), worker: 3 },
@@ -132,34 +140,48 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     let expected = undisturbed(&space).await;
     let (mut job, mut from) = begun(&space, "in-place", json!({})).await;
     let mut table = String::from("| what | exec'ed everywhere, s | all ranks meet, s |\n|---|---|---|\n");
+    let mut killed = None;
     for (attempt, fault) in (1..).zip(&FAULTS) {
         // The next attempt is to have something newer to go on from.
         newer(&job, from + 5).await;
         let struck: Vec<_> = processes(&job).into_iter().filter(|p| (fault.strikes)(p)).collect();
         assert!(!struck.is_empty(), "{}", fault.what);
-        let signals = [Signal::SIGTERM, Signal::SIGSTOP];
-        let signal = signals.into_iter().find(|signal| fault.what.starts_with(signal.as_str()));
-        let signal = signal.unwrap_or(Signal::SIGKILL);
         let at = Instant::now();
         for process in struck {
             // With an agent those after it are gone already.
-            let _ = kill(process.pid, signal);
+            let _ = kill(process.pid, fault.signal());
         }
         let executed = executed_everywhere(&job, attempt + 1).await - at;
         let (met, next) = stepping(&job, attempt + 1).await;
         assert!(next >= from + 5, "{}: gone on from {next}, though step {} was whole", fault.what, from + 5);
         from = next;
-        table += &format!("| {} | {:.1} | {:.1} |\n", fault.what, executed.as_secs_f64(), (met - at).as_secs_f64());
+        let took = [executed, met - at].map(|time| time.as_secs_f64());
+        killed.get_or_insert(took);
+        table += &format!("| {} | {:.1} | {:.1} |\n", fault.what, took[0], took[1]);
     }
+    let of_workers = || job.pods().into_iter().filter(|pod| super::worker(pod) >= 0);
+    assert_eq!(of_workers().count(), 4, "no pod was made again");
+    let restarts: i32 = of_workers().filter_map(|pod| Some(training(&pod)?.restart_count)).sum();
+    assert_eq!(restarts, 3, "containers that were killed came back");
+
+    // What the same costs where all pods are made again, as the operator does it where no gang is left.
+    newer(&job, from + 5).await;
+    let at = Instant::now();
+    let name = format!("{}-training", job.name);
+    space.api::<KubernetesJob>().delete(&name, &DeleteParams::background()).await.unwrap();
+    let (attempt, executed) = next_executed_everywhere(&job, 7).await;
+    let (met, _) = stepping(&job, attempt).await;
+    let took = [executed - at, met - at].map(|time| time.as_secs_f64());
+    table += &format!("| its Job is deleted: all pods are made again | {:.1} | {:.1} |\n", took[0], took[1]);
+    let [executed, met] = [0, 1].map(|at| took[at] / killed.unwrap()[at]);
+    table += &format!(
+        "\nIn the pods that exist a killed rank is exec'ed {executed:.1} times and meets {met:.1} times as soon.\n"
+    );
     let status = job.state(Completed).await;
     let _ = writeln!(std::io::stderr(), "{table}");
 
-    let pods: Vec<Pod> = job.pods().into_iter().filter(|pod| super::worker(pod) >= 0).collect();
-    assert_eq!(pods.len(), 4, "no pod was made again");
-    let restarts: i32 = pods.iter().filter_map(|pod| Some(training(pod)?.restart_count)).sum();
-    assert_eq!(restarts, 3, "containers that were killed came back");
-    assert_eq!((status.attempt, status.restart_count), (Some(7), Some(6)));
-    assert_eq!(status.incarnation, Some(1));
+    assert_eq!((status.attempt, status.restart_count), (Some(attempt), Some(7)));
+    assert_eq!(status.incarnation, Some(2));
     for (fault, restart) in FAULTS.iter().zip(&status.restarts) {
         assert_eq!((restart.worker, restart.disruption), (Some(fault.worker), false), "{}: {restart:?}", fault.what);
         assert!(restart.pod.is_some() && restart.node.is_some(), "{restart:?}");
@@ -170,6 +192,41 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     for log in logs(&space, &job).await {
         assert_eq!(weights(&log), expected);
     }
+    space.end().await;
+}
+
+/// One fault after another, which is what a bad week looks like. `GANG_STORM_SECONDS` says for how long; without it the faults of the
+/// test above are the short form.
+#[tokio::test]
+async fn a_gang_trains_on_through_a_storm() {
+    let Some(world) = world() else { return };
+    let Some(seconds) = std::env::var("GANG_STORM_SECONDS").ok().and_then(|text| text.parse().ok()) else {
+        return; // make soak sets it
+    };
+    let space = world.space("storm", json!({})).await;
+    let mut job = submit_four(&space, "storm", merged(env("0.5"), &json!({ "STEPS": "1000000" })), json!({})).await;
+    job.state(Running).await;
+    let (length, began) = (Duration::from_secs(seconds), Instant::now());
+    let (mut attempt, mut faults, mut from) = (1, 0_usize, stepping(&job, 1).await.1);
+    while began.elapsed() < length {
+        let fault = &FAULTS[faults % FAULTS.len()];
+        newer(&job, from + 5).await;
+        // One a minute.
+        let due = Duration::from_secs(60) * u32::try_from(faults + 1).unwrap();
+        tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
+        for process in processes(&job).into_iter().filter(|p| (fault.strikes)(p)) {
+            let _ = kill(process.pid, fault.signal());
+        }
+        (attempt, _) = next_executed_everywhere(&job, attempt).await;
+        let (_, next) = stepping(&job, attempt).await;
+        assert!(next >= from + 5, "{}: gone on from {next}, though step {} was whole", fault.what, from + 5);
+        (from, faults) = (next, faults + 1);
+    }
+    let told = |status: &TrainingJobStatus| status.attempt == Some(attempt) && status.goodput.is_some();
+    let goodput = job.until("the goodput of the last attempt", told).await.goodput.unwrap();
+    let pods = job.pods().iter().filter(|pod| super::worker(pod) >= 0).count();
+    let _ = writeln!(std::io::stderr(), "{faults} faults in {length:?}: goodput {goodput}, {pods} pods ever");
+    assert_eq!(pods, 4, "no pod was made again");
     space.end().await;
 }
 

@@ -139,3 +139,29 @@ pub async fn evict(client: &Client, pod: &Value) {
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     api(client, pod).evict(name, &EvictParams::default()).await.expect("no budget protects it");
 }
+
+/// The same to a pod that may be gone by now.
+pub async fn try_to_evict(client: &Client, pod: &Value) {
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let _ = api(client, pod).evict(name, &EvictParams::default()).await;
+}
+
+/// As `kubectl delete pod` does.
+pub async fn delete(client: &Client, pod: &Value) {
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let _ = api(client, pod).delete(name, &DeleteParams::default()).await;
+}
+
+/// Its node is gone: the pod garbage collector marks it, calls it failed, and deletes it without anybody's word.
+pub async fn lose(client: &Client, pod: &Value) {
+    let condition = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "PodGC: node no longer exists",
+        "lastTransitionTime": now(),
+    });
+    report(client, pod, json!({ "phase": "Failed", "conditions": [condition] })).await;
+    let metadata = &pod["metadata"];
+    let preconditions = Preconditions { uid: metadata["uid"].as_str().map(str::to_owned), resource_version: None };
+    let at_once =
+        DeleteParams { grace_period_seconds: Some(0), preconditions: Some(preconditions), ..DeleteParams::default() };
+    let _ = api(client, pod).delete(metadata["name"].as_str().unwrap_or_default(), &at_once).await;
+}
