@@ -300,7 +300,7 @@ impl<'a> Life<'a> {
             Return::Behind(writes, _) => Some(point.write().saturating_sub(writes).max(1)),
             _ => None,
         });
-        let first = self.start(Instructions { end, note, past: None });
+        let first = self.start(Instructions { end, note, ..Instructions::default() });
         match future::select(pin!(self.live()), pin!(self.disturb(&first))).await {
             Either::Left((life, disturb)) => {
                 life?;

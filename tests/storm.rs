@@ -13,49 +13,17 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use support::agents::{Agents, job_of, runs};
 use support::operator::Operator;
 use support::wire::Instructions;
 use support::witness::{Kind, Space};
 use support::{World, jobs_url, kubelet, outcome};
+use trainingjob_operator::protocol::gang::GangPhase;
 
 /// Each has an operator of its own.
 const JOBS_OF_A_NAMESPACE: usize = 10;
 /// After the storm: as long as the longest back-off, and what waits for it.
 const CALM: Duration = Duration::from_secs(300);
-
-/// What was done to one incarnation of a job.
-#[derive(Clone, Copy, Debug, Default)]
-struct Struck {
-    failures: u32,
-    disruptions: u32,
-    /// Somebody deleted a pod: whether that counts is for the operator to say.
-    deletions: u32,
-    /// All of its programs ended well.
-    completed: bool,
-}
-
-#[derive(Default)]
-struct Ledger(BTreeMap<(String, i64), Struck>);
-
-impl Ledger {
-    fn of(&mut self, pod: &Value) -> &mut Struck {
-        self.0.entry((job_of(pod), incarnation(pod))).or_default()
-    }
-}
-
-fn job_of(pod: &Value) -> String {
-    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-    name.split_once("-training-").map(|(job, _)| job.to_owned()).unwrap_or_default()
-}
-
-fn incarnation(object: &Value) -> i64 {
-    let label = object["metadata"]["labels"]["ml.example.com/attempt"].as_str();
-    label.and_then(|number| number.parse().ok()).unwrap_or_default()
-}
-
-fn runs(pod: &Value) -> bool {
-    pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
-}
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
@@ -65,9 +33,11 @@ fn variable(name: &str, default: u64) -> u64 {
 struct Sea {
     name: String,
     jobs: BTreeMap<String, Plan>,
+    agents: Arc<Agents>,
     operator: Option<Operator>,
     back: Instant,
-    ledger: Ledger,
+    /// Pods that ended otherwise than well or by themselves.
+    gone: usize,
     kills: u32,
 }
 
@@ -81,15 +51,20 @@ impl Sea {
     async fn new(world: &World, number: usize, jobs: usize, random: &mut StdRng) -> Self {
         let name = format!("storm-{number}");
         world.namespace(&name).await;
-        let operator = Some(Operator::start(world, &name, Instructions::default()));
-        let mut sea =
-            Self { name, jobs: BTreeMap::new(), operator, back: Instant::now(), ledger: Ledger::default(), kills: 0 };
+        let agents = Agents::new(&world.witness);
+        let (plans, back) = (BTreeMap::new(), Instant::now());
+        let mut sea = Self { name, jobs: plans, agents, operator: None, back, gone: 0, kills: 0 };
+        sea.come_back(world);
         for job in 0..jobs {
             let plan = Plan { workers: random.random_range(1..=4), backoff_limit: random.random_range(2..=12) };
             let name = format!("job-{job}");
+            let labels = json!({
+                "storm/workers": plan.workers.to_string(), "storm/backoff-limit": plan.backoff_limit.to_string(),
+            });
             let spec = json!({
                 "model": "m", "dataset": "d", "numWorkers": plan.workers, "gpusPerWorker": 0,
                 "image": "training.test/training:1", "failurePolicy": { "backoffLimit": plan.backoff_limit },
+                "podTemplate": { "metadata": { "labels": labels } },
             });
             let object = json!({
                 "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": name }, "spec": spec,
@@ -104,57 +79,49 @@ impl Sea {
         world.witness.read(&self.name, |space| space.of(Kind::Pod).filter(|pod| runs(pod)).cloned().collect())
     }
 
+    /// The agents look at each other.
+    fn look(&self, pods: &[Value]) {
+        pods.iter().for_each(|pod| drop(self.agents.look(pod)));
+    }
+
     /// Something happens.
     async fn blow(&mut self, world: &World, random: &mut StdRng) {
         let pods = self.pods(world);
+        self.look(&pods);
         let Some(pod) = pods.choose(random) else { return };
         match random.random_range(0..100) {
-            0..50 => {
-                self.ledger.of(pod).failures += 1;
-                kubelet::exit(&world.admin, pod, random.random_range(1..=255)).await;
-            }
-            50..65 => {
-                self.ledger.of(pod).disruptions += 1;
+            0..40 => self.agents.fail(&world.admin, pod, random.random_range(1..=136)).await,
+            40..55 => {
+                self.gone += 1;
                 kubelet::try_to_evict(&world.admin, pod).await;
             }
-            65..75 => {
-                self.ledger.of(pod).deletions += 1;
+            55..70 => {
+                self.gone += 1;
                 kubelet::delete(&world.admin, pod).await;
             }
-            75..85 => {
+            70..80 => {
                 let node = pod["spec"]["nodeName"].clone();
                 for pod in pods.iter().filter(|pod| pod["spec"]["nodeName"] == node) {
-                    self.ledger.of(pod).disruptions += 1;
+                    self.gone += 1;
                     kubelet::lose(&world.admin, pod).await;
                 }
             }
-            85..93 => {
+            80..90 => {
                 if self.operator.take().is_some() {
                     self.kills += 1;
                     self.back = Instant::now() + Duration::from_millis(random.random_range(0..4000));
                 }
             }
-            _ => self.complete(world, &job_of(pod), &pods).await,
+            _ => _ = self.agents.complete(&world.admin, pod).await,
         }
-    }
-
-    /// All programs of a job end well, if all run.
-    async fn complete(&mut self, world: &World, job: &str, pods: &[Value]) {
-        let pods: Vec<_> = pods.iter().filter(|pod| job_of(pod) == job).collect();
-        let newest = pods.iter().map(|pod| incarnation(pod)).max();
-        let all = i64::try_from(pods.len()) == Ok(self.jobs[job].workers);
-        if !all || pods.iter().any(|pod| Some(incarnation(pod)) != newest) {
-            return;
-        }
-        for pod in pods {
-            self.ledger.of(pod).completed = true;
-            kubelet::exit(&world.admin, pod, 0).await;
-        }
+        let pods = self.pods(world);
+        self.look(&pods);
     }
 
     fn come_back(&mut self, world: &World) {
         if self.operator.is_none() && Instant::now() >= self.back {
-            self.operator = Some(Operator::start(world, &self.name, Instructions::default()));
+            let instructions = Instructions { agents: Some(self.agents.clone()), ..Instructions::default() };
+            self.operator = Some(Operator::start(world, &self.name, instructions));
         }
     }
 
@@ -179,29 +146,26 @@ impl Sea {
             let [attempt, restarts, disruptions] =
                 ["attempt", "restartCount", "disruptionCount"].map(|field| status[field].as_i64().unwrap_or_default());
             let failures = restarts - disruptions;
-            // The last attempt has completed, or failed without being followed by another.
             if restarts != attempt - 1 {
                 says(format!("{restarts} restarts in {attempt} attempts"));
-            }
-            let struck: Vec<_> = self.ledger.0.iter().filter(|((job, _), _)| job == name).collect();
-            let followed = struck.iter().filter(|((_, of), _)| *of < attempt).map(|(_, struck)| **struck);
-            let certain = |of: fn(&Struck) -> (u32, u32)| {
-                followed.clone().filter(|struck| of(struck).0 > 0 && of(struck).1 == 0 && struck.deletions == 0).count()
-            };
-            let only_disrupted = i64::try_from(certain(|struck| (struck.disruptions, struck.failures))).unwrap_or(0);
-            let only_failed = i64::try_from(certain(|struck| (struck.failures, struck.disruptions))).unwrap_or(0);
-            if disruptions < only_disrupted || failures < only_failed {
-                says(format!(
-                    "{failures} failures and {disruptions} disruptions are counted; at least {only_failed} and \
-                     {only_disrupted} attempts had nothing else: {struck:?}"
-                ));
             }
             if failures > plan.backoff_limit {
                 says(format!("{failures} restarts with a backoffLimit of {}", plan.backoff_limit));
             }
-            let completed = struck.iter().any(|((_, of), struck)| *of == attempt && struck.completed);
+            // What its last gang knows is true.
+            let Some((number, gang)) = self.agents.last(name) else {
+                says("no gang of it ever ran".to_owned());
+                continue;
+            };
+            let told = json!([status["incarnation"], attempt, failures, disruptions]);
+            let known = json!([number, gang.attempt, gang.failures, gang.disruptions]);
+            if told != known && status["incarnation"].as_i64() == Some(number) {
+                says(format!("incarnation, attempt, failures and disruptions are {known}, and it tells {told}"));
+            }
+            let ended_well =
+                gang.phase == GangPhase::Over && gang.ended.last().is_none_or(|end| end.attempt < gang.attempt);
             match status["state"].as_str() {
-                Some("Completed") if !completed => says("it is Completed, and its programs were not".to_owned()),
+                Some("Completed") if !ended_well => says("it is Completed, and its programs were not".to_owned()),
                 Some("Completed") => {}
                 Some("Failed") if failures == plan.backoff_limit || disruptions >= 10 => {}
                 _ => says(format!("it should not be as it is: {status}")),
@@ -276,9 +240,11 @@ async fn every_job_ends_as_it_should_after_a_storm() {
         for sea in &mut seas {
             sea.come_back(&world);
             let (jobs, pods) = (sea.unfinished(&world), sea.pods(&world));
-            for job in &jobs {
-                sea.complete(&world, job, &pods).await;
+            sea.look(&pods);
+            for pod in jobs.iter().filter_map(|job| pods.iter().find(|pod| job_of(pod) == *job)) {
+                sea.agents.complete(&world.admin, pod).await;
             }
+            sea.look(&sea.pods(&world));
             unfinished.extend(jobs.into_iter().map(|job| format!("{}/{job}", sea.name)));
         }
         if unfinished.is_empty() {
@@ -293,6 +259,8 @@ async fn every_job_ends_as_it_should_after_a_storm() {
         world.witness.rest(&sea.name, Duration::from_secs(2), |space| !space.of(Kind::Pod).any(runs)).await;
         wrong.extend(world.witness.read(&sea.name, |space| sea.wrong(space)));
     }
+    let first_pods: i64 = seas.iter().flat_map(|sea| sea.jobs.values()).map(|plan| plan.workers).sum();
+    let first_pods = usize::try_from(first_pods).unwrap();
     let attempts: usize = seas
         .iter()
         .map(|sea| {
@@ -303,9 +271,12 @@ async fn every_job_ends_as_it_should_after_a_storm() {
         .map(|attempts| usize::try_from(attempts).unwrap_or(0))
         .sum();
     println!(
-        "{jobs} jobs, {faults} faults in {:.0} s, {} kills of operators, {attempts} attempts, all at an end {:.0} s later",
+        "{jobs} jobs, {faults} faults in {:.0} s, {} kills of operators, {attempts} attempts; {} pods made again for {} that \
+         went; all at an end {:.0} s later",
         (calm - began).as_secs_f64(),
         seas.iter().map(|sea| sea.kills).sum::<u32>(),
+        seas.iter().map(|sea| world.witness.read(&sea.name, |space| space.ever(Kind::Pod))).sum::<usize>() - first_pods,
+        seas.iter().map(|sea| sea.gone).sum::<usize>(),
         calm.elapsed().as_secs_f64()
     );
     assert!(wrong.is_empty(), "STORM_SEED={seed}: {} things are wrong:\n{}", wrong.len(), wrong.join("\n"));

@@ -61,7 +61,7 @@ async fn stop(client: Client, pod: Arc<Value>) {
     let _ = api(&client, &pod).delete(metadata["name"].as_str().unwrap_or_default(), &parameters).await;
 }
 
-async fn end(client: &Client, pod: &Value, code: i32, message: &Value) {
+pub async fn end(client: &Client, pod: &Value, code: i32, message: &Value) {
     let started = &pod["status"]["startTime"];
     let reason = if code == 0 { "Completed" } else { "Error" };
     let state = json!({ "terminated": {

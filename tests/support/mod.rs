@@ -2,6 +2,7 @@
 //! ([`wire`]), every version of every object is seen ([`witness`]), and pods do what the test says ([`kubelet`]).
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod agents;
 pub mod kubelet;
 pub mod log;
 pub mod operator;

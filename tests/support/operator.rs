@@ -6,7 +6,7 @@ use kube::Client;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
-use trainingjob_operator::controller::{self, Options};
+use trainingjob_operator::controller::{self, AgentAccess, Options};
 use trainingjob_operator::plan::Runtime;
 use trainingjob_operator::telemetry::Metrics;
 
@@ -22,7 +22,8 @@ impl Operator {
         let wire = Wire::new(upstream, namespace, instructions);
         let metrics = Arc::new(Metrics::new());
         let runtime = Runtime { agent_image: "agent.test/agent:1".into(), ..Runtime::default() };
-        let options = Options { namespace: Some(namespace.into()), runtime, ..Options::default() };
+        let agent_access = if wire.has_agents() { AgentAccess::Proxy } else { AgentAccess::Off };
+        let options = Options { namespace: Some(namespace.into()), runtime, agent_access, ..Options::default() };
         let task = tokio::spawn(controller::run(wire.client(), options, metrics.clone(), std::future::pending()));
         Self { wire, metrics, task }
     }

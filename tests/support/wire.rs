@@ -1,6 +1,7 @@
 //! What lies between an operator and the API server: it counts requests, ends the operator at the one it is told, and
 //! shows it the world as it was.
 
+use super::agents::Agents;
 use super::witness::Kind;
 use http::{Method, Request, Response};
 use kube::Client;
@@ -49,6 +50,8 @@ pub struct Instructions {
     /// The number of the write before which the revision is noted.
     pub note: Option<usize>,
     pub past: Option<Past>,
+    /// Who answers for the pods.
+    pub agents: Option<Arc<Agents>>,
 }
 
 pub struct Wire {
@@ -88,6 +91,10 @@ impl Wire {
             async move { wire.pass(request).await }
         });
         Client::new(service, &self.namespace)
+    }
+
+    pub fn has_agents(&self) -> bool {
+        self.instructions.agents.is_some()
     }
 
     /// From here on nothing passes: the operator is dead, whatever of it still moves.
@@ -130,6 +137,14 @@ impl Wire {
     async fn pass(&self, mut request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         if self.has_ended() {
             return std::future::pending().await;
+        }
+        if let Some(agents) = &self.instructions.agents
+            && request.uri().path().ends_with("/proxy/status")
+        {
+            let answer = agents.answer(request.uri().path());
+            let status = if answer.is_some() { 200 } else { 503 };
+            let answer = Response::builder().status(status).body(Body::from(answer.unwrap_or_default()));
+            return Ok(answer.expect("a plain answer"));
         }
         let watch = is_watch(&request);
         let write = self.note(&request, watch);
