@@ -110,7 +110,8 @@ pub struct TrainingJobSpec {
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub image_pull_secrets: Vec<LocalObjectReference>,
 
-    /// Service account of the workers. Default: the namespace's `default`.
+    /// Service account of the workers. Default: the namespace's `default`, and then without a token of the API server's, unless
+    /// `podTemplate.spec.automountServiceAccountToken` is true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,

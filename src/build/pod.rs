@@ -322,6 +322,10 @@ fn finish(plan: &Plan, role: &Role, pod: &mut PodSpec) {
     if let Some(key) = &role.pod.scheduling.topology_key {
         prefer_together(plan, key, pod.affinity.get_or_insert_default());
     }
+    if pod.service_account_name.is_none() {
+        // A training talks to no API server: one volume less, and nothing to steal.
+        pod.automount_service_account_token.get_or_insert(false);
+    }
     if pod.host_network == Some(true) {
         // There a container's port is the node's, and of two workers that name it one would find no node.
         if let Some(ports) = &mut pod.containers[0].ports {

@@ -137,7 +137,7 @@ fn agent_job(
                     containers: vec![container],
                     volumes: Some(mounts.volumes),
                     security_context: overlay.security_context.or_else(|| (!has_user).then(as_root)),
-                    automount_service_account_token: Some(true),
+                    automount_service_account_token: Some(pod.service_account_name.is_some()),
                     enable_service_links: Some(false),
                     service_account_name: pod.service_account_name.clone(),
                     image_pull_secrets: (!pod.image_pull_secrets.is_empty()).then(|| pod.image_pull_secrets.clone()),

@@ -33,6 +33,25 @@ async fn a_deleted_service_or_config_map_comes_back() {
     space.end(operator).await;
 }
 
+/// A token of the API server's is only where somebody wants one: the account of another name, or the pod template.
+#[tokio::test]
+async fn a_pod_has_a_token_only_if_it_is_asked_for() {
+    let space = plane().space("token", json!({})).await;
+    let operator = space.operator().await;
+    let asks = json!({ "podTemplate": { "spec": { "automountServiceAccountToken": true } } });
+    for (name, fields, has_one) in
+        [("plain", json!({}), false), ("named", json!({ "serviceAccountName": "default" }), true), ("asks", asks, true)]
+    {
+        let job = space.submit(name, fields).await;
+        job.state(Running).await;
+        for pod in space.pods(name).await {
+            let volumes = pod.spec.unwrap().volumes.unwrap_or_default();
+            assert_eq!(volumes.iter().any(|volume| volume.name.starts_with("kube-api-access")), has_one, "{name}");
+        }
+    }
+    space.end(operator).await;
+}
+
 #[tokio::test]
 async fn a_deleted_claim_comes_back() {
     let space = plane().space("claim", json!({})).await;
