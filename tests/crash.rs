@@ -317,7 +317,7 @@ impl<'a> Life<'a> {
         let (outcome, invariants) = self
             .world
             .witness
-            .read(&self.namespace, |space| (Outcome::of(&self.namespace, space), outcome::invariants(space)));
+            .read(&self.namespace, |space| (Outcome::of(&self.namespace, space), outcome::invariants(space, false)));
         invariants?;
         let reached = end.is_none() || first.wire.has_ended() && !Arc::ptr_eq(&first, &last);
         Ok(Ended { outcome, first: self.first.load(Ordering::Relaxed).max(1), writes: first.wire.writes(), reached })

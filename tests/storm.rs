@@ -174,7 +174,7 @@ impl Sea {
             if jobs.len() > 1 {
                 says(format!("{} Jobs are left", jobs.len()));
             }
-            if let Err(broken) = outcome::invariants(&alone(space, name)) {
+            if let Err(broken) = outcome::invariants(&alone(space, name), true) {
                 says(broken);
             }
         }
