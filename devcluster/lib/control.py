@@ -29,8 +29,13 @@ def start(cluster, args):
     }.items():
         # no port of their own: two clusters share the loopback
         process.start(cluster, name, [tools.path(name), f"--kubeconfig={secrets}/{name}.kubeconfig",
-                                      "--leader-elect=false", "--secure-port=0", *extra], netns=cluster.netns)
+                                      "--leader-elect=false", "--secure-port=0", *gates(args), *extra],
+                      netns=cluster.netns)
     start_provisioner(cluster)
+
+
+def gates(args):
+    return [f"--feature-gates={args.feature_gates}"] if args.feature_gates else []
 
 
 def wait_service_account(cluster):
@@ -84,7 +89,9 @@ def start_apiserver(cluster, args):
             policy.write_text(json.dumps(AUDIT_POLICY, indent=1))
         command += [f"--audit-policy-file={policy}", f"--audit-log-path={cluster.audit_log}",
                     "--audit-log-maxsize=4000"]
-    process.start(cluster, "kube-apiserver", command + args.apiserver_arg, netns=cluster.netns)
+    if args.runtime_config:
+        command.append(f"--runtime-config={args.runtime_config}")
+    process.start(cluster, "kube-apiserver", command + gates(args) + args.apiserver_arg, netns=cluster.netns)
 
 
 def wait_ready(cluster):
@@ -108,6 +115,26 @@ def start_provisioner(cluster):
 
 def kubectl(cluster, *args, **options):
     return run(tools.path("kubectl"), f"--kubeconfig={cluster.pki}/devcluster.kubeconfig", *args, **options)
+
+
+def read(cluster, *files):
+    """The objects of YAML files."""
+    flags = [f"--filename={file}" for file in files]
+    text = kubectl(cluster, "create", "--dry-run=client", "--validate=false", "-o", "json", *flags).stdout
+    decoder, objects, at = json.JSONDecoder(), [], 0
+    while at < len(text):
+        found, at = decoder.raw_decode(text, at)
+        at += len(text[at:]) - len(text[at:].lstrip())
+        objects += found["items"] if found["kind"] == "List" else [found]
+    return objects
+
+
+def create(cluster, objects):
+    """Makes what is not there yet; not by `apply`, whose annotation such large CRDs don't fit into."""
+    everything = {"apiVersion": "v1", "kind": "List", "items": objects}
+    made = kubectl(cluster, "create", "-f", "-", input=json.dumps(everything), check=False)
+    if wrong := [line for line in made.stderr.splitlines() if "(AlreadyExists)" not in line]:
+        raise Failure("these objects could not be made: " + "\n".join(wrong))
 
 
 def reachable(cluster):

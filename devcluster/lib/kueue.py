@@ -7,7 +7,7 @@ Service leads there, and of the kinds it can manage it is told of Jobs alone.
 import json
 
 from . import pki, process, tools
-from .control import kubectl
+from .control import create, kubectl, read
 from .host import Failure, run, say, step, wait
 
 NAMESPACE = "kueue-system"
@@ -99,23 +99,3 @@ def answers(cluster):
     probe = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
     return kubectl(cluster, "create", "--dry-run=server", "-f", "-", input=json.dumps(probe),
                    check=False).returncode == 0
-
-
-def read(cluster, *files):
-    """The objects of YAML files."""
-    flags = [f"--filename={file}" for file in files]
-    text = kubectl(cluster, "create", "--dry-run=client", "--validate=false", "-o", "json", *flags).stdout
-    decoder, objects, at = json.JSONDecoder(), [], 0
-    while at < len(text):
-        found, at = decoder.raw_decode(text, at)
-        at += len(text[at:]) - len(text[at:].lstrip())
-        objects += found["items"] if found["kind"] == "List" else [found]
-    return objects
-
-
-def create(cluster, objects):
-    """Makes what is not there yet; not by `apply`, whose annotation such large CRDs don't fit into."""
-    everything = {"apiVersion": "v1", "kind": "List", "items": objects}
-    made = kubectl(cluster, "create", "-f", "-", input=json.dumps(everything), check=False)
-    if wrong := [line for line in made.stderr.splitlines() if "(AlreadyExists)" not in line]:
-        raise Failure("what Kueue needs could not be made: " + "\n".join(wrong))

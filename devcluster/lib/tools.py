@@ -30,9 +30,12 @@ BINARIES = {
     "ctr": ("containerd", "github.com/containerd/containerd/v2/cmd/ctr", "no_btrfs no_zfs no_devmapper"),
     "coredns": ("coredns", "github.com/coredns/coredns", ""),
 }
-# Programs that a cluster can do without. Each has a folder of its own, so that none is built anew for another's sake.
+# Programs that a cluster can do without. Each is kept apart, so that none is built anew for another's sake.
 EXTRAS = {
     "kueue": ("kueue", "sigs.k8s.io/kueue/cmd/kueue", ""),
+    # schedulers of gangs: of one module here, for they share most of their packages
+    "volcano": ("gangs", "volcano.sh/volcano/cmd/scheduler", ""),
+    "coscheduling": ("gangs", "sigs.k8s.io/scheduler-plugins/cmd/scheduler", ""),
     # object stores for tests: one that speaks S3, one that speaks Google's protocol
     "versitygw": ("versitygw", "github.com/versity/versitygw/cmd/versitygw", ""),
     "fake-gcs-server": ("fake-gcs-server", "github.com/fsouza/fake-gcs-server", ""),
@@ -41,6 +44,9 @@ EXTRAS = {
 FILES = {
     "kueue": ("sigs.k8s.io/kueue",
               ("config/components/crd/bases/*.yaml", "config/components/webhook/manifests.yaml")),
+    "volcano": ("volcano.sh/volcano", tuple(f"config/crd/volcano/bases/{group}.volcano.sh_*.yaml"
+                                            for group in ("nodeinfo", "scheduling", "topology"))),
+    "coscheduling": ("sigs.k8s.io/scheduler-plugins", ("config/crd/bases/scheduling.x-k8s.io_podgroups.yaml",)),
 }
 # What a folder of ready-made control-plane binaries, as other projects' tests use it, may supply instead.
 ASSETS = ("kube-apiserver", "etcd", "kubectl")
