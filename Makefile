@@ -43,9 +43,12 @@ test: lint image ## lint, unit tests and the tests against real clusters
 	cargo test
 
 # Hours for the machine, not for CI; each has a short form in `make test`.
-soak: image ## long trials: the gang's rules, fuzzed parsers, 200 jobs in a storm, on real nodes 20 minutes of faults, 50 kills in a save, a hostile volume of 2,000,000 files, a node that is away for two minutes and an API server for three, programs of Hugging Face and Lightning
+soak: image ## long trials: the gang's rules, fuzzed parsers, 200 jobs in a storm, on real nodes 20 minutes of faults, 50 kills in a save, a hostile volume of 2,000,000 files, a node that is away for two minutes and an API server for three, gangs placed by Volcano and by the coscheduling plugin, programs of Hugging Face and Lightning
 	tests/fuzz/run
 	TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) STORM_JOBS=200 STORM_SECONDS=600 cargo test --test storm -- --nocapture
+	@devcluster/cluster tools volcano > /dev/null
+	@devcluster/cluster tools coscheduling > /dev/null
+	TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) TRAININGJOB_TEST_GANG_SCHEDULERS=1 cargo test --test gang_scheduling
 	TRAININGJOB_GANG_SEEDS=2000 TRAININGJOB_WALKS=4000 TRAININGJOB_MODEL_FAULTS=1 cargo test --release --lib -- gang::tests
 	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
 	trainers=$$(devcluster/cluster images trainers) && \

@@ -5,10 +5,11 @@ mod common;
 use common::cluster::Cluster;
 use common::wait::{SOON, until};
 use k8s_openapi::{
-    api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::batch::v1::Job, api::core::v1::Namespace,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
     core::cel::{CompiledSchema, apply_defaults, compile_schema, validate_compiled},
     runtime::wait::{await_condition, conditions},
@@ -24,7 +25,9 @@ use std::{
 };
 use tokio::sync::OnceCell;
 use trainingjob_operator::api::{self, RESERVED_ENV, RULES, Rule, SCHEMA_REFUSALS, TrainingJob};
-use trainingjob_operator::plan::{self, Runtime};
+use trainingjob_operator::build;
+use trainingjob_operator::plan::{self, Incarnation, Runtime};
+use trainingjob_operator::protocol::gang::GangPast;
 
 // ---- files that are made from the types
 
@@ -265,7 +268,8 @@ async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
         let checkpoint = &job["spec"]["checkpoint"];
         let new = ["retention", "keepBest", "resumeFrom", "resumeArgs", "backup"];
         let in_bucket = ["s3", "gcs", "azure"].iter().any(|bucket| checkpoint["storage"]["type"] == *bucket);
-        !in_bucket && new.iter().all(|field| checkpoint.get(field).is_none())
+        let is_elastic = job["spec"].get("elastic").is_some();
+        !in_bucket && !is_elastic && new.iter().all(|field| checkpoint.get(field).is_none())
     };
     let mut jobs: Vec<Value> = good_examples().map(|(_, example)| example).collect();
     jobs.extend(accepted().into_iter().map(|(name, spec)| job(&name, spec)));
@@ -414,6 +418,70 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
     send(&client, "DELETE", &url, &Value::Null).await.unwrap();
 }
 
+/// As `kubectl scale` and an autoscaler do it.
+#[tokio::test]
+async fn an_elastic_job_is_scaled_within_its_bounds() {
+    let client = server().await;
+    let elastic = json!({ "elastic": { "minWorkers": 2, "maxWorkers": 4 }, "checkpoint": { "enabled": false } });
+    for (name, fields, to, refused) in [
+        ("scaled", elastic.clone(), 4, None),
+        ("scaled-too-far", elastic.clone(), 5, Some("numWorkers is not between elastic.minWorkers")),
+        ("scaled-too-little", elastic, 1, Some("numWorkers is not between elastic.minWorkers")),
+        ("not-elastic", json!({}), 3, Some("numWorkers can't change after creation without elastic")),
+    ] {
+        create(&client, &job(name, fields), false).await.unwrap();
+        let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), "api");
+        let patch = Patch::Merge(json!({ "spec": { "replicas": to } }));
+        let scaled = jobs.patch_scale(name, &PatchParams::default(), &patch).await;
+        match refused {
+            None => {
+                assert_eq!(scaled.unwrap().spec.unwrap().replicas, Some(to));
+                let status = json!({ "status": {
+                    "workers": { "desired": 4, "active": 3, "succeeded": 0, "failed": 0, "pending": 1 },
+                    "elastic": { "workers": 3, "largest": 3, "selector": "component=worker" },
+                } });
+                jobs.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+                let status = jobs.get_scale(name).await.unwrap().status.unwrap();
+                assert_eq!((status.replicas, status.selector.as_deref()), (3, Some("component=worker")));
+            }
+            Some(words) => {
+                let message = scaled.unwrap_err().to_string();
+                assert!(message.contains(words), "{message}");
+            }
+        }
+        jobs.delete(name, &Default::default()).await.unwrap();
+    }
+}
+
+/// Of an Indexed Job that is not done, both numbers at once: so the Job of an elastic gang follows.
+#[tokio::test]
+async fn the_number_of_a_jobs_pods_may_change() {
+    let client = server().await;
+    let elastic = json!({ "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } });
+    let mut owner: TrainingJob = serde_json::from_value(job("pods", elastic)).unwrap();
+    owner.metadata.namespace = Some("api".into());
+    owner.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
+    let runtime = Runtime { agent_image: "operator:1".into(), ..Runtime::default() };
+    let mut objects = build::objects(&plan::resolve(&owner, &runtime).plan, Incarnation::FIRST, GangPast::default());
+    // It has no owner here, and would be collected.
+    objects.jobs[0].metadata.owner_references = None;
+    let jobs: Api<Job> = Api::namespaced(client.clone(), "api");
+    let made = jobs.create(&PostParams::default(), &objects.jobs[0]).await.unwrap();
+    let numbers = |job: Job| job.spec.map(|spec| (spec.parallelism, spec.completions)).unwrap();
+    assert_eq!(numbers(made.clone()), (Some(2), Some(2)));
+    for pods in [4, 1] {
+        let spec = json!({ "parallelism": pods, "completions": pods });
+        let patch = |uid: &str| Patch::Merge(json!({ "metadata": { "uid": uid }, "spec": spec }));
+        let name = made.name_any();
+        let other = jobs.patch(&name, &PatchParams::default(), &patch("another")).await.unwrap_err();
+        let kube::Error::Api(other) = other else { panic!("{other}") };
+        assert!(other.details.unwrap().causes.iter().any(|cause| cause.field == "metadata.uid"), "{}", other.message);
+        let changed = jobs.patch(&name, &PatchParams::default(), &patch(&made.uid().unwrap())).await.unwrap();
+        assert_eq!(numbers(changed), (Some(pods), Some(pods)));
+    }
+    jobs.delete(&made.name_any(), &Default::default()).await.unwrap();
+}
+
 /// Every field of the status survives: none is pruned for want of a schema.
 #[tokio::test]
 async fn a_status_comes_back_as_written() {
@@ -427,6 +495,7 @@ async fn a_status_comes_back_as_written() {
         "workers": { "desired": 2, "active": 2, "succeeded": 0, "failed": 0, "pending": 0 },
         "restarts": [{ "attempt": 1, "time": time, "reason": "ExitCode", "message": "worker 1 exited 1", "worker": 1,
                        "exitCode": 1, "disruption": false, "permanent": false, "ranSeconds": 7 }],
+        "elastic": { "workers": 2, "largest": 4, "changed": time, "since": time, "told": 2, "selector": "a=b" },
         "resources": { "allocatedGPUs": 2, "allocatedNodes": 1 },
         "progress": "45%", "currentEpoch": 2, "totalEpochs": 10, "currentStep": 450, "totalSteps": 1000,
         "estimatedSecondsRemaining": 60, "lastProgressTime": time,
@@ -673,6 +742,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("checkpoint", json!({ "frequency": 1 }), json!({ "frequency": 2 }), false),
         ("command", json!(["a"]), json!(["a", "b"]), false),
         ("dataset", json!("a"), json!("b"), false),
+        ("elastic", json!({ "maxWorkers": 4 }), json!({ "maxWorkers": 8 }), false),
         ("env", env("1"), env("2"), false),
         ("envFrom", json!([{ "secretRef": { "name": "a" } }]), json!([{ "secretRef": { "name": "b" } }]), false),
         ("failurePolicy", json!({ "backoffLimit": 1 }), json!({ "backoffLimit": 2 }), false),
@@ -689,7 +759,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("podTemplate", template(1), template(2), false),
         ("procsPerWorker", json!(1), json!("auto"), false),
         ("resources", json!({ "limits": { "cpu": "1" } }), json!({ "limits": { "cpu": "2" } }), false),
-        ("scheduling", json!({ "queue": "a" }), json!({ "queue": "b" }), false),
+        ("scheduling", json!({ "queue": "a", "gang": "volcano" }), json!({ "queue": "a", "gang": "native" }), false),
         ("serviceAccountName", json!("a"), json!("b"), false),
         ("successPolicy", json!({ "targetLoss": 0.1 }), json!({ "earlyStoppingPatience": 3 }), true),
         ("suspend", json!(true), json!(false), true),
@@ -726,6 +796,9 @@ fn changes() -> Vec<Change> {
             if field == "volumeMounts" {
                 object["spec"]["volumes"] = json!([{ "name": "v", "emptyDir": {} }]);
             }
+            if field == "elastic" {
+                object["spec"]["checkpoint"] = json!({ "enabled": false });
+            }
             object
         };
         let [old, new] = [one, other].map(|value| base(json!({ field: value })));
@@ -759,6 +832,13 @@ fn changes() -> Vec<Change> {
     let policy = |kind: &str| job("x", json!({ "failurePolicy": { "nanPolicy": kind } }));
     push("nanPolicy: changed".into(), policy("Report"), policy("Fail"), Some("nanPolicy"));
     push("failurePolicy: emptied".into(), policy("Fail"), job("x", json!({ "failurePolicy": {} })), Some("nanPolicy"));
+    let elastic = |workers: i32| {
+        let fields = json!({ "numWorkers": workers, "elastic": { "minWorkers": 2, "maxWorkers": 4 } });
+        let mut object = job("x", fields);
+        object["spec"]["checkpoint"] = json!({ "enabled": false });
+        object
+    };
+    push("numWorkers: changed, elastic".into(), elastic(2), elastic(4), None);
     // To write a default down, and to leave it out again, changes nothing.
     let retention = |count: i32| job("x", json!({ "checkpoint": { "frequency": 1, "retention": count } }));
     push("retention: changed".into(), retention(3), retention(9), None);
@@ -773,11 +853,16 @@ fn changes() -> Vec<Change> {
     };
     let mut all = base();
     for (path, default) in api::defaults::all() {
-        let mut written = base();
-        for spec in [&mut written, &mut all] {
+        let mut bare = base();
+        if path.starts_with("elastic.") {
+            bare["elastic"] = json!({ "maxWorkers": 4 });
+        }
+        let mut written = bare.clone();
+        let all = (!path.starts_with("elastic.")).then_some(&mut all);
+        for spec in [Some(&mut written), all].into_iter().flatten() {
             *path.split('.').fold(spec, |object, step| &mut object[step]) = default.clone();
         }
-        let (bare, written) = (job("x", base()), job("x", written));
+        let (bare, written) = (job("x", bare), job("x", written));
         push(format!("{path}: default written down"), bare.clone(), written.clone(), None);
         push(format!("{path}: default left out"), written, bare, None);
     }

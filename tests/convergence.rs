@@ -8,6 +8,8 @@ mod children;
 mod common;
 #[path = "convergence/gang.rs"]
 mod gang;
+#[path = "convergence/group.rs"]
+mod group;
 #[path = "convergence/life.rs"]
 mod life;
 #[path = "convergence/strangers.rs"]

@@ -53,9 +53,11 @@ enum Scenario {
     Delete,
     /// Deleted while it runs and made again under the same name at once, completes.
     Again,
+    /// Has another worker while it runs, completes.
+    Resize,
 }
 
-const SCENARIOS: [Scenario; 10] = [
+const SCENARIOS: [Scenario; 11] = [
     Scenario::Complete,
     Scenario::Suspend,
     Scenario::Resume,
@@ -66,6 +68,7 @@ const SCENARIOS: [Scenario; 10] = [
     Scenario::Ttl,
     Scenario::Delete,
     Scenario::Again,
+    Scenario::Resize,
 ];
 
 /// How the operator comes back.
@@ -358,7 +361,7 @@ impl<'a> Life<'a> {
 
     /// The job's life: what its owner, its programs and its nodes do.
     async fn live(&self) -> Result<(), String> {
-        use Scenario::{Again, Budget, Complete, Deadline, Delete, Evict, Restart, Resume, Suspend, Ttl};
+        use Scenario::{Again, Budget, Complete, Deadline, Delete, Evict, Resize, Restart, Resume, Suspend, Ttl};
         self.create().await;
         match self.trial.scenario {
             Complete => self.complete(1).await?,
@@ -416,6 +419,17 @@ impl<'a> Life<'a> {
                 self.gone(move |object| object.to_string().contains(&uid)).await?;
                 self.complete(1).await?;
             }
+            Resize => {
+                self.runs(1).await?;
+                self.change(json!({ "numWorkers": 3 })).await;
+                self.until("the leader's node to hear of a gang of three", |space| {
+                    let leader = &kubelet::running(space, 1, 0)?["metadata"]["annotations"];
+                    (leader["ml.example.com/gang-size"] == "3").then_some(())
+                })
+                .await?;
+                self.exit(1, 2, 0).await?;
+                self.complete(1).await?;
+            }
         }
         self.at_an_end().await
     }
@@ -441,6 +455,7 @@ impl<'a> Life<'a> {
             Scenario::Resume => json!({ "suspend": true }),
             Scenario::Budget => json!({ "failurePolicy": { "backoffLimit": 1 } }),
             Scenario::Deadline => json!({ "failurePolicy": { "activeDeadlineSeconds": 10 } }),
+            Scenario::Resize => json!({ "elastic": { "maxWorkers": 3 }, "checkpoint": { "enabled": false } }),
             Scenario::Ttl => json!({ "ttlSecondsAfterFinished": 1 }),
             _ => json!({}),
         };
@@ -452,12 +467,12 @@ impl<'a> Life<'a> {
     }
 
     async fn suspend(&self, suspend: bool) {
-        let patch = Patch::Merge(json!({ "spec": { "suspend": suspend } }));
-        self.world
-            .jobs(&self.namespace)
-            .patch(NAME, &PatchParams::default(), &patch)
-            .await
-            .expect("suspend may change");
+        self.change(json!({ "suspend": suspend })).await;
+    }
+
+    async fn change(&self, spec: Value) {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        self.world.jobs(&self.namespace).patch(NAME, &PatchParams::default(), &patch).await.expect("this may change");
     }
 
     async fn delete(&self) {

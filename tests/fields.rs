@@ -8,8 +8,10 @@
 mod common;
 mod support;
 
+use common::wait::eventually;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ServiceAccount};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde::de::DeserializeOwned;
@@ -49,6 +51,7 @@ fn cases() -> Vec<Case> {
     let backup = || json!({ "checkpoint": { "backup": { "destination": "s3://copies/a" } } });
     let s3 = || json!({ "checkpoint": { "storage": { "type": "s3", "s3Bucket": "bucket" } } });
     let azure = || json!({ "checkpoint": { "storage": { "type": "azure", "azureContainer": "container" } } });
+    let elastic = || json!({ "numWorkers": 3, "checkpoint": { "enabled": false }, "elastic": { "maxWorkers": 4 } });
     let volume = |name: &str| json!([{ "name": name, "emptyDir": {} }]);
     let mount = |path: &str| json!([{ "name": "v", "mountPath": path }]);
     let affinity = |weight: i32| {
@@ -107,6 +110,9 @@ fn cases() -> Vec<Case> {
         case("checkpoint.storage.type", json!("pvc"), json!("nfs")),
         case("command", json!(["a"]), json!(["a", "b"])),
         case("dataset", json!("pvc://claim"), json!("other")),
+        with(json!({ "checkpoint": { "enabled": false } }), "elastic.maxWorkers", json!(2), json!(3)),
+        with(elastic(), "elastic.minWorkers", json!(2), json!(3)),
+        with(elastic(), "elastic.waitSeconds", json!(90), json!(120)),
         case("env", json!([{ "name": "A", "value": "1" }]), json!([{ "name": "A", "value": "2" }])),
         case("envFrom", json!([{ "secretRef": { "name": "a" } }]), json!([{ "configMapRef": { "name": "a" } }])),
         case("failurePolicy.activeDeadlineSeconds", json!(3600), json!(3)),
@@ -171,6 +177,13 @@ fn cases() -> Vec<Case> {
         case("resources.limits", json!({ "cpu": "1" }), json!({ "cpu": 2 })),
         case("resources.requests", json!({ "memory": "1Gi" }), json!({ "memory": "2Gi" })),
         case("scheduling.affinity", affinity(1), affinity(2)),
+        // Its own scheduler would not come.
+        with(
+            json!({ "scheduling": { "schedulerName": "default-scheduler" } }),
+            "scheduling.gang",
+            json!("coscheduling"),
+            json!("volcano"),
+        ),
         case("scheduling.nodeSelector", json!({ "type": "simulated" }), json!({ "type": "real" })),
         case("scheduling.priority", json!("high"), json!("low")),
         case("scheduling.queue", json!("a"), json!("b")),
@@ -482,6 +495,10 @@ fn no_errors(world: &World, namespace: &str) -> Result<(), String> {
 async fn prepare(world: &World) {
     let class = json!({ "metadata": { "name": "high" }, "value": 1000 });
     create::<PriorityClass>(&Api::all(world.admin.clone()), class).await;
+    let groups = common::cluster::pod_groups("scheduling.x-k8s.io", "v1alpha1");
+    create::<CustomResourceDefinition>(&Api::all(world.admin.clone()), groups).await;
+    let served = async || world.send("GET", "/apis/scheduling.x-k8s.io/v1alpha1/podgroups", &Value::Null).await.ok();
+    eventually("PodGroups are served", DEADLINE, served).await;
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(world.admin.clone());
     for node in 0..4 {
         let more = json!({ "nvidia.com/gpu": "100", "rdma.test/hca": "100" });

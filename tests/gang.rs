@@ -16,7 +16,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use trainingjob_operator::protocol::agent_status::AgentStatus;
-use trainingjob_operator::protocol::gang::{EndedAttempt, GangStatus};
+use trainingjob_operator::protocol::gang::{EndedAttempt, GangPhase, GangStatus};
 use trainingjob_operator::protocol::report::Report;
 
 const AGENT: &str = env!("CARGO_BIN_EXE_agent");
@@ -39,6 +39,7 @@ struct Gang {
     command: Vec<String>,
     /// More that each agent is told.
     options: Vec<String>,
+    env: Vec<(&'static str, String)>,
     /// The first attempt of its pods, and what was before them.
     begins: (u32, Option<Value>),
     /// Pods so far.
@@ -75,6 +76,7 @@ impl Gang {
             metrics: free_port(),
             command,
             options: Vec::new(),
+            env: Vec::new(),
             begins: (1, None),
             pods: Cell::new(0),
         })
@@ -113,6 +115,7 @@ impl Gang {
         }
         command.args(&self.options).arg("--").args(&self.command);
         command.env("NODE_RANK", index.to_string()).env("POD_UID", format!("pod-{pod}"));
+        command.envs(self.env.iter().cloned());
         command.env("SIZE", self.size.to_string()).current_dir(&self.room.0);
         let output = fs::File::options().create(true).append(true).open(path(&format!("output-{index}"))).unwrap();
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
@@ -396,6 +399,64 @@ fn a_restart_that_is_asked_for_begins_another_attempt() {
     let reasons: Vec<_> = gang.ended().into_iter().map(|end| (end.attempt, end.reason)).collect();
     assert_eq!(reasons, [(1, "Restarted".to_owned()), (2, "Restarted".to_owned())]);
     gang.allow("go-3");
+    gang.all_exit(agents, 0);
+}
+
+/// By the file that the operator writes: whoever is not needed waits, the programs learn how many they are, and it counts as
+/// nothing.
+#[test]
+fn a_gang_changes_its_size_while_it_runs() {
+    let script = r#"
+        echo "sizes $me $NNODES $NUM_WORKERS $WORLD_SIZE of $1" >> sizes
+        [ -z "$TF_CONFIG" ] || echo "$TF_CONFIG" >> tf
+        wait_for go-$ATTEMPT"#;
+    let Some(gang) = Gang::new("gang-elastic", 4, json!({ "workers": 2, "largest": 2 }), script) else { return };
+    let mut gang = gang;
+    gang.command.extend(["sh", "$(WORLD_SIZE)"].map(str::to_owned));
+    gang.env = vec![("NPROC_PER_NODE", "2".to_owned()), ("TF_CONFIG", "$(TRAININGJOB_ADDRESSES)".to_owned())];
+    let agents = gang.start();
+    let resize = |workers: u32, largest: u32| {
+        let file = gang.room.path("gang.json");
+        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        (setup["workers"], setup["largest"]) = (json!(workers), json!(largest));
+        fs::write(gang.room.path("gang.new"), setup.to_string()).unwrap();
+        fs::rename(gang.room.path("gang.new"), &file).unwrap();
+    };
+    let began = |attempt: u32, workers: u32| {
+        until(&format!("attempt {attempt} of {workers}, {:?}", gang.output()), SOON, || {
+            let sizes = fs::read_to_string(gang.room.path("sizes")).unwrap_or_default();
+            let line = |i| format!("sizes {i}.{attempt} {workers} {workers} {0} of {0}\n", workers * 2);
+            (0..workers).all(|i| sizes.contains(&line(i))).then_some(())
+        });
+        let told = until("the leader tells", SOON, || gang.told().filter(|told| told.phase == GangPhase::Running));
+        assert_eq!((told.attempt, told.workers, told.failures, told.disruptions), (attempt, workers, 0, 0));
+    };
+    began(1, 2);
+    resize(4, 4);
+    began(2, 4);
+    // A worker that goes for that is no failure.
+    resize(1, 4);
+    agents[3].signal(Signal::SIGTERM);
+    began(3, 1);
+    resize(3, 4);
+    let mut agents = agents;
+    assert_eq!(gang.exit_code(&mut agents[3]), Some(143));
+    began(4, 3);
+    let ended: Vec<_> = gang.ended().into_iter().map(|end| (end.attempt, end.reason, end.message)).collect();
+    let resized = |attempt, words: &str| (attempt, "Resized".to_owned(), format!("the gang goes on with {words}"));
+    assert_eq!(
+        ended,
+        [
+            resized(1, "4 workers instead of 2"),
+            resized(2, "1 worker instead of 4"),
+            resized(3, "3 workers instead of 1")
+        ]
+    );
+    assert!(fs::read_to_string(gang.room.path("tf")).unwrap().contains(r#"["127.0.0.1:29500","127.0.0.1:29500"]"#));
+    // Nobody waits for a spare, and those that are there exit with the rest.
+    agents[3] = gang.pod(3);
+    until("the spare says so", SOON, || gang.output()[3].contains("waits until it is of more than 3").then_some(()));
+    gang.allow("go-4");
     gang.all_exit(agents, 0);
 }
 

@@ -135,10 +135,11 @@ impl<'a> Member<'a> {
                     }
                     None => self.tasks.extend(self.party.chosen(attempt, Ok(&Choice::default()))),
                 },
-                Task::Start { attempt, port, choice } => {
+                Task::Start { attempt, workers, port, choice } => {
                     let attempt = Attempt {
                         number: Some(attempt),
                         master_port: Some(port),
+                        workers,
                         gang: Some(self.party.counts()),
                         ..Attempt::default()
                     };

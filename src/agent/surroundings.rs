@@ -1,6 +1,7 @@
 //! What runs of the program are given: by who started the agent, and by the container.
 
 use crate::agent::channels::Channels;
+use crate::agent::gang::Workers;
 use crate::agent::hang;
 use crate::agent::keeper::Keeper;
 use crate::agent::keeper::choice::Choice;
@@ -45,6 +46,8 @@ pub struct Options {
 pub struct Attempt {
     pub number: Option<u32>,
     pub master_port: Option<u16>,
+    /// Whom it has, where that is another number in each attempt.
+    pub workers: Option<Workers>,
     /// Empty for a start from nothing.
     pub resume_from: String,
     /// Steps that the checkpoint has behind it.

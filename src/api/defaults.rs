@@ -4,7 +4,10 @@
 //! could stand between a job and its defaults. [`crate::plan`] applies them, the descriptions of the fields tell them,
 //! and the rules of the CRD read a field that is not written as its default.
 
-use super::{Backend, DeletePolicy, Framework, HangAction, Mode, NanPolicy, ProcsKind, ProcsPerWorker, RestartPolicy};
+use super::{
+    Backend, DeletePolicy, Framework, GangScheduler, HangAction, Mode, NanPolicy, ProcsKind, ProcsPerWorker,
+    RestartPolicy,
+};
 use serde_json::{Value, json};
 
 /// Default of `gpusPerWorker`.
@@ -49,10 +52,17 @@ pub const NAN_POLICY: NanPolicy = NanPolicy::Report;
 pub const HANG_TIMEOUT_SECONDS: i32 = 1800;
 /// Default of `failurePolicy.hang.action`.
 pub const HANG_ACTION: HangAction = HangAction::Report;
+/// Default of `scheduling.gang`.
+pub const GANG: GangScheduler = GangScheduler::None;
+
+/// Default of `elastic.minWorkers`.
+pub const MIN_WORKERS: i32 = 1;
+/// Default of `elastic.waitSeconds`.
+pub const WAIT_SECONDS: i32 = 60;
 
 /// All of them, each with its field's path from the spec, as in `networking.masterPort`.
 #[must_use]
-pub fn all() -> [(&'static str, Value); 21] {
+pub fn all() -> [(&'static str, Value); 24] {
     [
         ("gpusPerWorker", json!(GPUS_PER_WORKER)),
         ("procsPerWorker", json!(PROCS_PER_WORKER)),
@@ -75,12 +85,15 @@ pub fn all() -> [(&'static str, Value); 21] {
         ("failurePolicy.nanPolicy", json!(NAN_POLICY)),
         ("failurePolicy.hang.timeoutSeconds", json!(HANG_TIMEOUT_SECONDS)),
         ("failurePolicy.hang.action", json!(HANG_ACTION)),
+        ("elastic.minWorkers", json!(MIN_WORKERS)),
+        ("elastic.waitSeconds", json!(WAIT_SECONDS)),
+        ("scheduling.gang", json!(GANG)),
     ]
 }
 
 /// Objects that are there or not as a whole: without one nothing in it has a default. Of any other one that is not written the
 /// fields have theirs.
-pub const THERE_OR_NOT: [&str; 3] = ["checkpoint.storage", "checkpoint.keepBest", "checkpoint.backup"];
+pub const THERE_OR_NOT: [&str; 4] = ["checkpoint.storage", "checkpoint.keepBest", "checkpoint.backup", "elastic"];
 
 /// The default of the field at a path from the spec.
 #[must_use]

@@ -5,6 +5,7 @@
 mod checkpoint;
 mod container;
 pub mod defaults;
+mod elastic;
 mod failure;
 mod hyperparameters;
 mod monitoring;
@@ -20,6 +21,7 @@ mod success;
 
 pub use checkpoint::{Backup, Checkpoint, DeletePolicy, KeepBest, Storage, StorageType};
 pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
+pub use elastic::Elastic;
 pub use failure::{FailurePolicy, FailureRule, Hang, HangAction, NanPolicy, RestartPolicy, RuleAction};
 pub use hyperparameters::Hyperparameters;
 pub use monitoring::{Monitoring, ProgressForms};
@@ -29,12 +31,12 @@ pub use rules::{
     MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal,
     immutable_message,
 };
-pub use scheduling::Scheduling;
+pub use scheduling::{GangScheduler, Scheduling};
 pub use schema::crd;
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
-    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ProgramMetrics,
-    Restart, State, TrainingJobStatus, Workers,
+    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ElasticStatus,
+    ProgramMetrics, Restart, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 

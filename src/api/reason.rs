@@ -104,6 +104,7 @@ reasons! {
     Forbidden,
     Denied,
     WebhookFailed,
+    GangSchedulerMissing,
     Invalid,
 
     // How a job stands.
@@ -112,6 +113,7 @@ reasons! {
     Scheduled,
     Running,
     Restarted,
+    Resized,
     Suspending,
     Suspended,
     Resumed,

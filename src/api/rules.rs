@@ -204,7 +204,10 @@ pub const MUTABLE_WITHIN: [(&str, &[&str]); 2] =
 /// Why `field` can't change, and the way out.
 #[must_use]
 pub fn immutable_message(field: &str) -> String {
-    format!("{field} can't change after creation: delete the job and create it again, or create one under another name")
+    let unless = if field == "numWorkers" { " without elastic" } else { "" };
+    format!(
+        "{field} can't change after creation{unless}: delete the job and create it again, or create one under another name"
+    )
 }
 
 /// Every rule that looks at one version of the job.
@@ -221,9 +224,10 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "",
         field: ".metadata.name",
-        rule: "size(self.metadata.name) + size(string(self.spec.numWorkers - 1)) <= 53",
+        rule: "size(self.metadata.name) + size(string((has(self.spec.elastic) ? self.spec.elastic.maxWorkers : \
+               self.spec.numWorkers) - 1)) <= 53",
         wrong: "metadata.name is too long for the host name NAME-training-INDEX of the last worker, which holds 63 characters",
-        remedy: "shorten it to 53 characters less the digits of numWorkers - 1",
+        remedy: "shorten it to 53 characters less the digits of numWorkers - 1, or of elastic.maxWorkers - 1",
         example: "name-too-long",
     },
     Rule {
@@ -351,6 +355,24 @@ pub const RULES: &[Rule] = &[
                 'the one with the prefix ' + self.prefix + ' names none' : 'one names none'}",
         remedy: "write either configMapRef or secretRef, and one entry for each source",
         example: "envfrom-source",
+    },
+    // ---- elastic
+    Rule {
+        at: "spec",
+        field: ".numWorkers",
+        rule: "!has(self.elastic) || $(elastic.minWorkers) <= self.numWorkers && self.numWorkers <= self.elastic.maxWorkers",
+        wrong: "numWorkers is not between elastic.minWorkers (1 if it is not written) and elastic.maxWorkers",
+        remedy: "write a number within these; they can't change after creation",
+        example: "elastic-outside",
+    },
+    Rule {
+        at: "spec",
+        field: ".elastic",
+        rule: "!has(self.elastic) || !$(checkpoint.enabled) || has(self.checkpoint) && has(self.checkpoint.storage) && \
+               self.checkpoint.storage.type in ['pvc', 'nfs']",
+        wrong: "elastic needs checkpoints that every worker sees, for another number of workers goes on from them",
+        remedy: "set checkpoint.storage to type pvc or nfs, or checkpoint.enabled to false if the program keeps its own",
+        example: "elastic-storage",
     },
     // ---- resources
     Rule {
@@ -914,6 +936,18 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         says: "spec.numWorkers in body must be of type integer",
         remedy: "write it without quotes",
         example: "workers-text",
+    },
+    SchemaRefusal {
+        field: "spec.elastic.maxWorkers",
+        says: "spec.elastic.maxWorkers: Required value",
+        remedy: "write the most that numWorkers may become",
+        example: "elastic-without-max",
+    },
+    SchemaRefusal {
+        field: "spec.elastic.waitSeconds",
+        says: "spec.elastic.waitSeconds in body should be greater than or equal to 1",
+        remedy: "write a number of seconds from 1",
+        example: "elastic-wait-zero",
     },
     SchemaRefusal {
         field: "spec.gpusPerWorker",

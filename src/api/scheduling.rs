@@ -13,7 +13,7 @@ pub struct Scheduling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority: Option<String>,
-    /// Name of a Kueue LocalQueue: Kueue then decides when the job starts.
+    /// Name of a Kueue LocalQueue: Kueue then decides when the job starts. With `gang: volcano` it is Volcano's queue instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub queue: Option<String>,
@@ -32,8 +32,26 @@ pub struct Scheduling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 317))]
     pub topology_key: Option<String>,
-    /// Name of the scheduler. Default: the cluster's.
+    /// Name of the scheduler. Default: the cluster's, or that of `gang`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub scheduler_name: Option<String>,
+    /// Who places all workers together or none, by a PodGroup that is made for the job: `volcano`, `coscheduling` (the scheduler-plugins) or `native` (Kubernetes 1.36 with the feature gates GenericWorkload and GangScheduling).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "GangScheduler")]
+    pub gang: Option<GangScheduler>,
+}
+
+/// Who places the workers of a gang together.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum GangScheduler {
+    /// Nobody: each worker for itself.
+    None,
+    /// Volcano.
+    Volcano,
+    /// The coscheduling plugin of scheduler-plugins.
+    Coscheduling,
+    /// Kubernetes' own scheduler.
+    Native,
 }

@@ -105,7 +105,9 @@ fn forbid_changes(spec: &mut JSONSchemaProps) {
     let mut rules = Vec::new();
     for (name, field) in spec.properties.iter().flatten().filter(|(name, _)| !MUTABLE.contains(&name.as_str())) {
         if !rules::MUTABLE_WITHIN.iter().any(|(object, _)| object == name) {
-            rules.push(refusal(unchanged("", name, field), rules::immutable_message(name), &format!(".{name}")));
+            let unless = if name == "numWorkers" { "has(self.elastic) || " } else { "" };
+            let rule = format!("{unless}{}", unchanged("", name, field));
+            rules.push(refusal(rule, rules::immutable_message(name), &format!(".{name}")));
         }
     }
     for (object, mutable) in rules::MUTABLE_WITHIN {

@@ -1,7 +1,7 @@
 //! The TrainingJob and its spec.
 
 use super::{
-    Checkpoint, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking, ProcsPerWorker, Resources,
+    Checkpoint, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking, ProcsPerWorker, Resources,
     Scheduling, SuccessPolicy, TrainingJobStatus, schema,
 };
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
@@ -20,11 +20,17 @@ use serde::{Deserialize, Serialize};
     category = "all",
     namespaced,
     status = "TrainingJobStatus",
+    scale(
+        spec_replicas_path = ".spec.numWorkers",
+        status_replicas_path = ".status.workers.active",
+        label_selector_path = ".status.elastic.selector"
+    ),
     derive = "PartialEq",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Progress", type_ = "string", json_path = ".status.progress"),
     printcolumn(name = "Epoch", type_ = "integer", json_path = ".status.currentEpoch"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Desired", type_ = "integer", json_path = ".spec.numWorkers", priority = 1),
     printcolumn(name = "Workers", type_ = "integer", json_path = ".status.workers.active", priority = 1),
     printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restartCount", priority = 1),
     printcolumn(name = "Loss", type_ = "number", json_path = ".status.metrics.loss", priority = 1),
@@ -46,6 +52,10 @@ pub struct TrainingJobSpec {
     /// Number of workers (pods) in the gang.
     #[schemars(range(min = 1, max = 4096))]
     pub num_workers: i32,
+
+    /// The number of workers may change while the job runs. Without it `numWorkers` is as it was at the job's creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<Elastic>,
 
     /// GPUs of each worker, requested as `nvidia.com/gpu` unless `resources` names GPUs itself; both must agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]

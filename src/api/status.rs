@@ -25,6 +25,9 @@ pub struct TrainingJobStatus {
     /// The workers of this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
+    /// The size of an elastic gang.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<ElasticStatus>,
     /// Number of this attempt, from 1; it only grows. A restart and a resume are new attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<i32>,
@@ -160,6 +163,24 @@ pub struct Workers {
     pub failed: i32,
     /// Not there yet, waiting for a node, or starting.
     pub pending: i32,
+}
+
+/// The size of an elastic gang.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ElasticStatus {
+    /// Workers that run together, in this attempt or the next one: the first ones by their index. Fewer than `numWorkers` while not all of them find room.
+    pub workers: i32,
+    /// The most that it was since its pods were made.
+    pub largest: i32,
+    /// When `workers` changed last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<Time>,
+    /// Since when fewer workers find room, or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Selects the workers' pods, for an autoscaler.
+    pub selector: String,
 }
 
 /// What the program measures, as it last reported it.

@@ -110,7 +110,7 @@ fn refusals() -> anyhow::Result<String> {
     write!(
         text,
         "\n## After creation\n\n\
-         Only `{}` of the spec, and {} may change, be added or be removed; labels and annotations may, too. Every other \
+         Only `{}` of the spec, {}, and with `elastic` `numWorkers` may change, be added or be removed; labels and annotations may, too. Every other \
          change is refused, here for `image`:\n\n> {}\n",
         MUTABLE.join("`, `"),
         MUTABLE_WITHIN.map(|(object, fields)| format!("of `{object}` only `{}`", fields.join("` and `"))).join(", "),

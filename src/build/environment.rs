@@ -13,6 +13,13 @@ use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
 /// from a Service or a ConfigMap of the user's that happens to have it.
 pub(super) const MASTER_PORT: &str = "$$(MASTER_PORT)";
 
+/// Workers of this attempt of an elastic gang, in a value.
+pub(super) const NNODES: &str = "$$(NNODES)";
+/// Processes of this attempt of an elastic gang, in a value.
+pub(super) const WORLD_SIZE: &str = "$$(WORLD_SIZE)";
+/// A JSON array of the workers of this attempt of an elastic gang, each with the port of its rendezvous.
+pub(super) const ADDRESSES: &str = "$$(TRAININGJOB_ADDRESSES)";
+
 /// The variables of the container `training`: ours, then the spec's, which replace ours of the same name.
 pub(super) fn of(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     let mut env = gang(plan, role);
@@ -27,7 +34,7 @@ pub(super) fn of(plan: &Plan, role: &Role) -> Vec<EnvVar> {
 
 /// Who this worker is and who the others are.
 fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
-    vec![
+    let mut env = vec![
         field("POD_NAME", "metadata.name"),
         field("POD_NAMESPACE", "metadata.namespace"),
         // By it the operator knows whose answer it gets: an address and a port may be another pod's by now.
@@ -37,12 +44,21 @@ fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         // For programs that run as one process per worker; torchrun gives each of its processes its own.
         var("RANK", "$(NODE_RANK)"),
         var("MASTER_ADDR", names::worker_host(&plan.identity.name, 0)),
-        var("WORLD_SIZE", plan.gang.world_size().to_string()),
-        var("NNODES", plan.gang.size().to_string()),
-        var("NUM_WORKERS", plan.gang.size().to_string()),
-        var("GPUS_PER_WORKER", role.gpus.to_string()),
-        var("NPROC_PER_NODE", role.procs.to_string()),
-    ]
+    ];
+    if plan.gang.elastic.is_none() {
+        env.extend([
+            var("WORLD_SIZE", plan.gang.world_size().to_string()),
+            var("NNODES", plan.gang.size().to_string()),
+            var("NUM_WORKERS", plan.gang.size().to_string()),
+        ]);
+    }
+    env.extend([var("GPUS_PER_WORKER", role.gpus.to_string()), var("NPROC_PER_NODE", role.procs.to_string())]);
+    env
+}
+
+/// How many there are, as a program is told: a number, or what the agent puts in its place.
+pub(super) fn count(plan: &Plan, number: impl ToString, elastic: &str) -> String {
+    if plan.gang.elastic.is_some() { elastic.to_owned() } else { number.to_string() }
 }
 
 /// What to train, with what, and where to put it.

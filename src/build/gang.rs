@@ -15,9 +15,12 @@ use std::collections::BTreeMap;
 pub(super) fn setup(plan: &Plan) -> String {
     let failure = &plan.policy.failure;
     let port = |port: i32| u16::try_from(port).unwrap_or(0);
+    let number = |n: i32| u32::try_from(n).unwrap_or(0);
+    let elastic = plan.gang.elastic.as_ref();
     let setup = GangSetup {
         uid: plan.identity.uid.clone(),
-        workers: u32::try_from(plan.gang.size()).unwrap_or(0),
+        workers: number(elastic.map_or(plan.gang.size(), |elastic| elastic.workers)),
+        largest: elastic.map(|elastic| number(elastic.largest)),
         leader: names::worker_host(&plan.identity.name, 0),
         port: port(plan.gang.rendezvous.gang_port),
         master_port: port(plan.gang.rendezvous.master_port),
@@ -76,7 +79,7 @@ pub(super) fn state(volume: String) -> VolumeMount {
 }
 
 fn has_key(plan: &Plan) -> bool {
-    plan.gang.size() > 1
+    plan.gang.elastic.is_some() || plan.gang.size() > 1
 }
 
 fn json<T: serde::Serialize>(value: &T) -> String {

@@ -8,6 +8,7 @@ mod config;
 mod environment;
 mod framework;
 mod gang;
+mod group;
 mod job;
 mod pod;
 mod service;
@@ -17,6 +18,10 @@ mod upkeep;
 
 pub use crate::plan::{labels, names};
 pub use gang::gang_key;
+pub use group::{
+    CoschedulingPodGroup, CoschedulingPodGroupSpec, GangPolicy, NativePodGroup, NativePodGroupSpec, PodGroup,
+    SchedulingPolicy, VolcanoPodGroup, VolcanoPodGroupSpec, WholeJob, pod_group, posted,
+};
 pub use pod::AGENT_PATH;
 pub use tensorboard::{Board, board};
 pub use upkeep::{errand, errand_name, policy_path, upkeep};

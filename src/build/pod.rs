@@ -1,6 +1,6 @@
 //! A worker's pod.
 
-use super::{environment, gang, labels, names};
+use super::{environment, gang, group, labels, names};
 use crate::plan::storage::{VOLUME_PREFIX, paths};
 use crate::plan::template::{AGENT, TRAINING};
 use crate::plan::{Checkpoint, CheckpointVolume, ClaimPath, Incarnation, Plan, Role, Store};
@@ -46,6 +46,7 @@ pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past:
     template.merge_from(overlay);
     let pod = template.spec.get_or_insert_default();
     finish(plan, role, pod);
+    group::join(plan, &mut template);
     template
 }
 

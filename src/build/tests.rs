@@ -130,6 +130,55 @@ fn a_job_with_most_there_is_in_its_second_attempt() {
     snapshot("advanced-training", &spec, 2);
 }
 
+/// What depends on how many there are comes from the agent, and from what the operator writes.
+#[test]
+fn an_elastic_job_is_not_told_how_many_it_is() {
+    let elastic = |framework: &str, workers: i32| {
+        json!({
+            "model": "m", "dataset": "d", "numWorkers": workers, "gpusPerWorker": 2, "framework": framework,
+            "elastic": { "maxWorkers": 8 }, "checkpoint": { "storage": { "type": "pvc" } },
+        })
+    };
+    let built = |framework: &str, workers| built(&plan_of("x", &elastic(framework, workers)), 1);
+    let template = |framework: &str, workers| built(framework, workers).jobs.remove(0).spec.unwrap().template;
+    for (framework, variable, value) in [
+        ("pytorch", "PET_NNODES", "$$(NNODES)"),
+        ("jax", "JAX_NUM_PROCESSES", "$$(WORLD_SIZE)"),
+        (
+            "tensorflow",
+            "TF_CONFIG",
+            r#"{"cluster":{"worker":$$(TRAININGJOB_ADDRESSES)},"task":{"type":"worker","index":$(NODE_RANK)}}"#,
+        ),
+    ] {
+        assert_eq!(template(framework, 1), template(framework, 8), "the same for each size");
+        let pod = template(framework, 2).spec.unwrap();
+        assert_eq!(env(training(&pod), variable), [value]);
+        let baked = ["WORLD_SIZE", "NNODES", "NUM_WORKERS"].map(|name| env(training(&pod), name).len());
+        assert_eq!(baked, [0; 3]);
+    }
+    let Objects { config, claim, mut jobs, .. } = built("pytorch", 1);
+    assert_eq!(claim.unwrap().spec.unwrap().access_modes.unwrap(), ["ReadWriteMany"]);
+    assert_eq!(jobs.remove(0).spec.unwrap().completions, Some(1));
+    let setup =
+        |config: &ConfigMap| -> Value { serde_json::from_str(&config.data.as_ref().unwrap()["gang.json"]).unwrap() };
+    assert_eq!((&setup(&config)["workers"], &setup(&config)["largest"]), (&json!(1), &json!(1)));
+    let mut alone = elastic("pytorch", 1);
+    alone["elastic"]["maxWorkers"] = json!(1);
+    assert!(gang_key(&plan_of("x", &alone), &[7; 32]).is_some(), "its agent asks for it");
+
+    let mut job = TrainingJob::new("x", serde_json::from_value(elastic("pytorch", 4)).unwrap());
+    job.metadata.uid = Some("6f1f4d1e-0000-4000-8000-000000000001".to_owned());
+    let intent = |job: &TrainingJob| plan::resolve(job, &runtime()).plan.identity.intent;
+    let before = intent(&job);
+    let status = json!({ "elastic": { "workers": 3, "largest": 4, "told": 3, "selector": "" } });
+    job.status = serde_json::from_value(status).unwrap();
+    job.spec.num_workers = 5;
+    assert_eq!(intent(&job), before, "it may change");
+    let plan = plan::resolve(&job, &runtime()).plan;
+    let config = objects(&plan, Incarnation::FIRST, GangPast::default()).config;
+    assert_eq!((&setup(&config)["workers"], &setup(&config)["largest"]), (&json!(3), &json!(4)));
+}
+
 #[test]
 fn a_job_with_its_data_on_claims() {
     let spec = json!({
@@ -703,4 +752,105 @@ fn looking_after_checkpoints_takes_no_gpu_and_nothing_but_the_folder() {
     insta::assert_json_snapshot!(job);
     let none = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "enabled": false } });
     assert_eq!(upkeep(&plan_of("x", &none), crate::plan::Upkeep::Copy), None);
+}
+
+/// What there is of a gang that is placed as a whole: its PodGroup, and by what its pods are in it.
+fn grouped(scheduling: &Value) -> Value {
+    let spec = json!({
+        "model": "m", "dataset": "d", "numWorkers": 3, "gpusPerWorker": 2, "scheduling": scheduling,
+        "resources": { "requests": { "cpu": "1500m" }, "limits": { "cpu": "2", "memory": "8Gi" } },
+        "podTemplate": { "spec": {
+            "initContainers": [
+                { "name": "fetch", "image": "i", "resources": { "requests": { "memory": "10Gi" } } },
+                { "name": "logs", "image": "i", "restartPolicy": "Always", "resources": { "requests": { "cpu": "100m" } } },
+            ],
+            "containers": [{ "name": "side", "image": "i", "resources": { "limits": { "cpu": "250m", "memory": "1Gi" } } }],
+        } },
+    });
+    let plan = plan_of("x", &spec);
+    let job = posted(&plan, &built(&plan, 2).jobs[0]);
+    let job = serde_json::to_value(job).unwrap();
+    let template = &job["spec"]["template"];
+    let group = match pod_group(&plan).unwrap() {
+        PodGroup::Volcano(group) => serde_json::to_value(group),
+        PodGroup::Coscheduling(group) => serde_json::to_value(group),
+        PodGroup::Native(group) => serde_json::to_value(group),
+    };
+    let mut group = group.unwrap();
+    let owners = group["metadata"]["ownerReferences"].take();
+    assert_eq!(owners[0]["kind"], "TrainingJob");
+    assert_eq!(group["metadata"]["namespace"], "ml-training");
+    json!({
+        "apiVersion": group["apiVersion"], "kind": group["kind"], "name": group["metadata"]["name"], "spec": group["spec"],
+        "queue": job["metadata"]["labels"].get(labels::QUEUE),
+        "annotation": template["metadata"]["annotations"].get(labels::VOLCANO_GROUP),
+        "label": template["metadata"]["labels"].get(labels::COSCHEDULING_GROUP),
+        "schedulerName": template["spec"].get("schedulerName"),
+        "schedulingGroup": template["spec"].get("schedulingGroup"),
+    })
+}
+
+#[test]
+fn a_gang_of_volcano() {
+    // The most that a pod needs at a time: 10Gi before its containers, of which the two have 9Gi.
+    assert_eq!(
+        grouped(&json!({ "gang": "volcano", "queue": "research", "priority": "high" })),
+        json!({
+            "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": "x-6f1f4d1e",
+            "spec": {
+                "minMember": 3, "queue": "research", "priorityClassName": "high",
+                "minResources": { "cpu": "5550m", "memory": "32212254720", "nvidia.com/gpu": "6" },
+            },
+            "queue": null, "annotation": "x-6f1f4d1e", "label": null, "schedulerName": "volcano", "schedulingGroup": null,
+        })
+    );
+}
+
+#[test]
+fn a_gang_of_the_coscheduling_plugin() {
+    assert_eq!(
+        grouped(&json!({ "gang": "coscheduling", "queue": "research" })),
+        json!({
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "name": "x-6f1f4d1e",
+            "spec": { "minMember": 3 },
+            "queue": "research", "annotation": null, "label": "x-6f1f4d1e",
+            "schedulerName": "scheduler-plugins-scheduler", "schedulingGroup": null,
+        })
+    );
+    assert_eq!(grouped(&json!({ "gang": "coscheduling", "schedulerName": "mine" }))["schedulerName"], "mine");
+}
+
+#[test]
+fn a_gang_of_kubernetes() {
+    assert_eq!(
+        grouped(&json!({ "gang": "native" })),
+        json!({
+            "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "name": "x-6f1f4d1e",
+            "spec": { "schedulingPolicy": { "gang": { "minCount": 3 } } },
+            "queue": null, "annotation": null, "label": null, "schedulerName": null,
+            "schedulingGroup": { "podGroupName": "x-6f1f4d1e" },
+        })
+    );
+}
+
+/// A gang that may run smaller is placed as soon as there is room for the smallest.
+#[test]
+fn a_group_of_an_elastic_gang_is_of_the_fewest_workers() {
+    let spec = json!({
+        "model": "m", "dataset": "d", "numWorkers": 3, "scheduling": { "gang": "volcano" },
+        "elastic": { "minWorkers": 2, "maxWorkers": 4 }, "checkpoint": { "enabled": false },
+        "resources": { "requests": { "cpu": "2" } },
+    });
+    let Some(PodGroup::Volcano(group)) = pod_group(&plan_of("x", &spec)) else { panic!("no group") };
+    assert_eq!((group.spec.min_member, &group.spec.min_resources["cpu"].0[..]), (2, "4"));
+}
+
+/// What is posted is what was built, whatever the types know of it.
+#[test]
+fn a_job_without_a_group_is_posted_as_it_is() {
+    let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    let job = built(&plan, 1).jobs.remove(0);
+    let whole = posted(&plan, &job);
+    assert_eq!(serde_json::to_value(&whole).unwrap(), serde_json::to_value(&job).unwrap());
+    assert!(!whole.has_group() && pod_group(&plan).is_none());
 }

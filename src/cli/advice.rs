@@ -54,6 +54,10 @@ pub const ADVICE: &[(&str, &str)] = &[
         "NameTaken",
         "Delete or rename the object of that name, which belongs to somebody else, or give the job another name.",
     ),
+    (
+        "GangSchedulerMissing",
+        "Have the scheduler that scheduling.gang names installed or switched on, as the message says: the job then starts by itself. Else make the job again without gang.",
+    ),
     ("Forbidden", "The operator may not make the object: apply its rights again (kubectl apply -k deploy/)."),
     (
         "Denied",
@@ -158,6 +162,10 @@ pub const ADVICE: &[(&str, &str)] = &[
     (
         "PodDeleted",
         "Somebody deleted the pod. Ask who: it counts against backoffLimit where all the others had to go with it.",
+    ),
+    (
+        "Resized",
+        "Nothing: an elastic job goes on with another number of workers, and this does not count against backoffLimit. kubectl get tj NAME -o yaml tells in status.elastic of how many, the events why.",
     ),
     ("JobDeleted", "Somebody deleted the Job under the TrainingJob. To stop a job, suspend or delete the TrainingJob."),
     (

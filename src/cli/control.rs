@@ -4,7 +4,7 @@ use super::cluster::Cluster;
 use super::gather::pods;
 use crate::api::{State, TrainingJob};
 use crate::build::names;
-use crate::plan::labels::RESTART_REQUESTED;
+use crate::plan::labels::{LOOK_AGAIN, RESTART_REQUESTED};
 use crate::protocol::gang::{GangSetup, SETUP_FILE};
 use anyhow::bail;
 use jiff::Timestamp;
@@ -18,8 +18,6 @@ use std::time::{Duration, Instant};
 const HEEDED_WITHIN: Duration = Duration::from_secs(30);
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// Annotation of a pod: when it changes, its node brings the pod's files up to date at once.
-const LOOK_AGAIN: &str = "ml.example.com/look-again";
 
 /// Has the workers stopped, and with `wait` returns when none runs any more.
 ///

@@ -532,9 +532,7 @@ fn half_placed() -> Facts {
 fn a_gang_that_is_half_placed_holds_gpus_for_nothing() {
     let (_, says, advice) = told(&half_placed());
     assert_eq!(says.matches("for nothing").count(), 1, "the condition says it already: {says}");
-    for words in
-        ["scheduling.queue", "scheduling.schedulerName", "'{\"spec\":{\"suspend\":true}}'", "startDeadlineSeconds"]
-    {
+    for words in ["scheduling.queue", "scheduling.gang", "'{\"spec\":{\"suspend\":true}}'", "startDeadlineSeconds"] {
         assert!(advice.contains(words), "{words}: {advice}");
     }
     assert!(!advice.contains("Nothing is lost by waiting"), "{advice}");

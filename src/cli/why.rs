@@ -439,7 +439,7 @@ impl Diagnosis {
         }
         self.advise(
             "So that a gang holds nothing before all of it fits: put it into a queue of Kueue (scheduling.queue), or use a \
-             scheduler that places gangs as a whole (scheduling.schedulerName).",
+             scheduler that places gangs as a whole (scheduling.gang).",
         );
         self.advise(format!(
             "To free what it holds now: kubectl patch tj {} -n {} --type merge -p '{{\"spec\":{{\"suspend\":true}}}}'. \

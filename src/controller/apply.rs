@@ -2,11 +2,14 @@
 
 use super::error::{Error, call, refusal};
 use super::pass::{Child, Created, Pass, is_ours};
-use crate::api::TrainingJob;
-use crate::build::{self, names};
+use super::refused;
+use crate::api::{Reason, TrainingJob};
+use crate::build::{self, CoschedulingPodGroup, NativePodGroup, PodGroup, VolcanoPodGroup, labels, names};
+use crate::lifecycle::{self, Event};
 use crate::observe::{Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, SlimJob, Wanted, digest};
-use crate::plan::{CheckpointVolume, Incarnation, Plan, Upkeep};
+use crate::plan::{CheckpointVolume, GroupKind, Incarnation, Plan, Upkeep};
 use crate::protocol::gang::GangPast;
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
@@ -107,13 +110,14 @@ impl Pass<'_, TrainingJob> {
             match key.kind {
                 ChildKind::Service => children.service = Some(present),
                 ChildKind::ConfigMap => children.config = Some(present),
-                ChildKind::PersistentVolumeClaim | ChildKind::Secret | ChildKind::Job => {}
+                ChildKind::PersistentVolumeClaim | ChildKind::Secret | ChildKind::PodGroup | ChildKind::Job => {}
             }
         });
         Ok(None)
     }
 
-    /// Makes the Jobs of an incarnation, one for each role, once the key is there that their pods mount.
+    /// Makes the Jobs of an incarnation, one for each role, once the key is there that their pods mount, and the group in
+    /// which they are placed.
     pub(super) async fn create_jobs(&self, plan: &Plan, incarnation: Incarnation, past: GangPast) -> Result<(), Error> {
         if let Some(key) = build::gang_key(plan, &rand::random()) {
             let blocked = self.create_unseen(&key).await?;
@@ -123,11 +127,19 @@ impl Pass<'_, TrainingJob> {
                 return Ok(());
             }
         }
+        if !self.ensure_group(plan).await? {
+            return Ok(());
+        }
         for (role, wanted) in plan.gang.roles.iter().zip(build::objects(plan, incarnation, past).jobs) {
             let key = ChildKey::job(role.name);
-            match self.create(&wanted).await? {
+            match self.create(&build::posted(plan, &wanted)).await? {
                 Created::Made(job) | Created::Found(job) => {
-                    self.block(key, None);
+                    let dropped = is_native(plan) && !job.has_group();
+                    if dropped {
+                        let fact = Event { warning: true, reason: "PlacedOneByOne", note: group_dropped().message };
+                        self.tell(Some(incarnation.attempt), vec![fact]);
+                    }
+                    self.block(key, dropped.then(group_dropped));
                     // The watch may be slower than the next reconcile, which would ask again.
                     let job = serde_json::to_value(&*job).ok().and_then(|job| serde_json::from_value(job).ok());
                     self.remember(job.as_ref());
@@ -136,6 +148,57 @@ impl Pass<'_, TrainingJob> {
             }
         }
         Ok(())
+    }
+
+    /// Makes sure that the group is there in which the workers are placed; false if it is not. Nobody watches it, for most
+    /// clusters don't know its kind.
+    pub(super) async fn ensure_group(&self, plan: &Plan) -> Result<bool, Error> {
+        let blocked = match build::pod_group(plan) {
+            None => return Ok(true),
+            Some(PodGroup::Volcano(group)) => self.create_group(&group, "install Volcano with its CRDs").await?,
+            Some(PodGroup::Coscheduling(group)) => {
+                self.create_group(&group, "install the coscheduling plugin of scheduler-plugins with its CRD").await?
+            }
+            Some(PodGroup::Native(group)) => self.create_group(&group, SWITCH_ON).await?,
+        };
+        let (is_there, now) = (blocked.is_none(), lifecycle::whole_second(Timestamp::now()));
+        self.context.index.update_known(&self.key, |cell| cell.children.group_looked_at = Some(now));
+        self.block(ChildKey::POD_GROUP, blocked);
+        Ok(is_there)
+    }
+
+    async fn create_group<K: Child>(&self, group: &K, remedy: &str) -> Result<Option<Blocked>, Error> {
+        match self.create(group).await {
+            Ok(Created::Made(_) | Created::Found(_)) => Ok(None),
+            Ok(Created::Blocked(blocked)) => Ok(Some(blocked)),
+            Err(error) if refusal(&error).is_some_and(refused::kind_is_unknown) => {
+                let message = format!(
+                    "the API server has no PodGroup of {}, which spec.scheduling.gang needs: {remedy}, or make the job \
+                     again without gang",
+                    K::api_version(&())
+                );
+                Ok(Some(Blocked { reason: Reason::GangSchedulerMissing, message }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where the operator has no right to it, or nobody knows its kind any more, it stays: the Job must go all the same.
+    async fn delete_group<K: Child>(&self, name: &str) -> Result<(), Error> {
+        let deleted = match call("get PodGroup", self.api::<K>().get_opt(name)).await {
+            Ok(found) => match found.filter(|found| is_ours(found, &self.key.uid)).and_then(|found| found.uid()) {
+                Some(uid) => self.delete::<K>(name, &uid, DeleteParams::background()).await,
+                None => Ok(()),
+            },
+            Err(error) => Err(error),
+        };
+        match deleted {
+            Err(error) if refusal(&error).is_some() => {
+                warn!(name, %error, "the PodGroup stays");
+                Ok(())
+            }
+            deleted => deleted,
+        }
     }
 
     /// Makes the Job that looks after the checkpoints.
@@ -185,7 +248,17 @@ impl Pass<'_, TrainingJob> {
     }
 
     /// The Job goes after its pods (foreground).
-    pub(super) async fn delete_job(&self, name: &str, uid: &str) -> Result<(), Error> {
+    /// The group of the workers goes with their Job, and before it, or nobody would come back to it: Volcano counts what a
+    /// group without pods asks for as taken. The next Job has a new one.
+    pub(super) async fn delete_job(&self, plan: &Plan, name: &str, uid: &str) -> Result<(), Error> {
+        if name == names::job_name(&self.owner.name_any()) {
+            match plan.gang.group.as_ref().map(|group| (&group.name, &group.kind)) {
+                None => {}
+                Some((group, GroupKind::Volcano { .. })) => self.delete_group::<VolcanoPodGroup>(group).await?,
+                Some((group, GroupKind::Coscheduling)) => self.delete_group::<CoschedulingPodGroup>(group).await?,
+                Some((group, GroupKind::Native)) => self.delete_group::<NativePodGroup>(group).await?,
+            }
+        }
         info!(name, "deleting Job");
         self.delete::<Job>(name, uid, DeleteParams::foreground()).await
     }
@@ -199,8 +272,7 @@ impl Pass<'_, TrainingJob> {
         });
         let (api, params, patch) = (self.api::<Pod>(), PatchParams::default(), Patch::Strategic(patch));
         match call("release pod", api.patch_metadata(name, &params, &patch)).await {
-            // 404: gone; 409: the name is another's by now.
-            Err(error) if refusal(&error).is_some_and(|s| s.is_not_found() || s.is_conflict()) => return Ok(()),
+            Err(error) if is_gone(&error) => return Ok(()),
             result => drop(result?),
         }
         if force {
@@ -209,10 +281,59 @@ impl Pass<'_, TrainingJob> {
         Ok(())
     }
 
+    /// Of an elastic gang the Job follows: both numbers at once, for an Indexed Job takes no other change of them.
+    pub(super) async fn scale_job(&self, name: &str, uid: &str, pods: i32) -> Result<(), Error> {
+        info!(name, pods, "scaling Job");
+        let spec = serde_json::json!({ "parallelism": pods, "completions": pods });
+        let patch = Patch::Merge(serde_json::json!({ "metadata": { "uid": uid }, "spec": spec }));
+        match call("scale Job", self.api::<Job>().patch(name, &PatchParams::default(), &patch)).await {
+            Err(error) if is_gone(&error) => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    /// A node brings what has changed of a ConfigMap within two minutes, or when the pod has changed.
+    pub(super) async fn hasten_pod(&self, name: &str, uid: &str, size: i32) -> Result<(), Error> {
+        let annotations = serde_json::json!({ labels::GANG_SIZE: size.to_string() });
+        let patch = serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } });
+        let (api, params) = (self.api::<Pod>(), PatchParams::default());
+        match call("hasten pod", api.patch_metadata(name, &params, &Patch::Merge(patch))).await {
+            Err(error) if is_gone(&error) => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
     pub(super) async fn delete_owner(&self) -> Result<(), Error> {
         info!("ttlSecondsAfterFinished is over, deleting the TrainingJob");
         self.delete::<TrainingJob>(&self.owner.name_any(), &self.key.uid, DeleteParams::background()).await
     }
+}
+
+/// Whether what was to be patched is there no more, or its name is another's by now: that has another UID, which can't be changed.
+fn is_gone(error: &Error) -> bool {
+    refusal(error).is_some_and(|status| {
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        let is_another = causes.into_iter().any(|cause| cause.field == "metadata.uid");
+        status.is_not_found() || status.is_conflict() || is_another
+    })
+}
+
+/// What a cluster lacks that knows no PodGroups of its own.
+const SWITCH_ON: &str = "start kube-apiserver with --feature-gates=GenericWorkload=true and \
+                         --runtime-config=scheduling.k8s.io/v1alpha2=true, and kube-scheduler with \
+                         --feature-gates=GenericWorkload=true,GangScheduling=true";
+
+fn is_native(plan: &Plan) -> bool {
+    plan.gang.group.as_ref().is_some_and(|group| group.kind == GroupKind::Native)
+}
+
+/// The Job is there and goes on: its pods may all find a place.
+fn group_dropped() -> Blocked {
+    let message = format!(
+        "the API server has dropped schedulingGroup from the pods, so that they are placed one by one and not as \
+         spec.scheduling.gang says: {SWITCH_ON}, then suspend the job and resume it"
+    );
+    Blocked { reason: Reason::GangSchedulerMissing, message }
 }
 
 const _: () = {

@@ -22,7 +22,7 @@ pub use ask::AgentAccess;
 pub(crate) use ask::decode;
 pub use error::Error;
 
-use crate::api::{Guarded, State, TrainingJob};
+use crate::api::{ElasticStatus, Guarded, State, TrainingJob};
 use crate::build;
 use crate::lifecycle::{self, Action, Input, Verdict};
 use crate::observe::{Blocked, Cell, Children, Index, JobKey, Wanted, digest};
@@ -77,12 +77,15 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// What the job's spec means, worked out once for each generation, and for each restart that is asked for.
+    /// What the job's spec means, worked out once for each generation, for each restart that is asked for, and for each size.
     fn wanted(&self, job: &TrainingJob, key: &JobKey) -> Arc<Wanted> {
         let known = self.index.read(key, |cell| cell.wanted.clone()).flatten();
         let is_of = |known: &Arc<Wanted>| {
             let asked = &known.planned.plan.policy.restart_requested;
-            known.generation == job.metadata.generation && *asked == plan::restart_requested(job)
+            let size = |elastic: &ElasticStatus| (elastic.workers, elastic.largest);
+            known.generation == job.metadata.generation
+                && *asked == plan::restart_requested(job)
+                && known.size == job.status.as_ref().and_then(|status| status.elastic.as_ref()).map(size)
         };
         known.filter(is_of).unwrap_or_else(|| {
             let wanted = Arc::new(wanted(job, &self.options.runtime));
@@ -116,7 +119,9 @@ fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     let refused = planned.accepted().err().map(ToString::to_string);
     let objects = planned.accepted().ok().map(|plan| build::objects(plan, Incarnation::FIRST, GangPast::default()));
     let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
-    Wanted { generation: job.metadata.generation, planned, refused, service: digests.0, config: digests.1 }
+    let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
+    let size = decided.map(|elastic| (elastic.workers, elastic.largest));
+    Wanted { generation: job.metadata.generation, size, planned, refused, service: digests.0, config: digests.1 }
 }
 
 /// Runs until `stop` is done; then no new reconcile starts and those under way end. Dropping the future ends them at once.
@@ -274,13 +279,23 @@ impl Pass<'_, TrainingJob> {
                 self.confirm().await?;
                 self.create_jobs(plan, *incarnation, *past).await
             }
+            Action::EnsureGroup => {
+                let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
+                self.confirm().await?;
+                self.ensure_group(plan).await.map(drop)
+            }
             Action::CreateUpkeep(task) => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
                 self.confirm().await?;
                 self.create_upkeep(plan, *task).await
             }
-            Action::DeleteJob { name, uid } => self.delete_job(name, uid).await,
+            Action::DeleteJob { name, uid } => self.delete_job(&wanted.planned.plan, name, uid).await,
             Action::ReleasePod { name, uid, force } => self.release_pod(name, uid, *force).await,
+            Action::ScaleJob { name, uid, pods } => {
+                self.confirm().await?;
+                self.scale_job(name, uid, *pods).await
+            }
+            Action::HastenPod { name, uid, size } => self.hasten_pod(name, uid, *size).await,
             Action::DeleteOwner => self.delete_owner().await,
         }
     }

@@ -95,7 +95,8 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
                 let runs = |pod: &&ObservedPod| pod.incarnation == number && pod.index == index && pod.runs();
                 cell.children.pods.values().find(runs)
             };
-            let workers = plan.gang.leading().replicas;
+            let replicas = plan.gang.leading().replicas;
+            let workers = plan.gang.elastic.as_ref().map_or(replicas, |elastic| elastic.workers.min(replicas));
             let first = pod(0).filter(|pod| is_due(&pod.uid))?.clone();
             Some((port, first, (workers > 1).then(|| pod(workers - 1)).flatten().cloned()))
         })??;

@@ -25,6 +25,11 @@ pub(super) fn blocked(status: &Status) -> Option<Blocked> {
     Some(Blocked { reason, message: message.to_owned() })
 }
 
+/// Whether the API server does not know the kind: of any other 404 it names what is missing.
+pub(super) fn kind_is_unknown(status: &Status) -> bool {
+    status.code == 404 && status.details.as_ref().is_none_or(|details| details.name.is_empty())
+}
+
 /// A webhook that has to be asked gives no answer: `Internal error occurred: failed calling webhook "x": ...`.
 fn webhook_failed(message: &str) -> bool {
     message.starts_with("Internal error occurred: failed calling webhook \"")

@@ -343,3 +343,126 @@ async fn an_answer_is_bounded() {
     let (_, polls) = answer_of(|| Value::String(format!("{}{{}}", " ".repeat(300 * 1024)))).await;
     assert!(polls.answer().is_none() && polls.is_up() == Some(false), "it is not read to its end");
 }
+
+fn gang_of(gang: &str) -> TrainingJob {
+    let mut job = job();
+    job.spec.scheduling = serde_json::from_value(json!({ "gang": gang })).unwrap();
+    job.spec.num_workers = 2;
+    job
+}
+
+fn made(log: &Mutex<Vec<Request>>) -> Vec<(String, Value)> {
+    let log = log.lock();
+    let posts = log.iter().filter(|(method, path, _)| *method == Method::POST && !path.contains("events.k8s.io"));
+    posts.map(|(_, path, body)| (path.rsplit('/').next().unwrap().to_owned(), body.clone())).collect()
+}
+
+fn scheduled(log: &Mutex<Vec<Request>>) -> (String, String) {
+    let log = log.lock();
+    let (_, _, body) =
+        log.iter().rfind(|(method, path, _)| *method == Method::PUT && path.ends_with("/status")).unwrap();
+    let conditions = body["status"]["conditions"].as_array().unwrap();
+    let condition = conditions.iter().find(|condition| condition["type"] == "Scheduled").unwrap();
+    (condition["reason"].as_str().unwrap().to_owned(), condition["message"].as_str().unwrap().to_owned())
+}
+
+/// The kind is there or not; a 404 that is about something else is no word on that.
+#[tokio::test]
+async fn a_gang_waits_for_its_scheduler() {
+    let unknown = || refusal(404, "NotFound", "the server could not find the requested resource");
+    for (gang, version, remedy) in [
+        ("volcano", "scheduling.volcano.sh/v1beta1", "install Volcano"),
+        ("coscheduling", "scheduling.x-k8s.io/v1alpha1", "install the coscheduling plugin"),
+        ("native", "scheduling.k8s.io/v1alpha2", "--runtime-config=scheduling.k8s.io/v1alpha2=true"),
+    ] {
+        for answer in [unknown(), "404 page not found\n".into()] {
+            let (client, log) = api(move |request| match request {
+                (_, path, _) if path.ends_with("/podgroups") => (404, answer.clone()),
+                request => agrees(request),
+            });
+            reconcile_job(&context(client, AgentAccess::Off), &gang_of(gang)).await.unwrap();
+            let (reason, message) = scheduled(&log);
+            assert_eq!(reason, "GangSchedulerMissing");
+            let says =
+                format!("PodGroup: the API server has no PodGroup of {version}, which spec.scheduling.gang needs");
+            assert!(message.starts_with(&says) && message.contains(remedy), "{message}");
+            assert!(made(&log).iter().all(|(kind, _)| kind != "jobs"), "its pods would be placed one by one");
+        }
+    }
+    let gone = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound",
+        "message": "namespaces \"ns\" not found", "details": { "name": "ns", "kind": "namespaces" },
+    });
+    let (client, _) = api(move |request| match request {
+        (_, path, _) if path.ends_with("/podgroups") => (404, gone.clone()),
+        request => agrees(request),
+    });
+    assert!(reconcile_job(&context(client, AgentAccess::Off), &gang_of("native")).await.is_err());
+}
+
+#[tokio::test]
+async fn a_group_is_made_before_its_pods() {
+    let (client, log) = api(agrees);
+    let context = context(client, AgentAccess::Off);
+    reconcile_job(&context, &gang_of("native")).await.unwrap();
+    let made = made(&log);
+    let kinds: Vec<&str> = made.iter().map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(kinds[kinds.len() - 2..], ["podgroups", "jobs"], "{kinds:?}");
+    let [(_, group), (_, job)] = &made[made.len() - 2..] else { unreachable!() };
+    assert_eq!(group["apiVersion"], "scheduling.k8s.io/v1alpha2");
+    assert_eq!(job["spec"]["template"]["spec"]["schedulingGroup"]["podGroupName"], group["metadata"]["name"]);
+    let blocked = context.index.read(&key(), |cell| cell.children.blocked.clone()).unwrap();
+    assert!(blocked.is_empty(), "{blocked:?}");
+}
+
+/// An API server that knows the kind, and not the field of its pods.
+#[tokio::test]
+async fn pods_that_are_in_no_group_are_told_of() {
+    let (client, log) = api(|request| match request {
+        (method, path, body) if method == Method::POST && path.ends_with("/jobs") => {
+            let mut body = body.clone();
+            body["spec"]["template"]["spec"].as_object_mut().unwrap().remove("schedulingGroup");
+            agrees(&(method.clone(), path.clone(), body))
+        }
+        request => agrees(request),
+    });
+    reconcile_job(&context(client, AgentAccess::Off), &gang_of("native")).await.unwrap();
+    let (reason, message) = scheduled(&log);
+    assert_eq!(reason, "GangSchedulerMissing");
+    assert!(message.starts_with("Job: the API server has dropped schedulingGroup"), "{message}");
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let log = log.lock();
+    let told =
+        log.iter().filter(|(_, path, body)| path.contains("events.k8s.io") && body["reason"] == "PlacedOneByOne");
+    assert_eq!(told.count(), 1);
+}
+
+/// Of a predecessor, or of the job itself: Kubernetes keeps a group as long as pods of it live.
+#[tokio::test]
+async fn a_group_that_goes_is_waited_for() {
+    let (client, log) = api(|request| match request {
+        (method, path, _) if method == Method::POST && path.ends_with("/podgroups") => {
+            (409, refusal(409, "AlreadyExists", "podgroups \"x-job\" already exists"))
+        }
+        (method, path, _) if method == Method::GET && path.contains("/podgroups/") => {
+            let metadata = json!({
+                "name": "x-job", "namespace": "ns", "uid": "group", "deletionTimestamp": "2030-01-02T03:04:05Z",
+                "finalizers": ["scheduling.k8s.io/podgroup-protection"],
+            });
+            (
+                200,
+                json!({ "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": metadata, "spec": {} }),
+            )
+        }
+        request => agrees(request),
+    });
+    reconcile_job(&context(client, AgentAccess::Off), &gang_of("native")).await.unwrap();
+    let (reason, message) = scheduled(&log);
+    assert_eq!(
+        (reason.as_str(), message.as_str()),
+        ("OldObject", "PodGroup: x-job is being deleted; it is made again when it is gone")
+    );
+    assert!(made(&log).iter().all(|(kind, _)| kind != "jobs"));
+}

@@ -1,7 +1,7 @@
 //! What connections and messages tell the leader: it goes into the seats.
 
 use super::leader::Leader;
-use super::message::{Beat, Down, Hello, History, MemberId, Message, Time, Up, VERSION, millis};
+use super::message::{Beat, Down, Hello, History, MAX_PLACES, MemberId, Message, Time, Up, VERSION, millis};
 use super::seat::{Holder, Link, Seat};
 use super::view::{Chosen, Phase};
 use super::{Conn, Order};
@@ -70,7 +70,11 @@ impl Leader {
             return refuse("the hello is of another job, member or pod than the one that was proven");
         }
         let last = self.history.attempt;
-        let Some(seat) = self.seats.get_mut(&member) else { return refuse("the gang has no such member") };
+        let is_place = member.role == self.me.role && member.index < MAX_PLACES;
+        if !is_place && !self.seats.contains_key(&member) {
+            return refuse("the gang has no such member");
+        }
+        let seat = self.seats.entry(member).or_default();
         let holder = seat.holder.as_mut();
         let is_same = holder.as_ref().is_some_and(|holder| holder.incarnation == incarnation);
         if let Some(holder) = holder {

@@ -6,7 +6,7 @@ use super::message::{Choice, End, History, Incarnation, MemberId, Message, Outco
 use super::policy::Policy;
 use super::view::View;
 use super::{Conn, Exit, Memory, Order, Timing};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Who an agent is.
 #[derive(Clone, Debug, Hash)]
@@ -60,6 +60,8 @@ pub enum Input {
     Terminated(i32),
     /// Somebody wants another attempt, and says why. Only the leader's agent heeds it.
     Restart(String),
+    /// Who the members of the next attempt are. Only the leader's agent heeds it.
+    Resize(BTreeSet<MemberId>),
     /// What the operator knows of the gang's past.
     Told(History),
     /// Time has passed.
@@ -162,7 +164,8 @@ impl Gang {
             (Input::Closed(conn), None) => self.member.closed(now, conn),
             (Input::Chosen(attempt, chosen), Some(leader)) => leader.chosen(now, attempt, chosen),
             (Input::Restart(words), Some(leader)) => leader.restart(now, words),
-            (Input::Chosen(..) | Input::Restart(_), None) | (Input::Tick, _) => {}
+            (Input::Resize(members), Some(leader)) => leader.setup.members = members,
+            (Input::Chosen(..) | Input::Restart(_) | Input::Resize(_), None) | (Input::Tick, _) => {}
             (Input::Failing(attempt), _) => self.member.failing(now, attempt, out),
             (Input::Ended { attempt, outcome, report }, _) => self.member.ended(now, attempt, End { outcome, report }),
             (Input::Terminated(signal), leader) => {

@@ -8,7 +8,7 @@ use super::message::{
     Time, cut, millis,
 };
 use super::policy::{Ended, Judge, Judged, Policy, Verdict, Why, begin, decide};
-use super::seat::Seat;
+use super::seat::{Holder, Seat};
 use super::view::{Chosen, Phase};
 use super::{Conn, Order, Timing};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +17,10 @@ use std::time::Duration;
 /// What a leader is given.
 #[derive(Clone, Debug, Hash)]
 pub struct LeaderSetup {
-    /// All members, the leader's own among them.
+    /// All members of the next attempt, the leader's own among them.
     pub members: BTreeSet<MemberId>,
+    /// Earlier attempts may have had members that are none any more.
+    pub was_larger: bool,
     /// What a person has decided.
     pub policy: Policy,
     /// Judges an attempt that has ended.
@@ -35,7 +37,10 @@ pub struct Leader {
     pub(super) job: String,
     pub(super) incarnation: Incarnation,
     pub(super) timing: Timing,
+    /// Of members and spares.
     pub(super) seats: BTreeMap<MemberId, Seat>,
+    /// All members of the attempt that runs or ends, or else of the next one.
+    pub(super) members: BTreeSet<MemberId>,
     /// Connections that have not said hello: whose they are, and since when.
     pub(super) strangers: BTreeMap<Conn, (MemberId, String, Time)>,
     pub(super) history: History,
@@ -61,14 +66,16 @@ impl Leader {
         history: History,
         now: Time,
     ) -> Self {
-        let seats = setup.members.iter().map(|member| (member.clone(), Seat::default())).collect();
+        let members = setup.members.clone();
+        let seats = members.iter().map(|member| (member.clone(), Seat::default())).collect();
         let phase = match history.finish {
             Some(_) => Phase::Over { since: now },
             None => {
                 Phase::Gathering { attempt: history.attempt.saturating_add(1), not_before: now, choice: Chosen::NotYet }
             }
         };
-        let (strangers, quiet_at) = (BTreeMap::new(), Time::default());
+        let strangers = BTreeMap::new();
+        let quiet_at = if setup.was_larger { now + timing.lease + timing.fence() } else { Time::default() };
         Self {
             setup,
             me,
@@ -76,6 +83,7 @@ impl Leader {
             incarnation,
             timing,
             seats,
+            members,
             strangers,
             history,
             phase,
@@ -149,7 +157,10 @@ impl Leader {
                     self.history.attempt = self.history.attempt.max(run);
                     return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
                 }
-                if !self.seats.values().all(|seat| self.is_there(seat, attempt, now)) || !self.is_quiet(now) {
+                self.seat_members();
+                let is_clear = self.spares().all(|seat| self.is_clear(seat, now));
+                if !is_clear || !self.of_members().all(|seat| self.is_there(seat, attempt, now)) || !self.is_quiet(now)
+                {
                     return None;
                 }
                 match choice {
@@ -167,7 +178,7 @@ impl Leader {
             }
             Phase::Running { attempt, since, .. } => {
                 let (attempt, ran) = (*attempt, now.since(*since));
-                if self.seats.values().all(|seat| seat.succeeded == attempt) {
+                if self.of_members().all(|seat| seat.succeeded == attempt) {
                     self.history.finish = Some(Finish::Succeeded);
                     return Some(Phase::Over { since: now });
                 }
@@ -180,7 +191,8 @@ impl Leader {
                     return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
                 }
                 let is_settled = |seat: &Seat| seat.is_settled(attempt, since, now, &self.timing);
-                self.seats.values().all(is_settled).then(|| self.judge(attempt, why, [since, now], ran))
+                let are_settled = self.of_members().all(is_settled);
+                are_settled.then(|| self.judge(attempt, why, [since, now], ran))
             }
             Phase::Over { .. } => None,
         }
@@ -189,7 +201,13 @@ impl Leader {
     fn judge(&mut self, attempt: u32, why: Why, [since, now]: [Time; 2], ran: Duration) -> Phase {
         let mut wait = Duration::ZERO;
         if self.history.judged < attempt {
-            let members = self.seats.iter().map(|(member, seat)| (member.clone(), seat.came_out(attempt))).collect();
+            let why = match why {
+                // It goes because nobody needs it any more.
+                Why::Left(member, _) if !self.setup.members.contains(&member) => self.resized(),
+                why => why,
+            };
+            let members = self.members.iter().filter_map(|member| Some((member, self.seats.get(member)?)));
+            let members = members.map(|(member, seat)| (member.clone(), seat.came_out(attempt))).collect();
             let ended = Ended { attempt, why, members };
             let judgement = self.setup.policy.rule((self.setup.judge)(&ended));
             self.judged = Some(Judged { ended, judgement: judgement.clone(), ran });
@@ -208,6 +226,32 @@ impl Leader {
         self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.run.as_ref()?.attempt)).max()
     }
 
+    /// The members may be others from now on.
+    fn seat_members(&mut self) {
+        if self.members != self.setup.members {
+            self.members.clone_from(&self.setup.members);
+            for member in &self.members {
+                self.seats.entry(member.clone()).or_default();
+            }
+        }
+    }
+
+    fn of_members(&self) -> impl Iterator<Item = &Seat> {
+        self.seats.iter().filter(|(member, _)| self.members.contains(member)).map(|(_, seat)| seat)
+    }
+
+    /// Seats of those who run nothing.
+    fn spares(&self) -> impl Iterator<Item = &Seat> {
+        self.seats.iter().filter(|(member, _)| !self.members.contains(member)).map(|(_, seat)| seat)
+    }
+
+    /// Whether nothing lives of what was started in the place of a spare when it was a member.
+    pub(super) fn is_clear(&self, seat: &Seat, now: Time) -> bool {
+        let is_over =
+            |holder: &Holder| holder.is_out_of(self.history.attempt) || now >= holder.received + self.timing.fence();
+        now >= seat.fence && seat.holder.as_ref().is_none_or(is_over)
+    }
+
     fn is_there(&self, seat: &Seat, attempt: u32, now: Time) -> bool {
         now >= seat.fence && seat.holder.as_ref().is_some_and(|holder| holder.is_ready(attempt, now, &self.timing))
     }
@@ -216,19 +260,28 @@ impl Leader {
     /// agent of the last attempt has told that it has stopped.
     pub(super) fn is_quiet(&self, now: Time) -> bool {
         let Some(last) = self.last_run().filter(|_| now < self.quiet_at) else { return now >= self.quiet_at };
-        let runs = || self.seats.values().filter_map(|seat| seat.holder.as_ref()?.status.run.as_ref());
-        let was_here = runs().any(|run| run.attempt == last && run.leader.pod == self.incarnation.pod);
-        self.seats.iter().all(|(member, seat)| {
-            let ran = seat.holder.as_ref().and_then(|holder| holder.status.run.as_ref());
-            ran.is_some_and(|run| run.attempt == last) || (*member == self.me && (was_here || self.cleared == last))
-        })
+        let run = |seat: &Seat| seat.holder.as_ref()?.status.run.clone().filter(|run| run.attempt == last);
+        let runs: BTreeMap<_, _> = self.seats.iter().filter_map(|(member, seat)| Some((member, run(seat)?))).collect();
+        let was_here = runs.values().any(|run| run.leader.pod == self.incarnation.pod);
+        let is_known = !runs.contains_key(&self.me) && (was_here || self.cleared == last);
+        // Which members it had nobody needs to know: they hold as many places.
+        let size = runs.values().map(|run| run.size).max().filter(|size| *size > 0);
+        size.is_some_and(|size| runs.len() + usize::from(is_known) >= size as usize)
+    }
+
+    fn resized(&self) -> Why {
+        Why::Resized { from: self.members.len(), to: self.setup.members.len() }
     }
 
     fn why_to_end(&self, attempt: u32, now: Time) -> Option<Why> {
         if let Some(signal) = self.leaving {
             return Some(Why::Left(self.me.clone(), signal));
         }
-        self.seats.iter().find_map(|(member, seat)| {
+        // Of one that is about to succeed nothing is to be done again.
+        if self.members != self.setup.members && self.of_members().all(|seat| seat.succeeded != attempt) {
+            return Some(self.resized());
+        }
+        self.seats.iter().filter(|(member, _)| self.members.contains(member)).find_map(|(member, seat)| {
             let Some(holder) = &seat.holder else { return Some(Why::Lost(member.clone())) };
             if let Some(signal) = holder.status.leaving {
                 return Some(Why::Left(member.clone(), signal));
@@ -252,11 +305,13 @@ impl Leader {
         match &self.phase {
             Phase::Gathering { attempt, .. } => Directive::Prepare { attempt: *attempt },
             Phase::Running { attempt, port, choice, .. } => {
-                Directive::Start { attempt: *attempt, port: *port, choice: choice.clone() }
+                let size = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+                Directive::Start { attempt: *attempt, size, port: *port, choice: choice.clone() }
             }
             Phase::Ending { attempt, why, .. } => {
                 let is_gone = |seat: &Seat| seat.holder.as_ref().is_none_or(|h| h.is_gone(now, &self.timing));
-                let may_save = matches!(why, Why::Left(..) | Why::Ordered(_)) && !self.seats.values().any(is_gone);
+                let is_asked = matches!(why, Why::Left(..) | Why::Ordered(_) | Why::Resized { .. });
+                let may_save = is_asked && !self.of_members().any(is_gone);
                 let grace = if may_save { self.timing.grace } else { self.timing.short_grace };
                 Directive::Stop { attempt: *attempt, grace: millis(grace) }
             }
@@ -276,7 +331,15 @@ impl Leader {
         if is_news {
             self.word = Some(command.clone());
         }
-        for link in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()?.link.as_mut()) {
+        let spared = match &command.directive {
+            Directive::Start { attempt, .. } => {
+                Command { directive: Directive::Prepare { attempt: *attempt }, ..command.clone() }
+            }
+            _ => command.clone(),
+        };
+        for (member, seat) in &mut self.seats {
+            let Some(link) = seat.holder.as_mut().and_then(|holder| holder.link.as_mut()) else { continue };
+            let command = if self.members.contains(member) { &command } else { &spared };
             link.told &= !is_news;
             if link.told && !link.asks && now.since(link.sent) < self.timing.beat {
                 continue;
@@ -294,7 +357,11 @@ impl Leader {
         if !self.strangers.is_empty() && !is_over {
             return false;
         }
-        self.seats.iter().filter(|(member, _)| **member != self.me).all(|(_, seat)| match &seat.holder {
+        self.seats.iter().filter(|(member, _)| **member != self.me).all(|(member, seat)| match &seat.holder {
+            // A spare that is gone need not know.
+            _ if !self.members.contains(member) && seat.holder.as_ref().is_none_or(|holder| holder.link.is_none()) => {
+                true
+            }
             Some(holder) => holder.status.over || (holder.link.is_none() && is_over),
             None => is_over,
         })
@@ -306,7 +373,7 @@ impl Leader {
         let of_seat = |seat: &Seat| {
             let of_holder = seat.holder.as_ref().map(|holder| {
                 let sent = holder.link.as_ref().map_or(holder.unlinked + reconnect, |link| link.sent + beat);
-                [sent, holder.heard + lease, holder.received + lease]
+                [sent, holder.heard + lease, holder.received + lease, holder.received + self.timing.fence()]
             });
             [Some(seat.fence)]
                 .into_iter()

@@ -178,10 +178,10 @@ impl Member {
             }
             // The leader knows less than this member: it will learn, and ask for a larger one.
             Directive::Prepare { .. } => {}
-            Directive::Start { attempt, port, choice } => {
+            Directive::Start { attempt, size, port, choice } => {
                 if self.may_start(now, attempt) {
-                    self.status.run = Some(Run { attempt, leader, state: RunState::Running });
-                    out.push(Order::Start { attempt, port, choice });
+                    self.status.run = Some(Run { attempt, size, leader, state: RunState::Running });
+                    out.push(Order::Start { attempt, size, port, choice });
                 }
             }
             Directive::Stop { attempt, grace } => {

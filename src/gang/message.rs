@@ -9,7 +9,9 @@ use std::ops::Add;
 use std::time::Duration;
 
 /// What is told in a [`Hello`]; another one is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// Indexes of members are smaller than this: so many workers a job may have.
+pub const MAX_PLACES: u32 = 4096;
 /// Longest [`End::report`], in bytes.
 pub const MAX_REPORT: usize = 4096;
 /// Longest [`Choice::detail`], in bytes.
@@ -145,6 +147,9 @@ pub enum RunState {
 pub struct Run {
     /// The attempt that it belongs to.
     pub attempt: u32,
+    /// How many members that attempt has.
+    #[serde(default)]
+    pub size: u32,
     /// The leader that started it.
     pub leader: Incarnation,
     /// What it does.
@@ -222,6 +227,8 @@ pub enum Directive {
     Start {
         /// The attempt.
         attempt: u32,
+        /// How many members it has.
+        size: u32,
         /// Where its ranks meet.
         port: u16,
         /// What it goes on from.

@@ -64,8 +64,14 @@
 //! The leader's task bounds how many unproven connections there are. Before [`Order::Start`] the driver writes
 //! [`Gang::memory`] where the next agent of the pod finds it.
 //!
-//! The set of members is fixed at the leader's start. To change it is an order from outside that ends the attempt: a new
-//! [`LeaderSetup::members`] between two attempts; the members themselves know nothing of their number.
+//! # Another size
+//! Who the members are may change from one attempt to the next ([`Input::Resize`]): an attempt that runs with others is ended in
+//! order, which counts as nothing. Whoever else comes is a spare. It hears the same as the members, but for the order to start:
+//! so it has prepared when it becomes a member, and exits with the rest. What a spare has run as a member of an earlier attempt
+//! keeps the next one from starting as long as it may live. A new leader knows nothing of places that are no members any more,
+//! where [`LeaderSetup::was_larger`]: it waits until all members of the last attempt have told that it has stopped, or a lease
+//! and a fence have passed. What two leaders that live at once need for two gangs (see above) a gang that has become smaller
+//! has sooner, for it needs fewer followers, and one of a single member none.
 
 mod admit;
 mod agent;
@@ -188,6 +194,8 @@ pub enum Order {
     Start {
         /// The attempt.
         attempt: u32,
+        /// How many members it has: those of the smallest indexes.
+        size: u32,
         /// Where its ranks meet.
         port: u16,
         /// What it goes on from.

@@ -59,6 +59,13 @@ pub enum Why {
     LeaderLost,
     /// Somebody asked for another attempt, with these words.
     Ordered(String),
+    /// The next attempt has other members, so many instead of so many.
+    Resized {
+        /// Members of this attempt.
+        from: usize,
+        /// Members of the next one.
+        to: usize,
+    },
     /// What it should go on from could not be told: the leader's report.
     Unchosen(String),
 }
@@ -227,6 +234,10 @@ pub fn by_what_was_seen(ended: &Ended) -> Judgement {
     let failed = ended.members.iter().find(|(_, m)| m.end.as_ref().is_some_and(|end| end.outcome == Outcome::Failed));
     let (counts, reason, message) = match (&ended.why, gone, failed) {
         (Why::Ordered(words), ..) => (Counts::Nothing, "Restarted", words.clone()),
+        (Why::Resized { from, to }, ..) => {
+            let workers = if *to == 1 { "worker" } else { "workers" };
+            (Counts::Nothing, "Resized", format!("the gang goes on with {to} {workers} instead of {from}"))
+        }
         (Why::Unchosen(report), ..) => (Counts::Failure, "CheckpointCorrupted", report.clone()),
         (_, Some((member, end)), _) => match end.leaving {
             Some(signal) => (Counts::Disruption, "Disrupted", format!("{member} was told to end by signal {signal}")),

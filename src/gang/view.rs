@@ -84,6 +84,8 @@ pub struct View<'a> {
     pub history: &'a History,
     /// The last attempt that did not end well, if this leader has judged it.
     pub judged: Option<&'a Judged>,
+    /// Members of the attempt that runs or ends, or else of the next one.
+    pub members: usize,
     /// Who is being waited for.
     pub missing: Vec<(&'a MemberId, Missing)>,
     /// How long the attempt waits for processes that an unknown member may have started under an earlier leader.
@@ -93,15 +95,27 @@ pub struct View<'a> {
 impl Leader {
     /// How the gang stands.
     pub fn view(&self, now: Time) -> View<'_> {
-        let missing = |(member, seat)| Some((member, self.missing(seat, now)?));
+        let missing = |(member, seat)| {
+            let is_member = self.members.contains(member);
+            Some((member, if is_member { self.missing(seat, now) } else { self.holds_up(seat, now) }?))
+        };
         let quiet_in = if self.is_quiet(now) { Duration::ZERO } else { self.quiet_at.since(now) };
         View {
             phase: &self.phase,
             history: &self.history,
             judged: self.judged.as_ref(),
+            members: self.members.len(),
             missing: self.seats.iter().filter_map(missing).collect(),
             quiet_in,
         }
+    }
+
+    /// What of a spare keeps the next attempt from starting.
+    fn holds_up(&self, seat: &Seat, now: Time) -> Option<Missing> {
+        if !matches!(self.phase, Phase::Gathering { .. }) || self.is_clear(seat, now) {
+            return None;
+        }
+        Some(if now < seat.fence { Missing::Fenced(seat.fence.since(now)) } else { Missing::Stopping })
     }
 
     fn missing(&self, seat: &Seat, now: Time) -> Option<Missing> {

@@ -35,7 +35,7 @@ impl Step<'_> {
         self.status.workers = Some(Workers {
             desired,
             active: if idle { 0 } else { active },
-            succeeded: if completed { desired } else { succeeded },
+            succeeded: if completed { self.size() } else { succeeded },
             failed,
             pending: if idle { 0 } else { (desired - active - succeeded - failed).max(0) },
         });

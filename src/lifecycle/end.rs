@@ -19,7 +19,10 @@ impl Step<'_> {
         if let Some(job) = self.job().filter(unfinished) {
             match self.status.state {
                 Some(State::Failed) => self.delete(job),
-                _ => self.end_side_cars(job),
+                _ => {
+                    self.complete_without(job);
+                    self.end_side_cars(job);
+                }
             }
         }
         let is_copying = self.copy_after_end();

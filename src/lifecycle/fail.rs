@@ -157,7 +157,8 @@ impl Step<'_> {
     pub(super) fn replaced(&self) -> bool {
         let pods = self.all_pods(self.incarnation());
         pods.iter()
-            .any(|old| old.gone && !old.succeeded() && pods.iter().any(|p| p.index == old.index && p.uid != old.uid))
+            .filter(|old| old.gone && !old.succeeded() && self.was_wanted(old))
+            .any(|old| pods.iter().any(|p| p.index == old.index && p.uid != old.uid))
             && !self.takes_in()
     }
 

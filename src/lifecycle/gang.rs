@@ -116,7 +116,7 @@ impl<'a> Step<'a> {
     pub(super) fn tell_restart(&mut self, entry: &Restart, next: impl std::fmt::Display) {
         let ended = if entry.was_interrupted() { "was interrupted" } else { "failed" };
         let note = format!("attempt {} {ended}, attempt {next} follows: {}", entry.attempt, entry.message);
-        self.event(true, "Restarting", note);
+        self.event(entry.reason != Reason::Resized, "Restarting", note);
     }
 
     /// Whether the leader has judged how the last attempt ended, and gathers for the next one: what happens to the pods

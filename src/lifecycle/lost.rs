@@ -89,7 +89,7 @@ impl Step<'_> {
         }
     }
 
-    fn release(&mut self, pod: &ObservedPod, force: bool) {
+    pub(super) fn release(&mut self, pod: &ObservedPod, force: bool) {
         let (name, uid) = (pod.name.clone(), pod.uid.clone());
         self.verdict.actions.push(Action::ReleasePod { name, uid, force });
     }
@@ -97,10 +97,11 @@ impl Step<'_> {
     /// Of pods that were told to end those whose nodes are lost are gone with their nodes.
     pub(super) fn give_up_lost(&mut self) {
         let input: &Input<'_> = self.input;
+        let (_, most) = self.sizes();
         for pod in input.children.pods.values().filter(|pod| pod.is_alive() && pod.deletion.is_some()) {
             match self.lost_at(pod) {
                 Some(at) if at > input.now => self.requeue(seconds(input.now, at).max(1)),
-                Some(_) if !self.runs_on() => self.release(pod, true),
+                Some(_) if pod.index >= most || !self.runs_on() => self.release(pod, true),
                 _ => {}
             }
         }
@@ -158,8 +159,16 @@ impl Step<'_> {
         self.set(ConditionType::Running, false, Reason::NodeLost, &message);
     }
 
+    /// The least and the most workers that may run together: so many were decided, and so many the leader tells of.
+    fn sizes(&self) -> (i32, i32) {
+        let decided = self.size();
+        let told = self.gang().and_then(|gang| i32::try_from(gang.workers).ok()).filter(|workers| *workers > 0);
+        let told = told.unwrap_or(decided);
+        (decided.min(told), decided.max(told))
+    }
+
     /// Whether the leader tells that all programs run: of a node whose kubelet alone is silent.
-    fn runs_on(&self) -> bool {
+    pub(super) fn runs_on(&self) -> bool {
         let is_heard = self.input.agent.is_some_and(|agent| agent.failing_since.is_none());
         is_heard && self.gang().is_some_and(|gang| gang.phase == GangPhase::Running)
     }
@@ -168,9 +177,13 @@ impl Step<'_> {
     /// where another worker is seen without it, its agent has stopped it by the end of its lease. Where all are silent, or there
     /// is no other, it may still write checkpoints, and who deletes its pod has to know better.
     fn lost_at(&self, pod: &ObservedPod) -> Option<Timestamp> {
+        // A worker that waits in an elastic gang has nothing that would have stopped.
+        let (least, most) = self.sizes();
         let is_seen = |other: &ObservedPod| {
             let has_run = other.started().is_some() || other.ended.is_some();
-            other.incarnation == pod.incarnation && other.index != pod.index && other.unreachable.is_none() && has_run
+            let runs_with_it = other.index < least || pod.index >= most;
+            let is_other = other.incarnation == pod.incarnation && other.index != pod.index;
+            is_other && runs_with_it && other.unreachable.is_none() && has_run
         };
         let more = i64::from(self.input.plan.policy.failure.node_lost_seconds) - NOTICED_AFTER;
         let at = pod.unreachable?.checked_add(SignedDuration::from_secs(more.max(0))).ok()?;

@@ -11,6 +11,7 @@ mod conditions;
 mod count;
 mod deadline;
 mod decide;
+mod elastic;
 mod end;
 mod evidence;
 mod fail;

@@ -4,11 +4,15 @@ use super::step::{Step, number_of, seconds};
 use super::verdict::Action;
 use super::waiting;
 use crate::api::{ConditionType, Reason, State};
-use crate::observe::{ObservedJob, ObservedPod};
+use crate::observe::{ChildKey, ObservedJob, ObservedPod};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long no pod may come, while some are missing, before the Job's Events are read.
 const READ_OF_JOB_AFTER: SignedDuration = SignedDuration::from_secs(5);
+/// How long a worker may be without a node before its PodGroup is looked at.
+const LOOK_AT_GROUP_AFTER: i64 = 15;
+/// The longest between two looks at it.
+const LOOK_AT_GROUP_WITHIN: i64 = 240;
 /// How long a scheduled pod may take to start before its Events are read.
 const READ_OF_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
@@ -21,11 +25,16 @@ impl Step<'_> {
         if job.suspended_by_queue && job.failed.is_none() {
             return self.suspended_by_queue(job);
         }
-        let few = job.parallelism.filter(|pods| *pods < self.input.plan.gang.size());
+        if job.failed.is_none() {
+            self.resize(job);
+        }
+        let is_few = |pods: &i32| *pods < self.input.plan.gang.size() && self.input.plan.gang.elastic.is_none();
+        let few = job.parallelism.filter(is_few);
         if let Some(pods) = few.filter(|_| job.failed.is_none()) {
             return self.reduced(pods);
         }
-        let pods = self.pods(self.incarnation());
+        let (pods, spares) = self.members(self.pods(self.incarnation()));
+        self.let_go(&spares);
         let going = self.leaving(job, &pods);
         // Who evicts marks a pod first, and then deletes it.
         let is_marked = |pod: &ObservedPod| pod.disruption.is_some() && pod.deletion.is_none() && self.takes_in();
@@ -38,10 +47,11 @@ impl Step<'_> {
         }
         let pods: Vec<_> = pods.into_iter().filter(|pod| !going.iter().any(|gone| gone.uid == pod.uid)).collect();
         self.take_up_again();
-        let missing = usize::try_from(self.input.plan.gang.size()).unwrap_or(0).saturating_sub(self.provided(&pods));
+        let missing = usize::try_from(self.size()).unwrap_or(0).saturating_sub(self.provided(&pods));
+        self.keep_group(job, &pods, missing);
         let event = self.input.children.event.as_ref();
         let of_job = event.filter(|event| event.about == job.uid);
-        if let Some(why) = waiting::for_nodes(&pods, missing, self.input.plan.gang.leading().gpus, of_job) {
+        if let Some(why) = waiting::for_nodes(&pods, missing, Some(&self.input.plan.gang), of_job) {
             let restarts =
                 self.after_restart() || (self.takes_in() && self.was(ConditionType::Restarting) == Some(true));
             let quiet = why.reason == Reason::Scheduling && restarts;
@@ -63,10 +73,11 @@ impl Step<'_> {
         if !silent.is_empty() {
             return self.node_is_silent(&silent);
         }
+        let placed = self.placed(job, &spares);
         if self.was(ConditionType::Scheduled) != Some(true) {
-            self.event(false, "Scheduled", "every worker has a node".into());
+            self.event(false, "Scheduled", placed.clone());
         }
-        self.set(ConditionType::Scheduled, true, Reason::Scheduled, "every worker has a node");
+        self.set(ConditionType::Scheduled, true, Reason::Scheduled, &placed);
         let all_run = pods.iter().all(|p| p.runs() || p.succeeded());
         if all_run && self.forms() {
             self.forming(job);
@@ -91,6 +102,31 @@ impl Step<'_> {
                 self.read_events_of(pod.scheduled_at, READ_OF_POD_AFTER, &uid);
             }
         }
+    }
+
+    /// Without its PodGroup nobody gets a node, and some schedulers don't even say so. It is not watched, so it is looked at when
+    /// a worker has had no node for long, and less and less often while that lasts.
+    fn keep_group(&mut self, job: &ObservedJob, pods: &[&ObservedPod], missing: usize) {
+        if self.input.plan.gang.group.is_none() {
+            return;
+        }
+        let without = pods.iter().filter(|pod| pod.is_alive() && pod.node.is_none()).filter_map(|pod| pod.created);
+        let since = without.chain(job.taken_up.filter(|_| missing > 0)).max();
+        let is_blocked = self.input.children.blocked.contains_key(&ChildKey::POD_GROUP);
+        let waits = match since {
+            _ if is_blocked => 0,
+            None => return,
+            Some(since) => {
+                let looked = self.input.children.group_looked_at.filter(|looked| *looked >= since);
+                let last = looked.unwrap_or(since);
+                let pause = seconds(since, last).clamp(LOOK_AT_GROUP_AFTER, LOOK_AT_GROUP_WITHIN);
+                pause - seconds(last, self.input.now)
+            }
+        };
+        if waits <= 0 {
+            self.verdict.actions.push(Action::EnsureGroup);
+        }
+        self.requeue(if waits > 0 { waits } else { LOOK_AT_GROUP_AFTER });
     }
 
     /// A queue manager has suspended the Job, before its start or while it ran: pods that go for that are no failure.

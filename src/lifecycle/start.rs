@@ -17,6 +17,7 @@ pub(super) const QUICK: i64 = 300;
 
 impl Step<'_> {
     pub(super) fn start(&mut self) {
+        self.reset_size();
         let incarnation = self.incarnation();
         let attempt = incarnation.attempt;
         if self.status.state == Some(State::Suspended) {
@@ -104,7 +105,8 @@ impl Step<'_> {
         let first = self.first_that_counts();
         let of_its_kind = |r: &&Restart| disruptions || !r.disruption;
         let counts = |r: &&Restart| r.attempt >= first && r.disruption == disruptions && r.ran_seconds < QUICK;
-        self.status.restarts.iter().rev().filter(of_its_kind).take_while(counts).count()
+        let is_failure = |r: &&Restart| r.reason != Reason::Resized;
+        self.status.restarts.iter().rev().filter(is_failure).filter(of_its_kind).take_while(counts).count()
     }
 
     /// Between a failed attempt and the next one's start.

@@ -19,9 +19,11 @@ use proptest::prelude::*;
 mod agents;
 mod asked;
 mod checkpoints;
+mod elastic;
 mod findings;
 mod gang;
 mod goodput;
+mod group;
 mod lost;
 mod rules;
 
@@ -126,6 +128,7 @@ impl World {
         let mut job = TrainingJob::new("x", self.spec.clone());
         let asked = self.asked.map(|value| (plan::labels::RESTART_REQUESTED.to_owned(), value.to_owned()));
         job.metadata.annotations = Some(asked.into_iter().collect());
+        job.status = Some(self.status.clone());
         let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
         let verdict = decide(&Input {
             plan: &plan::resolve(&job, &runtime).plan,

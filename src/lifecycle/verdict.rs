@@ -49,6 +49,8 @@ pub enum Action {
     Ensure,
     /// Make the Jobs of this incarnation, which this was before.
     CreateJobs(Incarnation, GangPast),
+    /// Make sure that the PodGroup is there.
+    EnsureGroup,
     /// Make the Job that looks after the checkpoints.
     CreateUpkeep(Upkeep),
     /// Delete this Job and its pods.
@@ -66,6 +68,24 @@ pub enum Action {
         uid: String,
         /// Delete it, and don't wait for its node to say that it has ended.
         force: bool,
+    },
+    /// Give this Job so many pods.
+    ScaleJob {
+        /// Its name.
+        name: String,
+        /// Its UID, the precondition.
+        uid: String,
+        /// How many.
+        pods: i32,
+    },
+    /// Have the node of this pod bring what has changed of its ConfigMap.
+    HastenPod {
+        /// Its name.
+        name: String,
+        /// Its UID, the precondition.
+        uid: String,
+        /// The size of the gang that the ConfigMap tells by now.
+        size: i32,
     },
     /// Delete the TrainingJob itself: its time after the end is over.
     DeleteOwner,

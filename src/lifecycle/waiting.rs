@@ -1,7 +1,8 @@
 //! What a job that does not run yet waits for, in the words of whoever makes it wait.
 
 use crate::api::Reason;
-use crate::observe::{ObjectEvent, ObservedPod};
+use crate::observe::{ObjectEvent, ObservedPod, Waiting};
+use crate::plan::Gang;
 use jiff::{SignedDuration, Timestamp};
 
 /// What a kubelet may need beyond a pod's grace to say that it has ended.
@@ -15,18 +16,23 @@ pub struct Why {
 }
 
 /// Why not every worker has a node. `pods` are those of this incarnation, `missing` is how many more there should be,
-/// `gpus` what each holds, and `event` what the Events of their Job say.
-pub fn for_nodes(pods: &[&ObservedPod], missing: usize, gpus: i32, event: Option<&ObjectEvent>) -> Option<Why> {
+/// `gang` is told of where what they hold meanwhile is worth a word, and `event` is what the Events of their Job say.
+pub fn for_nodes(
+    pods: &[&ObservedPod],
+    missing: usize,
+    gang: Option<&Gang>,
+    event: Option<&ObjectEvent>,
+) -> Option<Why> {
     let desired = pods.len() + missing;
     let waiting: Vec<_> =
         pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.unschedulable.as_ref()?))).collect();
-    if let Some((pod, words)) = waiting.iter().min_by_key(|(pod, _)| pod.index) {
+    if let Some((pod, words)) = waiting.iter().min_by_key(|(pod, words)| (only_follows(words), pod.index)) {
         let others = match waiting.len() - 1 {
             0 => String::new(),
             n => format!(" (and {n} more of {desired} workers)"),
         };
         let reason = if words.reason == "SchedulingGated" { Reason::SchedulingGated } else { Reason::Unschedulable };
-        let held = held_meanwhile(pods, gpus);
+        let held = gang.map(|gang| held_meanwhile(pods, gang)).unwrap_or_default();
         return Some(Why { reason, message: format!("worker {}{others}: {}{held}", pod.index, words.message) });
     }
     if let Some(event) = event.filter(|_| missing > 0) {
@@ -38,17 +44,25 @@ pub fn for_nodes(pods: &[&ObservedPod], missing: usize, gpus: i32, event: Option
     (!complete).then(scheduling)
 }
 
+/// A scheduler of gangs says of a pod that had a place only that the others have none.
+fn only_follows(words: &Waiting) -> bool {
+    ["pod group is ", "optimistic rejection in PostFilter", "rejection in Unreserve", "cannot find enough sibling pods"]
+        .iter()
+        .any(|follows| words.message.contains(follows))
+}
+
 /// What those hold for nothing that have a node, while others find none.
-fn held_meanwhile(pods: &[&ObservedPod], gpus: i32) -> String {
+fn held_meanwhile(pods: &[&ObservedPod], gang: &Gang) -> String {
     let placed = pods.iter().filter(|pod| pod.is_alive() && pod.node.is_some()).count();
-    let gpus = i32::try_from(placed).unwrap_or(i32::MAX).saturating_mul(gpus);
+    let gpus = i32::try_from(placed).unwrap_or(i32::MAX).saturating_mul(gang.leading().gpus);
     if gpus == 0 {
         return String::new();
     }
-    format!(
-        "; meanwhile {placed} of its workers hold {gpus} GPUs for nothing, which a queue (scheduling.queue) or a gang \
-         scheduler (scheduling.schedulerName) would not let happen"
-    )
+    let held = format!("; meanwhile {placed} of its workers hold {gpus} GPUs for nothing");
+    if gang.group.is_some() {
+        return held;
+    }
+    held + ", which a queue (scheduling.queue) or a gang scheduler (scheduling.gang) would not let happen"
 }
 
 /// Nobody has said why yet.

@@ -47,6 +47,8 @@ impl Cell {
 pub struct Wanted {
     /// Of the spec.
     pub generation: Option<i64>,
+    /// Of an elastic gang the size that it rests on, and the largest one.
+    pub size: Option<(i32, i32)>,
     /// What is to be.
     pub planned: Planned,
     /// Why not, if it can't be.

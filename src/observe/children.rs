@@ -30,6 +30,8 @@ pub enum ChildKind {
     PersistentVolumeClaim,
     /// The Secret with the gang's key.
     Secret,
+    /// The PodGroup by which the workers are placed together.
+    PodGroup,
     /// The Job of a role.
     Job,
 }
@@ -43,6 +45,7 @@ impl ChildKind {
             Self::ConfigMap => "ConfigMap",
             Self::PersistentVolumeClaim => "PersistentVolumeClaim",
             Self::Secret => "Secret",
+            Self::PodGroup => "PodGroup",
             Self::Job => "Job",
         }
     }
@@ -72,6 +75,8 @@ impl ChildKey {
     pub const CLAIM: Self = Self { kind: ChildKind::PersistentVolumeClaim, role: None };
     /// The Secret with the gang's key.
     pub const GANG_KEY: Self = Self { kind: ChildKind::Secret, role: None };
+    /// The PodGroup.
+    pub const POD_GROUP: Self = Self { kind: ChildKind::PodGroup, role: None };
 
     /// The Job that looks after the checkpoints.
     pub const UPKEEP: Self = Self { kind: ChildKind::Job, role: Some(labels::UPKEEP) };
@@ -157,6 +162,8 @@ pub struct Children {
     pub versions: BTreeMap<ChildKey, u64>,
     /// Digests of children as the API server keeps them after our write, where admission changes what we write.
     pub settled: BTreeMap<ChildKey, u64>,
+    /// When it was last made sure that the PodGroup is there, which nobody watches.
+    pub group_looked_at: Option<Timestamp>,
     /// What Events said that were read last.
     pub event: Option<ObjectEvent>,
     /// When Events were last read.

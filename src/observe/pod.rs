@@ -83,6 +83,8 @@ pub struct ObservedPod {
     pub end_by: Option<Timestamp>,
     /// Its Job counts it when it ends.
     pub tracked: bool,
+    /// The size of an elastic gang of which its node was told last.
+    pub gang_size: Option<i32>,
     /// It exists no more.
     pub gone: bool,
     /// The container `training`.
@@ -147,6 +149,7 @@ impl SlimPod {
                 .map(|t| t.0.checked_sub(jiff::SignedDuration::from_secs(grace)).unwrap_or(t.0)),
             end_by: meta.deletion_timestamp.as_ref().map(|t| t.0),
             tracked: meta.finalizers.iter().flatten().any(|finalizer| finalizer == JOB_TRACKING),
+            gang_size: annotations.and_then(|all| all.get(labels::GANG_SIZE)?.parse().ok()),
             gone,
             out_of_memory: last_end(status).filter(|end| end.reason.as_deref() == Some(OOM_KILLED)).and_then(finished),
             training: if killed.is_some() { Container::Waiting } else { training(status) },

@@ -1,8 +1,9 @@
 //! What a field that is not written means. Whoever reads the spec asks here.
 
 use crate::api::{
-    Backend, Backup, Checkpoint, DeletePolicy, FailurePolicy, Framework, Hang, HangAction, KeepBest, Mode, Monitoring,
-    NanPolicy, Networking, ProcsPerWorker, RestartPolicy, Storage, TrainingJobSpec, defaults,
+    Backend, Backup, Checkpoint, DeletePolicy, Elastic, FailurePolicy, Framework, GangScheduler, Hang, HangAction,
+    KeepBest, Mode, Monitoring, NanPolicy, Networking, ProcsPerWorker, RestartPolicy, Scheduling, Storage,
+    TrainingJobSpec, defaults,
 };
 use serde_json::{Value, json};
 
@@ -23,6 +24,20 @@ impl TrainingJobSpec {
     #[must_use]
     pub fn framework(&self) -> Framework {
         self.framework.unwrap_or(defaults::FRAMEWORK)
+    }
+}
+
+impl Elastic {
+    /// With fewer workers the gang does not run.
+    #[must_use]
+    pub fn min_workers(&self) -> i32 {
+        self.min_workers.unwrap_or(defaults::MIN_WORKERS)
+    }
+
+    /// Seconds until it runs without those that find no room.
+    #[must_use]
+    pub fn wait_seconds(&self) -> i32 {
+        self.wait_seconds.unwrap_or(defaults::WAIT_SECONDS)
     }
 }
 
@@ -150,17 +165,25 @@ impl Hang {
     }
 }
 
+impl Scheduling {
+    /// Who places the workers together.
+    #[must_use]
+    pub fn gang(&self) -> GangScheduler {
+        self.gang.unwrap_or(defaults::GANG)
+    }
+}
+
 /// The spec as JSON with every default written down, as an API server that filled them in would have stored it.
 pub(super) fn written_down(spec: &TrainingJobSpec) -> Value {
     let mut spec = serde_json::to_value(spec).expect("a spec is plain data");
     for (path, default) in defaults::all() {
         let (parents, field) = path.rsplit_once('.').unwrap_or(("", path));
-        let is_there_or_not = defaults::THERE_OR_NOT.contains(&parents);
+        let whole = parents.split('.').count().checked_sub(1).filter(|_| defaults::THERE_OR_NOT.contains(&parents));
         let parent = parents.split('.').filter(|step| !step.is_empty()).enumerate().try_fold(
             &mut spec,
             // An object of the spec that is not written is one in which nothing is; a storage is there or not.
-            |object, (depth, step)| match depth {
-                1.. if is_there_or_not => object.get_mut(step),
+            |object, (depth, step)| match whole {
+                Some(last) if depth == last => object.get_mut(step),
                 _ => Some(object.as_object_mut()?.entry(step).or_insert_with(|| json!({}))),
             },
         );

@@ -14,6 +14,25 @@ pub struct Gang {
     pub roles: Vec<Role>,
     /// How their processes find each other.
     pub rendezvous: Rendezvous,
+    /// How many of the pods the gang is of, where that may change.
+    pub elastic: Option<Elastic>,
+    /// By what they are placed together or not at all; each for itself if there is none.
+    pub group: Option<Group>,
+}
+
+/// The size of a gang that may change while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elastic {
+    /// With fewer it does not run.
+    pub min: i32,
+    /// The most that there may be.
+    pub max: i32,
+    /// Seconds until it runs without those that find no room.
+    pub wait_seconds: i64,
+    /// Workers of the next attempt, as was decided last.
+    pub workers: i32,
+    /// The most that the attempts of these pods may have had.
+    pub largest: i32,
 }
 
 impl Gang {
@@ -30,6 +49,18 @@ impl Gang {
     #[must_use]
     pub fn size(&self) -> i32 {
         self.roles.iter().map(|role| role.replicas).sum()
+    }
+
+    /// The most pods that there may ever be.
+    #[must_use]
+    pub fn most(&self) -> i32 {
+        self.elastic.as_ref().map_or(self.size(), |elastic| elastic.max)
+    }
+
+    /// The fewest pods that it runs with.
+    #[must_use]
+    pub fn least(&self) -> i32 {
+        self.elastic.as_ref().map_or(self.size(), |elastic| elastic.min)
     }
 
     /// Processes of all roles.
@@ -59,6 +90,29 @@ pub struct Role {
 impl Role {
     /// Name of the role that trains.
     pub const WORKER: &str = "worker";
+}
+
+/// The PodGroup by which a scheduler places all pods of a gang or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Whose it is.
+    pub kind: GroupKind,
+}
+
+/// Whose kind a PodGroup is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupKind {
+    /// Volcano's.
+    Volcano {
+        /// Volcano's queue, where it isn't the default one.
+        queue: Option<String>,
+    },
+    /// That of the coscheduling plugin.
+    Coscheduling,
+    /// Kubernetes' own.
+    Native,
 }
 
 /// When a role has done its part.

@@ -22,8 +22,16 @@ pub const FIRST_ATTEMPT: &str = "ml.example.com/first-attempt";
 pub const INTENT: &str = "ml.example.com/intent";
 /// Annotation of the TrainingJob: whoever changes it to a value of their own asks for another attempt.
 pub const RESTART_REQUESTED: &str = "ml.example.com/restart-requested";
+/// Annotation of a pod that means nothing: when it changes the pod's node brings what has changed of its ConfigMap.
+pub const LOOK_AGAIN: &str = "ml.example.com/look-again";
+/// Annotation of worker 0's pod of an elastic gang: the size of which its node was told last, for the same end.
+pub const GANG_SIZE: &str = "ml.example.com/gang-size";
 /// Kueue's LocalQueue, on the Job.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// Volcano's PodGroup, as an annotation of a pod.
+pub const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
+/// The coscheduling plugin's PodGroup, as a label of a pod.
+pub const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
 
 /// What an object is for: of a worker's pod `worker`, of what belongs to a TensorBoard [`TENSORBOARD`].
 pub const COMPONENT: &str = "component";
@@ -70,6 +78,12 @@ pub fn of_pod(plan: &Plan, incarnation: Incarnation) -> BTreeMap<String, String>
         (INCARNATION, &incarnation.number.to_string()),
     ]));
     labels
+}
+
+/// A selector as text.
+#[must_use]
+pub fn text(selector: &BTreeMap<String, String>) -> String {
+    selector.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
 /// Selects the job's pods, of any incarnation.

@@ -11,8 +11,9 @@ mod hyperparameters;
 pub mod labels;
 mod monitoring;
 pub mod names;
+mod placement;
 mod policy;
-mod quantity;
+pub(crate) mod quantity;
 mod refusal;
 mod resources;
 mod source;
@@ -22,7 +23,7 @@ pub(crate) mod template;
 pub use environment::is_reserved;
 #[cfg(test)]
 pub(crate) use environment::tf_config_bytes;
-pub use gang::{Completion, Gang, Incarnation, Pod, Rendezvous, Role, Storage, Upkeep};
+pub use gang::{Completion, Elastic, Gang, Group, GroupKind, Incarnation, Pod, Rendezvous, Role, Storage, Upkeep};
 pub use hyperparameters::Hyperparameter;
 pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
@@ -123,7 +124,9 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
 
     let name = job.metadata.name.clone().unwrap_or_default();
     let uid = job.metadata.uid.clone().unwrap_or_default();
-    names::check(&name, spec.num_workers, &mut no);
+    let elastic = elastic(job);
+    let most = elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max);
+    names::check(&name, most, &mut no);
     if uid.is_empty() {
         no.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
     }
@@ -139,7 +142,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
     let workers = workers(spec, &mut no);
     if spec.framework() == Framework::Tensorflow {
-        environment::check_tf_config(&name, spec.num_workers, &mut no);
+        environment::check_tf_config(&name, most, &mut no);
     }
     storage::check_volumes(spec, &workers.pod.overlay, &storage, &mut no);
     let rendezvous = Rendezvous {
@@ -159,9 +162,10 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         controller: Some(true),
         block_owner_deletion: Some(true),
     };
+    let group = placement::group(&spec.scheduling, &name, &uid);
     let plan = Plan {
         identity: Identity { name, namespace, uid, owner, intent: intent(spec) },
-        gang: Gang { roles: vec![workers], rendezvous },
+        gang: Gang { roles: vec![workers], rendezvous, elastic, group },
         policy,
         storage,
         hyperparameters,
@@ -171,11 +175,26 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     Planned { plan, refusals: no }
 }
 
+/// The size of a gang that may change: what was decided last stands in the status.
+fn elastic(job: &TrainingJob) -> Option<Elastic> {
+    let elastic = job.spec.elastic.as_ref()?;
+    let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
+    let workers = decided.map_or(job.spec.num_workers, |decided| decided.workers);
+    Some(Elastic {
+        min: elastic.min_workers(),
+        max: elastic.max_workers,
+        wait_seconds: elastic.wait_seconds().into(),
+        workers,
+        largest: decided.map_or(workers, |decided| decided.largest),
+    })
+}
+
 /// The role that the spec itself describes.
 fn workers(spec: &TrainingJobSpec, no: &mut Refusals) -> Role {
     let worker = resources::resolve(spec, no);
     environment::check("spec.env", &spec.env, no);
     let overlay = spec.pod_template.as_ref().map(|t| template::resolve(t, no)).unwrap_or_default();
+    placement::check(&spec.scheduling, &overlay, no);
     let grace = grace::resolve(&overlay, no);
     Role {
         name: Role::WORKER,
@@ -194,7 +213,7 @@ fn workers(spec: &TrainingJobSpec, no: &mut Refusals) -> Role {
             volume_mounts: spec.volume_mounts.clone(),
             image_pull_secrets: spec.image_pull_secrets.clone(),
             service_account_name: spec.service_account_name.clone(),
-            scheduling: spec.scheduling.clone(),
+            scheduling: placement::of_pods(&spec.scheduling),
             grace_seconds: grace.pod,
             program_grace_seconds: grace.program,
             overlay,
@@ -235,6 +254,9 @@ fn intent(spec: &TrainingJobSpec) -> String {
     without_defaults(&mut wish, &written_down(&defaults));
     if let Value::Object(fields) = &mut wish {
         fields.retain(|key, _| !NOT_INTENT.contains(&key.as_str()));
+        if spec.elastic.is_some() {
+            fields.remove("numWorkers");
+        }
         if let Some(Value::Object(checkpoint)) = fields.get_mut("checkpoint") {
             // What is left of it is nothing, as if it had not been written.
             if checkpoint.remove("retention").is_some() && checkpoint.is_empty() {

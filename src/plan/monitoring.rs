@@ -213,7 +213,8 @@ fn tensorboard(name: &str, spec: &TrainingJobSpec, storage: &Storage) -> TensorB
         return TensorBoard::NoStorage;
     };
     // Several workers can only share what many nodes can mount.
-    let one_node = spec.num_workers == 1 && matches!(volume, BoardVolume::Claim(_));
+    let most = spec.elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max_workers);
+    let one_node = most == 1 && matches!(volume, BoardVolume::Claim(_));
     let image = spec.monitoring.tensorboard_image.clone().unwrap_or_else(|| DEFAULT_IMAGE.to_owned());
     TensorBoard::Beside(BoardPlan { image, volume, mounted_at, one_node })
 }

@@ -33,8 +33,18 @@ pub fn claim_name(name: &str) -> String {
 /// it, which no predecessor of the same name has.
 #[must_use]
 pub fn gang_key_name(name: &str, uid: &str) -> String {
-    let uid: String = uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
-    format!("{name}-gang-{}", uid.to_ascii_lowercase())
+    format!("{name}-gang-{}", part_of(uid))
+}
+
+/// The PodGroup. A predecessor's of the same name may stay until the last of its pods is gone, and nobody is to wait for that.
+/// It is short, for it is also the value of a label.
+#[must_use]
+pub fn pod_group_name(name: &str, uid: &str) -> String {
+    format!("{name}-{}", part_of(uid))
+}
+
+fn part_of(uid: &str) -> String {
+    uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect::<String>().to_ascii_lowercase()
 }
 
 /// The Job that looks after the checkpoints while no worker runs.

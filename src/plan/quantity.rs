@@ -3,6 +3,8 @@
 //! The grammar is that of apimachinery's `pkg/api/resource/quantity.go`; like there, nothing is finer than 1n and what
 //! is finer is rounded up.
 
+use std::fmt;
+
 /// An amount in units of 10^-9.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Amount(i128);
@@ -51,6 +53,25 @@ impl Amount {
     /// Whether it is below zero.
     pub fn is_negative(self) -> bool {
         self.0 < 0
+    }
+
+    /// Both together.
+    pub fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// So many times as much.
+    pub fn times(self, times: i32) -> Self {
+        Self(self.0.saturating_mul(times.into()))
+    }
+}
+
+/// Without a unit where it is whole, else in the largest of `m`, `u` and `n` in which it is.
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(NANO, ""), (1_000_000, "m"), (1_000, "u"), (1, "n")];
+        let (size, unit) = units.into_iter().find(|(size, _)| self.0 % size == 0).unwrap_or((1, "n"));
+        write!(f, "{}{unit}", self.0 / size)
     }
 }
 
@@ -114,6 +135,19 @@ mod tests {
         {
             assert_eq!(Amount::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn amounts_are_written_as_they_are_read() {
+        for (text, written) in
+            [("4", "4"), ("1.5", "1500m"), ("16Gi", "17179869184"), ("2u", "2u"), ("0.1n", "1n"), ("0", "0")]
+        {
+            let amount = Amount::parse(text).unwrap();
+            assert_eq!(amount.to_string(), written);
+            assert_eq!(Amount::parse(written), Some(amount));
+        }
+        let half = Amount::parse("500m").unwrap();
+        assert_eq!((half.times(3).to_string(), half.plus(half).to_string()), ("1500m".to_owned(), "1".to_owned()));
     }
 
     #[test]

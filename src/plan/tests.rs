@@ -564,6 +564,7 @@ fn defaults_written_down_change_nothing() {
         json!({ "checkpoint": { "storage": { "type": "pvc" } }, "networking": { "interface": "eth0" } }),
         json!({ "checkpoint": { "keepBest": { "metric": "m" }, "backup": { "destination": "s3://b/p" } } }),
         json!({ "framework": "jax", "monitoring": { "enabled": false }, "failurePolicy": { "backoffLimit": 0 } }),
+        json!({ "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } }),
     ] {
         let mut job = job(&fields);
         let written = plan(&fields);
@@ -571,12 +572,9 @@ fn defaults_written_down_change_nothing() {
         for path in api::defaults::all().map(|(path, _)| path) {
             let there = path.split('.').try_fold(&stored, |object, step| object.get(step)).is_some();
             // Of what is there or not as a whole.
-            let within = ["checkpoint.storage.", "checkpoint.keepBest.", "checkpoint.backup."];
-            let parent = within.iter().find(|parent| path.starts_with(*parent));
-            let is_absent = parent.is_some_and(|parent| {
-                let name = parent.trim_start_matches("checkpoint.").trim_end_matches('.');
-                fields.pointer(&format!("/checkpoint/{name}")).is_none()
-            });
+            let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
+            let is_absent = api::defaults::THERE_OR_NOT.contains(&parent)
+                && fields.pointer(&format!("/{}", parent.replace('.', "/"))).is_none();
             assert!(there || is_absent, "{path}: {stored}");
         }
         job.spec = serde_json::from_value(stored).unwrap();
@@ -772,6 +770,7 @@ fn the_intent_is_what_was_asked_for() {
         json!({ "framework": "pytorch", "networking": { "masterPort": 29500 }, "checkpoint": { "frequency": 5 } }),
         json!({ "suspend": true, "ttlSecondsAfterFinished": 5, "failurePolicy": { "activeDeadlineSeconds": 9 } }),
         json!({ "monitoring": { "metricsPort": 8080 }, "successPolicy": { "targetLoss": 0.5 } }),
+        json!({ "scheduling": { "gang": "none" } }),
     ] {
         assert_eq!(intent(&fields), base, "{fields}");
     }
@@ -792,4 +791,47 @@ fn the_intent_is_what_was_asked_for() {
     assert_eq!(resolve(&job(&json!({})), &other).plan.identity.intent, base);
     // Fixed here, since a later version must come to the same.
     assert_eq!(base, "f7ad24a438425ed2");
+}
+
+#[test]
+fn a_queue_is_volcanos_or_kueues() {
+    let of = |gang: &str| {
+        let plan = plan(&json!({ "scheduling": { "gang": gang, "queue": "research" } }));
+        (plan.gang.group.clone().map(|group| group.kind), plan.gang.leading().pod.scheduling.queue.clone())
+    };
+    let queue = Some("research".to_owned());
+    assert_eq!(of("volcano"), (Some(GroupKind::Volcano { queue: queue.clone() }), None));
+    assert_eq!(of("coscheduling"), (Some(GroupKind::Coscheduling), queue.clone()));
+    assert_eq!(of("native"), (Some(GroupKind::Native), queue.clone()));
+    assert_eq!(of("none"), (None, queue));
+    assert_eq!(plan(&json!({})).gang.group, None);
+}
+
+/// It is the value of a label of the coscheduling plugin's.
+#[test]
+fn the_name_of_a_group_fits_into_a_label() {
+    let longest = "a".repeat(52);
+    let name = names::pod_group_name(&longest, "00AB0000-0000-0000-0000-000000000001");
+    assert!(accepted(&named(&longest, &json!({}))).is_ok() && accepted(&named(&"a".repeat(53), &json!({}))).is_err());
+    assert_eq!((name.len(), name.ends_with("-00ab0000")), (61, true));
+}
+
+#[test]
+fn a_template_names_no_other_group() {
+    let with = |gang: &str, metadata: &Value| json!({ "scheduling": { "gang": gang }, "podTemplate": { "metadata": metadata } });
+    let volcano = json!({ "annotations": { "scheduling.k8s.io/group-name": "mine" } });
+    let coscheduling = json!({ "labels": { "scheduling.x-k8s.io/pod-group": "mine" } });
+    let why = "is set by the operator for spec.scheduling.gang: remove it, or gang";
+    refused(
+        &with("volcano", &volcano),
+        &format!("spec.podTemplate.metadata.annotations.scheduling.k8s.io/group-name: {why}"),
+    );
+    refused(
+        &with("coscheduling", &coscheduling),
+        &format!("spec.podTemplate.metadata.labels.scheduling.x-k8s.io/pod-group: {why}"),
+    );
+    // Whoever makes a group by hand.
+    for metadata in [&volcano, &coscheduling] {
+        plan(&with("none", metadata));
+    }
 }

@@ -14,14 +14,19 @@ pub const KILLED: i32 = 137;
 pub const MAX_RESTARTS: usize = 10;
 
 /// How the agents of a job form a gang. It may change while they run, of which they heed [`GangSetup::restarts`],
-/// [`GangSetup::backoff_limit`], [`GangSetup::rules`] and [`GangSetup::restart_requested`].
+/// [`GangSetup::backoff_limit`], [`GangSetup::rules`] and [`GangSetup::restart_requested`]; and of an elastic gang
+/// [`GangSetup::workers`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangSetup {
     /// UID of the TrainingJob.
     pub uid: String,
-    /// How many there are; the one of index 0 leads.
+    /// How many there are, of the smallest indexes; the one of index 0 leads.
     pub workers: u32,
+    /// Of an elastic gang: the most workers that its attempts may have had in these pods. What runs is told by its agent how
+    /// many there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest: Option<u32>,
     /// Where the first worker's pod is found, by name.
     pub leader: String,
     /// Where its agent listens.
@@ -39,6 +44,19 @@ pub struct GangSetup {
     /// with asks for another attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_requested: Option<String>,
+}
+
+impl GangSetup {
+    /// The host name of a worker, by that of the first one: the pods of an Indexed Job are called alike, but for the number at
+    /// the end of the first label.
+    #[must_use]
+    pub fn host(&self, index: u32) -> String {
+        let (first, domain) = self.leader.split_at(self.leader.find('.').unwrap_or(self.leader.len()));
+        match first.strip_suffix('0').filter(|name| name.ends_with('-')) {
+            Some(name) => format!("{name}{index}{domain}"),
+            None => self.leader.clone(),
+        }
+    }
 }
 
 /// `failurePolicy.restartPolicy`.
@@ -73,6 +91,9 @@ pub struct GangPast {
 pub struct GangStatus {
     /// The last attempt that was begun; 0 before the first one.
     pub attempt: u32,
+    /// Workers of the attempt that runs or stops, or else of the next one. 0 is what an older agent tells.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub workers: u32,
     /// Restarts after failures, up to that attempt's beginning.
     pub failures: u32,
     /// Restarts after disruptions, up to that attempt's beginning.
@@ -85,6 +106,11 @@ pub struct GangStatus {
     /// The attempts of these pods that have ended and did not end well, the last ones, the oldest first. Why a pod was told to
     /// end stands on the pod, and the operator knows more of it.
     pub ended: Vec<EndedAttempt>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde hands a reference
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Where a gang is in its life.
@@ -147,4 +173,18 @@ pub struct GangEnd {
     /// Why no further attempt follows, once that is so: one CamelCase word, and as a person would tell it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<(String, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_found_by_the_first_ones_name() {
+        let host = |leader: &str, index| GangSetup { leader: leader.to_owned(), ..GangSetup::default() }.host(index);
+        assert_eq!(host("job-0-training-0.job-0-headless", 0), "job-0-training-0.job-0-headless");
+        assert_eq!(host("job-0-training-0.job-0-headless", 17), "job-0-training-17.job-0-headless");
+        assert_eq!(host("127.0.0.1", 3), "127.0.0.1");
+        assert_eq!(host("", 3), "");
+    }
 }

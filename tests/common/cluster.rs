@@ -126,6 +126,20 @@ impl Cluster {
     }
 }
 
+/// A kind PodGroup as a scheduler of gangs brings it, without a scheduler.
+pub fn pod_groups(group: &str, version: &str) -> Value {
+    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("podgroups.{group}") },
+        "spec": {
+            "group": group, "scope": "Namespaced",
+            "names": { "kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup" },
+            "versions": [{ "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+        },
+    })
+}
+
 /// A job of two workers that need nothing, unless `fields` of the spec say otherwise.
 pub fn job(name: &str, fields: &Value) -> Value {
     let mut spec = json!({

@@ -3,15 +3,16 @@
 use crate::common::wait::{SOON, eventually};
 use crate::world::{BY_HAND, Space, Watched, attempt, plane, uids};
 use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, EvictParams, ListParams};
+use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use trainingjob_operator::api::State::{Failed, Initializing, Pending, Running};
+use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running};
 use trainingjob_operator::api::{Condition, TrainingJob, TrainingJobStatus};
 use trainingjob_operator::observe::JOB_TRACKING;
 
@@ -298,4 +299,88 @@ fn lost(attempt: i32) -> Value {
         "attempt": attempt, "reason": "NodeLost", "message": "worker 1: its node is lost (its agent has fallen silent)",
         "worker": 1, "disruption": true, "time": Timestamp::now(), "ranSeconds": 3,
     })
+}
+
+/// The Job follows `numWorkers`, through the scale subresource too, the gang what has room; and workers that are too many go when
+/// the leader does without them, by which nothing has failed.
+#[tokio::test]
+async fn a_gang_changes_its_size() {
+    let space = plane().space("elastic", json!({})).await;
+    let (operator, agent) = (space.operator_that_asks().await, Agent::start().await);
+    let spec = json!({
+        "podTemplate": { "metadata": { "annotations": { BY_HAND: "" } } },
+        "monitoring": { "metricsPort": agent.port }, "checkpoint": { "enabled": false },
+        "numWorkers": 2, "elastic": { "maxWorkers": 4, "waitSeconds": 3 },
+    });
+    let job = space.submit("x", spec).await;
+    let first = space.placed("x", 2).await;
+    let resized = |attempt: u32| {
+        let (time, message) = (Timestamp::now(), "the gang goes on with others");
+        json!({ "attempt": attempt, "reason": "Resized", "message": message, "disruption": true, "time": time, "ranSeconds": 3 })
+    };
+    let tells = |attempt: u32, workers: i32| {
+        let ended: Vec<_> = (1..attempt).map(resized).collect();
+        agent.tells(&first[0], json!({ "attempt": attempt, "workers": workers, "phase": "Running", "ended": ended }));
+    };
+    let size = async |workers: i32| {
+        let is = |s: &TrainingJobStatus| s.elastic.as_ref().is_some_and(|elastic| elastic.workers == workers);
+        job.until(&format!("a gang of {workers}"), is).await;
+        let setup = format!(r#""workers":{workers},"largest":"#);
+        let tells = |config: &ConfigMap| config.data.as_ref().unwrap()["gang.json"].contains(&setup);
+        space.until("x-config", "to tell the agents", tells).await;
+    };
+    tells(1, 2);
+    for pod in &first {
+        runs(&space, pod, 0).await;
+    }
+    restarted(&job, 1).await;
+
+    // All come before the attempt is disturbed.
+    let scale = Patch::Merge(json!({ "spec": { "replicas": 4 } }));
+    space.api::<TrainingJob>().patch_scale("x", &PatchParams::default(), &scale).await.unwrap();
+    let four = space.placed("x", 4).await;
+    assert_eq!(job.status().elastic.unwrap().workers, 2);
+    runs(&space, &four[2], 0).await;
+    runs(&space, &four[3], 0).await;
+    size(4).await;
+    space
+        .until(&first[0].name_any(), "to be touched, so that its node looks", |pod: &Pod| {
+            pod.annotations().get("ml.example.com/look-again").is_some_and(|size| size == "4")
+        })
+        .await;
+    tells(2, 4);
+    restarted(&job, 2).await;
+
+    // Nobody goes as long as the attempt needs it.
+    job.set(json!({ "numWorkers": 1 })).await;
+    size(1).await;
+    let parallelism = |job: &BatchJob| (job.spec.as_ref().unwrap().parallelism, job.spec.as_ref().unwrap().completions);
+    assert_eq!(parallelism(&job.job().await), (Some(4), Some(4)));
+    tells(3, 1);
+    space.until("x-training", "to have one pod", |job: &BatchJob| parallelism(job) == (Some(1), Some(1))).await;
+    for pod in &four[1..] {
+        let api = space.api::<Pod>();
+        let is_going = |pod: Pod| pod.metadata.deletion_timestamp.is_some();
+        eventually("the Job controller to delete it", SOON, async || {
+            api.get_opt(&pod.name_any()).await.unwrap().is_none_or(is_going).then_some(())
+        })
+        .await;
+        let end = json!({ "exitCode": 143, "reason": "Error", "finishedAt": Timestamp::now() });
+        is(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
+        let _ = api.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+    }
+    restarted(&job, 3).await;
+    eventually("one pod to be left", SOON, async || (space.pods("x").await.len() == 1).then_some(())).await;
+    let status = job.status();
+    assert_eq!((status.incarnation, status.restart_count, status.disruption_count), (Some(1), Some(0), None));
+    let end = json!({ "exitCode": 0, "reason": "Completed", "finishedAt": Timestamp::now() });
+    is(&space, &first[0], "Succeeded", 0, json!({ "terminated": end }), json!({})).await;
+    job.state(Completed).await;
+    space.until("x-training", "to be complete", |job: &BatchJob| is_complete(job)).await;
+    space.end(operator).await;
+}
+
+fn is_complete(job: &BatchJob) -> bool {
+    let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Complete" && c.status == "True"))
 }

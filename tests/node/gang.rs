@@ -7,12 +7,12 @@ use super::world::{Job, SOON, Space, World, condition, merged, training, world};
 use super::{folder, wait::eventually};
 use k8s_openapi::api::batch::v1::Job as KubernetesJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
-use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
+use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -101,11 +101,17 @@ fn read_history(file: &Path) -> Vec<(i32, u32)> {
 
 /// When all ranks of an attempt have met, and what it has gone on from.
 async fn stepping(job: &Job, attempt: i32) -> (Instant, u32) {
-    eventually(&format!("the ranks of attempt {attempt} to meet"), SOON, async || {
-        let found = history(job).await.into_iter().find(|line| line.0 == attempt);
-        found.map(|line| (Instant::now(), line.1))
-    })
-    .await
+    let end = Instant::now() + SOON;
+    loop {
+        let lines = history(job).await;
+        if let Some(line) = lines.iter().find(|line| line.0 == attempt) {
+            return (Instant::now(), line.1);
+        }
+        if Instant::now() > end || lines.iter().any(|line| line.0 > attempt) {
+            job.explain(&format!("waited for the ranks of attempt {attempt} to meet: {lines:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// What is done to a gang.
@@ -435,6 +441,104 @@ async fn a_gang_restarts_without_an_api_server() {
         assert_eq!(weights(&log), expected);
     }
     world.cluster.devcluster(&["down"]);
+}
+
+/// More, then fewer: each time from the newest checkpoint, in the pods that exist, and nothing has failed.
+#[tokio::test]
+async fn a_gang_changes_its_size() {
+    let Some(world) = world() else { return };
+    let space = world.space("elastic", json!({})).await;
+    let elastic = json!({ "numWorkers": 2, "elastic": { "maxWorkers": 4, "waitSeconds": 5 } });
+    let mut job = submit_four(&space, "elastic", merged(env("0.5"), &json!({ "STEPS": "200" })), elastic).await;
+    job.patient = SOON * 4;
+    job.state(Running).await;
+    let (_, mut from) = stepping(&job, 1).await;
+    let mut table = String::from("| workers | all ranks meet, s |\n|---|---|\n");
+    for (attempt, workers) in [(2, 4), (3, 1)] {
+        newer(&job, from + 5).await;
+        let (at, replicas) = (Instant::now(), Patch::Merge(json!({ "spec": { "replicas": workers } })));
+        space.api::<TrainingJob>().patch_scale("elastic", &PatchParams::default(), &replicas).await.unwrap();
+        let (met, next) = stepping(&job, attempt).await;
+        assert!(next >= from + 5, "gone on from {next}, though step {} was whole", from + 5);
+        from = next;
+        table += &format!("| {workers} | {:.1} |\n", (met - at).as_secs_f64());
+        runs_with(&job, attempt, workers).await;
+    }
+    let pods = space.api::<Pod>();
+    eventually("the pods that are too many to go", SOON, async || {
+        let pods = pods.list(&ListParams::default().labels("training-job=elastic")).await.unwrap().items;
+        (pods.iter().filter(|pod| super::worker(pod) >= 0).count() == 1).then_some(())
+    })
+    .await;
+    let status = job.state(Completed).await;
+    let _ = writeln!(std::io::stderr(), "{table}");
+    assert_eq!((status.attempt, status.incarnation, status.restart_count), (Some(3), Some(1), Some(0)));
+    assert!(status.restarts.iter().all(|restart| restart.reason == Reason::Resized), "{:?}", status.restarts);
+    assert_eq!(job.pods().iter().filter(|pod| super::worker(pod) >= 0).count(), 4, "no pod was made again");
+    space.end().await;
+}
+
+/// Three of four find room, one of them only since the last one gives up its own, and begin without the fourth; when it finds
+/// some they take it in.
+#[tokio::test]
+async fn a_gang_is_as_large_as_there_is_room_for() {
+    let Some(world) = world() else { return };
+    let space = world.space("room", json!({})).await;
+    // The pods wait for a scheduler that is this test.
+    let room = json!({
+        "elastic": { "minWorkers": 2, "maxWorkers": 4, "waitSeconds": 5 }, "scheduling": { "schedulerName": "by-hand" },
+    });
+    let mut job = submit_four(&space, "room", merged(env("0.5"), &json!({ "STEPS": "120" })), room).await;
+    job.patient = SOON * 4;
+    let mut last = String::new();
+    for worker in [1, 2, 3] {
+        last = place(&mut job, worker, "").await;
+    }
+    eventually("the last one to give up its place", SOON, async || {
+        let pod = space.api::<Pod>().get_opt(&last).await.unwrap();
+        pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()).then_some(())
+    })
+    .await;
+    place(&mut job, 0, "").await;
+    let status = job.until("to run with three", |status| status.state == Some(Running)).await;
+    assert_eq!(status.elastic.as_ref().unwrap().workers, 3);
+    assert!(condition(&status, "Scheduled").message.contains("3 of 4 workers"), "{:?}", status.conditions);
+    let (_, from) = stepping(&job, 1).await;
+    runs_with(&job, 1, 3).await;
+    newer(&job, from + 5).await;
+    place(&mut job, 3, &last).await;
+    let (_, next) = stepping(&job, 2).await;
+    assert!(next >= from + 5, "gone on from {next}");
+    runs_with(&job, 2, 4).await;
+    let status = job.state(Completed).await;
+    assert_eq!((status.attempt, status.incarnation, status.restart_count), (Some(2), Some(1), Some(0)));
+    assert_eq!(status.workers.unwrap().succeeded, 4);
+    space.end().await;
+}
+
+/// Gives a worker's pod, another one than `but`, a node; its name.
+async fn place(job: &mut Job, worker: i32, but: &str) -> String {
+    let pod = job.pod(1, worker, "to be there", |pod| pod.name_any() != but).await.name_any();
+    let nodes = Api::<Node>::all(job.space.client.clone()).list(&ListParams::default()).await.unwrap();
+    let target = json!({ "apiVersion": "v1", "kind": "Node", "name": nodes.items[0].name_any() });
+    let binding = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": pod }, "target": target });
+    job.space
+        .api::<Pod>()
+        .create_subresource::<_, Value>("binding", &pod, &PostParams::default(), &binding)
+        .await
+        .unwrap();
+    pod
+}
+
+/// Waits until so many workers run the programs of this attempt, and nobody runs anything else.
+async fn runs_with(job: &Job, attempt: i32, workers: i32) {
+    eventually(&format!("attempt {attempt} with {workers} workers"), SOON, async || {
+        let all = processes(job);
+        let ranks = all.iter().filter(|process| process.rank.is_some());
+        let runs: BTreeSet<_> = ranks.map(|process| (process.attempt, process.worker)).collect();
+        (runs == (0..workers).map(|worker| (attempt, worker)).collect()).then_some(())
+    })
+    .await;
 }
 
 fn is_ready(node: &Node) -> bool {

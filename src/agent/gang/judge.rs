@@ -13,7 +13,7 @@ pub fn judge(ended: &Ended) -> Judgement {
     let seen = by_what_was_seen(ended);
     let step = ended.members.values().filter_map(|member| step(&report(member.end.as_ref()?)?)).max();
     let found = match &ended.why {
-        Why::Ordered(_) => None,
+        Why::Ordered(_) | Why::Resized { .. } => None,
         _ => first(ended),
     };
     match found {

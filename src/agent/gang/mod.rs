@@ -25,6 +25,7 @@ use jiff::Timestamp;
 use memory::Place;
 use net::{Identity, Net, NetSetup, News};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub enum Task {
     Start {
         /// The attempt.
         attempt: u32,
+        /// Its workers, where their number may be another one in each attempt.
+        workers: Option<Workers>,
         /// Where its ranks meet.
         port: u16,
         /// What it goes on from.
@@ -85,10 +88,20 @@ pub enum Task {
     Exit(Exit),
 }
 
+/// The workers of an attempt of an elastic gang.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workers {
+    /// How many there are.
+    pub count: u32,
+    /// Where their ranks listen, in order, as a JSON array.
+    pub addresses: String,
+}
+
 /// This agent's part in its gang.
 pub struct Party {
     gang: Gang,
     setup_file: PathBuf,
+    setup: GangSetup,
     boot: u64,
     place: Option<Place>,
     net: Option<Net>,
@@ -102,8 +115,7 @@ pub struct Party {
     /// Restarts for each kind of cause, up to the beginning of the last attempt.
     counts: GangEnd,
     waits: Waits,
-    /// The last restart that was asked for, and when that was looked at.
-    asked: Option<String>,
+    /// When it was last looked whether somebody has changed the setup.
     looked: Time,
 }
 
@@ -153,13 +165,14 @@ impl Party {
         let memory = remembered(options, before.map(|(_, memory)| memory));
         let leads = index == 0;
         let leader = leads.then(|| LeaderSetup {
-            members: (0..setup.workers.max(1)).map(|index| MemberId::new(ROLE, index)).collect(),
+            members: members(&setup),
+            was_larger: setup.largest.is_some_and(|largest| largest > setup.workers),
             policy: policy(&setup),
             judge: judge::judge,
             ports: (setup.master_port, 2),
         });
         let mut net = None;
-        if setup.workers > 1 {
+        if setup.workers > 1 || setup.largest.is_some() {
             let file = options.key.clone().unwrap_or_default();
             let key = std::fs::read(&file).map_err(failed("can't read --gang-key", &file.display()))?;
             let identity = Identity {
@@ -182,9 +195,16 @@ impl Party {
         let timing = timing(grace);
         let incarnation = Incarnation { boot, pod };
         let gang = Gang::new(Setup { job: setup.uid.clone(), member, incarnation, timing, memory, leader }, now());
+        if index >= setup.workers.max(1) {
+            let workers = setup.workers;
+            words.say(format_args!(
+                "the gang is of {workers} by now; this worker waits until it is of more than {index}"
+            ));
+        }
         Ok(Self {
             gang,
             setup_file: options.setup.clone(),
+            setup,
             boot,
             place,
             net,
@@ -195,7 +215,6 @@ impl Party {
             last: 0,
             counts,
             waits: Waits::default(),
-            asked: setup.restart_requested,
             looked: now(),
         })
     }
@@ -212,12 +231,8 @@ impl Party {
 
     /// Takes in what has come from the others, and what time has made due.
     pub fn turn(&mut self) -> Vec<Task> {
-        self.read_policy();
-        let mut tasks = self.step(Input::Tick);
-        if self.is_asked_to_restart() {
-            self.words.say("a restart was asked for");
-            tasks.extend(self.step(Input::Restart(ASKED_FOR.to_owned())));
-        }
+        let mut tasks = self.heed();
+        tasks.extend(self.step(Input::Tick));
         while let Some(news) = self.net.as_mut().and_then(Net::next) {
             let input = match news {
                 News::Dialed(conn) => Input::Dialed(conn),
@@ -302,8 +317,8 @@ impl Party {
     }
 
     fn take(&mut self, input: Input) -> Vec<Task> {
-        self.read_policy();
-        let tasks = self.step(input);
+        let mut tasks = self.heed();
+        tasks.extend(self.step(input));
         self.tell();
         tasks
     }
@@ -324,12 +339,13 @@ impl Party {
                     }
                 }
                 Order::Choose { attempt } => tasks.push(Task::Choose { attempt }),
-                Order::Start { attempt, port, choice } => {
+                Order::Start { attempt, size, port, choice } => {
                     let Memory { history, .. } = self.gang.memory();
                     (self.counts.failures, self.counts.disruptions) = (history.failures, history.disruptions);
                     self.remember();
                     let choice = serde_json::from_str(&choice.detail).unwrap_or_default();
-                    tasks.push(Task::Start { attempt, port, choice });
+                    let workers = self.setup.largest.map(|_| self.workers(size, port));
+                    tasks.push(Task::Start { attempt, workers, port, choice });
                 }
                 Order::Stop { attempt, grace } => tasks.push(Task::Stop { attempt, grace }),
                 Order::Exit(exit) => {
@@ -352,26 +368,36 @@ impl Party {
         }
     }
 
-    /// What a person has changed of the policy holds for the attempts that are still to be judged.
-    fn read_policy(&mut self) {
-        let is_ending = self.gang.view(now()).is_some_and(|view| matches!(view.phase, Phase::Ending { .. }));
-        if is_ending && let Ok(setup) = read_json(&self.setup_file) {
-            self.gang.set_policy(policy(&setup));
-        }
-    }
-
-    /// Whether somebody has asked for another attempt since this agent has begun: what was asked for before has been done by
-    /// that.
-    fn is_asked_to_restart(&mut self) -> bool {
-        let now = now();
-        if !self.leads || now.since(self.looked) < LOOK_EVERY {
-            return false;
+    /// Takes in what somebody has changed in the setup since this agent has begun: a policy, for the attempts that are still to
+    /// be judged; another size; another attempt. What was asked for before has been done by the beginning.
+    fn heed(&mut self) -> Vec<Task> {
+        let (now, mut tasks) = (now(), Vec::new());
+        let is_ending = self.gang.view(now).is_some_and(|view| matches!(view.phase, Phase::Ending { .. }));
+        if !self.leads || (!is_ending && now.since(self.looked) < LOOK_EVERY) {
+            return tasks;
         }
         self.looked = now;
-        let Ok(GangSetup { restart_requested, .. }) = read_json(&self.setup_file) else { return false };
-        let is_news = restart_requested.is_some() && restart_requested != self.asked;
-        self.asked = restart_requested.or_else(|| self.asked.take());
-        is_news
+        let Ok(setup) = read_json::<GangSetup>(&self.setup_file) else { return tasks };
+        if is_ending {
+            self.gang.set_policy(policy(&setup));
+        }
+        if self.setup.largest.is_some() && setup.largest.is_some() && setup.workers != self.setup.workers {
+            self.words.say(format_args!("the gang is to be of {} instead of {}", setup.workers, self.setup.workers));
+            self.setup.workers = setup.workers;
+            tasks.extend(self.step(Input::Resize(members(&setup))));
+        }
+        if setup.restart_requested.is_some() && setup.restart_requested != self.setup.restart_requested {
+            self.words.say("a restart was asked for");
+            self.setup.restart_requested = setup.restart_requested;
+            tasks.extend(self.step(Input::Restart(ASKED_FOR.to_owned())));
+        }
+        tasks
+    }
+
+    /// The workers of an attempt, and where their ranks listen.
+    fn workers(&self, count: u32, port: u16) -> Workers {
+        let addresses: Vec<_> = (0..count).map(|index| format!("{}:{port}", self.setup.host(index))).collect();
+        Workers { count, addresses: serde_json::to_string(&addresses).unwrap_or_default() }
     }
 
     /// Tells how the gang stands, and says what is new to those who read this agent's log.
@@ -422,6 +448,7 @@ fn status(view: &View<'_>, counts: &GangEnd) -> GangStatus {
     };
     GangStatus {
         attempt,
+        workers: u32::try_from(view.members).unwrap_or(u32::MAX),
         failures: counts.failures,
         disruptions: counts.disruptions,
         phase,
@@ -491,6 +518,10 @@ fn remembered(options: &Options, before: Option<Memory>) -> Memory {
         memory.history = told;
     }
     memory
+}
+
+fn members(setup: &GangSetup) -> BTreeSet<MemberId> {
+    (0..setup.workers.max(1)).map(|index| MemberId::new(ROLE, index)).collect()
 }
 
 fn policy(setup: &GangSetup) -> Policy {

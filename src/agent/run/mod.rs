@@ -589,5 +589,15 @@ fn variables(attempt: &Attempt) -> Variables {
         variables.insert("MASTER_PORT", port.to_string());
         variables.insert("PET_MASTER_PORT", port.to_string());
     }
+    if let Some(workers) = &attempt.workers {
+        let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+        let world = u64::from(workers.count) * number("NPROC_PER_NODE").unwrap_or(1);
+        let count = workers.count.to_string();
+        variables.extend([("NNODES", count.clone()), ("NUM_WORKERS", count), ("WORLD_SIZE", world.to_string())]);
+        // Of thousands it is too long for a program that does not want it.
+        if std::env::var_os("TF_CONFIG").is_some() {
+            variables.insert("TRAININGJOB_ADDRESSES", workers.addresses.clone());
+        }
+    }
     variables
 }

@@ -1,13 +1,13 @@
 //! PyTorch: torchrun reads its options from `PET_*`, so that a bare `torchrun train.py` is right. `PET_MASTER_PORT` is
 //! the agent's to set.
 
-use crate::build::environment::var;
+use crate::build::environment::{NNODES, count, var};
 use crate::plan::{Plan, Role};
 use k8s_openapi::api::core::v1::EnvVar;
 
 pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     vec![
-        var("PET_NNODES", plan.gang.size().to_string()),
+        var("PET_NNODES", count(plan, plan.gang.size(), NNODES)),
         var("PET_NPROC_PER_NODE", role.procs.to_string()),
         var("PET_NODE_RANK", "$(NODE_RANK)"),
         var("PET_MASTER_ADDR", "$(MASTER_ADDR)"),

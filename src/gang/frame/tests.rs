@@ -118,13 +118,13 @@ fn the_longest_message_fits_a_frame_and_a_longer_one_is_refused() {
     let leader = |long| Incarnation { boot: u64::MAX, pod: text(long) };
     let command = |long, detail: usize| {
         let choice = Choice { checkpoint: text(long), detail: text(detail) };
-        let directive = Directive::Start { attempt: u32::MAX, port: u16::MAX, choice };
+        let directive = Directive::Start { attempt: u32::MAX, size: u32::MAX, port: u16::MAX, choice };
         let command = Command { leader: leader(long), directive, history: past(long), clear: true };
         Message::Down(Down::Command(Beat::default(), Box::new(command)))
     };
     let hello = |long, report: usize| {
         let end = End { outcome: Outcome::Succeeded, report: text(report) };
-        let run = Run { attempt: 1, leader: leader(long), state: RunState::Ended(end) };
+        let run = Run { attempt: 1, size: u32::MAX, leader: leader(long), state: RunState::Ended(end) };
         Message::Up(Up::Status(Beat::default(), Status { run: Some(run), ..Status::default() }))
     };
     let (mut leader, mut follower) = proven();

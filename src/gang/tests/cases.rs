@@ -133,7 +133,7 @@ fn command(at: u64, echo: Time, directive: Directive) -> Down {
 }
 
 fn start(attempt: u32) -> Directive {
-    Directive::Start { attempt, port: 29500, choice: Choice::default() }
+    Directive::Start { attempt, size: 3, port: 29500, choice: Choice::default() }
 }
 
 fn follower(now: Time) -> Member {
@@ -187,6 +187,7 @@ fn a_member_that_hears_nothing_stops_by_itself_and_exits_0_only_when_told() {
 fn strangers_are_refused_with_the_reason() {
     let leads = super::super::LeaderSetup {
         members: [worker(0), worker(1)].into(),
+        was_larger: false,
         policy: POLICY,
         judge: super::super::policy::by_what_was_seen,
         ports: (29500, 2),
@@ -288,4 +289,74 @@ fn a_connection_that_another_one_has_replaced_is_not_heard() {
     member.received(now, Conn(2), command(5, now, Directive::Prepare { attempt: 3 }), &mut out);
     member.closed(now, Conn(1));
     assert!(member.status().seen == 3 && member.is_linked());
+}
+
+/// Goes on with those that nothing cuts off; nobody's processes end before they have to.
+fn go_on_slowly(state: &mut State, attempt: u32) {
+    for _ in 0..30 {
+        (0..state.world.agents.len()).for_each(|i| state.take(Step::Dial(i)));
+        state.deliver_all();
+        (0..state.world.agents.len()).for_each(|i| state.take(Step::Choose(i)));
+        state.deliver_all();
+        if state.world.attempt.number >= attempt {
+            return;
+        }
+        state.tick();
+    }
+}
+
+#[test]
+fn a_member_that_is_none_any_more_and_may_still_run_keeps_the_others_from_starting() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Cut(2));
+    // In its place another one waits, which has never run anything.
+    state.take(Step::Replace(2));
+    state.suffer(Fault::Resize(0, 2));
+    go_on_slowly(&mut state, 2);
+    assert_eq!(state.world.broken, None);
+    assert_eq!((state.world.attempt.number, state.world.attempt.size), (2, 2));
+}
+
+/// A new leader that needs nobody, and that nobody has told what runs.
+#[test]
+fn a_new_leader_waits_for_members_that_it_knows_nothing_of() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Kill(0));
+    state.world.resize(1);
+    state.take(Step::Replace(0));
+    // Where both can be asked it need not wait that long.
+    state.suffer(Fault::Cut(1));
+    state.suffer(Fault::Cut(2));
+    go_on_slowly(&mut state, 2);
+    assert_eq!(state.world.broken, None);
+    assert!(state.world.attempt.number >= 2 && state.world.attempt.size == 1, "{:?}", state.world.attempt);
+}
+
+#[test]
+fn a_gang_that_is_about_to_succeed_is_not_disturbed() {
+    let mut state = three(0, true);
+    state.take(Step::Succeed(1));
+    state.deliver_all();
+    state.suffer(Fault::Resize(0, 2));
+    [0, 2].into_iter().for_each(|i| state.take(Step::Succeed(i)));
+    go_on(&mut state, 2);
+    assert_eq!((state.world.attempt.number, &state.world.finish), (1, &Some(Finish::Succeeded)));
+    assert!(state.world.is_over());
+}
+
+#[test]
+fn a_spare_runs_nothing_and_exits_with_the_rest() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Resize(0, 2));
+    go_on(&mut state, 2);
+    for _ in 0..20 {
+        go_on_slowly(&mut state, 2);
+        state.deliver_all();
+        state.tick();
+    }
+    assert_eq!((state.world.attempt.number, state.world.attempt.size), (2, 2));
+    assert!(state.world.agents[2].process.is_none() && state.world.agents[2].gang.member.is_linked());
+    [0, 1].into_iter().for_each(|i| state.take(Step::Succeed(i)));
+    go_on(&mut state, 3);
+    assert!(state.world.is_over() && state.world.finish == Some(Finish::Succeeded), "{:?}", state.world.finish);
 }

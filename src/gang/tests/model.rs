@@ -109,6 +109,8 @@ impl Model for Gangs {
             }
             if agent.seat == 0 {
                 fault(Fault::Restart(i));
+                // Of one member alone nobody else can know that it has stopped.
+                fault(Fault::Resize(i, if state.world.members == 3 { 2 } else { 3 }));
             }
         }
         for (conn, end) in deliverable {

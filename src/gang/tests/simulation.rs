@@ -62,7 +62,7 @@ impl Simulation {
         let size = [2, 3, 5, 8, 16, 64][random.below(6) as usize];
         let policy = Policy { restarts: Restarts::OnFailure, failures: 10_000, disruptions: None, rules: Vec::new() };
         let mut world = World::new(0, Timing::default(), policy, Time(0));
-        world.size = size;
+        (world.size, world.members, world.largest) = (size, size, size);
         let mut simulation = Self {
             seed,
             random,
@@ -290,6 +290,8 @@ impl Simulation {
                 if let Some(history) = self.world.told().filter(|_| self.below(3) == 0) {
                     (0..self.world.agents.len()).for_each(|i| self.act(i, Input::Told(history.clone())));
                 }
+                let wanted = self.world.wanted();
+                (0..self.world.agents.len()).for_each(|i| self.act(i, wanted.clone()));
                 self.at(5000, Event::Operator);
             }
         }
@@ -302,7 +304,7 @@ impl Simulation {
         if by_itself && process.kill_at.is_some() {
             return;
         }
-        let is_whole = (0..self.world.size).all(|seat| self.world.attempt.seats.contains(&seat));
+        let is_whole = (0..self.world.attempt.size).all(|seat| self.world.attempt.seats.contains(&seat));
         if by_itself && !(self.is_calm() && is_whole) && self.below(50) > 0 {
             // It goes on for a while. At times one is done while others are not.
             let after = 1000 + self.below(20_000);
@@ -333,7 +335,7 @@ impl Simulation {
         let Some(&any) = current.get(self.below(current.len() as u64) as usize) else { return };
         // The leader is hit more often than by chance.
         let i = self.world.leader().filter(|_| self.below(5) == 0).unwrap_or(any);
-        match self.below(9) {
+        match self.below(10) {
             0 | 1 => {
                 if let Some(attempt) = self.world.agents[i].process.as_ref().map(|process| process.attempt) {
                     let (now, local) = (Time(self.now), self.local(i));
@@ -376,7 +378,12 @@ impl Simulation {
                     }
                 }
             }
-            _ => self.act(i, Input::Restart("asked for".to_owned())),
+            8 => self.act(i, Input::Restart("asked for".to_owned())),
+            // Of one member alone nobody else can know that it has stopped.
+            _ => {
+                let members = 2 + self.below(u64::from(self.world.size) - 1);
+                self.world.resize(u32::try_from(members).unwrap());
+            }
         }
     }
 

@@ -76,6 +76,7 @@ pub enum Fault {
     Lose(Conn, usize),
     Repeat(Conn, usize),
     Restart(usize),
+    Resize(usize, u32),
 }
 
 impl State {
@@ -312,6 +313,10 @@ impl State {
             }
             Fault::Repeat(conn, end) => self.deliver(conn, end, true),
             Fault::Restart(i) => self.input(i, Input::Restart("asked for".to_owned())),
+            Fault::Resize(i, members) => {
+                self.world.resize(members);
+                self.input(i, self.world.wanted());
+            }
         }
     }
 
@@ -343,7 +348,7 @@ impl State {
             let runs = |agent: &Arc<Agent>| agent.process.as_ref().map(|process| process.attempt);
             let living = state.world.agents.iter().filter(|agent| runs(agent) == Some(number));
             let done = state.world.attempt.succeeded.len();
-            if living.count() + done == state.world.size as usize {
+            if living.count() + done == state.world.attempt.size as usize {
                 (0..state.world.agents.len()).for_each(|i| state.take(Step::Succeed(i)));
             }
             // The operator tells the others what the first one to exit has told.

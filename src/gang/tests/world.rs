@@ -45,6 +45,7 @@ pub struct Process {
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Attempt {
     pub number: u32,
+    pub size: u32,
     pub port: u16,
     pub choice: Choice,
     pub seats: BTreeSet<u32>,
@@ -61,7 +62,11 @@ pub enum Wish {
 #[derive(Clone, Debug, Hash)]
 pub struct World {
     pub agents: Vec<Arc<Agent>>,
+    /// Places, whether or not they are members'.
     pub size: u32,
+    /// Members of the next attempt, as the operator wants it, and the most that it ever wanted.
+    pub members: u32,
+    pub largest: u32,
     pub timing: Timing,
     pub attempt: Attempt,
     /// What an agent has told the operator by its exit.
@@ -83,6 +88,8 @@ impl World {
         let mut world = Self {
             agents: Vec::new(),
             size,
+            members: size,
+            largest: size,
             timing,
             attempt: Attempt::default(),
             finish: None,
@@ -103,7 +110,8 @@ impl World {
         let pod = again.map_or_else(|| format!("p{}", self.boots), |i| self.agents[i].incarnation.pod.clone());
         let incarnation = Incarnation { boot: self.boots, pod };
         let leader = (seat == 0).then(|| LeaderSetup {
-            members: (0..self.size).map(worker).collect(),
+            members: (0..self.members).map(worker).collect(),
+            was_larger: self.largest > self.members,
             policy: self.policy.clone(),
             judge: by_what_was_seen,
             ports: (29500, 8),
@@ -199,12 +207,12 @@ impl World {
         match order {
             Order::Send { .. } | Order::Close { .. } => {}
             Order::Choose { attempt } => agent.choosing = Some(attempt),
-            Order::Start { attempt, port, choice } => {
+            Order::Start { attempt, size, port, choice } => {
                 if agent.process.is_some() {
                     self.broken = Some(format!("agent {i} starts attempt {attempt} while it still runs another"));
                 }
                 agent.process = Some(Process { attempt, kill_at: None });
-                self.started(i, attempt, port, choice);
+                self.started(i, [attempt, size], port, choice);
             }
             Order::Stop { attempt, grace } => {
                 if let Some(process) = agent.process.as_mut().filter(|process| process.attempt == attempt) {
@@ -215,13 +223,17 @@ impl World {
                 if agent.process.is_some() {
                     self.broken = Some(format!("agent {i} leaves its processes behind"));
                 }
-                if exit == Exit::Succeeded && (0..self.size).any(|seat| !self.attempt.succeeded.contains(&seat)) {
+                if exit == Exit::Succeeded && (0..self.attempt.size).any(|seat| !self.attempt.succeeded.contains(&seat))
+                {
                     self.broken = Some(format!("agent {i} reports success, but only of {:?}", self.attempt.succeeded));
                 }
                 let (seat, goes_early) =
                     (agent.seat, agent.is_cut || agent.is_replaced || agent.gang.status().leaving.is_some());
+                // A spare may be with another leader.
+                let size = self.attempt.size;
+                let is_member = |agent: &Agent| agent.seat != 0 && agent.seat < size;
                 let listens =
-                    |agent: &Agent| agent.end == Ending::Lives && agent.seat != 0 && agent.gang.member.is_linked();
+                    |agent: &Agent| agent.end == Ending::Lives && is_member(agent) && agent.gang.member.is_linked();
                 let knows = |agent: &Agent| agent.gang.memory().history.finish.is_some();
                 if seat == 0
                     && !goes_early
@@ -251,7 +263,7 @@ impl World {
     }
 
     /// The rules that hold whenever an attempt starts anywhere.
-    fn started(&mut self, i: usize, number: u32, port: u16, choice: Choice) {
+    fn started(&mut self, i: usize, [number, size]: [u32; 2], port: u16, choice: Choice) {
         let seat = self.agents[i].seat;
         let others = self.agents.iter().enumerate().filter(|(j, _)| *j != i);
         for (j, process) in others.filter_map(|(j, agent)| Some((j, agent.process.as_ref()?))) {
@@ -263,13 +275,16 @@ impl World {
                 self.broken = Some(format!("worker {seat} runs attempt {number} twice, in {i} and {j}"));
             }
         }
+        if seat >= size {
+            self.broken = Some(format!("worker {seat} starts attempt {number}, which has {size} members"));
+        }
         let last = &mut self.attempt;
         match number.cmp(&last.number) {
             Ordering::Less => {
                 self.broken = Some(format!("agent {i} starts attempt {number} after attempt {}", last.number));
             }
             Ordering::Equal => {
-                if (port, &choice) != (last.port, &last.choice) {
+                if (size, port, &choice) != (last.size, last.port, &last.choice) {
                     self.broken = Some(format!("agent {i} has {choice:?} for attempt {number}, others have {last:?}"));
                 }
                 if !last.seats.insert(seat) {
@@ -280,9 +295,21 @@ impl World {
                 if port == last.port {
                     self.broken = Some(format!("attempt {number} has the port of attempt {}", last.number));
                 }
-                *last = Attempt { number, port, choice, seats: BTreeSet::from([seat]), succeeded: BTreeSet::new() };
+                let (seats, succeeded) = (BTreeSet::from([seat]), BTreeSet::new());
+                *last = Attempt { number, size, port, choice, seats, succeeded };
             }
         }
+    }
+
+    /// Another size is wanted: the leader learns of it as soon as it reads that.
+    pub fn resize(&mut self, members: u32) {
+        self.members = members.min(self.size);
+        self.largest = self.largest.max(self.members);
+    }
+
+    /// The members that are wanted.
+    pub fn wanted(&self) -> Input {
+        Input::Resize((0..self.members).map(worker).collect())
     }
 
     /// The choosing that was ordered is done.

@@ -16,7 +16,7 @@ pub(super) fn gang(attempt: u32, phase: GangPhase, ended: Vec<EndedAttempt>) -> 
     let all = ended.iter().filter(|end| end.attempt < attempt).count();
     let count = |n: usize| u32::try_from(n).unwrap();
     let (failures, disruptions) = (count(all - disruptions), count(disruptions));
-    GangStatus { attempt, failures, disruptions, phase, ended, waits_for: String::new() }
+    GangStatus { attempt, failures, disruptions, phase, ended, ..GangStatus::default() }
 }
 
 pub(super) fn end(attempt: u32) -> EndedAttempt {
