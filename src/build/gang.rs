@@ -71,10 +71,10 @@ pub(super) fn key_volume(plan: &Plan) -> Option<Volume> {
     })
 }
 
-/// What the agent remembers, in a folder of the volume that it came by (`agent install` makes it): the rest of that stays
-/// read-only.
-pub(super) fn state(volume: String) -> VolumeMount {
-    let folder = paths::STATE.rsplit('/').next().map(str::to_owned);
+/// Where the agent remembers what it knows: a volume, or of that by which the agent came the one folder in which everybody
+/// may write.
+pub(super) fn state(volume: String, is_part: bool) -> VolumeMount {
+    let folder = paths::STATE.rsplit('/').next().map(str::to_owned).filter(|_| is_part);
     VolumeMount { name: volume, mount_path: paths::STATE.to_owned(), sub_path: folder, ..VolumeMount::default() }
 }
 

@@ -3,13 +3,13 @@
 use super::{environment, gang, group, labels, names};
 use crate::plan::storage::{VOLUME_PREFIX, paths};
 use crate::plan::template::{AGENT, TRAINING};
-use crate::plan::{Checkpoint, CheckpointVolume, ClaimPath, Incarnation, Plan, Role, Store};
+use crate::plan::{Checkpoint, CheckpointVolume, ClaimPath, Delivery, Incarnation, Plan, Role, Store};
 use crate::protocol::checkpoints::POLICY_FILE;
 use crate::protocol::gang::{GangPast, KILLED};
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, ConfigMapVolumeSource, Container, ContainerPort, ContainerRestartRule,
-    ContainerRestartRuleOnExitCodes, EmptyDirVolumeSource, NFSVolumeSource, PersistentVolumeClaimVolumeSource,
+    ContainerRestartRuleOnExitCodes, EmptyDirVolumeSource, ImageVolumeSource, NFSVolumeSource, PersistentVolumeClaimVolumeSource,
     PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec, ResourceRequirements, SeccompProfile, SecretVolumeSource,
     SecurityContext, Volume, VolumeMount, WeightedPodAffinityTerm,
 };
@@ -72,7 +72,7 @@ fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> Po
         termination_grace_period_seconds: Some(role.pod.grace_seconds),
         // Thousands of variables in a large namespace, and one of a Service called "master" would be MASTER_PORT.
         enable_service_links: Some(false),
-        init_containers: Some(vec![deliver_agent(plan)]),
+        init_containers: (plan.runtime.delivery == Delivery::Init).then(|| vec![deliver_agent(plan)]),
         containers: vec![training(plan, role, agent_args(plan, role, incarnation.attempt, past), &mounts)],
         volumes: Some(mounts.volumes.into_iter().chain(role.pod.volumes.iter().cloned()).collect()),
         image_pull_secrets: some(&role.pod.image_pull_secrets),
@@ -86,7 +86,7 @@ fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> Po
     }
 }
 
-/// Puts the agent where the container `training` finds it. Conforms to Pod Security `restricted` by itself.
+/// Puts the agent where the container `training` finds it, where its image can't be mounted. Conforms to Pod Security `restricted` by itself.
 fn deliver_agent(plan: &Plan) -> Container {
     Container {
         name: AGENT.to_owned(),
@@ -189,9 +189,7 @@ pub(super) struct Mounts {
 impl Mounts {
     fn of(plan: &Plan) -> Self {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
-        let empty = EmptyDirVolumeSource::default();
-        it.add("agent", paths::AGENT, true, Volume { empty_dir: Some(empty), ..Volume::default() });
-        it.mounts.push(gang::state(volume_name("agent")));
+        it.add_agent(plan);
         it.add_config(plan);
         if let Some(key) = gang::key_volume(plan) {
             it.add("gang", paths::GANG_KEY, true, key);
@@ -214,6 +212,26 @@ impl Mounts {
         it.add_config(plan);
         it.add_checkpoints(plan, checkpoint);
         it
+    }
+
+    /// The agent, with the folder for what it remembers: `agent install` makes one, and the image has one to mount over.
+    fn add_agent(&mut self, plan: &Plan) {
+        let empty = Volume { empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
+        match plan.runtime.delivery {
+            Delivery::Init => {
+                self.add("agent", paths::AGENT, true, empty);
+                self.mounts.push(gang::state(volume_name("agent"), true));
+            }
+            Delivery::Image => {
+                let image = ImageVolumeSource {
+                    reference: Some(plan.runtime.agent_image.clone()),
+                    pull_policy: plan.runtime.agent_image_pull_policy.clone(),
+                };
+                self.add("agent", paths::AGENT, true, Volume { image: Some(image), ..Volume::default() });
+                self.mounts.push(gang::state(volume_name("state"), false));
+                self.volumes.push(Volume { name: volume_name("state"), ..empty });
+            }
+        }
     }
 
     fn add_config(&mut self, plan: &Plan) {

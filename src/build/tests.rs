@@ -1,6 +1,6 @@
 use super::*;
 use crate::api::TrainingJob;
-use crate::plan::{self, Runtime, is_reserved};
+use crate::plan::{self, Delivery, Runtime, is_reserved};
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -10,6 +10,7 @@ fn runtime() -> Runtime {
     Runtime {
         agent_image: "registry.example/trainingjob-operator:1".to_owned(),
         agent_image_pull_policy: Some("IfNotPresent".to_owned()),
+        delivery: Delivery::Init,
         restart_rules: true,
     }
 }
@@ -324,6 +325,39 @@ fn an_agent_that_was_killed_comes_back_where_the_cluster_can_do_that() {
     assert_eq!(rules(&plan), (Some("Never".to_owned()), json!([rule])));
     plan.runtime.restart_rules = false;
     assert_eq!(rules(&plan), (None, Value::Null));
+}
+
+#[test]
+fn the_agents_image_is_mounted_where_the_cluster_can_do_that() {
+    let mut plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    let pod = |plan: &Plan| built(plan, 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
+    let copied = pod(&plan);
+    plan.runtime.delivery = Delivery::Image;
+    let mounted = pod(&plan);
+    assert_eq!((copied.init_containers.map(|all| all.len()), mounted.init_containers.clone()), (Some(1), None));
+    assert_eq!(copied.containers[0].command, mounted.containers[0].command);
+    assert_eq!(copied.containers[0].args, mounted.containers[0].args);
+    let of_agent = |pod: &PodSpec| {
+        let volumes = pod.volumes.iter().flatten().filter(|v| ["trainingjob-agent", "trainingjob-state"].contains(&&*v.name));
+        let mounts = training(pod).volume_mounts.iter().flatten().filter(|m| m.mount_path.starts_with("/trainingjob"));
+        json!({ "volumes": volumes.collect::<Vec<_>>(), "mounts": mounts.collect::<Vec<_>>() })
+    };
+    assert_eq!(
+        of_agent(&mounted),
+        json!({
+            "volumes": [
+                {
+                    "name": "trainingjob-agent",
+                    "image": { "reference": "registry.example/trainingjob-operator:1", "pullPolicy": "IfNotPresent" },
+                },
+                { "name": "trainingjob-state", "emptyDir": {} },
+            ],
+            "mounts": [
+                { "name": "trainingjob-agent", "mountPath": "/trainingjob", "readOnly": true },
+                { "name": "trainingjob-state", "mountPath": "/trainingjob/state" },
+            ],
+        })
+    );
 }
 
 #[test]

@@ -87,6 +87,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
         options: Options { agent_access, ..Options::default() },
         index: Arc::default(),
         asker: ask::Asker::new(),
+        deliveries: delivery::Deliveries::default(),
         metrics: Arc::new(Metrics::new()),
     };
     context.index.update(&key(), |cell| cell.meet("x"));

@@ -4,6 +4,7 @@
 //! name and quantity has been parsed, and [`crate::build`] can make objects of it without being able to fail.
 
 mod defaults;
+mod delivery;
 mod environment;
 mod gang;
 mod grace;
@@ -20,6 +21,7 @@ mod source;
 pub(crate) mod storage;
 pub(crate) mod template;
 
+pub use delivery::{AgentDelivery, Delivery, node_has_image_volumes, server_has_image_volumes};
 pub use environment::is_reserved;
 #[cfg(test)]
 pub(crate) use environment::tf_config_bytes;
@@ -43,10 +45,12 @@ use std::collections::BTreeSet;
 /// What the operator knows of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Runtime {
-    /// Image that holds `/agent`: the init container of every worker.
+    /// Image that holds `/agent` and what belongs to it, of the operator's own version.
     pub agent_image: String,
     /// Pull policy of that image. Without one the cluster's rule for the image's tag holds.
     pub agent_image_pull_policy: Option<String>,
+    /// How the agent comes out of it into the workers' pods.
+    pub delivery: Delivery,
     /// Whether the API server takes restart rules of containers, see [`Runtime::has_restart_rules`].
     pub restart_rules: bool,
 }
