@@ -38,7 +38,10 @@ fn a_namespace_gives_the_rights_that_the_cluster_gives_but_for_nodes() {
     assert_eq!(others, namespace.rules);
     // They are of no namespace, and nothing of them may be changed.
     let [rule] = of_nodes.as_slice() else { panic!("{of_nodes:?}") };
-    assert_eq!((rule.resources.as_slice(), rule.verbs.as_slice()), (&["nodes".to_owned()][..], &["list".to_owned()][..]));
+    assert_eq!(
+        (rule.resources.as_slice(), rule.verbs.as_slice()),
+        (&["nodes".to_owned()][..], &["list".to_owned()][..])
+    );
 }
 
 /// `kubectl delete -k` takes what `kubectl apply -k` made, and with a namespace everything in it.

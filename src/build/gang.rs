@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::plan::storage::paths;
 use crate::protocol::gang::{GangPast, GangSetup, KEY_FILE, Restarts, SETUP_FILE};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretVolumeSource, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretProjection, VolumeMount};
 use std::collections::BTreeMap;
 
 /// The file that tells the agents of their gang. It is in the ConfigMap and not in the pods, since part of it may be
@@ -58,16 +58,15 @@ pub fn gang_key(plan: &Plan, random: &[u8; 32]) -> Option<Secret> {
     })
 }
 
-/// Where the key comes from.
-pub(super) fn key_volume(plan: &Plan) -> Option<Volume> {
-    let item = KeyToPath { key: KEY_FILE.to_owned(), path: KEY_FILE.to_owned(), mode: None };
-    has_key(plan).then(|| Volume {
-        secret: Some(SecretVolumeSource {
-            secret_name: Some(names::gang_key_name(&plan.identity.name, &plan.identity.uid)),
-            items: Some(vec![item]),
-            ..SecretVolumeSource::default()
-        }),
-        ..Volume::default()
+/// Where the key comes from, as part of the job's configuration.
+pub(super) fn key_projection(plan: &Plan) -> Option<SecretProjection> {
+    // In a folder of its own: programs print the files that they find beside it.
+    let folder = paths::GANG_KEY.rsplit('/').next().unwrap_or_default();
+    let item = KeyToPath { key: KEY_FILE.to_owned(), path: format!("{folder}/{KEY_FILE}"), mode: None };
+    has_key(plan).then(|| SecretProjection {
+        name: names::gang_key_name(&plan.identity.name, &plan.identity.uid),
+        items: Some(vec![item]),
+        optional: None,
     })
 }
 

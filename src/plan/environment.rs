@@ -4,7 +4,7 @@ use super::{Refusals, names};
 use crate::api::{RESERVED_ENV, RESERVED_ENV_PREFIXES};
 use k8s_openapi::api::core::v1::EnvVar;
 
-/// Bytes that Linux allows for one variable with its name and the closing zero (`MAX_ARG_STRLEN`).
+/// Bytes that Linux allows for one argument, or one variable with its name, with the closing zero (`MAX_ARG_STRLEN`).
 const MAX_VARIABLE: usize = 128 * 1024;
 
 /// Whether a variable belongs to the gang and can't be set by people.
@@ -42,9 +42,9 @@ pub(super) fn check_tf_config(name: &str, num_workers: i32, no: &mut Refusals) {
     }
 }
 
-/// Bytes of TF_CONFIG as the container runtime passes it to the agent, with the name and the closing zero.
+/// Bytes of TF_CONFIG as the container runtime passes it to the agent: an argument with the name and the closing zero.
 pub(crate) fn tf_config_bytes(name: &str, num_workers: i32) -> usize {
-    let around = r#"TF_CONFIG={"cluster":{"worker":[]},"task":{"type":"worker","index":}}"#.len() + 1;
+    let around = r#"--env=TF_CONFIG={"cluster":{"worker":[]},"task":{"type":"worker","index":}}"#.len() + 1;
     let index = (num_workers - 1).max(0).to_string().len();
     let workers: usize =
         (0..num_workers).map(|i| names::worker_host(name, i).len() + r#"":$(MASTER_PORT)","#.len()).sum();

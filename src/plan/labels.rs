@@ -68,16 +68,18 @@ pub fn is_common(key: &str) -> bool {
     [MANAGED_BY, APP, TRAINING_JOB, K8S_NAME, K8S_INSTANCE, UID].contains(&key)
 }
 
-/// Labels of the pods of an incarnation.
+/// Labels of the pods of an incarnation: those by which they are selected, by us and by the NetworkPolicy and the PodMonitor of
+/// `deploy/`. There are thousands of pods, so that each has no others.
 #[must_use]
 pub fn of_pod(plan: &Plan, incarnation: Incarnation) -> BTreeMap<String, String> {
-    let mut labels = of(plan);
-    labels.append(&mut owned([
+    owned([
+        (MANAGED_BY, OPERATOR),
+        (APP, KIND),
+        (TRAINING_JOB, &plan.identity.name),
+        (UID, &plan.identity.uid),
         (COMPONENT, WORKER),
-        (K8S_COMPONENT, WORKER),
         (INCARNATION, &incarnation.number.to_string()),
-    ]));
-    labels
+    ])
 }
 
 /// A selector as text.
