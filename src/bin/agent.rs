@@ -27,6 +27,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 enum Command {
     /// Copy this executable to a volume that the training container mounts
     ///

@@ -60,7 +60,6 @@ pub fn gang_key(plan: &Plan, random: &[u8; 32]) -> Option<Secret> {
 
 /// Where the key comes from, as part of the job's configuration.
 pub(super) fn key_projection(plan: &Plan) -> Option<SecretProjection> {
-    // In a folder of its own: programs print the files that they find beside it.
     let folder = paths::GANG_KEY.rsplit('/').next().unwrap_or_default();
     let item = KeyToPath { key: KEY_FILE.to_owned(), path: format!("{folder}/{KEY_FILE}"), mode: None };
     has_key(plan).then(|| SecretProjection {

@@ -267,7 +267,7 @@ fn incarnations_differ_only_in_their_numbers() {
             attempt,
             "--grace-seconds=45",
             "--gang=/etc/training-config/gang.json",
-            "--gang-key=/etc/training-config/gang/key",
+            "--gang-key=/etc/training-config/.gang/key",
             "--gang-state=/trainingjob/state",
             "--metrics-port=8080",
             "--hang-timeout=1800",
