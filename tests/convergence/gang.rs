@@ -345,7 +345,7 @@ async fn a_gang_changes_its_size() {
     size(4).await;
     space
         .until(&first[0].name_any(), "to be touched, so that its node looks", |pod: &Pod| {
-            pod.annotations().get("ml.example.com/look-again").is_some_and(|size| size == "4")
+            pod.annotations().get("ml.example.com/gang-size").is_some_and(|size| size == "4")
         })
         .await;
     tells(2, 4);
