@@ -495,7 +495,7 @@ async fn a_status_comes_back_as_written() {
         "workers": { "desired": 2, "active": 2, "succeeded": 0, "failed": 0, "pending": 0 },
         "restarts": [{ "attempt": 1, "time": time, "reason": "ExitCode", "message": "worker 1 exited 1", "worker": 1,
                        "exitCode": 1, "disruption": false, "permanent": false, "ranSeconds": 7 }],
-        "elastic": { "workers": 2, "largest": 4, "changed": time, "since": time, "told": 2, "selector": "a=b" },
+        "elastic": { "workers": 2, "largest": 4, "changed": time, "since": time, "selector": "a=b" },
         "resources": { "allocatedGPUs": 2, "allocatedNodes": 1 },
         "progress": "45%", "currentEpoch": 2, "totalEpochs": 10, "currentStep": 450, "totalSteps": 1000,
         "estimatedSecondsRemaining": 60, "lastProgressTime": time,
