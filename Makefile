@@ -124,8 +124,8 @@ endif
 	@if cmp -s dist/.new.tar dist/image.tar; then rm dist/.new.tar; else mv dist/.new.tar dist/image.tar; fi
 	@ls -lh dist/image.tar | awk '{print "dist/image.tar: $(IMAGE), " $$5}'
 
-bench: binaries ## measure the operator on a control plane with simulated nodes
-	@TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) bench/run
+bench: binaries ## measure the operator on a control plane with simulated nodes (PEERS=1: and JobSet, Trainer v2 and training-operator v1)
+	@TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) bench/run $(if $(PEERS),--peers)
 
 clean: ## end the clusters of this checkout, remove what was built in it (not the cache)
 	devcluster/cluster down --all
