@@ -8,6 +8,7 @@ pub mod checkpoints;
 pub mod cluster;
 mod complete;
 pub mod control;
+pub mod convert;
 pub mod facts;
 pub mod gather;
 pub mod logs;
