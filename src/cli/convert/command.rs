@@ -76,7 +76,9 @@ fn commands(command: &[String]) -> Vec<Vec<String>> {
             let variable = Regex::new(r"\$[({]([A-Za-z_][A-Za-z0-9_]*)[^)}]*[)}]").expect("a constant");
             let script = variable.replace_all(script, "$$$1").replace("\\\n", " ");
             let commands = script.split(['\n', ';', '&', '|', '(', ')', '{', '}']);
-            commands.map(|words| words.split_whitespace().map(|w| w.trim_matches(['"', '\'']).to_owned()).collect()).collect()
+            commands
+                .map(|words| words.split_whitespace().map(|w| w.trim_matches(['"', '\'']).to_owned()).collect())
+                .collect()
         }
         _ => vec![command.to_vec()],
     }

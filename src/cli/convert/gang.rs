@@ -49,7 +49,8 @@ pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
         let fields: BTreeSet<&String> = pod.fields.keys().chain(others.fields.keys()).collect();
         for field in fields {
             if pod.fields.get(field) != others.fields.get(field) {
-                let says = format!("{field} is not as in {}: all workers are equal here, and have that one's", first.name);
+                let says =
+                    format!("{field} is not as in {}: all workers are equal here, and have that one's", first.name);
                 ours.notes.lost(format!("{}.template", other.path), says);
             }
         }
@@ -84,7 +85,9 @@ pub(super) fn run(ours: &mut Ours, pod: &Pod) {
 
 /// The port of the rendezvous, where a port of this name says it.
 pub(super) fn port(ours: &mut Ours, pod: &Pod, name: &str) {
-    let Some(port) = pod.ports.iter().find(|(is, _)| is.as_deref() == Some(name)).map(|(_, port)| *port) else { return };
+    let Some(port) = pod.ports.iter().find(|(is, _)| is.as_deref() == Some(name)).map(|(_, port)| *port) else {
+        return;
+    };
     if (1024..=65534).contains(&port) {
         ours.set("networking.masterPort", port);
     } else {
@@ -96,14 +99,17 @@ pub(super) fn port(ours: &mut Ours, pod: &Pod, name: &str) {
 pub(super) fn processes(ours: &mut Ours, asked: Option<(String, Value)>, gpus: i64) {
     let line: Vec<String> = ours.words("command").into_iter().chain(ours.words("args")).collect();
     let started = started(&line);
+    // A shell's script stands in the command.
+    let written_in = if ours.get("args").is_some() { "spec.args" } else { "spec.command" };
     for option in started.meeting() {
-        ours.notes.lost("spec.args", format!("{option} says where the workers meet, which is the operator's: remove it"));
+        ours.notes
+            .lost(written_in, format!("{option} says where the workers meet, which is the operator's: remove it"));
     }
     let workers = ours.get("numWorkers").and_then(Value::as_i64).unwrap_or(1);
     if started.launcher == Launcher::Mpi && workers > 1 {
         ours.hold("spec.command", "starts the other workers by MPI, for which there is no framework here yet");
     }
-    let of_launcher = started.procs().map(|procs| ("spec.args".to_owned(), json!(procs)));
+    let of_launcher = started.procs().map(|procs| (written_in.to_owned(), json!(procs)));
     match of_launcher.or(asked) {
         Some((field, value)) => procs(ours, &field, &value, started.launcher, gpus),
         None if started.launcher == Launcher::Torch => procs(ours, "", &json!("auto"), started.launcher, gpus),
@@ -115,7 +121,10 @@ pub(super) fn processes(ours: &mut Ours, asked: Option<(String, Value)>, gpus: i
 fn alone(ours: &mut Ours, gpus: i64) {
     ours.set("procsPerWorker", 1);
     if gpus > 1 {
-        ours.notes.note("spec.procsPerWorker", "is 1, as WORLD_SIZE was counted: a program without a launcher is one process");
+        ours.notes.note(
+            "spec.procsPerWorker",
+            "is 1, as WORLD_SIZE was counted: a program without a launcher is one process",
+        );
     }
 }
 
@@ -173,7 +182,10 @@ pub(super) fn restarts(ours: &mut Ours, field: &str, policy: &str) {
 pub(super) fn backoff(ours: &mut Ours, field: &str, limit: Option<i64>) {
     const MOST: i64 = 1000;
     if limit.is_none_or(|limit| limit > MOST) {
-        let says = format!("{}: here it is {MOST}, the most", if limit.is_none() { "not written has no limit" } else { "is more" });
+        let says = format!(
+            "{}: here it is {MOST}, the most",
+            if limit.is_none() { "not written has no limit" } else { "is more" }
+        );
         ours.notes.note(field, says);
     }
     ours.set("failurePolicy.backoffLimit", limit.unwrap_or(MOST).clamp(0, MOST));
@@ -189,7 +201,21 @@ pub(super) fn lifetime(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> 
         ours.set("ttlSecondsAfterFinished", seconds);
     }
     suspend(ours, theirs)?;
-    theirs.lose("managedBy", &mut ours.notes, "has no place here: the operator runs every TrainingJob");
+    managed(ours, theirs)
+}
+
+/// Who runs it, if that is not who does by default.
+pub(super) fn managed(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
+    const DEFAULTS: [&str; 4] = [
+        "kubeflow.org/training-operator",
+        "trainer.kubeflow.org/trainjob-controller",
+        "jobset.sigs.k8s.io/jobset-controller",
+        "kubernetes.io/job-controller",
+    ];
+    if let Some(other) = theirs.text("managedBy")?.filter(|by| !DEFAULTS.contains(&by.as_str())) {
+        let says = format!("{other} has no place here: the operator runs every TrainingJob");
+        ours.notes.lost(theirs.at("managedBy"), says);
+    }
     Ok(())
 }
 

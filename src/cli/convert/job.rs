@@ -13,7 +13,8 @@ pub(super) fn convert(ours: &mut Ours, spec: Fields) -> Result<(), Bad> {
     gang::run(ours, &pod);
     ours.set("framework", "pytorch");
     gang::processes(ours, None, pod.gpus);
-    ours.notes.note("spec.framework", "is pytorch: the program finds MASTER_ADDR, RANK and the like, and needs none of them");
+    ours.notes
+        .note("spec.framework", "is pytorch: the program finds MASTER_ADDR, RANK and the like, and needs none of them");
     Ok(())
 }
 
@@ -30,7 +31,9 @@ pub(super) fn job(ours: &mut Ours, mut spec: Fields, containers: &[&str], limit:
     }
     match completions {
         Some(completions) if completions != pods => {
-            let says = format!("{completions} with parallelism {pods}: here all workers run at once and together, {pods} of them");
+            let says = format!(
+                "{completions} with parallelism {pods}: here all workers run at once and together, {pods} of them"
+            );
             ours.notes.lost(spec.at("completions"), says);
         }
         _ if !indexed && pods > 1 => {
@@ -62,6 +65,9 @@ pub(super) fn job(ours: &mut Ours, mut spec: Fields, containers: &[&str], limit:
     }
     metadata.put("labels", labels);
     template.put("metadata", metadata);
+    if spec.clone().text("podReplacementPolicy")?.as_deref() == Some("TerminatingOrFailed") {
+        spec.take("podReplacementPolicy");
+    }
     for (field, says) in [
         ("podFailurePolicy", "has no place here: failurePolicy.rules says what follows from a failure"),
         ("backoffLimitPerIndex", "has no place here: one failed worker is a failed gang"),

@@ -21,7 +21,8 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     ours.set("failurePolicy.restartPolicy", if restarts > 0 { "OnFailure" } else { "Never" });
     gang::backoff(ours, &failures.at("maxRestarts"), Some(restarts));
     if failures.text("restartStrategy")?.is_some() {
-        ours.notes.note(failures.at("restartStrategy"), "is left out: the gang restarts in its pods where they are there");
+        ours.notes
+            .note(failures.at("restartStrategy"), "is left out: the gang restarts in its pods where they are there");
     }
     failures.left(&mut ours.notes);
     if let Some(seconds) = spec.number("ttlSecondsAfterFinished")? {
@@ -39,7 +40,11 @@ pub(super) fn policies(ours: &mut Ours, spec: &mut Fields) -> Result<(), Bad> {
     for field in ["enableDNSHostnames", "publishNotReadyAddresses"] {
         network.take(field);
     }
-    network.lose("subdomain", &mut ours.notes, "has no place here: the workers' Service has the job's name and -headless");
+    network.lose(
+        "subdomain",
+        &mut ours.notes,
+        "has no place here: the workers' Service has the job's name and -headless",
+    );
     network.left(&mut ours.notes);
     let mut success = spec.object("successPolicy")?;
     success.take("targetReplicatedJobs");
@@ -49,8 +54,7 @@ pub(super) fn policies(ours: &mut Ours, spec: &mut Fields) -> Result<(), Bad> {
     success.left(&mut ours.notes);
     spec.take("startupPolicy");
     spec.lose("coordinator", &mut ours.notes, "has no place here: worker 0 leads, $(MASTER_ADDR)");
-    spec.lose("managedBy", &mut ours.notes, "has no place here: the operator runs every TrainingJob");
-    Ok(())
+    gang::managed(ours, spec)
 }
 
 /// One entry of `replicatedJobs`.
@@ -58,7 +62,8 @@ pub(super) fn replicated(ours: &mut Ours, mut entry: Fields, containers: &[&str]
     entry.take("name");
     let replicas = entry.number("replicas")?.unwrap_or(1);
     if replicas != 1 {
-        ours.notes.lost(entry.at("replicas"), format!("{replicas} Jobs of it: here they would be as many TrainingJobs"));
+        ours.notes
+            .lost(entry.at("replicas"), format!("{replicas} Jobs of it: here they would be as many TrainingJobs"));
     }
     entry.lose("dependsOn", &mut ours.notes, "has no place here: a gang waits for no other Job");
     entry.take("groupName");

@@ -31,7 +31,8 @@ pub(super) fn roles(kind: &Kind, names: &[&str], ours: &mut Ours, spec: &mut Fie
         let mut role = specs.object(name)?;
         let pods = role.number("replicas")?.unwrap_or(1);
         if pods > 0 {
-            let says = format!("{pods} pods of another role than the workers: has no place here yet, left out");
+            let pods = if pods == 1 { "one pod".to_owned() } else { format!("{pods} pods") };
+            let says = format!("{pods} of another role than the workers: has no place here yet, left out");
             ours.notes.lost(role.path, says);
         }
     }
@@ -70,7 +71,9 @@ pub(super) fn policy(ours: &mut Ours, mut spec: Fields, roles: &[Role]) -> Resul
         // When all workers have ended, none runs any more.
         None | Some("None" | "Running") => {}
         Some(other) => {
-            let says = format!("{other} deletes the pods at the end: here they stay until the job goes (ttlSecondsAfterFinished)");
+            let says = format!(
+                "{other} deletes the pods at the end: here they stay until the job goes (ttlSecondsAfterFinished)"
+            );
             ours.notes.lost(policy.at("cleanPodPolicy"), says);
         }
     }
@@ -110,11 +113,16 @@ fn scheduling(ours: &mut Ours, mut policy: Fields, roles: &[Role]) -> Result<(),
             Value::String(text) => text,
             other => other.to_string(),
         };
-        let says = format!("{least} of {all}: here all workers are placed or none; elastic.minWorkers lets it run with fewer");
+        let says =
+            format!("{least} of {all}: here all workers are placed or none; elastic.minWorkers lets it run with fewer");
         ours.notes.lost(policy.at("minAvailable"), says);
     }
     policy.lose("minResources", &mut ours.notes, "are counted from the workers' own resources here");
-    policy.lose("scheduleTimeoutSeconds", &mut ours.notes, "has no place here: startDeadlineSeconds ends a job that does not start");
+    policy.lose(
+        "scheduleTimeoutSeconds",
+        &mut ours.notes,
+        "has no place here: startDeadlineSeconds ends a job that does not start",
+    );
     policy.left(&mut ours.notes);
     Ok(())
 }

@@ -63,16 +63,18 @@ pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
     for document in documents(text)? {
         flatten(document, &mut objects)?;
     }
-    let (runtimes, objects): (Vec<Fields>, Vec<Fields>) = objects.into_iter().partition(|object| {
-        ["ClusterTrainingRuntime", "TrainingRuntime"].contains(&what(object).1.as_str())
-    });
+    let (runtimes, objects): (Vec<Fields>, Vec<Fields>) = objects
+        .into_iter()
+        .partition(|object| ["ClusterTrainingRuntime", "TrainingRuntime"].contains(&what(object).1.as_str()));
     let mut converted = Converted { text: String::new(), lost: false, jobs: Vec::new() };
     let mut beside = String::new();
     for object in objects {
         let (version, kind) = what(&object);
         let Some(ours) = one(&version, &kind, object.clone(), &runtimes, answers)? else {
             let name = object.clone().object("metadata")?.text("name")?.unwrap_or_default();
-            beside.push_str(&format!("# {kind} {name} ({version}) is no job: it stays as it is, and is not written here.\n"));
+            beside.push_str(&format!(
+                "# {kind} {name} ({version}) is no job: it stays as it is, and is not written here.\n"
+            ));
             continue;
         };
         if !converted.text.is_empty() {
@@ -111,7 +113,13 @@ const KINDS: [(&str, &str, Convert); 10] = [
 ];
 
 /// Converts one object; none if it is no job.
-fn one(version: &str, kind: &str, mut object: Fields, runtimes: &[Fields], answers: &Answers) -> Result<Option<Ours>, Bad> {
+fn one(
+    version: &str,
+    kind: &str,
+    mut object: Fields,
+    runtimes: &[Fields],
+    answers: &Answers,
+) -> Result<Option<Ours>, Bad> {
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let Some((_, _, convert)) = KINDS.iter().find(|(of, is, _)| (*of, *is) == (group, kind)) else { return Ok(None) };
     let mut ours = Ours::new(kind, &mut object)?;

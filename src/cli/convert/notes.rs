@@ -1,7 +1,9 @@
 //! What is told about a conversion.
 
+use serde::Serialize;
+
 /// One thing that is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
     /// The field as it was written.
     pub field: String,
@@ -12,7 +14,7 @@ pub struct Note {
 }
 
 /// All that is told, in the order of its finding.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Notes(pub Vec<Note>);
 
 impl Notes {

@@ -69,7 +69,11 @@ impl Ours {
         if let Some(queue) = labels.text(QUEUE)? {
             self.set("scheduling.queue", queue);
         }
-        labels.lose("kueue.x-k8s.io/priority-class", &mut self.notes, "has no field here: scheduling.priority names a PriorityClass");
+        labels.lose(
+            "kueue.x-k8s.io/priority-class",
+            &mut self.notes,
+            "has no field here: scheduling.priority names a PriorityClass",
+        );
         Ok(())
     }
 
@@ -119,7 +123,8 @@ impl Ours {
                 None if self.get(field).is_none() => {
                     self.set(field, super::UNNAMED);
                     let variable = field.to_uppercase();
-                    let says = format!("is required here, and becomes the variable {variable}: --{field} writes another");
+                    let says =
+                        format!("is required here, and becomes the variable {variable}: --{field} writes another");
                     self.notes.note(format!("spec.{field}"), says);
                 }
                 None => {}
@@ -133,8 +138,10 @@ impl Ours {
         );
         self.shorten();
         self.spec.retain(|_, value| !is_nothing(value));
-        let spec: TrainingJobSpec = serde_path_to_error::deserialize(Value::Object(self.spec.clone()))
-            .map_err(|error| Bad(format!("{} can't be converted: spec.{}: {}", self.from, error.path(), error.inner())))?;
+        let spec: TrainingJobSpec =
+            serde_path_to_error::deserialize(Value::Object(self.spec.clone())).map_err(|error| {
+                Bad(format!("{} can't be converted: spec.{}: {}", self.from, error.path(), error.inner()))
+            })?;
         self.look(spec);
         Ok(())
     }
@@ -173,7 +180,10 @@ impl Ours {
                     found.push((field, format!("{old} was a pod's host name: worker I is now {name}-training-I.{name}-headless, and $(MASTER_ADDR) worker 0")));
                 }
                 if text.starts_with("training.kubeflow.org/") || text.starts_with("jobset.sigs.k8s.io/") {
-                    found.push((field, format!("{text} is a label that the pods no longer have: theirs is training-job: {name}")));
+                    found.push((
+                        field,
+                        format!("{text} is a label that the pods no longer have: theirs is training-job: {name}"),
+                    ));
                 }
             });
         }
@@ -209,8 +219,17 @@ impl Ours {
 
 /// The fields that a person looks for first.
 const FIRST: [&str; 11] = [
-    "model", "dataset", "output", "numWorkers", "elastic", "gpusPerWorker", "procsPerWorker", "framework", "image",
-    "command", "args",
+    "model",
+    "dataset",
+    "output",
+    "numWorkers",
+    "elastic",
+    "gpusPerWorker",
+    "procsPerWorker",
+    "framework",
+    "image",
+    "command",
+    "args",
 ];
 
 fn ordered(spec: &Map<String, Value>) -> Ordered {
@@ -243,13 +262,20 @@ impl Serialize for Ordered {
 /// A name that can be part of host names.
 fn usable(name: &str) -> String {
     let is_usable = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    if name.starts_with(|c: char| c.is_ascii_lowercase()) && name.ends_with(is_usable) && name.chars().all(|c| is_usable(c) || c == '-') {
+    if name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.ends_with(is_usable)
+        && name.chars().all(|c| is_usable(c) || c == '-')
+    {
         return name.to_owned();
     }
     let lower = name.to_ascii_lowercase();
     let parts: Vec<&str> = lower.split(|c| !is_usable(c)).filter(|part| !part.is_empty()).collect();
     let joined = parts.join("-");
-    if joined.starts_with(|c: char| c.is_ascii_lowercase()) { joined } else { format!("job-{joined}").trim_end_matches('-').to_owned() }
+    if joined.starts_with(|c: char| c.is_ascii_lowercase()) {
+        joined
+    } else {
+        format!("job-{joined}").trim_end_matches('-').to_owned()
+    }
 }
 
 /// Every text within a value, keys of objects included.

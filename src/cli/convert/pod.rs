@@ -44,6 +44,10 @@ const REFUSED: [(&str, &str); 6] = [
 /// Fields of the container that are the agent's.
 const AGENTS: [&str; 4] = ["terminationMessagePath", "terminationMessagePolicy", "restartPolicy", "restartPolicyRules"];
 
+/// What an API server fills in of these.
+const TOLD_BY_THE_SERVER: [(&str, &str); 2] =
+    [("terminationMessagePath", "/dev/termination-log"), ("terminationMessagePolicy", "File")];
+
 /// Reads a template whose program runs in the container of one of these names, or in the only one.
 pub(super) fn pod(mut template: Fields, names: &[&str], notes: &mut Notes) -> Result<Pod, Bad> {
     let mut pod = Pod::default();
@@ -109,7 +113,8 @@ fn metadata(mut theirs: Fields, overlay: &mut Map<String, Value>, notes: &mut No
     let mut metadata = Map::new();
     for list in ["labels", "annotations"] {
         let mut keys = theirs.object(list)?;
-        let reserved: Vec<String> = keys.clone().rest().keys().filter(|key| labels::is_reserved(key)).cloned().collect();
+        let reserved: Vec<String> =
+            keys.clone().rest().keys().filter(|key| labels::is_reserved(key)).cloned().collect();
         for key in reserved {
             keys.lose(&key, notes, "is set by the operator: who selects pods by it selects by training-job now");
         }
@@ -147,6 +152,11 @@ fn container(mut theirs: Fields, pod: &mut Pod, notes: &mut Notes) -> Result<Map
     }
     let requirements = theirs.object("resources")?;
     resources(requirements, pod, notes)?;
+    for (field, default) in TOLD_BY_THE_SERVER {
+        if theirs.clone().text(field)?.as_deref() == Some(default) {
+            theirs.take(field);
+        }
+    }
     for field in AGENTS {
         theirs.lose(field, notes, "is how the agent tells why a worker ended, and starts again");
     }
@@ -251,7 +261,8 @@ fn volumes(fields: &mut Map<String, Value>, notes: &mut Notes) {
             let name = volume["name"].as_str().unwrap_or_default();
             let is_ours = name.starts_with(VOLUME_PREFIX);
             if is_ours {
-                let says = format!("{name} is the operator's, as all that begin with {VOLUME_PREFIX}: left out, rename it");
+                let says =
+                    format!("{name} is the operator's, as all that begin with {VOLUME_PREFIX}: left out, rename it");
                 notes.lost("spec.volumes", says);
             }
             !is_ours
@@ -261,9 +272,9 @@ fn volumes(fields: &mut Map<String, Value>, notes: &mut Notes) {
     if let Some(Value::Array(mounts)) = fields.get_mut("volumeMounts") {
         mounts.retain(|mount| {
             let path = mount["mountPath"].as_str().unwrap_or_default();
-            let is_ours = [paths::AGENT, paths::CONFIG].iter().any(|ours| {
-                path.strip_prefix(ours).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            });
+            let is_ours = [paths::AGENT, paths::CONFIG]
+                .iter()
+                .any(|ours| path.strip_prefix(ours).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
             if is_ours {
                 notes.lost("spec.volumeMounts", format!("{path} is the operator's: left out, choose another path"));
             } else if !known.contains(&mount["name"]) {

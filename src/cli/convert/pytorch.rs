@@ -22,7 +22,10 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     }
     gang::processes(ours, asked, pod.gpus);
     if roles.iter().any(|role| role.name == "Master") && roles.len() > 1 {
-        ours.notes.note("spec.pytorchReplicaSpecs.Master", "is worker 0; the job is complete when all workers are, not it alone");
+        ours.notes.note(
+            "spec.pytorchReplicaSpecs.Master",
+            "is worker 0; the job is complete when all workers are, not it alone",
+        );
     }
     kubeflow::policy(ours, spec, &roles)
 }
@@ -51,7 +54,11 @@ fn elastic(ours: &mut Ours, mut policy: Fields) -> Result<(), Bad> {
             ours.notes.note(policy.at(field), "is left out: the operator lets the workers meet");
         }
     }
-    policy.lose("metrics", &mut ours.notes, "made an autoscaler: write a HorizontalPodAutoscaler that scales the TrainingJob");
+    policy.lose(
+        "metrics",
+        &mut ours.notes,
+        "made an autoscaler: write a HorizontalPodAutoscaler that scales the TrainingJob",
+    );
     policy.left(&mut ours.notes);
     Ok(())
 }

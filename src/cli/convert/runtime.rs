@@ -2,6 +2,7 @@
 
 use super::command::Launcher;
 use super::fields::{Bad, Fields};
+use super::notes::Notes;
 use super::ours::Ours;
 use super::pod::{self, Pod};
 use super::{command, gang, jobset};
@@ -12,7 +13,12 @@ pub(super) const STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 const CONTAINERS: [&str; 2] = ["node", "trainer"];
 
 /// Makes the workers: the runtime's, with `trainer` of the job over it.
-pub(super) fn workers(ours: &mut Ours, reference: &mut Fields, trainer: Fields, runtimes: &[Fields]) -> Result<(), Bad> {
+pub(super) fn workers(
+    ours: &mut Ours,
+    reference: &mut Fields,
+    trainer: Fields,
+    runtimes: &[Fields],
+) -> Result<(), Bad> {
     let name = reference.text("name")?.unwrap_or_default();
     let kind = reference.text("kind")?.unwrap_or_else(|| "ClusterTrainingRuntime".to_owned());
     reference.take("apiGroup");
@@ -40,6 +46,9 @@ pub(super) fn workers(ours: &mut Ours, reference: &mut Fields, trainer: Fields, 
             let says = "starts no torchrun: each worker is one process";
             ours.notes.note("spec.command", says);
         }
+    } else if let Some((field, procs)) = asked.filter(|(_, procs)| *procs != 1 && *procs != "1") {
+        let says = format!("{procs}: a worker of {} is one process here, which has all GPUs", runtime.framework);
+        ours.notes.lost(field, says);
     }
     // A JobSet's, unless the runtime has said otherwise.
     if ours.get("failurePolicy.backoffLimit").is_none() {
@@ -101,7 +110,10 @@ impl Runtime {
             if trains.is_none() && is_trainer(&entry) {
                 trains = Some(entry);
             } else {
-                ours.notes.lost(entry.path, "is a Job beside the workers (data, a model, a launcher): has no place here, left out");
+                ours.notes.lost(
+                    entry.path,
+                    "is a Job beside the workers (data, a model, a launcher): has no place here, left out",
+                );
             }
         }
         let Some(trains) = trains else {
@@ -145,7 +157,14 @@ fn over(ours: &mut Ours, runtime: &mut Runtime, mut trainer: Fields) -> Result<O
     let path = trainer.path.clone();
     trainer.left(&mut ours.notes);
     let template = json!({ "spec": { "containers": [container] } });
-    let over = pod::pod(Fields::new(path, template)?, &[], &mut ours.notes)?;
+    let mut notes = Notes::default();
+    let over = pod::pod(Fields::new(path, template)?, &[], &mut notes)?;
+    for note in notes.0 {
+        // As it was written.
+        let field = note.field.replacen(".spec.containers[0].resources", ".resourcesPerNode", 1);
+        let field = field.replacen(".spec.containers[0]", "", 1);
+        if note.lost { ours.notes.lost(field, note.says) } else { ours.notes.note(field, note.says) }
+    }
     for (field, value) in over.fields {
         let merged = match (runtime.pod.fields.remove(&field), value) {
             (Some(Value::Object(mut below)), Value::Object(over)) => {

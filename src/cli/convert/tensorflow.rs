@@ -22,8 +22,12 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     }
     match spec.text("successPolicy")?.as_deref() {
         Some("AllWorkers") => {}
-        None | Some("") => ours.notes.note("spec.successPolicy", "the job is complete when all workers are, not worker 0 or the chief alone"),
-        Some(other) => ours.notes.lost("spec.successPolicy", format!("{other} has no place here: all workers end the job")),
+        None | Some("") => ours
+            .notes
+            .note("spec.successPolicy", "the job is complete when all workers are, not worker 0 or the chief alone"),
+        Some(other) => {
+            ours.notes.lost("spec.successPolicy", format!("{other} has no place here: all workers end the job"))
+        }
     }
     kubeflow::policy(ours, spec, &roles)
 }
