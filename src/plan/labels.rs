@@ -123,7 +123,7 @@ pub fn of_board_pod(plan: &Plan) -> BTreeMap<String, String> {
 }
 
 /// Whether a label or annotation belongs to the operator or to the Job controller.
-pub(super) fn is_reserved(key: &str) -> bool {
+pub(crate) fn is_reserved(key: &str) -> bool {
     let ours = [MANAGED_BY, APP, COMPONENT, TRAINING_JOB, K8S_NAME, K8S_INSTANCE, K8S_COMPONENT];
     let job_controller = ["job-name", "controller-uid"];
     ours.contains(&key)

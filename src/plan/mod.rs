@@ -31,6 +31,7 @@ pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
 pub use policy::{Failure, Policy, Success, restart_requested};
 pub use refusal::{Refusal, Refusals};
+pub(crate) use resources::{is_extended, is_gpu};
 pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume, Store};
 
