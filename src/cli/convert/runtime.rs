@@ -80,7 +80,7 @@ struct Runtime {
 impl Runtime {
     fn read(ours: &mut Ours, mut runtime: Fields) -> Result<Self, Bad> {
         let mut spec = runtime.object("spec")?;
-        spec.path = "runtime.spec".to_owned();
+        "runtime.spec".clone_into(&mut spec.path);
         let mut policy = spec.object("mlPolicy")?;
         let nodes = policy.number("numNodes")?;
         let mut it = Self { framework: "pytorch", ..Self::default() };
@@ -100,7 +100,12 @@ impl Runtime {
         for scheduler in ["coscheduling", "volcano"] {
             if group.has(scheduler) {
                 ours.set("scheduling.gang", scheduler);
-                group.object(scheduler)?.left(&mut ours.notes);
+                let mut settings = group.object(scheduler)?;
+                // What an API server fills in.
+                if settings.clone().number("scheduleTimeoutSeconds")? == Some(60) {
+                    settings.take("scheduleTimeoutSeconds");
+                }
+                settings.left(&mut ours.notes);
             }
         }
         group.left(&mut ours.notes);
