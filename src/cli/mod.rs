@@ -159,7 +159,7 @@ enum Command {
     },
     /// Prints TrainingJobs made of jobs of other kinds, with a comment for all that has no place in them.
     ///
-    /// Kubeflow's PyTorchJob, TFJob, MPIJob, XGBoostJob, PaddleJob and MXJob, the Trainer's TrainJob and OME's TrainingJob with
+    /// Kubeflow's PyTorchJob, TFJob, MPIJob, XGBoostJob, PaddleJob, JAXJob and MXJob, the Trainer's TrainJob and OME's TrainingJob with
     /// their runtime in the same file, JobSets and Jobs. No cluster is asked. It exits with 1 if a job does not mean what it
     /// meant, and with 2 if the file can't be read.
     Convert {

@@ -67,15 +67,12 @@ pub(super) fn run(ours: &mut Ours, pod: &Pod) {
     if pod.gpus > 16 {
         ours.notes.lost("spec.gpusPerWorker", format!("{} is more than the 16 that a worker may have", pod.gpus));
     }
-    for field in ["image", "command"] {
-        if ours.get(field).is_none() {
-            let says = if field == "image" {
-                "is not written: the framework's default image would run"
-            } else {
-                "is not written, and what the image itself would start is not known here: write it, or the framework's launcher runs"
-            };
-            ours.notes.lost(format!("spec.{field}"), says);
-        }
+    if ours.get("image").is_none() {
+        ours.notes.lost("spec.image", "is not written: the framework's default image would run");
+    }
+    if ours.get("command").is_none() {
+        let why = "is not written, and what the image itself would start is not known here: the framework's launcher would run";
+        ours.hold("spec.command", why);
     }
     if pod.ports.iter().any(|(_, port)| *port == 8080) {
         ours.set("monitoring.metricsPort", 18080);

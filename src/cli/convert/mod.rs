@@ -6,6 +6,7 @@
 mod command;
 mod fields;
 mod gang;
+mod jax;
 mod job;
 mod jobset;
 mod kubeflow;
@@ -58,6 +59,9 @@ pub struct Converted {
 ///
 /// # Errors
 /// If it is no YAML, has no job of a kind that is known, or one that can't be read.
+///
+/// # Panics
+/// Never: what comes out is plain data.
 pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
     let mut objects = Vec::new();
     for document in documents(text)? {
@@ -99,7 +103,7 @@ pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
 type Convert = fn(&mut Ours, Fields, &[Fields]) -> Result<(), Bad>;
 
 /// The kinds that are known, by the group of their API.
-const KINDS: [(&str, &str, Convert); 10] = [
+const KINDS: [(&str, &str, Convert); 11] = [
     ("ome.io", "TrainingJob", ome::convert),
     ("trainer.kubeflow.org", "TrainJob", trainjob::convert),
     ("kubeflow.org", "PyTorchJob", |ours, spec, _| pytorch::convert(ours, spec)),
@@ -107,6 +111,7 @@ const KINDS: [(&str, &str, Convert); 10] = [
     ("kubeflow.org", "MPIJob", |ours, spec, _| mpi::convert(ours, spec)),
     ("kubeflow.org", "XGBoostJob", |ours, spec, _| xgboost::convert(ours, spec)),
     ("kubeflow.org", "PaddleJob", |ours, spec, _| paddle::convert(ours, spec)),
+    ("kubeflow.org", "JAXJob", |ours, spec, _| jax::convert(ours, spec)),
     ("kubeflow.org", "MXJob", |ours, spec, _| mxnet::convert(ours, spec)),
     ("batch", "Job", |ours, spec, _| job::convert(ours, spec)),
     ("jobset.x-k8s.io", "JobSet", |ours, spec, _| jobset::convert(ours, spec)),

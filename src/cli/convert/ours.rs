@@ -3,7 +3,7 @@
 use super::fields::{Bad, Fields, is_nothing};
 use super::notes::Notes;
 use crate::api::{GROUP, TrainingJobSpec, VERSION};
-use crate::plan::{self, Runtime};
+use crate::plan::{self, Runtime, names};
 use regex::Regex;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
@@ -107,6 +107,20 @@ impl Ours {
     pub fn words(&self, field: &str) -> Vec<String> {
         let items = self.get(field).and_then(Value::as_array).into_iter().flatten();
         items.filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
+    /// Adds a variable, unless the job has it.
+    pub fn add_env(&mut self, name: &str, value: &str) {
+        let env = self.spec.entry("env").or_insert_with(|| json!([]));
+        if let Some(env) = env.as_array_mut().filter(|env| env.iter().all(|variable| variable["name"] != name)) {
+            env.push(json!({ "name": name, "value": value }));
+        }
+    }
+
+    /// The host name of a worker.
+    pub fn host(&mut self, index: i64) -> String {
+        self.shorten();
+        names::worker_host(&self.name, i32::try_from(index).unwrap_or(i32::MAX))
     }
 
     /// The job must not start as it stands.

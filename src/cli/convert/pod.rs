@@ -89,7 +89,7 @@ pub(super) fn pod(mut template: Fields, names: &[&str], notes: &mut Notes) -> Re
         ("tolerations", "scheduling.tolerations"),
         ("schedulerName", "scheduling.schedulerName"),
     ] {
-        if let Some(value) = spec.take(theirs).filter(|value| !is_nothing(value)) {
+        if let Some(value) = spec.take(theirs).filter(|value| !is_nothing(value) && value != "default-scheduler") {
             pod.fields.insert(ours.into(), value);
         }
     }

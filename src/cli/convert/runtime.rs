@@ -39,13 +39,17 @@ pub(super) fn workers(
     gang::run(ours, &runtime.pod);
     ours.set("framework", runtime.framework);
     if runtime.framework == "pytorch" {
-        gang::processes(ours, asked.or(runtime.procs), runtime.pod.gpus);
-        let workers = ours.get("numWorkers").and_then(Value::as_i64).unwrap_or(1);
         let line: Vec<String> = ours.words("command").into_iter().chain(ours.words("args")).collect();
-        if workers > 1 && command::started(&line).launcher == Launcher::None {
-            let says = "starts no torchrun: each worker is one process";
-            ours.notes.note("spec.command", says);
+        let mut asked = asked.or(runtime.procs);
+        if ours.get("command").is_some() && command::started(&line).launcher == Launcher::None {
+            // There the number is torchrun's alone; here WORLD_SIZE would count processes that nobody starts.
+            if let Some((field, procs)) = asked.take().filter(|(_, procs)| *procs != 1 && *procs != "1") {
+                let says =
+                    format!("{procs} is for torchrun, which the command does not start: each worker is one process");
+                ours.notes.note(field, says);
+            }
         }
+        gang::processes(ours, asked, runtime.pod.gpus);
     } else if let Some((field, procs)) = asked.filter(|(_, procs)| *procs != 1 && *procs != "1") {
         let says = format!("{procs}: a worker of {} is one process here, which has all GPUs", runtime.framework);
         ours.notes.lost(field, says);
@@ -76,7 +80,7 @@ struct Runtime {
 impl Runtime {
     fn read(ours: &mut Ours, mut runtime: Fields) -> Result<Self, Bad> {
         let mut spec = runtime.object("spec")?;
-        spec.path = "runtime.spec".to_owned();
+        "runtime.spec".clone_into(&mut spec.path);
         let mut policy = spec.object("mlPolicy")?;
         let nodes = policy.number("numNodes")?;
         let mut it = Self { framework: "pytorch", ..Self::default() };
@@ -96,7 +100,12 @@ impl Runtime {
         for scheduler in ["coscheduling", "volcano"] {
             if group.has(scheduler) {
                 ours.set("scheduling.gang", scheduler);
-                group.object(scheduler)?.left(&mut ours.notes);
+                let mut settings = group.object(scheduler)?;
+                // What an API server fills in.
+                if settings.clone().number("scheduleTimeoutSeconds")? == Some(60) {
+                    settings.take("scheduleTimeoutSeconds");
+                }
+                settings.left(&mut ours.notes);
             }
         }
         group.left(&mut ours.notes);

@@ -26,8 +26,12 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
             .notes
             .note("spec.successPolicy", "the job is complete when all workers are, not worker 0 or the chief alone"),
         Some(other) => {
-            ours.notes.lost("spec.successPolicy", format!("{other} has no place here: all workers end the job"))
+            ours.notes.lost("spec.successPolicy", format!("{other} has no place here: all workers end the job"));
         }
     }
+    if spec.clone().flag("enableDynamicWorker")? == Some(false) {
+        spec.take("enableDynamicWorker");
+    }
+    spec.lose("enableDynamicWorker", &mut ours.notes, "has no place here: elastic lets the number of workers change");
     kubeflow::policy(ours, spec, &roles)
 }

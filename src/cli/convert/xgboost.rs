@@ -1,4 +1,4 @@
-//! Kubeflow's XGBoostJob, for whose framework there is none here yet.
+//! Kubeflow's XGBoostJob, whose programs find what they look for with framework pytorch.
 
 use super::fields::{Bad, Fields};
 use super::kubeflow::{self, Kind};
@@ -11,10 +11,15 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     kubeflow::workers(&KIND, ours, &roles);
     ours.set("framework", "pytorch");
     ours.set("procsPerWorker", 1);
-    ours.notes.lost(
+    ours.notes.note(
         "kind",
-        "there is no framework xgboost here yet: as one of pytorch the program finds MASTER_ADDR, MASTER_PORT, WORLD_SIZE and \
-         RANK as before, but no WORKER_ADDRS and no WORKER_PORT",
+        "is framework pytorch here: the program finds MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK as before",
     );
+    let all: i64 = roles.iter().map(|role| role.replicas).sum();
+    if all > 1 {
+        let hosts: Vec<String> = (1..all).map(|index| ours.host(index)).collect();
+        ours.add_env("WORKER_PORT", "$(MASTER_PORT)");
+        ours.add_env("WORKER_ADDRS", &hosts.join(","));
+    }
     kubeflow::policy(ours, spec, &roles)
 }
