@@ -255,7 +255,7 @@ pub fn render(told: &Told) -> String {
     if told.refusals.is_empty() {
         let _ = writeln!(
             text,
-            "# The objects; {AGENT_IMAGE} is written by the operator, which also makes the Secret's content."
+            "# The objects; {AGENT_IMAGE} is the operator's, which also chooses how its agent comes into the pods, and makes the Secret's content."
         );
     } else {
         text.push_str("# No object is made: the job would be Failed, with the reason InvalidSpec.\n");
