@@ -245,6 +245,9 @@ async fn a_lost_worker_is_replaced_alone() {
         runs(&space, pod, 0).await;
     }
     restarted(&job, 1).await;
+    // Kubernetes tells whole seconds, and who is in the gang since before a loss is older than it.
+    let created = pods[0].creation_timestamp().unwrap().0.as_second();
+    eventually("the next second", SOON, async || (Timestamp::now().as_second() > created).then_some(())).await;
 
     for (attempt, reason) in [(1, "Evicted"), (2, "NodeLost")] {
         let old = pods[1].clone();
