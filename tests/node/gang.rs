@@ -5,6 +5,7 @@
 use super::checkpoints::{job_of, last_pods, logs, weights};
 use super::world::{Job, SOON, Space, World, condition, merged, training, world};
 use super::{folder, wait::eventually};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as KubernetesJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use trainingjob_operator::api::Reason;
 use trainingjob_operator::api::State::{Completed, Running};
 use trainingjob_operator::api::{TrainingJob, TrainingJobStatus};
+use trainingjob_operator::lifecycle::goodput;
 
 const WORKERS: i32 = 4;
 
@@ -228,10 +230,11 @@ async fn a_gang_trains_on_through_a_storm() {
         assert!(next >= from + 5, "{}: gone on from {next}, though step {} was whole", fault.what, from + 5);
         (from, faults) = (next, faults + 1);
     }
-    let told = |status: &TrainingJobStatus| status.attempt == Some(attempt) && status.goodput.is_some();
-    let goodput = job.until("the goodput of the last attempt", told).await.goodput.unwrap();
+    let told = |status: &TrainingJobStatus| status.attempt == Some(attempt) && status.state == Some(Running);
+    let status = job.until("the last attempt", told).await;
+    let goodput = 100.0 * goodput(&status, Timestamp::now()).unwrap();
     let pods = job.pods().iter().filter(|pod| super::worker(pod) >= 0).count();
-    let _ = writeln!(std::io::stderr(), "{faults} faults in {length:?}: goodput {goodput}, {pods} pods ever");
+    let _ = writeln!(std::io::stderr(), "{faults} faults in {length:?}: goodput {goodput:.0} %, {pods} pods ever");
     assert_eq!(pods, 4, "no pod was made again");
     space.end().await;
 }
