@@ -17,7 +17,8 @@ async fn submit(space: &Space, name: &str) -> Job {
     job["spec"]["image"] = json!(DEMO_IMAGE);
     job["spec"]["hyperparameters"] = json!({ "epochs": 1 });
     job["spec"]["command"] = json!(["sh", "-c", SCRIPT]);
-    job["spec"]["env"] = json!([{ "name": "MODEL", "value": "mine" }]);
+    // Its own word goes before spec.model, which is another one that the program knows.
+    job["spec"]["env"] = json!([{ "name": "MODEL", "value": "mlp" }]);
     space.apply(job).await
 }
 
@@ -54,7 +55,7 @@ async fn trains(space: &Space, job: &mut Job, is_image: bool) {
             Some(in_shell(space, pod, script)).filter(|found| !found.is_empty())
         })
         .await;
-        let expected = format!("{} 2 1 mine /checkpoints {}\n", worker(pod), space.name);
+        let expected = format!("{} 2 1 mlp /checkpoints {}\n", worker(pod), space.name);
         assert_eq!(found, expected, "{}", job.name);
     }
     for pod in &pods {
