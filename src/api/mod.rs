@@ -36,7 +36,7 @@ pub use schema::crd;
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
     AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ElasticStatus,
-    ProgramMetrics, Restart, State, TrainingJobStatus, Workers,
+    ProgramMetrics, Restart, RoleStatus, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 

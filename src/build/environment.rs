@@ -43,13 +43,13 @@ fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
         // For programs that run as one process per worker; torchrun gives each of its processes its own.
         var("RANK", "$(NODE_RANK)"),
-        var("MASTER_ADDR", names::worker_host(&plan.identity.name, 0)),
+        var("MASTER_ADDR", names::host(&plan.identity.name, role.name, 0)),
     ];
     if plan.gang.elastic.is_none() {
         env.extend([
-            var("WORLD_SIZE", plan.gang.world_size().to_string()),
-            var("NNODES", plan.gang.size().to_string()),
-            var("NUM_WORKERS", plan.gang.size().to_string()),
+            var("WORLD_SIZE", role.world_size().to_string()),
+            var("NNODES", role.replicas.to_string()),
+            var("NUM_WORKERS", plan.gang.workers().replicas.to_string()),
         ]);
     }
     env.extend([var("GPUS_PER_WORKER", role.gpus.to_string()), var("NPROC_PER_NODE", role.procs.to_string())]);

@@ -33,7 +33,7 @@ pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past:
     let mut overlay = role.pod.overlay.clone();
     let mut template = PodTemplateSpec {
         metadata: Some(ObjectMeta {
-            labels: Some(labels::of_pod(plan, incarnation)),
+            labels: Some(labels::of_pod(plan, role.name, incarnation)),
             annotations: Some(annotations(plan)),
             ..ObjectMeta::default()
         }),
@@ -163,7 +163,7 @@ fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast) -> Vec<Str
         format!("--attempt={attempt}"),
         format!("--grace-seconds={}", role.pod.program_grace_seconds),
     ];
-    args.extend(gang::args(plan, past));
+    args.extend(gang::args(plan, role, past));
     args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
     // The kubelet expands arguments, too.
     args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", environment::literal(p))));
@@ -171,10 +171,12 @@ fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast) -> Vec<Str
     args.push(format!("--hang-timeout={}", plan.policy.failure.hang_timeout_seconds));
     args.extend(plan.policy.failure.hang_fails.then(|| "--hang-policy=fail".to_owned()));
     args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", environment::literal(name))));
-    if let Some(checkpoint) = &plan.storage.checkpoint {
+    // One agent takes care of them: that of the first worker, where all see the same.
+    let checkpoint = plan.storage.checkpoint.as_ref();
+    if checkpoint.is_some() && role.name.is_worker() {
         args.push(format!("--checkpoints={}/{POLICY_FILE}", paths::CONFIG));
-        args.extend(checkpoint.resume_args.iter().map(|arg| format!("--resume-arg={arg}")));
     }
+    args.extend(checkpoint.iter().flat_map(|it| &it.resume_args).map(|arg| format!("--resume-arg={arg}")));
     args.push("--".to_owned());
     args.extend(role.pod.command.iter().cloned());
     args
@@ -346,7 +348,7 @@ fn prefer_together(plan: &Plan, key: &str, affinity: &mut Affinity) {
         pod_affinity_term: PodAffinityTerm {
             topology_key: key.to_owned(),
             label_selector: Some(LabelSelector {
-                match_labels: Some(labels::pod_selector(plan)),
+                match_labels: Some(labels::gang_selector(plan)),
                 match_expressions: None,
             }),
             ..PodAffinityTerm::default()

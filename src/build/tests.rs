@@ -460,7 +460,7 @@ fn a_tensorboard_is_no_worker() {
     assert_eq!(spec.selector.match_labels.as_ref(), Some(&pod));
     assert_eq!(service.spec.unwrap().selector, Some(pod.clone()));
     let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
-    assert!(labels::pod_selector(&plan).iter().any(|(key, value)| pod.get(key) != Some(value)));
+    assert!(labels::gang_selector(&plan).iter().any(|(key, value)| pod.get(key) != Some(value)));
 }
 
 #[test]

@@ -131,6 +131,7 @@ fn restart(attempt: i32, reason: &str, message: &str, code: Option<i32>) -> Rest
         time: Time(at(-60 * i64::from(10 - attempt))),
         reason: reason.into(),
         message: message.into(),
+        role: None,
         worker: Some(1),
         pod: None,
         node: None,

@@ -33,6 +33,7 @@ pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume, Store};
 
 use crate::api::{Framework, TrainingJob, TrainingJobSpec};
+use crate::protocol::role::RoleName;
 use defaults::written_down;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
@@ -197,7 +198,7 @@ fn workers(spec: &TrainingJobSpec, no: &mut Refusals) -> Role {
     placement::check(&spec.scheduling, &overlay, no);
     let grace = grace::resolve(&overlay, no);
     Role {
-        name: Role::WORKER,
+        name: RoleName::WORKER,
         replicas: spec.num_workers,
         procs: worker.procs,
         gpus: worker.gpus,

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::EnvVar;
 pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     vec![
         var("JAX_COORDINATOR_ADDRESS", format!("$(MASTER_ADDR):{MASTER_PORT}")),
-        var("JAX_NUM_PROCESSES", count(plan, plan.gang.world_size(), WORLD_SIZE)),
+        var("JAX_NUM_PROCESSES", count(plan, plan.gang.workers().world_size(), WORLD_SIZE)),
         var("JAX_PROCESS_ID", "$(NODE_RANK)"),
     ]
 }

@@ -6,7 +6,7 @@ use crate::plan::Plan;
 use k8s_openapi::api::core::v1::EnvVar;
 
 pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
-    let workers: Vec<String> = (0..plan.gang.size())
+    let workers: Vec<String> = (0..plan.gang.workers().replicas)
         .map(|index| format!(r#""{}:{MASTER_PORT}""#, names::worker_host(&plan.identity.name, index)))
         .collect();
     let workers = count(plan, format!("[{}]", workers.join(",")), ADDRESSES);
