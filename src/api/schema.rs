@@ -12,7 +12,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 /// Fields whose types are Kubernetes' own, with hundreds of descriptions below them.
-const EMBEDDED: [&str; 9] = [
+const EMBEDDED: [&str; 12] = [
     "spec.env[]",
     "spec.envFrom[]",
     "spec.volumes[]",
@@ -20,12 +20,15 @@ const EMBEDDED: [&str; 9] = [
     "spec.imagePullSecrets[]",
     "spec.resources.requests",
     "spec.resources.limits",
+    "spec.roles[].env[]",
+    "spec.roles[].resources.requests",
+    "spec.roles[].resources.limits",
     "spec.scheduling.affinity",
     "spec.scheduling.tolerations[]",
 ];
 
 /// Lengths that Kubernetes' own types leave open. The API server needs them to see that a rule is cheap.
-const LENGTHS: [(&str, i64); 13] = [
+const LENGTHS: [(&str, i64); 18] = [
     ("spec.env[].name", 253),
     ("spec.volumes[].name", 63),
     ("spec.volumeMounts[].name", 63),
@@ -37,6 +40,11 @@ const LENGTHS: [(&str, i64); 13] = [
     ("spec.hyperparameters.additionalParams{}", 4096),
     ("spec.scheduling.nodeSelector{}", 63),
     ("spec.checkpoint.resumeArgs[]", 4096),
+    ("spec.roles[].env[].name", 253),
+    ("spec.roles[].resources.requests{}", 64),
+    ("spec.roles[].resources.limits{}", 64),
+    ("spec.roles[].command[]", 131_071),
+    ("spec.roles[].args[]", 131_071),
     ("spec.command[]", 131_071),
     ("spec.args[]", 131_071),
 ];

@@ -2,7 +2,7 @@
 
 use super::{
     Checkpoint, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking, ProcsPerWorker, Resources,
-    Scheduling, SuccessPolicy, TrainingJobStatus, schema,
+    RoleSpec, Scheduling, SuccessPolicy, TrainingJobStatus, schema,
 };
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
 use kube::{CustomResource, KubeSchema};
@@ -57,6 +57,11 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<Elastic>,
 
+    /// Pods of other kinds besides the workers, such as a chief and parameter servers of tensorflow, or any with framework none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 7), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub roles: Vec<RoleSpec>,
+
     /// GPUs of each worker, requested as `nvidia.com/gpu` unless `resources` names GPUs itself; both must agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 16))]
@@ -71,7 +76,7 @@ pub struct TrainingJobSpec {
     #[schemars(with = "Framework")]
     pub framework: Option<Framework>,
 
-    /// Container image of the workers. Default by framework: pytorch/pytorch, tensorflow/tensorflow or nvcr.io/nvidia/jax.
+    /// Container image of the workers. Default by framework: pytorch/pytorch, tensorflow/tensorflow or nvcr.io/nvidia/jax; the others have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,

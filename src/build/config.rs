@@ -17,7 +17,7 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
         ("dataset", source(&plan.storage.dataset, super::pod::DATASET)),
         ("num_workers", plan.gang.workers().replicas.to_string()),
         ("gpus_per_worker", plan.gang.workers().gpus.to_string()),
-        ("framework", super::framework::name(plan.gang.rendezvous.framework).to_owned()),
+        ("framework", plan.gang.rendezvous.framework.as_str().to_owned()),
         ("backend", super::environment::backend(plan.gang.rendezvous.backend).to_owned()),
         // The first attempt's: what holds for an attempt is only in its environment.
         ("master_port", plan.gang.rendezvous.master_port.to_string()),

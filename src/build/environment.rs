@@ -52,8 +52,15 @@ fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
             var("NUM_WORKERS", plan.gang.workers().replicas.to_string()),
         ]);
     }
+    env.extend(plan.gang.has_roles().then(|| var("TRAININGJOB_ROLE", role.name.as_str())));
     env.extend([var("GPUS_PER_WORKER", role.gpus.to_string()), var("NPROC_PER_NODE", role.procs.to_string())]);
     env
+}
+
+/// A JSON array of a role's hosts, each with `port` behind it.
+pub(super) fn hosts(plan: &Plan, role: &Role, port: &str) -> String {
+    let host = |index| format!(r#""{}{port}""#, names::host(&plan.identity.name, role.name, index));
+    format!("[{}]", (0..role.replicas).map(host).collect::<Vec<_>>().join(","))
 }
 
 /// How many there are, as a program is told: a number, or what the agent puts in its place.

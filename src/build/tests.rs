@@ -1,10 +1,13 @@
 use super::*;
 use crate::api::TrainingJob;
 use crate::plan::{self, Runtime, is_reserved};
+use crate::protocol::role::RoleName;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+
+mod roles;
 
 fn runtime() -> Runtime {
     Runtime {
@@ -521,7 +524,10 @@ fn tf_config_is_as_long_as_the_plan_expects() {
         let pod = pod_of(&json!({ "framework": "tensorflow", "numWorkers": workers }));
         let text =
             env(training(&pod), "TF_CONFIG")[0].replace("$$", "$").replace("$(NODE_RANK)", &(workers - 1).to_string());
-        assert_eq!("TF_CONFIG=".len() + text.len() + 1, crate::plan::tf_config_bytes("x", workers));
+        assert_eq!(
+            "TF_CONFIG=".len() + text.len() + 1,
+            crate::plan::hosts_bytes("x", [(RoleName::WORKER, workers)].into_iter())
+        );
         let parsed: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(parsed["cluster"]["worker"].as_array().unwrap().len(), usize::try_from(workers).unwrap());
     }

@@ -35,7 +35,8 @@ impl<'a> Step<'a> {
     /// What the status can be completed by before anything is decided.
     pub(super) fn note_numbers(&mut self) {
         let known = incarnation(&self.status);
-        let (seen, first) = self.job().map_or((1, 1), |job| (job.incarnation, job.first_attempt));
+        let newest = self.jobs().max_by_key(|job| job.incarnation);
+        let (seen, first) = newest.map_or((1, 1), |job| (job.incarnation, job.first_attempt));
         let attempt = if seen > known.number { known.attempt.max(first) } else { known.attempt };
         self.set_incarnation(Incarnation { number: known.number.max(seen), attempt });
         self.status.restart_count.get_or_insert(0);

@@ -26,6 +26,7 @@ mod gang;
 mod goodput;
 mod group;
 mod lost;
+mod roles;
 mod rules;
 
 const N: i32 = 2;

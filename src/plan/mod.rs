@@ -16,13 +16,14 @@ mod policy;
 pub(crate) mod quantity;
 mod refusal;
 mod resources;
+pub(crate) mod roles;
 mod source;
 pub(crate) mod storage;
 pub(crate) mod template;
 
-pub use environment::is_reserved;
 #[cfg(test)]
-pub(crate) use environment::tf_config_bytes;
+pub(crate) use environment::hosts_bytes;
+pub use environment::is_reserved;
 pub use gang::{Completion, Elastic, Gang, Group, GroupKind, Incarnation, Pod, Rendezvous, Role, Storage, Upkeep};
 pub use hyperparameters::Hyperparameter;
 pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
@@ -128,6 +129,11 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let elastic = elastic(job);
     let most = elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max);
     names::check(&name, most, &mut no);
+    for role in &spec.roles {
+        if let Some(role_name) = RoleName::parse(&role.name) {
+            names::check_host(&name, role_name, role.replicas(), &mut no);
+        }
+    }
     if uid.is_empty() {
         no.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
     }
@@ -141,11 +147,8 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let policy = policy::resolve(job, &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
-    let workers = workers(spec, &mut no);
-    if spec.framework() == Framework::Tensorflow {
-        environment::check_tf_config(&name, most, &mut no);
-    }
-    storage::check_volumes(spec, &workers.pod.overlay, &storage, &mut no);
+    let roles = roles::resolve(spec, &storage, &mut no);
+    environment::check_hosts(spec.framework(), &name, most, &roles, &mut no);
     let rendezvous = Rendezvous {
         framework: spec.framework(),
         backend: spec.networking.backend(),
@@ -166,7 +169,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let group = placement::group(&spec.scheduling, &name, &uid);
     let plan = Plan {
         identity: Identity { name, namespace, uid, owner, intent: intent(spec) },
-        gang: Gang { roles: vec![workers], rendezvous, elastic, group },
+        gang: Gang { roles, rendezvous, elastic, group },
         policy,
         storage,
         hyperparameters,
@@ -190,16 +193,17 @@ fn elastic(job: &TrainingJob) -> Option<Elastic> {
     })
 }
 
-/// The role that the spec itself describes.
-fn workers(spec: &TrainingJobSpec, no: &mut Refusals) -> Role {
+/// A role whose pods the spec describes.
+fn role(spec: &TrainingJobSpec, name: RoleName, replicas: i32, storage: &Storage, no: &mut Refusals) -> Role {
     let worker = resources::resolve(spec, no);
     environment::check("spec.env", &spec.env, no);
     let overlay = spec.pod_template.as_ref().map(|t| template::resolve(t, no)).unwrap_or_default();
     placement::check(&spec.scheduling, &overlay, no);
     let grace = grace::resolve(&overlay, no);
+    storage::check_volumes(spec, &overlay, storage, no);
     Role {
-        name: RoleName::WORKER,
-        replicas: spec.num_workers,
+        name,
+        replicas,
         procs: worker.procs,
         gpus: worker.gpus,
         completion: Completion::EveryReplica,
@@ -228,6 +232,8 @@ fn default_image(framework: Framework) -> &'static str {
         Framework::Pytorch => "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
         Framework::Tensorflow => "tensorflow/tensorflow:2.19.0-gpu",
         Framework::Jax => "nvcr.io/nvidia/jax:26.04-py3",
+        // The API server wants one in the spec.
+        Framework::None => "",
     }
 }
 
@@ -235,7 +241,7 @@ fn default_image(framework: Framework) -> &'static str {
 fn command(spec: &TrainingJobSpec) -> Vec<String> {
     let launcher = match spec.framework() {
         Framework::Pytorch => "torchrun",
-        Framework::Tensorflow | Framework::Jax => "python3",
+        Framework::Tensorflow | Framework::Jax | Framework::None => "python3",
     };
     match (spec.command.is_empty(), spec.args.is_empty()) {
         (false, _) => spec.command.iter().chain(&spec.args).cloned().collect(),

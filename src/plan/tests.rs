@@ -6,6 +6,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
 use std::collections::BTreeMap;
 
+mod roles;
+
 fn runtime() -> Runtime {
     Runtime { agent_image: "operator:1".to_owned(), ..Runtime::default() }
 }

@@ -1,6 +1,7 @@
 //! What each framework expects in the environment, one small file each.
 
 mod jax;
+mod none;
 mod pytorch;
 mod tensorflow;
 
@@ -12,16 +13,8 @@ use k8s_openapi::api::core::v1::EnvVar;
 pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     match plan.gang.rendezvous.framework {
         Framework::Pytorch => pytorch::env(plan, role),
-        Framework::Tensorflow => tensorflow::env(plan),
+        Framework::Tensorflow => tensorflow::env(plan, role),
         Framework::Jax => jax::env(plan),
-    }
-}
-
-/// As it stands in the spec.
-pub(super) fn name(framework: Framework) -> &'static str {
-    match framework {
-        Framework::Pytorch => "pytorch",
-        Framework::Tensorflow => "tensorflow",
-        Framework::Jax => "jax",
+        Framework::None => none::env(plan),
     }
 }
