@@ -15,6 +15,12 @@ pub enum Framework {
     Tensorflow,
     /// `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`.
     Jax,
+    /// `DMLC_TRACKER_URI` and what else a program hands to `xgboost.collective`.
+    Xgboost,
+    /// `PADDLE_*`, which `paddle.distributed.launch` reads.
+    Paddle,
+    /// `DMLC_*` of workers, servers and a scheduler, which is added if no role is it.
+    Mxnet,
     /// Nothing but what every gang has; any roles.
     None,
 }
@@ -27,6 +33,9 @@ impl Framework {
             Self::Pytorch => "pytorch",
             Self::Tensorflow => "tensorflow",
             Self::Jax => "jax",
+            Self::Xgboost => "xgboost",
+            Self::Paddle => "paddle",
+            Self::Mxnet => "mxnet",
             Self::None => "none",
         }
     }

@@ -150,11 +150,12 @@ const CONDITIONS: [(&str, &str); 11] = [
     ),
     (
         "$ROLE_OF_FRAMEWORK",
-        "$(framework) == 'none' || $(framework) == 'tensorflow' && r.name in ['chief', 'ps', 'evaluator']",
+        "$(framework) == 'none' || $(framework) == 'tensorflow' && r.name in ['chief', 'ps', 'evaluator'] || \
+         $(framework) == 'mxnet' && r.name in ['server', 'scheduler']",
     ),
     (
         "$ROLE_OF_ONE",
-        "$(framework) != 'none' && r.name in ['chief', 'evaluator'] && has(r.replicas) && r.replicas != 1",
+        "$(framework) != 'none' && r.name in ['chief', 'evaluator', 'scheduler'] && has(r.replicas) && r.replicas != 1",
     ),
     (
         "$ROLE_FITS",
@@ -322,14 +323,14 @@ pub const RULES: &[Rule] = &[
         field: ".roles",
         rule: "!has(self.roles) || self.roles.all(r, $ROLE_OF_FRAMEWORK)",
         wrong: "{a role|the role %|self.roles.filter(r, !($ROLE_OF_FRAMEWORK))[0].name} means nothing to the framework",
-        remedy: "write chief, ps or evaluator with framework tensorflow, or any name with framework none",
+        remedy: "write chief, ps or evaluator with framework tensorflow, server or scheduler with mxnet, or any name with none",
         example: "role-of-framework",
     },
     Rule {
         at: "spec",
         field: ".roles",
         rule: "!has(self.roles) || !self.roles.exists(r, $ROLE_OF_ONE)",
-        wrong: "chief and evaluator are one pod each",
+        wrong: "chief, evaluator and scheduler are one pod each",
         remedy: "leave replicas out, or write 1",
         example: "role-of-one",
     },
@@ -341,6 +342,14 @@ pub const RULES: &[Rule] = &[
         wrong: "parameter servers of tensorflow are led by a chief, and there is none",
         remedy: "add a role with the name chief",
         example: "role-without-chief",
+    },
+    Rule {
+        at: "spec",
+        field: ".roles",
+        rule: "$(framework) != 'mxnet' || has(self.roles) && self.roles.exists(r, r.name == 'server')",
+        wrong: "mxnet keeps its parameters in servers, and there is none",
+        remedy: "add a role with the name server; a program that runs on one worker alone has framework none",
+        example: "role-without-server",
     },
     Rule {
         at: "spec",
@@ -1090,7 +1099,7 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
     },
     SchemaRefusal {
         field: "spec.framework",
-        says: r#"supported values: "pytorch", "tensorflow", "jax", "none""#,
+        says: r#"supported values: "pytorch", "tensorflow", "jax", "xgboost", "paddle", "mxnet", "none""#,
         remedy: "write one of these",
         example: "framework-unknown",
     },

@@ -12,19 +12,23 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 /// Fields whose types are Kubernetes' own, with hundreds of descriptions below them.
-const EMBEDDED: [&str; 12] = [
+const EMBEDDED: [&str; 7] = [
     "spec.env[]",
     "spec.envFrom[]",
     "spec.volumes[]",
     "spec.volumeMounts[]",
     "spec.imagePullSecrets[]",
+    "spec.scheduling.affinity",
+    "spec.scheduling.tolerations[]",
+];
+
+/// Of these nothing is told but what they are for: what a quantity is takes two pages, and what a variable is stands above.
+const PLAIN: [&str; 5] = [
     "spec.resources.requests",
     "spec.resources.limits",
     "spec.roles[].env[]",
     "spec.roles[].resources.requests",
     "spec.roles[].resources.limits",
-    "spec.scheduling.affinity",
-    "spec.scheduling.tolerations[]",
 ];
 
 /// Lengths that Kubernetes' own types leave open. The API server needs them to see that a rule is cheap.
@@ -76,6 +80,9 @@ pub fn crd() -> CustomResourceDefinition {
     for path in EMBEDDED {
         // The first level is what a person who reads `kubectl explain` needs; all levels are 230 kB.
         for_each_child(at(root, path), &mut |field| for_each_child(field, &mut forget_descriptions));
+    }
+    for path in PLAIN {
+        for_each_child(at(root, path), &mut forget_descriptions);
     }
     for (path, length) in LENGTHS {
         at(root, path).max_length = Some(length);

@@ -13,6 +13,8 @@ use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
 /// from a Service or a ConfigMap of the user's that happens to have it.
 pub(super) const MASTER_PORT: &str = "$$(MASTER_PORT)";
 
+/// Address of the first worker in this attempt, by number, in a value.
+pub(super) const MASTER_IP: &str = "$$(MASTER_IP)";
 /// Workers of this attempt of an elastic gang, in a value.
 pub(super) const NNODES: &str = "$$(NNODES)";
 /// Processes of this attempt of an elastic gang, in a value.
@@ -114,7 +116,7 @@ pub(super) fn var(name: &str, value: impl Into<String>) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value.into()), value_from: None }
 }
 
-fn field(name: &str, path: &str) -> EnvVar {
+pub(super) fn field(name: &str, path: &str) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
         value: None,

@@ -78,7 +78,8 @@ impl Step<'_> {
 }
 
 /// The place in the gang that is filed as the one that failed first.
-pub(super) fn place(entry: &Restart) -> Option<Place> {
+#[must_use]
+pub fn place(entry: &Restart) -> Option<Place> {
     let role = entry.role.as_deref().map_or(Some(RoleName::WORKER), RoleName::parse)?;
     entry.worker.map(|index| Place { role, index })
 }

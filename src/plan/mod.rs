@@ -129,11 +129,6 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let elastic = elastic(job);
     let most = elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max);
     names::check(&name, most, &mut no);
-    for role in &spec.roles {
-        if let Some(role_name) = RoleName::parse(&role.name) {
-            names::check_host(&name, role_name, role.replicas(), &mut no);
-        }
-    }
     if uid.is_empty() {
         no.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
     }
@@ -148,6 +143,9 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
     let roles = roles::resolve(spec, &storage, &mut no);
+    for role in roles.iter().skip(1) {
+        names::check_host(&name, role.name, role.replicas, &mut no);
+    }
     environment::check_hosts(spec.framework(), &name, most, &roles, &mut no);
     let rendezvous = Rendezvous {
         framework: spec.framework(),
@@ -233,20 +231,24 @@ fn default_image(framework: Framework) -> &'static str {
         Framework::Tensorflow => "tensorflow/tensorflow:2.19.0-gpu",
         Framework::Jax => "nvcr.io/nvidia/jax:26.04-py3",
         // The API server wants one in the spec.
-        Framework::None => "",
+        Framework::Xgboost | Framework::Paddle | Framework::Mxnet | Framework::None => "",
     }
 }
 
 /// The command with its arguments: the spec's, or the framework's launcher with them, or with `train.py`.
 fn command(spec: &TrainingJobSpec) -> Vec<String> {
-    let launcher = match spec.framework() {
-        Framework::Pytorch => "torchrun",
-        Framework::Tensorflow | Framework::Jax | Framework::None => "python3",
+    let launcher: &[&str] = match spec.framework() {
+        Framework::Pytorch => &["torchrun"],
+        Framework::Paddle => &["python3", "-m", "paddle.distributed.launch"],
+        Framework::Tensorflow | Framework::Jax | Framework::Xgboost | Framework::Mxnet | Framework::None => {
+            &["python3"]
+        }
     };
+    let launcher = launcher.iter().map(|&part| part.to_owned());
     match (spec.command.is_empty(), spec.args.is_empty()) {
         (false, _) => spec.command.iter().chain(&spec.args).cloned().collect(),
-        (true, false) => std::iter::once(launcher.to_owned()).chain(spec.args.iter().cloned()).collect(),
-        (true, true) => vec![launcher.to_owned(), "train.py".to_owned()],
+        (true, false) => launcher.chain(spec.args.iter().cloned()).collect(),
+        (true, true) => launcher.chain(["train.py".to_owned()]).collect(),
     }
 }
 

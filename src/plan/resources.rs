@@ -140,10 +140,11 @@ fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusa
 fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -> i32 {
     const FIELD: &str = "spec.procsPerWorker";
     let gpus = spec.gpus_per_worker();
+    let has_launcher = matches!(spec.framework(), Framework::Pytorch | Framework::Paddle);
     let procs = match spec.procs_per_worker() {
         ProcsPerWorker::Number(number) => i32::from(number),
-        // Only torchrun starts a process per GPU; the others drive all of a worker's GPUs from one process.
-        ProcsPerWorker::Kind(ProcsKind::Auto) if spec.framework() == Framework::Pytorch => gpus.max(1),
+        // Only torchrun and Paddle's launcher start a process per GPU; the others drive all of a worker's GPUs from one process.
+        ProcsPerWorker::Kind(ProcsKind::Auto) if has_launcher => gpus.max(1),
         ProcsPerWorker::Kind(ProcsKind::Auto) => 1,
         ProcsPerWorker::Kind(ProcsKind::Gpu) => {
             if gpus == 0 {
@@ -167,7 +168,7 @@ fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -
             }
         },
     };
-    if procs > 1 && !matches!(spec.framework(), Framework::Pytorch | Framework::None) {
+    if procs > 1 && !has_launcher && spec.framework() != Framework::None {
         let framework = spec.framework().as_str();
         no.push(
             FIELD,

@@ -11,10 +11,18 @@ pub(crate) const CHIEF: RoleName = RoleName::literal("chief");
 /// TensorFlow's evaluator, of which no other role knows.
 pub(crate) const EVALUATOR: RoleName = RoleName::literal("evaluator");
 
+/// MXNet's servers, which hold the parameters.
+pub(crate) const SERVER: RoleName = RoleName::literal("server");
+/// MXNet's scheduler, by which its processes find each other.
+pub(crate) const SCHEDULER: RoleName = RoleName::literal("scheduler");
+
 /// All roles, the workers first.
 pub(super) fn resolve(spec: &TrainingJobSpec, storage: &Storage, no: &mut Refusals) -> Vec<Role> {
     let mut roles = vec![super::role(spec, RoleName::WORKER, spec.num_workers, storage, no)];
-    for (index, of) in spec.roles.iter().enumerate() {
+    let has_scheduler = spec.roles.iter().any(|of| of.name == SCHEDULER.as_str());
+    let scheduler = RoleSpec { name: SCHEDULER.to_string(), ..RoleSpec::default() };
+    let added = (spec.framework() == Framework::Mxnet && !has_scheduler).then_some(&scheduler);
+    for (index, of) in spec.roles.iter().chain(added).enumerate() {
         let path = format!("spec.roles[{index}]");
         let Some(name) = RoleName::parse(&of.name).filter(|name| roles.iter().all(|known| known.name != *name)) else {
             no.push(

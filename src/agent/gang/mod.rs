@@ -28,6 +28,7 @@ use net::{Identity, Net, NetSetup, News};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -311,6 +312,11 @@ impl Party {
     /// Whether there are more members than this one.
     pub fn has_others(&self) -> bool {
         self.net.is_some()
+    }
+
+    /// Where the first worker is: for one that does not lead, where it was reached last.
+    pub fn first_worker(&self) -> Option<IpAddr> {
+        if self.leads { variable("POD_IP")?.parse().ok() } else { self.net.as_ref()?.leader() }
     }
 
     /// Whether this agent leads.

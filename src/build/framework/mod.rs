@@ -1,9 +1,12 @@
 //! What each framework expects in the environment, one small file each.
 
 mod jax;
+mod mxnet;
 mod none;
+mod paddle;
 mod pytorch;
 mod tensorflow;
+mod xgboost;
 
 use crate::api::Framework;
 use crate::plan::{Plan, Role};
@@ -15,6 +18,9 @@ pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         Framework::Pytorch => pytorch::env(plan, role),
         Framework::Tensorflow => tensorflow::env(plan, role),
         Framework::Jax => jax::env(plan),
+        Framework::Xgboost => xgboost::env(plan),
+        Framework::Paddle => paddle::env(plan, role),
+        Framework::Mxnet => mxnet::env(plan, role),
         Framework::None => none::env(plan),
     }
 }

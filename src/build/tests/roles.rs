@@ -130,3 +130,35 @@ fn one_group_is_of_all_roles() {
         assert!(!job.metadata.labels.unwrap().contains_key(labels::QUEUE));
     }
 }
+
+/// As the frameworks' own sources read them.
+#[test]
+fn each_framework_finds_its_own() {
+    let of =
+        |framework: &str, more: Value| -> BTreeMap<String, Job> { jobs(&spec(framework, &more)).into_iter().collect() };
+    let variables = |job: &Job, names: &[&str]| names.iter().map(|name| variable(job, name)).collect::<Vec<_>>();
+    let names = ["DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"];
+    let xgboost = of("xgboost", json!({ "numWorkers": 3 }));
+    assert_eq!(variables(&xgboost["x-training"], &names), ["$(MASTER_ADDR)", "$$(MASTER_PORT)", "$(NODE_RANK)", "3"]);
+
+    let names = ["PADDLE_MASTER", "PADDLE_NNODES", "PADDLE_RANK", "PADDLE_NPROC_PER_NODE", "PADDLE_JOB_ID", "POD_IP"];
+    let paddle = of("paddle", json!({ "gpusPerWorker": 4 }));
+    assert_eq!(
+        variables(&paddle["x-training"], &names),
+        ["$$(MASTER_IP):$$(MASTER_PORT)", "2", "$(NODE_RANK)", "4", "x", "(from)"]
+    );
+    let alone = of("paddle", json!({ "numWorkers": 1 }));
+    assert_eq!(variables(&alone["x-training"], &names[..2]), ["", "1"], "who is alone waits for no master");
+    let args = training(pod(&paddle["x-training"]).spec.as_ref().unwrap()).args.clone().unwrap().join(" ");
+    assert!(args.ends_with("-- python3 -m paddle.distributed.launch train.py"), "{args}");
+
+    let names = ["DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_SERVER", "DMLC_NUM_WORKER"];
+    let mxnet = of("mxnet", json!({ "roles": [{ "name": "server", "replicas": 3 }] }));
+    for (job, role) in [("x-training", "worker"), ("x-server", "server"), ("x-scheduler", "scheduler")] {
+        let expected = [role, "x-scheduler-0.x-headless", "$$(MASTER_PORT)", "3", "2"];
+        assert_eq!(variables(&mxnet[job], &names), expected);
+        assert_eq!(variable(&mxnet[job], "DMLC_USE_KUBERNETES"), "1");
+    }
+    let own = of("mxnet", json!({ "roles": [{ "name": "server" }, { "name": "scheduler", "image": "small:1" }] }));
+    assert_eq!(own.len(), 3, "a scheduler that is written is not added");
+}
