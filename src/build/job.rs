@@ -52,6 +52,9 @@ fn job_metadata(plan: &Plan, role: &Role, incarnation: Incarnation) -> ObjectMet
     metadata.annotations.get_or_insert_default().extend([number.clone(), first]);
     let labels = metadata.labels.get_or_insert_default();
     labels.extend([number]);
+    if !role.name.is_worker() {
+        labels.extend([(labels::COMPONENT.to_owned(), role.name.to_string())]);
+    }
     labels.extend(role.pod.scheduling.queue.clone().map(|queue| (labels::QUEUE.to_owned(), queue)));
     metadata
 }

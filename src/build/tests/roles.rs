@@ -1,6 +1,7 @@
 //! The objects of a gang with roles.
 
 use super::*;
+use crate::observe::SlimJob;
 use crate::protocol::gang::GangSetup;
 use k8s_openapi::api::batch::v1::Job;
 
@@ -47,6 +48,9 @@ fn each_role_is_a_job_whose_pods_find_each_other_by_one_service() {
     for (job, role) in [(workers, "worker"), (actors, "actor")] {
         let labels = pod(job).metadata.as_ref().unwrap().labels.as_ref().unwrap();
         assert_eq!(labels["component"], role);
+        // By its labels alone the operator knows whose Job it is; of one without a word it is the workers'.
+        let slim: SlimJob = serde_json::from_value(serde_json::to_value(job).unwrap()).unwrap();
+        assert_eq!(slim.role().unwrap().as_str(), role);
         assert!(selector.iter().all(|(key, value)| labels.get(key) == Some(value)), "{role}");
         assert_eq!(variable(job, "TRAININGJOB_ROLE"), role);
         let cluster = config(job, "TRAININGJOB_CLUSTER");
