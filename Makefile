@@ -99,6 +99,7 @@ binaries: need-rust
 	    echo "$$program is not static: it needs a loader that the image does not have" >&2; exit 1; fi; \
 	  install -C target/$(TRIPLE)/release/$$program target/release/$$program; \
 	  install -C target/$(TRIPLE)/release/$$program dist/$$program; done
+	@rm -rf dist/image && mkdir dist/image && install dist/operator dist/image/ && dist/agent install --to $(CURDIR)/dist/image/agent
 
 plugin: need-rust ## build `kubectl trainingjob` into target/release/kubectl-trainingjob
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(TRIPLE) --target-dir target --bin kubectl-trainingjob
@@ -113,18 +114,18 @@ image: binaries ## build the operator's image into dist/image.tar (a docker-arch
 ifeq ($(BUILDER),buildah)
 	@devcluster/cluster packages
 	@store="--root $(CURDIR)/dist/.buildah --runroot $(CURDIR)/dist/.buildah/run --storage-driver vfs" && \
-	 buildah $$store bud --quiet --isolation chroot --timestamp 0 -f Dockerfile -t $(IMAGE) dist > /dev/null && \
+	 buildah $$store bud --quiet --isolation chroot --timestamp 0 -f Dockerfile -t $(IMAGE) dist/image > /dev/null && \
 	 buildah $$store push --quiet $(IMAGE) docker-archive:dist/.new.tar:$(IMAGE)
 	@rm -rf dist/.buildah
 else
-	$(BUILDER) build -q -f Dockerfile -t $(IMAGE) dist
+	$(BUILDER) build -q -f Dockerfile -t $(IMAGE) dist/image
 	$(BUILDER) save -o dist/.new.tar $(IMAGE)
 endif
 	@if cmp -s dist/.new.tar dist/image.tar; then rm dist/.new.tar; else mv dist/.new.tar dist/image.tar; fi
 	@ls -lh dist/image.tar | awk '{print "dist/image.tar: $(IMAGE), " $$5}'
 
-bench: binaries ## measure the operator on a control plane with simulated nodes
-	@TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) bench/run
+bench: binaries ## measure the operator on a control plane with simulated nodes (PEERS=1: and JobSet, Trainer v2 and training-operator v1)
+	@TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) bench/run $(if $(PEERS),--peers)
 
 clean: ## end the clusters of this checkout, remove what was built in it (not the cache)
 	devcluster/cluster down --all

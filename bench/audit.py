@@ -7,8 +7,8 @@ from datetime import datetime
 
 
 class Event:
-    __slots__ = ("begun", "code", "done", "ended", "kind", "made", "name", "namespace", "owner", "running", "verb",
-                 "what", "who")
+    __slots__ = ("begun", "code", "done", "ended", "failed", "kind", "made", "name", "namespace", "owner", "running",
+                 "verb", "what", "who")
 
     def __init__(self, entry):
         ref, body = entry.get("objectRef") or {}, entry.get("requestObject")
@@ -23,7 +23,7 @@ class Event:
         # server-side apply shows up as a patch with code 201
         self.made = self.code == 201 and self.verb in ("create", "patch") and not sub
         phase = (body.get("status") or {}).get("phase") if self.what == "pods/status" and self.code == 200 else None
-        self.running, self.ended = phase == "Running", phase == "Succeeded"
+        self.running, self.ended, self.failed = phase == "Running", phase == "Succeeded", phase == "Failed"
         owners = meta.get("ownerReferences") or []
         owner = next((o for o in owners if o.get("controller")), owners[0] if owners else None)
         self.owner = (owner["kind"], owner["name"]) if owner else None

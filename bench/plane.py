@@ -1,9 +1,11 @@
 """A throwaway control plane with simulated nodes, and what its processes cost."""
 
+import contextlib
 import http.client
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import ssl
@@ -23,11 +25,13 @@ class Failure(Exception):
 
 
 def wait(until, seconds, what, every=0.25):
+    """Returns what `until` returns, once that is something."""
     deadline = time.monotonic() + seconds
-    while not until():
+    while not (found := until()):
         if time.monotonic() > deadline:
             raise Failure(f"waited {seconds:.0f} s for {what}")
         time.sleep(every)
+    return found
 
 
 def cpu_seconds(pid):
@@ -59,6 +63,8 @@ class Plane:
     def __init__(self, kcm_qps, kcm_burst, nodes):
         self.flags = [f"--kcm-qps={kcm_qps}", f"--kcm-burst={kcm_burst}", f"--simulated-nodes={nodes}"]
         self.local, self.processes = threading.local(), {}
+        # what is to be undone at the end, beside the cluster
+        self.kept = contextlib.ExitStack()
 
     def __enter__(self):
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="bench-"))
@@ -87,6 +93,7 @@ class Plane:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
+        self.kept.close()
         subprocess.run([CLUSTER, "down", *self.name], stderr=subprocess.DEVNULL, check=False)
         shutil.rmtree(self.work, ignore_errors=True)
 
@@ -124,7 +131,8 @@ class Plane:
     def api(self, method, path, body=None, check=True):
         """One request on a connection that each thread keeps; `body` is YAML text or an object."""
         data = body.encode() if isinstance(body, str) else body and json.dumps(body).encode()
-        content = "application/yaml" if isinstance(body, str) else "application/json"
+        patch = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        content = "application/yaml" if isinstance(body, str) else patch
         headers = {"Content-Type": content, "User-Agent": "bench"}
         # The API server closes a connection that was not used for 90 s: that is found out only by using it again.
         if time.monotonic() - getattr(self.local, "used", -60) > 60:
@@ -137,5 +145,37 @@ class Plane:
             raise Failure(f"{method} {path}: {response.status} {answer[:600].decode(errors='replace')}")
         return response.status, answer
 
+    def kubectl(self, *arguments, given=None):
+        """What kubectl prints, as the cluster's administrator."""
+        done = subprocess.run(["kubectl", "--kubeconfig", self.kubeconfig, *arguments], input=given,
+                              capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Failure(f"kubectl {' '.join(arguments[:2])}: {done.stderr.strip()[-2000:]}")
+        return done.stdout
+
+    def apply(self, objects):
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+        self.kubectl("apply", "--server-side", "--filename=-", given=text)
+
     def get(self, path):
         return json.loads(self.api("GET", path)[1])
+
+
+def find_programs():
+    """Builds the control plane's programs, if they are not there, and puts them on PATH."""
+    tools = subprocess.run([CLUSTER, "tools"], stdout=subprocess.PIPE, text=True, check=False)
+    if tools.returncode:
+        raise Failure("the control plane's programs could not be built; why stands above")
+    os.environ["PATH"] = f"{tools.stdout.strip()}:{os.environ['PATH']}"
+
+
+def machine():
+    processors = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":", 1)[1].strip() for line in processors if line.startswith("model name")), "?")
+    memory = int(pathlib.Path("/proc/meminfo").read_text().split()[1]) / 1024 ** 2
+    versions = {}
+    for program in ("kube-apiserver", "etcd", "kwok"):
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+        versions[program] = re.search(r"\d+\.\d+\.\d+", said)[0]
+    return {"cpus": os.cpu_count(), "cpu": model, "memory_gb": round(memory), "kernel": os.uname().release,
+            "load_before": os.getloadavg()[0], "versions": versions, "when": time.strftime("%Y-%m-%d")}

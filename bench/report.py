@@ -1,19 +1,16 @@
-"""What was measured, as Markdown: beside its aims, and beside what others cost."""
-
-import json
-import pathlib
+"""What was measured, as Markdown: beside its aims, and beside what others cost in the same run."""
 
 NAMES = {"operator": "**this operator**", "native": "none: Indexed Job + Service",
-         "copied": "none: the objects that this operator makes"}
+         "copied": "none: the objects that this operator makes", "jobset": "JobSet v0.12.0",
+         "trainer": "Kubeflow Trainer v2.3.0 + JobSet", "training-operator": "training-operator v1.9.4"}
 WORDS = {"burst": "created at once, running", "life": "at once, whole life", "paced": "one after the other"}
 
 
 def markdown(results):
     runs = {(run["driver"], run["part"]): run for run in results["runs"]}
-    published = json.loads((pathlib.Path(__file__).parent / "published.json").read_text())
     return "\n\n".join(filter(None, [
-        head(results), aims(runs), costs("burst", runs, published), costs("life", runs, {}),
-        costs("paced", runs, published), requests(runs), processes(runs)])) + "\n"
+        head(results), aims(runs), costs("burst", runs), costs("life", runs), costs("paced", runs), remade(runs),
+        requests(runs), processes(runs)])) + "\n"
 
 
 def head(results):
@@ -26,24 +23,42 @@ def head(results):
 
 
 def aims(runs):
-    burst, life, idle, paced = (runs.get(("operator", part)) for part in ("burst", "life", "idle", "paced"))
+    """Those that compare are met or not in one run on one machine; the others do not depend on the machine."""
+    burst, life, idle, paced, bare = (runs.get(key) for key in (
+        ("operator", "burst"), ("operator", "life"), ("operator", "idle"), ("operator", "paced"), ("native", "burst")))
+    peers = {part: [run for (driver, ran), run in runs.items() if ran == part and is_peer(driver)]
+             for part in {part for _, part in runs}}
     rows = [
-        life and ("requests per job over its whole life", life["requests_per_job"], 12, ""),
-        burst and ("operator's CPU per job until all run", burst["operator_cpu_ms_per_job"], 6, " ms"),
-        life and ("operator's CPU per job over its whole life", life["operator_cpu_ms_per_job"], None, " ms"),
-        burst and ("all CPU per job, API server included, until all run", burst["all_cpu_ms_per_job"], 230, " ms"),
-        idle and (f"RSS with {idle['jobs']} jobs x {idle['workers']} workers running", idle["rss_mb"], 30, " MB"),
-        idle and (f"requests in {idle['seconds']} idle s, besides watches and the lease", idle["not_upkeep"], 0, ""),
-        paced and ("TrainingJob to its last child, idle plane, p50", round(1000 * paced["last_child_s"]["p50"]), 15,
-                   " ms"),
+        life and ("requests per job over its whole life", life["requests_per_job"], 12),
+        idle and (f"RSS in MB with {idle['jobs']} jobs x {idle['workers']} workers running", idle["rss_mb"], 30),
+        idle and (f"requests in {idle['seconds']} idle s, besides watches and the lease", idle["not_upkeep"], 0),
+        burst and bare and ("all CPU of a burst, by that of bare Job and Service",
+                            ratio(burst, [bare], "all_cpu_ms_per_job"), 1.25),
+        burst and peers["burst"] and ("the same, by that of the cheapest peer",
+                                      ratio(burst, peers["burst"], "all_cpu_ms_per_job"), 1),
+        burst and peers["burst"] and ("own CPU of a burst, by that of the cheapest peer",
+                                      ratio(burst, peers["burst"], "operator_cpu_ms_per_job"), 0.1),
+        paced and ("jobset", "paced") in runs and (
+            "TrainingJob to its last child on an idle plane, p50, by JobSet's",
+            round(paced["last_child_s"]["p50"] / runs["jobset", "paced"]["last_child_s"]["p50"], 2), 1),
+        *((f"a gang of {run['workers']} made again, by JobSet's", ratio(run, [runs["jobset", part]], "all_run_s"), 1)
+          for (driver, part), run in runs.items()
+          if driver == "operator" and part.startswith("remake") and ("jobset", part) in runs),
     ]
-    lines = [f"| {what} | {value:g}{unit} | {'' if aim is None else f'{aim}{unit}'} | "
-             f"{'' if aim is None else 'yes' if value <= aim else '**no**'} |"
-             for what, value, aim, unit in filter(None, rows)]
+    lines = [f"| {what} | {value:g} | {aim} | {'yes' if value <= aim else '**no**'} |"
+             for what, value, aim in filter(None, rows)]
     return lines and table("| | measured | aim at most | met |\n|---|---|---|---|", lines)
 
 
-def costs(part, runs, published):
+def is_peer(driver):
+    return driver not in ("operator", "native", "copied")
+
+
+def ratio(run, others, key):
+    return round(run[key] / min(other[key] for other in others), 2)
+
+
+def costs(part, runs):
     mine = {driver: run for (driver, ran), run in runs.items() if ran == part}
     if not mine:
         return None
@@ -51,11 +66,21 @@ def costs(part, runs, published):
     foreign = ", ".join(f"{run['foreign_cpu_s'] * 1000 / run['jobs']:.0f}" for run in mine.values())
     lines = [row(NAMES.get(driver, driver), run, lambda spread: [spread["p50"], spread["max"]])
              for driver, run in mine.items()]
-    lines += [row(f"{other['name']} (published)", other, list) for other in published.get(part, [])]
     return (f"{size} {WORDS[part]} (seconds p50 / max; ms and requests per job)\n\n" + table(
         "| operator | job to last child | job to all pods | requests | its CPU | all CPU | its RSS, MB |\n"
         "|---|---|---|---|---|---|---|",
         lines) + f"\n\nOther programs on this machine used {foreign} ms per job meanwhile (this bench among them).")
+
+
+def remade(runs):
+    """Gangs of which one pod failed."""
+    columns = ("workers", "first_pod_made_s", "last_pod_made_s", "all_run_s", "pods_made")
+    lines = [f"| {NAMES.get(driver, driver)} | {' | '.join(f'{run[column]:g}' for column in columns)} |"
+             for (driver, part), run in sorted(runs.items(), key=lambda item: item[1]["workers"])
+             if part.startswith("remake")]
+    return lines and "One pod fails, without a kubelet or an agent (seconds from then)\n\n" + table(
+        "| operator | workers | first new pod | last new pod | all run again | new pods |\n|---|---|---|---|---|---|",
+        lines)
 
 
 def row(name, run, pair):
@@ -73,8 +98,8 @@ def requests(runs):
     """Of the operator, by kind."""
     lines = []
     for (_, part), run in runs.items():
-        account = next((who for who in run["requests"] if "operator" in who), None) if part != "idle" else None
-        if account:
+        account = next((who for who in run["requests"] if "trainingjob-operator" in who), None)
+        if account and run.get("reconciles_per_job"):
             told = run["requests"][account]
             kinds = ", ".join(f"{kind} {count / run['jobs']:g}" for kind, count in told["kinds"].items())
             refused = ", ".join(f"{kind} ({count})" for kind, count in told["refused"].items()) or "none"
@@ -86,7 +111,7 @@ def requests(runs):
 def processes(runs):
     lines = []
     for (driver, part), run in runs.items():
-        per = 1000 / run["jobs"] if part != "idle" else 1
+        per = 1 if part == "idle" else 1000 / run["jobs"]
         most_first = sorted(run["cpu_s"].items(), key=lambda item: -item[1])
         shown = ", ".join(f"{name} {used * per:.3g}" for name, used in most_first if used)
         lines.append(f"| {driver}, {part} | {shown} |")

@@ -414,6 +414,40 @@ fn what_changes_per_attempt_is_set_and_expanded() {
     assert_eq!(run(&[]), "old <> host:$(MASTER_PORT) --try=$(ATTEMPT) $$(MASTER_PORT) $(OTHER) $HOME\n");
 }
 
+/// Over whatever the container has, in the command too; whoever opens a shell finds the same.
+#[test]
+fn what_the_agent_is_given_is_its_programs_and_is_left_for_a_shell() {
+    let room = Room::new("given");
+    let setup =
+        r#"{"uid": "u", "workers": 1, "leader": "127.0.0.1", "port": 1, "masterPort": 29500, "restarts": "Never"}"#;
+    room.write("gang.json", setup.as_bytes(), 0o644);
+    fs::create_dir(room.path("state")).unwrap();
+    let shown = r#"echo "$RANK|$MODEL|$URL|$TEXT|$ATTEMPT""#;
+    let script = format!("{shown}; echo \"$OWN $*\"; env -i sh -euc '. ./state/env; {shown}; echo ${{OWN-none}}'");
+    let options = [
+        "--attempt=1",
+        "--gang=gang.json",
+        "--gang-state=state",
+        "--env=RANK=0",
+        "--env=MODEL=it's $5 = a 'model'",
+        "--env=URL=host:$(MASTER_PORT)",
+        "--env=TEXT=$(RANK)",
+        "--env=ATTEMPT=7",
+    ];
+    let program = ["sh", "-c", &script, "sh", "$(RANK)", "$(URL)", "$$(RANK)", "$(MODEL", "$(OTHER)"];
+    let mut agent = room.agent(&options, &program);
+    let output = agent.env("RANK", "9").env("MODEL", "of the image").env("OWN", "own=$(RANK)").output().unwrap();
+    let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let port = if stdout.contains("host:29501") { 29501 } else { 29500 };
+    let variables = format!("0|it's $5 = a 'model'|host:{port}|$(RANK)|1");
+    let expected = format!("{variables}\nown=0 0 host:{port} $(RANK) $(MODEL $(OTHER)\n{variables}\nnone\n");
+    assert_eq!(stdout, expected, "{stderr}");
+
+    let output = room.run(&["--env=RANK"], &["true"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && stderr.contains("NAME=VALUE"), "{stderr}");
+}
+
 #[test]
 fn the_message_outlives_a_killed_agent() {
     let room = Room::new("killed");

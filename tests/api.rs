@@ -26,6 +26,7 @@ use std::{
 use tokio::sync::OnceCell;
 use trainingjob_operator::api::{self, RESERVED_ENV, RULES, Rule, SCHEMA_REFUSALS, TrainingJob};
 use trainingjob_operator::build;
+use trainingjob_operator::cli::convert::{Answers, convert};
 use trainingjob_operator::plan::{self, Incarnation, Runtime};
 use trainingjob_operator::protocol::gang::GangPast;
 
@@ -185,6 +186,46 @@ async fn examples_are_admitted_strictly() {
         let admitted = create(&client, &job(&name, spec), true).await;
         assert!(admitted.is_ok(), "{name}: {}", admitted.unwrap_err());
     }
+}
+
+/// Whatever other kinds say: their own, and those of the documents where these are there.
+#[tokio::test]
+async fn what_is_converted_is_admitted_strictly() {
+    let client = server().await;
+    let mut texts: Vec<(String, String)> = yaml_files("tests/fixtures/convert")
+        .into_iter()
+        .map(|path| (path.display().to_string(), fs::read_to_string(&path).unwrap()))
+        .collect();
+    texts.extend(documents_of_others());
+    for (name, text) in texts {
+        let converted = convert(&text, &Answers::default()).unwrap_or_else(|wrong| panic!("{name}: {wrong}\n{text}"));
+        let written: Vec<Value> = serde_saphyr::from_multiple(&converted.text).unwrap();
+        for mut job in written {
+            job["metadata"]["namespace"] = json!("api");
+            let admitted = create(&client, &job, true).await;
+            assert!(admitted.is_ok(), "{name}: {}\n{}", admitted.unwrap_err(), converted.text);
+            println!("{name}: {}", converted.text);
+        }
+    }
+}
+
+/// The manifests of other kinds in the documents that the project began with, where they lie beside the checkout.
+fn documents_of_others() -> Vec<(String, String)> {
+    let Ok(folder) = fs::read_dir(root().join("../shared/seeds")) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let mut found = Vec::new();
+    for path in files {
+        let text = fs::read_to_string(&path).unwrap();
+        let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let theirs = |block: &&str| {
+            let kinds = ["kubeflow.org/", "ome.io/", "batch/v1", "jobset.x-k8s.io/"];
+            kinds.iter().any(|group| block.contains(&format!("apiVersion: {group}")))
+                && !block.contains("kind: CronJob")
+        };
+        found.extend(blocks.filter(theirs).map(|block| (path.display().to_string(), block.to_owned())));
+    }
+    found
 }
 
 #[tokio::test]
@@ -495,7 +536,7 @@ async fn a_status_comes_back_as_written() {
         "workers": { "desired": 2, "active": 2, "succeeded": 0, "failed": 0, "pending": 0 },
         "restarts": [{ "attempt": 1, "time": time, "reason": "ExitCode", "message": "worker 1 exited 1", "worker": 1,
                        "exitCode": 1, "disruption": false, "permanent": false, "ranSeconds": 7 }],
-        "elastic": { "workers": 2, "largest": 4, "changed": time, "since": time, "told": 2, "selector": "a=b" },
+        "elastic": { "workers": 2, "largest": 4, "changed": time, "since": time, "selector": "a=b" },
         "resources": { "allocatedGPUs": 2, "allocatedNodes": 1 },
         "progress": "45%", "currentEpoch": 2, "totalEpochs": 10, "currentStep": 450, "totalSteps": 1000,
         "estimatedSecondsRemaining": 60, "lastProgressTime": time,

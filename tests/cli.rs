@@ -112,6 +112,23 @@ async fn jobs_that_run_wait_and_fail() {
     waits.condition("Scheduled", "False", "Unschedulable").await;
     fails.state(Failed).await;
 
+    // ---- plan
+    let text = told(&space, &["plan", "runs"]).await;
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    let planned: Vec<&Value> = objects.iter().filter(|object| object["kind"] == "Job").collect();
+    let made: Job = space.get("runs-training").await.unwrap();
+    let made = serde_json::to_value(&made).unwrap();
+    let [planned] = planned[..] else { panic!("{text}") };
+    for annotation in ["ml.example.com/intent", "ml.example.com/first-attempt"] {
+        let annotation = format!("/metadata/annotations/{}", annotation.replace('/', "~1"));
+        assert!(made.pointer(&annotation).is_some(), "{made}");
+        assert_eq!(planned.pointer(&annotation), made.pointer(&annotation));
+    }
+    assert_eq!(planned["metadata"]["ownerReferences"], made["metadata"]["ownerReferences"]);
+    let args = "/spec/template/spec/containers/0/args";
+    assert_eq!(planned.pointer(args), made.pointer(args));
+    assert!(text.contains("\n# numWorkers "), "{text}");
+
     // ---- status
     let text = told(&space, &["status", "runs"]).await;
     assert!(text.starts_with(&format!("runs  in namespace {}\nState        Running for ", space.name)), "{text}");
@@ -298,6 +315,36 @@ async fn the_agent_is_asked_for_checkpoints() {
     assert_eq!(kept.status().attempt, Some(1));
     assert_eq!(kept.states(), [Pending]);
     space.end(operator).await;
+}
+
+/// What is in a file needs no cluster.
+#[test]
+fn files_are_planned_and_converted() {
+    let nowhere = Path::new("/no/such/kubeconfig");
+    let example = root("examples/distributed.yaml");
+    let planned = run(nowhere, &["plan", "-f", &example]);
+    assert_eq!(planned.status.code(), Some(0), "{planned:?}");
+    let text = String::from_utf8(planned.stdout).unwrap();
+    assert!(text.contains("kind: Job\n"), "{text}");
+    let planned = json_of(&String::from_utf8(run(nowhere, &["plan", "-f", &example, "-o", "json"]).stdout).unwrap());
+    assert_eq!(planned[0]["objects"][0]["kind"], "Service");
+    let refused = run(nowhere, &["plan", "-f", &root("tests/fixtures/convert/mpi.yaml")]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+
+    let code =
+        |name: &str| run(nowhere, &["convert", "-f", &root(&format!("tests/fixtures/convert/{name}"))]).status.code();
+    assert_eq!(code("pytorch-two.yaml"), Some(0));
+    assert_eq!(code("mpi.yaml"), Some(1));
+    assert_eq!(code("nothing.yaml"), Some(2));
+    assert_eq!(run(nowhere, &["convert", "-f", &example]).status.code(), Some(2), "it is one of ours");
+    let mut piped = Command::new(PLUGIN);
+    let input = std::fs::File::open(root("tests/fixtures/convert/pytorch-two.yaml")).unwrap();
+    let output = piped.args(["convert", "-f", "-", "--model", "bert"]).stdin(input).output().unwrap();
+    assert!(String::from_utf8(output.stdout).unwrap().contains("\n  model: bert\n"));
+    let fixture = root("tests/fixtures/convert/mpi.yaml");
+    let as_json = json_of(&String::from_utf8(run(nowhere, &["convert", "-f", &fixture, "-o", "json"]).stdout).unwrap());
+    assert_eq!(as_json[0]["job"]["kind"], "TrainingJob");
+    assert!(as_json[0]["notes"].as_array().unwrap().iter().any(|note| note["lost"] == true), "{as_json}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,8 @@
 #[path = "convergence/children.rs"]
 mod children;
 mod common;
+#[path = "convergence/delivery.rs"]
+mod delivery;
 #[path = "convergence/gang.rs"]
 mod gang;
 #[path = "convergence/group.rs"]

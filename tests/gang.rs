@@ -39,7 +39,6 @@ struct Gang {
     command: Vec<String>,
     /// More that each agent is told.
     options: Vec<String>,
-    env: Vec<(&'static str, String)>,
     /// The first attempt of its pods, and what was before them.
     begins: (u32, Option<Value>),
     /// Pods so far.
@@ -76,7 +75,6 @@ impl Gang {
             metrics: free_port(),
             command,
             options: Vec::new(),
-            env: Vec::new(),
             begins: (1, None),
             pods: Cell::new(0),
         })
@@ -115,7 +113,6 @@ impl Gang {
         }
         command.args(&self.options).arg("--").args(&self.command);
         command.env("NODE_RANK", index.to_string()).env("POD_UID", format!("pod-{pod}"));
-        command.envs(self.env.iter().cloned());
         command.env("SIZE", self.size.to_string()).current_dir(&self.room.0);
         let output = fs::File::options().create(true).append(true).open(path(&format!("output-{index}"))).unwrap();
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
@@ -413,7 +410,7 @@ fn a_gang_changes_its_size_while_it_runs() {
     let Some(gang) = Gang::new("gang-elastic", 4, json!({ "workers": 2, "largest": 2 }), script) else { return };
     let mut gang = gang;
     gang.command.extend(["sh", "$(WORLD_SIZE)"].map(str::to_owned));
-    gang.env = vec![("NPROC_PER_NODE", "2".to_owned()), ("TF_CONFIG", "$(TRAININGJOB_ADDRESSES)".to_owned())];
+    gang.options = ["--env=NPROC_PER_NODE=2", "--env=TF_CONFIG=$(TRAININGJOB_ADDRESSES)"].map(str::to_owned).to_vec();
     let agents = gang.start();
     let resize = |workers: u32, largest: u32| {
         let file = gang.room.path("gang.json");

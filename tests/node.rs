@@ -6,6 +6,8 @@
 #[path = "node/checkpoints.rs"]
 mod checkpoints;
 mod common;
+#[path = "node/delivery.rs"]
+mod delivery;
 #[path = "node/failures.rs"]
 mod failures;
 #[path = "node/gang.rs"]

@@ -280,7 +280,8 @@ impl Room {
         args.insert(1, format!("--termination-log={}", self.path("message").display()));
         // Where the volume for checkpoints is mounted.
         let mounted = self.path("checkpoints").display().to_string();
-        env.values_mut().for_each(|value| *value = value.replace("/checkpoints", &mounted));
+        let of_agent = args.iter_mut().filter(|arg| arg.starts_with("--env="));
+        env.values_mut().chain(of_agent).for_each(|value| *value = value.replace("/checkpoints", &mounted));
         let path = format!("{}/bin:{}", python().display(), std::env::var("PATH").unwrap());
         Command::new(self.installed())
             .args(args)

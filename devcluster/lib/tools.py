@@ -36,6 +36,10 @@ EXTRAS = {
     # schedulers of gangs: of one module here, for they share most of their packages
     "volcano": ("gangs", "volcano.sh/volcano/cmd/scheduler", ""),
     "coscheduling": ("gangs", "sigs.k8s.io/scheduler-plugins/cmd/scheduler", ""),
+    # other operators, for `make bench PEERS=1`
+    "jobset": ("jobset", "sigs.k8s.io/jobset", ""),
+    "trainer": ("trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", ""),
+    "training-operator": ("training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1", ""),
     # object stores for tests: one that speaks S3, one that speaks Google's protocol
     "versitygw": ("versitygw", "github.com/versity/versitygw/cmd/versitygw", ""),
     "fake-gcs-server": ("fake-gcs-server", "github.com/fsouza/fake-gcs-server", ""),
@@ -44,6 +48,12 @@ EXTRAS = {
 FILES = {
     "kueue": ("sigs.k8s.io/kueue",
               ("config/components/crd/bases/*.yaml", "config/components/webhook/manifests.yaml")),
+    "jobset": ("sigs.k8s.io/jobset",
+               ("config/components/crd/bases/*.yaml", "config/components/webhook/manifests.yaml")),
+    "trainer": ("github.com/kubeflow/trainer/v2",
+                ("manifests/base/crds/*.org_*.yaml", "manifests/base/webhook/manifests.yaml")),
+    "training-operator": ("github.com/kubeflow/training-operator",
+                          ("manifests/base/crds/*.org_*.yaml", "manifests/base/webhook/manifests.yaml")),
     "volcano": ("volcano.sh/volcano", tuple(f"config/crd/volcano/bases/{group}.volcano.sh_*.yaml"
                                             for group in ("nodeinfo", "scheduling", "topology"))),
     "coscheduling": ("sigs.k8s.io/scheduler-plugins", ("config/crd/bases/scheduling.x-k8s.io_podgroups.yaml",)),

@@ -96,3 +96,25 @@ pub struct InstallError {
     to: String,
     source: io::Error,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn whatever_there_is_for_pythons_is_installed() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/agent").join(PYTHON);
+        let (mut found, mut folders) = (BTreeSet::new(), vec![root.clone()]);
+        while let Some(folder) = folders.pop() {
+            for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                if path.is_dir() && !path.ends_with("__pycache__") {
+                    folders.push(path);
+                } else if path.is_file() {
+                    found.insert(path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned());
+                }
+            }
+        }
+        assert_eq!(found, FILES.iter().map(|(name, _)| (*name).to_owned()).collect());
+    }
+}

@@ -9,6 +9,7 @@
 
 mod channels;
 pub mod container;
+pub mod environment;
 mod failure;
 pub mod gang;
 pub mod hang;

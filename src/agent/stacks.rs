@@ -3,7 +3,7 @@
 //! Python's are read from the memory of the processes, which a parent of the same user may, by py-spy. It needs nothing in the
 //! image. Threads of their own do that: a process that waits for a dead file server may keep whoever reads its memory.
 
-use crate::agent::channels::variable;
+use crate::agent::environment::variable;
 use crate::agent::now;
 use crate::agent::run::descendants::descendants_of_self;
 use crate::agent::survive::survive;

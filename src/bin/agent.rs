@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use trainingjob_operator::agent::container::Container;
+use trainingjob_operator::agent::environment;
 use trainingjob_operator::agent::gang;
 use trainingjob_operator::agent::hang;
 use trainingjob_operator::agent::install;
@@ -27,6 +28,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 enum Command {
     /// Copy this executable to a volume that the training container mounts
     ///
@@ -52,7 +54,7 @@ enum Command {
     /// lines in the file TRAININGJOB_PROGRESS_FILE, both JSON such as {"step": 10, "total_steps": 100, "loss": 0.5}; its
     /// output, where many forms are known; trainer_state.json in CHECKPOINT_DIR. The first of them wins for each value.
     ///
-    /// $(NAME) of the variables that the options below set is expanded in COMMAND, in its arguments and in the values
+    /// $(NAME) of the variables that the options below set, --env among them, is expanded in COMMAND, in its arguments and in the values
     /// of all inherited environment variables; $$(NAME) stands for the literal $(NAME).
     #[command(after_help = "\
 Exit code:
@@ -69,6 +71,12 @@ Exit code:
         /// The rendezvous port of this attempt: sets MASTER_PORT and PET_MASTER_PORT
         #[arg(long, value_name = "PORT")]
         master_port: Option<u16>,
+        /// Set a variable for COMMAND and for the agent, over what the environment has; may be repeated
+        ///
+        /// In VALUE only those of the other options are expanded. With --gang-state all that COMMAND is given so is left in
+        /// the file env there, for a shell to read.
+        #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+        env: Vec<(String, String)>,
         /// The checkpoint to go on from: sets RESUME_FROM_CHECKPOINT, which is empty without this
         #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
         resume_from: String,
@@ -220,6 +228,12 @@ fn role(name: &str) -> Result<RoleName, String> {
         .ok_or_else(|| "write a lower-case letter, then such letters and digits, 15 at most".to_owned())
 }
 
+fn assignment(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = parts.ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
 fn past(json: &str) -> Result<GangPast, String> {
     serde_json::from_str(json).map_err(|error| error.to_string())
 }
@@ -308,6 +322,7 @@ fn main() -> ExitCode {
         Command::Run {
             attempt,
             master_port,
+            env,
             resume_from,
             checkpoints,
             gang,
@@ -326,6 +341,7 @@ fn main() -> ExitCode {
             watch_metric,
             command,
         } => {
+            environment::give(env);
             let options = Options {
                 argv: command,
                 grace: Duration::from_secs(grace_seconds.into()),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 use trainingjob_operator::controller::{self, AgentAccess, Options};
-use trainingjob_operator::plan::Runtime;
+use trainingjob_operator::plan::{AgentDelivery, Runtime};
 use trainingjob_operator::telemetry::{self, LogFormat, Metrics};
 
 /// Kubernetes operator for distributed training: watches TrainingJobs and runs them as gangs of workers.
@@ -26,9 +26,14 @@ struct Args {
     #[arg(long, env = "WATCH_NAMESPACE")]
     namespace: Option<String>,
 
-    /// Image that brings the agent into the workers' pods; default: the image of the operator's own pod.
+    /// Image that brings the agent into the workers' pods, of the operator's own version; default: the image of the
+    /// operator's own pod.
     #[arg(long, env = "AGENT_IMAGE")]
     agent_image: Option<String>,
+
+    /// How that image does it; auto looks at the cluster, whenever workers get new pods.
+    #[arg(long, env = "AGENT_DELIVERY", value_enum, default_value = "auto")]
+    agent_delivery: AgentDelivery,
 
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, env = "METRICS_ADDRESS", default_value = "0.0.0.0:8080")]
@@ -99,6 +104,7 @@ async fn main() -> anyhow::Result<()> {
         runtime,
         concurrency: args.concurrency,
         identity: identity.clone(),
+        agent_delivery: args.agent_delivery,
         agent_access: args.agent_access.unwrap_or(if in_cluster() { AgentAccess::Direct } else { AgentAccess::Proxy }),
     };
     let (stop, stopped) = tokio::sync::watch::channel(false);

@@ -1,13 +1,16 @@
 //! What a worker's program finds in its environment.
 //!
-//! The order matters: `$(NAME)` refers to a variable before it. What differs between attempts isn't here but set by the
-//! agent, and what refers to that ([`MASTER_PORT`]) is expanded by the agent.
+//! What has a value is an argument of the agent (`--env`), which sets it: an object of thousands of pods stays small. Only
+//! what the kubelet takes from elsewhere is a variable of the container. `$(NAME)` of that is expanded by the kubelet, in
+//! arguments too; what differs between attempts is set by the agent, and what refers to that ([`MASTER_PORT`]) is expanded by it.
 
 use super::config::source;
 use super::{framework, names, pod, trackers};
 use crate::api::Backend;
+use crate::plan::template::TRAINING;
 use crate::plan::{Plan, Role};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
+use std::collections::BTreeSet;
 
 /// Port of this attempt's rendezvous, in a value. Two dollars: the kubelet makes them one, and doesn't take the variable
 /// from a Service or a ConfigMap of the user's that happens to have it.
@@ -22,23 +25,66 @@ pub(super) const WORLD_SIZE: &str = "$$(WORLD_SIZE)";
 /// A JSON array of the workers of this attempt of an elastic gang, each with the port of its rendezvous.
 pub(super) const ADDRESSES: &str = "$$(TRAININGJOB_ADDRESSES)";
 
-/// The variables of the container `training`: ours, then the spec's, which replace ours of the same name.
-pub(super) fn of(plan: &Plan, role: &Role) -> Vec<EnvVar> {
-    let mut env = gang(plan, role);
-    env.extend(framework::env(plan, role));
-    env.extend(job(plan));
-    env.extend(network(plan));
-    env.extend(trackers::env(plan));
-    env.retain(|ours| role.pod.env.iter().all(|theirs| theirs.name != ours.name));
-    env.extend(role.pod.env.iter().cloned());
-    env
+/// The variables of a worker: ours, but for those that the user has set, by the spec or by `podTemplate`.
+pub(super) struct Environment {
+    /// Ours that are the container's.
+    container: Vec<EnvVar>,
+    /// Ours that the agent sets: names and values.
+    agent: Vec<(String, String)>,
+}
+
+impl Environment {
+    pub(super) fn of(plan: &Plan, role: &Role) -> Self {
+        let mut all = gang(plan, role);
+        all.extend(framework::env(plan, role));
+        all.extend(job(plan));
+        all.extend(network(plan));
+        all.extend(trackers::env(plan));
+        let overlay = role.pod.overlay.spec.iter().flat_map(|pod| &pod.containers);
+        let overlay =
+            overlay.filter(|container| container.name == TRAINING).flat_map(|container| container.env.iter().flatten());
+        let users: BTreeSet<&str> = role.pod.env.iter().chain(overlay).map(|theirs| theirs.name.as_str()).collect();
+        let (mut container, mut agent) = (Vec::new(), Vec::new());
+        for ours in all.into_iter().filter(|ours| !users.contains(ours.name.as_str())) {
+            match ours.value {
+                Some(value) => agent.push((ours.name, value)),
+                None => container.push(ours),
+            }
+        }
+        Self { container, agent }
+    }
+
+    /// Of the container `training`: ours, then the spec's.
+    pub(super) fn of_container(&self, role: &Role) -> Vec<EnvVar> {
+        self.container.iter().chain(&role.pod.env).cloned().collect()
+    }
+
+    /// As the agent is told.
+    pub(super) fn args(&self) -> impl Iterator<Item = String> {
+        self.agent.iter().map(|(name, value)| format!("--env={name}={value}"))
+    }
+
+    /// The user's text, in which `$(NAME)` of what the agent sets is left to the agent: the kubelet makes one of two dollars, and
+    /// takes nothing from a Secret or a ConfigMap of the user's that happens to have that name.
+    pub(super) fn left_to_agent(&self, text: &str) -> String {
+        let mut parts = text.split('(');
+        let mut left = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let is_ours = part.split_once(')').is_some_and(|(name, _)| self.agent.iter().any(|(ours, _)| ours == name));
+            let dollars = left.len() - left.trim_end_matches('$').len();
+            left.extend(std::iter::repeat_n('$', if is_ours { dollars } else { 0 }));
+            left.push('(');
+            left.push_str(part);
+        }
+        left
+    }
 }
 
 /// Who this worker is and who the others are.
 fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     let mut env = vec![
         field("POD_NAME", "metadata.name"),
-        field("POD_NAMESPACE", "metadata.namespace"),
+        var("POD_NAMESPACE", literal(&plan.identity.namespace)),
         // By it the operator knows whose answer it gets: an address and a port may be another pod's by now.
         field("POD_UID", "metadata.uid"),
         field("NODE_NAME", "spec.nodeName"),

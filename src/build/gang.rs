@@ -7,7 +7,7 @@ use crate::plan::storage::paths;
 use crate::plan::{Plan, Role};
 use crate::protocol::gang::{GangPast, GangSetup, KEY_FILE, Restarts, SETUP_FILE};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretVolumeSource, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretProjection, VolumeMount};
 use std::collections::BTreeMap;
 
 /// The file that tells the agents of their gang. It is in the ConfigMap and not in the pods, since part of it may be
@@ -64,23 +64,21 @@ pub fn gang_key(plan: &Plan, random: &[u8; 32]) -> Option<Secret> {
     })
 }
 
-/// Where the key comes from.
-pub(super) fn key_volume(plan: &Plan) -> Option<Volume> {
-    let item = KeyToPath { key: KEY_FILE.to_owned(), path: KEY_FILE.to_owned(), mode: None };
-    has_key(plan).then(|| Volume {
-        secret: Some(SecretVolumeSource {
-            secret_name: Some(names::gang_key_name(&plan.identity.name, &plan.identity.uid)),
-            items: Some(vec![item]),
-            ..SecretVolumeSource::default()
-        }),
-        ..Volume::default()
+/// Where the key comes from, as part of the job's configuration.
+pub(super) fn key_projection(plan: &Plan) -> Option<SecretProjection> {
+    let folder = paths::GANG_KEY.rsplit('/').next().unwrap_or_default();
+    let item = KeyToPath { key: KEY_FILE.to_owned(), path: format!("{folder}/{KEY_FILE}"), mode: None };
+    has_key(plan).then(|| SecretProjection {
+        name: names::gang_key_name(&plan.identity.name, &plan.identity.uid),
+        items: Some(vec![item]),
+        optional: None,
     })
 }
 
-/// What the agent remembers, in a folder of the volume that it came by (`agent install` makes it): the rest of that stays
-/// read-only.
-pub(super) fn state(volume: String) -> VolumeMount {
-    let folder = paths::STATE.rsplit('/').next().map(str::to_owned);
+/// Where the agent remembers what it knows: a volume, or of that by which the agent came the one folder in which everybody
+/// may write.
+pub(super) fn state(volume: String, is_part: bool) -> VolumeMount {
+    let folder = paths::STATE.rsplit('/').next().map(str::to_owned).filter(|_| is_part);
     VolumeMount { name: volume, mount_path: paths::STATE.to_owned(), sub_path: folder, ..VolumeMount::default() }
 }
 

@@ -1,17 +1,19 @@
 //! A worker's pod.
 
-use super::{environment, gang, group, labels, names};
+use super::environment::{Environment, literal};
+use super::{gang, group, labels, names};
 use crate::plan::storage::{VOLUME_PREFIX, paths};
 use crate::plan::template::{AGENT, TRAINING};
-use crate::plan::{Checkpoint, CheckpointVolume, ClaimPath, Incarnation, Plan, Role, Store};
+use crate::plan::{Checkpoint, CheckpointVolume, ClaimPath, Delivery, Incarnation, Plan, Role, Store};
 use crate::protocol::checkpoints::POLICY_FILE;
 use crate::protocol::gang::{GangPast, KILLED};
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, ConfigMapVolumeSource, Container, ContainerPort, ContainerRestartRule,
-    ContainerRestartRuleOnExitCodes, EmptyDirVolumeSource, NFSVolumeSource, PersistentVolumeClaimVolumeSource,
-    PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec, ResourceRequirements, SeccompProfile, SecretVolumeSource,
-    SecurityContext, Volume, VolumeMount, WeightedPodAffinityTerm,
+    Affinity, Capabilities, ConfigMapProjection, ConfigMapVolumeSource, Container, ContainerPort, ContainerRestartRule,
+    ContainerRestartRuleOnExitCodes, EmptyDirVolumeSource, ImageVolumeSource, NFSVolumeSource,
+    PersistentVolumeClaimVolumeSource, PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec, ProjectedVolumeSource,
+    ResourceRequirements, SeccompProfile, SecretProjection, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+    VolumeProjection, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -31,13 +33,14 @@ const NOBODY: i64 = 65532;
 /// The template of a role's pods in an incarnation: ours, `podTemplate` laid over it, and what must hold whatever stands in that.
 pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> PodTemplateSpec {
     let mut overlay = role.pod.overlay.clone();
+    let environment = Environment::of(plan, role);
     let mut template = PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(labels::of_pod(plan, role.name, incarnation)),
             annotations: Some(annotations(plan)),
             ..ObjectMeta::default()
         }),
-        spec: Some(pod(plan, role, incarnation, past)),
+        spec: Some(pod(plan, role, incarnation, past, &environment)),
     };
     let pod = template.spec.get_or_insert_default();
     if let Some(overlay) = &mut overlay.spec {
@@ -46,6 +49,9 @@ pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past:
     template.merge_from(overlay);
     let pod = template.spec.get_or_insert_default();
     finish(plan, role, pod);
+    for value in pod.containers[0].env.iter_mut().flatten().filter_map(|variable| variable.value.as_mut()) {
+        *value = environment.left_to_agent(value);
+    }
     group::join(plan, &mut template);
     template
 }
@@ -63,17 +69,18 @@ fn annotations(plan: &Plan) -> BTreeMap<String, String> {
     annotations.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> PodSpec {
+fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast, environment: &Environment) -> PodSpec {
     let mounts = Mounts::of(plan);
     let scheduling = &role.pod.scheduling;
+    let args = agent_args(plan, role, incarnation.attempt, past, environment);
     PodSpec {
         restart_policy: Some("Never".to_owned()),
         subdomain: Some(names::service_name(&plan.identity.name)),
         termination_grace_period_seconds: Some(role.pod.grace_seconds),
         // Thousands of variables in a large namespace, and one of a Service called "master" would be MASTER_PORT.
         enable_service_links: Some(false),
-        init_containers: Some(vec![deliver_agent(plan)]),
-        containers: vec![training(plan, role, agent_args(plan, role, incarnation.attempt, past), &mounts)],
+        init_containers: (plan.runtime.delivery == Delivery::Init).then(|| vec![deliver_agent(plan)]),
+        containers: vec![training(plan, role, args, environment, &mounts)],
         volumes: Some(mounts.volumes.into_iter().chain(role.pod.volumes.iter().cloned()).collect()),
         image_pull_secrets: some(&role.pod.image_pull_secrets),
         service_account_name: role.pod.service_account_name.clone(),
@@ -86,7 +93,7 @@ fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> Po
     }
 }
 
-/// Puts the agent where the container `training` finds it. Conforms to Pod Security `restricted` by itself.
+/// Puts the agent where the container `training` finds it, where its image can't be mounted. Conforms to Pod Security `restricted` by itself.
 fn deliver_agent(plan: &Plan) -> Container {
     Container {
         name: AGENT.to_owned(),
@@ -120,14 +127,14 @@ pub(super) fn little(cpu: &str, memory: &str) -> ResourceRequirements {
     ResourceRequirements { requests: Some(amounts.clone()), limits: Some(amounts), ..ResourceRequirements::default() }
 }
 
-fn training(plan: &Plan, role: &Role, args: Vec<String>, mounts: &Mounts) -> Container {
+fn training(plan: &Plan, role: &Role, args: Vec<String>, environment: &Environment, mounts: &Mounts) -> Container {
     Container {
         name: TRAINING.to_owned(),
         image: Some(role.pod.image.clone()),
         command: Some(vec![AGENT_PATH.to_owned()]),
         args: Some(args),
         ports: plan.monitoring.metrics_port.map(|port| vec![metrics(port)]),
-        env: Some(environment::of(plan, role)),
+        env: Some(environment.of_container(role)),
         env_from: some(&role.pod.env_from),
         resources: (role.pod.resources != ResourceRequirements::default()).then(|| role.pod.resources.clone()),
         working_dir: role.pod.working_dir.clone(),
@@ -156,7 +163,7 @@ fn metrics(port: i32) -> ContainerPort {
     }
 }
 
-fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast) -> Vec<String> {
+fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast, environment: &Environment) -> Vec<String> {
     let monitoring = &plan.monitoring;
     let mut args = vec![
         "run".to_owned(),
@@ -166,19 +173,21 @@ fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast) -> Vec<Str
     args.extend(gang::args(plan, role, past));
     args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
     // The kubelet expands arguments, too.
-    args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", environment::literal(p))));
+    args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", literal(p))));
     args.extend(plan.policy.failure.nan_fails.then(|| "--nan-policy=fail".to_owned()));
     args.push(format!("--hang-timeout={}", plan.policy.failure.hang_timeout_seconds));
     args.extend(plan.policy.failure.hang_fails.then(|| "--hang-policy=fail".to_owned()));
-    args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", environment::literal(name))));
+    args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", literal(name))));
     // One agent takes care of them: that of the first worker, where all see the same.
     let checkpoint = plan.storage.checkpoint.as_ref();
     if checkpoint.is_some() && role.name.is_worker() {
         args.push(format!("--checkpoints={}/{POLICY_FILE}", paths::CONFIG));
     }
-    args.extend(checkpoint.iter().flat_map(|it| &it.resume_args).map(|arg| format!("--resume-arg={arg}")));
+    let resume_args = checkpoint.iter().flat_map(|it| &it.resume_args);
+    args.extend(resume_args.map(|arg| format!("--resume-arg={}", environment.left_to_agent(arg))));
+    args.extend(environment.args());
     args.push("--".to_owned());
-    args.extend(role.pod.command.iter().cloned());
+    args.extend(role.pod.command.iter().map(|arg| environment.left_to_agent(arg)));
     args
 }
 
@@ -191,13 +200,8 @@ pub(super) struct Mounts {
 impl Mounts {
     fn of(plan: &Plan) -> Self {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
-        let empty = EmptyDirVolumeSource::default();
-        it.add("agent", paths::AGENT, true, Volume { empty_dir: Some(empty), ..Volume::default() });
-        it.mounts.push(gang::state(volume_name("agent")));
-        it.add_config(plan);
-        if let Some(key) = gang::key_volume(plan) {
-            it.add("gang", paths::GANG_KEY, true, key);
-        }
+        it.add_agent(plan);
+        it.add_config(plan, gang::key_projection(plan));
         // A container has 64 MiB of shared memory otherwise: too little for data loaders with workers, and for NCCL.
         let memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: None };
         it.add("shm", paths::SHM, false, Volume { empty_dir: Some(memory), ..Volume::default() });
@@ -213,15 +217,50 @@ impl Mounts {
     /// What looking after the checkpoints takes, and nothing else.
     pub(super) fn of_upkeep(plan: &Plan, checkpoint: &Checkpoint) -> Self {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
-        it.add_config(plan);
+        it.add_config(plan, None);
         it.add_checkpoints(plan, checkpoint);
         it
     }
 
-    fn add_config(&mut self, plan: &Plan) {
-        let config =
-            ConfigMapVolumeSource { name: names::config_name(&plan.identity.name), ..ConfigMapVolumeSource::default() };
-        self.add("config", paths::CONFIG, true, Volume { config_map: Some(config), ..Volume::default() });
+    /// The agent, with the folder for what it remembers: `agent install` makes one, and the image has one to mount over.
+    fn add_agent(&mut self, plan: &Plan) {
+        let empty = Volume { empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
+        match plan.runtime.delivery {
+            Delivery::Init => {
+                self.add("agent", paths::AGENT, true, empty);
+                self.mounts.push(gang::state(volume_name("agent"), true));
+            }
+            Delivery::Image => {
+                let image = ImageVolumeSource {
+                    reference: Some(plan.runtime.agent_image.clone()),
+                    pull_policy: plan.runtime.agent_image_pull_policy.clone(),
+                };
+                self.add("agent", paths::AGENT, true, Volume { image: Some(image), ..Volume::default() });
+                self.mounts.push(gang::state(volume_name("state"), false));
+                self.volumes.push(Volume { name: volume_name("state"), ..empty });
+            }
+        }
+    }
+
+    /// One volume: each has to be mounted by itself before a container starts.
+    fn add_config(&mut self, plan: &Plan, key: Option<SecretProjection>) {
+        let name = names::config_name(&plan.identity.name);
+        let volume = match key {
+            None => Volume {
+                config_map: Some(ConfigMapVolumeSource { name, ..ConfigMapVolumeSource::default() }),
+                ..Volume::default()
+            },
+            Some(key) => {
+                let config = ConfigMapProjection { name, ..ConfigMapProjection::default() };
+                let sources = vec![
+                    VolumeProjection { config_map: Some(config), ..VolumeProjection::default() },
+                    VolumeProjection { secret: Some(key), ..VolumeProjection::default() },
+                ];
+                let projected = ProjectedVolumeSource { sources: Some(sources), default_mode: None };
+                Volume { projected: Some(projected), ..Volume::default() }
+            }
+        };
+        self.add("config", paths::CONFIG, true, volume);
     }
 
     fn add_checkpoints(&mut self, plan: &Plan, checkpoint: &Checkpoint) {

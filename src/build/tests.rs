@@ -1,11 +1,10 @@
 use super::*;
 use crate::api::TrainingJob;
-use crate::plan::{self, Runtime, is_reserved};
+use crate::plan::{self, Delivery, Runtime, is_reserved};
 use crate::protocol::role::RoleName;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 
 mod roles;
 
@@ -13,6 +12,7 @@ fn runtime() -> Runtime {
     Runtime {
         agent_image: "registry.example/trainingjob-operator:1".to_owned(),
         agent_image_pull_policy: Some("IfNotPresent".to_owned()),
+        delivery: Delivery::Init,
         restart_rules: true,
     }
 }
@@ -47,9 +47,22 @@ fn training(pod: &PodSpec) -> &Container {
     &pod.containers[0]
 }
 
+/// Every variable, of the container and of those that the agent sets.
+fn variables(container: &Container) -> Vec<(&str, &str)> {
+    let of_container =
+        container.env.iter().flatten().map(|v| (v.name.as_str(), v.value.as_deref().unwrap_or("(from)")));
+    let of_agent = agent_args(container).iter().filter_map(|arg| arg.strip_prefix("--env=")?.split_once('='));
+    of_container.chain(of_agent).collect()
+}
+
 fn env<'a>(container: &'a Container, name: &str) -> Vec<&'a str> {
-    let all = container.env.iter().flatten();
-    all.filter(|v| v.name == name).map(|v| v.value.as_deref().unwrap_or("(from)")).collect()
+    variables(container).into_iter().filter(|(found, _)| *found == name).map(|(_, value)| value).collect()
+}
+
+/// What is the agent's, and not its program's.
+fn agent_args(container: &Container) -> &[String] {
+    let args = container.args.as_deref().unwrap();
+    &args[..args.iter().position(|arg| arg == "--").unwrap()]
 }
 
 fn snapshot(name: &str, spec: &Value, attempt: i32) {
@@ -257,7 +270,7 @@ fn incarnations_differ_only_in_their_numbers() {
             attempt,
             "--grace-seconds=45",
             "--gang=/etc/training-config/gang.json",
-            "--gang-key=/etc/training-credentials/gang/key",
+            "--gang-key=/etc/training-config/.gang/key",
             "--gang-state=/trainingjob/state",
             "--metrics-port=8080",
             "--hang-timeout=1800",
@@ -267,7 +280,8 @@ fn incarnations_differ_only_in_their_numbers() {
             "train.py",
         ];
         let pod = objects.jobs[0].spec.clone().unwrap().template.spec.unwrap();
-        assert_eq!(training(&pod).args.as_deref().unwrap(), expected);
+        let args = training(&pod).args.iter().flatten().filter(|arg| !arg.starts_with("--env="));
+        assert_eq!(args.collect::<Vec<_>>(), expected);
     }
 }
 
@@ -309,8 +323,8 @@ fn only_who_has_others_has_a_key() {
     assert_eq!((secret.data.unwrap()["key"].0.as_slice(), secret.immutable), ("a5".repeat(32).as_bytes(), Some(true)));
     let volumes = |workers: i32| {
         let pod = built(&of(workers), 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
-        let keys = pod.volumes.unwrap().into_iter().filter_map(|volume| volume.secret?.secret_name);
-        keys.collect::<Vec<_>>()
+        let sources = pod.volumes.unwrap().into_iter().filter_map(|volume| volume.projected?.sources);
+        sources.flatten().filter_map(|source| Some(source.secret?.name)).collect::<Vec<_>>()
     };
     assert_eq!((volumes(1), volumes(2)), (vec![], vec!["x-gang-6f1f4d1e".to_owned()]));
 }
@@ -330,11 +344,46 @@ fn an_agent_that_was_killed_comes_back_where_the_cluster_can_do_that() {
 }
 
 #[test]
+fn the_agents_image_is_mounted_where_the_cluster_can_do_that() {
+    let mut plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    let pod = |plan: &Plan| built(plan, 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
+    let copied = pod(&plan);
+    plan.runtime.delivery = Delivery::Image;
+    let mounted = pod(&plan);
+    assert_eq!((copied.init_containers.map(|all| all.len()), mounted.init_containers.clone()), (Some(1), None));
+    assert_eq!(copied.containers[0].command, mounted.containers[0].command);
+    assert_eq!(copied.containers[0].args, mounted.containers[0].args);
+    let of_agent = |pod: &PodSpec| {
+        let volumes =
+            pod.volumes.iter().flatten().filter(|v| ["trainingjob-agent", "trainingjob-state"].contains(&&*v.name));
+        let mounts = training(pod).volume_mounts.iter().flatten().filter(|m| m.mount_path.starts_with("/trainingjob"));
+        json!({ "volumes": volumes.collect::<Vec<_>>(), "mounts": mounts.collect::<Vec<_>>() })
+    };
+    assert_eq!(
+        of_agent(&mounted),
+        json!({
+            "volumes": [
+                {
+                    "name": "trainingjob-agent",
+                    "image": { "reference": "registry.example/trainingjob-operator:1", "pullPolicy": "IfNotPresent" },
+                },
+                { "name": "trainingjob-state", "emptyDir": {} },
+            ],
+            "mounts": [
+                { "name": "trainingjob-agent", "mountPath": "/trainingjob", "readOnly": true },
+                { "name": "trainingjob-state", "mountPath": "/trainingjob/state" },
+            ],
+        })
+    );
+}
+
+#[test]
 fn the_agent_is_told_what_to_watch() {
     let args = |mut fields: Value| {
         fields["checkpoint"] = json!({ "enabled": false });
-        let args = training(&pod_of(&fields)).args.clone().unwrap();
-        args.into_iter().skip(6).take_while(|arg| arg != "--").collect::<Vec<_>>()
+        let pod = pod_of(&fields);
+        let args = agent_args(training(&pod)).iter().skip(6).filter(|arg| !arg.starts_with("--env="));
+        args.cloned().collect::<Vec<_>>()
     };
     assert_eq!(args(json!({ "monitoring": { "enabled": false } })), ["--hang-timeout=1800"]);
     let all = args(json!({
@@ -413,7 +462,7 @@ fn trackers_find_the_attempt_and_its_keys() {
     }
 
     let without = pod_of(&json!({}));
-    let mut names = self::training(&without).env.iter().flatten().map(|v| v.name.as_str());
+    let mut names = variables(self::training(&without)).into_iter().map(|(name, _)| name);
     let trackers = ["MLFLOW_", "WANDB_", "TENSORBOARD_"];
     assert_eq!(names.find(|name| trackers.iter().any(|t| name.starts_with(t))), None);
 }
@@ -471,7 +520,7 @@ fn the_gangs_variables_are_all_reserved_and_none_of_an_attempt_is_in_the_pod() {
     let user = ["MODEL", "DATASET", "OUTPUT_DIR", "CHECKPOINT_FREQUENCY", "PYTHONUNBUFFERED"];
     for framework in ["pytorch", "tensorflow", "jax"] {
         let pod = pod_of(&json!({ "framework": framework, "output": "pvc://o" }));
-        let names: Vec<&str> = training(&pod).env.iter().flatten().map(|v| v.name.as_str()).collect();
+        let names: Vec<&str> = variables(training(&pod)).into_iter().map(|(name, _)| name).collect();
         for name in &names {
             assert!(is_reserved(name) || user.contains(name) || name.starts_with("NCCL_"), "{name}");
         }
@@ -481,20 +530,85 @@ fn the_gangs_variables_are_all_reserved_and_none_of_an_attempt_is_in_the_pod() {
     }
 }
 
+/// The kubelet expands what the container has; what it has not it would leave as it is.
 #[test]
-fn references_point_backwards() {
+fn the_container_has_what_only_the_kubelet_knows_and_the_rest_refers_to_that() {
     for framework in ["pytorch", "tensorflow", "jax"] {
-        let pod = pod_of(&json!({ "framework": framework }));
-        let mut before = BTreeSet::new();
-        for variable in training(&pod).env.iter().flatten() {
-            let value = variable.value.clone().unwrap_or_default().replace("$$", "");
+        let pod = pod_of(&json!({ "framework": framework, "output": "pvc://o", "hyperparameters": { "epochs": 1 } }));
+        let of_container: Vec<&str> = training(&pod).env.iter().flatten().map(|v| v.name.as_str()).collect();
+        assert_eq!(of_container, ["POD_NAME", "POD_UID", "NODE_NAME", "NODE_RANK"]);
+        for (name, value) in variables(training(&pod)) {
+            let value = value.replace("$$", "");
             for reference in value.split("$(").skip(1) {
-                let name = reference.split(')').next().unwrap();
-                assert!(before.contains(name), "{} refers to {name}", variable.name);
+                let referred = reference.split(')').next().unwrap();
+                assert!(of_container.contains(&referred), "{name} refers to {referred}");
             }
-            before.insert(variable.name.clone());
         }
     }
+}
+
+/// What the kubelet makes of a text; it knows `known`.
+fn by_kubelet(text: &str, known: &[(&str, &str)]) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+            match known.iter().find(|(known, _)| *known == name) {
+                Some((_, value)) => out.push_str(value),
+                None => out.push_str(&format!("$({name})")),
+            }
+            rest = after;
+        } else {
+            out.push('$');
+        }
+    }
+    out + rest
+}
+
+#[test]
+fn a_reference_of_the_users_to_what_the_agent_sets_reaches_the_agent() {
+    let ours = "$(RANK)";
+    for (text, agent_has) in [
+        (ours, "$(RANK)"),
+        ("--rank=$(RANK)/$(MODEL)", "--rank=$(RANK)/$(MODEL)"),
+        // Two dollars are one for the kubelet, and it is the agent's to say so.
+        ("$$(RANK)", "$$(RANK)"),
+        ("$$$(RANK)", "$$$(RANK)"),
+        ("$(POD_NAME)", "x-0"),
+        ("$$(POD_NAME)", "$(POD_NAME)"),
+        // Whatever else has dollars and brackets is the kubelet's, as ever.
+        ("$(date)", "$(date)"),
+        ("$$(date)", "$(date)"),
+        ("(RANK) ${RANK} $RANK $(RANK", "(RANK) ${RANK} $RANK $(RANK"),
+        ("f(RANK)(MODEL)", "f(RANK)(MODEL)"),
+        ("$(rank) $( RANK)", "$(rank) $( RANK)"),
+        ("cost: 5$ (RANK)", "cost: 5$ (RANK)"),
+    ] {
+        let pod = pod_of(&json!({
+            "command": ["run", text], "env": [{ "name": "OWN", "value": text }],
+            "checkpoint": { "resumeArgs": [text], "storage": { "type": "pvc" } },
+            "podTemplate": { "spec": { "containers": [
+                { "name": "training", "env": [{ "name": "MORE", "value": text }] },
+            ] } },
+        }));
+        let training = training(&pod);
+        // As if a ConfigMap of the user's had brought a RANK.
+        let expanded = |text: &str| by_kubelet(text, &[("POD_NAME", "x-0"), ("RANK", "theirs"), ("MODEL", "theirs")]);
+        let resume = agent_args(training).iter().find_map(|arg| arg.strip_prefix("--resume-arg=")).unwrap();
+        for found in
+            [training.args.as_ref().unwrap().last().unwrap(), resume, env(training, "OWN")[0], env(training, "MORE")[0]]
+        {
+            assert_eq!(expanded(found), agent_has, "{text}");
+        }
+    }
+    // A name that the user has set is the kubelet's.
+    let pod = pod_of(&json!({ "args": ["$(MODEL)"], "env": [{ "name": "MODEL", "value": "mine" }] }));
+    assert_eq!(training(&pod).args.as_ref().unwrap().last().unwrap(), "$(MODEL)");
 }
 
 #[test]
@@ -510,6 +624,8 @@ fn a_users_variable_replaces_ours() {
     assert_eq!(env(training, "MODEL"), ["mine"]);
     assert_eq!(env(training, "DATASET"), ["(from)"]);
     assert_eq!(env(training, "WHO"), ["me"]);
+    let of_agent: Vec<&str> = agent_args(training).iter().filter_map(|arg| arg.strip_prefix("--env=")).collect();
+    assert!(of_agent.iter().all(|var| !var.starts_with("MODEL=") && !var.starts_with("DATASET=")), "{of_agent:?}");
 }
 
 #[test]
@@ -524,10 +640,8 @@ fn tf_config_is_as_long_as_the_plan_expects() {
         let pod = pod_of(&json!({ "framework": "tensorflow", "numWorkers": workers }));
         let text =
             env(training(&pod), "TF_CONFIG")[0].replace("$$", "$").replace("$(NODE_RANK)", &(workers - 1).to_string());
-        assert_eq!(
-            "TF_CONFIG=".len() + text.len() + 1,
-            crate::plan::hosts_bytes("x", [(RoleName::WORKER, workers)].into_iter())
-        );
+        let expected = crate::plan::hosts_bytes("x", [(RoleName::WORKER, workers)].into_iter());
+        assert_eq!("--env=TF_CONFIG=".len() + text.len() + 1, expected);
         let parsed: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(parsed["cluster"]["worker"].as_array().unwrap().len(), usize::try_from(workers).unwrap());
     }
@@ -743,8 +857,8 @@ fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
     // The kubelet expands what it knows, and leaves the agent's own alone.
     assert_eq!(resume, ["--resume", "$(RESUME_FROM_CHECKPOINT)", "--lr", "$(HYPERPARAM_LEARNING_RATE)"]);
     let secrets: Vec<_> = pod.volumes.iter().flatten().filter_map(|v| v.secret.as_ref()?.secret_name.clone()).collect();
-    assert_eq!(secrets, ["x-gang-6f1f4d1e", "keys", "gcs"]);
-    assert!(training(&pod).env.iter().flatten().all(|var| !var.name.contains("KEY")), "nothing of them is a variable");
+    assert_eq!(secrets, ["keys", "gcs"]);
+    assert!(variables(training(&pod)).iter().all(|(name, _)| !name.contains("KEY")), "nothing of them is a variable");
 }
 
 #[test]

@@ -145,6 +145,15 @@ impl Cluster {
         }
     }
 
+    /// Tells whether the API server takes restart rules of containers, as the operator asks when it starts.
+    ///
+    /// # Errors
+    /// If it does not tell its version.
+    pub async fn has_restart_rules(&self) -> anyhow::Result<bool> {
+        let version = self.ask("read the version of the API server", self.client.apiserver_version()).await?;
+        Ok(crate::plan::Runtime::has_restart_rules(&version.major, &version.minor))
+    }
+
     /// Lists all TrainingJobs of the namespace, or of all namespaces.
     ///
     /// # Errors

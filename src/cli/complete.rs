@@ -36,12 +36,13 @@ pub fn script(shell: Shell) -> Vec<u8> {
 }
 
 /// Tells what may stand where the last of these words is: one candidate a line, with what it is, and a last line for
-/// cobra, the library of kubectl's command line, that says "no file names".
+/// cobra, the library of kubectl's command line, that says "no file names", unless it is one.
 pub async fn answer(words: &[String]) -> String {
     let command = Args::command();
     let mut candidates = match candidates(&command, words) {
         Wanted::These(candidates) => candidates,
         Wanted::Jobs => jobs(words).await,
+        Wanted::File => return ":0\n".into(),
     };
     let begun = words.last().map_or("", String::as_str);
     candidates.retain(|candidate| candidate.starts_with(begun));
@@ -54,6 +55,7 @@ pub async fn answer(words: &[String]) -> String {
 pub(super) enum Wanted {
     These(Vec<String>),
     Jobs,
+    File,
 }
 
 pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
@@ -82,6 +84,9 @@ pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
         values.map(|value| value.get_name().to_owned()).collect()
     };
     if let Some(arg) = value_of {
+        if arg.get_id() == "file" {
+            return Wanted::File;
+        }
         return Wanted::These(values(arg));
     }
     if begun.starts_with('-') {

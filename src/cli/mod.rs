@@ -1,6 +1,7 @@
 //! `kubectl trainingjob`: what a job does, and why it does not.
 //!
 //! [`facts`] has what is known, [`gather`] and [`logs`] read it from the cluster; the rest is functions from facts to text.
+//! [`convert`] and [`plan`] are functions of what stands in a file.
 
 pub mod advice;
 pub mod blame;
@@ -8,9 +9,11 @@ pub mod checkpoints;
 pub mod cluster;
 mod complete;
 pub mod control;
+pub mod convert;
 pub mod facts;
 pub mod gather;
 pub mod logs;
+pub mod plan;
 pub mod screen;
 pub mod stacks;
 pub mod status;
@@ -26,7 +29,8 @@ use kube::api::ListParams;
 use screen::Look;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use why::Diagnosis;
@@ -143,6 +147,32 @@ enum Command {
         /// Name of the TrainingJob.
         job: String,
     },
+    /// What a job comes to: each value and where it came from, and the objects that would be made. Makes none.
+    #[command(group = clap::ArgGroup::new("what").required(true))]
+    Plan {
+        /// Name of the TrainingJob.
+        #[arg(group = "what")]
+        job: Option<String>,
+        /// The TrainingJobs in this file instead, or in the standard input if it is `-`; no cluster is asked.
+        #[arg(short, long, group = "what")]
+        file: Option<PathBuf>,
+    },
+    /// Prints TrainingJobs made of jobs of other kinds, with a comment for all that has no place in them.
+    ///
+    /// Kubeflow's PyTorchJob, TFJob, MPIJob, XGBoostJob, PaddleJob, JAXJob and MXJob, the Trainer's TrainJob and OME's TrainingJob with
+    /// their runtime in the same file, JobSets and Jobs. No cluster is asked. It exits with 1 if a job does not mean what it
+    /// meant, and with 2 if the file can't be read.
+    Convert {
+        /// A file with one or more of them, or the standard input if it is `-`.
+        #[arg(short, long)]
+        file: PathBuf,
+        /// What the field `model` is to say.
+        #[arg(long)]
+        model: Option<String>,
+        /// What the field `dataset` is to say.
+        #[arg(long)]
+        dataset: Option<String>,
+    },
     /// Prints a script that completes the command `kubectl-trainingjob`.
     Completion {
         /// The shell.
@@ -184,6 +214,14 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         io::stdout().write_all(&complete::script(shell))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Command::Convert { file, model, dataset } = args.command {
+        return converted(&file, &convert::Answers { model, dataset }, json);
+    }
+    if let Command::Plan { file: Some(file), .. } = args.command {
+        // As the newest API server would have it.
+        let jobs = plan::jobs(&read(&file)?, args.place.namespace.as_deref())?;
+        return planned(&jobs, true, json);
+    }
     let cluster = Cluster::reach(&args.place).await?;
     let done = match args.command {
         Command::Status { job, watch: true } => watch(cluster, &job, json, look).await,
@@ -224,9 +262,54 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Resume { job } => done_to(&job, &control::resume(&cluster, &job).await?, json),
         Command::Restart { job } => done_to(&job, &control::restart(&cluster, &job).await?, json),
-        Command::Completion { .. } => unreachable!("answered without a cluster"),
+        Command::Plan { job, .. } => {
+            let job = cluster.find(&job.unwrap_or_default()).await?;
+            return planned(&[job], cluster.has_restart_rules().await?, json);
+        }
+        Command::Convert { .. } | Command::Completion { .. } => unreachable!("answered without a cluster"),
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Reads a file, or the standard input.
+fn read(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = match file.to_str() {
+        Some("-") => io::stdin().read_to_string(&mut text).map(|_| text),
+        _ => std::fs::read_to_string(file),
+    };
+    read.map_err(|error| anyhow::anyhow!("can't read {}: {error}", file.display()))
+}
+
+/// What `convert -o json` prints of each job.
+#[derive(Serialize)]
+struct ConvertedDocument {
+    job: serde_json::Value,
+    notes: convert::Notes,
+}
+
+/// Converts the jobs of a file; the exit code tells whether they mean what they meant.
+fn converted(file: &Path, answers: &convert::Answers, json: bool) -> anyhow::Result<ExitCode> {
+    let converted = read(file).and_then(|text| Ok(convert::convert(&text, answers)?));
+    let converted = match converted {
+        Ok(converted) => converted,
+        Err(wrong) => {
+            let _ = writeln!(io::stderr(), "error: {wrong:#}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let jobs = converted.jobs.into_iter().map(|(job, notes)| ConvertedDocument { job, notes });
+    print(&if json { document(&jobs.collect::<Vec<_>>())? } else { converted.text })?;
+    Ok(if converted.lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Tells what jobs come to; the exit code tells whether they would run.
+fn planned(jobs: &[crate::api::TrainingJob], restart_rules: bool, json: bool) -> anyhow::Result<ExitCode> {
+    let told: Vec<plan::Told> = jobs.iter().map(|job| plan::told(job, restart_rules)).collect();
+    let text: Vec<String> = told.iter().map(plan::render).collect();
+    print(&if json { document(&told)? } else { text.join("---\n") })?;
+    let refused = told.iter().any(|told| !told.refusals.is_empty());
+    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Says what was done to a job.

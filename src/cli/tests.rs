@@ -1084,12 +1084,29 @@ fn completions() {
     let complete = |words: &[&str]| candidates(&command, &words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
     let names = |wanted: Completed| match wanted {
         Completed::These(all) => all.iter().map(|c| c.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>(),
-        Completed::Jobs => panic!("jobs"),
+        other => panic!("{other:?}"),
     };
     assert_eq!(
         names(complete(&[""])),
-        ["status", "logs", "top", "why", "stacks", "checkpoints", "stop", "resume", "restart", "completion"]
+        [
+            "status",
+            "logs",
+            "top",
+            "why",
+            "stacks",
+            "checkpoints",
+            "stop",
+            "resume",
+            "restart",
+            "plan",
+            "convert",
+            "completion"
+        ]
     );
+    assert_eq!(complete(&["plan", ""]), Completed::Jobs);
+    assert_eq!(complete(&["convert", "-f", ""]), Completed::File);
+    assert_eq!(complete(&["plan", "--file", "jo"]), Completed::File);
+    assert_eq!(names(complete(&["convert", "-f", "jobs.yaml", ""])), [""; 0]);
     assert_eq!(complete(&["status", ""]), Completed::Jobs);
     assert_eq!(complete(&["logs", "-n", "team", "--tail", "5", "b"]), Completed::Jobs);
     assert_eq!(names(complete(&["status", "bert", ""])), [""; 0]);

@@ -7,7 +7,7 @@ use crate::api::{Reason, TrainingJob};
 use crate::build::{self, CoschedulingPodGroup, NativePodGroup, PodGroup, VolcanoPodGroup, labels, names};
 use crate::lifecycle::{self, Event};
 use crate::observe::{Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, SlimJob, Wanted, digest};
-use crate::plan::{CheckpointVolume, GroupKind, Incarnation, Plan, Upkeep};
+use crate::plan::{CheckpointVolume, Delivery, GroupKind, Incarnation, Plan, Runtime, Upkeep};
 use crate::protocol::gang::GangPast;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
@@ -118,7 +118,14 @@ impl Pass<'_, TrainingJob> {
 
     /// Makes the Jobs of an incarnation, one for each role, once the key is there that their pods mount, and the group in
     /// which they are placed. That of the workers is the last: where it is, all are.
-    pub(super) async fn create_jobs(&self, plan: &Plan, incarnation: Incarnation, past: GangPast) -> Result<(), Error> {
+    pub(super) async fn create_jobs(
+        &self,
+        plan: &Plan,
+        incarnation: Incarnation,
+        past: GangPast,
+        delivery: Delivery,
+    ) -> Result<(), Error> {
+        let plan = &Plan { runtime: Runtime { delivery, ..plan.runtime.clone() }, ..plan.clone() };
         if let Some(key) = build::gang_key(plan, &rand::random()) {
             let blocked = self.create_unseen(&key).await?;
             let is_blocked = blocked.is_some();

@@ -7,6 +7,7 @@
 
 mod apply;
 mod ask;
+mod delivery;
 mod error;
 mod events;
 mod pass;
@@ -26,7 +27,7 @@ use crate::api::{ElasticStatus, Guarded, State, TrainingJob};
 use crate::build;
 use crate::lifecycle::{self, Action, Input, Verdict};
 use crate::observe::{Blocked, Cell, Children, Index, JobKey, Wanted, digest};
-use crate::plan::{self, Incarnation, Runtime};
+use crate::plan::{self, AgentDelivery, Incarnation, Runtime};
 use crate::protocol::gang::GangPast;
 use crate::telemetry::Metrics;
 use futures::FutureExt;
@@ -54,6 +55,8 @@ pub struct Options {
     pub identity: String,
     /// How the agents are asked for progress.
     pub agent_access: AgentAccess,
+    /// How the agent comes into the workers' pods.
+    pub agent_delivery: AgentDelivery,
 }
 
 impl Default for Options {
@@ -64,6 +67,7 @@ impl Default for Options {
             concurrency: 32,
             identity: "trainingjob-operator".into(),
             agent_access: AgentAccess::Off,
+            agent_delivery: AgentDelivery::Init,
         }
     }
 }
@@ -73,6 +77,7 @@ pub(crate) struct Context {
     options: Options,
     index: Arc<Index>,
     asker: ask::Asker,
+    deliveries: delivery::Deliveries,
     metrics: Arc<Metrics>,
 }
 
@@ -133,6 +138,7 @@ pub async fn run(
 ) {
     let context = Arc::new(Context {
         client,
+        deliveries: delivery::Deliveries::new(options.agent_delivery),
         options,
         index: Arc::default(),
         asker: ask::Asker::new(),
@@ -277,8 +283,10 @@ impl Pass<'_, TrainingJob> {
                 if self.context.index.read(&self.key, is_blocked).unwrap_or(false) {
                     return Ok(()); // the Service goes before the Job
                 }
+                // First, for it may take a while: nothing is to come between the proof and the Job.
+                let delivery = self.context.deliveries.now(&self.context.client).await;
                 self.confirm().await?;
-                self.create_jobs(plan, *incarnation, *past).await
+                self.create_jobs(plan, *incarnation, *past, delivery).await
             }
             Action::EnsureGroup => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };

@@ -3,6 +3,7 @@
 use super::*;
 use crate::api::Reason;
 use crate::observe::{AgentPolls, ChildKey, ObservedPod};
+use crate::plan::Delivery;
 use crate::protocol::role::RoleName;
 use futures::StreamExt;
 use http::Method;
@@ -87,6 +88,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
         options: Options { agent_access, ..Options::default() },
         index: Arc::default(),
         asker: ask::Asker::new(),
+        deliveries: delivery::Deliveries::default(),
         metrics: Arc::new(Metrics::new()),
     };
     context.index.update(&key(), |cell| cell.meet("x"));
@@ -130,6 +132,61 @@ async fn a_pass_over_a_job_that_goes_remembers_nothing() {
     *index.lock() = Some(context.index.clone());
     let _ = reconcile_job(&context, &job()).await;
     assert!(context.index.read(&key(), |_| ()).is_none());
+}
+
+/// A list of nodes with these kubelets, and more to come.
+fn nodes(kubelets: &[&str], more: &str) -> (u16, Value) {
+    let node = |kubelet: &&str| {
+        let software = json!({
+            "kubeletVersion": kubelet, "containerRuntimeVersion": "containerd://2.2.1", "architecture": "", "bootID": "",
+            "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": "",
+        });
+        json!({ "metadata": { "name": "n" }, "status": { "nodeInfo": software } })
+    };
+    let items: Vec<_> = kubelets.iter().map(node).collect();
+    (200, json!({ "apiVersion": "v1", "kind": "NodeList", "metadata": { "continue": more }, "items": items }))
+}
+
+#[tokio::test]
+async fn the_agents_image_is_mounted_where_every_node_can_do_that() {
+    let forbidden = || (403, refusal(403, "Forbidden", "nodes is forbidden"));
+    for (minor, pages, delivery, asked) in [
+        ("36", vec![nodes(&["v1.35.0", "v1.36.2"], "")], Delivery::Image, 1),
+        ("36", vec![nodes(&["v1.36.2"], "t"), nodes(&["v1.36.2"], "")], Delivery::Image, 2),
+        ("36", vec![nodes(&["v1.36.2"], "t"), nodes(&["v1.34.9"], "")], Delivery::Init, 2),
+        ("36", vec![nodes(&["v1.34.9"], "t")], Delivery::Init, 1),
+        ("36", vec![nodes(&[], "")], Delivery::Init, 1),
+        ("34", vec![], Delivery::Init, 0),
+        ("36", vec![forbidden()], Delivery::Init, 1),
+        ("36", vec![(500, refusal(500, "InternalError", "no"))], Delivery::Init, 1),
+    ] {
+        let left = Mutex::new(pages.into_iter());
+        let (client, log) = api(move |(_, path, _)| match path.as_str() {
+            "/version" => {
+                let mut version = json!({ "major": "1", "minor": minor });
+                for field in
+                    ["gitVersion", "gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"]
+                {
+                    version[field] = "".into();
+                }
+                (200, version)
+            }
+            "/api/v1/nodes" => left.lock().next().unwrap(),
+            other => panic!("{other}"),
+        });
+        let deliveries = delivery::Deliveries::new(AgentDelivery::Auto);
+        // Looked at once, whatever is found.
+        for _ in 0..3 {
+            assert_eq!(deliveries.now(&client).await, delivery, "1.{minor}");
+        }
+        assert_eq!(log.lock().iter().filter(|(_, path, _)| path == "/api/v1/nodes").count(), asked);
+
+        for (wanted, delivery) in [(AgentDelivery::Image, Delivery::Image), (AgentDelivery::Init, Delivery::Init)] {
+            let before = log.lock().len();
+            assert_eq!(delivery::Deliveries::new(wanted).now(&client).await, delivery);
+            assert_eq!(log.lock().len(), before, "nobody is asked");
+        }
+    }
 }
 
 /// Until the end of a list kube's store has the objects of before.

@@ -5,7 +5,7 @@ use crate::api::{Framework, RESERVED_ENV, RESERVED_ENV_PREFIXES};
 use crate::protocol::role::RoleName;
 use k8s_openapi::api::core::v1::EnvVar;
 
-/// Bytes that Linux allows for one variable with its name and the closing zero (`MAX_ARG_STRLEN`).
+/// Bytes that Linux allows for one argument, or one variable with its name, with the closing zero (`MAX_ARG_STRLEN`).
 const MAX_VARIABLE: usize = 128 * 1024;
 
 /// Whether a variable belongs to the gang and can't be set by people.
@@ -50,15 +50,15 @@ pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: i32, r
     }
 }
 
-/// Bytes of TF_CONFIG as the container runtime passes it to the agent, with the name and the closing zero: of all roles, of
-/// which each pod may be told less.
+/// Bytes of TF_CONFIG as the container runtime passes it to the agent: an argument with the name and the closing zero. Of all
+/// roles, of which each pod may be told less.
 pub(crate) fn hosts_bytes(name: &str, roles: impl Iterator<Item = (RoleName, i32)>) -> usize {
     let of_role = |(role, replicas): (RoleName, i32)| {
         let hosts = (0..replicas).map(|i| names::host(name, role, i).len() + r#"":$(MASTER_PORT)","#.len());
         let task = role.as_str().len() + (replicas - 1).max(0).to_string().len();
         (hosts.sum::<usize>() - 1 + role.as_str().len() + r#""":[],"#.len(), task)
     };
-    let around = r#"TF_CONFIG={"cluster":{},"task":{"type":"","index":}}"#.len() + 1;
+    let around = r#"--env=TF_CONFIG={"cluster":{},"task":{"type":"","index":}}"#.len() + 1;
     let (hosts, task) =
         roles.map(of_role).fold((0, 0), |(all, longest), (hosts, task)| (all + hosts, longest.max(task)));
     around + hosts - 1 + task

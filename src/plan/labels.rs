@@ -77,16 +77,18 @@ pub fn is_common(key: &str) -> bool {
     [MANAGED_BY, APP, TRAINING_JOB, K8S_NAME, K8S_INSTANCE, UID].contains(&key)
 }
 
-/// Labels of a role's pods of an incarnation.
+/// Labels of a role's pods of an incarnation: those by which they are selected, by us and by the NetworkPolicy and the PodMonitor of
+/// `deploy/`. There are thousands of pods, so that each has no others.
 #[must_use]
 pub fn of_pod(plan: &Plan, role: RoleName, incarnation: Incarnation) -> BTreeMap<String, String> {
-    let mut labels = of(plan);
-    labels.append(&mut owned([
+    owned([
+        (MANAGED_BY, OPERATOR),
+        (APP, KIND),
+        (TRAINING_JOB, &plan.identity.name),
+        (UID, &plan.identity.uid),
         (COMPONENT, role.as_str()),
-        (K8S_COMPONENT, role.as_str()),
         (INCARNATION, &incarnation.number.to_string()),
-    ]));
-    labels
+    ])
 }
 
 /// A selector as text.
@@ -139,7 +141,7 @@ pub fn of_board_pod(plan: &Plan) -> BTreeMap<String, String> {
 }
 
 /// Whether a label or annotation belongs to the operator or to the Job controller.
-pub(super) fn is_reserved(key: &str) -> bool {
+pub(crate) fn is_reserved(key: &str) -> bool {
     let ours = [MANAGED_BY, APP, COMPONENT, TRAINING_JOB, K8S_NAME, K8S_INSTANCE, K8S_COMPONENT];
     let job_controller = ["job-name", "controller-uid"];
     ours.contains(&key)

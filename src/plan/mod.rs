@@ -4,6 +4,7 @@
 //! name and quantity has been parsed, and [`crate::build`] can make objects of it without being able to fail.
 
 mod defaults;
+mod delivery;
 mod environment;
 mod gang;
 mod grace;
@@ -21,6 +22,7 @@ mod source;
 pub(crate) mod storage;
 pub(crate) mod template;
 
+pub use delivery::{AgentDelivery, Delivery, node_has_image_volumes, server_has_image_volumes};
 #[cfg(test)]
 pub(crate) use environment::hosts_bytes;
 pub use environment::is_reserved;
@@ -30,6 +32,7 @@ pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
 pub use policy::{Failure, Policy, Success, restart_requested};
 pub use refusal::{Refusal, Refusals};
+pub(crate) use resources::{is_extended, is_gpu};
 pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume, Store};
 
@@ -45,10 +48,12 @@ use std::collections::BTreeSet;
 /// What the operator knows of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Runtime {
-    /// Image that holds `/agent`: the init container of every worker.
+    /// Image that holds `/agent` and what belongs to it, of the operator's own version.
     pub agent_image: String,
     /// Pull policy of that image. Without one the cluster's rule for the image's tag holds.
     pub agent_image_pull_policy: Option<String>,
+    /// How the agent comes out of it into the workers' pods.
+    pub delivery: Delivery,
     /// Whether the API server takes restart rules of containers, see [`Runtime::has_restart_rules`].
     pub restart_rules: bool,
 }

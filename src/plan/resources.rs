@@ -200,12 +200,12 @@ fn is_native(name: &str) -> bool {
 }
 
 /// Whether a resource is a device of a plugin: whole, and its request equals its limit.
-fn is_extended(name: &str) -> bool {
+pub(crate) fn is_extended(name: &str) -> bool {
     name.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
 /// Whether a resource counts GPUs, by the names that the vendors' device plugins use.
-fn is_gpu(name: &str) -> bool {
+pub(crate) fn is_gpu(name: &str) -> bool {
     let Some((domain, name)) = name.split_once('/') else { return false };
     match domain {
         "gpu.intel.com" => matches!(name, "i915" | "xe"),

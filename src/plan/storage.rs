@@ -25,8 +25,9 @@ pub(crate) mod paths {
     /// Credentials of the store where checkpoints are kept, and of the one to which they are copied.
     pub const STORE_CREDENTIALS: &str = "/etc/training-credentials/store";
     pub const BACKUP_CREDENTIALS: &str = "/etc/training-credentials/backup";
-    /// The key by which the members of the gang know each other.
-    pub const GANG_KEY: &str = "/etc/training-credentials/gang";
+    /// The key by which the members of the gang know each other: a folder in the volume of the configuration,
+    /// hidden, for programs that read whatever they find there.
+    pub const GANG_KEY: &str = "/etc/training-config/.gang";
 }
 
 /// Checkpoints of a job.

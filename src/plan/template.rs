@@ -12,7 +12,7 @@ pub(super) const FIELD: &str = "spec.podTemplate";
 
 /// The container of the user's program.
 pub(crate) const TRAINING: &str = "training";
-/// The init container that delivers the agent.
+/// The init container that delivers the agent, if one does.
 pub(crate) const AGENT: &str = "agent";
 
 pub(super) fn resolve(value: &Value, no: &mut Refusals) -> PodTemplateSpec {

@@ -389,7 +389,7 @@ fn tf_config_must_pass_through_the_kernel() {
     plan(&json!({ "framework": "tensorflow", "numWorkers": 2000 }));
     refused(
         &json!({ "framework": "tensorflow", "numWorkers": 4096 }),
-        "spec.numWorkers: makes a TF_CONFIG of 179187 bytes and Linux passes on at most 131072: use fewer workers or a shorter name",
+        "spec.numWorkers: makes a TF_CONFIG of 179193 bytes and Linux passes on at most 131072: use fewer workers or a shorter name",
     );
 }
 

@@ -83,8 +83,9 @@ async fn a_gang_restarts_in_its_pods() {
     let spec = json!({ "podTemplate": by_hand, "monitoring": { "metricsPort": agent.port } });
     let job = space.submit("x", spec).await;
     let pods = space.placed("x", 2).await;
+    let mut volumes = pods[0].spec.as_ref().unwrap().volumes.iter().flatten();
     let key =
-        pods[0].spec.as_ref().unwrap().volumes.iter().flatten().find_map(|v| v.secret.as_ref()?.secret_name.clone());
+        volumes.find_map(|v| v.projected.as_ref()?.sources.iter().flatten().find_map(|s| Some(s.secret.clone()?.name)));
     let secret: Secret = space.has(&key.unwrap()).await;
     assert_eq!((secret.data.as_ref().unwrap()["key"].0.len(), secret.immutable), (64, Some(true)));
     let training = &pods[0].spec.as_ref().unwrap().containers[0];
@@ -345,7 +346,7 @@ async fn a_gang_changes_its_size() {
     size(4).await;
     space
         .until(&first[0].name_any(), "to be touched, so that its node looks", |pod: &Pod| {
-            pod.annotations().get("ml.example.com/look-again").is_some_and(|size| size == "4")
+            pod.annotations().get("ml.example.com/gang-size").is_some_and(|size| size == "4")
         })
         .await;
     tells(2, 4);

@@ -231,7 +231,7 @@ async fn a_spec_that_cannot_run_says_why() {
     let message = "spec.podTemplate.spec.terminationGracePeriodSeconds: invalid type: string \"long\", expected i64";
     says(&typed, "Accepted", "InvalidSpec", message).await;
     refused(&space, &typed, message).await;
-    let message = "Job.batch \"invalid-training\" is invalid: spec.template.spec.volumes[4].hostPath: Forbidden: may \
+    let message = "Job.batch \"invalid-training\" is invalid: spec.template.spec.volumes[3].hostPath: Forbidden: may \
                    not specify more than 1 volume type";
     says(&invalid, "Accepted", "InvalidSpec", message).await;
     refused(&space, &invalid, message).await;

@@ -23,7 +23,7 @@ use tokio::sync::{oneshot, watch};
 use trainingjob_operator::api::{self, Condition, State, TrainingJob, TrainingJobStatus};
 use trainingjob_operator::build::labels;
 use trainingjob_operator::controller::{self, AgentAccess, Options};
-use trainingjob_operator::plan::Runtime;
+use trainingjob_operator::plan::{AgentDelivery, Runtime};
 use trainingjob_operator::telemetry::Metrics;
 
 /// A pod with this annotation is left alone by the simulated kubelets: the test says how it stands.
@@ -200,6 +200,12 @@ impl Space {
     /// Starts an operator that asks the agents at their pods' addresses.
     pub async fn operator_that_asks(&self) -> Operator {
         let options = Options { agent_access: AgentAccess::Direct, ..Options::default() };
+        self.operator_with("localhost/trainingjob-operator:dev", options).await
+    }
+
+    /// Starts an operator whose agents come so.
+    pub async fn operator_that_delivers(&self, agent_delivery: AgentDelivery) -> Operator {
+        let options = Options { agent_delivery, ..Options::default() };
         self.operator_with("localhost/trainingjob-operator:dev", options).await
     }
 

@@ -267,8 +267,7 @@ async fn end_all(space: &Space) {
         let is_agent = |pid: i32| {
             let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             let command = String::from_utf8_lossy(&command).into_owned();
-            let job = fs::read(format!("/proc/{pid}/environ")).ok()?;
-            let job = String::from_utf8_lossy(&job).contains(&format!("POD_NAMESPACE={}\0", space.name));
+            let job = command.contains(&format!("--env=POD_NAMESPACE={}\0", space.name));
             (job && command.starts_with("/trainingjob/agent") && command.contains("--marker=killed")).then_some(pid)
         };
         let processes = fs::read_dir("/proc").unwrap().flatten();

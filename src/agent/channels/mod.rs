@@ -4,6 +4,7 @@ pub mod file_follower;
 pub mod folder;
 
 use crate::agent::channels::folder::Folder;
+use crate::agent::environment::variable;
 use crate::agent::install;
 use crate::agent::observations::Observations;
 use crate::agent::progress::trainer_state::TrainerStates;
@@ -136,11 +137,6 @@ impl Drop for RunChannels {
             folder.remove();
         }
     }
-}
-
-/// A variable of the container's environment, unless it is empty.
-pub fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Keeps clients from sending what is for this machine through a proxy. They take the variable in either case, most of

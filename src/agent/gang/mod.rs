@@ -8,7 +8,7 @@ mod judge;
 mod memory;
 mod net;
 
-use crate::agent::channels::variable;
+use crate::agent::environment::variable;
 use crate::agent::keeper::choice::Choice;
 use crate::agent::read_json;
 use crate::agent::serve::listen;

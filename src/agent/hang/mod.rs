@@ -5,7 +5,7 @@
 
 mod rule;
 
-use crate::agent::channels::variable;
+use crate::agent::environment::variable;
 use crate::agent::now;
 use crate::agent::observations::Observations;
 use crate::agent::run::descendants::descendants_of_self;

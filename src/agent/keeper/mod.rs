@@ -9,7 +9,7 @@ pub mod choice;
 pub mod commands;
 mod copies;
 
-use crate::agent::channels::variable;
+use crate::agent::environment::variable;
 use crate::agent::keeper::care::Care;
 use crate::agent::keeper::choice::{Choice, Rounds};
 use crate::agent::keeper::copies::{Copies, places};

@@ -1,4 +1,4 @@
-//! `$(NAME)` for the variables that only the agent knows, since they change from attempt to attempt.
+//! `$(NAME)` for the variables that only the agent knows: it was given them, or they change from attempt to attempt.
 //!
 //! The kubelet has expanded everything else before the agent starts; it leaves a reference alone whose name is not in
 //! the pod's spec. The rules are those of Kubernetes (`k8s.io/kubernetes/third_party/forked/golang/expansion`): of the
@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-/// The variables of an attempt by name. Names outside of this map are never touched.
+/// Variables by name. Names outside of this map are never touched.
 pub type Variables = BTreeMap<&'static str, String>;
 
 /// Expands references to `variables` in `input`; every other byte stays as it is.

@@ -30,7 +30,7 @@ pub struct Started {
 }
 
 impl Program {
-    /// Expands the attempt's `variables` in the command and in the values of `inherited`, and adds them to the latter.
+    /// Expands `variables` in the command and in the values of `inherited`, and adds them to the latter, over what that has.
     pub fn new(
         argv: &[OsString],
         inherited: impl IntoIterator<Item = (OsString, OsString)>,

@@ -9,6 +9,7 @@ pub mod launch;
 pub mod view;
 
 use crate::agent::channels::RunChannels;
+use crate::agent::environment;
 use crate::agent::failure::oom::OomKills;
 use crate::agent::hang::{HangWatch, LAST_LOOK};
 use crate::agent::keeper::Keeper;
@@ -19,7 +20,6 @@ use crate::agent::output::forwarder::Forwarder;
 use crate::agent::output::parser::{Parser, Parsing};
 use crate::agent::output::queue::Queue;
 use crate::agent::run::descendants::{continue_stopped, descendants_of_self, send, signal_descendants};
-use crate::agent::run::expand::Variables;
 use crate::agent::run::launch::Program;
 use crate::agent::run::view::{CurrentRun, RunView};
 use crate::agent::signals::Received;
@@ -196,7 +196,13 @@ impl Run {
         let options = &surroundings.options;
         let more = options.resume_args.iter().filter(|_| !attempt.resume_from.is_empty());
         let argv: Vec<_> = options.argv.iter().chain(more).cloned().collect();
-        let mut program = Program::new(&argv, std::env::vars_os(), &variables(attempt));
+        let variables = environment::of(attempt);
+        if let Some(folder) = options.gang.as_ref().and_then(|gang| gang.state.as_deref())
+            && let Err(error) = environment::leave(folder, &variables)
+        {
+            self.words.say(format_args!("can't leave the variables for a shell in {}: {error}", folder.display()));
+        }
+        let mut program = Program::new(&argv, std::env::vars_os(), &variables);
         self.channels.add_to(&mut program.env);
         let started = patterns(&surroundings.options)
             .and_then(|patterns| Ok((patterns, program.start(surroundings.signal_mask)?)));
@@ -204,7 +210,7 @@ impl Run {
             Ok(started) => started,
             Err(error) => return Ok(Err(error)),
         };
-        let epochs = std::env::var("HYPERPARAM_EPOCHS").ok().and_then(|epochs| epochs.parse().ok());
+        let epochs = environment::variable("HYPERPARAM_EPOCHS").and_then(|epochs| epochs.parse().ok());
         let observations = &self.view.observations;
         observations.progress(Source::Environment, &Update { epochs, ..Update::default() }, None);
         Ok(Ok(Process {
@@ -575,32 +581,4 @@ enum Step {
 fn patterns(options: &Options) -> Result<ProgressPatterns, LaunchError> {
     ProgressPatterns::new(&options.progress_patterns)
         .map_err(|message| LaunchError { kind: LaunchErrorKind::InvalidOption, message: format!("--{message}") })
-}
-
-/// What changes from attempt to attempt, for the program's environment and for `$(NAME)`.
-fn variables(attempt: &Attempt) -> Variables {
-    let step = attempt.resume_step.map(|step| step.to_string()).unwrap_or_default();
-    let mut variables =
-        Variables::from([("RESUME_FROM_CHECKPOINT", attempt.resume_from.clone()), ("RESUME_FROM_STEP", step)]);
-    if let Some(number) = attempt.number {
-        variables.insert("ATTEMPT", number.to_string());
-    }
-    if let Some(port) = attempt.master_port {
-        variables.insert("MASTER_PORT", port.to_string());
-        variables.insert("PET_MASTER_PORT", port.to_string());
-    }
-    if let Some(address) = attempt.master_ip {
-        variables.insert("MASTER_IP", address.to_string());
-    }
-    if let Some(workers) = &attempt.workers {
-        let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
-        let world = u64::from(workers.count) * number("NPROC_PER_NODE").unwrap_or(1);
-        let count = workers.count.to_string();
-        variables.extend([("NNODES", count.clone()), ("NUM_WORKERS", count), ("WORLD_SIZE", world.to_string())]);
-        // Of thousands it is too long for a program that does not want it.
-        if std::env::var_os("TF_CONFIG").is_some() {
-            variables.insert("TRAININGJOB_ADDRESSES", workers.addresses.clone());
-        }
-    }
-    variables
 }

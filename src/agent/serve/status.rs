@@ -1,6 +1,6 @@
 //! Puts the status together for whoever asks.
 
-use crate::agent::channels::variable;
+use crate::agent::environment::variable;
 use crate::agent::keeper::Keeper;
 use crate::agent::run::view::CurrentRun;
 use crate::agent::serve::gpu::Gpus;

@@ -2,12 +2,14 @@
 //! `process_id`. A worker is one process that drives all its GPUs.
 
 use crate::build::environment::{MASTER_PORT, WORLD_SIZE, count, var};
+use crate::build::names;
 use crate::plan::Plan;
 use k8s_openapi::api::core::v1::EnvVar;
 
 pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
+    let coordinator = names::worker_host(&plan.identity.name, 0);
     vec![
-        var("JAX_COORDINATOR_ADDRESS", format!("$(MASTER_ADDR):{MASTER_PORT}")),
+        var("JAX_COORDINATOR_ADDRESS", format!("{coordinator}:{MASTER_PORT}")),
         var("JAX_NUM_PROCESSES", count(plan, plan.gang.workers().world_size(), WORLD_SIZE)),
         var("JAX_PROCESS_ID", "$(NODE_RANK)"),
     ]

@@ -12,7 +12,7 @@ use crate::api::Framework;
 use crate::plan::{Plan, Role};
 use k8s_openapi::api::core::v1::EnvVar;
 
-/// The framework's own variables; they follow the gang's and may refer to them.
+/// The framework's own variables; they may refer to the container's.
 pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     match plan.gang.rendezvous.framework {
         Framework::Pytorch => pytorch::env(plan, role),

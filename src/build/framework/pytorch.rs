@@ -2,6 +2,7 @@
 //! the agent's to set.
 
 use crate::build::environment::{NNODES, count, var};
+use crate::build::names;
 use crate::plan::{Plan, Role};
 use k8s_openapi::api::core::v1::EnvVar;
 
@@ -10,7 +11,7 @@ pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         var("PET_NNODES", count(plan, role.replicas, NNODES)),
         var("PET_NPROC_PER_NODE", role.procs.to_string()),
         var("PET_NODE_RANK", "$(NODE_RANK)"),
-        var("PET_MASTER_ADDR", "$(MASTER_ADDR)"),
+        var("PET_MASTER_ADDR", names::worker_host(&plan.identity.name, 0)),
         // Static: membership and restarts are the operator's; torchrun's own recovery hangs where two would decide.
         var("PET_RDZV_BACKEND", "static"),
         var("PET_MAX_RESTARTS", "0"),

@@ -143,7 +143,10 @@ fn each_framework_finds_its_own() {
     let variables = |job: &Job, names: &[&str]| names.iter().map(|name| variable(job, name)).collect::<Vec<_>>();
     let names = ["DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"];
     let xgboost = of("xgboost", json!({ "numWorkers": 3 }));
-    assert_eq!(variables(&xgboost["x-training"], &names), ["$(MASTER_ADDR)", "$$(MASTER_PORT)", "$(NODE_RANK)", "3"]);
+    assert_eq!(
+        variables(&xgboost["x-training"], &names),
+        ["x-training-0.x-headless", "$$(MASTER_PORT)", "$(NODE_RANK)", "3"]
+    );
 
     let names = ["PADDLE_MASTER", "PADDLE_NNODES", "PADDLE_RANK", "PADDLE_NPROC_PER_NODE", "PADDLE_JOB_ID", "POD_IP"];
     let paddle = of("paddle", json!({ "gpusPerWorker": 4 }));

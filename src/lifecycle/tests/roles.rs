@@ -53,11 +53,8 @@ fn to_running() -> World {
 }
 
 fn deleted(verdict: &Verdict) -> Vec<&str> {
-    let name = |action| match action {
-        &Action::DeleteJob { ref name, .. } => Some(name.as_str()),
-        _ => None,
-    };
-    verdict.actions.iter().filter_map(name).collect()
+    let deletions = verdict.actions.iter();
+    deletions.filter_map(|a| if let Action::DeleteJob { name, .. } = a { Some(name.as_str()) } else { None }).collect()
 }
 
 #[test]

@@ -1,0 +1,225 @@
+//! What is common to all kinds that come to one gang of equal workers.
+
+use super::command::{Launcher, started};
+use super::fields::{Bad, Fields};
+use super::notes::Notes;
+use super::ours::Ours;
+use super::pod::{Pod, pod};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// Pods of one kind.
+#[derive(Clone, Debug)]
+pub(super) struct Role {
+    pub name: String,
+    pub path: String,
+    pub replicas: i64,
+    pub restart_policy: Option<String>,
+    /// What they run; none if that was not written.
+    pub pod: Option<Pod>,
+}
+
+impl Role {
+    /// Reads one of `xReplicaSpecs`; those of which there are none count as not written.
+    pub fn read(specs: &mut Fields, name: &str, container: &str, notes: &mut Notes) -> Result<Option<Self>, Bad> {
+        if !specs.has(name) {
+            return Ok(None);
+        }
+        let mut spec = specs.object(name)?;
+        let path = spec.path.clone();
+        let replicas = spec.number("replicas")?.unwrap_or(1);
+        let restart_policy = spec.text("restartPolicy")?;
+        let pod = if spec.has("template") {
+            Some(pod(spec.object("template")?, &[container], notes)?)
+        } else {
+            notes.lost(format!("{path}.template"), "is not written: what the pods run is not known");
+            None
+        };
+        spec.left(notes);
+        Ok((replicas > 0).then(|| Self { name: name.to_owned(), path, replicas, restart_policy, pod }))
+    }
+}
+
+/// Makes equal workers of all these roles; what they run is what the first one runs.
+pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
+    ours.set("numWorkers", roles.iter().map(|role| role.replicas).sum::<i64>().max(1));
+    let mut known = roles.iter().filter_map(|role| Some((role, role.pod.as_ref()?)));
+    let Some((first, pod)) = known.next() else { return Pod::default() };
+    for (other, others) in known {
+        let fields: BTreeSet<&String> = pod.fields.keys().chain(others.fields.keys()).collect();
+        for field in fields {
+            if pod.fields.get(field) != others.fields.get(field) {
+                let says =
+                    format!("{field} is not as in {}: all workers are equal here, and have that one's", first.name);
+                ours.notes.lost(format!("{}.template", other.path), says);
+            }
+        }
+    }
+    pod.clone()
+}
+
+/// Writes what a pod runs into the spec.
+pub(super) fn run(ours: &mut Ours, pod: &Pod) {
+    for (field, value) in &pod.fields {
+        ours.set(field, value.clone());
+    }
+    ours.set("gpusPerWorker", pod.gpus);
+    if pod.gpus > 16 {
+        ours.notes.lost("spec.gpusPerWorker", format!("{} is more than the 16 that a worker may have", pod.gpus));
+    }
+    if ours.get("image").is_none() {
+        ours.notes.lost("spec.image", "is not written: the framework's default image would run");
+    }
+    if ours.get("command").is_none() {
+        let why = "is not written, and what the image itself would start is not known here: the framework's launcher would run";
+        ours.hold("spec.command", why);
+    }
+    if pod.ports.iter().any(|(_, port)| *port == 8080) {
+        ours.set("monitoring.metricsPort", 18080);
+        ours.notes.note("spec.monitoring.metricsPort", "is not the default 8080, which the container has itself");
+    }
+}
+
+/// The port of the rendezvous, where a port of this name says it.
+pub(super) fn port(ours: &mut Ours, pod: &Pod, name: &str) {
+    let Some(port) = pod.ports.iter().find(|(is, _)| is.as_deref() == Some(name)).map(|(_, port)| *port) else {
+        return;
+    };
+    if (1024..=65534).contains(&port) {
+        ours.set("networking.masterPort", port);
+    } else {
+        ours.notes.note(format!("port {name}"), "is below 1024: the default of networking.masterPort counts");
+    }
+}
+
+/// Who starts the processes, and how many. PyTorch and what runs like it; `asked` is what the job itself says.
+pub(super) fn processes(ours: &mut Ours, asked: Option<(String, Value)>, gpus: i64) {
+    let line: Vec<String> = ours.words("command").into_iter().chain(ours.words("args")).collect();
+    let started = started(&line);
+    // A shell's script stands in the command.
+    let written_in = if ours.get("args").is_some() { "spec.args" } else { "spec.command" };
+    for option in started.meeting() {
+        ours.notes
+            .lost(written_in, format!("{option} says where the workers meet, which is the operator's: remove it"));
+    }
+    let workers = ours.get("numWorkers").and_then(Value::as_i64).unwrap_or(1);
+    if started.launcher == Launcher::Mpi && workers > 1 {
+        ours.hold("spec.command", "starts the other workers by MPI, for which there is no framework here yet");
+    }
+    let of_launcher = started.procs().map(|procs| (written_in.to_owned(), json!(procs)));
+    match of_launcher.or(asked) {
+        Some((field, value)) => procs(ours, &field, &value, started.launcher, gpus),
+        None if started.launcher == Launcher::Torch => procs(ours, "", &json!("auto"), started.launcher, gpus),
+        None => alone(ours, gpus),
+    }
+}
+
+/// A program that starts no others is one process, and WORLD_SIZE counts it once, whatever GPUs it has.
+fn alone(ours: &mut Ours, gpus: i64) {
+    ours.set("procsPerWorker", 1);
+    if gpus > 1 {
+        ours.notes.note(
+            "spec.procsPerWorker",
+            "is 1, as WORLD_SIZE was counted: a program without a launcher is one process",
+        );
+    }
+}
+
+fn procs(ours: &mut Ours, field: &str, value: &Value, launcher: Launcher, gpus: i64) {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match text.as_str() {
+        // There `auto` counts as 1 for WORLD_SIZE.
+        "auto" | "gpu" | "cpu" if launcher == Launcher::None => alone(ours, gpus),
+        "auto" => {
+            ours.set("procsPerWorker", "auto");
+            if gpus == 0 {
+                let says = "auto was one process for each CPU where there is no GPU, and is one process here";
+                ours.notes.lost(if field.is_empty() { "spec.procsPerWorker" } else { field }, says);
+            }
+        }
+        "gpu" if gpus > 0 => ours.set("procsPerWorker", "gpu"),
+        "cpu" if ours.get("resources.limits").is_some_and(|limits| limits.get("cpu").is_some()) => {
+            ours.set("procsPerWorker", "cpu");
+        }
+        "gpu" | "cpu" => {
+            ours.set("procsPerWorker", 1);
+            ours.notes.lost(field, format!("{text} is not known: the resources have no limit for it"));
+        }
+        _ => match text.parse::<i64>() {
+            Ok(number) if (1..=1024).contains(&number) => ours.set("procsPerWorker", number),
+            _ => {
+                ours.set("procsPerWorker", 1);
+                ours.notes.lost(field, format!("{text} is no number of processes"));
+            }
+        },
+    }
+}
+
+/// The restart policy of the gang: theirs restarts one container, ours all workers together.
+pub(super) fn restarts(ours: &mut Ours, field: &str, policy: &str) {
+    let ours_is = match policy {
+        "Always" | "OnFailure" | "Never" => policy,
+        "ExitCode" => {
+            ours.notes.lost(
+                field,
+                "ExitCode restarts after the exit codes from 128 on alone: here it is OnFailure, and failurePolicy.rules \
+                 with exitCodes and the action Fail say which ones end the job",
+            );
+            "OnFailure"
+        }
+        _ => {
+            ours.notes.lost(field, format!("{policy} is no restart policy"));
+            "OnFailure"
+        }
+    };
+    ours.set("failurePolicy.restartPolicy", ours_is);
+}
+
+/// How many restarts there may be.
+pub(super) fn backoff(ours: &mut Ours, field: &str, limit: Option<i64>) {
+    const MOST: i64 = 1000;
+    if limit.is_none_or(|limit| limit > MOST) {
+        let says = format!(
+            "{}: here it is {MOST}, the most",
+            if limit.is_none() { "not written has no limit" } else { "is more" }
+        );
+        ours.notes.note(field, says);
+    }
+    ours.set("failurePolicy.backoffLimit", limit.unwrap_or(MOST).clamp(0, MOST));
+}
+
+/// Fields of the same meaning in several kinds.
+pub(super) fn lifetime(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
+    if let Some(seconds) = theirs.number("activeDeadlineSeconds")? {
+        ours.set("failurePolicy.activeDeadlineSeconds", seconds);
+        ours.notes.note(theirs.at("activeDeadlineSeconds"), "counts on after a suspension; it began anew there");
+    }
+    if let Some(seconds) = theirs.number("ttlSecondsAfterFinished")? {
+        ours.set("ttlSecondsAfterFinished", seconds);
+    }
+    suspend(ours, theirs)?;
+    managed(ours, theirs)
+}
+
+/// Who runs it, if that is not who does by default.
+pub(super) fn managed(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
+    const DEFAULTS: [&str; 4] = [
+        "kubeflow.org/training-operator",
+        "trainer.kubeflow.org/trainjob-controller",
+        "jobset.sigs.k8s.io/jobset-controller",
+        "kubernetes.io/job-controller",
+    ];
+    if let Some(other) = theirs.text("managedBy")?.filter(|by| !DEFAULTS.contains(&by.as_str())) {
+        let says = format!("{other} has no place here: the operator runs every TrainingJob");
+        ours.notes.lost(theirs.at("managedBy"), says);
+    }
+    Ok(())
+}
+
+/// Whether it is to wait.
+pub(super) fn suspend(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
+    if theirs.flag("suspend")? == Some(true) {
+        ours.set("suspend", true);
+    }
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! Kubeflow's JAXJob.
+
+use super::fields::{Bad, Fields};
+use super::kubeflow::{self, Kind};
+use super::ours::Ours;
+
+const KIND: Kind = Kind { roles: "jaxReplicaSpecs", container: "jax", port: "jaxjob-port", restart: "Never" };
+
+pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
+    let roles = kubeflow::roles(&KIND, &["Worker"], ours, &mut spec)?;
+    kubeflow::workers(&KIND, ours, &roles);
+    ours.set("framework", "jax");
+    // As its programs call them.
+    for (name, value) in [
+        ("COORDINATOR_ADDRESS", "$(MASTER_ADDR)"),
+        ("COORDINATOR_PORT", "$(MASTER_PORT)"),
+        ("NUM_PROCESSES", "$(JAX_NUM_PROCESSES)"),
+        ("PROCESS_ID", "$(JAX_PROCESS_ID)"),
+    ] {
+        ours.add_env(name, value);
+    }
+    kubeflow::policy(ours, spec, &roles)
+}

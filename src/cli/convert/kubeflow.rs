@@ -1,0 +1,131 @@
+//! What the kinds of kubeflow.org/v1 have in common.
+
+use super::fields::{Bad, Fields};
+use super::gang::{self, Role};
+use super::ours::Ours;
+use serde_json::Value;
+
+/// One of its kinds.
+pub(super) struct Kind {
+    /// The field with the roles.
+    pub roles: &'static str,
+    /// The container of the program.
+    pub container: &'static str,
+    /// The name of the port at which the workers meet.
+    pub port: &'static str,
+    /// The restart policy that counts where none is written.
+    pub restart: &'static str,
+}
+
+/// Reads the roles of these names, in their order, and tells of all others that they have no place here.
+pub(super) fn roles(kind: &Kind, names: &[&str], ours: &mut Ours, spec: &mut Fields) -> Result<Vec<Role>, Bad> {
+    let mut specs = spec.object(kind.roles)?;
+    if specs.is_empty() {
+        return Err(Bad(format!("{} has no {}", ours.from, specs.path)));
+    }
+    let mut roles = Vec::new();
+    for name in names {
+        roles.extend(Role::read(&mut specs, name, kind.container, &mut ours.notes)?);
+    }
+    for name in specs.clone().rest().keys() {
+        let mut role = specs.object(name)?;
+        let pods = role.number("replicas")?.unwrap_or(1);
+        if pods > 0 {
+            let pods = if pods == 1 { "one pod".to_owned() } else { format!("{pods} pods") };
+            let says = format!("{pods} of another role than the workers: has no place here yet, left out");
+            ours.notes.lost(role.path, says);
+        }
+    }
+    Ok(roles)
+}
+
+/// Makes equal workers of the roles, restarts included; the pod is what they run.
+pub(super) fn workers(kind: &Kind, ours: &mut Ours, roles: &[Role]) -> super::pod::Pod {
+    let pod = gang::equal(ours, roles);
+    gang::run(ours, &pod);
+    gang::port(ours, &pod, kind.port);
+    let policies: Vec<&str> = roles.iter().map(|role| role.restart_policy.as_deref().unwrap_or(kind.restart)).collect();
+    let policy = policies.first().copied().unwrap_or(kind.restart);
+    let field = roles.first().map(|role| format!("{}.restartPolicy", role.path)).unwrap_or_default();
+    for (role, other) in roles.iter().zip(&policies) {
+        if *other != policy {
+            let says = format!("is {other}, and {policy} for {}: the gang has one, {policy}", roles[0].name);
+            ours.notes.lost(format!("{}.restartPolicy", role.path), says);
+        }
+    }
+    gang::restarts(ours, &field, policy);
+    pod
+}
+
+/// `runPolicy`, and what is left of the spec.
+pub(super) fn policy(ours: &mut Ours, mut spec: Fields, roles: &[Role]) -> Result<(), Bad> {
+    let mut policy = spec.object("runPolicy")?;
+    gang::lifetime(ours, &mut policy)?;
+    let limit = policy.number("backoffLimit")?;
+    if ours.get("failurePolicy.restartPolicy").is_some_and(|is| is == "Never") {
+        ours.set("failurePolicy.backoffLimit", limit.unwrap_or(0).clamp(0, 1000));
+    } else if ours.get("failurePolicy.backoffLimit").is_none() || limit.is_some() {
+        gang::backoff(ours, &policy.at("backoffLimit"), limit);
+    }
+    match policy.text("cleanPodPolicy")?.as_deref() {
+        // When all workers have ended, none runs any more.
+        None | Some("None" | "Running") => {}
+        Some(other) => {
+            let says = format!(
+                "{other} deletes the pods at the end: here they stay until the job goes (ttlSecondsAfterFinished)"
+            );
+            ours.notes.lost(policy.at("cleanPodPolicy"), says);
+        }
+    }
+    scheduling(ours, policy.object("schedulingPolicy")?, roles)?;
+    policy.left(&mut ours.notes);
+    spec.left(&mut ours.notes);
+    Ok(())
+}
+
+fn scheduling(ours: &mut Ours, mut policy: Fields, roles: &[Role]) -> Result<(), Bad> {
+    if policy.is_empty() {
+        return Ok(());
+    }
+    let is_volcano = ours.get("scheduling.schedulerName").is_some_and(|name| name == "volcano");
+    if is_volcano {
+        ours.set("scheduling.gang", "volcano");
+        ours.spec["scheduling"].as_object_mut().map(|scheduling| scheduling.remove("schedulerName"));
+    } else {
+        ours.notes.lost(
+            policy.path.clone(),
+            "its operator decides which scheduler places the pods together: write scheduling.gang: volcano, coscheduling or native",
+        );
+    }
+    if let Some(priority) = policy.text("priorityClass")? {
+        ours.set("scheduling.priority", priority);
+    }
+    if let Some(queue) = policy.text("queue")? {
+        if is_volcano {
+            ours.set("scheduling.queue", queue);
+        } else {
+            ours.notes.lost(policy.at("queue"), "is Volcano's: scheduling.queue with scheduling.gang: volcano");
+        }
+    }
+    let all: i64 = roles.iter().map(|role| role.replicas).sum();
+    if let Some(least) = policy.take("minAvailable").filter(|least| least.as_i64() != Some(all)) {
+        let least = match least {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let says =
+            format!("{least} of {all}: here all workers are placed or none; elastic.minWorkers lets it run with fewer");
+        ours.notes.lost(policy.at("minAvailable"), says);
+    }
+    policy.lose("minResources", &mut ours.notes, "are counted from the workers' own resources here");
+    policy.lose(
+        "scheduleTimeoutSeconds",
+        &mut ours.notes,
+        "has no place here: startDeadlineSeconds ends a job that does not start",
+    );
+    policy.left(&mut ours.notes);
+    Ok(())
+}
+
+/// The host names of its pods, as they may stand in a command.
+pub(super) const PODS: &str = "(?:master|worker|chief|ps|evaluator|launcher|scheduler|server)-";

@@ -1,0 +1,176 @@
+//! `convert`: other people's training jobs as TrainingJobs.
+//!
+//! Pure: text in, text out. Each kind has a file of its own, which takes every field that it knows out of the object
+//! ([`fields`]); what is left has no place here, and is told. [`pod`] and [`gang`] are common to all.
+
+mod command;
+mod fields;
+mod gang;
+mod jax;
+mod job;
+mod jobset;
+mod kubeflow;
+mod mpi;
+mod mxnet;
+mod notes;
+mod ome;
+mod ours;
+mod paddle;
+mod place;
+mod pod;
+mod pytorch;
+mod runtime;
+mod tensorflow;
+mod trainjob;
+mod xgboost;
+
+pub use fields::Bad;
+pub use notes::{Note, Notes};
+
+use fields::Fields;
+use ours::Ours;
+use serde::Serialize;
+use serde_json::Value;
+
+/// What stands where ours asks for a name that theirs does not have.
+pub(super) const UNNAMED: &str = "unnamed";
+
+/// What a person says that theirs does not.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// Our field `model`.
+    pub model: Option<String>,
+    /// Our field `dataset`.
+    pub dataset: Option<String>,
+}
+
+/// What came out of a file.
+#[derive(Debug)]
+pub struct Converted {
+    /// YAML with comments.
+    pub text: String,
+    /// Whether a job does not mean what it meant.
+    pub lost: bool,
+    /// Each TrainingJob with what is told about it.
+    pub jobs: Vec<(Value, Notes)>,
+}
+
+/// Makes TrainingJobs of all jobs in a file.
+///
+/// # Errors
+/// If it is no YAML, has no job of a kind that is known, or one that can't be read.
+///
+/// # Panics
+/// Never: what comes out is plain data.
+pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
+    let mut objects = Vec::new();
+    for document in documents(text)? {
+        flatten(document, &mut objects)?;
+    }
+    let (runtimes, objects): (Vec<Fields>, Vec<Fields>) = objects
+        .into_iter()
+        .partition(|object| ["ClusterTrainingRuntime", "TrainingRuntime"].contains(&what(object).1.as_str()));
+    let mut converted = Converted { text: String::new(), lost: false, jobs: Vec::new() };
+    let mut beside = String::new();
+    for object in objects {
+        let (version, kind) = what(&object);
+        let Some(ours) = one(&version, &kind, object.clone(), &runtimes, answers)? else {
+            let name = object.clone().object("metadata")?.text("name")?.unwrap_or_default();
+            beside.push_str(&format!(
+                "# {kind} {name} ({version}) is no job: it stays as it is, and is not written here.\n"
+            ));
+            continue;
+        };
+        if !converted.text.is_empty() {
+            converted.text.push_str("---\n");
+        }
+        converted.text.push_str(&ours.written());
+        converted.lost |= ours.notes.any_lost();
+        let document = serde_json::to_value(ours.document()).expect("an object is plain data");
+        converted.jobs.push((document, ours.notes));
+    }
+    if converted.jobs.is_empty() {
+        return Err(Bad(format!(
+            "there is no job in it that can be converted: {} are known",
+            KINDS.map(|(group, kind, _)| format!("{kind} of {group}")).join(", ")
+        )));
+    }
+    converted.text.insert_str(0, &beside);
+    Ok(converted)
+}
+
+/// Converts the spec of one kind.
+type Convert = fn(&mut Ours, Fields, &[Fields]) -> Result<(), Bad>;
+
+/// The kinds that are known, by the group of their API.
+const KINDS: [(&str, &str, Convert); 11] = [
+    ("ome.io", "TrainingJob", ome::convert),
+    ("trainer.kubeflow.org", "TrainJob", trainjob::convert),
+    ("kubeflow.org", "PyTorchJob", |ours, spec, _| pytorch::convert(ours, spec)),
+    ("kubeflow.org", "TFJob", |ours, spec, _| tensorflow::convert(ours, spec)),
+    ("kubeflow.org", "MPIJob", |ours, spec, _| mpi::convert(ours, spec)),
+    ("kubeflow.org", "XGBoostJob", |ours, spec, _| xgboost::convert(ours, spec)),
+    ("kubeflow.org", "PaddleJob", |ours, spec, _| paddle::convert(ours, spec)),
+    ("kubeflow.org", "JAXJob", |ours, spec, _| jax::convert(ours, spec)),
+    ("kubeflow.org", "MXJob", |ours, spec, _| mxnet::convert(ours, spec)),
+    ("batch", "Job", |ours, spec, _| job::convert(ours, spec)),
+    ("jobset.x-k8s.io", "JobSet", |ours, spec, _| jobset::convert(ours, spec)),
+];
+
+/// Converts one object; none if it is no job.
+fn one(
+    version: &str,
+    kind: &str,
+    mut object: Fields,
+    runtimes: &[Fields],
+    answers: &Answers,
+) -> Result<Option<Ours>, Bad> {
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let Some((_, _, convert)) = KINDS.iter().find(|(of, is, _)| (*of, *is) == (group, kind)) else { return Ok(None) };
+    let mut ours = Ours::new(kind, &mut object)?;
+    let old = object.clone().object("metadata")?.text("name")?.unwrap_or_else(|| ours.name.clone());
+    let spec = object.object("spec")?;
+    object.left(&mut ours.notes);
+    convert(&mut ours, spec, runtimes).map_err(|Bad(wrong)| Bad(format!("{}: {wrong}", ours.from)))?;
+    let pods = match group {
+        "kubeflow.org" => kubeflow::PODS,
+        "batch" => job::PODS,
+        _ => jobset::PODS,
+    };
+    ours.old_names(&old, pods);
+    ours.finish(answers)?;
+    Ok(Some(ours))
+}
+
+/// API version and kind.
+fn what(object: &Fields) -> (String, String) {
+    let mut object = object.clone();
+    let mut text = |key| object.text(key).ok().flatten().unwrap_or_default();
+    (text("apiVersion"), text("kind"))
+}
+
+/// The items of a list, or the object itself.
+fn flatten(value: Value, into: &mut Vec<Fields>) -> Result<(), Bad> {
+    let mut object = Fields::new("", value)?;
+    if object.has("items") && what(&object).1.ends_with("List") {
+        for item in object.list("items")? {
+            flatten(item, into)?;
+        }
+    } else if !object.is_empty() {
+        into.push(object);
+    }
+    Ok(())
+}
+
+/// The documents of a file.
+pub(super) fn documents(text: &str) -> Result<Vec<Value>, Bad> {
+    serde_saphyr::from_multiple(text).map_err(|error| Bad(format!("this is no YAML: {error}")))
+}
+
+/// An object as YAML.
+pub(super) fn yaml(value: &impl Serialize) -> String {
+    serde_saphyr::to_string(value).expect("plain data is YAML")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,38 @@
+//! Kubeflow's MPIJob: its launcher starts the ranks in the other pods, for which there is no framework here yet.
+
+use super::fields::{Bad, Fields};
+use super::kubeflow::{self, Kind};
+use super::ours::Ours;
+
+const KIND: Kind = Kind { roles: "mpiReplicaSpecs", container: "mpi", port: "", restart: "Never" };
+
+pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
+    let roles = kubeflow::roles(&KIND, &["Launcher", "Worker"], ours, &mut spec)?;
+    let (mut launchers, mut workers): (Vec<_>, Vec<_>) = roles.into_iter().partition(|role| role.name == "Launcher");
+    if workers.is_empty() {
+        workers.append(&mut launchers);
+    }
+    let launched = launchers.into_iter().find_map(|role| role.pod).unwrap_or_default().fields;
+    for worker in &mut workers {
+        let pod = worker.pod.get_or_insert_default();
+        for field in ["image", "command", "args", "env"] {
+            pod.fields.extend(launched.get_key_value(field).map(|(field, value)| (field.clone(), value.clone())));
+        }
+    }
+    kubeflow::workers(&KIND, ours, &workers);
+    ours.set(
+        "procsPerWorker",
+        spec.take("slotsPerWorker").and_then(|slots| slots.as_i64()).unwrap_or(1).clamp(1, 1024),
+    );
+    ours.set("networking.backend", "mpi");
+    ours.hold(
+        "spec.mpiReplicaSpecs.Launcher",
+        "there is no framework mpi here yet: its command stands here, and would run in every worker",
+    );
+    for field in
+        ["sshAuthMountPath", "mpiImplementation", "launcherCreationPolicy", "runLauncherAsWorker", "mainContainer"]
+    {
+        spec.lose(field, &mut ours.notes, "has no place here: nothing starts ranks by a remote shell");
+    }
+    kubeflow::policy(ours, spec, &workers)
+}

@@ -1,0 +1,213 @@
+//! Manifests of each kind, and what comes out.
+
+use super::*;
+use crate::api::TrainingJob;
+use serde_json::json;
+use std::fs;
+use std::path::PathBuf;
+
+fn fixtures() -> Vec<(String, String)> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/convert");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let name = |path: &PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
+    files.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
+}
+
+fn converted(text: &str) -> Converted {
+    convert(text, &Answers::default()).unwrap()
+}
+
+/// A PyTorchJob whose only role has this container.
+fn pytorch(container: Value, more: Value) -> Value {
+    let mut spec = json!({ "pytorchReplicaSpecs": { "Worker": {
+        "replicas": 2, "template": { "spec": { "containers": [container] } } } } });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({ "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": { "name": "x" }, "spec": spec })
+}
+
+fn spec_of(object: &Value) -> (Value, Notes) {
+    let mut all = converted(&object.to_string());
+    let (job, notes) = all.jobs.remove(0);
+    (job["spec"].clone(), notes)
+}
+
+#[test]
+fn every_kind() {
+    for (name, text) in fixtures() {
+        insta::assert_snapshot!(name, converted(&text).text);
+    }
+}
+
+/// The text says what was made, to the last type: `"2"` is no number.
+#[test]
+fn what_is_written_is_what_was_made() {
+    for (name, text) in fixtures() {
+        let converted = converted(&text);
+        let read = documents(&converted.text).unwrap();
+        assert_eq!(read, converted.jobs.iter().map(|(job, _)| job.clone()).collect::<Vec<_>>(), "{name}");
+        assert_eq!(converted.lost, converted.text.contains("\n# LOST  "), "{name}");
+        for (job, _) in converted.jobs {
+            serde_json::from_value::<TrainingJob>(job).unwrap();
+        }
+    }
+}
+
+/// A job that acts as it did is told apart from one that does not.
+#[test]
+fn these_lose_nothing() {
+    for name in ["pytorch-two", "tensorflow-workers", "jax", "xgboost", "job-single", "job-stored"] {
+        let text = fixtures().into_iter().find(|(is, _)| is == name).unwrap().1;
+        let lost: Vec<Note> = converted(&text).jobs[0].1.0.iter().filter(|note| note.lost).cloned().collect();
+        assert_eq!(lost, [], "{name}");
+    }
+}
+
+/// Nothing is dropped unsaid, wherever it stands: with another field something else comes out, unless it is within what is told
+/// to be left out as a whole.
+#[test]
+fn an_unknown_field_is_told_wherever_it_stands() {
+    /// What is left out with words of its own, or is looked at only in part.
+    const LEFT_OUT: [&str; 11] = [
+        ".env[",
+        ".volumeMounts[",
+        ".volumes[",
+        "mpiReplicaSpecs.Launcher.template",
+        // All of it is told to differ from the Master's.
+        "Traps.1: spec.pytorchReplicaSpecs.Worker.template",
+        "tune: runtime.metadata",
+        "tune: runtime.",
+        "script: ",
+        // What an API server has added.
+        "stored: metadata.managedFields",
+        "stored: spec.selector",
+        "stored: status",
+    ];
+    let mut unsaid = Vec::new();
+    for (_, text) in fixtures() {
+        let documents = documents(&text).unwrap();
+        let before = converted(&text);
+        for (index, document) in documents.iter().enumerate() {
+            let mut objects = Vec::new();
+            each_object(document, "", "", &mut objects);
+            let job = document["metadata"]["name"].as_str().unwrap();
+            let root = if job == "torch" { "runtime." } else { "" };
+            for (pointer, path) in objects {
+                let path = format!("{root}{path}");
+                let said = |note: &Note| note.lost && path.starts_with(&note.field);
+                let named = format!("{}: {path}", if root.is_empty() { job } else { "tune" });
+                let is_left_out = |part: &&str| named.contains(*part) && (!part.ends_with("runtime.") || path == root);
+                if before.jobs.iter().any(|(_, notes)| notes.0.iter().any(said)) || LEFT_OUT.iter().any(is_left_out) {
+                    continue;
+                }
+                let mut changed = documents.clone();
+                changed[index].pointer_mut(&pointer).unwrap()["zzz"] = json!("zzz");
+                let text: Vec<String> = changed.iter().map(Value::to_string).collect();
+                let after = convert(&text.join("\n---\n"), &Answers::default());
+                if after.is_ok_and(|after| after.text == before.text) {
+                    unsaid.push(named);
+                }
+            }
+        }
+    }
+    assert_eq!(unsaid, Vec::<String>::new());
+}
+
+/// Every object below, with its pointer and its path.
+fn each_object(value: &Value, pointer: &str, path: &str, found: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(map) => {
+            found.push((pointer.to_owned(), path.to_owned()));
+            for (key, value) in map {
+                let step = key.replace('~', "~0").replace('/', "~1");
+                each_object(
+                    value,
+                    &format!("{pointer}/{step}"),
+                    format!("{path}.{key}").trim_start_matches('.'),
+                    found,
+                );
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                each_object(item, &format!("{pointer}/{index}"), &format!("{path}[{index}]"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// WORLD_SIZE of a program that is not started by a launcher counted it once.
+#[test]
+fn processes_are_counted_as_they_were() {
+    let gpus = |command: Value| json!({ "name": "pytorch", "image": "i", "command": command, "resources": { "limits": { "nvidia.com/gpu": 8 } } });
+    let procs = |command: Value, more: Value| spec_of(&pytorch(gpus(command), more)).0["procsPerWorker"].clone();
+    assert_eq!(procs(json!(["python", "t.py"]), json!({})), 1);
+    assert_eq!(procs(json!(["python", "t.py"]), json!({ "nprocPerNode": "auto" })), 1);
+    assert_eq!(procs(json!(["python", "t.py"]), json!({ "nprocPerNode": "8" })), 8);
+    assert_eq!(procs(json!(["torchrun", "t.py"]), json!({})), "auto");
+    assert_eq!(procs(json!(["torchrun", "t.py"]), json!({ "nprocPerNode": "gpu" })), "gpu");
+    assert_eq!(procs(json!(["torchrun", "--nproc_per_node=4", "t.py"]), json!({ "nprocPerNode": "gpu" })), 4);
+    assert_eq!(procs(json!(["sh", "-c", "torchrun t.py"]), json!({})), "auto");
+}
+
+/// The Trainer's number is torchrun's, and sets no WORLD_SIZE.
+#[test]
+fn processes_that_nobody_starts_are_not_counted() {
+    let procs = |command: Value| {
+        let trainer = json!({ "image": "i", "command": command, "numNodes": 2, "numProcPerNode": "4" });
+        let spec = json!({ "runtimeRef": { "name": "x" }, "trainer": trainer });
+        let job =
+            json!({ "apiVersion": "ome.io/v1beta1", "kind": "TrainingJob", "metadata": { "name": "x" }, "spec": spec });
+        spec_of(&job).0["procsPerWorker"].clone()
+    };
+    assert_eq!(procs(json!(["torchrun", "t.py"])), 4);
+    assert_eq!(procs(json!(["python", "t.py"])), 1);
+}
+
+/// A host name of another job, or a part of one, is no host name of this one.
+#[test]
+fn only_its_own_old_host_names_are_told() {
+    let told = |arg: &str| {
+        let container = json!({ "name": "pytorch", "image": "i", "command": ["python", "t.py", arg] });
+        spec_of(&pytorch(container, json!({}))).1.any_lost()
+    };
+    for own in ["x-master-0", "tcp://x-worker-12:23456", "--head=x-master-0.ns.svc"] {
+        assert!(told(own), "{own}");
+    }
+    for other in ["max-master-0", "my-x-master-0", "x-master", "x-master-0a", "x-mastered-0", "X-master-0"] {
+        assert!(!told(other), "{other}");
+    }
+}
+
+#[test]
+fn what_a_person_says_is_written() {
+    let answers = Answers { model: Some("bert".into()), dataset: Some("pvc://d/x".into()) };
+    let job = pytorch(json!({ "name": "pytorch", "image": "i", "command": ["torchrun", "t.py"] }), json!({}));
+    let converted = convert(&job.to_string(), &answers).unwrap();
+    let spec = &converted.jobs[0].0["spec"];
+    assert_eq!((&spec["model"], &spec["dataset"]), (&json!("bert"), &json!("pvc://d/x")));
+}
+
+#[test]
+fn lists_are_taken_apart() {
+    let job = pytorch(json!({ "name": "pytorch", "image": "i", "command": ["torchrun", "t.py"] }), json!({}));
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": [job, job] });
+    assert_eq!(converted(&list.to_string()).jobs.len(), 2);
+}
+
+#[test]
+fn what_cannot_be_read_is_said() {
+    let bad = |text: &str| convert(text, &Answers::default()).unwrap_err().to_string();
+    assert!(bad("a: [").contains("no YAML"));
+    assert!(bad("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n").contains("no job in it"));
+    assert!(bad("").contains("no job in it"));
+    assert!(bad("- 1").contains("must be an object, and is a list"));
+    let mut job = pytorch(json!({ "name": "pytorch", "env": "A=1" }), json!({}));
+    let path = "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].env must be a list, and is text";
+    assert!(bad(&job.to_string()).ends_with(path));
+    job = pytorch(json!({ "name": "pytorch", "command": "python t.py" }), json!({}));
+    assert!(bad(&job.to_string()).contains("spec.command"), "{}", bad(&job.to_string()));
+    let nameless = json!({ "apiVersion": "batch/v1", "kind": "Job", "spec": {} });
+    assert!(bad(&nameless.to_string()).contains("without metadata.name"));
+}

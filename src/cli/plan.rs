@@ -1,0 +1,362 @@
+//! `plan`: what a job comes to, which value came from where, and the objects that would be made. Makes none.
+
+use super::convert::{documents, yaml};
+use crate::api::{Framework, GROUP, ProcsKind, ProcsPerWorker, TrainingJob, TrainingJobSpec, defaults};
+use crate::build;
+use crate::lifecycle::incarnation;
+use crate::plan::{self, CheckpointVolume, Plan, Planned, Runtime, names};
+use crate::protocol::gang::GangPast;
+use anyhow::{anyhow, bail};
+use kube::ResourceExt;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+
+/// UID of a job that is only a file.
+const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
+/// What stands where the operator writes its own image.
+pub const AGENT_IMAGE: &str = "IMAGE-OF-THE-OPERATOR";
+
+/// What a job comes to.
+#[derive(Debug, Serialize)]
+pub struct Told {
+    /// Namespace of the job.
+    pub namespace: String,
+    /// Name of the job.
+    pub name: String,
+    /// Every value, and where it came from.
+    pub values: Vec<Origin>,
+    /// Why no objects are made; none if they are.
+    pub refusals: Vec<String>,
+    /// What would be made.
+    pub objects: Vec<Value>,
+}
+
+/// One value.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Origin {
+    /// A field of the spec, or what is worked out.
+    pub field: String,
+    /// Its value.
+    pub value: Value,
+    /// Where it came from.
+    pub from: String,
+}
+
+/// The TrainingJobs in a file.
+///
+/// # Errors
+/// If it is no YAML, or has no TrainingJob, or one that can't be read.
+pub fn jobs(text: &str, namespace: Option<&str>) -> anyhow::Result<Vec<TrainingJob>> {
+    let mut jobs = Vec::new();
+    for document in documents(text)? {
+        let is_ours = document["kind"] == "TrainingJob"
+            && document["apiVersion"].as_str().is_some_and(|version| version.starts_with(&format!("{GROUP}/")));
+        if !is_ours {
+            continue;
+        }
+        let mut job: TrainingJob = serde_path_to_error::deserialize(document)
+            .map_err(|error| anyhow!("{}: {}", error.path(), error.inner()))?;
+        if job.metadata.namespace.is_none() {
+            job.metadata.namespace = Some(namespace.unwrap_or("default").to_owned());
+        }
+        job.metadata.uid.get_or_insert(NO_UID.to_owned());
+        jobs.push(job);
+    }
+    if jobs.is_empty() {
+        bail!("there is no TrainingJob of {GROUP} in it; `kubectl trainingjob convert` makes one of other kinds");
+    }
+    Ok(jobs)
+}
+
+/// What a job comes to, where the API server takes restart rules of containers or not.
+#[must_use]
+pub fn told(job: &TrainingJob, restart_rules: bool) -> Told {
+    let runtime = Runtime { agent_image: AGENT_IMAGE.to_owned(), restart_rules, ..Runtime::default() };
+    let planned = plan::resolve(job, &runtime);
+    let mut values = spec_values(&job.spec);
+    values.extend(worked_out(&job.spec, &planned.plan));
+    Told {
+        namespace: job.namespace().unwrap_or_default(),
+        name: job.name_any(),
+        values,
+        refusals: planned.refusals.0.iter().map(ToString::to_string).collect(),
+        objects: objects(job, &planned),
+    }
+}
+
+/// What would be made, in the order of its making.
+fn objects(job: &TrainingJob, planned: &Planned) -> Vec<Value> {
+    let Ok(plan) = planned.accepted() else { return Vec::new() };
+    let status = job.status.clone().unwrap_or_default();
+    let made = build::objects(plan, incarnation(&status), GangPast::default());
+    let mut objects = vec![value(&made.service), value(&made.config)];
+    objects.extend(made.claim.as_ref().map(value));
+    objects.extend(build::gang_key(plan, &[0; 32]).map(|key| {
+        let mut key = value(&key);
+        // It is made of chance.
+        key.as_object_mut().map(|key| key.remove("data"));
+        key
+    }));
+    objects.extend(build::pod_group(plan).map(|group| match group {
+        build::PodGroup::Volcano(group) => value(&group),
+        build::PodGroup::Coscheduling(group) => value(&group),
+        build::PodGroup::Native(group) => value(&group),
+    }));
+    objects.extend(made.jobs.iter().map(|job| value(&build::posted(plan, job))));
+    if let Some(board) = build::board(plan) {
+        objects.extend([value(&board.deployment), value(&board.service)]);
+    }
+    objects
+}
+
+fn value(object: &impl Serialize) -> Value {
+    serde_json::to_value(object).expect("an object is plain data")
+}
+
+/// Objects of the spec that are one value.
+const WHOLE: [&str; 6] = [
+    "podTemplate",
+    "resources.requests",
+    "resources.limits",
+    "scheduling.affinity",
+    "scheduling.nodeSelector",
+    "hyperparameters.additionalParams",
+];
+
+/// What is written in the spec, and the defaults of what is not.
+fn spec_values(spec: &TrainingJobSpec) -> Vec<Origin> {
+    let written = value(spec);
+    let mut all = Vec::new();
+    each(&written, "", &mut |field, value| {
+        // The API server fills it in.
+        let from = if field == "suspend" && *value == json!(false) { "default" } else { "written" };
+        all.push(Origin { field: field.to_owned(), value: value.clone(), from: from.to_owned() });
+    });
+    for (field, default) in defaults::all() {
+        let parent = field.rsplit_once('.').map_or("", |(parent, _)| parent);
+        let is_there = written.pointer(&format!("/{}", parent.replace('.', "/"))).is_some();
+        if all.iter().all(|origin| origin.field != field) && (is_there || !defaults::THERE_OR_NOT.contains(&parent)) {
+            all.push(Origin { field: field.to_owned(), value: default, from: "default".to_owned() });
+        }
+    }
+    all.sort_by(|a, b| a.field.cmp(&b.field));
+    all
+}
+
+/// Every value below, with its path.
+fn each(value: &Value, path: &str, tell: &mut impl FnMut(&str, &Value)) {
+    let whole = Map::new();
+    let fields = value.as_object().filter(|_| !WHOLE.contains(&path)).unwrap_or(&whole);
+    if !value.is_object() || WHOLE.contains(&path) {
+        tell(path, value);
+    }
+    for (key, value) in fields {
+        each(value, format!("{path}.{key}").trim_start_matches('.'), tell);
+    }
+}
+
+/// What follows from the spec.
+fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
+    let role = plan.gang.workers();
+    let (name, framework) = (&plan.identity.name, word(&spec.framework()));
+    let mut all = Vec::new();
+    let mut tell = |field: &str, value: Value, from: String| {
+        all.push(Origin { field: field.to_owned(), value, from: format!("worked out from {from}") });
+    };
+    if spec.image.is_none() {
+        tell("image", json!(role.pod.image), format!("framework {framework}"));
+    }
+    if spec.command.is_empty() {
+        let with = if spec.args.is_empty() { "with train.py, as there are no args" } else { "with args" };
+        tell("command and args", json!(role.pod.command), format!("framework {framework}: its launcher {with}"));
+    }
+    let procs = match spec.procs_per_worker() {
+        ProcsPerWorker::Number(_) => None,
+        ProcsPerWorker::Kind(ProcsKind::Auto)
+            if !matches!(spec.framework(), Framework::Pytorch | Framework::Paddle) =>
+        {
+            Some(format!("procsPerWorker auto: one process of {framework} has all GPUs"))
+        }
+        ProcsPerWorker::Kind(ProcsKind::Auto) => Some("procsPerWorker auto: the GPUs, else 1".to_owned()),
+        ProcsPerWorker::Kind(ProcsKind::Gpu) => Some("procsPerWorker gpu: the GPUs".to_owned()),
+        ProcsPerWorker::Kind(ProcsKind::Cpu) => Some("procsPerWorker cpu: resources.limits.cpu".to_owned()),
+    };
+    if let Some(procs) = procs {
+        tell("processes of each worker", json!(role.procs), procs);
+    }
+    if plan.gang.elastic.is_none() {
+        tell("WORLD_SIZE", json!(role.world_size()), "numWorkers and the processes of each worker".into());
+    } else {
+        tell(
+            "workers of the next attempt",
+            json!(plan.gang.elastic.as_ref().map(|elastic| elastic.workers)),
+            "numWorkers and the room that there is".into(),
+        );
+    }
+    if value(&role.pod.resources) != value(&spec.resources) {
+        tell("resources", value(&role.pod.resources), "resources, gpusPerWorker and networking.rdmaResource".into());
+    }
+    tell("MASTER_ADDR", json!(names::worker_host(name, 0)), "metadata.name: worker 0".into());
+    tell("port of the agents", json!(plan.gang.rendezvous.gang_port), "networking.masterPort".into());
+    tell("terminationGracePeriodSeconds", json!(role.pod.grace_seconds), "podTemplate, else the default".into());
+    if let Some(checkpoint) = &plan.storage.checkpoint {
+        let (volume, from) = match &checkpoint.volume {
+            CheckpointVolume::EmptyDir => {
+                ("an emptyDir, which ends with its pod".to_owned(), "checkpoint.storage: none that is mounted")
+            }
+            CheckpointVolume::Claim(claim) => (format!("claim {claim}"), "checkpoint.storage.pvcName"),
+            CheckpointVolume::New { size, .. } => (
+                format!("claim {}, {} if it is made", names::claim_name(name), size.0),
+                "metadata.name and checkpoint.storage",
+            ),
+            CheckpointVolume::Nfs { server, path } => (format!("{server}:{path}"), "checkpoint.storage"),
+        };
+        tell("/checkpoints", json!(volume), from.to_owned());
+        if let Some(resume) =
+            checkpoint.resume_from.as_ref().filter(|from| spec.checkpoint.resume_from.as_ref() != Some(from))
+        {
+            tell("checkpoint.resumeFrom", json!(resume), "checkpoint.resumeFrom, below /checkpoints".into());
+        }
+    }
+    if let Some(mlflow) = plan.monitoring.mlflow.as_ref().filter(|_| spec.monitoring.mlflow_experiment.is_none()) {
+        tell("monitoring.mlflowExperiment", json!(mlflow.experiment), "metadata.name".into());
+    }
+    if let Some(group) = &plan.gang.group {
+        tell("PodGroup", json!(group.name), "scheduling.gang and metadata.name".into());
+        tell("pods that are placed together", json!(plan.gang.least()), "numWorkers, or elastic.minWorkers".into());
+    }
+    for hyperparameter in &plan.hyperparameters {
+        tell(&hyperparameter.variable, json!(hyperparameter.text()), "hyperparameters".into());
+    }
+    all
+}
+
+/// A word of the API.
+fn word(of: &impl Serialize) -> String {
+    value(of).as_str().unwrap_or_default().to_owned()
+}
+
+/// As YAML: the objects, behind comments with all values.
+#[must_use]
+pub fn render(told: &Told) -> String {
+    let mut text = format!("# TrainingJob {} in namespace {}\n#\n", told.name, told.namespace);
+    let shown: Vec<(&str, String, &str)> =
+        told.values.iter().map(|origin| (origin.field.as_str(), shown(&origin.value), origin.from.as_str())).collect();
+    let wide = |column: fn(&(&str, String, &str)) -> usize, most: usize| {
+        shown.iter().map(column).filter(|n| *n <= most).max().unwrap_or(0)
+    };
+    let (first, second) = (wide(|row| row.0.len(), 40), wide(|row| row.1.chars().count(), 48));
+    for (field, value, from) in &shown {
+        let _ = writeln!(text, "# {field:first$}  {value:second$}  {from}");
+    }
+    text.push_str("#\n");
+    for refusal in &told.refusals {
+        let _ = writeln!(text, "# refused: {}", refusal.replace('\n', " "));
+    }
+    if told.refusals.is_empty() {
+        let _ = writeln!(
+            text,
+            "# The objects; {AGENT_IMAGE} is written by the operator, which also makes the Secret's content."
+        );
+    } else {
+        text.push_str("# No object is made: the job would be Failed, with the reason InvalidSpec.\n");
+    }
+    for object in &told.objects {
+        text.push_str("---\n");
+        text.push_str(&yaml(object));
+    }
+    text
+}
+
+/// One value on one line.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) if !text.contains('\n') => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(spec: Value) -> TrainingJob {
+        let mut fields = json!({ "model": "resnet50", "dataset": "cifar10", "numWorkers": 2 });
+        fields.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let job = json!({ "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": "x" }, "spec": fields });
+        jobs(&job.to_string(), Some("team")).unwrap().remove(0)
+    }
+
+    fn from(told: &Told, field: &str) -> Vec<(Value, String)> {
+        told.values.iter().filter(|origin| origin.field == field).map(|o| (o.value.clone(), o.from.clone())).collect()
+    }
+
+    #[test]
+    fn a_plan() {
+        let spec = json!({
+            "gpusPerWorker": 4, "checkpoint": { "storage": { "type": "pvc", "size": "50Gi" } },
+            "hyperparameters": { "learningRate": 0.1 }, "scheduling": { "gang": "coscheduling" },
+        });
+        insta::assert_snapshot!(render(&told(&job(spec), true)));
+    }
+
+    #[test]
+    fn each_value_says_where_it_came_from() {
+        let told_ = told(&job(json!({ "gpusPerWorker": 4, "failurePolicy": { "backoffLimit": 3 } })), true);
+        assert_eq!(from(&told_, "gpusPerWorker"), [(json!(4), "written".into())]);
+        // As much as the default, and yet written.
+        assert_eq!(from(&told_, "failurePolicy.backoffLimit"), [(json!(3), "written".into())]);
+        assert_eq!(from(&told_, "failurePolicy.restartPolicy"), [(json!("OnFailure"), "default".into())]);
+        assert_eq!(from(&told_, "suspend"), [(json!(false), "default".into())]);
+        assert_eq!(from(&told_, "WORLD_SIZE")[0].0, 8);
+        // Objects that are not there have no defaults.
+        assert_eq!(from(&told_, "elastic.minWorkers"), []);
+        let told = told(&job(json!({ "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } })), true);
+        assert_eq!(from(&told, "elastic.minWorkers"), [(json!(1), "default".into())]);
+        assert_eq!(from(&told, "WORLD_SIZE"), []);
+    }
+
+    /// Every field that a job may have is told.
+    #[test]
+    fn every_default_is_told() {
+        let spec = json!({
+            "elastic": { "maxWorkers": 4 },
+            "checkpoint": { "storage": { "type": "pvc" }, "keepBest": { "metric": "loss" }, "backup": { "destination": "s3://b/p" } },
+        });
+        let told = told(&job(spec), true);
+        for (field, default) in defaults::all() {
+            assert_eq!(from(&told, field), [(default, "default".into())], "{field}");
+        }
+    }
+
+    #[test]
+    fn the_objects_are_those_of_the_operator() {
+        let job = job(
+            json!({ "monitoring": { "tensorboardEnabled": true }, "output": "pvc://c/x", "scheduling": { "gang": "native" } }),
+        );
+        let told = told(&job, true);
+        let kinds: Vec<&str> = told.objects.iter().filter_map(|object| object["kind"].as_str()).collect();
+        assert_eq!(kinds, ["Service", "ConfigMap", "Secret", "PodGroup", "Job", "Deployment", "Service"]);
+        assert!(told.objects.iter().all(|object| object["apiVersion"].is_string()));
+        assert_eq!(told.objects[2].get("data"), None, "a key that is not random must not be used");
+        let text = render(&told);
+        let read = documents(&text).unwrap().into_iter().filter(|document| !document.is_null()).collect::<Vec<_>>();
+        assert_eq!(read, told.objects);
+    }
+
+    #[test]
+    fn what_is_refused_makes_nothing() {
+        let told = told(&job(json!({ "podTemplate": { "spec": { "hostname": "x", "dnsPolicy": 1 } } })), true);
+        assert_eq!(told.objects, Vec::<Value>::new());
+        assert!(render(&told).contains("\n# refused: spec.podTemplate.spec.dnsPolicy"));
+    }
+
+    #[test]
+    fn other_kinds_in_the_file_are_left_alone() {
+        let wrong = jobs("apiVersion: ome.io/v1beta1\nkind: TrainingJob\nmetadata: {name: x}\n", None).unwrap_err();
+        assert!(wrong.to_string().contains("kubectl trainingjob convert"), "{wrong}");
+        let wrong = "apiVersion: ml.example.com/v1\nkind: TrainingJob\nspec: {model: m, dataset: d, numWorkers: two}\n";
+        assert!(jobs(wrong, None).unwrap_err().to_string().starts_with("spec.numWorkers: "));
+    }
+}

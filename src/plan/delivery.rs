@@ -1,0 +1,117 @@
+//! How the agent comes into the workers' pods: what the cluster can do decides, unless a person has.
+
+use clap::ValueEnum;
+
+/// How the agent comes into a worker's pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// An init container copies it out of its image. Every cluster can do that.
+    #[default]
+    Init,
+    /// Its image is mounted as a volume.
+    Image,
+}
+
+/// What a person wants of that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum AgentDelivery {
+    /// By an image volume if API server and nodes have them, else by an init container.
+    Auto,
+    /// Always by an image volume.
+    Image,
+    /// Always by an init container.
+    #[default]
+    Init,
+}
+
+impl AgentDelivery {
+    /// What a person has decided; none if it is up to the cluster.
+    #[must_use]
+    pub fn decided(self) -> Option<Delivery> {
+        match self {
+            Self::Auto => None,
+            Self::Image => Some(Delivery::Image),
+            Self::Init => Some(Delivery::Init),
+        }
+    }
+}
+
+/// The first version of Kubernetes that has image volumes without being asked for them.
+const KUBERNETES: (u32, u32) = (1, 35);
+/// The same of the programs that run containers.
+const RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];
+
+/// Whether an API server of this version takes image volumes. Some providers write a minor version as 35+.
+#[must_use]
+pub fn server_has_image_volumes(major: &str, minor: &str) -> bool {
+    version(&format!("{major}.{minor}")).is_some_and(|version| version >= KUBERNETES)
+}
+
+/// Whether a pod with an image volume can run on a node with a kubelet of this version, such as `v1.35.2-gke.100`, and this
+/// runtime, such as `containerd://2.2.1`.
+#[must_use]
+pub fn node_has_image_volumes(kubelet: &str, runtime: &str) -> bool {
+    let kubelet = version(kubelet.trim_start_matches('v'));
+    let runtime = runtime.split_once("://").is_some_and(|(name, text)| {
+        let least = RUNTIMES.iter().find(|(known, _)| *known == name).map(|(_, least)| *least);
+        version(text.trim_start_matches('v')).zip(least).is_some_and(|(version, least)| version >= least)
+    });
+    kubelet.is_some_and(|version| version >= KUBERNETES) && runtime
+}
+
+/// The first two numbers of a version.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let (major, rest) = text.split_once('.')?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    Some((major.parse().ok()?, rest[..digits].parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_them_since_1_35() {
+        for (major, minor, has) in [
+            ("1", "34", false),
+            ("1", "34+", false),
+            ("1", "35", true),
+            ("1", "35+", true),
+            ("1", "36", true),
+            ("2", "0", true),
+            ("1", "", false),
+            ("", "36", false),
+        ] {
+            assert_eq!(server_has_image_volumes(major, minor), has, "{major}.{minor}");
+        }
+    }
+
+    #[test]
+    fn a_node_needs_both_programs() {
+        for (kubelet, runtime, has) in [
+            ("v1.35.0", "containerd://2.2.1", true),
+            ("v1.35.2-gke.100", "containerd://2.1.0", true),
+            ("v1.36.0-rc.1", "cri-o://1.35.0", true),
+            ("v1.35.1+k3s1", "containerd://v2.2.0-k3s1", true),
+            ("v1.34.9", "containerd://2.2.1", false),
+            ("v1.9.3", "containerd://2.2.1", false),
+            // This kubelet still takes it.
+            ("v1.35.0", "containerd://1.7.28", false),
+            ("v1.35.0", "containerd://2.0.5", false),
+            ("v1.35.0", "containerd://Unknown", false),
+            ("v1.35.0", "docker://28.0.1", false),
+            ("v1.35.0", "", false),
+            ("kwok-v0.7.0", "kwok", false),
+            ("fake", "containerd://2.2.1", false),
+            ("", "", false),
+        ] {
+            assert_eq!(node_has_image_volumes(kubelet, runtime), has, "{kubelet}, {runtime}");
+        }
+    }
+
+    #[test]
+    fn a_person_goes_before_the_cluster() {
+        let decided = [AgentDelivery::Auto, AgentDelivery::Image, AgentDelivery::Init].map(AgentDelivery::decided);
+        assert_eq!(decided, [None, Some(Delivery::Image), Some(Delivery::Init)]);
+    }
+}

@@ -1,0 +1,27 @@
+//! How the agent comes into the pods.
+
+use crate::world::plane;
+use serde_json::json;
+use trainingjob_operator::api::State::Running;
+use trainingjob_operator::plan::AgentDelivery;
+
+/// An operator of one namespace may not look at the nodes: it does what always works, and asks no second time. What it is
+/// told the API server takes.
+#[tokio::test]
+async fn the_agent_comes_as_it_always_can_or_as_is_wanted() {
+    let space = plane().space("delivery", json!({})).await;
+    for (wanted, jobs, is_image) in [(AgentDelivery::Auto, ["a", "b"], false), (AgentDelivery::Image, ["c", "d"], true)]
+    {
+        let operator = space.operator_that_delivers(wanted).await;
+        for name in jobs {
+            space.submit(name, json!({})).await.state(Running).await;
+            let pod = space.pods(name).await[0].spec.clone().unwrap();
+            let image = pod.volumes.iter().flatten().find_map(|volume| volume.image.clone()?.reference);
+            let expected = is_image.then(|| "localhost/trainingjob-operator:dev".to_owned());
+            assert_eq!((image, pod.init_containers.is_none()), (expected, is_image), "{name}");
+        }
+        operator.end().await;
+        let asked: Vec<_> = space.requests().into_iter().filter(|request| request.resource == "nodes").collect();
+        assert!(asked.len() == 1 && asked[0].forbidden, "{asked:?}");
+    }
+}
