@@ -55,7 +55,7 @@ fn of_attempt(attempt: &Attempt) -> Variables {
         variables.insert("MASTER_PORT", port.to_string());
         variables.insert("PET_MASTER_PORT", port.to_string());
     }
-    if let Some(address) = attempt.master_ip {
+    if let Some(address) = attempt.master_ip.filter(|_| variable("PADDLE_MASTER").is_some()) {
         variables.insert("MASTER_IP", address.to_string());
     }
     if let Some(workers) = &attempt.workers {
