@@ -167,7 +167,8 @@ impl Sea {
             match status["state"].as_str() {
                 Some("Completed") if !ended_well => says("it is Completed, and its programs were not".to_owned()),
                 Some("Completed") => {}
-                Some("Failed") if failures == plan.backoff_limit || disruptions >= 10 => {}
+                // The tenth interruption in a row is no restart any more.
+                Some("Failed") if failures == plan.backoff_limit || disruptions >= 9 => {}
                 _ => says(format!("it should not be as it is: {status}")),
             }
             let jobs: Vec<_> = space.of(Kind::Job).filter(|job| owner(job) == Some(name)).collect();

@@ -3,8 +3,7 @@
 use super::evidence::cause_of_gang;
 use super::start::QUICK;
 use super::step::{Step, number_of, seconds};
-use super::waiting;
-use super::{Cause, first_cause};
+use super::{Cause, first_cause, waiting, whole_second};
 use crate::api::{ConditionType, Reason, Restart, RestartPolicy, State};
 use crate::observe::{ObservedJob, ObservedPod};
 use crate::plan::Incarnation;
@@ -23,7 +22,8 @@ impl Step<'_> {
         let alive = pods.iter().any(|pod| pod.is_alive());
         // Of pods that seem to live the watch has not told yet how they ended: their Job's was faster.
         let lost = || self.pods_lost().filter(|_| !alive);
-        if let Some(cause) = first_cause(pods.iter().copied()).or_else(lost).filter(|_| !self.is_between_attempts()) {
+        let of_this_attempt = pods.iter().copied().filter(|pod| !self.is_judged(pod));
+        if let Some(cause) = first_cause(of_this_attempt).or_else(lost).filter(|_| !self.is_between_attempts()) {
             self.keep(current, &cause);
         }
         let Some(entry) = self.kept(current).cloned() else { return };
@@ -61,6 +61,15 @@ impl Step<'_> {
             self.requeue(left);
         }
         left <= 0
+    }
+
+    /// Whether a pod that is gone went by the end of an attempt that is filed: another one may have taken its place since.
+    fn is_judged(&self, pod: &ObservedPod) -> bool {
+        let current = self.incarnation().attempt;
+        let before =
+            self.status.restarts.iter().filter(|entry| entry.attempt < current).map(|entry| entry.time.0).max();
+        let went = || first_cause([pod]).and_then(|cause| cause.time).or(pod.deletion);
+        pod.gone && before.zip(went()).is_some_and(|(before, went)| whole_second(went) <= before)
     }
 
     /// Whether every pod that may still live should have ended, and nobody says that it has.
@@ -174,7 +183,7 @@ impl Step<'_> {
     pub(super) fn replaced(&self) -> bool {
         let pods = self.all_pods(self.incarnation());
         pods.iter()
-            .filter(|old| old.gone && !old.succeeded() && self.was_wanted(old))
+            .filter(|old| old.gone && !old.succeeded() && self.was_wanted(old) && !self.is_judged(old))
             .any(|old| pods.iter().any(|p| p.place() == old.place() && p.uid != old.uid))
             && !self.takes_in()
     }

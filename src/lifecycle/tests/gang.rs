@@ -201,6 +201,39 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
     );
 }
 
+/// The pods that were replaced one by one stay known, and the gang that took others in is lost with all of these.
+#[test]
+fn a_loss_that_was_made_good_is_not_why_a_later_attempt_ends() {
+    let mut world = World::to_running();
+    world.second = 20;
+    let loss = |second| Disruption {
+        reason: "DeletionByPodGC".into(),
+        message: "PodGC: node no longer exists".into(),
+        time: Some(at(second)),
+    };
+    let lost = |index, uid: &str, second| ObservedPod {
+        name: format!("x-training-{index}-{uid}"),
+        uid: uid.into(),
+        disruption: Some(loss(second)),
+        deletion: Some(at(second)),
+        gone: true,
+        ..running(index, 1)
+    };
+    let resized = EndedAttempt { disruption: true, time: Some(at(20)), ..end(1) };
+    world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![resized])));
+    world.see(Some(job(1)), [lost(1, "first", 20), ObservedPod { uid: "second".into(), ..running(1, 1) }]);
+    world.children.pods.retain(|_, pod| pod.uid != "pod-1-1");
+    world.step();
+    assert_eq!((world.status.attempt, world.status.restarts.len()), (Some(2), 1));
+    world.second = 45;
+    world.agent = None;
+    let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "x".into())), ..job(1) };
+    world.see(Some(failed), [lost(0, "pod-1-0", 41), lost(1, "second", 40)]);
+    assert_eq!(reasons(&world.step()), ["Restarting"]);
+    let told = world.status.restarts.iter().map(|entry| (entry.attempt, entry.pod.as_deref(), entry.time.0));
+    assert_eq!(told.max(), Some((2, Some("x-training-1-second"), at(40))));
+}
+
 #[test]
 fn an_attempt_that_has_ended_in_its_pods_is_judged_once() {
     let mut world = World::to_running();
