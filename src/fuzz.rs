@@ -29,7 +29,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     // Anybody in the cluster may dial the gang's port.
     Target { name: "gang-connection", read: gang_connection, seeds: hellos },
     // Who has the secret may be another version.
@@ -48,6 +48,8 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "checkpoint", read: |bytes| ROOM.with(|room| checkpoint(room, bytes)), seeds: checkpoints },
     // What a person writes, past the schema: operators of other versions may have admitted it.
     Target { name: "trainingjob", read: training_job, seeds: examples },
+    // What a person has for another operator.
+    Target { name: "convert", read: convert, seeds: manifests_of_others },
     // What a stack of a program is called.
     Target { name: "stacks", read: stacks, seeds: || vec![br#"{"processes":[{"pid":1}]}"#.to_vec()] },
 ];
@@ -242,6 +244,22 @@ fn training_job(bytes: &[u8]) {
     let planned = resolve(&job, &Runtime::default());
     if let Ok(plan) = planned.accepted() {
         let _ = crate::build::objects(plan, Incarnation::FIRST, crate::protocol::gang::GangPast::default());
+    }
+}
+
+fn manifests_of_others() -> Vec<Vec<u8>> {
+    files(Path::new("tests/fixtures/convert")).into_iter().filter_map(|file| fs::read(file).ok()).collect()
+}
+
+/// What is written is read back as what was made, and ours are decoded.
+fn convert(bytes: &[u8]) {
+    use crate::cli::convert::{Answers, convert};
+    let Ok(converted) = convert(&String::from_utf8_lossy(bytes), &Answers::default()) else { return };
+    let read: Vec<serde_json::Value> = serde_saphyr::from_multiple(&converted.text).expect("YAML");
+    let made: Vec<serde_json::Value> = converted.jobs.into_iter().map(|(job, _)| job).collect();
+    assert_eq!(read, made, "{}", converted.text);
+    for job in made {
+        serde_json::from_value::<crate::api::TrainingJob>(job).expect("a TrainingJob");
     }
 }
 

@@ -1,6 +1,6 @@
 //! `plan`: what a job comes to, which value came from where, and the objects that would be made. Makes none.
 
-use super::convert::{documents, yaml};
+use super::convert::{comment, documents, yaml};
 use crate::api::{Framework, GROUP, ProcsKind, ProcsPerWorker, TrainingJob, TrainingJobSpec, defaults};
 use crate::build;
 use crate::lifecycle::incarnation;
@@ -252,12 +252,12 @@ pub fn render(told: &Told) -> String {
     }
     text.push_str("#\n");
     for refusal in &told.refusals {
-        let _ = writeln!(text, "# refused: {}", refusal.replace('\n', " "));
+        let _ = writeln!(text, "# refused: {}", comment(refusal));
     }
     if told.refusals.is_empty() {
         let _ = writeln!(
             text,
-            "# The objects; {AGENT_IMAGE} is written by the operator, which also makes the Secret's content."
+            "# The objects; {AGENT_IMAGE} is the operator's, which also chooses how its agent comes into the pods, and makes the Secret's content."
         );
     } else {
         text.push_str("# No object is made: the job would be Failed, with the reason InvalidSpec.\n");
@@ -272,7 +272,7 @@ pub fn render(told: &Told) -> String {
 /// One value on one line.
 fn shown(value: &Value) -> String {
     match value {
-        Value::String(text) if !text.contains('\n') => text.clone(),
+        Value::String(text) if *text == comment(text) => text.clone(),
         other => other.to_string(),
     }
 }
@@ -298,7 +298,8 @@ mod tests {
             "gpusPerWorker": 4, "checkpoint": { "storage": { "type": "pvc", "size": "50Gi" } },
             "hyperparameters": { "learningRate": 0.1 }, "scheduling": { "gang": "coscheduling" },
         });
-        insta::assert_snapshot!(render(&told(&job(spec), true)));
+        // The objects have tests of their own.
+        insta::assert_snapshot!(render(&told(&job(spec), true)).split("---\n").next().unwrap());
     }
 
     #[test]

@@ -6,7 +6,9 @@ use super::refused;
 use crate::api::{Reason, TrainingJob};
 use crate::build::{self, CoschedulingPodGroup, NativePodGroup, PodGroup, VolcanoPodGroup, labels, names};
 use crate::lifecycle::{self, Event};
-use crate::observe::{Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, SlimJob, Wanted, digest};
+use crate::observe::{
+    Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, ObservedJob, SlimJob, Wanted, digest,
+};
 use crate::plan::{CheckpointVolume, Delivery, GroupKind, Incarnation, Plan, Runtime, Upkeep};
 use crate::protocol::gang::GangPast;
 use jiff::Timestamp;
@@ -276,6 +278,13 @@ impl Pass<'_, TrainingJob> {
         }
         info!(name, "deleting Job");
         self.delete::<Job>(name, uid, DeleteParams::foreground()).await
+    }
+
+    /// What the watches tell may be older than the status that says that the job is over.
+    pub(super) async fn end_job(&self, plan: &Plan, name: &str, uid: &str) -> Result<(), Error> {
+        let job = call("get Job", self.api::<SlimJob>().get_opt(name)).await?.and_then(|job| job.seen());
+        let has_ended = |job: ObservedJob| job.complete || job.failed.is_some();
+        if job.is_some_and(has_ended) { Ok(()) } else { self.delete_job(plan, name, uid).await }
     }
 
     /// Takes the Job controller's finalizer off a pod, which has yet to end. By force the pod is deleted, whatever its node

@@ -299,6 +299,7 @@ impl Pass<'_, TrainingJob> {
                 self.create_upkeep(plan, *task).await
             }
             Action::DeleteJob { name, uid } => self.delete_job(&wanted.planned.plan, name, uid).await,
+            Action::EndJob { name, uid } => self.end_job(&wanted.planned.plan, name, uid).await,
             Action::ReleasePod { name, uid, force } => self.release_pod(name, uid, *force).await,
             Action::ScaleJob { name, uid, pods } => {
                 self.confirm().await?;

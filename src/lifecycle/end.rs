@@ -18,7 +18,7 @@ impl Step<'_> {
         let unfinished = |job: &&ObservedJob| !job.complete && job.failed.is_none();
         for job in self.jobs().filter(unfinished) {
             match self.status.state {
-                Some(State::Failed) => self.delete_job(&job.name, &job.uid, job.deleting),
+                Some(State::Failed) => self.end_job(job),
                 _ => {
                     self.complete_without(job);
                     self.end_side_cars(job);
@@ -47,7 +47,7 @@ impl Step<'_> {
         let left = SIDE_CARS - seconds(since, self.input.now);
         let lives = self.pods(self.incarnation()).iter().any(|pod| pod.role == job.role && pod.is_alive());
         if lives && left <= 0 {
-            self.delete_job(&job.name, &job.uid, job.deleting);
+            self.end_job(job);
         } else if left > 0 {
             self.requeue(left);
         }
@@ -56,6 +56,9 @@ impl Step<'_> {
     pub(super) fn end(&mut self) {
         let now = self.input.now;
         progress::end(&mut self.status);
+        if let Some(elastic) = &mut self.status.elastic {
+            elastic.since = None; // nobody waits for room any more
+        }
         self.status.completion_time = Some(Time(now));
         // Nothing else may wake a job that has ended.
         if let Some(ttl) = self.input.plan.policy.ttl_seconds {

@@ -159,6 +159,13 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// Deletes what is left of a job that is over, unless that is under way.
+    pub(super) fn end_job(&mut self, job: &ObservedJob) {
+        if !job.deleting {
+            self.verdict.actions.push(Action::EndJob { name: job.name.clone(), uid: job.uid.clone() });
+        }
+    }
+
     /// Deletes a Job of whatever kind, unless that is under way.
     pub(super) fn delete_job(&mut self, name: &str, uid: &str, deleting: bool) {
         let delete = Action::DeleteJob { name: name.to_owned(), uid: uid.to_owned() };

@@ -60,6 +60,13 @@ pub enum Action {
         /// Its UID, the precondition.
         uid: String,
     },
+    /// Delete this Job of a job that is over, with its pods, unless it has ended by now: then the pods stay for their logs.
+    EndJob {
+        /// Its name.
+        name: String,
+        /// Its UID, the precondition.
+        uid: String,
+    },
     /// Take this pod from its Job's count, so that the Job makes another one when it is gone and does not fail by it.
     ReleasePod {
         /// Its name.

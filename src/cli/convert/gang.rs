@@ -42,7 +42,8 @@ impl Role {
 
 /// Makes equal workers of all these roles; what they run is what the first one runs.
 pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
-    ours.set("numWorkers", roles.iter().map(|role| role.replicas).sum::<i64>().max(1));
+    let field = roles.first().map(|role| format!("{}.replicas", role.path)).unwrap_or_default();
+    ours.workers(&field, roles.iter().fold(0, |all, role| all.saturating_add(role.replicas)));
     let mut known = roles.iter().filter_map(|role| Some((role, role.pod.as_ref()?)));
     let Some((first, pod)) = known.next() else { return Pod::default() };
     for (other, others) in known {
@@ -59,14 +60,15 @@ pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
 }
 
 /// Writes what a pod runs into the spec.
-pub(super) fn run(ours: &mut Ours, pod: &Pod) {
+pub(super) fn run(ours: &mut Ours, pod: &Pod) -> Result<(), Bad> {
+    const MOST: i64 = 16;
+    if pod.gpus > MOST {
+        return Err(Bad(format!("{} GPUs of one pod are more than the {MOST} that a worker may have", pod.gpus)));
+    }
     for (field, value) in &pod.fields {
         ours.set(field, value.clone());
     }
     ours.set("gpusPerWorker", pod.gpus);
-    if pod.gpus > 16 {
-        ours.notes.lost("spec.gpusPerWorker", format!("{} is more than the 16 that a worker may have", pod.gpus));
-    }
     if ours.get("image").is_none() {
         ours.notes.lost("spec.image", "is not written: the framework's default image would run");
     }
@@ -78,6 +80,7 @@ pub(super) fn run(ours: &mut Ours, pod: &Pod) {
         ours.set("monitoring.metricsPort", 18080);
         ours.notes.note("spec.monitoring.metricsPort", "is not the default 8080, which the container has itself");
     }
+    Ok(())
 }
 
 /// The port of the rendezvous, where a port of this name says it.
@@ -191,11 +194,11 @@ pub(super) fn backoff(ours: &mut Ours, field: &str, limit: Option<i64>) {
 /// Fields of the same meaning in several kinds.
 pub(super) fn lifetime(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
     if let Some(seconds) = theirs.number("activeDeadlineSeconds")? {
-        ours.set("failurePolicy.activeDeadlineSeconds", seconds);
+        ours.seconds("failurePolicy.activeDeadlineSeconds", &theirs.at("activeDeadlineSeconds"), 1, seconds);
         ours.notes.note(theirs.at("activeDeadlineSeconds"), "counts on after a suspension; it began anew there");
     }
     if let Some(seconds) = theirs.number("ttlSecondsAfterFinished")? {
-        ours.set("ttlSecondsAfterFinished", seconds);
+        ours.seconds("ttlSecondsAfterFinished", &theirs.at("ttlSecondsAfterFinished"), 0, seconds);
     }
     suspend(ours, theirs)?;
     managed(ours, theirs)

@@ -8,7 +8,7 @@ const KIND: Kind = Kind { roles: "jaxReplicaSpecs", container: "jax", port: "jax
 
 pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let roles = kubeflow::roles(&KIND, &["Worker"], ours, &mut spec)?;
-    kubeflow::workers(&KIND, ours, &roles);
+    kubeflow::workers(&KIND, ours, &roles)?;
     ours.set("framework", "jax");
     // As its programs call them.
     for (name, value) in [

@@ -10,7 +10,7 @@ pub(super) const PODS: &str = "";
 
 pub(super) fn convert(ours: &mut Ours, spec: Fields) -> Result<(), Bad> {
     let pod = job(ours, spec, &[], Some(6))?;
-    gang::run(ours, &pod);
+    gang::run(ours, &pod)?;
     ours.set("framework", "pytorch");
     gang::processes(ours, None, pod.gpus);
     ours.notes
@@ -24,11 +24,11 @@ pub(super) fn job(ours: &mut Ours, mut spec: Fields, containers: &[&str], limit:
     let indexed = spec.text("completionMode")?.is_some_and(|mode| mode == "Indexed");
     let (parallelism, completions) = (spec.number("parallelism")?, spec.number("completions")?);
     let pods = parallelism.unwrap_or(1);
-    ours.set("numWorkers", pods.max(1));
-    if pods < 1 {
+    if pods == 0 {
         ours.notes.lost(spec.at("parallelism"), "of 0 holds all pods back: here it is 1, with suspend");
         ours.set("suspend", true);
     }
+    ours.workers(&spec.at("parallelism"), if pods == 0 { 1 } else { pods });
     match completions {
         Some(completions) if completions != pods => {
             let says = format!(

@@ -13,7 +13,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
         ours.notes.lost(other.path, "is a Job of another role: has no place here yet, left out");
     }
     let pod = replicated(ours, first, &[])?;
-    gang::run(ours, &pod);
+    gang::run(ours, &pod)?;
     ours.set("framework", "pytorch");
     gang::processes(ours, None, pod.gpus);
     let mut failures = spec.object("failurePolicy")?;
@@ -26,7 +26,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     }
     failures.left(&mut ours.notes);
     if let Some(seconds) = spec.number("ttlSecondsAfterFinished")? {
-        ours.set("ttlSecondsAfterFinished", seconds);
+        ours.seconds("ttlSecondsAfterFinished", &spec.at("ttlSecondsAfterFinished"), 0, seconds);
     }
     gang::suspend(ours, &mut spec)?;
     policies(ours, &mut spec)?;

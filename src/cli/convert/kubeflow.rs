@@ -40,9 +40,9 @@ pub(super) fn roles(kind: &Kind, names: &[&str], ours: &mut Ours, spec: &mut Fie
 }
 
 /// Makes equal workers of the roles, restarts included; the pod is what they run.
-pub(super) fn workers(kind: &Kind, ours: &mut Ours, roles: &[Role]) -> super::pod::Pod {
+pub(super) fn workers(kind: &Kind, ours: &mut Ours, roles: &[Role]) -> Result<super::pod::Pod, Bad> {
     let pod = gang::equal(ours, roles);
-    gang::run(ours, &pod);
+    gang::run(ours, &pod)?;
     gang::port(ours, &pod, kind.port);
     let policies: Vec<&str> = roles.iter().map(|role| role.restart_policy.as_deref().unwrap_or(kind.restart)).collect();
     let policy = policies.first().copied().unwrap_or(kind.restart);
@@ -54,7 +54,7 @@ pub(super) fn workers(kind: &Kind, ours: &mut Ours, roles: &[Role]) -> super::po
         }
     }
     gang::restarts(ours, &field, policy);
-    pod
+    Ok(pod)
 }
 
 /// `runPolicy`, and what is left of the spec.
@@ -107,7 +107,7 @@ fn scheduling(ours: &mut Ours, mut policy: Fields, roles: &[Role]) -> Result<(),
             ours.notes.lost(policy.at("queue"), "is Volcano's: scheduling.queue with scheduling.gang: volcano");
         }
     }
-    let all: i64 = roles.iter().map(|role| role.replicas).sum();
+    let all = roles.iter().fold(0, |all: i64, role| all.saturating_add(role.replicas));
     if let Some(least) = policy.take("minAvailable").filter(|least| least.as_i64() != Some(all)) {
         let least = match least {
             Value::String(text) => text,

@@ -27,6 +27,8 @@ mod xgboost;
 pub use fields::Bad;
 pub use notes::{Note, Notes};
 
+pub(super) use ours::comment;
+
 use fields::Fields;
 use ours::Ours;
 use serde::Serialize;
@@ -76,9 +78,8 @@ pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
         let (version, kind) = what(&object);
         let Some(ours) = one(&version, &kind, object.clone(), &runtimes, answers)? else {
             let name = object.clone().object("metadata")?.text("name")?.unwrap_or_default();
-            beside.push_str(&format!(
-                "# {kind} {name} ({version}) is no job: it stays as it is, and is not written here.\n"
-            ));
+            let what = comment(&format!("{kind} {name} ({version})"));
+            beside.push_str(&format!("# {what} is no job: it stays as it is, and is not written here.\n"));
             continue;
         };
         if !converted.text.is_empty() {

@@ -19,7 +19,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
             pod.fields.extend(launched.get_key_value(field).map(|(field, value)| (field.clone(), value.clone())));
         }
     }
-    kubeflow::workers(&KIND, ours, &workers);
+    kubeflow::workers(&KIND, ours, &workers)?;
     ours.set(
         "procsPerWorker",
         spec.take("slotsPerWorker").and_then(|slots| slots.as_i64()).unwrap_or(1).clamp(1, 1024),

@@ -8,7 +8,7 @@ const KIND: Kind = Kind { roles: "mxReplicaSpecs", container: "mxnet", port: "mx
 
 pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let roles = kubeflow::roles(&KIND, &["Worker"], ours, &mut spec)?;
-    kubeflow::workers(&KIND, ours, &roles);
+    kubeflow::workers(&KIND, ours, &roles)?;
     ours.set("framework", "pytorch");
     ours.set("procsPerWorker", 1);
     ours.hold("kind", "there is no framework mxnet here yet, and the workers would find no scheduler");

@@ -109,6 +109,24 @@ impl Ours {
         items.filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
+    /// Writes how many workers there are.
+    pub fn workers(&mut self, field: &str, number: i64) {
+        const MOST: i64 = 4096;
+        if !(1..=MOST).contains(&number) {
+            self.notes.lost(field, format!("{number} workers are not between 1 and {MOST}"));
+        }
+        self.set("numWorkers", number.clamp(1, MOST));
+    }
+
+    /// Writes a number of seconds, if it is one from `least` on.
+    pub fn seconds(&mut self, to: &str, field: &str, least: i64, seconds: i64) {
+        if (least..=i64::from(i32::MAX)).contains(&seconds) {
+            self.set(to, seconds);
+        } else {
+            self.notes.lost(field, format!("{seconds} is not between {least} and {}: left out", i32::MAX));
+        }
+    }
+
     /// Adds a variable, unless the job has it.
     pub fn add_env(&mut self, name: &str, value: &str) {
         let env = self.spec.entry("env").or_insert_with(|| json!([]));
@@ -208,11 +226,10 @@ impl Ours {
 
     /// As YAML, with all that is told before it.
     pub fn written(&self) -> String {
-        let mut text = format!("# Converted from {}.\n", self.from);
+        let mut text = format!("# Converted from {}.\n", comment(&self.from));
         for note in &self.notes.0 {
             let mark = if note.lost { "LOST" } else { "note" };
-            let says = note.says.split_whitespace().collect::<Vec<_>>().join(" ");
-            text.push_str(&format!("# {mark}  {}: {says}\n", note.field.replace('\n', " ")));
+            text.push_str(&format!("# {mark}  {}: {}\n", comment(&note.field), comment(&note.says)));
         }
         text + &super::yaml(&self.document())
     }
@@ -290,6 +307,12 @@ fn usable(name: &str) -> String {
     } else {
         format!("job-{joined}").trim_end_matches('-').to_owned()
     }
+}
+
+/// Text that stays on its line, whoever wrote it.
+pub(in crate::cli) fn comment(text: &str) -> String {
+    let visible: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    visible.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Every text within a value, keys of objects included.

@@ -8,7 +8,7 @@ const KIND: Kind = Kind { roles: "paddleReplicaSpecs", container: "paddle", port
 
 pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let roles = kubeflow::roles(&KIND, &["Master", "Worker"], ours, &mut spec)?;
-    kubeflow::workers(&KIND, ours, &roles);
+    kubeflow::workers(&KIND, ours, &roles)?;
     ours.set("framework", "pytorch");
     ours.set("procsPerWorker", 1);
     let many = ours.get("numWorkers").is_some_and(|workers| *workers != 1);

@@ -13,7 +13,7 @@ pub(super) fn source(ours: &mut Ours, field: &str, to: &str, uri: &str) {
     match uri.split_once("://") {
         None => ours.set(to, uri),
         Some((scheme, rest)) => {
-            ours.set(to, rest.trim_matches('/'));
+            ours.set(to, rest.replace("://", "/").trim_matches('/'));
             let variable = to.to_uppercase();
             let says = format!(
                 "{scheme}:// is not fetched here: the program finds the rest of it in {variable} and must load it itself, or \

@@ -10,7 +10,7 @@ const KIND: Kind =
 
 pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let roles = kubeflow::roles(&KIND, &["Master", "Worker"], ours, &mut spec)?;
-    let pod = kubeflow::workers(&KIND, ours, &roles);
+    let pod = kubeflow::workers(&KIND, ours, &roles)?;
     ours.set("framework", "pytorch");
     let mut asked = spec.take("nprocPerNode").map(|value| (spec.at("nprocPerNode"), value));
     let mut elastic = spec.object("elasticPolicy")?;
@@ -38,8 +38,8 @@ fn elastic(ours: &mut Ours, mut policy: Fields) -> Result<(), Bad> {
             let says = format!("{min} to {max} leaves out the {workers} workers that there are: widened");
             ours.notes.lost(policy.path.clone(), says);
         }
-        ours.set("elastic.minWorkers", min.min(workers).max(1));
-        ours.set("elastic.maxWorkers", max.max(workers));
+        ours.set("elastic.minWorkers", min.clamp(1, workers));
+        ours.set("elastic.maxWorkers", max.clamp(workers, 4096));
         ours.notes.note(
             policy.path.clone(),
             "the operator ends the attempt and begins the next one at the new size, where torchrun did; the job is complete \

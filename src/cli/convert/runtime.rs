@@ -36,7 +36,7 @@ pub(super) fn workers(
         }
     };
     let asked = over(ours, &mut runtime, trainer)?;
-    gang::run(ours, &runtime.pod);
+    gang::run(ours, &runtime.pod)?;
     ours.set("framework", runtime.framework);
     if runtime.framework == "pytorch" {
         let line: Vec<String> = ours.words("command").into_iter().chain(ours.words("args")).collect();
@@ -138,7 +138,7 @@ impl Runtime {
         jobset::policies(ours, &mut set)?;
         set.left(&mut ours.notes);
         if let Some(nodes) = nodes {
-            ours.set("numWorkers", nodes);
+            ours.workers("runtime.spec.mlPolicy.numNodes", nodes);
         }
         Ok(it)
     }
@@ -156,7 +156,7 @@ fn is_trainer(entry: &Fields) -> bool {
 fn over(ours: &mut Ours, runtime: &mut Runtime, mut trainer: Fields) -> Result<Option<(String, Value)>, Bad> {
     let asked = trainer.take("numProcPerNode").map(|procs| (trainer.at("numProcPerNode"), procs));
     if let Some(nodes) = trainer.number("numNodes")? {
-        ours.set("numWorkers", nodes);
+        ours.workers(&trainer.at("numNodes"), nodes);
     }
     let mut container = Map::new();
     for field in ["image", "command", "args", "env"] {

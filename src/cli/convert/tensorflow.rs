@@ -8,7 +8,7 @@ const KIND: Kind = Kind { roles: "tfReplicaSpecs", container: "tensorflow", port
 
 pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let roles = kubeflow::roles(&KIND, &["Chief", "Master", "Worker"], ours, &mut spec)?;
-    kubeflow::workers(&KIND, ours, &roles);
+    kubeflow::workers(&KIND, ours, &roles)?;
     ours.set("framework", "tensorflow");
     if let Some(chief) = roles.iter().find(|role| role.name != "Worker") {
         ours.notes.lost(

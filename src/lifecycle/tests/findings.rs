@@ -27,7 +27,7 @@ fn the_program_decides_and_not_what_runs_beside_it() {
     assert_eq!(verdict.actions, [], "it may end by itself");
     assert!(verdict.requeue.is_some());
     world.second = 52;
-    let delete = Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() };
+    let delete = Action::EndJob { name: "x-training".into(), uid: "job-1".into() };
     assert_eq!(world.step().actions, [delete], "and must then be stopped");
     world.see(None, []);
     assert_eq!(world.step().actions, []);

@@ -52,9 +52,15 @@ fn to_running() -> World {
     world
 }
 
+/// The Jobs that are to go.
 fn deleted(verdict: &Verdict) -> Vec<&str> {
-    let deletions = verdict.actions.iter();
-    deletions.filter_map(|a| if let Action::DeleteJob { name, .. } = a { Some(name.as_str()) } else { None }).collect()
+    let mut names = Vec::new();
+    for action in &verdict.actions {
+        if let Action::DeleteJob { name, .. } | Action::EndJob { name, .. } = action {
+            names.push(name.as_str());
+        }
+    }
+    names
 }
 
 #[test]
