@@ -309,8 +309,10 @@ async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
         let checkpoint = &job["spec"]["checkpoint"];
         let new = ["retention", "keepBest", "resumeFrom", "resumeArgs", "backup"];
         let in_bucket = ["s3", "gcs", "azure"].iter().any(|bucket| checkpoint["storage"]["type"] == *bucket);
-        let is_elastic = job["spec"].get("elastic").is_some();
-        !in_bucket && !is_elastic && new.iter().all(|field| checkpoint.get(field).is_none())
+        let is_elastic = job["spec"].get("elastic").is_some() || job["spec"].get("roles").is_some();
+        let framework = job["spec"]["framework"].as_str().unwrap_or("pytorch");
+        let is_known = ["pytorch", "tensorflow", "jax"].contains(&framework);
+        !in_bucket && !is_elastic && is_known && new.iter().all(|field| checkpoint.get(field).is_none())
     };
     let mut jobs: Vec<Value> = good_examples().map(|(_, example)| example).collect();
     jobs.extend(accepted().into_iter().map(|(name, spec)| job(&name, spec)));

@@ -5,25 +5,25 @@ use k8s_openapi::api::core::v1::EnvVar;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Pods of another kind besides the workers: they start, fail and restart with them. What a role does not say is as for the workers, but for GPUs, of which it has none.
+/// They start, fail and restart with the workers. What a role does not say is as for these, but it has no GPUs.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleSpec {
-    /// What it is called: up to 15 lower-case letters and digits. Its Job is NAME-ROLE, its pods find each other at NAME-ROLE-INDEX.NAME-headless.
+    /// Lower-case letters and digits. Its Job is NAME-ROLE, its pods have the host names NAME-ROLE-INDEX.NAME-headless.
     #[schemars(length(min = 1, max = 15), extend("pattern" = "^[a-z][a-z0-9]*$"))]
     pub name: String,
     /// Pods of this role; 1 if it is not written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub replicas: Option<i32>,
-    /// The job is completed when every program of this role has exited with code 0, and of all others that say so; whatever else runs is ended then. If no role says so: the chief of tensorflow, else all workers.
+    /// The job is completed when all programs have exited with code 0 of the roles that say so; the rest is ended then. If none says so: the chief of tensorflow, else all workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<bool>,
     /// Container image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Command. With a command of its own a role has no arguments but its own.
+    /// Command; with it the job's args don't count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub command: Vec<String>,
@@ -31,11 +31,11 @@ pub struct RoleSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub args: Vec<String>,
-    /// Environment variables: those of the job, and these, which win over one of the same name.
+    /// Environment variables, over those of the job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
-    /// GPUs of each pod, as with gpusPerWorker; 0 if it is not written.
+    /// GPUs of each pod; 0 if it is not written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 16))]
     pub gpus_per_replica: Option<i32>,

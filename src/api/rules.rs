@@ -364,7 +364,7 @@ pub const RULES: &[Rule] = &[
         field: ".roles",
         rule: "!has(self.roles) || size(self.roles) == 0 || !$(checkpoint.enabled) || has(self.checkpoint) && \
                has(self.checkpoint.storage) && self.checkpoint.storage.type in ['pvc', 'nfs']",
-        wrong: "roles need checkpoints that every pod sees, for the one that writes them need not be the one that looks after them",
+        wrong: "roles need checkpoints that every pod sees, for who writes them need not be who looks after them",
         remedy: "set checkpoint.storage to type pvc or nfs, or checkpoint.enabled to false if the program keeps its own",
         example: "role-storage",
     },
@@ -373,7 +373,7 @@ pub const RULES: &[Rule] = &[
         field: ".roles",
         rule: "!has(self.roles) || size(self.roles) == 0 || !has(self.scheduling) || !has(self.scheduling.queue) || \
                $(scheduling.gang) == 'volcano'",
-        wrong: "Kueue would admit the Job of each role alone, and the pods of one that it admits would wait for those of another",
+        wrong: "Kueue would admit the Job of each role alone, whose pods would wait for those of another",
         remedy: "remove scheduling.queue, or write scheduling.gang: volcano, whose queue it then is",
         example: "role-queue",
     },
@@ -390,7 +390,7 @@ pub const RULES: &[Rule] = &[
         field: ".image",
         rule: "$(framework) in ['pytorch', 'tensorflow', 'jax'] || has(self.image)",
         wrong: "there is no default image for this framework",
-        remedy: "set image to one that has the program and what it needs",
+        remedy: "set image to one that has the program",
         example: "image-missing",
     },
     // ---- the container

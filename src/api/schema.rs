@@ -23,10 +23,11 @@ const EMBEDDED: [&str; 7] = [
 ];
 
 /// Of these nothing is told but what they are for: what a quantity is takes two pages, and what a variable is stands above.
-const PLAIN: [&str; 5] = [
+const PLAIN: [&str; 6] = [
     "spec.resources.requests",
     "spec.resources.limits",
     "spec.roles[].env[]",
+    "spec.roles[].podTemplate",
     "spec.roles[].resources.requests",
     "spec.roles[].resources.limits",
 ];
