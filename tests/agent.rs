@@ -22,6 +22,7 @@ use trainingjob_operator::protocol::agent_status::AgentStatus;
 use trainingjob_operator::protocol::error_pattern::ErrorPattern;
 use trainingjob_operator::protocol::progress::{Progress, Source};
 use trainingjob_operator::protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
+use trainingjob_operator::protocol::role::RoleName;
 use trainingjob_operator::protocol::stacks::{Place, ProcessStacks, ProcessState, Stacks};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_agent");
@@ -629,6 +630,7 @@ fn cause(report: Report) -> Cause {
         message: None,
     };
     first_cause([WorkerFacts {
+        role: RoleName::WORKER,
         index: 0,
         pod: "x-training-0-abcde",
         node: None,

@@ -309,8 +309,10 @@ async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
         let checkpoint = &job["spec"]["checkpoint"];
         let new = ["retention", "keepBest", "resumeFrom", "resumeArgs", "backup"];
         let in_bucket = ["s3", "gcs", "azure"].iter().any(|bucket| checkpoint["storage"]["type"] == *bucket);
-        let is_elastic = job["spec"].get("elastic").is_some();
-        !in_bucket && !is_elastic && new.iter().all(|field| checkpoint.get(field).is_none())
+        let is_elastic = job["spec"].get("elastic").is_some() || job["spec"].get("roles").is_some();
+        let framework = job["spec"]["framework"].as_str().unwrap_or("pytorch");
+        let is_known = ["pytorch", "tensorflow", "jax"].contains(&framework);
+        !in_bucket && !is_elastic && is_known && new.iter().all(|field| checkpoint.get(field).is_none())
     };
     let mut jobs: Vec<Value> = good_examples().map(|(_, example)| example).collect();
     jobs.extend(accepted().into_iter().map(|(name, spec)| job(&name, spec)));
@@ -570,7 +572,14 @@ fn wrong_entries() -> Vec<(Value, &'static str)> {
     let volumes = json!([volume(0)]);
     let limits =
         |key: &str, value: Value| json!({ "resources": { "limits": { "cpu": 1, key: value, "memory": "1Gi" } } });
+    let roles = |of: &str, role: Value| json!({ "framework": of, "image": "i", "checkpoint": { "enabled": false }, "roles": [{ "name": "chief" }, role] });
     vec![
+        (roles("none", json!({ "name": "upkeep" })), "the role upkeep has a name"),
+        (roles("tensorflow", json!({ "name": "actor" })), "the role actor means nothing to the framework"),
+        (
+            roles("none", json!({ "name": "actor", "env": [{ "name": "RANK" }] })),
+            "the variable RANK of a role's env is set",
+        ),
         (json!({ "env": forty(json!({ "name": "RANK", "value": "1" }), variable) }), "the variable RANK of env is set"),
         (
             json!({ "env": forty(json!({ "name": "TRAININGJOB_X" }), variable) }),
@@ -670,6 +679,21 @@ fn accepted() -> Vec<(String, Value)> {
     let specs = [
         ("a".repeat(52), json!({ "numWorkers": 10 })),
         ("a".repeat(49), json!({ "numWorkers": 4096 })),
+        (
+            "a".repeat(45),
+            json!({ "framework": "none", "image": "i", "checkpoint": { "enabled": false }, "roles": [
+                { "name": "a23456789012345", "replicas": 10, "leader": true, "gpusPerReplica": 1,
+                  "env": [{ "name": "ROLE", "value": "a" }], "resources": { "limits": { "cpu": 1 } } },
+                { "name": "chief", "replicas": 2 }, { "name": "b", "podTemplate": { "spec": { "anything": 1 } } },
+            ] }),
+        ),
+        (
+            "roles-of-tensorflow".into(),
+            json!({ "framework": "tensorflow", "checkpoint": { "storage": { "type": "pvc" } },
+                    "scheduling": { "queue": "q", "gang": "volcano" },
+                    "roles": [{ "name": "chief" }, { "name": "ps", "replicas": 3 }, { "name": "evaluator", "replicas": 1 }] }),
+        ),
+        ("no-roles".into(), json!({ "roles": [], "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } })),
         ("uri".into(), json!({ "model": "pvc://c", "dataset": "pvc://c.d/a..b/.c/wiki text", "output": "pvc://0/x" })),
         ("words".into(), json!({ "model": "org/model:v1", "dataset": "../wiki text" })),
         ("procs-number".into(), json!({ "procsPerWorker": 8 })),
@@ -800,6 +824,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("podTemplate", template(1), template(2), false),
         ("procsPerWorker", json!(1), json!("auto"), false),
         ("resources", json!({ "limits": { "cpu": "1" } }), json!({ "limits": { "cpu": "2" } }), false),
+        ("roles", json!([{ "name": "a" }]), json!([{ "name": "a", "replicas": 2 }]), false),
         ("scheduling", json!({ "queue": "a", "gang": "volcano" }), json!({ "queue": "a", "gang": "native" }), false),
         ("serviceAccountName", json!("a"), json!("b"), false),
         ("successPolicy", json!({ "targetLoss": 0.1 }), json!({ "earlyStoppingPatience": 3 }), true),
@@ -836,6 +861,11 @@ fn changes() -> Vec<Change> {
             let mut object = job("x", spec);
             if field == "volumeMounts" {
                 object["spec"]["volumes"] = json!([{ "name": "v", "emptyDir": {} }]);
+            }
+            if field == "roles" {
+                object["spec"]["framework"] = json!("none");
+                object["spec"]["image"] = json!("a");
+                object["spec"]["checkpoint"] = json!({ "enabled": false });
             }
             if field == "elastic" {
                 object["spec"]["checkpoint"] = json!({ "enabled": false });

@@ -14,6 +14,8 @@ mod gang;
 mod group;
 #[path = "convergence/life.rs"]
 mod life;
+#[path = "convergence/roles.rs"]
+mod roles;
 #[path = "convergence/strangers.rs"]
 mod strangers;
 #[path = "convergence/takeover.rs"]

@@ -55,9 +55,11 @@ enum Scenario {
     Again,
     /// Has another worker while it runs, completes.
     Resize,
+    /// Has another role, whose pod fails; the gang restarts, completes.
+    Roles,
 }
 
-const SCENARIOS: [Scenario; 11] = [
+const SCENARIOS: [Scenario; 12] = [
     Scenario::Complete,
     Scenario::Suspend,
     Scenario::Resume,
@@ -69,6 +71,7 @@ const SCENARIOS: [Scenario; 11] = [
     Scenario::Delete,
     Scenario::Again,
     Scenario::Resize,
+    Scenario::Roles,
 ];
 
 /// How the operator comes back.
@@ -361,7 +364,9 @@ impl<'a> Life<'a> {
 
     /// The job's life: what its owner, its programs and its nodes do.
     async fn live(&self) -> Result<(), String> {
-        use Scenario::{Again, Budget, Complete, Deadline, Delete, Evict, Resize, Restart, Resume, Suspend, Ttl};
+        use Scenario::{
+            Again, Budget, Complete, Deadline, Delete, Evict, Resize, Restart, Resume, Roles, Suspend, Ttl,
+        };
         self.create().await;
         match self.trial.scenario {
             Complete => self.complete(1).await?,
@@ -430,6 +435,16 @@ impl<'a> Life<'a> {
                 self.exit(1, 2, 0).await?;
                 self.complete(1).await?;
             }
+            Roles => {
+                self.runs(1).await?;
+                self.exit_of("actor", 1, 0, 1).await?;
+                // As their agents do.
+                for worker in 0..2 {
+                    self.exit(1, worker, 143).await?;
+                }
+                self.complete(2).await?;
+                self.exit_of("actor", 2, 0, 0).await?;
+            }
         }
         self.at_an_end().await
     }
@@ -456,6 +471,9 @@ impl<'a> Life<'a> {
             Scenario::Budget => json!({ "failurePolicy": { "backoffLimit": 1 } }),
             Scenario::Deadline => json!({ "failurePolicy": { "activeDeadlineSeconds": 10 } }),
             Scenario::Resize => json!({ "elastic": { "maxWorkers": 3 }, "checkpoint": { "enabled": false } }),
+            Scenario::Roles => {
+                json!({ "framework": "none", "checkpoint": { "enabled": false }, "roles": [{ "name": "actor" }] })
+            }
             Scenario::Ttl => json!({ "ttlSecondsAfterFinished": 1 }),
             _ => json!({}),
         };
@@ -487,6 +505,14 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
+    async fn exit_of(&self, role: &str, attempt: i32, index: i32, code: i32) -> Result<(), String> {
+        let what = format!("{role} {index} of attempt {attempt} to run");
+        let pod = |space: &Space| kubelet::running_of(space, role, attempt, index).cloned();
+        let pod = self.world.witness.until(&self.namespace, &what, pod).await?;
+        kubelet::exit(&self.world.admin, &pod, code).await;
+        Ok(())
+    }
+
     async fn running(&self, attempt: i32, worker: i32) -> Result<Value, String> {
         let what = format!("worker {worker} of attempt {attempt} to run");
         let pod = |space: &Space| kubelet::running(space, attempt, worker).cloned();
@@ -513,7 +539,9 @@ impl<'a> Life<'a> {
         self.until(&what, |space| {
             let status = &space.get(Kind::TrainingJob, NAME)?["status"];
             let told = status["state"] == "Running" && status["attempt"] == attempt;
-            let run = (0..2).all(|worker| kubelet::running(space, attempt, worker).is_some());
+            let has_actor = self.trial.scenario == Scenario::Roles;
+            let run = (0..2).all(|worker| kubelet::running(space, attempt, worker).is_some())
+                && (!has_actor || kubelet::running_of(space, "actor", attempt, 0).is_some());
             (run && (told || self.away.load(Ordering::Relaxed))).then_some(())
         })
         .await

@@ -176,6 +176,12 @@ fn cases() -> Vec<Case> {
         case("procsPerWorker", json!(2), json!(3)),
         case("resources.limits", json!({ "cpu": "1" }), json!({ "cpu": 2 })),
         case("resources.requests", json!({ "memory": "1Gi" }), json!({ "memory": "2Gi" })),
+        with(
+            json!({ "framework": "none", "checkpoint": { "enabled": false } }),
+            "roles",
+            json!([{ "name": "actor" }]),
+            json!([{ "name": "actor", "replicas": 2 }]),
+        ),
         case("scheduling.affinity", affinity(1), affinity(2)),
         // Its own scheduler would not come.
         with(

@@ -41,6 +41,8 @@ struct Gang {
     options: Vec<String>,
     /// The first attempt of its pods, and what was before them.
     begins: (u32, Option<Value>),
+    /// Of the first seats, where not all are workers: role, and index in it.
+    seats: Vec<(&'static str, u32)>,
     /// Pods so far.
     pods: Cell<u32>,
 }
@@ -76,6 +78,7 @@ impl Gang {
             command,
             options: Vec::new(),
             begins: (1, None),
+            seats: Vec::new(),
             pods: Cell::new(0),
         })
     }
@@ -111,8 +114,10 @@ impl Gang {
         if index == 0 {
             command.arg(format!("--metrics-port={}", self.metrics));
         }
+        let (role, rank) = self.seats.get(index as usize).copied().unwrap_or(("worker", index));
+        command.args((role != "worker").then(|| format!("--role={role}")));
         command.args(&self.options).arg("--").args(&self.command);
-        command.env("NODE_RANK", index.to_string()).env("POD_UID", format!("pod-{pod}"));
+        command.env("ROLE", role).env("NODE_RANK", rank.to_string()).env("POD_UID", format!("pod-{pod}"));
         command.env("SIZE", self.size.to_string()).current_dir(&self.room.0);
         let output = fs::File::options().create(true).append(true).open(path(&format!("output-{index}"))).unwrap();
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
@@ -488,6 +493,35 @@ fn success_waits_for_all() {
 }
 
 /// What is sent to the gang's port by those who lack its key neither stops nor delays anything.
+/// Any role's failure is the gang's; and its success is that of those who decide, by which the others are ended with 0.
+#[test]
+fn roles_start_together_and_the_chief_decides() {
+    let script = r#"
+        echo "$PADDLE_MASTER" > master-$ROLE-$NODE_RANK
+        until [ $(grep -c "begin .*[.]$ATTEMPT " log) = $SIZE ]; do sleep 0.02; done
+        if [ $ROLE.$ATTEMPT = ps.1 ]; then echo "KeyError: 'weights'" >&2; exit 5; fi
+        [ $ROLE.$ATTEMPT = chief.2 ] && exit 0
+        wait_for never"#;
+    let setup = json!({ "workers": 2, "roles": { "chief": 1, "ps": 1 }, "success": { "chief": 1 } });
+    let Some(gang) = Gang::new("gang-roles", 4, setup, script) else { return };
+    // The agent finds out by which address the first worker is reached.
+    let options = ["--env=PADDLE_MASTER=$(MASTER_IP):$(MASTER_PORT)", "--env=POD_IP=127.0.0.1"];
+    let seats = vec![("worker", 0), ("worker", 1), ("chief", 0), ("ps", 0)];
+    let gang = Gang { seats, options: options.map(str::to_owned).to_vec(), ..gang };
+    let agents = gang.start();
+    let ended = until("the end of the first attempt", SOON, || Some(gang.ended()).filter(|ended| !ended.is_empty()));
+    assert_eq!((ended[0].role.as_deref(), ended[0].worker, ended[0].exit_code), (Some("ps"), Some(0), Some(5)));
+    assert!(ended[0].message.starts_with("ps 0: ") && ended[0].message.contains("weights"), "{ended:?}");
+    gang.all_exit(agents, 0);
+    for seat in 0..4 {
+        let report = gang.report(seat);
+        assert_eq!((report.attempt, report.stopped_by.is_some()), (2, seat != 2), "{seat}: {report:?}");
+    }
+    let addresses = ["worker-0", "worker-1", "chief-0", "ps-0"]
+        .map(|name| fs::read_to_string(gang.room.path(&format!("master-{name}"))).unwrap());
+    assert_eq!(addresses, ["127.0.0.1:29501\n"; 4].map(str::to_owned));
+}
+
 #[test]
 fn strangers_are_not_heard() {
     let Some(gang) = Gang::new("gang-strangers", 2, json!({}), "wait_for go-$ATTEMPT") else { return };

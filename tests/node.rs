@@ -16,6 +16,8 @@ mod gang;
 mod hostile;
 #[path = "node/presets.rs"]
 mod presets;
+#[path = "node/roles.rs"]
+mod roles;
 #[path = "store/servers.rs"]
 #[allow(dead_code, reason = "of the servers of another program one is needed")]
 mod servers;

@@ -55,6 +55,9 @@ fn of_attempt(attempt: &Attempt) -> Variables {
         variables.insert("MASTER_PORT", port.to_string());
         variables.insert("PET_MASTER_PORT", port.to_string());
     }
+    if let Some(address) = attempt.master_ip.filter(|_| variable("PADDLE_MASTER").is_some()) {
+        variables.insert("MASTER_IP", address.to_string());
+    }
     if let Some(workers) = &attempt.workers {
         let number = |name| variable(name).and_then(|number| number.parse::<u64>().ok());
         let world = u64::from(workers.count) * number("NPROC_PER_NODE").unwrap_or(1);

@@ -139,6 +139,7 @@ impl<'a> Member<'a> {
                     let attempt = Attempt {
                         number: Some(attempt),
                         master_port: Some(port),
+                        master_ip: self.party.first_worker(),
                         workers,
                         gang: Some(self.party.counts()),
                         ..Attempt::default()

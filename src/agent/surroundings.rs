@@ -11,6 +11,7 @@ use crate::agent::words::Words;
 use crate::protocol::gang::GangEnd;
 use nix::sys::signal::SigSet;
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub struct Options {
 pub struct Attempt {
     pub number: Option<u32>,
     pub master_port: Option<u16>,
+    /// Where the first worker is, by number.
+    pub master_ip: Option<IpAddr>,
     /// Whom it has, where that is another number in each attempt.
     pub workers: Option<Workers>,
     /// Empty for a start from nothing.

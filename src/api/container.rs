@@ -11,10 +11,34 @@ use std::{borrow::Cow, collections::BTreeMap};
 pub enum Framework {
     /// torchrun; `MASTER_ADDR`, `PET_*`.
     Pytorch,
-    /// `TF_CONFIG`, all workers equal.
+    /// `TF_CONFIG`: workers that are all equal, or a chief with workers and parameter servers.
     Tensorflow,
     /// `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`.
     Jax,
+    /// `DMLC_TRACKER_URI` and what else a program hands to `xgboost.collective`.
+    Xgboost,
+    /// `PADDLE_*`, which `paddle.distributed.launch` reads.
+    Paddle,
+    /// `DMLC_*` of workers, servers and a scheduler, which is added if no role is it.
+    Mxnet,
+    /// Nothing but what every gang has; any roles.
+    None,
+}
+
+impl Framework {
+    /// As it stands in the spec.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pytorch => "pytorch",
+            Self::Tensorflow => "tensorflow",
+            Self::Jax => "jax",
+            Self::Xgboost => "xgboost",
+            Self::Paddle => "paddle",
+            Self::Mxnet => "mxnet",
+            Self::None => "none",
+        }
+    }
 }
 
 /// Requests and limits, as in a container.

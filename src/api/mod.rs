@@ -11,6 +11,7 @@ mod hyperparameters;
 mod monitoring;
 mod networking;
 mod reason;
+mod roles;
 mod rules;
 mod scheduling;
 mod schema;
@@ -27,6 +28,7 @@ pub use hyperparameters::Hyperparameters;
 pub use monitoring::{Monitoring, ProgressForms};
 pub use networking::{Backend, Networking};
 pub use reason::{ConditionType, Reason};
+pub use roles::RoleSpec;
 pub use rules::{
     MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal,
     immutable_message,
@@ -36,7 +38,7 @@ pub use schema::crd;
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
     AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ElasticStatus,
-    ProgramMetrics, Restart, State, TrainingJobStatus, Workers,
+    ProgramMetrics, Restart, RoleStatus, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 

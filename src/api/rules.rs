@@ -118,7 +118,7 @@ fn with_defaults(at: &str, cel: &str) -> String {
 }
 
 /// What rules ask of the key `k` of a map or the mount `m`: once to find whether any entry is wrong, and again to name it.
-const CONDITIONS: [(&str, &str); 8] = [
+const CONDITIONS: [(&str, &str); 11] = [
     (
         "$CONTAINER_RESOURCE",
         "k in ['cpu', 'memory', 'ephemeral-storage'] || k.startsWith('hugepages-') || k.contains('/')",
@@ -147,6 +147,19 @@ const CONDITIONS: [(&str, &str); 8] = [
         "$HAS_A_FIELD",
         "k.lowerAscii().replace('_', '').replace('-', '').replace('.', '') in ['learningrate', 'batchsize', 'epochs', \
          'optimizer', 'warmupsteps', 'gradientaccumulationsteps', 'mixedprecision']",
+    ),
+    (
+        "$ROLE_OF_FRAMEWORK",
+        "$(framework) == 'none' || $(framework) == 'tensorflow' && r.name in ['chief', 'ps', 'evaluator'] || \
+         $(framework) == 'mxnet' && r.name in ['server', 'scheduler']",
+    ),
+    (
+        "$ROLE_OF_ONE",
+        "$(framework) != 'none' && r.name in ['chief', 'evaluator', 'scheduler'] && has(r.replicas) && r.replicas != 1",
+    ),
+    (
+        "$ROLE_FITS",
+        "size(self.metadata.name) + size(r.name) + size(string((has(r.replicas) ? r.replicas : 1) - 1)) <= 61",
     ),
     ("$NODE_LABEL", "k.matches($LABEL_KEY) && self[k].matches($LABEL_VALUE)"),
 ];
@@ -238,6 +251,15 @@ pub const RULES: &[Rule] = &[
         remedy: "shorten it to 51 characters, or set monitoring.tensorboardEnabled to false",
         example: "name-too-long-for-tensorboard",
     },
+    Rule {
+        at: "",
+        field: ".metadata.name",
+        rule: "!has(self.spec.roles) || self.spec.roles.all(r, $ROLE_FITS)",
+        wrong: "metadata.name is too long for the host name NAME-ROLE-INDEX {of a role's last pod|of the last pod of role %|\
+                self.spec.roles.filter(r, !($ROLE_FITS))[0].name}, which holds 63 characters",
+        remedy: "shorten it, or the name of the role: with the digits of its replicas - 1 they may have 61",
+        example: "role-name-too-long",
+    },
     // ---- model, dataset, output
     Rule {
         at: "spec.model",
@@ -286,6 +308,90 @@ pub const RULES: &[Rule] = &[
         wrong: "output is not a valid pvc:// address",
         remedy: "write pvc://CLAIM or pvc://CLAIM/SUB/PATH with the claim's name and no '..', empty part or '/' at the end",
         example: "output-claim",
+    },
+    // ---- roles
+    Rule {
+        at: "spec.roles[]",
+        field: ".name",
+        rule: "!(self.name in ['worker', 'training', 'upkeep', 'checkpoints', 'tensorboard'])",
+        wrong: "{a role|the role %|self.name} has a name that the operator uses itself",
+        remedy: "choose another one; the workers are what the spec describes without roles",
+        example: "role-reserved",
+    },
+    Rule {
+        at: "spec",
+        field: ".roles",
+        rule: "!has(self.roles) || self.roles.all(r, $ROLE_OF_FRAMEWORK)",
+        wrong: "{a role|the role %|self.roles.filter(r, !($ROLE_OF_FRAMEWORK))[0].name} means nothing to the framework",
+        remedy: "write chief, ps or evaluator with framework tensorflow, server or scheduler with mxnet, or any name with none",
+        example: "role-of-framework",
+    },
+    Rule {
+        at: "spec",
+        field: ".roles",
+        rule: "!has(self.roles) || !self.roles.exists(r, $ROLE_OF_ONE)",
+        wrong: "chief, evaluator and scheduler are one pod each",
+        remedy: "leave replicas out, or write 1",
+        example: "role-of-one",
+    },
+    Rule {
+        at: "spec",
+        field: ".roles",
+        rule: "$(framework) != 'tensorflow' || !has(self.roles) || !self.roles.exists(r, r.name == 'ps') || \
+               self.roles.exists(r, r.name == 'chief')",
+        wrong: "parameter servers of tensorflow are led by a chief, and there is none",
+        remedy: "add a role with the name chief",
+        example: "role-without-chief",
+    },
+    Rule {
+        at: "spec",
+        field: ".roles",
+        rule: "$(framework) != 'mxnet' || has(self.roles) && self.roles.exists(r, r.name == 'server')",
+        wrong: "mxnet keeps its parameters in servers, and there is none",
+        remedy: "add a role with the name server; a program that runs on one worker alone has framework none",
+        example: "role-without-server",
+    },
+    Rule {
+        at: "spec",
+        field: ".roles",
+        rule: "!has(self.roles) || size(self.roles) == 0 || !has(self.elastic)",
+        wrong: "roles have fixed numbers, and elastic changes that of the workers",
+        remedy: "remove elastic, or roles",
+        example: "role-elastic",
+    },
+    Rule {
+        at: "spec",
+        field: ".roles",
+        rule: "!has(self.roles) || size(self.roles) == 0 || !$(checkpoint.enabled) || has(self.checkpoint) && \
+               has(self.checkpoint.storage) && self.checkpoint.storage.type in ['pvc', 'nfs']",
+        wrong: "roles need checkpoints that every pod sees, for who writes them need not be who looks after them",
+        remedy: "set checkpoint.storage to type pvc or nfs, or checkpoint.enabled to false if the program keeps its own",
+        example: "role-storage",
+    },
+    Rule {
+        at: "spec",
+        field: ".roles",
+        rule: "!has(self.roles) || size(self.roles) == 0 || !has(self.scheduling) || !has(self.scheduling.queue) || \
+               $(scheduling.gang) == 'volcano'",
+        wrong: "Kueue would admit the Job of each role alone, whose pods would wait for those of another",
+        remedy: "remove scheduling.queue, or write scheduling.gang: volcano, whose queue it then is",
+        example: "role-queue",
+    },
+    Rule {
+        at: "spec.roles[].env[]",
+        field: ".name",
+        rule: "!(self.name in $RESERVED_ENV) && !self.name.startsWith('PET_') && !self.name.startsWith('TRAININGJOB_')",
+        wrong: "{this variable|the variable %|self.name} of a role's env is set by the operator, so that the pods find each other",
+        remedy: "remove it, or copy it to a name of your own with $(...)",
+        example: "role-env-reserved",
+    },
+    Rule {
+        at: "spec",
+        field: ".image",
+        rule: "$(framework) in ['pytorch', 'tensorflow', 'jax'] || has(self.image)",
+        wrong: "there is no default image for this framework",
+        remedy: "set image to one that has the program",
+        example: "image-missing",
     },
     // ---- the container
     Rule {
@@ -950,6 +1056,18 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         example: "elastic-wait-zero",
     },
     SchemaRefusal {
+        field: "spec.roles[].name",
+        says: "spec.roles[0].name in body should match '^[a-z][a-z0-9]*$'",
+        remedy: "write lower-case letters and digits, up to 15, beginning with a letter",
+        example: "role-name",
+    },
+    SchemaRefusal {
+        field: "spec.roles",
+        says: r#"Duplicate value: {"name":"actor"}"#,
+        remedy: "keep one of the two roles of that name, with more replicas",
+        example: "role-duplicate",
+    },
+    SchemaRefusal {
         field: "spec.gpusPerWorker",
         says: "spec.gpusPerWorker in body should be greater than or equal to 0",
         remedy: "write a number from 0 to 16",
@@ -981,7 +1099,7 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
     },
     SchemaRefusal {
         field: "spec.framework",
-        says: r#"supported values: "pytorch", "tensorflow", "jax""#,
+        says: r#"supported values: "pytorch", "tensorflow", "jax", "xgboost", "paddle", "mxnet", "none""#,
         remedy: "write one of these",
         example: "framework-unknown",
     },

@@ -12,20 +12,28 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 /// Fields whose types are Kubernetes' own, with hundreds of descriptions below them.
-const EMBEDDED: [&str; 9] = [
+const EMBEDDED: [&str; 7] = [
     "spec.env[]",
     "spec.envFrom[]",
     "spec.volumes[]",
     "spec.volumeMounts[]",
     "spec.imagePullSecrets[]",
-    "spec.resources.requests",
-    "spec.resources.limits",
     "spec.scheduling.affinity",
     "spec.scheduling.tolerations[]",
 ];
 
+/// Of these nothing is told but what they are for: what a quantity is takes two pages, and what a variable is stands above.
+const PLAIN: [&str; 6] = [
+    "spec.resources.requests",
+    "spec.resources.limits",
+    "spec.roles[].env[]",
+    "spec.roles[].podTemplate",
+    "spec.roles[].resources.requests",
+    "spec.roles[].resources.limits",
+];
+
 /// Lengths that Kubernetes' own types leave open. The API server needs them to see that a rule is cheap.
-const LENGTHS: [(&str, i64); 13] = [
+const LENGTHS: [(&str, i64); 18] = [
     ("spec.env[].name", 253),
     ("spec.volumes[].name", 63),
     ("spec.volumeMounts[].name", 63),
@@ -37,6 +45,11 @@ const LENGTHS: [(&str, i64); 13] = [
     ("spec.hyperparameters.additionalParams{}", 4096),
     ("spec.scheduling.nodeSelector{}", 63),
     ("spec.checkpoint.resumeArgs[]", 4096),
+    ("spec.roles[].env[].name", 253),
+    ("spec.roles[].resources.requests{}", 64),
+    ("spec.roles[].resources.limits{}", 64),
+    ("spec.roles[].command[]", 131_071),
+    ("spec.roles[].args[]", 131_071),
     ("spec.command[]", 131_071),
     ("spec.args[]", 131_071),
 ];
@@ -68,6 +81,9 @@ pub fn crd() -> CustomResourceDefinition {
     for path in EMBEDDED {
         // The first level is what a person who reads `kubectl explain` needs; all levels are 230 kB.
         for_each_child(at(root, path), &mut |field| for_each_child(field, &mut forget_descriptions));
+    }
+    for path in PLAIN {
+        for_each_child(at(root, path), &mut forget_descriptions);
     }
     for (path, length) in LENGTHS {
         at(root, path).max_length = Some(length);

@@ -2,7 +2,7 @@
 
 use super::{
     Checkpoint, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking, ProcsPerWorker, Resources,
-    Scheduling, SuccessPolicy, TrainingJobStatus, schema,
+    RoleSpec, Scheduling, SuccessPolicy, TrainingJobStatus, schema,
 };
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
 use kube::{CustomResource, KubeSchema};
@@ -57,12 +57,17 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<Elastic>,
 
+    /// Pods of other kinds besides the workers, such as a chief and parameter servers of tensorflow, or any with framework none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 7), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub roles: Vec<RoleSpec>,
+
     /// GPUs of each worker, requested as `nvidia.com/gpu` unless `resources` names GPUs itself; both must agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 16))]
     pub gpus_per_worker: Option<i32>,
 
-    /// Processes per worker: a number, `auto` (pytorch: the GPUs if there are any, else 1; the others: 1), `gpu`, or `cpu` (the CPU limit, which must then be set).
+    /// Processes per worker: a number, `auto` (pytorch and paddle: the GPUs if there are any, else 1; the others: 1), `gpu`, or `cpu` (the CPU limit, which must then be set).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procs_per_worker: Option<ProcsPerWorker>,
 
@@ -71,12 +76,12 @@ pub struct TrainingJobSpec {
     #[schemars(with = "Framework")]
     pub framework: Option<Framework>,
 
-    /// Container image of the workers. Default by framework: pytorch/pytorch, tensorflow/tensorflow or nvcr.io/nvidia/jax.
+    /// Container image of the workers. Default by framework: pytorch/pytorch, tensorflow/tensorflow or nvcr.io/nvidia/jax; the others have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
 
-    /// Command of the workers. Default by framework: `torchrun` (pytorch) or `python3`. `$(NAME)` expands as in a container.
+    /// Command of the workers. Default by framework: `torchrun` (pytorch), `python3 -m paddle.distributed.launch` (paddle) or `python3`. `$(NAME)` expands as in a container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub command: Vec<String>,

@@ -25,6 +25,9 @@ pub struct TrainingJobStatus {
     /// The workers of this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
+    /// The pods of the other roles of this attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<RoleStatus>,
     /// The size of an elastic gang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<ElasticStatus>,
@@ -149,11 +152,21 @@ impl State {
     }
 }
 
+/// Pods of a role besides the workers.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+pub struct RoleStatus {
+    /// Name of the role.
+    pub name: String,
+    /// How many of them there are, and how they stand.
+    #[serde(flatten)]
+    pub count: Workers,
+}
+
 /// Workers of the attempt, counted by their pods.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Workers {
-    /// `numWorkers`.
+    /// `numWorkers`, or of another role its `replicas`.
     pub desired: i32,
     /// Whose program runs.
     pub active: i32,
@@ -315,7 +328,10 @@ pub struct Restart {
     pub reason: Reason,
     /// The first cause, as a person would tell it.
     pub message: String,
-    /// Index of the worker that failed first.
+    /// Role of the pod that failed first, where it is no worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Index of the worker that failed first, or of the pod of another role among those.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<i32>,
     /// Name of its pod.

@@ -17,6 +17,7 @@ use trainingjob_operator::agent::install;
 use trainingjob_operator::agent::keeper::{commands as keeper, read_policy};
 use trainingjob_operator::agent::surroundings::{Attempt, Options};
 use trainingjob_operator::protocol::gang::GangPast;
+use trainingjob_operator::protocol::role::RoleName;
 
 /// Runs the program of one worker of a TrainingJob and leaves no process behind.
 #[derive(Parser)]
@@ -87,6 +88,9 @@ Exit code:
         /// the first worker leads; --attempt is the first one of these pods, and --master-port is not heeded
         #[arg(long, value_name = "FILE")]
         gang: Option<PathBuf>,
+        /// The role of this member of the gang
+        #[arg(long, value_name = "NAME", requires = "gang", default_value = "worker", value_parser = role)]
+        role: RoleName,
         /// The key by which the gang's agents know each other; needed for more than one worker
         #[arg(long, value_name = "FILE", requires = "gang")]
         gang_key: Option<PathBuf>,
@@ -219,6 +223,11 @@ enum HangPolicy {
     Fail,
 }
 
+fn role(name: &str) -> Result<RoleName, String> {
+    RoleName::parse(name)
+        .ok_or_else(|| "write a lower-case letter, then such letters and digits, 15 at most".to_owned())
+}
+
 fn assignment(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
     let (name, value) = parts.ok_or("write NAME=VALUE")?;
@@ -317,6 +326,7 @@ fn main() -> ExitCode {
             resume_from,
             checkpoints,
             gang,
+            role,
             gang_key,
             gang_state,
             gang_past,
@@ -348,6 +358,7 @@ fn main() -> ExitCode {
                 watch_metrics: watch_metric,
                 gang: gang.map(|setup| gang::Options {
                     setup,
+                    role,
                     key: gang_key,
                     state: gang_state,
                     past: gang_past.unwrap_or_default(),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(super) fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
     let volume = &plan.storage.checkpoint.as_ref()?.volume;
     let CheckpointVolume::New { size, storage_class, delete_with_job } = volume else { return None };
-    let mode = if plan.gang.most() > 1 { "ReadWriteMany" } else { "ReadWriteOnce" };
+    let mode = if plan.gang.most_workers() > 1 || plan.gang.has_roles() { "ReadWriteMany" } else { "ReadWriteOnce" };
     Some(PersistentVolumeClaim {
         metadata: ObjectMeta {
             name: Some(names::claim_name(&plan.identity.name)),

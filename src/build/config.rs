@@ -15,9 +15,9 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
     let data = [
         ("model", source(&plan.storage.model, super::pod::MODEL)),
         ("dataset", source(&plan.storage.dataset, super::pod::DATASET)),
-        ("num_workers", plan.gang.size().to_string()),
-        ("gpus_per_worker", plan.gang.leading().gpus.to_string()),
-        ("framework", super::framework::name(plan.gang.rendezvous.framework).to_owned()),
+        ("num_workers", plan.gang.workers().replicas.to_string()),
+        ("gpus_per_worker", plan.gang.workers().gpus.to_string()),
+        ("framework", plan.gang.rendezvous.framework.as_str().to_owned()),
         ("backend", super::environment::backend(plan.gang.rendezvous.backend).to_owned()),
         // The first attempt's: what holds for an attempt is only in its environment.
         ("master_port", plan.gang.rendezvous.master_port.to_string()),
@@ -42,7 +42,7 @@ fn checkpoints(plan: &Plan) -> Option<String> {
         uid: plan.identity.uid.clone(),
         job: plan.identity.name.clone(),
         agent_image: plan.runtime.agent_image.clone(),
-        workers: u32::try_from(plan.gang.most()).unwrap_or(0),
+        workers: u32::try_from(plan.gang.most_workers()).unwrap_or(0),
         port: u16::try_from(plan.monitoring.agent_port).unwrap_or(0),
         look_seconds: 0,
         shared: checkpoint.is_shared(),

@@ -16,6 +16,8 @@ use std::collections::BTreeSet;
 /// from a Service or a ConfigMap of the user's that happens to have it.
 pub(super) const MASTER_PORT: &str = "$$(MASTER_PORT)";
 
+/// Address of the first worker in this attempt, by number, in a value.
+pub(super) const MASTER_IP: &str = "$$(MASTER_IP)";
 /// Workers of this attempt of an elastic gang, in a value.
 pub(super) const NNODES: &str = "$$(NNODES)";
 /// Processes of this attempt of an elastic gang, in a value.
@@ -89,17 +91,24 @@ fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
         // For programs that run as one process per worker; torchrun gives each of its processes its own.
         var("RANK", "$(NODE_RANK)"),
-        var("MASTER_ADDR", names::worker_host(&plan.identity.name, 0)),
+        var("MASTER_ADDR", names::host(&plan.identity.name, role.name, 0)),
     ];
     if plan.gang.elastic.is_none() {
         env.extend([
-            var("WORLD_SIZE", plan.gang.world_size().to_string()),
-            var("NNODES", plan.gang.size().to_string()),
-            var("NUM_WORKERS", plan.gang.size().to_string()),
+            var("WORLD_SIZE", role.world_size().to_string()),
+            var("NNODES", role.replicas.to_string()),
+            var("NUM_WORKERS", plan.gang.workers().replicas.to_string()),
         ]);
     }
+    env.extend(plan.gang.has_roles().then(|| var("TRAININGJOB_ROLE", role.name.as_str())));
     env.extend([var("GPUS_PER_WORKER", role.gpus.to_string()), var("NPROC_PER_NODE", role.procs.to_string())]);
     env
+}
+
+/// A JSON array of a role's hosts, each with `port` behind it.
+pub(super) fn hosts(plan: &Plan, role: &Role, port: &str) -> String {
+    let host = |index| format!(r#""{}{port}""#, names::host(&plan.identity.name, role.name, index));
+    format!("[{}]", (0..role.replicas).map(host).collect::<Vec<_>>().join(","))
 }
 
 /// How many there are, as a program is told: a number, or what the agent puts in its place.
@@ -153,7 +162,7 @@ pub(super) fn var(name: &str, value: impl Into<String>) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value.into()), value_from: None }
 }
 
-fn field(name: &str, path: &str) -> EnvVar {
+pub(super) fn field(name: &str, path: &str) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
         value: None,

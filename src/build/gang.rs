@@ -3,8 +3,8 @@
 
 use super::{environment, metadata, names};
 use crate::api::RestartPolicy;
-use crate::plan::Plan;
 use crate::plan::storage::paths;
+use crate::plan::{Plan, Role};
 use crate::protocol::gang::{GangPast, GangSetup, KEY_FILE, Restarts, SETUP_FILE};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretProjection, VolumeMount};
@@ -17,10 +17,15 @@ pub(super) fn setup(plan: &Plan) -> String {
     let port = |port: i32| u16::try_from(port).unwrap_or(0);
     let number = |n: i32| u32::try_from(n).unwrap_or(0);
     let elastic = plan.gang.elastic.as_ref();
+    let others = plan.gang.roles.iter().filter(|role| !role.name.is_worker());
+    let decides = |role: &Role| (role.name.to_string(), number(role.completion.of(role.replicas)));
+    let deciding = plan.gang.roles.iter().map(decides).filter(|(_, count)| *count > 0);
     let setup = GangSetup {
         uid: plan.identity.uid.clone(),
-        workers: number(elastic.map_or(plan.gang.size(), |elastic| elastic.workers)),
+        workers: number(elastic.map_or(plan.gang.workers().replicas, |elastic| elastic.workers)),
         largest: elastic.map(|elastic| number(elastic.largest)),
+        roles: others.map(|role| (role.name.to_string(), number(role.replicas))).collect(),
+        success: if plan.gang.has_roles() { deciding.collect() } else { BTreeMap::new() },
         leader: names::worker_host(&plan.identity.name, 0),
         port: port(plan.gang.rendezvous.gang_port),
         master_port: port(plan.gang.rendezvous.master_port),
@@ -37,8 +42,9 @@ pub(super) fn setup(plan: &Plan) -> String {
 }
 
 /// How an agent is told of its gang.
-pub(super) fn args(plan: &Plan, past: GangPast) -> Vec<String> {
+pub(super) fn args(plan: &Plan, role: &Role, past: GangPast) -> Vec<String> {
     let mut args = vec![format!("--gang={}/{SETUP_FILE}", paths::CONFIG)];
+    args.extend((!role.name.is_worker()).then(|| format!("--role={}", role.name)));
     args.extend(has_key(plan).then(|| format!("--gang-key={}/{KEY_FILE}", paths::GANG_KEY)));
     args.push(format!("--gang-state={}", paths::STATE));
     let past = (past != GangPast::default()).then(|| json(&past));

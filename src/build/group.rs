@@ -117,7 +117,7 @@ pub fn pod_group(plan: &Plan) -> Option<PodGroup> {
                 min_member: members,
                 min_resources: resources(plan),
                 queue: queue.clone(),
-                priority_class_name: plan.gang.leading().pod.scheduling.priority.clone(),
+                priority_class_name: plan.gang.workers().pod.scheduling.priority.clone(),
             },
         }),
         GroupKind::Coscheduling => PodGroup::Coscheduling(CoschedulingPodGroup {
@@ -188,11 +188,8 @@ fn resources(plan: &Plan) -> BTreeMap<String, Quantity> {
     for role in &plan.gang.roles {
         let template = job::job(plan, role, Incarnation::FIRST, GangPast::default()).spec.map(|spec| spec.template);
         let pod = template.and_then(|template| template.spec).unwrap_or_default();
-        let count = if role == plan.gang.leading() {
-            role.replicas - (plan.gang.size() - plan.gang.least())
-        } else {
-            role.replicas
-        };
+        let count =
+            if role.name.is_worker() { role.replicas - (plan.gang.size() - plan.gang.least()) } else { role.replicas };
         let of_role = requests(&pod).0.into_iter().map(|(name, amount)| (name, amount.times(count)));
         all.add(&Amounts(of_role.collect()));
     }

@@ -46,12 +46,15 @@ fn tell_disruptions() -> PodFailurePolicy {
 }
 
 fn job_metadata(plan: &Plan, role: &Role, incarnation: Incarnation) -> ObjectMeta {
-    let mut metadata = metadata(plan, names::job_name(&plan.identity.name));
+    let mut metadata = metadata(plan, names::role_job_name(&plan.identity.name, role.name));
     let number = (labels::INCARNATION.to_owned(), incarnation.number.to_string());
     let first = (labels::FIRST_ATTEMPT.to_owned(), incarnation.attempt.to_string());
     metadata.annotations.get_or_insert_default().extend([number.clone(), first]);
     let labels = metadata.labels.get_or_insert_default();
     labels.extend([number]);
+    if !role.name.is_worker() {
+        labels.extend([(labels::COMPONENT.to_owned(), role.name.to_string())]);
+    }
     labels.extend(role.pod.scheduling.queue.clone().map(|queue| (labels::QUEUE.to_owned(), queue)));
     metadata
 }

@@ -36,7 +36,7 @@ pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past:
     let environment = Environment::of(plan, role);
     let mut template = PodTemplateSpec {
         metadata: Some(ObjectMeta {
-            labels: Some(labels::of_pod(plan, incarnation)),
+            labels: Some(labels::of_pod(plan, role.name, incarnation)),
             annotations: Some(annotations(plan)),
             ..ObjectMeta::default()
         }),
@@ -170,7 +170,7 @@ fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast, environmen
         format!("--attempt={attempt}"),
         format!("--grace-seconds={}", role.pod.program_grace_seconds),
     ];
-    args.extend(gang::args(plan, past));
+    args.extend(gang::args(plan, role, past));
     args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
     // The kubelet expands arguments, too.
     args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", literal(p))));
@@ -178,12 +178,13 @@ fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast, environmen
     args.push(format!("--hang-timeout={}", plan.policy.failure.hang_timeout_seconds));
     args.extend(plan.policy.failure.hang_fails.then(|| "--hang-policy=fail".to_owned()));
     args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", literal(name))));
-    if let Some(checkpoint) = &plan.storage.checkpoint {
+    // One agent takes care of them: that of the first worker, where all see the same.
+    let checkpoint = plan.storage.checkpoint.as_ref();
+    if checkpoint.is_some() && role.name.is_worker() {
         args.push(format!("--checkpoints={}/{POLICY_FILE}", paths::CONFIG));
-        args.extend(
-            checkpoint.resume_args.iter().map(|arg| format!("--resume-arg={}", environment.left_to_agent(arg))),
-        );
     }
+    let resume_args = checkpoint.iter().flat_map(|it| &it.resume_args);
+    args.extend(resume_args.map(|arg| format!("--resume-arg={}", environment.left_to_agent(arg))));
     args.extend(environment.args());
     args.push("--".to_owned());
     args.extend(role.pod.command.iter().map(|arg| environment.left_to_agent(arg)));
@@ -386,7 +387,7 @@ fn prefer_together(plan: &Plan, key: &str, affinity: &mut Affinity) {
         pod_affinity_term: PodAffinityTerm {
             topology_key: key.to_owned(),
             label_selector: Some(LabelSelector {
-                match_labels: Some(labels::pod_selector(plan)),
+                match_labels: Some(labels::gang_selector(plan)),
                 match_expressions: None,
             }),
             ..PodAffinityTerm::default()

@@ -13,7 +13,7 @@ pub(super) fn service(plan: &Plan) -> Service {
             // Workers look for each other before any of them can be ready.
             publish_not_ready_addresses: Some(true),
             // By UID: pods of a predecessor of the same name that are still ending have the same hostnames.
-            selector: Some(labels::pod_selector(plan)),
+            selector: Some(labels::gang_selector(plan)),
             ports: Some(vec![ServicePort {
                 name: Some("master".to_owned()),
                 port: plan.gang.rendezvous.master_port,

@@ -86,11 +86,11 @@ fn pod(plan: &Plan, board: &BoardPlan) -> PodSpec {
             logs(board),
             Volume { name: "tmp".to_owned(), empty_dir: Some(scratch), ..Volume::default() },
         ]),
-        image_pull_secrets: (!plan.gang.leading().pod.image_pull_secrets.is_empty())
-            .then(|| plan.gang.leading().pod.image_pull_secrets.clone()),
+        image_pull_secrets: (!plan.gang.workers().pod.image_pull_secrets.is_empty())
+            .then(|| plan.gang.workers().pod.image_pull_secrets.clone()),
         // It goes where the workers may go, and for a volume of one node to the very node.
-        tolerations: (!plan.gang.leading().pod.scheduling.tolerations.is_empty())
-            .then(|| plan.gang.leading().pod.scheduling.tolerations.clone()),
+        tolerations: (!plan.gang.workers().pod.scheduling.tolerations.is_empty())
+            .then(|| plan.gang.workers().pod.scheduling.tolerations.clone()),
         affinity: board.one_node.then(|| beside_the_worker(plan)),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
@@ -197,7 +197,7 @@ fn beside_the_worker(plan: &Plan) -> Affinity {
             required_during_scheduling_ignored_during_execution: Some(vec![PodAffinityTerm {
                 topology_key: "kubernetes.io/hostname".to_owned(),
                 label_selector: Some(LabelSelector {
-                    match_labels: Some(labels::pod_selector(plan)),
+                    match_labels: Some(labels::worker_selector(plan)),
                     match_expressions: None,
                 }),
                 ..PodAffinityTerm::default()

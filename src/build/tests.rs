@@ -1,9 +1,12 @@
 use super::*;
 use crate::api::TrainingJob;
 use crate::plan::{self, Delivery, Runtime, is_reserved};
+use crate::protocol::role::RoleName;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+
+mod roles;
 
 fn runtime() -> Runtime {
     Runtime {
@@ -509,7 +512,7 @@ fn a_tensorboard_is_no_worker() {
     assert_eq!(spec.selector.match_labels.as_ref(), Some(&pod));
     assert_eq!(service.spec.unwrap().selector, Some(pod.clone()));
     let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
-    assert!(labels::pod_selector(&plan).iter().any(|(key, value)| pod.get(key) != Some(value)));
+    assert!(labels::gang_selector(&plan).iter().any(|(key, value)| pod.get(key) != Some(value)));
 }
 
 #[test]
@@ -637,7 +640,8 @@ fn tf_config_is_as_long_as_the_plan_expects() {
         let pod = pod_of(&json!({ "framework": "tensorflow", "numWorkers": workers }));
         let text =
             env(training(&pod), "TF_CONFIG")[0].replace("$$", "$").replace("$(NODE_RANK)", &(workers - 1).to_string());
-        assert_eq!("--env=TF_CONFIG=".len() + text.len() + 1, crate::plan::tf_config_bytes("x", workers));
+        let expected = crate::plan::hosts_bytes("x", [(RoleName::WORKER, workers)].into_iter());
+        assert_eq!("--env=TF_CONFIG=".len() + text.len() + 1, expected);
         let parsed: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(parsed["cluster"]["worker"].as_array().unwrap().len(), usize::try_from(workers).unwrap());
     }

@@ -21,7 +21,7 @@ const ERRAND_STAYS: i32 = 300;
 /// Who manages an errand: not the operator, which takes no notice of it.
 const PLUGIN: &str = "kubectl-trainingjob";
 /// What an errand is for.
-const ERRAND: &str = "checkpoints";
+const ERRAND: &str = labels::CHECKPOINTS;
 
 /// The Job for a task of the operator's; none for a job that keeps no checkpoints.
 #[must_use]
@@ -94,7 +94,7 @@ fn agent_job(
     args: Vec<String>,
     spec: JobSpec,
 ) -> Job {
-    let pod = &plan.gang.leading().pod;
+    let pod = &plan.gang.workers().pod;
     let queue = pod.scheduling.queue.clone().map(|queue| (labels::QUEUE.to_owned(), queue));
     metadata.labels.get_or_insert_default().extend(queue);
     let more = pod.overlay.metadata.clone().unwrap_or_default();

@@ -1,12 +1,15 @@
 //! What is known of one worker: the operator sees it on its pod, an agent on its own container.
 
 use crate::protocol::report::Report;
+use crate::protocol::role::{Place, RoleName};
 use jiff::Timestamp;
 
 /// One worker of the attempt, as far as its failure may need it.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerFacts<'a> {
-    /// Index of the worker, 0 to numWorkers - 1.
+    /// Its role.
+    pub role: RoleName,
+    /// Its index, among those of its role.
     pub index: i32,
     /// Name of the pod; empty where that is not known.
     pub pod: &'a str,
@@ -111,13 +114,20 @@ impl<'a> WorkerFacts<'a> {
         self.ended == Some(true) || matches!(self.training, Container::Terminated { exit_code: 0, .. })
     }
 
+    /// Its place in the gang.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place { role: self.role, index: self.index }
+    }
+
     /// As people are told of it.
     #[must_use]
     pub fn describe(&self) -> String {
+        let place = self.place();
         if self.pod.is_empty() {
-            return format!("worker {}", self.index);
+            return place.to_string();
         }
         let node = self.node.map(|node| format!(", node {node}")).unwrap_or_default();
-        format!("worker {} (pod {}{node})", self.index, self.pod)
+        format!("{place} (pod {}{node})", self.pod)
     }
 }

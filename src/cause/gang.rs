@@ -19,7 +19,7 @@ pub fn first_cause<'a, W: Into<WorkerFacts<'a>>>(workers: impl IntoIterator<Item
     let ranked = ends.iter().map(|end| (end, end.rank(&ends)));
     let order = |(end, rank): &(&End<'_>, Rank)| {
         let second = end.second().unwrap_or(Timestamp::MAX);
-        (*rank, second, end.kind, end.moment().unwrap_or(second), end.worker.index)
+        (*rank, second, end.kind, end.moment().unwrap_or(second), end.worker.place())
     };
     ranked.min_by_key(order).map(|(end, rank)| end.tell(rank))
 }
@@ -142,6 +142,7 @@ impl<'a> End<'a> {
         Cause {
             reason: finding.reason.clone(),
             message: format!("{}{of_rank}: {}", self.worker.describe(), finding.what),
+            role: self.worker.role,
             worker: Some(self.worker.index),
             pod: Some(self.worker.pod.to_owned()),
             node: self.worker.node.map(str::to_owned),

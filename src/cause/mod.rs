@@ -20,12 +20,19 @@ pub use gang::first_cause;
 
 use crate::api::Reason;
 use crate::protocol::failure_rules::{FailureRule, first_match};
+use crate::protocol::role::{Place, RoleName};
 use jiff::Timestamp;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 impl Cause {
+    /// The place in the gang that failed, if it was one.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        self.worker.map(|index| Place { role: self.role, index })
+    }
+
     /// What the first rule that matches makes of it.
     #[must_use]
     pub fn ruled(self, rules: &[FailureRule]) -> Self {
@@ -49,7 +56,9 @@ pub struct Cause {
     pub reason: Reason,
     /// As a person would tell it.
     pub message: String,
-    /// Index of the worker.
+    /// Role of the pod that failed.
+    pub role: RoleName,
+    /// Its index, among those of its role.
     pub worker: Option<i32>,
     /// Name of its pod.
     pub pod: Option<String>,

@@ -5,6 +5,7 @@ use crate::observe::ObservedPod;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern};
 use crate::protocol::exception::Exception;
 use crate::protocol::report::{LaunchError, LaunchErrorKind, Phase, Reached, Report};
+use crate::protocol::role::RoleName;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
@@ -649,6 +650,7 @@ fn a_connection_of_its_own_that_is_lost_is_no_echo() {
 fn a_cause_takes_no_pod() {
     let ObservedPod { training, .. } = told(1, 900, BAD);
     let facts = WorkerFacts {
+        role: RoleName::WORKER,
         index: 1,
         pod: "x-training-1-abcde",
         node: Some("node-1"),

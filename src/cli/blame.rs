@@ -1,6 +1,7 @@
 //! Whether a node is to blame for what ended the attempts of a job.
 
 use crate::api::Restart;
+use crate::lifecycle::place;
 use std::collections::BTreeSet;
 
 /// Reasons that speak of what a node does to a program: its memory, GPUs, links and kubelet.
@@ -47,8 +48,8 @@ pub fn node_to_blame(restarts: &[Restart]) -> Option<Blame<'_>> {
     if failures.len() < 2 || !failures.iter().all(is_there) {
         return None;
     }
-    let workers: BTreeSet<i32> = failures.iter().filter_map(|restart| restart.worker).collect();
-    let mut of_these = restarts.iter().filter(|restart| restart.worker.is_some_and(|worker| workers.contains(&worker)));
+    let workers: BTreeSet<_> = failures.iter().filter_map(|restart| place(restart)).collect();
+    let mut of_these = restarts.iter().filter(|restart| place(restart).is_some_and(|place| workers.contains(&place)));
     of_these.all(|restart| is_there(&restart)).then_some(Blame { node, failures: failures.len() })
 }
 

@@ -6,6 +6,7 @@ use crate::api::{State, TrainingJob};
 use crate::build::names;
 use crate::plan::labels::{LOOK_AGAIN, RESTART_REQUESTED};
 use crate::protocol::gang::{GangSetup, SETUP_FILE};
+use crate::protocol::role::Place;
 use anyhow::bail;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -115,7 +116,7 @@ async fn hasten(cluster: &Cluster, job: &TrainingJob, request: &str) -> anyhow::
     let Some(leader) = pods(cluster, job)
         .await?
         .into_iter()
-        .filter(|pod| pod.index == 0 && pod.runs())
+        .filter(|pod| pod.place() == Place::FIRST_WORKER && pod.runs())
         .max_by_key(|pod| pod.incarnation)
     else {
         return Ok(()); // what starts now knows of it

@@ -1,9 +1,10 @@
 //! What is known of a TrainingJob at one moment: all that the commands tell, and the JSON of `-o json`.
 
-use crate::api::{Condition, State, StorageType, TrainingJob, TrainingJobSpec, TrainingJobStatus};
+use crate::api::{Condition, RoleSpec, State, StorageType, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use crate::build::names;
 use crate::lifecycle::{condition, condition_is};
 use crate::observe::{Container, ObservedPod};
+use crate::protocol::role::RoleName;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
@@ -53,7 +54,10 @@ pub struct Facts {
 #[derive(Serialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Worker {
-    /// The index of the worker.
+    /// The role of the pod, where it is no worker's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// The index of the worker, or of the pod among those of its role.
     #[serde(rename = "worker")]
     pub index: i32,
     /// The attempt that it belongs to.
@@ -114,6 +118,7 @@ impl Worker {
     #[must_use]
     pub fn of(pod: &ObservedPod) -> Self {
         let mut it = Self {
+            role: Some(pod.role).filter(|role| !role.is_worker()).map(|role| role.to_string()),
             index: pod.index,
             attempt: pod.incarnation,
             pod: pod.name.clone(),
@@ -186,13 +191,13 @@ fn is_zero(n: &usize) -> bool {
 impl Event {
     /// Reads an Event of the API that is about the job or one of its own; any other is `None`.
     #[must_use]
-    pub fn of(event: &core::Event, job: &str, uid: Option<&str>) -> Option<Self> {
+    pub fn of(event: &core::Event, job: &str, uid: Option<&str>, roles: &[RoleName]) -> Option<Self> {
         let about = &event.involved_object;
         let (kind, object) = (about.kind.as_deref()?, about.name.as_deref()?);
         let ours = match kind {
             "TrainingJob" => object == job && about.uid.as_deref() == uid,
-            "Job" => object == names::job_name(job),
-            "Pod" => is_worker(object, job),
+            "Job" => roles.iter().any(|role| object == names::role_job_name(job, *role)),
+            "Pod" => roles.iter().any(|role| is_member(object, job, *role)),
             _ => false,
         };
         let series = event.series.as_ref();
@@ -215,8 +220,8 @@ impl Event {
 }
 
 /// Whether a pod is `<job>-training-<index>-<random>`: `a` must not be told the events of `a-training-0`'s pods.
-fn is_worker(pod: &str, job: &str) -> bool {
-    let rest = pod.strip_prefix(&names::job_name(job)).and_then(|rest| rest.strip_prefix('-'));
+fn is_member(pod: &str, job: &str, role: RoleName) -> bool {
+    let rest = pod.strip_prefix(&names::role_job_name(job, role)).and_then(|rest| rest.strip_prefix('-'));
     rest.and_then(|rest| rest.split_once('-'))
         .is_some_and(|(index, random)| index.parse::<u32>().is_ok() && !random.contains('-'))
 }
@@ -285,10 +290,12 @@ impl Facts {
         self.status.state.is_some_and(State::is_finished)
     }
 
-    /// Counts the GPUs that all workers together ask for.
+    /// Counts the GPUs that all pods together ask for.
     #[must_use]
     pub fn gpus(&self) -> i32 {
-        self.spec.num_workers.saturating_mul(self.spec.gpus_per_worker())
+        let of_role = |role: &RoleSpec| role.replicas().saturating_mul(role.gpus_per_replica.unwrap_or(0));
+        let workers = self.spec.num_workers.saturating_mul(self.spec.gpus_per_worker());
+        self.spec.roles.iter().map(of_role).fold(workers, i32::saturating_add)
     }
 
     /// Counts the workers of this attempt that have a node and have not ended.
@@ -297,7 +304,7 @@ impl Facts {
         let attempt = self.status.attempt.unwrap_or(1);
         let has_place = |worker: &&Worker| {
             let is_alive = matches!(worker.state, WorkerState::Starting | WorkerState::Running);
-            worker.attempt == attempt && worker.node.is_some() && is_alive
+            worker.role.is_none() && worker.attempt == attempt && worker.node.is_some() && is_alive
         };
         let seen = self.workers.iter().filter(has_place).count();
         // Whoever may not see pods sees the GPUs in the status.
@@ -315,7 +322,8 @@ impl Facts {
     #[must_use]
     pub fn without_pod(&self) -> Vec<i32> {
         let attempt = self.status.attempt.unwrap_or(1);
-        let there: BTreeSet<i32> = self.workers.iter().filter(|w| w.attempt == attempt).map(|w| w.index).collect();
+        let there: BTreeSet<i32> =
+            self.workers.iter().filter(|w| w.role.is_none() && w.attempt == attempt).map(|w| w.index).collect();
         (0..self.spec.num_workers).filter(|index| !there.contains(index)).collect()
     }
 }

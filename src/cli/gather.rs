@@ -6,7 +6,7 @@ use crate::api::{TrainingJob, TrainingJobStatus};
 use crate::build::labels;
 use crate::lifecycle::{incarnation, whole_second};
 use crate::observe::{ObservedPod, SlimPod};
-use crate::plan::Incarnation;
+use crate::plan::{self, Incarnation, Runtime};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::ListParams;
@@ -81,7 +81,9 @@ impl Gatherer {
 fn events_of(events: &[core::Event], job: &TrainingJob) -> Vec<Event> {
     let (name, uid) = (job.name_any(), job.uid());
     let created = job.metadata.creation_timestamp.as_ref().map(|t| t.0);
-    let mut events: Vec<Event> = events.iter().filter_map(|event| Event::of(event, &name, uid.as_deref())).collect();
+    let roles: Vec<_> = plan::resolve(job, &Runtime::default()).plan.gang.roles.iter().map(|role| role.name).collect();
+    let of = |event| Event::of(event, &name, uid.as_deref(), &roles);
+    let mut events: Vec<Event> = events.iter().filter_map(of).collect();
     // An earlier job of this name had a Job and pods of the same names.
     events.retain(|event| created.is_none_or(|created| event.time >= created));
     last_events(events, EVENTS)
@@ -115,7 +117,7 @@ fn workers(pods: &[ObservedPod], status: &TrainingJobStatus) -> Vec<Worker> {
         Worker { attempt: last_attempt(pod, current), ..worker }
     };
     let mut workers: Vec<Worker> = shown.map(of).collect();
-    workers.sort_by_key(|worker| (worker.attempt, worker.index));
+    workers.sort_by(|a, b| (a.attempt, &a.role, a.index).cmp(&(b.attempt, &b.role, b.index)));
     workers
 }
 

@@ -5,10 +5,11 @@ use super::gather::{self, pods};
 use super::screen::{Look, Style, count, ranges};
 use super::why::Diagnosis;
 use crate::api::{Guarded, Reason, Restart, State, TrainingJob};
-use crate::lifecycle::incarnation;
+use crate::lifecycle::{incarnation, place};
 use crate::observe::{Container, ObservedPod, SlimPod};
 use crate::plan::Incarnation;
 use crate::plan::template::TRAINING;
+use crate::protocol::role::{Place, RoleName};
 use anyhow::bail;
 use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt, StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
@@ -37,6 +38,12 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 pub struct Indices(pub BTreeSet<i32>);
 
 impl Indices {
+    /// Whether they name this place: it is a worker's.
+    #[must_use]
+    pub fn has(&self, place: Place) -> bool {
+        place.role.is_worker() && self.0.contains(&place.index)
+    }
+
     /// Whether they are all of a job with so many workers.
     ///
     /// # Errors
@@ -98,14 +105,14 @@ pub struct Source {
     pub uid: String,
     /// The last attempt of the pod: it may have had earlier ones.
     pub attempt: i32,
-    /// The index of the worker.
-    pub worker: i32,
+    /// Whose it is.
+    pub place: Place,
 }
 
 impl Source {
     fn of(pod: &ObservedPod, current: Incarnation) -> Self {
         let attempt = gather::last_attempt(pod, current);
-        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt, worker: pod.index }
+        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt, place: pod.place() }
     }
 }
 
@@ -158,6 +165,8 @@ struct JsonLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pod: Option<&'a str>,
@@ -172,11 +181,10 @@ impl Form {
     #[must_use]
     pub fn render(&self, source: &Source, line: &Line) -> Vec<u8> {
         if self.json {
-            let (attempt, worker, pod) = (Some(source.attempt), Some(source.worker), Some(source.pod.as_str()));
-            return self.json_line(attempt, worker, pod, line.time, false, &String::from_utf8_lossy(&line.text));
+            let (attempt, place, pod) = (Some(source.attempt), Some(source.place), Some(source.pod.as_str()));
+            return self.json_line(attempt, place, pod, line.time, false, &String::from_utf8_lossy(&line.text));
         }
-        let mark = format!("[{:>1$}]", source.worker, self.digits);
-        let mut shown = Style::Worker(source.worker).paint(&mark, self.look.colour).into_bytes();
+        let mut shown = self.mark(source.place).into_bytes();
         shown.push(b' ');
         if let Some(time) = line.time.filter(|_| self.timestamps) {
             shown.extend(Style::Dim.paint(&format!("{time:.3}"), self.look.colour).bytes());
@@ -189,30 +197,34 @@ impl Form {
 
     /// Renders words that were kept of a worker, or of nobody in particular.
     #[must_use]
-    pub fn kept(&self, attempt: Option<i32>, worker: Option<i32>, pod: Option<&str>, words: &str) -> Vec<u8> {
+    pub fn kept(&self, attempt: Option<i32>, place: Option<Place>, pod: Option<&str>, words: &str) -> Vec<u8> {
         if self.json {
-            return words.lines().flat_map(|line| self.json_line(attempt, worker, pod, None, true, line)).collect();
+            return words.lines().flat_map(|line| self.json_line(attempt, place, pod, None, true, line)).collect();
         }
-        let mark = match worker {
-            Some(worker) => {
-                Style::Worker(worker).paint(&format!("[{worker:>0$}]", self.digits), self.look.colour) + " "
-            }
-            None => String::new(),
-        };
+        let mark = place.map(|place| self.mark(place) + " ").unwrap_or_default();
         words.lines().flat_map(|line| format!("{mark}{line}\n").into_bytes()).collect()
+    }
+
+    /// Whose a line is: a worker by its index, any other by its role, too.
+    fn mark(&self, place: Place) -> String {
+        let Place { role, index } = place;
+        let mark = if role.is_worker() { format!("[{index:>0$}]", self.digits) } else { format!("[{place}]") };
+        Style::Worker(index).paint(&mark, self.look.colour)
     }
 
     fn json_line(
         &self,
         attempt: Option<i32>,
-        worker: Option<i32>,
+        place: Option<Place>,
         pod: Option<&str>,
         time: Option<Timestamp>,
         kept: bool,
         line: &str,
     ) -> Vec<u8> {
         let (namespace, job, line) = (self.namespace.as_str(), self.job.as_str(), line.into());
-        let object = JsonLine { time, namespace, job, attempt, worker, pod, kept, line };
+        let role = place.map(|place| place.role).filter(|role| !role.is_worker()).map(|role| role.to_string());
+        let worker = place.map(|place| place.index);
+        let object = JsonLine { time, namespace, job, attempt, role, worker, pod, kept, line };
         let mut text = serde_json::to_vec(&object).expect("text and numbers are JSON");
         text.push(b'\n');
         text
@@ -289,14 +301,14 @@ struct Logs<'a> {
 }
 
 impl Logs<'_> {
-    fn is_wanted(&self, worker: i32) -> bool {
-        self.wanted.workers.as_ref().is_none_or(|chosen| chosen.0.contains(&worker))
+    fn is_wanted(&self, place: Place) -> bool {
+        self.wanted.workers.as_ref().is_none_or(|chosen| chosen.has(place))
     }
 
     fn sources(&self, pods: &[ObservedPod]) -> Vec<Source> {
-        let wanted = pods.iter().filter(|pod| has_started(pod) && self.is_wanted(pod.index));
+        let wanted = pods.iter().filter(|pod| has_started(pod) && self.is_wanted(pod.place()));
         let mut sources: Vec<Source> = wanted.map(|pod| Source::of(pod, self.current)).collect();
-        sources.sort_by_key(|source| (source.attempt, source.worker));
+        sources.sort_by_key(|source| (source.attempt, source.place));
         sources
     }
 
@@ -330,7 +342,7 @@ impl Logs<'_> {
                 Ok(reader) => readers.push(reader),
                 Err(error) => {
                     let error = self.cluster.explain(&format!("read the log of pod {}", source.pod), &error);
-                    aside(&format!("worker {}: {error:#}", source.worker));
+                    aside(&format!("{}: {error:#}", source.place));
                     refused = Some(error);
                 }
             }
@@ -346,7 +358,7 @@ impl Logs<'_> {
             for at in queue.drain(..) {
                 if let Some(line) = readers[at].next().await? {
                     let source = &readers[at].source;
-                    next.push(Reverse((source.attempt, line.time.or(readers[at].last), source.worker, at)));
+                    next.push(Reverse((source.attempt, line.time.or(readers[at].last), source.place, at)));
                     lines[at] = Some(line);
                 }
             }
@@ -362,9 +374,10 @@ impl Logs<'_> {
     }
 
     fn tell_of_missing(&self, sources: &[Source], workers: i32) {
-        let there: BTreeSet<i32> = sources.iter().map(|source| source.worker).collect();
-        let missing: Vec<i32> =
-            (0..workers).filter(|worker| self.is_wanted(*worker) && !there.contains(worker)).collect();
+        let there: BTreeSet<Place> = sources.iter().map(|source| source.place).collect();
+        let worker = |index| Place { role: RoleName::WORKER, index };
+        let is_missing = |index: &i32| self.is_wanted(worker(*index)) && !there.contains(&worker(*index));
+        let missing: Vec<i32> = (0..workers).filter(is_missing).collect();
         if !missing.is_empty() {
             aside(&format!("workers without a log: {}", ranges(&missing)));
         }
@@ -388,7 +401,7 @@ impl Logs<'_> {
             }
         };
         let chosen = self.wanted.workers.clone();
-        let is_wanted = |worker: i32| chosen.as_ref().is_none_or(|chosen| chosen.0.contains(&worker));
+        let is_wanted = |place: Place| chosen.as_ref().is_none_or(|chosen| chosen.has(place));
         let mut pods_seen = watcher(pods_api, watcher::Config::default().labels(&gather::selector(job)))
             .default_backoff()
             .applied_objects()
@@ -418,7 +431,7 @@ impl Logs<'_> {
                 }
                 Some(pod) = pods_seen.next() => match pod {
                     Ok(pod) => {
-                        if let Some(pod) = pod.seen(false).filter(|pod| has_started(pod) && is_wanted(pod.index)) {
+                        if let Some(pod) = pod.seen(false).filter(|pod| has_started(pod) && is_wanted(pod.place())) {
                             start(&mut tasks, &pod, self.current);
                         }
                     }
@@ -435,7 +448,7 @@ impl Logs<'_> {
                         }
                         if is_finished(&job) {
                             // Pods that started and ended since the watch last told of them.
-                            for pod in pods(self.cluster, &job).await?.iter().filter(|p| has_started(p) && is_wanted(p.index)) {
+                            for pod in pods(self.cluster, &job).await?.iter().filter(|p| has_started(p) && is_wanted(p.place())) {
                                 start(&mut tasks, pod, self.current);
                             }
                             end = Some(status.state.map_or("", State::as_str).to_owned());
@@ -497,7 +510,7 @@ impl Logs<'_> {
         };
         aside(&format!("attempt {} of {name} ended, {}: {kept}", last.attempt, last.reason));
         let words = tail.unwrap_or_else(|| last.message.clone());
-        let shown = self.form.kept(Some(last.attempt), last.worker, pod.map(|pod| pod.name.as_str()), &words);
+        let shown = self.form.kept(Some(last.attempt), place(last), pod.map(|pod| pod.name.as_str()), &words);
         self.show_at_last(&shown)
     }
 

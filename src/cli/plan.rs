@@ -158,7 +158,7 @@ fn each(value: &Value, path: &str, tell: &mut impl FnMut(&str, &Value)) {
 
 /// What follows from the spec.
 fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
-    let role = plan.gang.leading();
+    let role = plan.gang.workers();
     let (name, framework) = (&plan.identity.name, word(&spec.framework()));
     let mut all = Vec::new();
     let mut tell = |field: &str, value: Value, from: String| {
@@ -173,7 +173,9 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
     }
     let procs = match spec.procs_per_worker() {
         ProcsPerWorker::Number(_) => None,
-        ProcsPerWorker::Kind(ProcsKind::Auto) if spec.framework() != Framework::Pytorch => {
+        ProcsPerWorker::Kind(ProcsKind::Auto)
+            if !matches!(spec.framework(), Framework::Pytorch | Framework::Paddle) =>
+        {
             Some(format!("procsPerWorker auto: one process of {framework} has all GPUs"))
         }
         ProcsPerWorker::Kind(ProcsKind::Auto) => Some("procsPerWorker auto: the GPUs, else 1".to_owned()),
@@ -184,7 +186,7 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
         tell("processes of each worker", json!(role.procs), procs);
     }
     if plan.gang.elastic.is_none() {
-        tell("WORLD_SIZE", json!(plan.gang.world_size()), "numWorkers and the processes of each worker".into());
+        tell("WORLD_SIZE", json!(role.world_size()), "numWorkers and the processes of each worker".into());
     } else {
         tell(
             "workers of the next attempt",

@@ -7,6 +7,7 @@ use super::screen::shortened;
 use crate::api::TrainingJob;
 use crate::lifecycle::incarnation;
 use crate::observe::ObservedPod;
+use crate::protocol::role::RoleName;
 use crate::protocol::stacks::{PATH, Place, ProcessStacks, Stacks};
 use anyhow::{Context as _, anyhow, bail};
 use futures::{StreamExt, stream};
@@ -24,6 +25,9 @@ const MOST: usize = 64;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OfWorker {
+    /// The role of the pod, where it is no worker's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
     /// Its index.
     pub worker: i32,
     /// Its pod.
@@ -37,6 +41,12 @@ pub struct OfWorker {
     /// Why that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+impl OfWorker {
+    fn name(&self) -> String {
+        format!("{} {}", self.role.as_deref().unwrap_or(RoleName::WORKER.as_str()), self.worker)
+    }
 }
 
 /// What `stacks -o json` prints.
@@ -62,8 +72,8 @@ pub async fn gather(cluster: &Cluster, name: &str, wanted: Option<&Indices>) -> 
     let current = incarnation(&job.status.clone().unwrap_or_default());
     let mut running: Vec<ObservedPod> = pods(cluster, &job).await?;
     running.retain(|pod| pod.incarnation == current.number && pod.runs());
-    running.retain(|pod| wanted.is_none_or(|wanted| wanted.0.contains(&pod.index)));
-    running.sort_by_key(|pod| pod.index);
+    running.retain(|pod| wanted.is_none_or(|wanted| wanted.has(pod.place())));
+    running.sort_by_key(|pod| (!pod.role.is_worker(), pod.place()));
     if running.is_empty() {
         let which = if wanted.is_some() { "none of these workers" } else { "no worker" };
         bail!("{which} of {name} runs now: `kubectl trainingjob why {name} -n {namespace}` tells what it does");
@@ -80,7 +90,8 @@ pub async fn gather(cluster: &Cluster, name: &str, wanted: Option<&Indices>) -> 
                 Ok(stacks) => (Some(stacks), None),
                 Err(error) => (None, Some(format!("{error:#}"))),
             };
-            OfWorker { worker: pod.index, node: pod.node, pod: pod.name, stacks, problem }
+            let role = Some(pod.role).filter(|role| !role.is_worker()).map(|role| role.to_string());
+            OfWorker { role, worker: pod.index, node: pod.node, pod: pod.name, stacks, problem }
         }
     };
     let workers: Vec<OfWorker> = stream::iter(running).map(ask).buffered(AT_ONCE).collect().await;
@@ -123,7 +134,7 @@ pub fn render(document: &Document) -> String {
     let mut text = String::new();
     for worker in &document.workers {
         let node = worker.node.as_ref().map(|node| format!(", node {node}")).unwrap_or_default();
-        text += &format!("worker {} (pod {}{node})\n", worker.worker, worker.pod);
+        text += &format!("{} (pod {}{node})\n", worker.name(), worker.pod);
         if let Some(problem) = &worker.problem {
             text += &format!("  not known: {problem}\n");
         }
@@ -144,14 +155,14 @@ pub fn render(document: &Document) -> String {
 /// Whom the others seem to wait for, as far as that shows: one that is stopped, or the only one that is not in an exchange.
 fn blamed(document: &Document) -> String {
     let ranks = || {
-        let stacks = document.workers.iter().filter_map(|worker| Some((worker.worker, worker.stacks.as_ref()?)));
+        let stacks = document.workers.iter().filter_map(|worker| Some((worker, worker.stacks.as_ref()?)));
         stacks.flat_map(|(worker, stacks)| stacks.ranks().map(move |rank| (worker, rank)))
     };
     let at = |place| ranks().filter(move |(_, rank)| rank.place() == place);
     let stopped: Vec<_> = at(Place::Stopped).collect();
     let elsewhere: Vec<_> = at(Place::Elsewhere).collect();
     let name =
-        |(worker, rank): &(i32, &ProcessStacks)| format!("rank {} of worker {worker}", rank.rank.unwrap_or_default());
+        |(of, rank): &(&OfWorker, &ProcessStacks)| format!("rank {} of {}", rank.rank.unwrap_or_default(), of.name());
     match (stopped.as_slice(), elsewhere.as_slice()) {
         ([one, more @ ..], _) => {
             let more = if more.is_empty() { String::new() } else { format!(", and {} more", more.len()) };
@@ -175,6 +186,7 @@ mod tests {
 
     fn document(processes: [ProcessStacks; 2]) -> Document {
         let of = |(index, process): (usize, ProcessStacks)| OfWorker {
+            role: None,
             worker: i32::try_from(index).unwrap(),
             pod: format!("x-training-{index}-abcde"),
             node: Some("gpu-1".into()),

@@ -3,7 +3,7 @@
 use super::facts::{Facts, Worker, WorkerState};
 use super::screen::{Look, Part, Screen, Style, age, bar, count, number, padded, ranges, span};
 use super::why::{Diagnosis, Verdict, style};
-use crate::api::{CheckpointStatus, RestartPolicy, State};
+use crate::api::{CheckpointStatus, RestartPolicy, State, Workers};
 use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
 
@@ -155,17 +155,9 @@ fn metrics(screen: &mut Screen, facts: &Facts) {
 
 fn workers(screen: &mut Screen, facts: &Facts) {
     let status = &facts.status;
-    let counts = status.workers.unwrap_or_default();
-    let parts = [
-        (counts.active, "running"),
-        (counts.pending, "waiting or starting"),
-        (counts.succeeded, "ended well"),
-        (counts.failed, "failed"),
-    ];
-    let parts: Vec<String> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
-    let mut text = format!("{} of {}", parts.join(", "), facts.spec.num_workers);
-    if parts.is_empty() {
-        text = format!("none of {}", facts.spec.num_workers);
+    let mut text = counted(&status.workers.unwrap_or_default(), facts.spec.num_workers);
+    for role in &status.roles {
+        text += &format!("; {}: {}", role.name, counted(&role.count, role.count.desired));
     }
     if let Some(held) = status.resources.filter(|held| held.allocated_nodes > 0) {
         text += &format!(", on {}", count(held.allocated_nodes.into(), "node"));
@@ -181,7 +173,8 @@ fn workers(screen: &mut Screen, facts: &Facts) {
         let (node, style) = (format!("  {}  ", padded(&group.node, nodes)), style_of(group.state));
         let state = format!("  {}", group.state.as_str());
         let note = group.note.as_ref().map(|note| format!("  {note}")).unwrap_or_default();
-        let indices = padded(&ranges(indices), 7);
+        let role = group.role.as_ref().map(|role| format!("{role} ")).unwrap_or_default();
+        let indices = padded(&format!("{role}{}", ranges(indices)), 7);
         screen.line(&[(Style::Plain, &node), (Style::Bold, &indices), (style, &state), (Style::Dim, &note)]);
     }
     if let rest @ 1.. = groups.len() - room {
@@ -198,9 +191,22 @@ fn workers(screen: &mut Screen, facts: &Facts) {
     }
 }
 
+/// How many of so many run, wait and have ended.
+fn counted(counts: &Workers, all: i32) -> String {
+    let parts = [
+        (counts.active, "running"),
+        (counts.pending, "waiting or starting"),
+        (counts.succeeded, "ended well"),
+        (counts.failed, "failed"),
+    ];
+    let parts: Vec<String> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    if parts.is_empty() { format!("none of {all}") } else { format!("{} of {all}", parts.join(", ")) }
+}
+
 /// What workers have in common that are told in one line; those in trouble come first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
+    role: Option<String>,
     state: WorkerState,
     node: String,
     note: Option<String>,
@@ -210,6 +216,7 @@ fn groups(facts: &Facts) -> Vec<(Group, Vec<i32>)> {
     let mut groups: BTreeMap<Group, Vec<i32>> = BTreeMap::new();
     for worker in &facts.workers {
         let group = Group {
+            role: worker.role.clone(),
             state: worker.state,
             node: worker.node.clone().unwrap_or_else(|| "no node".into()),
             note: note(worker, facts.status.attempt.unwrap_or(1)),
@@ -221,7 +228,11 @@ fn groups(facts: &Facts) -> Vec<(Group, Vec<i32>)> {
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
     // A gang that is well reads in the order of its workers.
-    groups.sort_by_key(|(group, indices)| (group.state.min(WorkerState::Running), indices[0]));
+    groups.sort_by(|(a, first), (b, second)| {
+        let key =
+            |group: &Group, indices: &[i32]| (group.state.min(WorkerState::Running), group.role.clone(), indices[0]);
+        key(a, first).cmp(&key(b, second))
+    });
     groups
 }
 

@@ -14,6 +14,7 @@ use crate::api::{
 };
 use crate::observe::{Container, ObservedPod, Waiting};
 use crate::protocol::report::{Phase, Report};
+use crate::protocol::role::{Place, RoleName};
 use clap::CommandFactory;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -131,6 +132,7 @@ fn restart(attempt: i32, reason: &str, message: &str, code: Option<i32>) -> Rest
         time: Time(at(-60 * i64::from(10 - attempt))),
         reason: reason.into(),
         message: message.into(),
+        role: None,
         worker: Some(1),
         pod: None,
         node: None,
@@ -462,7 +464,8 @@ fn events_of_others_are_left_out() {
             "involvedObject": { "kind": kind, "name": name, "uid": uid },
             "eventTime": "2026-01-01T00:00:00.000000Z",
         });
-        Event::of(&serde_json::from_value(event).unwrap(), "x", Some("u")).is_some()
+        Event::of(&serde_json::from_value(event).unwrap(), "x", Some("u"), &[RoleName::WORKER, RoleName::literal("ps")])
+            .is_some()
     };
     assert!(event("TrainingJob", "x", "u"));
     assert!(!event("TrainingJob", "x", "of the one before"));
@@ -889,9 +892,13 @@ fn a_long_name_gives_way_to_the_rest() {
 
 // ---- logs
 
+fn worker_place(index: i32) -> Place {
+    Place { role: RoleName::WORKER, index }
+}
+
 #[test]
 fn lines_of_logs() {
-    let source = Source { pod: "x-training-3-abcde".into(), uid: "u".into(), attempt: 2, worker: 3 };
+    let source = Source { pod: "x-training-3-abcde".into(), uid: "u".into(), attempt: 2, place: worker_place(3) };
     let line = Line::of(b"2026-11-21T17:00:00.123456789Z epoch 1 \xff\n");
     assert_eq!(line.time, Some("2026-11-21T17:00:00.123456789Z".parse().unwrap()));
     let form = Form { namespace: "team".into(), job: "x".into(), digits: 2, ..Form::default() };
@@ -902,14 +909,18 @@ fn lines_of_logs() {
     let coloured = Form { look, ..form.clone() };
     let bar = Line::of(b"2026-11-21T17:00:00Z 10%\r 20%\r 30%\r\n");
     assert_eq!(coloured.render(&source, &bar), b"\x1b[35m[ 3]\x1b[0m  30%\n");
+    let of_role = Source { place: Place { role: RoleName::literal("ps"), index: 3 }, ..source.clone() };
+    assert_eq!(form.render(&of_role, &line), b"[ps 3] epoch 1 \xff\n");
     let json = Form { json: true, ..form.clone() };
+    let object: serde_json::Value = serde_json::from_slice(&json.render(&of_role, &line)).unwrap();
+    assert_eq!((&object["worker"], &object["role"]), (&3.into(), &"ps".into()));
     let object: serde_json::Value = serde_json::from_slice(&json.render(&source, &line)).unwrap();
     assert_eq!((&object["worker"], &object["rank"]), (&3.into(), &serde_json::Value::Null));
     assert_eq!(object["attempt"], 2);
     assert_eq!(object["line"], "epoch 1 \u{fffd}");
     assert_eq!(Line::of(b"no time here"), Line { time: None, text: b"no time here".to_vec() });
     assert_eq!(Line::of(b"2026-11-21T17:00:00Z \n").text, b"");
-    assert_eq!(form.kept(Some(1), Some(3), None, "a\nb"), b"[ 3] a\n[ 3] b\n");
+    assert_eq!(form.kept(Some(1), Some(worker_place(3)), None, "a\nb"), b"[ 3] a\n[ 3] b\n");
     assert_eq!(form.kept(None, None, None, "spec.image: no"), b"spec.image: no\n");
 }
 

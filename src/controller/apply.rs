@@ -119,7 +119,7 @@ impl Pass<'_, TrainingJob> {
     }
 
     /// Makes the Jobs of an incarnation, one for each role, once the key is there that their pods mount, and the group in
-    /// which they are placed.
+    /// which they are placed. That of the workers is the last: where it is, all are.
     pub(super) async fn create_jobs(
         &self,
         plan: &Plan,
@@ -139,7 +139,8 @@ impl Pass<'_, TrainingJob> {
         if !self.ensure_group(plan).await? {
             return Ok(());
         }
-        for (role, wanted) in plan.gang.roles.iter().zip(build::objects(plan, incarnation, past).jobs) {
+        let jobs = build::objects(plan, incarnation, past).jobs;
+        for (role, wanted) in plan.gang.roles.iter().zip(jobs).rev() {
             let key = ChildKey::job(role.name);
             match self.create(&build::posted(plan, &wanted)).await? {
                 Created::Made(job) | Created::Found(job) => {
@@ -153,7 +154,10 @@ impl Pass<'_, TrainingJob> {
                     let job = serde_json::to_value(&*job).ok().and_then(|job| serde_json::from_value(job).ok());
                     self.remember(job.as_ref());
                 }
-                Created::Blocked(blocked) => self.block(key, Some(blocked)),
+                Created::Blocked(blocked) => {
+                    self.block(key, Some(blocked));
+                    return Ok(());
+                }
             }
         }
         Ok(())
@@ -224,11 +228,15 @@ impl Pass<'_, TrainingJob> {
         Ok(())
     }
 
-    /// A fresh read of the Job, which tells a deleted one from one that the watch has not shown yet.
-    pub(super) async fn find_job(&self) -> Result<bool, Error> {
-        let api = self.api::<SlimJob>();
-        let found = call("get Job", api.get_opt(&names::job_name(&self.owner.name_any()))).await?;
-        Ok(self.remember(found.filter(|found| is_ours(found, &self.key.uid)).as_ref()))
+    /// A fresh read of the Jobs, which tells a deleted one from one that the watch has not shown yet.
+    pub(super) async fn find_jobs(&self, plan: &Plan) -> Result<bool, Error> {
+        let (api, mut is_there) = (self.api::<SlimJob>(), false);
+        for role in &plan.gang.roles {
+            let name = names::role_job_name(&self.owner.name_any(), role.name);
+            let found = call("get Job", api.get_opt(&name)).await?;
+            is_there |= self.remember(found.filter(|found| is_ours(found, &self.key.uid)).as_ref());
+        }
+        Ok(is_there)
     }
 
     /// Files a Job that was just made or read, unless the watch has told more of it already; true if there is one.

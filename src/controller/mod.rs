@@ -231,13 +231,14 @@ impl Pass<'_, TrainingJob> {
         let context = self.context;
         let mut children = context.index.children(&self.key);
         let current = self.current_status();
-        if lifecycle::misses_job(&current, &children) && self.find_job().await? {
+        let plan = &wanted.planned.plan;
+        if lifecycle::misses_job(plan, &current, &children) && self.find_jobs(plan).await? {
             children = context.index.children(&self.key);
         }
         let agents = context.index.read(&self.key, |cell| (cell.agents.answer(), cell.agents.silent_since()));
         let (agent, agent_silent_since) = agents.unwrap_or_default();
         let Verdict { status, actions, events, read_events_of, requeue: again } = lifecycle::decide(&Input {
-            plan: &wanted.planned.plan,
+            plan,
             refused: wanted.refused.as_deref(),
             generation: self.owner.metadata.generation,
             status: &current,

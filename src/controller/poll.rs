@@ -1,6 +1,6 @@
 //! Asks the agents of running jobs how far their programs are.
 //!
-//! Worker 0 is asked, and the last one where worker 0 has nothing to tell (Megatron-LM prints there). A question takes
+//! Worker 0 is asked, and where it has nothing to tell the last one (Megatron-LM prints there), or the chief. A question takes
 //! nothing from the API server where pods can be reached; from outside the cluster it goes through its pod proxy.
 
 use super::ask::{AgentAccess, JobName};
@@ -8,8 +8,9 @@ use super::rota::Rota;
 use super::{Context, status};
 use crate::api::{Guarded, State};
 use crate::observe::{AgentPolls, JobKey, ObservedPod};
-use crate::plan::Role;
+use crate::plan::Gang;
 use crate::protocol::agent_status::AgentStatus;
+use crate::protocol::role::{Place, RoleName};
 use futures::StreamExt;
 use futures::channel::mpsc;
 use futures::stream::FuturesUnordered;
@@ -28,7 +29,7 @@ pub(super) struct Asked {
     pub job: ObjectRef<Guarded>,
     pub port: i32,
     pub first: ObservedPod,
-    pub last: Option<ObservedPod>,
+    pub other: Option<ObservedPod>,
 }
 
 /// What came of asking.
@@ -83,26 +84,36 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
         if job.metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let (port, first, last) = context.index.read(&key, |cell| {
+        let (port, first, other) = context.index.read(&key, |cell| {
             let plan = &cell.wanted.as_ref()?.planned.plan;
             let port = plan.monitoring.metrics_port?;
             let status = status::newest(job, &cell.writes).0?;
             if !matches!(status.state, Some(State::Running | State::Initializing)) {
                 return None;
             }
-            let number = cell.children.job(Role::WORKER)?.incarnation;
-            let pod = |index: i32| {
-                let runs = |pod: &&ObservedPod| pod.incarnation == number && pod.index == index && pod.runs();
+            let number = cell.children.job(RoleName::WORKER)?.incarnation;
+            let pod = |place: Place| {
+                let runs = |pod: &&ObservedPod| pod.incarnation == number && pod.place() == place && pod.runs();
                 cell.children.pods.values().find(runs)
             };
-            let replicas = plan.gang.leading().replicas;
-            let workers = plan.gang.elastic.as_ref().map_or(replicas, |elastic| elastic.workers.min(replicas));
-            let first = pod(0).filter(|pod| is_due(&pod.uid))?.clone();
-            Some((port, first, (workers > 1).then(|| pod(workers - 1)).flatten().cloned()))
+            let first = pod(Place::FIRST_WORKER).filter(|pod| is_due(&pod.uid))?.clone();
+            Some((port, first, other(&plan.gang).and_then(pod).cloned()))
         })??;
-        Some((first.uid.clone(), Asked { key, job: ObjectRef::from_obj(&*object), port, first, last }))
+        Some((first.uid.clone(), Asked { key, job: ObjectRef::from_obj(&*object), port, first, other }))
     };
     store.state().into_iter().filter_map(running).collect()
+}
+
+/// Who may tell of the training where the first worker does not: a role that decides on the gang's end, such as a chief, or the
+/// last worker.
+fn other(gang: &Gang) -> Option<Place> {
+    let mut deciding = gang.roles.iter().filter(|role| role.completion.of(role.replicas) > 0).map(|role| role.name);
+    if let Some(role) = deciding.find(|role| !role.is_worker()) {
+        return Some(Place { role, index: 0 });
+    }
+    let replicas = gang.workers().replicas;
+    let workers = gang.elastic.as_ref().map_or(replicas, |elastic| elastic.workers.min(replicas));
+    (workers > 1).then(|| Place { role: RoleName::WORKER, index: workers - 1 })
 }
 
 /// Asks one job.
@@ -113,9 +124,9 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
         tokio::time::timeout(patience, asking).await.unwrap_or_else(|_| Err("no answer in time".into()))
     };
     let before = context.index.read(&asked.key, |cell| cell.agents.answer()).flatten();
-    let answer = match (ask(&asked.first).await, &asked.last) {
-        (Ok(status), Some(last)) if status.progress.last().is_none() => {
-            let other = ask(last).await.ok().filter(|other| other.progress.last().is_some());
+    let answer = match (ask(&asked.first).await, &asked.other) {
+        (Ok(status), Some(other)) if status.progress.last().is_none() => {
+            let other = ask(other).await.ok().filter(|other| other.progress.last().is_some());
             // Only the first one's agent knows of gang and checkpoints.
             Ok(match other {
                 Some(other) => AgentStatus { gang: status.gang, checkpoints: status.checkpoints, ..other },

@@ -149,6 +149,7 @@ fn haste(old: &Parts, new: &Parts) -> Haste {
     let telling = |s: &TrainingJobStatus| {
         let mut s = s.clone();
         s.workers = None;
+        s.roles.clear();
         s.resources = None;
         s.start_time = None;
         for condition in &mut s.conditions {

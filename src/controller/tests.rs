@@ -3,7 +3,8 @@
 use super::*;
 use crate::api::Reason;
 use crate::observe::{AgentPolls, ChildKey, ObservedPod};
-use crate::plan::{Delivery, Role};
+use crate::plan::Delivery;
+use crate::protocol::role::RoleName;
 use futures::StreamExt;
 use http::Method;
 use http_body_util::{BodyExt, Full};
@@ -310,7 +311,7 @@ async fn a_denial_is_no_invalid_spec() {
         });
         let context = context(client, AgentAccess::Off);
         let _ = reconcile_job(&context, &job()).await;
-        let blocked = context.index.read(&key(), |c| c.children.blocked.get(&ChildKey::job(Role::WORKER)).cloned());
+        let blocked = context.index.read(&key(), |c| c.children.blocked.get(&ChildKey::job(RoleName::WORKER)).cloned());
         let blocked = blocked.flatten().map(|blocked| (blocked.reason, blocked.message));
         assert_eq!(blocked, Some((expected, message.to_owned())));
         let status = context.index.read(&key(), |cell| cell.writes.last.clone()).flatten().unwrap().1;
@@ -333,7 +334,7 @@ async fn answer_of(agent: impl Fn() -> Value + Send + Sync + 'static) -> (bool, 
     let pod = ObservedPod { uid: "pod-0".into(), name: "x-training-0-abcde".into(), ..ObservedPod::default() };
     let object: Guarded = serde_json::from_value(serde_json::to_value(job()).unwrap()).unwrap();
     let job = kube::runtime::reflector::ObjectRef::from_obj(&object);
-    let asked = poll::Asked { key: key(), job, port: 9400, first: pod, last: None };
+    let asked = poll::Asked { key: key(), job, port: 9400, first: pod, other: None };
     let polled = poll::poll(&context, &asked, Duration::from_secs(60)).await;
     (polled.is_news, context.index.read(&key(), |cell| cell.agents.clone()).unwrap())
 }

@@ -19,6 +19,8 @@ use std::time::Duration;
 pub struct LeaderSetup {
     /// All members of the next attempt, the leader's own among them.
     pub members: BTreeSet<MemberId>,
+    /// Those of them by whose success the gang has succeeded, whatever the others do by then; all if none is named.
+    pub deciding: BTreeSet<MemberId>,
     /// Earlier attempts may have had members that are none any more.
     pub was_larger: bool,
     /// What a person has decided.
@@ -178,7 +180,7 @@ impl Leader {
             }
             Phase::Running { attempt, since, .. } => {
                 let (attempt, ran) = (*attempt, now.since(*since));
-                if self.of_members().all(|seat| seat.succeeded == attempt) {
+                if self.has_succeeded(attempt) {
                     self.history.finish = Some(Finish::Succeeded);
                     return Some(Phase::Over { since: now });
                 }
@@ -234,6 +236,14 @@ impl Leader {
                 self.seats.entry(member.clone()).or_default();
             }
         }
+    }
+
+    fn has_succeeded(&self, attempt: u32) -> bool {
+        let deciding = &self.setup.deciding;
+        let decides =
+            |member: &MemberId| self.members.contains(member) && (deciding.is_empty() || deciding.contains(member));
+        let mut seats = self.seats.iter().filter(|(member, _)| decides(member));
+        seats.all(|(_, seat)| seat.succeeded == attempt)
     }
 
     fn of_members(&self) -> impl Iterator<Item = &Seat> {

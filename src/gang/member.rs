@@ -191,6 +191,8 @@ impl Member {
                     self.stop(now, Duration::from_millis(grace), out);
                 }
             }
+            // It may save what it has: where the gang has succeeded without it, it has done nothing wrong.
+            Directive::Exit if self.history.finish == Some(Finish::Succeeded) => self.stop(now, self.timing.grace, out),
             Directive::Exit => self.stop(now, self.timing.short_grace, out),
         }
     }

@@ -16,7 +16,8 @@
 //!   Then `Prepare{k+1}` and the back-off, or `Exit`.
 //! - **The past** (attempts, budgets, failures in a row, how it ended) goes along with every command, so any member can tell it
 //!   to the next leader, who finds an attempt begun and judges it: a leader that is lost is a disruption.
-//! - **Success**: all members have told that all their ranks exited 0. `Exit` goes to all; who has heard it exits 0, and the leader
+//! - **Success**: all members have told that all their ranks exited 0, or all that decide ([`LeaderSetup::deciding`]), such as a
+//!   chief: then what the others run is ended. `Exit` goes to all; who has heard it exits 0, and the leader
 //!   goes last: when each has said that it knows, or has been gone for [`Timing::linger`]. Who has succeeded but has not heard
 //!   so waits, for it can't know whether the others have. What is left of the two generals: a leader that dies when all the
 //!   others are gone, or who has given up on one, leaves agents that will never hear. A pod that has exited 0 proves the

@@ -119,7 +119,8 @@ impl Step<'_> {
 
     /// The agent sees more: whether processes compute, print or are stopped. Two signs that agree are told anew.
     fn suspect(&mut self, agent: &AgentAnswer, stall: &Stall) {
-        let worker = agent.status.worker.map(|worker| format!("worker {worker}"));
+        let role = agent.status.role.as_deref().unwrap_or("worker");
+        let worker = agent.status.worker.map(|worker| format!("{role} {worker}"));
         let who: Vec<_> = worker.into_iter().chain(stall.rank.map(|rank| format!("rank {rank}"))).collect();
         let who = if who.is_empty() { String::new() } else { who.join(", ") + ": " };
         let reason = if stall.hangs { Reason::Hang } else { Reason::NoProgress };

@@ -22,7 +22,7 @@ impl Step<'_> {
     }
 
     pub(super) fn past_deadline(&mut self, active: i64, deadline: i64) {
-        if let Some(job) = self.job() {
+        for job in self.jobs() {
             self.delete(job);
         }
         let message = format!("ran for {active} s; failurePolicy.activeDeadlineSeconds is {deadline}");

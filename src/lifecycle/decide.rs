@@ -5,7 +5,7 @@ use super::step::{Step, begun, incarnation};
 use super::verdict::{Input, Verdict};
 use crate::api::{ConditionType, Reason, State, TrainingJobStatus};
 use crate::observe::Children;
-use crate::plan::{Role, TensorBoard};
+use crate::plan::{Plan, Role, TensorBoard};
 
 /// Decides what a job is and what is to be done about it.
 #[must_use]
@@ -18,12 +18,13 @@ pub fn decide(input: &Input<'_>) -> Verdict {
     verdict
 }
 
-/// Whether an incarnation has begun whose Job is not known, or only that of an earlier one: either it was deleted, or the
-/// watch of Jobs is behind.
+/// Whether an incarnation has begun of which a Job is not known, or only that of an earlier one: either it was deleted, or
+/// the watch of Jobs is behind.
 #[must_use]
-pub fn misses_job(status: &TrainingJobStatus, children: &Children) -> bool {
+pub fn misses_job(plan: &Plan, status: &TrainingJobStatus, children: &Children) -> bool {
     let current = incarnation(status);
-    children.job(Role::WORKER).is_none_or(|job| job.incarnation < current.number)
+    let misses = |role: &Role| children.job(role.name).is_none_or(|job| job.incarnation < current.number);
+    plan.gang.roles.iter().any(misses)
         && !status.state.is_some_and(State::is_finished)
         && begun(status, children, current)
 }
@@ -52,7 +53,8 @@ impl Step<'_> {
         if self.input.refused.is_none() && self.input.plan.monitoring.tensorboard == Some(TensorBoard::NoStorage) {
             self.set(ConditionType::TensorBoard, false, Reason::NoStorage, TensorBoard::REMEDY);
         }
-        if let Some(old) = self.job().filter(|job| job.incarnation < self.incarnation().number) {
+        let number = self.incarnation().number;
+        for old in self.jobs().filter(|job| job.incarnation < number) {
             self.delete(old);
         }
         self.give_up_lost();

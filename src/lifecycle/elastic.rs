@@ -11,6 +11,7 @@ use crate::api::{ElasticStatus, Reason};
 use crate::observe::{ObservedJob, ObservedPod};
 use crate::plan::{Elastic, labels};
 use crate::protocol::gang::{GangPhase, GangStatus};
+use crate::protocol::role::{Place, RoleName};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// Seconds after which workers that are too many go although the leader has not said that the gang does without them.
@@ -19,7 +20,7 @@ const UNHEARD: i64 = 180;
 impl Step<'_> {
     /// Workers that the gang is of.
     pub(super) fn size(&self) -> i32 {
-        let desired = self.input.plan.gang.size();
+        let desired = self.input.plan.gang.workers().replicas;
         let decided = self.input.plan.gang.elastic.as_ref().and(self.status.elastic.as_ref());
         decided.map_or(desired, |decided| decided.workers)
     }
@@ -27,20 +28,20 @@ impl Step<'_> {
     /// Of workers that run nothing yet all are wanted.
     pub(super) fn reset_size(&mut self) {
         let plan = self.input.plan;
-        let desired = plan.gang.size();
+        let desired = plan.gang.workers().replicas;
         self.status.elastic = plan.gang.elastic.as_ref().map(|_| ElasticStatus {
             workers: desired,
             largest: desired,
             changed: None,
             since: None,
-            selector: labels::text(&labels::pod_selector(plan)),
+            selector: labels::text(&labels::worker_selector(plan)),
         });
     }
 
     /// The workers that the gang is of, and the others.
     pub(super) fn members<'p>(&self, pods: Vec<&'p ObservedPod>) -> (Vec<&'p ObservedPod>, Vec<&'p ObservedPod>) {
-        let size = self.size();
-        pods.into_iter().partition(|pod| pod.index < size)
+        let (size, is_elastic) = (self.size(), self.input.plan.gang.elastic.is_some());
+        pods.into_iter().partition(|pod| !is_elastic || pod.index < size)
     }
 
     /// Decides how many there are, and has the Job and the leader follow.
@@ -68,12 +69,12 @@ impl Step<'_> {
             status.changed = Some(Time(now));
             self.event(size < old, "Resized", format!("from {} to {size}: {why}", number_of(old, "worker")));
         }
-        self.follow(job, plan.gang.size(), &room);
+        self.follow(job, plan.gang.workers().replicas, &room);
     }
 
     /// The size that would do better.
     fn wanted(&self, elastic: &Elastic, room: &Room) -> Option<Wanted> {
-        let (desired, size) = (self.input.plan.gang.size(), self.size());
+        let (desired, size) = (self.input.plan.gang.workers().replicas, self.size());
         let all = number_of(desired, "worker");
         if desired < size {
             return Some(Wanted { size: desired, at_once: true, why: format!("numWorkers is {desired}") });
@@ -97,17 +98,18 @@ impl Step<'_> {
 
     fn room(&self) -> Room {
         let pods = self.pods(self.incarnation());
-        let desired = self.input.plan.gang.size();
+        let desired = self.input.plan.gang.workers().replicas;
         let done = self.done(&pods);
         // One whose kubelet alone is silent runs on.
         let runs_on = self.runs_on();
         let stays =
             |pod: &ObservedPod| pod.is_alive() && pod.deletion.is_none() && (pod.unreachable.is_none() || runs_on);
         let is_placed = |index: &i32| {
-            done.contains(index) || pods.iter().any(|pod| pod.index == *index && stays(pod) && pod.node.is_some())
+            done.contains(&worker(*index))
+                || pods.iter().any(|pod| pod.index == *index && stays(pod) && pod.node.is_some())
         };
         let is_there = |index: &i32| {
-            done.contains(index) || pods.iter().any(|pod| pod.index == *index && stays(pod) && pod.runs())
+            done.contains(&worker(*index)) || pods.iter().any(|pod| pod.index == *index && stays(pod) && pod.runs())
         };
         let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         Room {
@@ -172,7 +174,7 @@ impl Step<'_> {
 
     /// That every worker has a node, as it is told of a gang that runs without some.
     pub(super) fn placed(&self, job: &ObservedJob, spares: &[&ObservedPod]) -> String {
-        let (size, desired) = (self.size(), self.input.plan.gang.size());
+        let (size, desired) = (self.size(), self.input.plan.gang.workers().replicas);
         if size >= desired {
             return "every worker has a node".to_owned();
         }
@@ -190,7 +192,7 @@ impl Step<'_> {
         }
         let pods = self.pods(self.incarnation());
         let done = self.done(&pods);
-        let first = (0..i32::MAX).take_while(|index| done.contains(index)).count();
+        let first = (0..i32::MAX).take_while(|index| done.contains(&worker(*index))).count();
         let first = i32::try_from(first).unwrap_or(i32::MAX);
         let runs_on = pods.iter().any(|pod| pod.index < first && pod.is_alive());
         let is_more = job.parallelism.is_some_and(|pods| pods > first);
@@ -217,4 +219,8 @@ struct Room {
     first: i32,
     /// Of the first ones by index those whose agents are there.
     there: i32,
+}
+
+fn worker(index: i32) -> Place {
+    Place { role: RoleName::WORKER, index }
 }

@@ -16,7 +16,7 @@ impl Step<'_> {
     /// Nothing but clearing up happens after the end.
     pub(super) fn finished(&mut self) {
         let unfinished = |job: &&ObservedJob| !job.complete && job.failed.is_none();
-        if let Some(job) = self.job().filter(unfinished) {
+        for job in self.jobs().filter(unfinished) {
             match self.status.state {
                 Some(State::Failed) => self.end_job(job),
                 _ => {
@@ -45,7 +45,7 @@ impl Step<'_> {
     fn end_side_cars(&mut self, job: &ObservedJob) {
         let since = self.status.completion_time.as_ref().map_or(self.input.now, |end| end.0);
         let left = SIDE_CARS - seconds(since, self.input.now);
-        let lives = self.pods(self.incarnation()).iter().any(|pod| pod.is_alive());
+        let lives = self.pods(self.incarnation()).iter().any(|pod| pod.role == job.role && pod.is_alive());
         if lives && left <= 0 {
             self.end_job(job);
         } else if left > 0 {
@@ -64,7 +64,7 @@ impl Step<'_> {
         if let Some(ttl) = self.input.plan.policy.ttl_seconds {
             self.requeue(i64::from(ttl));
         }
-        if self.job().is_some_and(|job| !job.complete && !job.deleting) {
+        if self.jobs().any(|job| !job.complete && !job.deleting) {
             self.requeue(SIDE_CARS);
         }
         self.status.duration = self.status.start_time.as_ref().map(|start| {

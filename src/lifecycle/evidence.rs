@@ -5,6 +5,7 @@ use super::step::{Step, seconds};
 use crate::api::{Reason, Restart};
 use crate::observe::ObservedPod;
 use crate::plan::Incarnation;
+use crate::protocol::role::{Place, RoleName};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -30,14 +31,15 @@ impl Step<'_> {
             .min()
             .map(|start| before.map_or(start, |end| start.max(end)));
         let ended = |p: &&ObservedPod| p.failed() || p.disruption.is_some();
-        let judged: Vec<_> = self.all_pods(of).into_iter().filter(ended).map(|p| Some(p.index)).collect();
+        let judged: Vec<_> = self.all_pods(of).into_iter().filter(ended).map(|p| Some(p.place())).collect();
         let known = self.status.restarts.iter_mut().find(|r| r.attempt == of.attempt);
         let ran_seconds = started.map_or(0, |s| seconds(s, time).max(0));
         if let Some(known) = known {
             // What was filed first stands, unless an earlier failure (or the same one, better told) comes to light, or
             // its pod is still at hand and was judged again among all the others.
-            let same = known.worker == cause.worker;
-            if !same && !judged.contains(&known.worker) && (known.disruption || known.time.0 <= time) {
+            let place = place(known);
+            let same = place == cause.place();
+            if !same && !judged.contains(&place) && (known.disruption || known.time.0 <= time) {
                 return known.clone();
             }
             if same && known.disruption && !cause.disruption {
@@ -75,11 +77,19 @@ impl Step<'_> {
     }
 }
 
+/// The place in the gang that is filed as the one that failed first.
+#[must_use]
+pub fn place(entry: &Restart) -> Option<Place> {
+    let role = entry.role.as_deref().map_or(Some(RoleName::WORKER), RoleName::parse)?;
+    entry.worker.map(|index| Place { role, index })
+}
+
 /// What befell the whole gang, and no one worker first.
 pub(super) fn cause_of_gang(reason: Reason, message: String, disruption: bool, time: Option<Timestamp>) -> Cause {
     Cause {
         reason,
         message,
+        role: RoleName::WORKER,
         worker: None,
         pod: None,
         node: None,
@@ -107,6 +117,7 @@ pub(super) fn entry(attempt: i32, cause: &Cause, time: Timestamp, ran_seconds: i
         time: Time(time),
         reason: cause.reason.clone(),
         message: cause.message.clone(),
+        role: Some(cause.role).filter(|role| !role.is_worker()).map(|role| role.to_string()),
         worker: cause.worker,
         pod: cause.pod.clone(),
         node: cause.node.clone(),

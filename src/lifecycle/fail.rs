@@ -10,6 +10,8 @@ use crate::plan::Incarnation;
 
 /// Quick disruptions in a row after which the job has failed: as many as the status keeps.
 const INTERRUPTIONS: usize = 10;
+/// Seconds that the pods of other roles have to end by themselves when a Job has failed: their last words may tell more.
+const LEFT_ALONE: i64 = 15;
 
 impl Step<'_> {
     /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
@@ -19,7 +21,7 @@ impl Step<'_> {
         let pods = if self.takes_in() { self.pods(current) } else { self.all_pods(current) };
         let alive = pods.iter().any(|pod| pod.is_alive());
         // Of pods that seem to live the watch has not told yet how they ended: their Job's was faster.
-        let lost = || self.pods_lost(job).filter(|_| !alive);
+        let lost = || self.pods_lost().filter(|_| !alive);
         let of_this_attempt = pods.iter().copied().filter(|pod| !self.is_judged(pod));
         if let Some(cause) = first_cause(of_this_attempt).or_else(lost).filter(|_| !self.is_between_attempts()) {
             self.keep(current, &cause);
@@ -29,7 +31,9 @@ impl Step<'_> {
         let follows = self.may_restart(&entry).is_ok();
         // Another gang may not begin while anything of this one may run; for the last one nobody waits that long.
         let all_gone = !pods.is_empty() && pods.iter().all(|pod| pod.gone);
-        let over = (job.failed.is_some() || all_gone) && (!alive || (!follows && self.all_are_late(&pods)));
+        let has_failed = self.failed_job().is_some();
+        let over =
+            (has_failed || all_gone) && (!alive || (!follows && self.all_are_late(&pods)) || self.is_left(&entry));
         if !over && !self.replaced() {
             if follows {
                 self.status.state = Some(State::Initializing);
@@ -44,6 +48,19 @@ impl Step<'_> {
         if self.judge(&entry) {
             self.delete(job);
         }
+    }
+
+    /// Whether a Job has failed, and those of other roles have long not followed: their agents wait for members that don't come
+    /// any more.
+    fn is_left(&mut self, entry: &Restart) -> bool {
+        if self.current_jobs().all(|job| job.failed.is_some()) {
+            return false;
+        }
+        let left = LEFT_ALONE - seconds(entry.time.0, self.input.now);
+        if left > 0 {
+            self.requeue(left);
+        }
+        left <= 0
     }
 
     /// Whether a pod that is gone went by the end of an attempt that is filed: another one may have taken its place since.
@@ -167,13 +184,13 @@ impl Step<'_> {
         let pods = self.all_pods(self.incarnation());
         pods.iter()
             .filter(|old| old.gone && !old.succeeded() && self.was_wanted(old) && !self.is_judged(old))
-            .any(|old| pods.iter().any(|p| p.index == old.index && p.uid != old.uid))
+            .any(|old| pods.iter().any(|p| p.place() == old.place() && p.uid != old.uid))
             && !self.takes_in()
     }
 
     /// The Job failed and no pod is left to tell why.
-    fn pods_lost(&self, job: &ObservedJob) -> Option<Cause> {
-        let (reason, message) = job.failed.as_ref()?;
+    fn pods_lost(&self) -> Option<Cause> {
+        let (reason, message) = self.failed_job()?.failed.as_ref()?;
         if self.kept(self.incarnation()).is_some() {
             return None;
         }

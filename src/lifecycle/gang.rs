@@ -9,6 +9,7 @@ use crate::cause::{Container, WorkerFacts, first_cause};
 use crate::observe::{ObservedJob, ObservedPod};
 use crate::plan::Incarnation;
 use crate::protocol::gang::{EndedAttempt, GangPast, GangPhase, GangStatus, KILLED, MAX_RESTARTS};
+use crate::protocol::role::{Place, RoleName};
 use jiff::SignedDuration;
 use std::ops::Range;
 
@@ -89,10 +90,12 @@ impl<'a> Step<'a> {
     fn keep_told(&mut self, attempt: i32, end: &EndedAttempt) {
         let current = self.incarnation();
         let pods = self.pods(current);
-        let pod = end.worker.and_then(|index| pods.iter().find(|pod| pod.index == index));
+        let place = place(end);
+        let pod = place.and_then(|place| pods.iter().find(|pod| pod.place() == place));
         let cause = Cause {
             reason: reason(&end.reason),
             message: message(end, pod.copied()),
+            role: place.map(|place| place.role).unwrap_or_default(),
             worker: end.worker,
             pod: pod.map(|pod| pod.name.clone()),
             node: pod.and_then(|pod| pod.node.clone()),
@@ -214,9 +217,15 @@ fn reason(word: &str) -> Reason {
     if is_word && LONGEST.contains(&word.len()) { Reason::from(word) } else { Reason::Failed }
 }
 
+/// Who failed first.
+fn place(end: &EndedAttempt) -> Option<Place> {
+    let role = end.role.as_deref().map_or(Some(RoleName::WORKER), RoleName::parse)?;
+    end.worker.map(|index| Place { role, index })
+}
+
 /// The leader's words, with the pod for the worker.
 fn message(end: &EndedAttempt, pod: Option<&ObservedPod>) -> String {
-    let words = end.worker.and_then(|index| end.message.strip_prefix(&format!("worker {index}")));
+    let words = place(end).and_then(|place| end.message.strip_prefix(&place.to_string()));
     let words = words.filter(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()));
     match pod.zip(words) {
         Some((pod, words)) => format!("{}{words}", pod.describe()),

@@ -66,7 +66,7 @@ impl Step<'_> {
     fn tell_loss(&mut self, entry: Option<&Restart>, going: &[&ObservedPod]) {
         self.status.state = Some(State::Initializing);
         let current = self.incarnation();
-        let (reason, mut message) = match (entry, going.iter().min_by_key(|pod| pod.index)) {
+        let (reason, mut message) = match (entry, going.iter().min_by_key(|pod| pod.place())) {
             (Some(entry), _) => (entry.reason.clone(), entry.message.clone()),
             (None, Some(pod)) => (Reason::Starting, format!("{}: another pod takes its place", pod.describe())),
             (None, None) => return,
@@ -83,7 +83,7 @@ impl Step<'_> {
     /// Files why a worker is lost, unless the leader has judged the attempt for another reason.
     fn keep_loss(&mut self, cause: &Cause) {
         let current = self.incarnation();
-        let is_told = |entry: &Restart| entry.disruption && entry.worker == cause.worker;
+        let is_told = |entry: &Restart| entry.disruption && super::evidence::place(entry) == cause.place();
         if !self.is_between_attempts() || self.kept(current).is_some_and(is_told) {
             self.keep(current, cause);
         }
@@ -109,7 +109,7 @@ impl Step<'_> {
 
     /// Nobody knows whether that worker still runs. Its node may come back; else another pod takes its place.
     pub(super) fn node_is_silent(&mut self, silent: &[&ObservedPod]) {
-        let Some(first) = silent.iter().min_by_key(|pod| pod.index) else { return };
+        let Some(first) = silent.iter().min_by_key(|pod| pod.place()) else { return };
         let since = first.unreachable.map_or_else(String::new, |since| format!(" since {since:.0}"));
         let is_news = self.reason_of(ConditionType::Running) != Some(Reason::NodeLost);
         let told = |what: &str| format!("{}: its node has not answered{since}, {what}", first.describe());
@@ -161,7 +161,7 @@ impl Step<'_> {
 
     /// The least and the most workers that may run together: so many were decided, and so many the leader tells of.
     fn sizes(&self) -> (i32, i32) {
-        let decided = self.size();
+        let decided = if self.input.plan.gang.elastic.is_some() { self.size() } else { self.input.plan.gang.size() };
         let told = self.gang().and_then(|gang| i32::try_from(gang.workers).ok()).filter(|workers| *workers > 0);
         let told = told.unwrap_or(decided);
         (decided.min(told), decided.max(told))
@@ -182,7 +182,7 @@ impl Step<'_> {
         let is_seen = |other: &ObservedPod| {
             let has_run = other.started().is_some() || other.ended.is_some();
             let runs_with_it = other.index < least || pod.index >= most;
-            let is_other = other.incarnation == pod.incarnation && other.index != pod.index;
+            let is_other = other.incarnation == pod.incarnation && other.place() != pod.place();
             is_other && runs_with_it && other.unreachable.is_none() && has_run
         };
         let more = i64::from(self.input.plan.policy.failure.node_lost_seconds) - NOTICED_AFTER;

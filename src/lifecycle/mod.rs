@@ -32,6 +32,7 @@ mod waiting;
 pub use crate::cause::{Cause, first_cause};
 pub use conditions::{condition, condition_is, set_condition, whole_second};
 pub use decide::{decide, misses_job};
+pub use evidence::place;
 pub use goodput::goodput;
 pub use step::incarnation;
 pub use verdict::{Action, Event, Input, Verdict};

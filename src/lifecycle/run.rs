@@ -1,10 +1,12 @@
 //! What a Job that is there means for its gang.
 
-use super::step::{Step, number_of, seconds};
+use super::step::{Step, number_in, seconds};
 use super::verdict::Action;
 use super::waiting;
 use crate::api::{ConditionType, Reason, State};
 use crate::observe::{ChildKey, ObservedJob, ObservedPod};
+use crate::plan::Role;
+use crate::protocol::role::{Place, RoleName};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long no pod may come, while some are missing, before the Job's Events are read.
@@ -18,20 +20,19 @@ const READ_OF_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
 impl Step<'_> {
     pub(super) fn running(&mut self, job: &ObservedJob) {
-        if job.deleting {
+        if self.current_jobs().any(|job| job.deleting) {
             return self.losing_job(); // to somebody else: one that is not wanted any more has an old number
         }
         self.verdict.actions.push(Action::Ensure);
-        if job.suspended_by_queue && job.failed.is_none() {
-            return self.suspended_by_queue(job);
+        let has_failed = self.failed_job().is_some();
+        if let Some(held) = self.current_jobs().find(|job| job.suspended_by_queue).filter(|_| !has_failed) {
+            return self.suspended_by_queue(held);
         }
-        if job.failed.is_none() {
+        if !has_failed {
             self.resize(job);
         }
-        let is_few = |pods: &i32| *pods < self.input.plan.gang.size() && self.input.plan.gang.elastic.is_none();
-        let few = job.parallelism.filter(is_few);
-        if let Some(pods) = few.filter(|_| job.failed.is_none()) {
-            return self.reduced(pods);
+        if let Some((role, wanted, pods)) = self.reduced_role().filter(|_| !has_failed) {
+            return self.reduced(role, wanted, pods);
         }
         let (pods, spares) = self.members(self.pods(self.incarnation()));
         self.let_go(&spares);
@@ -39,7 +40,7 @@ impl Step<'_> {
         // Who evicts marks a pod first, and then deletes it.
         let is_marked = |pod: &ObservedPod| pod.disruption.is_some() && pod.deletion.is_none() && self.takes_in();
         let fails = |pod: &&ObservedPod| pod.failed() || (pod.disruption.is_some() && !is_marked(pod));
-        if going.is_empty() && (job.failed.is_some() || self.replaced() || pods.iter().any(fails)) {
+        if going.is_empty() && (has_failed || self.replaced() || pods.iter().any(fails)) {
             return self.failing(job);
         }
         if !going.is_empty() && self.losing(job, &going) {
@@ -47,7 +48,9 @@ impl Step<'_> {
         }
         let pods: Vec<_> = pods.into_iter().filter(|pod| !going.iter().any(|gone| gone.uid == pod.uid)).collect();
         self.take_up_again();
-        let missing = usize::try_from(self.size()).unwrap_or(0).saturating_sub(self.provided(&pods));
+        let missing = self.missing(&pods);
+        let job = missing.first().and_then(|place| self.input.children.job(place.role)).unwrap_or(job);
+        let missing = missing.len();
         self.keep_group(job, &pods, missing);
         let event = self.input.children.event.as_ref();
         let of_job = event.filter(|event| event.about == job.uid);
@@ -150,11 +153,30 @@ impl Step<'_> {
         self.clear(ConditionType::Restarting, Reason::Queued);
     }
 
+    /// Places of the gang that have no pod, and need one.
+    fn missing(&self, pods: &[&ObservedPod]) -> Vec<Place> {
+        let gang = &self.input.plan.gang;
+        let provided = self.provided(pods);
+        let replicas = |role: &Role| if role.name.is_worker() { self.size() } else { role.replicas };
+        let places =
+            |role: &Role| (0..replicas(role)).map(|index| Place { role: role.name, index }).collect::<Vec<_>>();
+        gang.roles.iter().flat_map(places).filter(|place| !provided.contains(place)).collect()
+    }
+
+    /// A role of whose pods somebody else wants fewer, with how many there should be, and are.
+    fn reduced_role(&self) -> Option<(RoleName, i32, i32)> {
+        let gang = &self.input.plan.gang;
+        let of = |job: &ObservedJob| Some((gang.role(job.role)?, job.parallelism?));
+        let mut roles = self.current_jobs().filter_map(of).filter(|_| gang.elastic.is_none());
+        let (role, pods) = roles.find(|(role, pods)| *pods < role.replicas)?;
+        Some((role.name, role.replicas, pods))
+    }
+
     /// Somebody has made the Job smaller than its gang: pods that go for that are no failure.
-    fn reduced(&mut self, pods: i32) {
+    fn reduced(&mut self, role: RoleName, wanted: i32, pods: i32) {
         self.drop_running_failure(self.incarnation());
         self.status.state = Some(State::Pending);
-        let gang = number_of(self.input.plan.gang.size(), "worker");
+        let gang = number_in(role, wanted);
         let message = format!(
             "the Job's parallelism is {pods} by somebody else's will, and the gang is of {gang}: set it back, or delete \
              the Job, which is made again"

@@ -17,9 +17,9 @@ pub(super) enum Stage<'a> {
     Suspending,
     /// It was active for longer than it may be, both in seconds.
     PastDeadline { active: i64, deadline: i64 },
-    /// The Job of this incarnation is there.
+    /// The Jobs of this incarnation are there, of which this is the workers'.
     Running(&'a ObservedJob),
-    /// This incarnation had begun, and its Job is gone.
+    /// This incarnation had begun, and a Job of it is gone.
     JobGone,
     /// This incarnation has yet to begin.
     Starting,
@@ -44,6 +44,7 @@ pub(super) fn stage<'a>(step: &Step<'a>) -> Stage<'a> {
         return Stage::PastDeadline { active, deadline };
     }
     match job {
+        Some(_) if step.lacks_job() => Stage::JobGone,
         Some(job) => Stage::Running(job),
         None if step.begun(step.incarnation()) => Stage::JobGone,
         None => Stage::Starting,

@@ -1,11 +1,11 @@
 //! How an attempt starts, and what may keep it from that.
 
 use super::conditions::condition_is;
-use super::step::{Step, number_of, seconds};
+use super::step::{Step, number_in, seconds};
 use super::verdict::Action;
 use super::waiting::{self, Why};
 use crate::api::{ConditionType, Reason, Restart, State};
-use crate::plan::Incarnation;
+use crate::plan::{Gang, Incarnation};
 use jiff::{SignedDuration, Timestamp};
 
 /// Longest wait between two attempts after failures, in seconds.
@@ -34,7 +34,7 @@ impl Step<'_> {
             self.status.state = Some(State::Initializing);
         }
         self.blocked();
-        if self.job().is_some() {
+        if self.jobs().any(|job| job.incarnation < incarnation.number) {
             return; // the Job of the last attempt still has to go, with its pods
         }
         if let Some(why) = self.left_of_earlier_incarnations() {
@@ -50,8 +50,9 @@ impl Step<'_> {
             return;
         }
         if !restarting && self.input.status.state.is_none() {
-            let workers = number_of(self.input.plan.gang.size(), "worker");
-            self.event(false, "Created", format!("Job, Service and ConfigMap for {workers}"));
+            let gang = &self.input.plan.gang;
+            let jobs = if gang.has_roles() { "Jobs" } else { "Job" };
+            self.event(false, "Created", format!("{jobs}, Service and ConfigMap for {}", members(gang)));
         }
         self.verdict.actions.push(Action::Ensure);
         self.verdict.actions.push(Action::CreateJobs(incarnation, self.past()));
@@ -122,7 +123,7 @@ impl Step<'_> {
         let Incarnation { number, attempt: next } = self.incarnation();
         let left = self.input.children.pods.values().filter(|p| p.incarnation < number && p.is_alive());
         // One that nobody has asked to end is named before the others.
-        let pod = left.min_by_key(|p| (p.deletion.is_some(), p.incarnation, p.index))?;
+        let pod = left.min_by_key(|p| (p.deletion.is_some(), p.incarnation, p.place()))?;
         // Pods may have had several attempts.
         let of = match number - pod.incarnation {
             1 => format!("attempt {}", next - 1),
@@ -137,4 +138,9 @@ impl Step<'_> {
             )
         })
     }
+}
+
+/// Whom a gang is of: `2 workers`, `2 workers, 1 chief, 3 ps`.
+fn members(gang: &Gang) -> String {
+    gang.roles.iter().map(|role| number_in(role.name, role.replicas)).collect::<Vec<_>>().join(", ")
 }

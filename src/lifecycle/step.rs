@@ -3,8 +3,9 @@
 use super::conditions::{condition, set_condition};
 use super::verdict::{Action, Event, Input, Verdict};
 use crate::api::{ConditionType, Reason, TrainingJobStatus};
-use crate::observe::{ChildKey, Children, ObservedJob, ObservedPod};
+use crate::observe::{ChildKey, ChildKind, Children, ObservedJob, ObservedPod};
 use crate::plan::{Incarnation, Role};
+use crate::protocol::role::{Place, RoleName};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,9 +17,10 @@ pub fn incarnation(status: &TrainingJobStatus) -> Incarnation {
     Incarnation { number: status.incarnation.unwrap_or(attempt), attempt }
 }
 
-/// Whether this incarnation has had a pod, or its attempt a failure.
+/// Whether this incarnation has had a worker, or its attempt a failure. The workers' Job is the last that is made: pods of
+/// other roles may wait for it to be.
 pub(super) fn begun(status: &TrainingJobStatus, children: &Children, of: Incarnation) -> bool {
-    children.pods.values().any(|p| p.incarnation == of.number)
+    children.pods.values().any(|p| p.role.is_worker() && p.incarnation == of.number)
         || status.restarts.iter().any(|r| r.attempt == of.attempt)
 }
 
@@ -33,7 +35,8 @@ impl<'a> Step<'a> {
     /// What the status can be completed by before anything is decided.
     pub(super) fn note_numbers(&mut self) {
         let known = incarnation(&self.status);
-        let (seen, first) = self.job().map_or((1, 1), |job| (job.incarnation, job.first_attempt));
+        let newest = self.jobs().max_by_key(|job| job.incarnation);
+        let (seen, first) = newest.map_or((1, 1), |job| (job.incarnation, job.first_attempt));
         let attempt = if seen > known.number { known.attempt.max(first) } else { known.attempt };
         self.set_incarnation(Incarnation { number: known.number.max(seen), attempt });
         self.status.restart_count.get_or_insert(0);
@@ -52,9 +55,32 @@ impl<'a> Step<'a> {
         self.status.attempt = Some(to.attempt);
     }
 
-    /// The Job of the leading role, of whichever incarnation.
+    /// The Job of the workers, of whichever incarnation.
     pub(super) fn job(&self) -> Option<&'a ObservedJob> {
-        self.input.children.job(Role::WORKER)
+        self.input.children.job(RoleName::WORKER)
+    }
+
+    /// The Jobs of all roles, of whichever incarnation.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = &'a ObservedJob> + use<'a> {
+        let children: &'a Children = self.input.children;
+        children.jobs.values()
+    }
+
+    /// The Jobs of all roles in this incarnation.
+    pub(super) fn current_jobs(&self) -> impl Iterator<Item = &'a ObservedJob> + use<'a> {
+        let number = self.incarnation().number;
+        self.jobs().filter(move |job| job.incarnation == number)
+    }
+
+    /// Whether the Job of a role is gone while that of the workers is there, which is made after all the others.
+    pub(super) fn lacks_job(&self) -> bool {
+        let is_there = |role: &Role| self.current_jobs().any(|job| job.role == role.name);
+        !self.input.plan.gang.roles.iter().all(is_there)
+    }
+
+    /// The Job of this incarnation that has failed, or is about to.
+    pub(super) fn failed_job(&self) -> Option<&'a ObservedJob> {
+        self.current_jobs().find(|job| job.failed.is_some())
     }
 
     /// The Job of this incarnation.
@@ -68,41 +94,43 @@ impl<'a> Step<'a> {
 
     /// Why the spec can't run: by our own rules, or because the API server finds the Job invalid that follows from it.
     pub(super) fn invalid(&self) -> Option<String> {
-        let job = self.input.children.blocked.get(&ChildKey::job(Role::WORKER));
-        let job = job.filter(|blocked| blocked.reason == Reason::Invalid);
-        self.input.refused.map(str::to_owned).or_else(|| job.map(|blocked| blocked.message.clone()))
+        let is_of_gang = |key: &ChildKey| key.kind == ChildKind::Job && *key != ChildKey::UPKEEP;
+        let mut jobs = self.input.children.blocked.iter().filter(|(key, _)| is_of_gang(key));
+        let job = jobs.find(|(_, blocked)| blocked.reason == Reason::Invalid);
+        self.input.refused.map(str::to_owned).or_else(|| job.map(|(_, blocked)| blocked.message.clone()))
     }
 
     /// Pods of an incarnation, but for those that tell nothing of its gang.
     pub(super) fn all_pods(&self, of: Incarnation) -> Vec<&'a ObservedPod> {
         let input: &'a Input<'a> = self.input;
-        let job = self.job().filter(|job| job.incarnation == of.number);
         // What a queue manager has stopped tells nothing of the gang that runs, or will. By their creation the two can't be
         // told: the Job controller makes the pods of a Job that is let go, and says only then since when it is.
         let stopped = |p: &ObservedPod| {
+            let job = input.children.job(p.role).filter(|job| job.incarnation == of.number);
             let before = |resumed| p.deletion.is_some_and(|deletion| deletion <= resumed);
             job.is_some_and(|job| (job.suspended_by_queue && p.failed()) || job.resumed.is_some_and(before))
         };
         input.children.pods.values().filter(|p| p.incarnation == of.number && !stopped(p)).collect()
     }
 
-    /// One pod for each index: of two the newer counts.
+    /// One pod for each place: of two the newer counts.
     pub(super) fn pods(&self, of: Incarnation) -> Vec<&'a ObservedPod> {
         let mut pods = self.all_pods(of);
-        pods.sort_by(|a, b| (a.index, b.created, a.gone, &b.uid).cmp(&(b.index, a.created, b.gone, &a.uid)));
-        pods.dedup_by_key(|p| p.index);
+        pods.sort_by(|a, b| (a.place(), b.created, a.gone, &b.uid).cmp(&(b.place(), a.created, b.gone, &a.uid)));
+        pods.dedup_by_key(|p| p.place());
         pods
     }
 
-    /// Indexes whose program has ended well, whether or not their pods are still there to show it.
-    pub(super) fn done(&self, pods: &[&ObservedPod]) -> BTreeSet<i32> {
-        let completed = self.current_job().into_iter().flat_map(|job| job.completed.iter().copied());
-        completed.chain(pods.iter().filter(|pod| pod.succeeded()).map(|pod| pod.index)).collect()
+    /// Places whose program has ended well, whether or not their pods are still there to show it.
+    pub(super) fn done(&self, pods: &[&ObservedPod]) -> BTreeSet<Place> {
+        let of_job = |job: &'a ObservedJob| job.completed.iter().map(|index| Place { role: job.role, index: *index });
+        let completed = self.current_jobs().flat_map(of_job);
+        completed.chain(pods.iter().filter(|pod| pod.succeeded()).map(|pod| pod.place())).collect()
     }
 
-    /// Workers that have a pod, or need none any more.
-    pub(super) fn provided(&self, pods: &[&ObservedPod]) -> usize {
-        self.done(pods).into_iter().chain(pods.iter().map(|pod| pod.index)).collect::<BTreeSet<_>>().len()
+    /// Places that have a pod, or need none any more.
+    pub(super) fn provided(&self, pods: &[&ObservedPod]) -> BTreeSet<Place> {
+        self.done(pods).into_iter().chain(pods.iter().map(|pod| pod.place())).collect()
     }
 
     pub(super) fn set(&mut self, type_: ConditionType, status: bool, reason: impl Into<Reason>, message: &str) {
@@ -124,9 +152,11 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Deletes the Job, unless that is under way.
+    /// Deletes the Job, and those of all other roles that were made with it, unless that is under way.
     pub(super) fn delete(&mut self, job: &ObservedJob) {
-        self.delete_job(&job.name, &job.uid, job.deleting);
+        for of_role in self.jobs().filter(|other| other.incarnation == job.incarnation) {
+            self.delete_job(&of_role.name, &of_role.uid, of_role.deleting);
+        }
     }
 
     /// Deletes what is left of a job that is over, unless that is under way.
@@ -166,6 +196,11 @@ impl<'a> Step<'a> {
 
 pub(super) fn seconds(from: Timestamp, to: Timestamp) -> i64 {
     to.duration_since(from).as_secs()
+}
+
+/// `1 worker`, `2 workers`; and of other roles `3 ps`.
+pub(super) fn number_in(role: RoleName, n: i32) -> String {
+    if role.is_worker() { number_of(n, "worker") } else { format!("{n} {role}") }
 }
 
 /// `1 worker`, `2 workers`.

@@ -4,14 +4,20 @@ use super::conditions::condition_is;
 use super::progress;
 use super::step::Step;
 use crate::api::{ConditionType, Reason, State};
-use crate::plan::Completion;
+use crate::protocol::role::Place;
 
 impl Step<'_> {
     pub(super) fn succeed(&mut self) {
         match self.stopping() {
             // They ended by themselves meanwhile.
             Some((reason, message)) => self.complete(&reason, &message),
-            None => self.complete(&Reason::Completed, "every worker exited with code 0"),
+            None => {
+                let roles = self.input.plan.gang.roles.iter();
+                let deciding =
+                    roles.filter(|role| role.completion.of(role.replicas) > 0).map(|role| role.name.as_str());
+                let deciding = deciding.collect::<Vec<_>>().join(" and every ");
+                self.complete(&Reason::Completed, &format!("every {deciding} exited with code 0"));
+            }
         }
     }
 
@@ -37,7 +43,7 @@ impl Step<'_> {
 
     /// The workers end, with their grace period, and the job is completed when the last one has.
     pub(super) fn stop(&mut self) {
-        let (job, current) = (self.current_job(), self.incarnation());
+        let (job, current) = (self.current_jobs().next(), self.incarnation());
         if let Some(job) = job {
             self.delete(job);
         }
@@ -53,16 +59,15 @@ impl Step<'_> {
         }
     }
 
-    /// Every program ended well. The Job says so itself only with its next sync, up to a second later; and of a pod with
+    /// Every program ended well that decides. The Job says so itself only with its next sync, up to a second later; and of a pod with
     /// side-cars that fail, or never end, it would say something else.
     pub(super) fn all_succeeded(&self) -> bool {
-        let Completion::EveryReplica = self.input.plan.gang.leading().completion;
         let done = self.done(&self.pods(self.incarnation()));
         if self.input.plan.gang.elastic.is_some() {
             // Of which size it was only the agents know. They exit 0 when all programs have, and the first worker's last.
-            return done.contains(&0);
+            return done.contains(&Place::FIRST_WORKER);
         }
-        usize::try_from(self.input.plan.gang.size()) == Ok(done.len())
+        self.input.plan.gang.deciding().all(|place| done.contains(&place))
     }
 
     /// Stops the gang once the agents tell of what the success policy wants.

@@ -9,7 +9,7 @@ impl Step<'_> {
     /// Ends what runs; once nothing does the job is suspended.
     pub(super) fn suspend(&mut self) {
         self.reset_size();
-        let (job, current, incarnation) = (self.job(), self.current_job(), self.incarnation());
+        let (job, current, incarnation) = (self.jobs().next(), self.current_jobs().next(), self.incarnation());
         if current.is_some() || self.begun(incarnation) {
             // A new number makes this Job an old one: that it goes is settled before it is deleted.
             self.set_incarnation(incarnation.next());

@@ -6,13 +6,14 @@ use crate::cause::tests::{BAD, LOST, stopped, told};
 use crate::observe::{
     AgentAnswer, Blocked, ChildKey, Children, Container, Disruption, ObjectEvent, ObservedJob, ObservedPod, Waiting,
 };
-use crate::plan::{self, Incarnation, Role, Runtime};
+use crate::plan::{self, Incarnation, Runtime};
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern};
 use crate::protocol::gang::GangPast;
 use crate::protocol::metric_history::{MetricHistory, NumberedReading};
 use crate::protocol::progress::{Reading, Source};
 use crate::protocol::report::Report;
+use crate::protocol::role::RoleName;
 use jiff::Timestamp;
 use proptest::prelude::*;
 
@@ -25,6 +26,7 @@ mod gang;
 mod goodput;
 mod group;
 mod lost;
+mod roles;
 mod rules;
 
 const N: i32 = 2;
@@ -53,7 +55,7 @@ fn job(attempt: i32) -> ObservedJob {
     ObservedJob {
         uid: format!("job-{attempt}"),
         name: "x-training".into(),
-        role: Role::WORKER,
+        role: RoleName::WORKER,
         incarnation: attempt,
         first_attempt: attempt,
         created: Some(at(0)),
@@ -124,14 +126,18 @@ impl World {
         }
     }
 
-    fn step(&mut self) -> Verdict {
+    fn plan(&self) -> plan::Plan {
         let mut job = TrainingJob::new("x", self.spec.clone());
         let asked = self.asked.map(|value| (plan::labels::RESTART_REQUESTED.to_owned(), value.to_owned()));
         job.metadata.annotations = Some(asked.into_iter().collect());
         job.status = Some(self.status.clone());
         let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
+        plan::resolve(&job, &runtime).plan
+    }
+
+    fn step(&mut self) -> Verdict {
         let verdict = decide(&Input {
-            plan: &plan::resolve(&job, &runtime).plan,
+            plan: &self.plan(),
             generation: Some(1),
             status: &self.status,
             refused: self.refused.as_deref(),
@@ -145,7 +151,7 @@ impl World {
     }
 
     fn see(&mut self, job: Option<ObservedJob>, pods: impl IntoIterator<Item = ObservedPod>) {
-        self.children.jobs = job.into_iter().map(|job| (Role::WORKER, job)).collect();
+        self.children.jobs = job.into_iter().map(|job| (RoleName::WORKER, job)).collect();
         for pod in pods {
             self.children.pods.insert(pod.uid.clone(), pod);
         }
@@ -406,13 +412,13 @@ fn a_disruption_that_nobody_saw_does_not_count() {
 #[test]
 fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
     let mut world = World::to_running();
-    assert!(!misses_job(&world.status, &world.children));
+    assert!(!misses_job(&world.plan(), &world.status, &world.children));
     (world.status.attempt, world.status.incarnation) = (Some(2), Some(2));
-    assert!(!misses_job(&world.status, &world.children), "attempt 2 has not begun");
+    assert!(!misses_job(&world.plan(), &world.status, &world.children), "attempt 2 has not begun");
     world.see(Some(job(1)), [running(0, 2)]);
-    assert!(misses_job(&world.status, &world.children));
+    assert!(misses_job(&world.plan(), &world.status, &world.children));
     world.see(Some(job(2)), []);
-    assert!(!misses_job(&world.status, &world.children));
+    assert!(!misses_job(&world.plan(), &world.status, &world.children));
 }
 
 /// The watch of Jobs may be ahead of that of pods.
@@ -646,7 +652,7 @@ fn a_job_that_the_api_server_finds_invalid_has_failed_in_its_words() {
     world
         .children
         .blocked
-        .insert(ChildKey::job(Role::WORKER), Blocked { reason: "Invalid".into(), message: message.clone() });
+        .insert(ChildKey::job(RoleName::WORKER), Blocked { reason: "Invalid".into(), message: message.clone() });
     world.step();
     assert_eq!(world.status.state, Some(State::Failed));
     assert_eq!(world.condition("Accepted"), ("False", "InvalidSpec", &*message));
@@ -840,7 +846,7 @@ proptest! {
                     prop_assert_eq!(Some(attempt.attempt), world.status.attempt);
                 }
                 if let Action::DeleteJob { uid, .. } = action {
-                    prop_assert_eq!(Some(uid), world.children.job(Role::WORKER).map(|j| &j.uid));
+                    prop_assert_eq!(Some(uid), world.children.job(RoleName::WORKER).map(|j| &j.uid));
                 }
             }
             prop_assert!(world.status.restarts.len() <= 10);

@@ -24,19 +24,20 @@ pub fn for_nodes(
     event: Option<&ObjectEvent>,
 ) -> Option<Why> {
     let desired = pods.len() + missing;
+    let all = if gang.is_some_and(Gang::has_roles) { "members" } else { "workers" };
     let waiting: Vec<_> =
         pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.unschedulable.as_ref()?))).collect();
-    if let Some((pod, words)) = waiting.iter().min_by_key(|(pod, words)| (only_follows(words), pod.index)) {
+    if let Some((pod, words)) = waiting.iter().min_by_key(|(pod, words)| (only_follows(words), pod.place())) {
         let others = match waiting.len() - 1 {
             0 => String::new(),
-            n => format!(" (and {n} more of {desired} workers)"),
+            n => format!(" (and {n} more of {desired} {all})"),
         };
         let reason = if words.reason == "SchedulingGated" { Reason::SchedulingGated } else { Reason::Unschedulable };
         let held = gang.map(|gang| held_meanwhile(pods, gang)).unwrap_or_default();
-        return Some(Why { reason, message: format!("worker {}{others}: {}{held}", pod.index, words.message) });
+        return Some(Why { reason, message: format!("{}{others}: {}{held}", pod.place(), words.message) });
     }
     if let Some(event) = event.filter(|_| missing > 0) {
-        let message = format!("{missing} of {desired} workers have no pod: {}", event.message);
+        let message = format!("{missing} of {desired} {all} have no pod: {}", event.message);
         return Some(Why { reason: event.reason.clone(), message });
     }
     // No counts here: they change with every pod and stand in status.workers.
@@ -53,8 +54,9 @@ fn only_follows(words: &Waiting) -> bool {
 
 /// What those hold for nothing that have a node, while others find none.
 fn held_meanwhile(pods: &[&ObservedPod], gang: &Gang) -> String {
-    let placed = pods.iter().filter(|pod| pod.is_alive() && pod.node.is_some()).count();
-    let gpus = i32::try_from(placed).unwrap_or(i32::MAX).saturating_mul(gang.leading().gpus);
+    let placed: Vec<_> = pods.iter().filter(|pod| pod.is_alive() && pod.node.is_some()).collect();
+    let gpus = placed.iter().filter_map(|pod| Some(gang.role(pod.role)?.gpus)).fold(0, i32::saturating_add);
+    let placed = placed.len();
     if gpus == 0 {
         return String::new();
     }
@@ -73,7 +75,7 @@ pub fn scheduling() -> Why {
 /// Why not every worker with a node runs its program.
 pub fn for_start(pods: &[&ObservedPod], event: Option<&ObjectEvent>) -> Why {
     let killed = pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.killed.as_ref()?)));
-    if let Some((pod, how)) = killed.min_by_key(|(pod, _)| pod.index) {
+    if let Some((pod, how)) = killed.min_by_key(|(pod, _)| pod.place()) {
         let reason = Some(Reason::from(how.as_str())).filter(|reason| *reason == Reason::OomKilled);
         let how = if how.is_empty() { String::new() } else { format!(" ({how})") };
         let words = pod.waiting.as_ref().map(|waiting| waiting.message.as_str()).filter(|words| !words.is_empty());
@@ -82,7 +84,7 @@ pub fn for_start(pods: &[&ObservedPod], event: Option<&ObjectEvent>) -> Why {
         return Why { reason: reason.unwrap_or(Reason::Starting), message };
     }
     let stuck = pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.waiting.as_ref()?)));
-    if let Some((pod, waiting)) = stuck.min_by_key(|(pod, _)| pod.index) {
+    if let Some((pod, waiting)) = stuck.min_by_key(|(pod, _)| pod.place()) {
         let reason = match waiting.reason.as_str() {
             "ErrImagePull"
             | "ImagePullBackOff"
@@ -111,7 +113,7 @@ pub fn late_at(pod: &ObservedPod) -> Option<Timestamp> {
 /// What a gang that stops waits for, when a pod should have ended and nobody says that it has.
 pub fn for_end(pods: &[&ObservedPod], now: Timestamp) -> Option<String> {
     let late = |pod: &&&ObservedPod| pod.is_alive() && late_at(pod).is_some_and(|at| at <= now);
-    let pod = pods.iter().filter(late).min_by_key(|pod| pod.index)?;
+    let pod = pods.iter().filter(late).min_by_key(|pod| pod.place())?;
     Some(format!(
         "waiting for {}, whose grace is over: if its node is gone for good, delete the Node or taint it \
          node.kubernetes.io/out-of-service; else look at its kubelet",

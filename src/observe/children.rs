@@ -4,6 +4,7 @@ use super::{ObservedJob, ObservedPod};
 use crate::api::Reason;
 use crate::build::labels;
 use crate::protocol::report::Report;
+use crate::protocol::role::RoleName;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ pub struct ChildKey {
     /// Its kind.
     pub kind: ChildKind,
     /// Its role, where each role has one.
-    pub role: Option<&'static str>,
+    pub role: Option<RoleName>,
 }
 
 impl ChildKey {
@@ -79,11 +80,11 @@ impl ChildKey {
     pub const POD_GROUP: Self = Self { kind: ChildKind::PodGroup, role: None };
 
     /// The Job that looks after the checkpoints.
-    pub const UPKEEP: Self = Self { kind: ChildKind::Job, role: Some(labels::UPKEEP) };
+    pub const UPKEEP: Self = Self { kind: ChildKind::Job, role: Some(RoleName::literal(labels::UPKEEP)) };
 
     /// The Job of a role.
     #[must_use]
-    pub const fn job(role: &'static str) -> Self {
+    pub const fn job(role: RoleName) -> Self {
         Self { kind: ChildKind::Job, role: Some(role) }
     }
 }
@@ -148,7 +149,7 @@ pub struct Children {
     /// The ConfigMap.
     pub config: Option<ObservedChild>,
     /// The Jobs by role; never more than one for each.
-    pub jobs: BTreeMap<&'static str, ObservedJob>,
+    pub jobs: BTreeMap<RoleName, ObservedJob>,
     /// Pods by UID, those included that are gone.
     pub pods: BTreeMap<String, ObservedPod>,
     /// The Job that looks after the checkpoints while no worker runs.
@@ -175,8 +176,8 @@ pub struct Children {
 impl Children {
     /// The Job of a role.
     #[must_use]
-    pub fn job(&self, role: &str) -> Option<&ObservedJob> {
-        self.jobs.get(role)
+    pub fn job(&self, role: RoleName) -> Option<&ObservedJob> {
+        self.jobs.get(&role)
     }
 
     /// How long after the last time Events are worth reading again: the API server looks for them through all of the

@@ -1,6 +1,7 @@
 //! A Job as the operator keeps it.
 
 use crate::build::labels;
+use crate::protocol::role::RoleName;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -57,7 +58,7 @@ pub struct ObservedJob {
     /// Name of the Job.
     pub name: String,
     /// The role whose pods it has.
-    pub role: &'static str,
+    pub role: RoleName,
     /// Number of its incarnation.
     pub incarnation: i32,
     /// The attempt with which its pods begin.
@@ -85,7 +86,7 @@ pub struct ObservedJob {
 impl SlimJob {
     /// The role whose pods it has; none for one that is not ours.
     #[must_use]
-    pub fn role(&self) -> Option<&'static str> {
+    pub fn role(&self) -> Option<RoleName> {
         super::role(&self.metadata)
     }
 

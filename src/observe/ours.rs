@@ -118,7 +118,8 @@ impl Cell {
     fn has_job(&self, job: &SlimJob) -> bool {
         let meta = &job.metadata;
         let is_known = || self.children.jobs.values().any(|known| Some(&known.uid) == meta.uid.as_ref());
-        let is_named = || self.name.is_empty() || meta.name.as_ref() == Some(&names::job_name(&self.name));
+        let named = |role| names::role_job_name(&self.name, role);
+        let is_named = || self.name.is_empty() || meta.name.is_some() && meta.name == job.role().map(named);
         match controller(meta) {
             Some(controller) => is_training_job(controller) && is_named(),
             None => is_known(),
@@ -133,7 +134,7 @@ impl Cell {
             return !self.children.jobs.values().any(is_its);
         };
         let is_job = controller.kind == "Job" && controller.api_version.starts_with("batch/");
-        let is_named = || self.name.is_empty() || controller.name == names::job_name(&self.name);
+        let is_named = || self.name.is_empty() || controller.name == names::role_job_name(&self.name, pod.role);
         let known = self.ours.jobs.get(&pod.incarnation);
         is_job && known.map_or_else(is_named, |uids| uids.contains(&controller.uid))
     }

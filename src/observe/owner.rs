@@ -5,7 +5,7 @@ use kube::Resource;
 
 use crate::api::{GROUP, TrainingJob};
 use crate::build::labels;
-use crate::plan::Role;
+use crate::protocol::role::RoleName;
 
 /// The TrainingJob that owns an object.
 #[must_use]
@@ -32,9 +32,9 @@ pub fn is_upkeep(meta: &ObjectMeta) -> bool {
 
 /// The role that a Job or pod plays; none that is not ours. Jobs of before have no word of it.
 #[must_use]
-pub fn role(meta: &ObjectMeta) -> Option<&'static str> {
+pub fn role(meta: &ObjectMeta) -> Option<RoleName> {
     match meta.labels.as_ref()?.get(labels::COMPONENT).map(String::as_str) {
-        None | Some(Role::WORKER) => Some(Role::WORKER),
-        Some(_) => None,
+        None => Some(RoleName::WORKER),
+        Some(name) => RoleName::parse(name).filter(|_| !labels::is_other_component(name)),
     }
 }

@@ -5,6 +5,7 @@ use crate::cause::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
 use crate::plan::template::TRAINING;
 use crate::protocol::gang::KILLED;
 use crate::protocol::report::Report;
+use crate::protocol::role::{Place, RoleName};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -55,7 +56,9 @@ pub struct ObservedPod {
     pub uid: String,
     /// Name of the pod.
     pub name: String,
-    /// Index of the worker, 0 to numWorkers - 1.
+    /// Its role.
+    pub role: RoleName,
+    /// Its index, among those of its role.
     pub index: i32,
     /// Number of the incarnation that it belongs to.
     pub incarnation: i32,
@@ -123,6 +126,7 @@ impl SlimPod {
         let pod = ObservedPod {
             uid: meta.uid.clone()?,
             name: meta.name.clone()?,
+            role: super::role(meta)?,
             index,
             incarnation,
             created: meta.creation_timestamp.as_ref().map(|t| t.0),
@@ -272,6 +276,7 @@ fn failed_init(status: &PodStatus) -> Option<FailedInit> {
 impl<'a> From<&'a ObservedPod> for WorkerFacts<'a> {
     fn from(pod: &'a ObservedPod) -> Self {
         WorkerFacts {
+            role: pod.role,
             index: pod.index,
             pod: &pod.name,
             node: pod.node.as_deref(),
@@ -316,6 +321,12 @@ impl ObservedPod {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         !self.gone && self.ended.is_none()
+    }
+
+    /// Its place in the gang.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        WorkerFacts::from(self).place()
     }
 
     /// As people are told of it.

@@ -1,7 +1,8 @@
 //! Environment variables that belong to the gang.
 
-use super::{Refusals, names};
-use crate::api::{RESERVED_ENV, RESERVED_ENV_PREFIXES};
+use super::{Refusals, Role, names};
+use crate::api::{Framework, RESERVED_ENV, RESERVED_ENV_PREFIXES};
+use crate::protocol::role::RoleName;
 use k8s_openapi::api::core::v1::EnvVar;
 
 /// Bytes that Linux allows for one argument, or one variable with its name, with the closing zero (`MAX_ARG_STRLEN`).
@@ -31,22 +32,34 @@ pub(super) fn check(path: &str, env: &[EnvVar], no: &mut Refusals) {
     }
 }
 
-/// Refuses a gang whose TF_CONFIG the kernel would not pass on.
-pub(super) fn check_tf_config(name: &str, num_workers: i32, no: &mut Refusals) {
-    let bytes = tf_config_bytes(name, num_workers);
+/// Refuses a gang whose hosts the kernel would not pass on.
+pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: i32, roles: &[Role], no: &mut Refusals) {
+    let variable = match framework {
+        Framework::Tensorflow => "TF_CONFIG",
+        Framework::None if roles.len() > 1 => "TRAININGJOB_CLUSTER",
+        _ => return,
+    };
+    let of = |role: &Role| (role.name, if role.name.is_worker() { most_workers } else { role.replicas });
+    let bytes = hosts_bytes(name, roles.iter().map(of));
     if bytes > MAX_VARIABLE {
+        let field = if roles.len() > 1 { "spec.roles" } else { "spec.numWorkers" };
         no.push(
-            "spec.numWorkers",
-            format!("makes a TF_CONFIG of {bytes} bytes and Linux passes on at most {MAX_VARIABLE}: use fewer workers or a shorter name"),
+            field,
+            format!("makes a {variable} of {bytes} bytes and Linux passes on at most {MAX_VARIABLE}: use fewer workers or a shorter name"),
         );
     }
 }
 
-/// Bytes of TF_CONFIG as the container runtime passes it to the agent: an argument with the name and the closing zero.
-pub(crate) fn tf_config_bytes(name: &str, num_workers: i32) -> usize {
-    let around = r#"--env=TF_CONFIG={"cluster":{"worker":[]},"task":{"type":"worker","index":}}"#.len() + 1;
-    let index = (num_workers - 1).max(0).to_string().len();
-    let workers: usize =
-        (0..num_workers).map(|i| names::worker_host(name, i).len() + r#"":$(MASTER_PORT)","#.len()).sum();
-    around + index + workers - 1
+/// Bytes of TF_CONFIG as the container runtime passes it to the agent: an argument with the name and the closing zero. Of all
+/// roles, of which each pod may be told less.
+pub(crate) fn hosts_bytes(name: &str, roles: impl Iterator<Item = (RoleName, i32)>) -> usize {
+    let of_role = |(role, replicas): (RoleName, i32)| {
+        let hosts = (0..replicas).map(|i| names::host(name, role, i).len() + r#"":$(MASTER_PORT)","#.len());
+        let task = role.as_str().len() + (replicas - 1).max(0).to_string().len();
+        (hosts.sum::<usize>() - 1 + role.as_str().len() + r#""":[],"#.len(), task)
+    };
+    let around = r#"--env=TF_CONFIG={"cluster":{},"task":{"type":"","index":}}"#.len() + 1;
+    let (hosts, task) =
+        roles.map(of_role).fold((0, 0), |(all, longest), (hosts, task)| (all + hosts, longest.max(task)));
+    around + hosts - 1 + task
 }

@@ -3,6 +3,7 @@
 use super::ClaimPath;
 use super::{Checkpoint, Source};
 use crate::api::{Backend, Framework, Scheduling};
+use crate::protocol::role::{Place, RoleName};
 use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, LocalObjectReference, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
 };
@@ -10,7 +11,7 @@ use k8s_openapi::api::core::v1::{
 /// All pods that start, fail and restart together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gang {
-    /// The kinds of pods, the leading one first; never empty. Today that is [`Role::WORKER`] alone.
+    /// The kinds of pods, the workers first; never empty.
     pub roles: Vec<Role>,
     /// How their processes find each other.
     pub rendezvous: Rendezvous,
@@ -36,12 +37,12 @@ pub struct Elastic {
 }
 
 impl Gang {
-    /// The role that has rank 0.
+    /// The workers: the agent of the first one leads the gang.
     ///
     /// # Panics
     /// Never: [`super::resolve`] makes no gang without a role.
     #[must_use]
-    pub fn leading(&self) -> &Role {
+    pub fn workers(&self) -> &Role {
         self.roles.first().expect("a gang has a role")
     }
 
@@ -51,10 +52,31 @@ impl Gang {
         self.roles.iter().map(|role| role.replicas).sum()
     }
 
-    /// The most pods that there may ever be.
+    /// The role of this name.
     #[must_use]
-    pub fn most(&self) -> i32 {
-        self.elastic.as_ref().map_or(self.size(), |elastic| elastic.max)
+    pub fn role(&self, name: RoleName) -> Option<&Role> {
+        self.roles.iter().find(|role| role.name == name)
+    }
+
+    /// Whether there are others than workers.
+    #[must_use]
+    pub fn has_roles(&self) -> bool {
+        self.roles.len() > 1
+    }
+
+    /// All pods that have to end well for the gang to have succeeded.
+    pub fn deciding(&self) -> impl Iterator<Item = Place> {
+        let of = |role: &Role| {
+            let name = role.name;
+            (0..role.completion.of(role.replicas)).map(move |index| Place { role: name, index })
+        };
+        self.roles.iter().flat_map(of)
+    }
+
+    /// The most workers that there may ever be.
+    #[must_use]
+    pub fn most_workers(&self) -> i32 {
+        self.elastic.as_ref().map_or(self.workers().replicas, |elastic| elastic.max)
     }
 
     /// The fewest pods that it runs with.
@@ -62,19 +84,13 @@ impl Gang {
     pub fn least(&self) -> i32 {
         self.elastic.as_ref().map_or(self.size(), |elastic| elastic.min)
     }
-
-    /// Processes of all roles.
-    #[must_use]
-    pub fn world_size(&self) -> i64 {
-        self.roles.iter().map(|role| i64::from(role.replicas) * i64::from(role.procs)).sum()
-    }
 }
 
 /// One kind of pod in a gang: one Indexed Job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Role {
     /// What it is called in labels and messages.
-    pub name: &'static str,
+    pub name: RoleName,
     /// Pods of this role.
     pub replicas: i32,
     /// Processes of each pod.
@@ -83,13 +99,16 @@ pub struct Role {
     pub gpus: i32,
     /// What each pod runs, and where.
     pub pod: Pod,
-    /// When the role has done its part.
+    /// What it has to do with the end of the gang.
     pub completion: Completion,
 }
 
 impl Role {
-    /// Name of the role that trains.
-    pub const WORKER: &str = "worker";
+    /// Processes of all its pods.
+    #[must_use]
+    pub fn world_size(&self) -> i64 {
+        i64::from(self.replicas) * i64::from(self.procs)
+    }
 }
 
 /// The PodGroup by which a scheduler places all pods of a gang or none.
@@ -115,11 +134,24 @@ pub enum GroupKind {
     Native,
 }
 
-/// When a role has done its part.
+/// What a role has to do with the end of its gang, which has succeeded when all have that decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// Every one of its programs has exited with code 0.
+    /// Every one of its programs has to exit with code 0.
     EveryReplica,
+    /// Its programs are ended when the others are done.
+    Ended,
+}
+
+impl Completion {
+    /// How many of so many pods have to end well: the first ones.
+    #[must_use]
+    pub fn of(self, replicas: i32) -> i32 {
+        match self {
+            Self::EveryReplica => replicas,
+            Self::Ended => 0,
+        }
+    }
 }
 
 /// What a pod runs, and where.

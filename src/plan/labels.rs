@@ -1,6 +1,7 @@
 //! Labels and annotations of a TrainingJob's objects, and what they are for.
 
 use super::{Incarnation, Plan};
+use crate::protocol::role::RoleName;
 use std::collections::BTreeMap;
 
 /// Who manages the object; on every object and pod of ours, so that the operator's watches can select by it.
@@ -42,12 +43,20 @@ pub const UPKEEP: &str = "upkeep";
 /// What the Job that looks after the checkpoints is for.
 pub const TASK: &str = "ml.example.com/task";
 
+/// Value of [`COMPONENT`] of what a person wants of the checkpoints.
+pub const CHECKPOINTS: &str = "checkpoints";
+
+/// Whether a value of [`COMPONENT`] is no role of a gang.
+#[must_use]
+pub fn is_other_component(value: &str) -> bool {
+    [TENSORBOARD, UPKEEP, CHECKPOINTS].contains(&value)
+}
+
 const APP: &str = "app";
 const K8S_NAME: &str = "app.kubernetes.io/name";
 const K8S_INSTANCE: &str = "app.kubernetes.io/instance";
 const K8S_COMPONENT: &str = "app.kubernetes.io/component";
 const KIND: &str = "training-job";
-const WORKER: &str = "worker";
 
 /// Labels of every object.
 #[must_use]
@@ -68,16 +77,16 @@ pub fn is_common(key: &str) -> bool {
     [MANAGED_BY, APP, TRAINING_JOB, K8S_NAME, K8S_INSTANCE, UID].contains(&key)
 }
 
-/// Labels of the pods of an incarnation: those by which they are selected, by us and by the NetworkPolicy and the PodMonitor of
+/// Labels of a role's pods of an incarnation: those by which they are selected, by us and by the NetworkPolicy and the PodMonitor of
 /// `deploy/`. There are thousands of pods, so that each has no others.
 #[must_use]
-pub fn of_pod(plan: &Plan, incarnation: Incarnation) -> BTreeMap<String, String> {
+pub fn of_pod(plan: &Plan, role: RoleName, incarnation: Incarnation) -> BTreeMap<String, String> {
     owned([
         (MANAGED_BY, OPERATOR),
         (APP, KIND),
         (TRAINING_JOB, &plan.identity.name),
         (UID, &plan.identity.uid),
-        (COMPONENT, WORKER),
+        (COMPONENT, role.as_str()),
         (INCARNATION, &incarnation.number.to_string()),
     ])
 }
@@ -88,10 +97,19 @@ pub fn text(selector: &BTreeMap<String, String>) -> String {
     selector.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
-/// Selects the job's pods, of any incarnation.
+/// Selects the workers, of any incarnation.
 #[must_use]
-pub fn pod_selector(plan: &Plan) -> BTreeMap<String, String> {
-    owned([(COMPONENT, WORKER), (UID, &plan.identity.uid)])
+pub fn worker_selector(plan: &Plan) -> BTreeMap<String, String> {
+    owned([(COMPONENT, RoleName::WORKER.as_str()), (UID, &plan.identity.uid)])
+}
+
+/// Selects all pods of the gang, of any incarnation.
+#[must_use]
+pub fn gang_selector(plan: &Plan) -> BTreeMap<String, String> {
+    match plan.gang.roles.len() {
+        0 | 1 => worker_selector(plan),
+        _ => owned([(APP, KIND), (UID, &plan.identity.uid)]),
+    }
 }
 
 /// Labels of the Job that looks after the checkpoints, and of its pod.

@@ -17,14 +17,15 @@ mod policy;
 pub(crate) mod quantity;
 mod refusal;
 mod resources;
+pub(crate) mod roles;
 mod source;
 pub(crate) mod storage;
 pub(crate) mod template;
 
 pub use delivery::{AgentDelivery, Delivery, node_has_image_volumes, server_has_image_volumes};
-pub use environment::is_reserved;
 #[cfg(test)]
-pub(crate) use environment::tf_config_bytes;
+pub(crate) use environment::hosts_bytes;
+pub use environment::is_reserved;
 pub use gang::{Completion, Elastic, Gang, Group, GroupKind, Incarnation, Pod, Rendezvous, Role, Storage, Upkeep};
 pub use hyperparameters::Hyperparameter;
 pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
@@ -36,6 +37,7 @@ pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume, Store};
 
 use crate::api::{Framework, TrainingJob, TrainingJobSpec};
+use crate::protocol::role::RoleName;
 use defaults::written_down;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
@@ -145,11 +147,11 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let policy = policy::resolve(job, &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
-    let workers = workers(spec, &mut no);
-    if spec.framework() == Framework::Tensorflow {
-        environment::check_tf_config(&name, most, &mut no);
+    let roles = roles::resolve(spec, &storage, &mut no);
+    for role in roles.iter().skip(1) {
+        names::check_host(&name, role.name, role.replicas, &mut no);
     }
-    storage::check_volumes(spec, &workers.pod.overlay, &storage, &mut no);
+    environment::check_hosts(spec.framework(), &name, most, &roles, &mut no);
     let rendezvous = Rendezvous {
         framework: spec.framework(),
         backend: spec.networking.backend(),
@@ -170,7 +172,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let group = placement::group(&spec.scheduling, &name, &uid);
     let plan = Plan {
         identity: Identity { name, namespace, uid, owner, intent: intent(spec) },
-        gang: Gang { roles: vec![workers], rendezvous, elastic, group },
+        gang: Gang { roles, rendezvous, elastic, group },
         policy,
         storage,
         hyperparameters,
@@ -194,16 +196,17 @@ fn elastic(job: &TrainingJob) -> Option<Elastic> {
     })
 }
 
-/// The role that the spec itself describes.
-fn workers(spec: &TrainingJobSpec, no: &mut Refusals) -> Role {
+/// A role whose pods the spec describes.
+fn role(spec: &TrainingJobSpec, name: RoleName, replicas: i32, storage: &Storage, no: &mut Refusals) -> Role {
     let worker = resources::resolve(spec, no);
     environment::check("spec.env", &spec.env, no);
     let overlay = spec.pod_template.as_ref().map(|t| template::resolve(t, no)).unwrap_or_default();
     placement::check(&spec.scheduling, &overlay, no);
     let grace = grace::resolve(&overlay, no);
+    storage::check_volumes(spec, &overlay, storage, no);
     Role {
-        name: Role::WORKER,
-        replicas: spec.num_workers,
+        name,
+        replicas,
         procs: worker.procs,
         gpus: worker.gpus,
         completion: Completion::EveryReplica,
@@ -232,19 +235,25 @@ fn default_image(framework: Framework) -> &'static str {
         Framework::Pytorch => "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
         Framework::Tensorflow => "tensorflow/tensorflow:2.19.0-gpu",
         Framework::Jax => "nvcr.io/nvidia/jax:26.04-py3",
+        // The API server wants one in the spec.
+        Framework::Xgboost | Framework::Paddle | Framework::Mxnet | Framework::None => "",
     }
 }
 
 /// The command with its arguments: the spec's, or the framework's launcher with them, or with `train.py`.
 fn command(spec: &TrainingJobSpec) -> Vec<String> {
-    let launcher = match spec.framework() {
-        Framework::Pytorch => "torchrun",
-        Framework::Tensorflow | Framework::Jax => "python3",
+    let launcher: &[&str] = match spec.framework() {
+        Framework::Pytorch => &["torchrun"],
+        Framework::Paddle => &["python3", "-m", "paddle.distributed.launch"],
+        Framework::Tensorflow | Framework::Jax | Framework::Xgboost | Framework::Mxnet | Framework::None => {
+            &["python3"]
+        }
     };
+    let launcher = launcher.iter().map(|&part| part.to_owned());
     match (spec.command.is_empty(), spec.args.is_empty()) {
         (false, _) => spec.command.iter().chain(&spec.args).cloned().collect(),
-        (true, false) => std::iter::once(launcher.to_owned()).chain(spec.args.iter().cloned()).collect(),
-        (true, true) => vec![launcher.to_owned(), "train.py".to_owned()],
+        (true, false) => launcher.chain(spec.args.iter().cloned()).collect(),
+        (true, true) => launcher.chain(["train.py".to_owned()]).collect(),
     }
 }
 

@@ -1,14 +1,21 @@
 //! Names of a TrainingJob's objects.
 
 use super::Refusals;
+use crate::protocol::role::RoleName;
 
-/// Longest `<name>` plus digits of the last worker's index: a hostname `<name>-training-<index>` has at most 63.
-const NAME_AND_INDEX: usize = 63 - "-training-".len();
+/// Longest host name of a pod, `<job>-<index>`.
+const HOST: usize = 63;
 
-/// The Indexed Job.
+/// The Indexed Job of the workers.
 #[must_use]
 pub fn job_name(name: &str) -> String {
-    format!("{name}-training")
+    role_job_name(name, RoleName::WORKER)
+}
+
+/// The Indexed Job of a role.
+#[must_use]
+pub fn role_job_name(name: &str, role: RoleName) -> String {
+    if role.is_worker() { format!("{name}-training") } else { format!("{name}-{role}") }
 }
 
 /// The headless Service, also the workers' subdomain.
@@ -62,7 +69,13 @@ pub fn tensorboard_name(name: &str) -> String {
 /// DNS name of a worker within its namespace. Short on purpose: the resolver's search path leads to the Service.
 #[must_use]
 pub fn worker_host(name: &str, index: i32) -> String {
-    format!("{}-{index}.{}", job_name(name), service_name(name))
+    host(name, RoleName::WORKER, index)
+}
+
+/// DNS name of a pod of a role within its namespace.
+#[must_use]
+pub fn host(name: &str, role: RoleName, index: i32) -> String {
+    format!("{}-{index}.{}", role_job_name(name, role), service_name(name))
 }
 
 /// Whether `text` can be the name of a Service or a port's hostname (RFC 1035 label).
@@ -93,14 +106,20 @@ pub(super) fn check(name: &str, num_workers: i32, no: &mut Refusals) {
             format!("{name:?} can't name a Service: use lower-case letters, digits and -, beginning with a letter"),
         );
     }
-    let digits = (num_workers - 1).max(0).to_string().len();
-    if name.len() + digits > NAME_AND_INDEX {
+    check_host(name, RoleName::WORKER, num_workers, no);
+}
+
+/// Refuses a role whose last pod's host name is too long.
+pub(super) fn check_host(name: &str, role: RoleName, replicas: i32, no: &mut Refusals) {
+    let more = role_job_name("", role).len() + 1 + (replicas - 1).max(0).to_string().len();
+    if name.len() + more > HOST {
+        let pods = if role.is_worker() { "workers".to_owned() } else { format!("pods of role {role}") };
         no.push(
             "metadata.name",
             format!(
-                "has {} characters; with {num_workers} workers at most {} fit into their hostnames",
+                "has {} characters; with {replicas} {pods} at most {} fit into their hostnames",
                 name.len(),
-                NAME_AND_INDEX - digits
+                HOST - more
             ),
         );
     }

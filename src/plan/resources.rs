@@ -2,10 +2,10 @@
 
 use super::quantity::Amount;
 use super::{Refusals, dns_subdomain};
-use crate::api::{Framework, ProcsKind, ProcsPerWorker, TrainingJobSpec};
+use crate::api::{Framework, ProcsKind, ProcsPerWorker, Resources, TrainingJobSpec};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const DEFAULT_GPU: &str = "nvidia.com/gpu";
 /// Processes of one worker, as the API has it for a number.
@@ -140,10 +140,11 @@ fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusa
 fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -> i32 {
     const FIELD: &str = "spec.procsPerWorker";
     let gpus = spec.gpus_per_worker();
+    let has_launcher = matches!(spec.framework(), Framework::Pytorch | Framework::Paddle);
     let procs = match spec.procs_per_worker() {
         ProcsPerWorker::Number(number) => i32::from(number),
-        // Only torchrun starts a process per GPU; the others drive all of a worker's GPUs from one process.
-        ProcsPerWorker::Kind(ProcsKind::Auto) if spec.framework() == Framework::Pytorch => gpus.max(1),
+        // Only torchrun and Paddle's launcher start a process per GPU; the others drive all of a worker's GPUs from one process.
+        ProcsPerWorker::Kind(ProcsKind::Auto) if has_launcher => gpus.max(1),
         ProcsPerWorker::Kind(ProcsKind::Auto) => 1,
         ProcsPerWorker::Kind(ProcsKind::Gpu) => {
             if gpus == 0 {
@@ -167,8 +168,8 @@ fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -
             }
         },
     };
-    if procs > 1 && spec.framework() != Framework::Pytorch {
-        let framework = if spec.framework() == Framework::Jax { "jax" } else { "tensorflow" };
+    if procs > 1 && !has_launcher && spec.framework() != Framework::None {
+        let framework = spec.framework().as_str();
         no.push(
             FIELD,
             format!(
@@ -178,6 +179,19 @@ fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -
         );
     }
     procs
+}
+
+/// The resources of pods that have other GPUs, in number, but are as the workers otherwise.
+pub(super) fn without_gpus(of_workers: &Resources, gpus: i32) -> Resources {
+    let mut resources = of_workers.clone();
+    let names = resources.limits.keys().chain(resources.requests.keys()).filter(|name| is_gpu(name));
+    let names: BTreeSet<String> = names.cloned().collect();
+    resources.requests.retain(|name, _| !is_gpu(name));
+    resources.limits.retain(|name, _| !is_gpu(name));
+    if let (Some(name), 1, 1..) = (names.first(), names.len(), gpus) {
+        resources.limits.insert(name.clone(), Quantity(gpus.to_string()));
+    }
+    resources
 }
 
 /// Whether a resource is one of Kubernetes' own.

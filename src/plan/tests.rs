@@ -6,6 +6,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
 use std::collections::BTreeMap;
 
+mod roles;
+
 fn runtime() -> Runtime {
     Runtime { agent_image: "operator:1".to_owned(), ..Runtime::default() }
 }
@@ -60,9 +62,9 @@ fn quantities(list: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<&str, &str>
 #[test]
 fn a_small_job_is_all_defaults() {
     let plan = plan(&json!({}));
-    assert_eq!((plan.gang.size(), plan.gang.leading().gpus, plan.gang.leading().procs), (2, 0, 1));
-    assert_eq!(plan.gang.leading().pod.image, "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime");
-    assert_eq!(plan.gang.leading().pod.command, ["torchrun", "train.py"]);
+    assert_eq!((plan.gang.size(), plan.gang.workers().gpus, plan.gang.workers().procs), (2, 0, 1));
+    assert_eq!(plan.gang.workers().pod.image, "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime");
+    assert_eq!(plan.gang.workers().pod.command, ["torchrun", "train.py"]);
     assert_eq!(plan.storage.model, Source::Name("resnet".to_owned()));
     let checkpoint = plan.storage.checkpoint.unwrap();
     assert_eq!((checkpoint.frequency, checkpoint.retention, checkpoint.volume), (5, 3, CheckpointVolume::EmptyDir));
@@ -70,7 +72,7 @@ fn a_small_job_is_all_defaults() {
         (checkpoint.store, checkpoint.backup, checkpoint.keep_best, checkpoint.resume_from),
         (None, None, None, None)
     );
-    assert_eq!(plan.gang.leading().pod.grace_seconds, 60);
+    assert_eq!(plan.gang.workers().pod.grace_seconds, 60);
     assert_eq!(plan.identity.owner.controller, Some(true));
     assert_eq!(plan.identity.owner.api_version, "ml.example.com/v1");
     assert_eq!(plan.identity.owner.kind, "TrainingJob");
@@ -225,7 +227,7 @@ fn processes_are_a_number() {
     ] {
         assert_eq!(plan(&fields).gang.roles[0].procs, expected, "{fields}");
     }
-    assert_eq!(plan(&json!({ "procsPerWorker": 8, "numWorkers": 4096 })).gang.world_size(), 32768);
+    assert_eq!(plan(&json!({ "procsPerWorker": 8, "numWorkers": 4096 })).gang.workers().world_size(), 32768);
 
     refused(
         &json!({ "procsPerWorker": "cpu" }),
@@ -516,9 +518,9 @@ fn a_pod_template_may_say_what_has_no_field() {
             ],
         },
     } }));
-    assert_eq!(plan.gang.leading().pod.grace_seconds, 120);
-    assert_eq!(plan.gang.leading().pod.program_grace_seconds, 90);
-    assert_eq!(plan.gang.leading().pod.overlay.spec.as_ref().unwrap().runtime_class_name.as_deref(), Some("nvidia"));
+    assert_eq!(plan.gang.workers().pod.grace_seconds, 120);
+    assert_eq!(plan.gang.workers().pod.program_grace_seconds, 90);
+    assert_eq!(plan.gang.workers().pod.overlay.spec.as_ref().unwrap().runtime_class_name.as_deref(), Some("nvidia"));
 }
 
 /// The pod's seconds run out while the hook sleeps; SIGTERM comes after it.
@@ -548,11 +550,11 @@ fn a_hook_must_leave_the_program_time_to_stop() {
     ] {
         let template = template(grace, container, hook);
         let plan = plan(&json!({ "podTemplate": template }));
-        assert_eq!(plan.gang.leading().pod.program_grace_seconds, program, "{template}");
+        assert_eq!(plan.gang.workers().pod.program_grace_seconds, program, "{template}");
     }
     let started = json!({ "name": "training", "lifecycle": { "postStart": sleep(90) } });
     let plan = plan(&json!({ "podTemplate": { "spec": { "containers": [started] } } }));
-    assert_eq!(plan.gang.leading().pod.program_grace_seconds, 45);
+    assert_eq!(plan.gang.workers().pod.program_grace_seconds, 45);
 }
 
 /// As versions with the defaults in the schema have stored them, and as people may write them.
@@ -586,7 +588,7 @@ fn defaults_written_down_change_nothing() {
 #[test]
 fn what_is_not_written_is_the_default() {
     let plan = plan(&json!({ "gpusPerWorker": null }));
-    let worker = plan.gang.leading();
+    let worker = plan.gang.workers();
     assert_eq!((worker.gpus, worker.procs, plan.gang.rendezvous.master_port), (1, 1, 29500));
     assert_eq!(
         (plan.gang.rendezvous.framework, plan.gang.rendezvous.backend),
@@ -797,7 +799,7 @@ fn the_intent_is_what_was_asked_for() {
 fn a_queue_is_volcanos_or_kueues() {
     let of = |gang: &str| {
         let plan = plan(&json!({ "scheduling": { "gang": gang, "queue": "research" } }));
-        (plan.gang.group.clone().map(|group| group.kind), plan.gang.leading().pod.scheduling.queue.clone())
+        (plan.gang.group.clone().map(|group| group.kind), plan.gang.workers().pod.scheduling.queue.clone())
     };
     let queue = Some("research".to_owned());
     assert_eq!(of("volcano"), (Some(GroupKind::Volcano { queue: queue.clone() }), None));

@@ -19,7 +19,10 @@ pub struct AgentStatus {
     /// Name of the job, as the program has it in `TRAINING_JOB_NAME`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training_job: Option<String>,
-    /// Index of the worker, as the program has it in `NODE_RANK`.
+    /// The pod's role, where it is no worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Index of the worker, or of the pod among those of its role, as the program has it in `NODE_RANK`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
     /// UID of the pod, as the program has it in `POD_UID`: where pods share their node's network, another one's agent may

@@ -1,6 +1,7 @@
 //! `failurePolicy.rules`: what is to follow from certain failures, as a person has decided. The gang's leader and the operator
 //! go by the same function.
 
+use super::role::without_place;
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -79,7 +80,8 @@ impl fmt::Display for Ruling {
 /// The first rule that matches a failure, if one does.
 #[must_use]
 pub fn first_match(rules: &[FailureRule], reason: &str, message: &str, exit_code: Option<i32>) -> Option<Ruling> {
-    let what = without_worker(message);
+    // What happened, and not to whom: the leader knows no pods and nodes, and the operator does.
+    let what = without_place(message);
     let at = rules.iter().position(|rule| rule.matches(reason, what, exit_code))?;
     Some(Ruling { number: u32::try_from(at + 1).unwrap_or(u32::MAX), action: rules[at].action })
 }
@@ -118,13 +120,6 @@ pub fn refusal(pattern: &str) -> Option<String> {
 
 fn compile(pattern: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(pattern).size_limit(MAX_BYTES).dfa_size_limit(MAX_BYTES).nest_limit(MAX_DEPTH).build()
-}
-
-/// What happened, and not to whom: the leader knows no pods and nodes, and the operator does.
-fn without_worker(message: &str) -> &str {
-    let is_of_worker =
-        message.strip_prefix("worker ").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    if is_of_worker { message.split_once(": ").map_or(message, |(_, what)| what) } else { message }
 }
 
 #[cfg(test)]

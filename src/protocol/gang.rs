@@ -3,6 +3,7 @@
 use super::failure_rules::FailureRule;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Name of the file with a [`GangSetup`], and its key in the job's ConfigMap.
 pub const SETUP_FILE: &str = "gang.json";
@@ -27,6 +28,13 @@ pub struct GangSetup {
     /// many there are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest: Option<u32>,
+    /// How many members there are of each other role.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub roles: BTreeMap<String, u32>,
+    /// By whose success the gang has succeeded: so many of each of these roles, the first ones by index. All workers if none
+    /// is named; the others are ended then.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub success: BTreeMap<String, u32>,
     /// Where the first worker's pod is found, by name.
     pub leader: String,
     /// Where its agent listens.
@@ -137,9 +145,12 @@ pub struct EndedAttempt {
     pub attempt: u32,
     /// Why, in one CamelCase word.
     pub reason: String,
-    /// Why, as a person would tell it; begins with `worker 3` where that is [`EndedAttempt::worker`].
+    /// Why, as a person would tell it; begins with `worker 3` where that failed first.
     pub message: String,
-    /// Index of the worker that failed first.
+    /// Role of the member that failed first, where it is no worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Index of the worker that failed first, or of the member of another role among those.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<i32>,
     /// Rank of the process that failed first, as far as anybody has told.

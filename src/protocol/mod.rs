@@ -20,6 +20,7 @@ pub mod origin;
 pub mod progress;
 pub mod progress_pattern;
 pub mod report;
+pub mod role;
 pub mod stacks;
 pub mod stderr;
 pub mod text;

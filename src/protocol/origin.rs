@@ -76,6 +76,17 @@ mod tests {
                 FailureOrigin::Peer,
             ),
             (
+                "xgboost.core.XGBoostError: [05:17:13] /workspace/src/collective/result.cc:83: [histogram.h:197|05:17:13]:\n\n\
+                 - [allgather.cc:50|05:17:13]: Ring allgather failed, current iteration:0\n\
+                 - [socket.h:79|05:17:13]: Invalid socket output. Broken pipe",
+                FailureOrigin::Peer,
+            ),
+            (
+                "xgboost.core.XGBoostError: [05:12:25] /workspace/src/collective/result.cc:83: [tracker.cc:132|05:12:25]:\n\n\
+                 - [socket.h:79|05:12:25]: Failed to bind socket. system error:Address already in use",
+                FailureOrigin::Own,
+            ),
+            (
                 "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
                 FailureOrigin::Peer,
             ),

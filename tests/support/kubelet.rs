@@ -117,11 +117,17 @@ fn now() -> String {
 
 /// The pod of a worker in an attempt that runs.
 pub fn running(space: &super::witness::Space, attempt: i32, worker: i32) -> Option<&Value> {
-    let (attempt, worker) = (attempt.to_string(), worker.to_string());
+    running_of(space, "worker", attempt, worker)
+}
+
+/// The pod of a role in an attempt that runs.
+pub fn running_of<'a>(space: &'a super::witness::Space, role: &str, attempt: i32, index: i32) -> Option<&'a Value> {
+    let (attempt, index) = (attempt.to_string(), index.to_string());
     space.of(Kind::Pod).find(|pod| {
         let labels = &pod["metadata"]["labels"];
         labels["ml.example.com/attempt"] == attempt
-            && labels["batch.kubernetes.io/job-completion-index"] == worker
+            && labels["component"] == role
+            && labels["batch.kubernetes.io/job-completion-index"] == index
             && pod["status"]["phase"] == "Running"
             && pod["metadata"]["deletionTimestamp"].is_null()
     })

@@ -205,9 +205,18 @@ pub fn invariants(space: &Space, is_led: bool) -> Result<(), String> {
                 says("while a pod of an earlier attempt was there");
             }
         }
+        let role = |job: &Seen| job.object["spec"]["template"]["metadata"]["labels"]["component"].clone();
         for other in births(space, Kind::Job).filter(|other| other.version < job.version) {
-            if at(space, &other.uid, job.version).is_some_and(|other| !other.gone) {
+            let of_gang = number(&other.object["metadata"]["labels"]["ml.example.com/attempt"]) == attempt;
+            let is_fellow = of_gang && role(other) != role(job);
+            if !is_fellow && at(space, &other.uid, job.version).is_some_and(|other| !other.gone) {
                 says("while another Job was there");
+            }
+            if is_fellow {
+                if role(other) == "worker" {
+                    says("after that of the workers");
+                }
+                continue;
             }
             let theirs = other.object["metadata"]["ownerReferences"][0]["uid"] == owner;
             if theirs && number(&other.object["metadata"]["labels"]["ml.example.com/attempt"]) >= attempt {

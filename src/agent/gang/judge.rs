@@ -6,6 +6,7 @@ use crate::gang::message::{Cause, End, Outcome};
 use crate::gang::policy::{Counts, Ended, Judged, Judgement, MemberEnd, Why, by_what_was_seen};
 use crate::protocol::gang::{EndedAttempt, KILLED};
 use crate::protocol::report::Report;
+use crate::protocol::role::{Place, RoleName};
 use jiff::Timestamp;
 
 /// Judges an attempt that has ended.
@@ -37,6 +38,7 @@ pub fn told(judged: &Judged) -> EndedAttempt {
         attempt: ended.attempt,
         reason: judgement.cause.reason.clone(),
         message: judgement.cause.message.clone(),
+        role: found.as_ref().map(|found| found.role).filter(|role| !role.is_worker()).map(|role| role.to_string()),
         worker: found.as_ref().and_then(|found| found.worker),
         rank: found.as_ref().and_then(|found| found.rank),
         exit_code: found.as_ref().and_then(|found| found.exit_code),
@@ -63,18 +65,20 @@ fn first(ended: &Ended) -> Option<Found> {
         .members
         .iter()
         .map(|(member, end)| {
-            let index = i32::try_from(member.index).unwrap_or(i32::MAX);
+            let role = RoleName::parse(&member.role).unwrap_or_default();
+            let place = Place { role, index: i32::try_from(member.index).unwrap_or(i32::MAX) };
             let container = match (&end.end, &unchosen) {
-                (_, Some(unchosen)) if index == 0 => unchosen.clone(),
+                (_, Some(unchosen)) if place == Place::FIRST_WORKER => unchosen.clone(),
                 (Some(end), _) => Container::of(end),
                 (None, _) => Container::Waiting,
             };
-            (index, container, disruption(end))
+            (place, container, disruption(end))
         })
         .collect();
     let attempt = i32::try_from(ended.attempt).unwrap_or(i32::MAX);
-    first_cause(facts.iter().map(|(index, training, disruption)| WorkerFacts {
-        index: *index,
+    first_cause(facts.iter().map(|(place, training, disruption)| WorkerFacts {
+        role: place.role,
+        index: place.index,
         pod: "",
         node: None,
         attempt,

@@ -15,11 +15,12 @@ use crate::agent::serve::listen;
 use crate::agent::wake::Wake;
 use crate::agent::words::Words;
 use crate::gang::frame::Secret;
-use crate::gang::message::{self, Finish, History, Incarnation, MemberId, Outcome, RunState, Time};
+use crate::gang::message::{self, Finish, History, Incarnation, MAX_PLACES, MemberId, Outcome, RunState, Time};
 use crate::gang::policy::Policy;
 use crate::gang::{Chosen, Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
 use crate::protocol::gang::{self as protocol, EndedAttempt, GangEnd, GangPast, GangPhase, GangSetup, GangStatus};
 use crate::protocol::report::Report;
+use crate::protocol::role::RoleName;
 use clock::now;
 use jiff::Timestamp;
 use memory::Place;
@@ -27,13 +28,12 @@ use net::{Identity, Net, NetSetup, News};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// The role of all members, today.
-const ROLE: &str = "worker";
 /// So many kinds of reasons to wait are told at once.
 const MAX_KINDS: usize = 3;
 /// So often the leader looks whether somebody has asked for another attempt.
@@ -48,6 +48,8 @@ const SAY_AFTER: Duration = Duration::from_secs(10);
 pub struct Options {
     /// The file with the [`GangSetup`].
     pub setup: PathBuf,
+    /// The role of this member.
+    pub role: RoleName,
     /// The file with the gang's key; a gang of one needs none.
     pub key: Option<PathBuf>,
     /// The folder that outlives this container; without one nothing is remembered.
@@ -156,23 +158,24 @@ impl Party {
         let setup: GangSetup =
             read_json(&options.setup).map_err(failed("can't read --gang", &options.setup.display()))?;
         let index = variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0);
-        let member = MemberId::new(ROLE, index);
+        let member = MemberId::new(options.role.as_str(), index);
         let pod = variable("POD_UID").unwrap_or_else(|| std::process::id().to_string());
         let place = options.state.clone().map(Place::new);
         let before = place.as_ref().and_then(Place::load);
         let since_1970 = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
         let boot = before.as_ref().map_or(since_1970, |(boot, _)| since_1970.max(boot + 1));
         let memory = remembered(options, before.map(|(_, memory)| memory));
-        let leads = index == 0;
+        let leads = options.role.is_worker() && index == 0;
         let leader = leads.then(|| LeaderSetup {
             members: members(&setup),
+            deciding: deciding(&setup),
             was_larger: setup.largest.is_some_and(|largest| largest > setup.workers),
             policy: policy(&setup),
             judge: judge::judge,
             ports: (setup.master_port, 2),
         });
         let mut net = None;
-        if setup.workers > 1 || setup.largest.is_some() {
+        if setup.workers > 1 || setup.largest.is_some() || !setup.roles.is_empty() {
             let file = options.key.clone().unwrap_or_default();
             let key = std::fs::read(&file).map_err(failed("can't read --gang-key", &file.display()))?;
             let identity = Identity {
@@ -195,7 +198,7 @@ impl Party {
         let timing = timing(grace);
         let incarnation = Incarnation { boot, pod };
         let gang = Gang::new(Setup { job: setup.uid.clone(), member, incarnation, timing, memory, leader }, now());
-        if index >= setup.workers.max(1) {
+        if options.role.is_worker() && index >= setup.workers.max(1) {
             let workers = setup.workers;
             words.say(format_args!(
                 "the gang is of {workers} by now; this worker waits until it is of more than {index}"
@@ -309,6 +312,11 @@ impl Party {
     /// Whether there are more members than this one.
     pub fn has_others(&self) -> bool {
         self.net.is_some()
+    }
+
+    /// Where the first worker is: for one that does not lead, where it was reached last.
+    pub fn first_worker(&self) -> Option<IpAddr> {
+        if self.leads { variable("POD_IP")?.parse().ok() } else { self.net.as_ref()?.leader() }
     }
 
     /// Whether this agent leads.
@@ -521,7 +529,19 @@ fn remembered(options: &Options, before: Option<Memory>) -> Memory {
 }
 
 fn members(setup: &GangSetup) -> BTreeSet<MemberId> {
-    (0..setup.workers.max(1)).map(|index| MemberId::new(ROLE, index)).collect()
+    let workers = (RoleName::WORKER.as_str(), setup.workers.max(1));
+    let others = setup.roles.iter().map(|(role, replicas)| (role.as_str(), *replicas));
+    others.chain([workers]).flat_map(|(role, replicas)| of_role(role, replicas)).collect()
+}
+
+/// Those by whose success the gang has succeeded.
+fn deciding(setup: &GangSetup) -> BTreeSet<MemberId> {
+    setup.success.iter().flat_map(|(role, count)| of_role(role, *count)).collect()
+}
+
+/// The first so many members of a role.
+fn of_role(role: &str, count: u32) -> impl Iterator<Item = MemberId> {
+    (0..count.min(MAX_PLACES)).map(move |index| MemberId::new(role, index))
 }
 
 fn policy(setup: &GangSetup) -> Policy {

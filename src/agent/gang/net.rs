@@ -13,6 +13,7 @@ use crate::gang::message::{MemberId, Message};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -86,6 +87,8 @@ struct Shared {
     outputs: Mutex<HashMap<Conn, Sender<Message>>>,
     /// Connections that are proven and not over.
     open: AtomicU64,
+    /// Where the leader was when it last was proven to be it, for a follower.
+    leader: Mutex<Option<IpAddr>>,
     /// No new connection is wanted.
     is_over: AtomicBool,
     /// When a connection of a stranger was last told of.
@@ -122,10 +125,16 @@ impl Net {
             last: AtomicU64::new(0),
             outputs: Mutex::default(),
             open: AtomicU64::new(0),
+            leader: Mutex::default(),
             is_over: AtomicBool::new(false),
             told: Mutex::default(),
         };
         Self { news, shared: Arc::new(shared) }
+    }
+
+    /// The leader's address, for a follower that has reached it.
+    pub fn leader(&self) -> Option<IpAddr> {
+        *self.shared.leader.lock()
     }
 
     /// What has come, if anything has.
@@ -306,6 +315,9 @@ impl<'a> Connection<'a> {
                 }
                 self.is_proven.store(true, Relaxed);
                 self.shared.open.fetch_add(1, Relaxed);
+                if who.is_none() {
+                    *self.shared.leader.lock() = self.stream.peer_addr().ok().map(|addr| addr.ip().to_canonical());
+                }
                 who.map_or(News::Dialed(conn), |(member, pod)| News::Accepted { conn, member, pod })
             }
         };

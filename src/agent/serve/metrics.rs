@@ -98,7 +98,9 @@ impl Page {
     fn new(status: &AgentStatus) -> Self {
         let worker = status.worker.map(|worker| worker.to_string());
         let job = status.training_job.as_deref().map(|job| ("training_job", job));
-        let common: Vec<_> = job.into_iter().chain(worker.as_deref().map(|worker| ("worker", worker))).collect();
+        let role = status.role.as_deref().map(|role| ("role", role));
+        let worker = worker.as_deref().map(|worker| ("worker", worker));
+        let common: Vec<_> = job.into_iter().chain(role).chain(worker).collect();
         Self { inner: exposition::Page::default(), common: labels(&common) }
     }
 

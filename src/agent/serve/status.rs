@@ -8,12 +8,14 @@ use crate::agent::serve::usage::Meter;
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::gang::GangStatus;
 use crate::protocol::report::{Phase, Report, VERSION};
+use crate::protocol::role::RoleName;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Where the status comes from: of the container what stays, and of the run what is known of it now.
 pub struct StatusSource {
     training_job: Option<String>,
+    role: Option<String>,
     worker: Option<u32>,
     pod_uid: Option<String>,
     run: Arc<CurrentRun>,
@@ -33,6 +35,7 @@ impl StatusSource {
     ) -> Self {
         Self {
             training_job: variable("TRAINING_JOB_NAME"),
+            role: variable("TRAININGJOB_ROLE").filter(|role| role != RoleName::WORKER.as_str()),
             worker: variable("NODE_RANK").and_then(|rank| rank.parse().ok()),
             pod_uid: variable("POD_UID"),
             run,
@@ -48,6 +51,7 @@ impl StatusSource {
         let (gpus, lost_gpus) = self.gpus.now();
         let of_container = AgentStatus {
             training_job: self.training_job.clone(),
+            role: self.role.clone(),
             worker: self.worker,
             pod_uid: self.pod_uid.clone(),
             usage: self.meter.program(),

@@ -10,7 +10,7 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     let coordinator = names::worker_host(&plan.identity.name, 0);
     vec![
         var("JAX_COORDINATOR_ADDRESS", format!("{coordinator}:{MASTER_PORT}")),
-        var("JAX_NUM_PROCESSES", count(plan, plan.gang.world_size(), WORLD_SIZE)),
+        var("JAX_NUM_PROCESSES", count(plan, plan.gang.workers().world_size(), WORLD_SIZE)),
         var("JAX_PROCESS_ID", "$(NODE_RANK)"),
     ]
 }

@@ -1,8 +1,12 @@
 //! What each framework expects in the environment, one small file each.
 
 mod jax;
+mod mxnet;
+mod none;
+mod paddle;
 mod pytorch;
 mod tensorflow;
+mod xgboost;
 
 use crate::api::Framework;
 use crate::plan::{Plan, Role};
@@ -12,16 +16,11 @@ use k8s_openapi::api::core::v1::EnvVar;
 pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     match plan.gang.rendezvous.framework {
         Framework::Pytorch => pytorch::env(plan, role),
-        Framework::Tensorflow => tensorflow::env(plan),
+        Framework::Tensorflow => tensorflow::env(plan, role),
         Framework::Jax => jax::env(plan),
-    }
-}
-
-/// As it stands in the spec.
-pub(super) fn name(framework: Framework) -> &'static str {
-    match framework {
-        Framework::Pytorch => "pytorch",
-        Framework::Tensorflow => "tensorflow",
-        Framework::Jax => "jax",
+        Framework::Xgboost => xgboost::env(plan),
+        Framework::Paddle => paddle::env(plan, role),
+        Framework::Mxnet => mxnet::env(plan, role),
+        Framework::None => none::env(plan),
     }
 }

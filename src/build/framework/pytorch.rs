@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::EnvVar;
 
 pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     vec![
-        var("PET_NNODES", count(plan, plan.gang.size(), NNODES)),
+        var("PET_NNODES", count(plan, role.replicas, NNODES)),
         var("PET_NPROC_PER_NODE", role.procs.to_string()),
         var("PET_NODE_RANK", "$(NODE_RANK)"),
         var("PET_MASTER_ADDR", names::worker_host(&plan.identity.name, 0)),

@@ -1,16 +1,22 @@
-//! TensorFlow: `TF_CONFIG` of a cluster whose workers are all equal (`MultiWorkerMirroredStrategy`).
+//! TensorFlow: `TF_CONFIG` of a cluster of workers that are all equal (`MultiWorkerMirroredStrategy`), or of a chief with
+//! workers and parameter servers. An evaluator knows of itself and nobody of it: the chief would wait for it otherwise, and it
+//! finds no place without.
 
-use crate::build::environment::{ADDRESSES, MASTER_PORT, count, var};
-use crate::build::names;
-use crate::plan::Plan;
+use crate::build::environment::{ADDRESSES, MASTER_PORT, count, hosts, var};
+use crate::plan::roles::EVALUATOR;
+use crate::plan::{Plan, Role};
 use k8s_openapi::api::core::v1::EnvVar;
 
-pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
-    let workers: Vec<String> = (0..plan.gang.size())
-        .map(|index| format!(r#""{}:{MASTER_PORT}""#, names::worker_host(&plan.identity.name, index)))
-        .collect();
-    let workers = count(plan, format!("[{}]", workers.join(",")), ADDRESSES);
+pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
+    let is_known = |other: &&Role| (other.name == EVALUATOR) == (role.name == EVALUATOR);
+    let of_role = |other: &Role| {
+        let hosts = hosts(plan, other, &format!(":{MASTER_PORT}"));
+        let hosts = if other.name.is_worker() { count(plan, hosts, ADDRESSES) } else { hosts };
+        format!(r#""{}":{hosts}"#, other.name)
+    };
+    let cluster: Vec<_> = plan.gang.roles.iter().filter(is_known).map(of_role).collect();
     // Not by serde: the index is a reference that becomes a number.
-    let config = format!(r#"{{"cluster":{{"worker":{workers}}},"task":{{"type":"worker","index":$(NODE_RANK)}}}}"#);
+    let (cluster, task) = (cluster.join(","), role.name);
+    let config = format!(r#"{{"cluster":{{{cluster}}},"task":{{"type":"{task}","index":$(NODE_RANK)}}}}"#);
     vec![var("TF_CONFIG", config)]
 }

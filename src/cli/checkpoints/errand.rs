@@ -5,6 +5,7 @@ use crate::build::labels;
 use crate::cli::cluster::Cluster;
 use crate::cli::logs::{Reader, Source};
 use crate::cli::screen::span;
+use crate::protocol::role::Place;
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
@@ -114,7 +115,8 @@ impl Errand<'_> {
     /// Shows the log to its end, also if the connection breaks.
     async fn log(&self, pod: &Pod, streams: &mut Streams<'_>) -> anyhow::Result<()> {
         let api: Api<Pod> = self.cluster.api(self.namespace);
-        let source = Source { pod: pod.name_any(), uid: pod.uid().unwrap_or_default(), attempt: 0, worker: 0 };
+        let source =
+            Source { pod: pod.name_any(), uid: pod.uid().unwrap_or_default(), attempt: 0, place: Place::FIRST_WORKER };
         let mut last: Option<Timestamp> = None;
         let mut silent = Instant::now();
         loop {

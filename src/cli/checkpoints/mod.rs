@@ -14,6 +14,7 @@ use crate::observe::ObservedPod;
 use crate::plan::template::TRAINING;
 use crate::plan::{self, Checkpoint, CheckpointVolume, Plan, Runtime};
 use crate::protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
+use crate::protocol::role;
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
@@ -191,7 +192,8 @@ fn read_policy(
 
 /// Finds the pod of the first worker, if its program runs and is not being stopped.
 fn first_worker(pods: &[ObservedPod]) -> Option<String> {
-    let running = pods.iter().filter(|pod| pod.index == 0 && pod.runs() && pod.deletion.is_none());
+    let running =
+        pods.iter().filter(|pod| pod.place() == role::Place::FIRST_WORKER && pod.runs() && pod.deletion.is_none());
     running.max_by_key(|pod| pod.incarnation).map(|pod| pod.name.clone())
 }
 

@@ -2,8 +2,8 @@
 
 use super::super::member::Member;
 use super::super::message::{
-    Beat, Cause, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MAX_TEXT, Message, Outcome, Time,
-    Up,
+    Beat, Cause, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MAX_TEXT, MemberId, Message,
+    Outcome, Time, Up,
 };
 use super::super::policy::{Counts, Judgement, Policy, Verdict, begin, decide};
 use super::super::{Conn, Exit, Gang, Input, Memory, Order, Setup, Timing};
@@ -12,6 +12,7 @@ use super::state::{Fault, State, Step};
 use super::world::{seconds, worker};
 use crate::protocol::failure_rules::{FailureRule, RuleAction};
 use crate::protocol::gang::Restarts;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 const POLICY: Policy = Policy { restarts: Restarts::OnFailure, failures: 3, disruptions: Some(2), rules: Vec::new() };
@@ -183,10 +184,91 @@ fn a_member_that_hears_nothing_stops_by_itself_and_exits_0_only_when_told() {
     assert!(out.contains(&Order::Exit(Exit::Succeeded)));
 }
 
+/// A worker that leads, a chief and a parameter server, all of whose messages arrive at once.
+struct Trio {
+    gangs: Vec<Gang>,
+    orders: Vec<Vec<Order>>,
+}
+
+impl Trio {
+    fn new(deciding: &[MemberId]) -> Self {
+        let members = [worker(0), MemberId::new("chief", 0), MemberId::new("ps", 0)];
+        let gang = |(seat, member): (usize, &MemberId)| {
+            let leader = (seat == 0).then(|| super::super::LeaderSetup {
+                members: members.iter().cloned().collect(),
+                deciding: deciding.iter().cloned().collect(),
+                was_larger: false,
+                policy: POLICY,
+                judge: super::super::policy::by_what_was_seen,
+                ports: (29500, 2),
+            });
+            let (incarnation, member) = (Incarnation { boot: 1, pod: format!("p{seat}") }, member.clone());
+            let (timing, memory) = (Timing::default(), Memory::default());
+            Gang::new(Setup { job: "job".to_owned(), member, incarnation, timing, memory, leader }, Time(1))
+        };
+        let gangs = members.iter().enumerate().map(gang).collect();
+        let mut trio = Self { gangs, orders: vec![Vec::new(); 3] };
+        for (seat, member) in members.iter().enumerate().skip(1) {
+            let conn = Conn(seat as u64);
+            trio.take(0, Input::Accepted { conn, member: member.clone(), pod: format!("p{seat}") });
+            trio.take(seat, Input::Dialed(conn));
+        }
+        trio
+    }
+
+    fn take(&mut self, seat: usize, input: Input) {
+        let mut mail = VecDeque::from([(seat, input)]);
+        while let Some((seat, input)) = mail.pop_front() {
+            for order in self.gangs[seat].step(Time(1000), input) {
+                match order {
+                    Order::Send { conn, message } => {
+                        let to = if seat == 0 { conn.0 as usize } else { 0 };
+                        mail.push_back((to, Input::Received(conn, message)));
+                    }
+                    Order::Choose { attempt } => mail.push_back((seat, Input::Chosen(attempt, Ok(Choice::default())))),
+                    order => self.orders[seat].push(order),
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, seat: usize, outcome: Outcome) -> Vec<Vec<Order>> {
+        self.orders.iter_mut().for_each(Vec::clear);
+        self.take(seat, Input::Ended { attempt: 1, outcome, report: String::new() });
+        self.orders.clone()
+    }
+}
+
+#[test]
+fn a_gang_has_succeeded_when_those_have_that_decide() {
+    let mut trio = Trio::new(&[MemberId::new("chief", 0)]);
+    assert!(trio.orders.iter().all(|orders| matches!(orders[..], [Order::Start { attempt: 1, size: 3, .. }])));
+    let nothing = trio.ended(2, Outcome::Succeeded);
+    assert_eq!(nothing, vec![Vec::new(); 3], "a parameter server that ends is no end");
+    let grace = Timing::default().grace;
+    let orders = trio.ended(1, Outcome::Succeeded);
+    assert_eq!(orders[0], [Order::Stop { attempt: 1, grace }], "what goes on is ended, with time to save");
+    assert_eq!([&orders[1][..], &orders[2][..]], [&[Order::Exit(Exit::Succeeded)]; 2]);
+    let orders = trio.ended(0, Outcome::Stopped);
+    assert_eq!(orders[0], [Order::Exit(Exit::Succeeded)]);
+}
+
+#[test]
+fn where_none_decides_all_do_and_any_failure_is_the_gangs() {
+    let mut trio = Trio::new(&[]);
+    assert_eq!(trio.ended(1, Outcome::Succeeded), vec![Vec::new(); 3]);
+    assert_eq!(trio.ended(2, Outcome::Succeeded), vec![Vec::new(); 3]);
+    assert!(trio.ended(0, Outcome::Succeeded).iter().flatten().any(|order| matches!(order, Order::Exit(_))));
+    let mut trio = Trio::new(&[MemberId::new("chief", 0)]);
+    let orders = trio.ended(2, Outcome::Failed);
+    assert!(orders[..2].iter().all(|orders| matches!(orders[..], [Order::Stop { attempt: 1, .. }])), "{orders:?}");
+}
+
 #[test]
 fn strangers_are_refused_with_the_reason() {
     let leads = super::super::LeaderSetup {
         members: [worker(0), worker(1)].into(),
+        deciding: BTreeSet::new(),
         was_larger: false,
         policy: POLICY,
         judge: super::super::policy::by_what_was_seen,

@@ -111,6 +111,7 @@ impl World {
         let incarnation = Incarnation { boot: self.boots, pod };
         let leader = (seat == 0).then(|| LeaderSetup {
             members: (0..self.members).map(worker).collect(),
+            deciding: BTreeSet::new(),
             was_larger: self.largest > self.members,
             policy: self.policy.clone(),
             judge: by_what_was_seen,

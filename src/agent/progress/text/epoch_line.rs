@@ -37,6 +37,26 @@ mod tests {
     use crate::agent::progress::text::testing::*;
     use crate::protocol::progress::LOSS;
 
+    /// As its Speedometer and its module print it.
+    #[test]
+    fn mxnet() {
+        let lines = "INFO:root:Epoch[0] Batch [0-20]\tSpeed: 2012.31 samples/sec\taccuracy=0.512500\n\
+                     INFO:root:Epoch[0] Train-accuracy=0.912500\nINFO:root:Epoch[0] Time cost=3.5\n\
+                     INFO:root:Epoch[0] Validation-accuracy=0.875000";
+        let last = progress(Some(2.0), lines);
+        assert_eq!(counts(&last)[..2], [Some(0.0), Some(2.0)]);
+        assert_eq!(last.metric("Validation-accuracy"), Some(0.875));
+    }
+
+    /// As `Model.fit` prints it.
+    #[test]
+    fn paddle() {
+        let lines = "Epoch 1/3\nstep 10/20 [=====>....] - loss: 0.5000 - acc: 0.7500 - ETA: 1s - 21ms/step\n\
+                     step 20/20 [==========] - loss: 0.2500 - acc: 0.8000 - 20ms/step";
+        let last = progress(None, lines);
+        assert_eq!((counts(&last), last.metric(LOSS)), ([Some(1.0), Some(3.0), Some(20.0), Some(60.0)], Some(0.25)));
+    }
+
     #[test]
     fn the_demo_of_which_the_first_rank_counts() {
         let (updates, last) = read(&mut Text::default(), recorded!("torchrun-demo.stdout"));

@@ -17,6 +17,7 @@ mod run;
 mod testing;
 mod tqdm;
 mod words;
+mod xgboost;
 
 use crate::agent::progress::json;
 use crate::protocol::progress::Update;
@@ -28,7 +29,7 @@ use std::sync::LazyLock;
 type Form = fn(&str, &mut Run) -> Option<Update>;
 
 /// The first one that knows a line reads it.
-const FORMS: [Form; 10] = [
+const FORMS: [Form; 11] = [
     hugging_face::dict,
     json_line,
     megatron::line,
@@ -37,6 +38,7 @@ const FORMS: [Form; 10] = [
     rich::bar,
     tqdm::bar,
     keras::line,
+    xgboost::line,
     epoch_line::line,
     loss_line::line,
 ];
@@ -68,7 +70,8 @@ impl Text {
     pub fn line(&mut self, line: &[u8]) -> Option<Update> {
         // Nearly all that is printed ends here.
         static WORTH_A_LOOK: LazyLock<regex::bytes::Regex> = LazyLock::new(|| {
-            regex::bytes::Regex::new(r"(?i-u)epoch|loss|iteration|step|progress|percent|[0-9]%\|").expect("a constant")
+            regex::bytes::Regex::new(r"(?i-u)epoch|loss|iteration|step|progress|percent|[0-9]%\||[0-9]\]\t")
+                .expect("a constant")
         });
         if !WORTH_A_LOOK.is_match(line) {
             return None;
