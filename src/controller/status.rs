@@ -17,8 +17,10 @@ use tracing::{info, warn};
 
 /// Changes of counters alone are gathered for this long.
 const GATHER: Duration = Duration::from_secs(1);
-/// A job's progress alone is written at most this often.
-const PROGRESS: Duration = Duration::from_secs(10);
+/// A job's progress alone is written at most this often: when its agent has just answered, so that it is new ...
+const PROGRESS: Duration = Duration::from_secs(9);
+/// ... and after this long as it was told last, should the agent not have answered since.
+const PROGRESS_AT_LAST: Duration = Duration::from_secs(13);
 
 /// The newest status, and the version of the object that has it: our own last write may be ahead of the watch.
 pub(super) fn newest<'a>(job: &'a TrainingJob, writes: &'a Writes) -> (Option<&'a TrainingJobStatus>, u64) {
@@ -63,7 +65,7 @@ impl Pass<'_, TrainingJob> {
             }
             Haste::Progress => {
                 let last = index.read(&self.key, |cell| cell.writes.progress_at).flatten();
-                last.map_or(Duration::ZERO, |last| PROGRESS.saturating_sub(last.elapsed()))
+                last.map_or(Duration::ZERO, |last| until_told(last.elapsed()))
             }
         };
         if !wait.is_zero() {
@@ -83,6 +85,11 @@ impl Pass<'_, TrainingJob> {
         });
         Ok(None)
     }
+}
+
+/// How long the news of a job's progress waits, by how long ago it was written last.
+fn until_told(since: Duration) -> Duration {
+    if since >= PROGRESS { Duration::ZERO } else { PROGRESS_AT_LAST.saturating_sub(since) }
 }
 
 impl Context {
@@ -228,5 +235,13 @@ mod tests {
             Haste::Now,
             "the first word"
         );
+    }
+
+    #[test]
+    fn progress_is_written_when_its_agent_has_just_answered() {
+        // Asked every 5 to 6 s: the second answer is written, and nobody waits for a third.
+        assert!(until_told(Duration::from_secs(5)) > Duration::from_secs(6));
+        assert_eq!(until_told(Duration::from_secs(10)), Duration::ZERO);
+        assert!(Duration::from_secs(5) + until_told(Duration::from_secs(5)) < Duration::from_secs(15));
     }
 }
