@@ -61,7 +61,9 @@ class Plane:
     """`with Plane(...) as plane:` runs a cluster of its own; it goes, with all of its processes, at the end."""
 
     def __init__(self, kcm_qps, kcm_burst, nodes):
-        self.flags = [f"--kcm-qps={kcm_qps}", f"--kcm-burst={kcm_burst}", f"--simulated-nodes={nodes}"]
+        # The scheduler's own limit would hide what the operators cost: 1000 is more than it needs.
+        self.flags = ["--control-only", f"--kcm-qps={kcm_qps}", f"--kcm-burst={kcm_burst}", "--scheduler-qps=1000",
+                      f"--simulated-nodes={nodes}", "--audit-policy", HERE / "audit-policy.yaml"]
         self.local, self.processes = threading.local(), {}
         # what is to be undone at the end, beside the cluster
         self.kept = contextlib.ExitStack()
@@ -70,15 +72,13 @@ class Plane:
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="bench-"))
         self.dir = self.work / "cluster"
         self.name = ["--name", f"bench-{os.getpid()}", "--state-dir", str(self.dir)]
-        # The scheduler's own limit would hide what the operators cost: 1000 is more than it needs.
-        up = subprocess.run([CLUSTER, "up", *self.name, "--control-only", "--owner-pid", str(os.getpid()), *self.flags,
-                             "--scheduler-qps=1000", "--audit-policy", HERE / "audit-policy.yaml"],
+        up = subprocess.run([CLUSTER, "up", *self.name, "--owner-pid", str(os.getpid()), *self.flags],
                             stdout=subprocess.DEVNULL, check=False)
         if up.returncode:
-            raise Failure("the control plane did not start; what it said stands above")
+            raise Failure("the cluster did not start; what it said stands above")
         self.audit_log, self.kubeconfig = self.dir / "log/audit.jsonl", self.dir / "kubeconfig"
         config = json.loads(self.kubeconfig.read_text())
-        self.port = int(config["clusters"][0]["cluster"]["server"].rsplit(":", 1)[1])
+        self.server = config["clusters"][0]["cluster"]["server"].removeprefix("https://")
         pki = self.dir / "pki"
         self.tls = ssl.create_default_context(cafile=str(pki / "ca.crt"))
         self.tls.load_cert_chain(str(pki / "admin.crt"), str(pki / "admin.key"))
@@ -136,7 +136,7 @@ class Plane:
         headers = {"Content-Type": content, "User-Agent": "bench"}
         # The API server closes a connection that was not used for 90 s: that is found out only by using it again.
         if time.monotonic() - getattr(self.local, "used", -60) > 60:
-            self.local.connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.tls, timeout=60)
+            self.local.connection = http.client.HTTPSConnection(self.server, context=self.tls, timeout=60)
         self.local.connection.request(method, path, data, headers)
         response = self.local.connection.getresponse()
         self.local.used = time.monotonic()
@@ -159,6 +159,14 @@ class Plane:
 
     def get(self, path):
         return json.loads(self.api("GET", path)[1])
+
+
+class Node(Plane):
+    """A cluster with one real node, which has some images."""
+
+    def __init__(self, *images):
+        super().__init__(20, 30, 0)
+        self.flags = ["--nodes=1", "--no-audit", *(f"--image={image}" for image in images)]
 
 
 def find_programs():

@@ -98,7 +98,7 @@ def requests(runs):
     """Of the operator, by kind."""
     lines = []
     for (_, part), run in runs.items():
-        account = next((who for who in run["requests"] if "trainingjob-operator" in who), None)
+        account = next((who for who in run.get("requests", {}) if "trainingjob-operator" in who), None)
         if account and run.get("reconciles_per_job"):
             told = run["requests"][account]
             kinds = ", ".join(f"{kind} {count / run['jobs']:g}" for kind, count in told["kinds"].items())
