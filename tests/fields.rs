@@ -156,6 +156,7 @@ fn cases() -> Vec<Case> {
         case("monitoring.trackerSecret", json!("a"), json!("b")),
         case("monitoring.wandbProject", json!("a"), json!("b")),
         case("networking.backend", json!("gloo"), json!("mpi")),
+        case("networking.hostNames", json!("FirstWorker"), json!("AllWorkers")),
         case("networking.interface", json!("eth0"), json!("eth1")),
         case("networking.masterPort", json!(2000), json!(3000)),
         with(

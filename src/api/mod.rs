@@ -26,7 +26,7 @@ pub use elastic::Elastic;
 pub use failure::{FailurePolicy, FailureRule, Hang, HangAction, NanPolicy, RestartPolicy, RuleAction};
 pub use hyperparameters::Hyperparameters;
 pub use monitoring::{Monitoring, ProgressForms};
-pub use networking::{Backend, Networking};
+pub use networking::{Backend, HostNames, Networking};
 pub use reason::{ConditionType, Reason};
 pub use roles::RoleSpec;
 pub use rules::{

@@ -26,6 +26,19 @@ pub struct Networking {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub interface: Option<String>,
+    /// Which workers have a host name. `FirstWorker` is enough where programs meet at worker 0 and tell each other their addresses, and spares the cluster a write for each pod that comes or goes. Default: FirstWorker with pytorch, jax, xgboost and paddle, AllWorkers otherwise and with roles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "HostNames")]
+    pub host_names: Option<HostNames>,
+}
+
+/// Who has a host name.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostNames {
+    /// Each pod of the gang.
+    AllWorkers,
+    /// Worker 0 alone.
+    FirstWorker,
 }
 
 /// Collective communication backends.

@@ -1009,6 +1009,15 @@ pub const RULES: &[Rule] = &[
         remedy: "write one name such as eth0, or several joined by commas",
         example: "interface-name",
     },
+    Rule {
+        at: "spec",
+        field: ".networking.hostNames",
+        rule: "!has(self.networking) || !has(self.networking.hostNames) || self.networking.hostNames == 'AllWorkers' || \
+               !($(framework) in ['tensorflow', 'mxnet', 'mpi']) && (!has(self.roles) || size(self.roles) == 0)",
+        wrong: "networking.hostNames is FirstWorker, but with roles, tensorflow, mxnet or mpi the others are found by name too",
+        remedy: "leave it out, or write AllWorkers",
+        example: "host-names",
+    },
 ];
 
 /// What types and ranges refuse.
@@ -1168,6 +1177,12 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         says: r#"supported values: "nccl", "gloo", "mpi""#,
         remedy: "write one of these",
         example: "backend-unknown",
+    },
+    SchemaRefusal {
+        field: "spec.networking.hostNames",
+        says: r#"supported values: "AllWorkers", "FirstWorker""#,
+        remedy: "write one of these",
+        example: "host-names-unknown",
     },
     SchemaRefusal {
         field: "spec.networking.masterPort",

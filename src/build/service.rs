@@ -1,9 +1,11 @@
-//! The headless Service: a DNS name for each worker.
+//! The headless Service: a DNS name for each worker, or for the first one.
 
 use super::{labels, metadata, names};
+use crate::api::HostNames;
 use crate::plan::Plan;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use std::collections::BTreeMap;
 
 pub(super) fn service(plan: &Plan) -> Service {
     Service {
@@ -13,7 +15,7 @@ pub(super) fn service(plan: &Plan) -> Service {
             // Workers look for each other before any of them can be ready.
             publish_not_ready_addresses: Some(true),
             // By UID: pods of a predecessor of the same name that are still ending have the same hostnames.
-            selector: Some(labels::gang_selector(plan)),
+            selector: Some(selector(plan)),
             ports: Some(vec![ServicePort {
                 name: Some("master".to_owned()),
                 port: plan.gang.rendezvous.master_port,
@@ -25,4 +27,13 @@ pub(super) fn service(plan: &Plan) -> Service {
         }),
         status: None,
     }
+}
+
+/// Each pod that it selects costs a write of the Service's endpoints whenever it comes or goes.
+fn selector(plan: &Plan) -> BTreeMap<String, String> {
+    let mut selector = labels::gang_selector(plan);
+    if plan.gang.rendezvous.host_names == HostNames::FirstWorker {
+        selector.insert(labels::COMPLETION_INDEX.to_owned(), "0".to_owned());
+    }
+    selector
 }

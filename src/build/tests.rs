@@ -254,9 +254,30 @@ fn every_object_can_be_selected_and_traced_to_its_job() {
     assert_eq!(job.metadata.labels.unwrap()[labels::INCARNATION], "3");
     assert_eq!(job.metadata.annotations.unwrap()[labels::INCARNATION], "3");
     assert_eq!(pods.labels.as_ref().unwrap()[labels::INCARNATION], "3");
-    let selector = service.spec.unwrap().selector.unwrap();
+    let mut selector = service.spec.unwrap().selector.unwrap();
+    selector.remove(labels::COMPLETION_INDEX); // the Job controller's
     assert!(selector.iter().all(|(key, value)| pods.labels.as_ref().unwrap().get(key) == Some(value)));
     assert_eq!(format!("{}={}", labels::MANAGED_BY, labels::OPERATOR), labels::SELECTOR);
+}
+
+#[test]
+fn who_has_a_host_name() {
+    let index_of = |more: Value| {
+        let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "image": "a.test/a:1" });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let service = built(&plan_of("x", &spec), 1).service;
+        service.spec.unwrap().selector.unwrap().remove(labels::COMPLETION_INDEX)
+    };
+    for framework in ["pytorch", "jax", "xgboost", "paddle"] {
+        assert_eq!(index_of(json!({ "framework": framework })).as_deref(), Some("0"), "{framework}");
+        let all = json!({ "framework": framework, "networking": { "hostNames": "AllWorkers" } });
+        assert_eq!(index_of(all), None, "{framework}");
+    }
+    assert_eq!(index_of(json!({ "framework": "tensorflow" })), None);
+    assert_eq!(index_of(json!({ "framework": "none", "command": ["a"] })), None);
+    let first = json!({ "framework": "none", "command": ["a"], "networking": { "hostNames": "FirstWorker" } });
+    assert_eq!(index_of(first).as_deref(), Some("0"));
+    assert_eq!(index_of(json!({ "framework": "none", "command": ["a"], "roles": [{ "name": "actor" }] })), None);
 }
 
 #[test]

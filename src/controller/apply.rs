@@ -38,12 +38,15 @@ impl Pass<'_, TrainingJob> {
         let build::Objects { service, config, claim, .. } =
             build::objects(plan, Incarnation::FIRST, GangPast::default());
         let claim = claim.filter(|_| !claimed);
-        let (services, configs, claims) = futures::join!(
+        // The Jobs will follow, and their pods mount it.
+        let is_first = children.service.is_none() && children.jobs.is_empty();
+        let (services, configs, claims, key) = futures::join!(
             self.ensure_one(ChildKey::SERVICE, children, children.service.as_ref(), service, digest::service),
             self.ensure_one(ChildKey::CONFIG, children, children.config.as_ref(), config, digest::config),
             self.ensure_claim(claim),
+            async { if is_first { self.ensure_key(plan).await } else { Ok(false) } },
         );
-        let mut result = Ok(());
+        let mut result = key.map(|is_there| self.has_key = is_there);
         for (key, made) in [(ChildKey::SERVICE, services), (ChildKey::CONFIG, configs), (ChildKey::CLAIM, claims)] {
             match made {
                 Ok(blocked) => self.block(key, blocked),
@@ -128,13 +131,8 @@ impl Pass<'_, TrainingJob> {
         delivery: Delivery,
     ) -> Result<(), Error> {
         let plan = &Plan { runtime: Runtime { delivery, ..plan.runtime.clone() }, ..plan.clone() };
-        if let Some(key) = build::gang_key(plan, &rand::random()) {
-            let blocked = self.create_unseen(&key).await?;
-            let is_blocked = blocked.is_some();
-            self.block(ChildKey::GANG_KEY, blocked);
-            if is_blocked {
-                return Ok(());
-            }
+        if !self.has_key && !self.ensure_key(plan).await? {
+            return Ok(());
         }
         if !self.ensure_group(plan).await? {
             return Ok(());
@@ -161,6 +159,15 @@ impl Pass<'_, TrainingJob> {
             }
         }
         Ok(())
+    }
+
+    /// Makes sure that the gang's key is there; false if it is not.
+    async fn ensure_key(&self, plan: &Plan) -> Result<bool, Error> {
+        let Some(key) = build::gang_key(plan, &rand::random()) else { return Ok(true) };
+        let blocked = self.create_unseen(&key).await?;
+        let is_there = blocked.is_none();
+        self.block(ChildKey::GANG_KEY, blocked);
+        Ok(is_there)
     }
 
     /// Makes sure that the group is there in which the workers are placed; false if it is not. Nobody watches it, for most

@@ -68,6 +68,8 @@ pub(super) struct Pass<'a, O> {
     pub version: u64,
     /// It was proven that nobody has changed the owner since.
     confirmed: bool,
+    /// The gang's key is there.
+    pub has_key: bool,
 }
 
 impl<'a, O: Owner> Pass<'a, O> {
@@ -77,7 +79,7 @@ impl<'a, O: Owner> Pass<'a, O> {
             return Err(Error::NoUid);
         }
         let (key, version) = (JobKey::of(owner.meta()), version(owner.meta()));
-        Ok(Self { context, owner, key, version, confirmed: false })
+        Ok(Self { context, owner, key, version, confirmed: false, has_key: false })
     }
 
     pub(super) fn api<K>(&self) -> Api<K>

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How often an agent is asked that answers.
-const EVERY: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_secs(4);
+/// How soon one is asked again that did not answer, twice as late each time.
+const AGAIN: Duration = Duration::from_secs(5);
 /// How often one is asked at the least.
 const SELDOM: Duration = Duration::from_secs(30);
 /// How long the answer of an agent may take ...
@@ -115,7 +117,7 @@ impl<T> Rota<T> {
             Standing::Answers | Standing::New => Standing::Silent(1),
         };
         let wait = match turn.standing {
-            Standing::Silent(times) => (EVERY * 2u32.pow((times - 1).min(8))).min(SELDOM),
+            Standing::Silent(times) => (AGAIN * 2u32.pow((times - 1).min(8))).min(SELDOM),
             Standing::Answers | Standing::New => EVERY,
         };
         turn.due = question.since + wait;
@@ -184,8 +186,8 @@ mod tests {
         world.pass(120, &all);
         let healthy = world.asked("healthy");
         assert_eq!(healthy.len(), 200);
-        // Every five seconds, and up to one more for the next look at who is due.
-        assert!(healthy.iter().all(|count| (20..=24).contains(count)), "{healthy:?}");
+        // Every four seconds, and up to one more for the next look at who is due.
+        assert!(healthy.iter().all(|count| (24..=30).contains(count)), "{healthy:?}");
         let late = world.asked("late");
         assert!(late.len() == 20 && late.iter().all(|count| *count >= 12), "found out within the minute: {late:?}");
         let silent = world.asked("silent");
@@ -209,7 +211,7 @@ mod tests {
         world.pass(40, &answers);
         world.asked.clear();
         world.pass(60, &answers);
-        assert!((10..=12).contains(&world.asked["x-0"]), "{:?}", world.asked);
+        assert!((12..=15).contains(&world.asked["x-0"]), "{:?}", world.asked);
     }
 
     #[test]

@@ -18,9 +18,9 @@ use tracing::{info, warn};
 /// Changes of counters alone are gathered for this long.
 const GATHER: Duration = Duration::from_secs(1);
 /// A job's progress alone is written at most this often: when its agent has just answered, so that it is new ...
-const PROGRESS: Duration = Duration::from_secs(9);
+const PROGRESS: Duration = Duration::from_secs(7);
 /// ... and after this long as it was told last, should the agent not have answered since.
-const PROGRESS_AT_LAST: Duration = Duration::from_secs(13);
+const PROGRESS_AT_LAST: Duration = Duration::from_secs(12);
 
 /// The newest status, and the version of the object that has it: our own last write may be ahead of the watch.
 pub(super) fn newest<'a>(job: &'a TrainingJob, writes: &'a Writes) -> (Option<&'a TrainingJobStatus>, u64) {
@@ -239,9 +239,9 @@ mod tests {
 
     #[test]
     fn progress_is_written_when_its_agent_has_just_answered() {
-        // Asked every 5 to 6 s: the second answer is written, and nobody waits for a third.
-        assert!(until_told(Duration::from_secs(5)) > Duration::from_secs(6));
-        assert_eq!(until_told(Duration::from_secs(10)), Duration::ZERO);
-        assert!(Duration::from_secs(5) + until_told(Duration::from_secs(5)) < Duration::from_secs(15));
+        // Asked every 4 to 5 s: the second answer is written, and nobody waits for a third.
+        assert!(until_told(Duration::from_secs(4)) > Duration::from_secs(5));
+        assert_eq!(until_told(Duration::from_secs(8)), Duration::ZERO);
+        assert!(Duration::from_secs(4) + until_told(Duration::from_secs(4)) < Duration::from_secs(15));
     }
 }

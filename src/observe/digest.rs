@@ -23,7 +23,10 @@ pub fn service(service: &Service) -> u64 {
         let Some(spec) = &service.spec else { return };
         spec.cluster_ip.hash(hasher);
         spec.publish_not_ready_addresses.unwrap_or(false).hash(hasher);
-        spec.selector.clone().unwrap_or_default().hash(hasher);
+        // That only the first worker is selected, or all are, is decided when it is made: what runs may go by a name.
+        let is_first = |key: &str, value: &str| key == labels::COMPLETION_INDEX && value == "0";
+        let selector = spec.selector.iter().flatten().filter(|(key, value)| !is_first(key, value));
+        selector.collect::<BTreeMap<_, _>>().hash(hasher);
         spec.external_ips.clone().unwrap_or_default().hash(hasher);
         spec.type_.as_deref().unwrap_or("ClusterIP").hash(hasher);
         for port in spec.ports.iter().flatten() {

@@ -109,7 +109,11 @@ impl SlimPod {
         let meta = &self.metadata;
         let labels = meta.labels.as_ref()?;
         let annotations = meta.annotations.as_ref();
-        let index = labels.get(COMPLETION_INDEX).or_else(|| annotations?.get(COMPLETION_INDEX))?.parse().ok()?;
+        let index = labels
+            .get(labels::COMPLETION_INDEX)
+            .or_else(|| annotations?.get(labels::COMPLETION_INDEX))?
+            .parse()
+            .ok()?;
         let incarnation = labels.get(labels::INCARNATION)?.parse().ok()?;
         let status = &self.status;
         let scheduled = condition(status, "PodScheduled");
@@ -197,8 +201,6 @@ impl SlimPod {
 pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 /// A kubelet's reason for the end of a container.
 const OOM_KILLED: &str = "OOMKilled";
-/// Label (and, before Kubernetes 1.28, annotation) by which a pod of an Indexed Job knows its index.
-const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 /// The node controller takes readiness from the pods of a node that does not answer, and from nothing else in them; a
 /// kubelet takes it from their containers too, unless the pod's own readiness gates are not met.

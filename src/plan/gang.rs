@@ -2,7 +2,7 @@
 
 use super::ClaimPath;
 use super::{Checkpoint, Source};
-use crate::api::{Backend, Framework, Scheduling};
+use crate::api::{Backend, Framework, HostNames, Scheduling};
 use crate::protocol::role::{Place, RoleName};
 use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, LocalObjectReference, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
@@ -201,6 +201,8 @@ pub struct Rendezvous {
     pub gang_port: i32,
     /// Network interface, where the spec names one.
     pub interface: Option<String>,
+    /// Which pods have a host name.
+    pub host_names: HostNames,
     /// Whether the pods have an RDMA device (it is among their resources).
     pub rdma: bool,
 }

@@ -23,6 +23,8 @@ pub const FIRST_ATTEMPT: &str = "ml.example.com/first-attempt";
 pub const INTENT: &str = "ml.example.com/intent";
 /// Annotation of the TrainingJob: whoever changes it to a value of their own asks for another attempt.
 pub const RESTART_REQUESTED: &str = "ml.example.com/restart-requested";
+/// Label (and, before Kubernetes 1.28, annotation) by which a pod of an Indexed Job knows its index.
+pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Annotation of a pod that means nothing: when it changes the pod's node brings what has changed of its ConfigMap.
 pub const LOOK_AGAIN: &str = "ml.example.com/look-again";
 /// Annotation of worker 0's pod of an elastic gang: the size of which its node was told last, for the same end.

@@ -36,7 +36,7 @@ pub(crate) use resources::{is_extended, is_gpu};
 pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume, Store};
 
-use crate::api::{Framework, TrainingJob, TrainingJobSpec};
+use crate::api::{Framework, HostNames, TrainingJob, TrainingJobSpec};
 use crate::protocol::role::RoleName;
 use defaults::written_down;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -123,6 +123,16 @@ impl Planned {
     }
 }
 
+/// Who has a host name. By default those that the framework finds by name: where the ranks meet at the first worker, they
+/// tell each other their addresses.
+fn host_names(spec: &TrainingJobSpec) -> HostNames {
+    let meet_at_the_first =
+        matches!(spec.framework(), Framework::Pytorch | Framework::Jax | Framework::Xgboost | Framework::Paddle);
+    let default =
+        if meet_at_the_first && spec.roles.is_empty() { HostNames::FirstWorker } else { HostNames::AllWorkers };
+    spec.networking.host_names.unwrap_or(default)
+}
+
 /// Decides everything about `job`.
 #[must_use]
 pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
@@ -158,6 +168,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         master_port: spec.networking.master_port(),
         gang_port: Rendezvous::gang_port(spec.networking.master_port(), monitoring.agent_port),
         interface: spec.networking.interface.clone(),
+        host_names: host_names(spec),
         rdma: spec.networking.rdma_enabled(),
     };
 
