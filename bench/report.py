@@ -17,9 +17,14 @@ def head(results):
     m = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
     warning = "**Smoke figures: this machine was busy, so times and CPU are far too high.** "
-    busy = "" if m["load_before"] < 1 else warning
+    busy = warning if any(is_disturbed(run) for run in results["runs"]) else ""
     return (f"{busy}{m['when']}: {m['cpus']} cores ({m['cpu']}), {m['memory_gb']} GB, Linux {m['kernel']}; {versions}; "
             f"load before the start {m['load_before']:.1f}.")
+
+
+def is_disturbed(run):
+    """Whether other programs took a tenth of what was measured, or more."""
+    return run.get("foreign_cpu_s", 0) > sum(run["cpu_s"].values()) / 10
 
 
 def aims(runs):
