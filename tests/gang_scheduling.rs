@@ -8,7 +8,7 @@ use common::wait::{SOON, eventually};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
@@ -20,6 +20,15 @@ use trainingjob_operator::telemetry::Metrics;
 const NAMESPACE: &str = "gangs";
 const GPUS: usize = 8;
 const WORKERS: usize = 6;
+
+/// Gangs of so many pods with a GPU each: workers alone, and workers beside another role.
+fn gangs() -> [Value; 2] {
+    let role = json!({ "name": "actor", "replicas": WORKERS - 2, "gpusPerReplica": 1 });
+    [
+        json!({ "numWorkers": WORKERS }),
+        json!({ "numWorkers": 2, "framework": "none", "image": "trainer.test/any:1", "roles": [role] }),
+    ]
+}
 
 /// Kubernetes' own scheduler, without gangs and with them, behind its feature gates.
 #[tokio::test]
@@ -83,8 +92,10 @@ impl World {
         Some(world)
     }
 
-    async fn submit(&self, names: [&str; 2], gang: &str) {
-        let fields = json!({ "numWorkers": WORKERS, "gpusPerWorker": 1, "scheduling": { "gang": gang } });
+    async fn submit(&self, names: [&str; 2], gang: &str, of: &Value) {
+        let mut fields =
+            json!({ "gpusPerWorker": 1, "scheduling": { "gang": gang }, "checkpoint": { "enabled": false } });
+        fields.as_object_mut().unwrap().extend(of.as_object().unwrap().clone());
         for name in names {
             let job = serde_json::from_value(job(name, &fields)).unwrap();
             self.jobs.create(&PostParams::default(), &job).await.unwrap();
@@ -123,7 +134,7 @@ impl World {
         // Whose pods come first is chance: now and then it is all of one job's.
         for pair in 0..20 {
             let names = [&*format!("one-{pair}"), &*format!("two-{pair}")];
-            self.submit(names, "none").await;
+            self.submit(names, "none", &gangs()[0]).await;
             let held = eventually("every GPU is held", SOON, async || {
                 let held = [self.placed(names[0]).await, self.placed(names[1]).await];
                 (held.iter().sum::<usize>() == GPUS).then_some(held)
@@ -142,14 +153,7 @@ impl World {
                     assert!(!self.runs(name).await);
                 }
             }
-            for name in names {
-                self.jobs.delete(name, &DeleteParams::foreground()).await.unwrap();
-            }
-            eventually("both and their pods are gone", SOON, async || {
-                let jobs = self.jobs.list(&ListParams::default()).await.unwrap();
-                (jobs.items.is_empty() && self.placed(names[0]).await + self.placed(names[1]).await == 0).then_some(())
-            })
-            .await;
+            self.remove(&names).await;
             if starved {
                 return;
             }
@@ -157,10 +161,32 @@ impl World {
         panic!("of twenty pairs none starved");
     }
 
-    /// One of two gangs has all of its workers and the other one none, which says so in these words of its scheduler; and it
-    /// follows when the first one is suspended. That one then waits in its turn, and follows when the other is gone.
+    async fn remove(&self, names: &[&str]) {
+        for name in names {
+            self.jobs.delete(name, &DeleteParams::foreground()).await.unwrap();
+        }
+        eventually("they and their pods are gone", SOON, async || {
+            let mut placed = 0;
+            for name in names {
+                placed += self.placed(name).await;
+            }
+            (self.jobs.list(&ListParams::default()).await.unwrap().items.is_empty() && placed == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Of workers alone, and of several roles.
     async fn one_is_placed_whole_and_the_other_follows(&self, gang: &str, words: &str) {
-        self.submit(["one", "two"], gang).await;
+        for of in gangs() {
+            println!("{of}");
+            self.one_is_placed_whole(gang, words, &of).await;
+        }
+    }
+
+    /// One of two gangs has all of its pods and the other one none, which says so in these words of its scheduler; and it
+    /// follows when the first one is suspended. That one then waits in its turn, and follows when the other is gone.
+    async fn one_is_placed_whole(&self, gang: &str, words: &str, of: &Value) {
+        self.submit(["one", "two"], gang, of).await;
         let (first, second) = eventually("one of them runs", SOON, async || {
             if self.runs("one").await {
                 return Some(("one", "two"));
@@ -180,6 +206,7 @@ impl World {
         self.jobs.delete(second, &DeleteParams::background()).await.unwrap();
         eventually("the first one runs again", SOON, async || self.runs(first).await.then_some(())).await;
         assert_eq!(self.placed(first).await, WORKERS);
+        self.remove(&[first]).await;
     }
 
     async fn suspend(&self, job: &str, suspend: bool) {

@@ -2,7 +2,7 @@
 
 use super::{job, metadata};
 use crate::plan::quantity::Amount;
-use crate::plan::{Group, GroupKind, Incarnation, Plan, labels};
+use crate::plan::{Group, GroupKind, Incarnation, Plan, Role, labels};
 use crate::protocol::gang::GangPast;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, ResourceRequirements};
@@ -135,7 +135,7 @@ pub fn pod_group(plan: &Plan) -> Option<PodGroup> {
 
 /// Has the pods of a template name their group, and sends them to its scheduler if the job names no other. Kubernetes' own
 /// group stands in a field that the types here don't have, see [`posted`].
-pub(super) fn join(plan: &Plan, template: &mut PodTemplateSpec) {
+pub(super) fn join(plan: &Plan, role: &Role, template: &mut PodTemplateSpec) {
     let Some(Group { name, kind }) = &plan.gang.group else { return };
     let metadata = template.metadata.get_or_insert_default();
     let (list, key, scheduler) = match kind {
@@ -143,7 +143,11 @@ pub(super) fn join(plan: &Plan, template: &mut PodTemplateSpec) {
         GroupKind::Coscheduling => (&mut metadata.labels, labels::COSCHEDULING_GROUP, "scheduler-plugins-scheduler"),
         GroupKind::Native => return,
     };
-    list.get_or_insert_default().insert(key.to_owned(), name.clone());
+    let list = list.get_or_insert_default();
+    list.insert(key.to_owned(), name.clone());
+    if matches!(kind, GroupKind::Volcano { .. }) && plan.gang.has_roles() {
+        list.entry(labels::VOLCANO_TASK.to_owned()).or_insert_with(|| role.name.to_string());
+    }
     template.spec.get_or_insert_default().scheduler_name.get_or_insert_with(|| scheduler.to_owned());
 }
 

@@ -52,7 +52,7 @@ pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past:
     for value in pod.containers[0].env.iter_mut().flatten().filter_map(|variable| variable.value.as_mut()) {
         *value = environment.left_to_agent(value);
     }
-    group::join(plan, &mut template);
+    group::join(plan, role, &mut template);
     template
 }
 

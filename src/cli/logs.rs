@@ -1,8 +1,9 @@
 //! What the workers print: all of them in the order of time, also through restarts.
 
+use super::choice::{Choice, roles};
 use super::cluster::{self, Cluster};
 use super::gather::{self, pods};
-use super::screen::{Look, Style, count, ranges};
+use super::screen::{Look, Style, ranges};
 use super::why::Diagnosis;
 use crate::api::{Guarded, Reason, Restart, State, TrainingJob};
 use crate::lifecycle::{incarnation, place};
@@ -19,7 +20,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::io::{self, Write};
 use std::pin::Pin;
 use std::time::Duration;
@@ -33,55 +34,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How long logs may still come in once the job has ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// The indices of workers as people write them: 3, or 0-7, or 0,3,8-15.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Indices(pub BTreeSet<i32>);
-
-impl Indices {
-    /// Whether they name this place: it is a worker's.
-    #[must_use]
-    pub fn has(&self, place: Place) -> bool {
-        place.role.is_worker() && self.0.contains(&place.index)
-    }
-
-    /// Whether they are all of a job with so many workers.
-    ///
-    /// # Errors
-    /// With the first one that is not, and what may be written.
-    pub fn within(&self, name: &str, workers: i32) -> anyhow::Result<()> {
-        if let Some(worker) = self.0.iter().find(|worker| **worker >= workers) {
-            bail!(
-                "{name} has {}, there is no worker {worker}: --worker takes 0 to {}",
-                count(workers.into(), "worker"),
-                workers - 1
-            );
-        }
-        Ok(())
-    }
-}
-
-impl std::str::FromStr for Indices {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "write indices of workers such as 3, 0-7 or 0,3,8-15".to_owned();
-        let number = |text: &str| text.trim().parse::<i32>().ok().filter(|n| (0..4096).contains(n)).ok_or_else(wrong);
-        let mut indices = BTreeSet::new();
-        for part in text.split(',') {
-            match part.split_once('-') {
-                Some((first, last)) => indices.extend(number(first)?..=number(last)?),
-                None => drop(indices.insert(number(part)?)),
-            }
-        }
-        if indices.is_empty() { Err(wrong()) } else { Ok(Self(indices)) }
-    }
-}
-
 /// Which lines of which workers are wanted, and in which form.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// The workers whose lines are wanted; `None` means all.
-    pub workers: Option<Indices>,
+    /// The pods whose lines are wanted.
+    pub choice: Choice,
     /// Whether it goes on, also with the pods of later attempts.
     pub follow: bool,
     /// How many last lines of each worker are wanted; `None` means all.
@@ -147,6 +104,8 @@ pub struct Form {
     pub job: String,
     /// How many digits the largest index has.
     pub digits: usize,
+    /// How many characters the longest name of a role has; none if there are only workers.
+    pub roles: usize,
     /// Whether the time of each line is shown.
     pub timestamps: bool,
     /// Whether each line is printed as a JSON object.
@@ -205,10 +164,13 @@ impl Form {
         words.lines().flat_map(|line| format!("{mark}{line}\n").into_bytes()).collect()
     }
 
-    /// Whose a line is: a worker by its index, any other by its role, too.
+    /// Whose a line is: a worker by its index, and by its role where there are others.
     fn mark(&self, place: Place) -> String {
         let Place { role, index } = place;
-        let mark = if role.is_worker() { format!("[{index:>0$}]", self.digits) } else { format!("[{place}]") };
+        let mark = match self.roles {
+            0 => format!("[{index:>0$}]", self.digits),
+            wide => format!("[{role:>wide$} {index:>0$}]", self.digits),
+        };
         Style::Worker(index).paint(&mark, self.look.colour)
     }
 
@@ -243,14 +205,14 @@ fn at_last(text: &[u8]) -> &[u8] {
 /// If there are none; the error says why.
 pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out: &mut dyn Write) -> anyhow::Result<()> {
     let job = cluster.find(name).await?;
-    let workers = job.spec.num_workers;
-    if let Some(chosen) = &wanted.workers {
-        chosen.within(name, workers)?;
-    }
+    let all = roles(&job);
+    let chosen = wanted.choice.places(name, &all)?;
+    let most = all.iter().map(|(_, replicas)| *replicas).max().unwrap_or(0);
     let form = Form {
         namespace: job.namespace().unwrap_or_default(),
         job: name.to_owned(),
-        digits: (workers - 1).max(0).to_string().len(),
+        digits: (most - 1).max(0).to_string().len(),
+        roles: if all.len() > 1 { all.iter().map(|(role, _)| role.as_str().len()).max().unwrap_or(0) } else { 0 },
         timestamps: wanted.timestamps,
         json: wanted.json,
         look,
@@ -263,25 +225,39 @@ pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out:
         return logs.failed(&job, &pods_of_job).await;
     }
     let sources = logs.sources(&pods_of_job);
-    let chosen = logs.wanted.workers.as_ref().map_or(usize::try_from(workers).unwrap_or(0), |chosen| chosen.0.len());
-    if chosen.max(sources.len()) > MOST {
-        bail!("{chosen} logs are too many at one time: choose at most {MOST} workers, such as --worker 0-{}", MOST - 1);
+    let at_once = chosen.len().max(sources.len());
+    if at_once > MOST {
+        bail!("{at_once} logs are too many at one time: choose at most {MOST}, such as --worker 0-{}", MOST - 1);
     }
     let follow = logs.wanted.follow && !is_finished(&job);
     if sources.is_empty() && !follow {
         let diagnosis = Diagnosis::of(&super::facts::Facts::of(&job, gather::now()));
-        bail!("no worker of {name} has a log. {}", diagnosis.says.join(" "));
+        let who = if logs.wanted.choice.is_all() { "no pod" } else { "none of these pods" };
+        bail!("{who} of {name} has a log. {}", diagnosis.says.join(" "));
     }
     let seen = logs.backlog(&sources).await?;
     if follow {
         return logs.follow(&job, seen).await;
     }
-    logs.tell_of_missing(&sources, workers);
+    tell_of_missing(&sources, &chosen);
     Ok(())
 }
 
 fn is_finished(job: &TrainingJob) -> bool {
     job.status.as_ref().and_then(|status| status.state).is_some_and(State::is_finished)
+}
+
+/// Says which of the chosen pods have no log.
+fn tell_of_missing(sources: &[Source], chosen: &[Place]) {
+    let there: BTreeSet<Place> = sources.iter().map(|source| source.place).collect();
+    let mut missing: BTreeMap<RoleName, Vec<i32>> = BTreeMap::new();
+    for place in chosen.iter().filter(|place| !there.contains(place)) {
+        missing.entry(place.role).or_default().push(place.index);
+    }
+    for (role, indices) in missing {
+        let who = if role.is_worker() { "workers".to_owned() } else { format!("pods of {role}") };
+        aside(&format!("{who} without a log: {}", ranges(&indices)));
+    }
 }
 
 fn has_started(pod: &ObservedPod) -> bool {
@@ -301,12 +277,8 @@ struct Logs<'a> {
 }
 
 impl Logs<'_> {
-    fn is_wanted(&self, place: Place) -> bool {
-        self.wanted.workers.as_ref().is_none_or(|chosen| chosen.has(place))
-    }
-
     fn sources(&self, pods: &[ObservedPod]) -> Vec<Source> {
-        let wanted = pods.iter().filter(|pod| has_started(pod) && self.is_wanted(pod.place()));
+        let wanted = pods.iter().filter(|pod| has_started(pod) && self.wanted.choice.has(pod.place()));
         let mut sources: Vec<Source> = wanted.map(|pod| Source::of(pod, self.current)).collect();
         sources.sort_by_key(|source| (source.attempt, source.place));
         sources
@@ -373,16 +345,6 @@ impl Logs<'_> {
         Ok(readers.into_iter().map(|reader| (reader.source.uid, reader.last)).collect())
     }
 
-    fn tell_of_missing(&self, sources: &[Source], workers: i32) {
-        let there: BTreeSet<Place> = sources.iter().map(|source| source.place).collect();
-        let worker = |index| Place { role: RoleName::WORKER, index };
-        let is_missing = |index: &i32| self.is_wanted(worker(*index)) && !there.contains(&worker(*index));
-        let missing: Vec<i32> = (0..workers).filter(is_missing).collect();
-        if !missing.is_empty() {
-            aside(&format!("workers without a log: {}", ranges(&missing)));
-        }
-    }
-
     /// Shows what comes, of these pods and of those that follow them, until the job has ended.
     async fn follow(&mut self, job: &TrainingJob, seen: HashMap<String, Option<Timestamp>>) -> anyhow::Result<()> {
         let name = job.name_any();
@@ -400,8 +362,8 @@ impl Logs<'_> {
                 tasks.spawn(follow_pod(api.clone(), slim.clone(), source, after.max(since), tell.clone()));
             }
         };
-        let chosen = self.wanted.workers.clone();
-        let is_wanted = |place: Place| chosen.as_ref().is_none_or(|chosen| chosen.has(place));
+        let choice = self.wanted.choice.clone();
+        let is_wanted = |place: Place| choice.has(place);
         let mut pods_seen = watcher(pods_api, watcher::Config::default().labels(&gather::selector(job)))
             .default_backoff()
             .applied_objects()

@@ -6,6 +6,7 @@
 pub mod advice;
 pub mod blame;
 pub mod checkpoints;
+pub mod choice;
 pub mod cluster;
 mod complete;
 pub mod control;
@@ -73,13 +74,12 @@ enum Command {
         #[arg(short, long)]
         watch: bool,
     },
-    /// What the workers print, all in the order of time, each line with the index of its worker.
+    /// What the workers and all other roles print, in the order of time, each line with role and index.
     Logs {
         /// Name of the TrainingJob.
         job: String,
-        /// Only these workers: 3, 0-7 or 0,3,8-15.
-        #[arg(short = 'w', long)]
-        worker: Option<logs::Indices>,
+        #[command(flatten)]
+        choice: choice::Choice,
         /// Goes on until the job has ended, also through restarts.
         #[arg(short, long)]
         follow: bool,
@@ -90,7 +90,7 @@ enum Command {
         #[arg(long, value_parser = screen::read_span)]
         since: Option<SignedDuration>,
         /// The worker that caused the last failure: its log, or the last words that were kept of it.
-        #[arg(long, conflicts_with_all = ["worker", "follow"])]
+        #[arg(long, conflicts_with_all = ["role", "worker", "follow"])]
         failed: bool,
         /// With the time of each line.
         #[arg(long)]
@@ -109,9 +109,8 @@ enum Command {
     Stacks {
         /// Name of the TrainingJob.
         job: String,
-        /// Only these workers: 3, 0-7 or 0,3,8-15.
-        #[arg(short = 'w', long)]
-        worker: Option<logs::Indices>,
+        #[command(flatten)]
+        choice: choice::Choice,
     },
     /// Its checkpoints, as its own agent sees them: lists, verifies, prunes and restores them.
     ///
@@ -234,8 +233,8 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 status::render(&facts, &diagnosis, look)
             })
         }
-        Command::Logs { job, worker: workers, follow, tail, since, failed, timestamps } => {
-            let wanted = logs::Wanted { workers, follow, tail, since, failed, timestamps, json };
+        Command::Logs { job, choice, follow, tail, since, failed, timestamps } => {
+            let wanted = logs::Wanted { choice, follow, tail, since, failed, timestamps, json };
             logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(io::stdout())).await
         }
         Command::Top => top(&cluster, args.place.all_namespaces, json, look).await,
@@ -246,8 +245,8 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let why = WhyDocument { namespace, name, state: facts.status.state, diagnosis };
             print(&if json { document(&why)? } else { why::render(&why.diagnosis, look) })
         }
-        Command::Stacks { job, worker } => {
-            let stacks = stacks::gather(&cluster, &job, worker.as_ref()).await?;
+        Command::Stacks { job, choice } => {
+            let stacks = stacks::gather(&cluster, &job, &choice).await?;
             print(&if json { document(&stacks)? } else { stacks::render(&stacks) })
         }
         Command::Checkpoints { job, verb, timeout } => {

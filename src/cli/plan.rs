@@ -1,7 +1,7 @@
 //! `plan`: what a job comes to, which value came from where, and the objects that would be made. Makes none.
 
 use super::convert::{comment, documents, yaml};
-use crate::api::{Framework, GROUP, ProcsKind, ProcsPerWorker, TrainingJob, TrainingJobSpec, defaults};
+use crate::api::{Framework, GROUP, ProcsKind, ProcsPerWorker, RoleSpec, TrainingJob, TrainingJobSpec, defaults};
 use crate::build;
 use crate::lifecycle::incarnation;
 use crate::plan::{self, CheckpointVolume, Plan, Planned, Runtime, names};
@@ -224,12 +224,52 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
     }
     if let Some(group) = &plan.gang.group {
         tell("PodGroup", json!(group.name), "scheduling.gang and metadata.name".into());
-        tell("pods that are placed together", json!(plan.gang.least()), "numWorkers, or elastic.minWorkers".into());
+        let from = if plan.gang.has_roles() { "numWorkers and roles" } else { "numWorkers, or elastic.minWorkers" };
+        tell("pods that are placed together", json!(plan.gang.least()), from.into());
+    }
+    for role in plan.gang.roles.iter().filter(|role| !role.name.is_worker()) {
+        of_role(name, spec, role, &mut tell);
+    }
+    if plan.gang.has_roles() {
+        let decides = |role: &&plan::Role| role.completion == plan::Completion::EveryReplica;
+        let names: Vec<&str> = plan.gang.roles.iter().filter(decides).map(|role| role.name.as_str()).collect();
+        let from = if spec.roles.iter().any(|role| role.leader == Some(true)) {
+            "roles[].leader".to_owned()
+        } else {
+            format!("framework {framework}: nobody is leader in roles")
+        };
+        tell("roles that decide on success", json!(names.join(", ")), from);
     }
     for hyperparameter in &plan.hyperparameters {
         tell(&hyperparameter.variable, json!(hyperparameter.text()), "hyperparameters".into());
     }
     all
+}
+
+/// What a role comes to, which has from the workers what it does not say.
+fn of_role(job: &str, spec: &TrainingJobSpec, role: &plan::Role, tell: &mut impl FnMut(&str, Value, String)) {
+    let written = spec.roles.iter().find(|of| of.name == role.name.as_str());
+    let own = |field: &str, is_own: bool, else_from: &str| match written {
+        _ if !is_own => else_from.to_owned(),
+        _ => format!("roles[].{field}"),
+    };
+    let is = |is_own: fn(&RoleSpec) -> bool| written.is_some_and(is_own);
+    let name = role.name;
+    let added =
+        if written.is_none() { "the framework, which needs one" } else { "roles[].replicas: 1 if it is not written" };
+    let mut tell = |what: &str, value: Value, from: String| tell(&format!("{name}: {what}"), value, from);
+    tell("pods", json!(role.replicas), own("replicas", is(|of| of.replicas.is_some()), added));
+    tell("image", json!(role.pod.image), own("image", is(|of| of.image.is_some()), "the workers' image"));
+    let commands = is(|of| !of.command.is_empty() || !of.args.is_empty());
+    tell("command and args", json!(role.pod.command), own("command and args", commands, "the workers' program"));
+    tell(
+        "GPUs",
+        json!(role.gpus),
+        own("gpusPerReplica", is(|of| of.gpus_per_replica.is_some()), "roles[].gpusPerReplica: none"),
+    );
+    let resources = own("resources", is(|of| !of.resources.is_empty()), "the workers' resources without their GPUs");
+    tell("resources", value(&role.pod.resources), resources);
+    tell("host of the first", json!(names::host(job, name, 0)), "metadata.name".into());
 }
 
 /// A word of the API.
@@ -300,6 +340,31 @@ mod tests {
         });
         // The objects have tests of their own.
         insta::assert_snapshot!(render(&told(&job(spec), true)).split("---\n").next().unwrap());
+    }
+
+    /// What a role has from the workers, what it has itself, and who decides.
+    #[test]
+    fn each_role_is_told() {
+        let spec = json!({
+            "framework": "tensorflow", "image": "i", "gpusPerWorker": 1, "checkpoint": { "enabled": false },
+            "roles": [{ "name": "chief" }, { "name": "ps", "replicas": 2, "image": "p", "command": ["c"] }],
+        });
+        let told_ = told(&job(spec), true);
+        assert_eq!(told_.refusals, Vec::<String>::new());
+        assert_eq!(from(&told_, "ps: pods"), [(json!(2), "worked out from roles[].replicas".into())]);
+        assert_eq!(from(&told_, "chief: pods")[0].0, 1);
+        assert_eq!(from(&told_, "ps: image"), [(json!("p"), "worked out from roles[].image".into())]);
+        assert_eq!(from(&told_, "chief: image"), [(json!("i"), "worked out from the workers' image".into())]);
+        assert_eq!(from(&told_, "ps: command and args")[0].0, json!(["c"]));
+        assert_eq!(from(&told_, "chief: GPUs")[0].0, 0);
+        assert_eq!(from(&told_, "ps: host of the first")[0].0, "x-ps-0.x-headless");
+        assert_eq!(from(&told_, "roles that decide on success")[0].0, "chief");
+        let jobs = told_.objects.iter().filter(|object| object["kind"] == "Job");
+        assert_eq!(jobs.count(), 3);
+        assert_eq!(from(&told(&job(json!({})), true), "roles that decide on success"), []);
+        let mxnet = json!({ "framework": "mxnet", "image": "i", "checkpoint": { "enabled": false }, "roles": [{ "name": "server" }] });
+        let scheduler = from(&told(&job(mxnet), true), "scheduler: pods");
+        assert_eq!(scheduler, [(json!(1), "worked out from the framework, which needs one".into())]);
     }
 
     #[test]

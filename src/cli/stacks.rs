@@ -1,8 +1,8 @@
 //! `stacks`: what the processes of a job's workers are doing, as their agents see them.
 
+use super::choice::{Choice, roles};
 use super::cluster::Cluster;
 use super::gather::pods;
-use super::logs::Indices;
 use super::screen::shortened;
 use crate::api::TrainingJob;
 use crate::lifecycle::incarnation;
@@ -62,25 +62,23 @@ pub struct Document {
 ///
 /// # Errors
 /// If there is nobody to ask, or nobody has answered; the error says why.
-pub async fn gather(cluster: &Cluster, name: &str, wanted: Option<&Indices>) -> anyhow::Result<Document> {
+pub async fn gather(cluster: &Cluster, name: &str, choice: &Choice) -> anyhow::Result<Document> {
     let job = cluster.find(name).await?;
     let namespace = job.namespace().unwrap_or_default();
-    if let Some(chosen) = wanted {
-        chosen.within(name, job.spec.num_workers)?;
-    }
+    choice.places(name, &roles(&job))?;
     let port = port(&job)?;
     let current = incarnation(&job.status.clone().unwrap_or_default());
     let mut running: Vec<ObservedPod> = pods(cluster, &job).await?;
     running.retain(|pod| pod.incarnation == current.number && pod.runs());
-    running.retain(|pod| wanted.is_none_or(|wanted| wanted.has(pod.place())));
+    running.retain(|pod| choice.has(pod.place()));
     running.sort_by_key(|pod| (!pod.role.is_worker(), pod.place()));
     if running.is_empty() {
-        let which = if wanted.is_some() { "none of these workers" } else { "no worker" };
+        let which = if choice.is_all() { "no worker" } else { "none of these pods" };
         bail!("{which} of {name} runs now: `kubectl trainingjob why {name} -n {namespace}` tells what it does");
     }
     if running.len() > MOST {
         let all = running.len();
-        bail!("{all} workers are too many at one time: choose at most {MOST}, such as --worker 0-{}", MOST - 1);
+        bail!("{all} pods are too many at one time: choose at most {MOST}, such as --worker 0-{}", MOST - 1);
     }
     let ask = |pod: ObservedPod| {
         let namespace = &namespace;

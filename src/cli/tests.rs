@@ -3,7 +3,7 @@
 use super::advice::{ADVICE, advice};
 use super::complete::{Wanted as Completed, candidates};
 use super::facts::{Event, Facts, Worker, WorkerState, last_events};
-use super::logs::{Form, Indices, Line, Source, culprit};
+use super::logs::{Form, Line, Source, culprit};
 use super::screen::{Look, Screen, Style, age, bar, number, ranges, read_span, shortened, span};
 use super::top::{Row, sort};
 use super::why::{Diagnosis, Verdict};
@@ -910,7 +910,9 @@ fn lines_of_logs() {
     let bar = Line::of(b"2026-11-21T17:00:00Z 10%\r 20%\r 30%\r\n");
     assert_eq!(coloured.render(&source, &bar), b"\x1b[35m[ 3]\x1b[0m  30%\n");
     let of_role = Source { place: Place { role: RoleName::literal("ps"), index: 3 }, ..source.clone() };
-    assert_eq!(form.render(&of_role, &line), b"[ps 3] epoch 1 \xff\n");
+    let with_roles = Form { roles: 6, digits: 1, ..form.clone() };
+    assert_eq!(with_roles.render(&of_role, &line), b"[    ps 3] epoch 1 \xff\n");
+    assert_eq!(with_roles.render(&source, &line), b"[worker 3] epoch 1 \xff\n");
     let json = Form { json: true, ..form.clone() };
     let object: serde_json::Value = serde_json::from_slice(&json.render(&of_role, &line)).unwrap();
     assert_eq!((&object["worker"], &object["role"]), (&3.into(), &"ps".into()));
@@ -1020,16 +1022,6 @@ async fn logs_go_on_through_restarts() {
     let mut lines: Vec<&str> = text.lines().collect();
     lines[2..].sort_unstable();
     assert_eq!(lines, ["[1] a1", "[0] a0", "[0] b0", "[0] c"], "it asked for\n{asked}");
-}
-
-#[test]
-fn workers_as_people_write_them() {
-    let indices = |text: &str| text.parse::<Indices>().map(|indices| indices.0.into_iter().collect::<Vec<_>>());
-    assert_eq!(indices("3"), Ok(vec![3]));
-    assert_eq!(indices("0,8-10"), Ok(vec![0, 8, 9, 10]));
-    for wrong in ["", "x", "-1", "3-", "9999"] {
-        assert!(indices(wrong).is_err(), "{wrong}");
-    }
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub const GANG_SIZE: &str = "ml.example.com/gang-size";
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// Volcano's PodGroup, as an annotation of a pod.
 pub const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
+/// What kind of pod it is in Volcano's PodGroup, as an annotation of a pod.
+pub const VOLCANO_TASK: &str = "volcano.sh/task-spec";
 /// The coscheduling plugin's PodGroup, as a label of a pod.
 pub const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
 

@@ -128,10 +128,31 @@ fn one_group_is_of_all_roles() {
     let Some(PodGroup::Volcano(group)) = pod_group(&plan) else { panic!("a group of Volcano's") };
     assert_eq!((group.spec.min_member, group.spec.min_resources["cpu"].0.as_str()), (5, "7"));
     let name = group.metadata.name.unwrap();
-    for job in built(&plan, 1).jobs {
+    for (job, role) in built(&plan, 1).jobs.into_iter().zip(["worker", "a"]) {
         let annotations = pod(&job).metadata.clone().unwrap().annotations.unwrap();
         assert_eq!(annotations[labels::VOLCANO_GROUP], name);
+        // So Volcano tells them apart.
+        assert_eq!(annotations[labels::VOLCANO_TASK], role);
         assert!(!job.metadata.labels.unwrap().contains_key(labels::QUEUE));
+    }
+
+    let grouped = |kind: &str| {
+        plan_of("x", &spec("none", &json!({ "scheduling": { "gang": kind }, "roles": [{ "name": "a" }] })))
+    };
+    let plan = grouped("coscheduling");
+    let Some(PodGroup::Coscheduling(group)) = pod_group(&plan) else { panic!("a group of that plugin") };
+    assert_eq!(group.spec.min_member, 3);
+    for job in built(&plan, 1).jobs {
+        let labels = pod(&job).metadata.clone().unwrap().labels.unwrap();
+        assert_eq!(Some(&labels[labels::COSCHEDULING_GROUP]), group.metadata.name.as_ref());
+    }
+    let plan = grouped("native");
+    let Some(PodGroup::Native(group)) = pod_group(&plan) else { panic!("a group of Kubernetes") };
+    assert_eq!(group.spec.scheduling_policy.gang.unwrap().min_count, 3);
+    for job in built(&plan, 1).jobs {
+        let posted = serde_json::to_value(posted(&plan, &job)).unwrap();
+        let named = &posted["spec"]["template"]["spec"]["schedulingGroup"]["podGroupName"];
+        assert_eq!(named.as_str(), group.metadata.name.as_deref());
     }
 }
 

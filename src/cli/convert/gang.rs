@@ -1,11 +1,13 @@
-//! What is common to all kinds that come to one gang of equal workers.
+//! What is common to all kinds that come to one gang: equal workers, and the roles beside them.
 
 use super::command::{Launcher, started};
 use super::fields::{Bad, Fields};
 use super::notes::Notes;
 use super::ours::Ours;
 use super::pod::{Pod, pod};
-use serde_json::{Value, json};
+use crate::plan::is_gpu;
+use crate::plan::template::TRAINING;
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
 /// Pods of one kind.
@@ -40,6 +42,32 @@ impl Role {
     }
 }
 
+/// Pods that stay a role of their own beside the workers.
+#[derive(Clone, Debug)]
+pub(super) struct Beside {
+    /// What they are called here.
+    pub name: String,
+    /// What they were.
+    pub role: Role,
+    /// Whether the job is complete when they are.
+    pub leads: bool,
+}
+
+impl Beside {
+    pub fn new(name: &str, role: Role) -> Self {
+        Self { name: name.to_owned(), role, leads: false }
+    }
+
+    /// It may be one pod alone.
+    pub fn one(&mut self, ours: &mut Ours) {
+        if self.role.replicas != 1 {
+            let says = format!("{} pods: the {} is one here", self.role.replicas, self.name);
+            ours.notes.lost(format!("{}.replicas", self.role.path), says);
+            self.role.replicas = 1;
+        }
+    }
+}
+
 /// Makes equal workers of all these roles; what they run is what the first one runs.
 pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
     let field = roles.first().map(|role| format!("{}.replicas", role.path)).unwrap_or_default();
@@ -59,19 +87,158 @@ pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
     pod.clone()
 }
 
-/// Writes what a pod runs into the spec.
-pub(super) fn run(ours: &mut Ours, pod: &Pod) -> Result<(), Bad> {
+/// Writes what the workers run into the spec, and the roles beside them. Where these differ in what a role has no field for, it
+/// goes into the `podTemplate` of each, which a role of its own does not share.
+pub(super) fn with_roles(ours: &mut Ours, mut workers: Pod, beside: &[Beside]) -> Result<Pod, Bad> {
+    let mut pods: Vec<Pod> = beside.iter().map(|beside| beside.role.pod.clone().unwrap_or_default()).collect();
+    apart(&mut std::iter::once(&mut workers).chain(&mut pods).collect::<Vec<_>>());
+    run(ours, &workers)?;
+    for (beside, pod) in beside.iter().zip(&pods) {
+        let role = role(ours, beside, pod, &workers)?;
+        let roles = ours.spec.entry("roles").or_insert_with(|| json!([]));
+        roles.as_array_mut().expect("it is one").push(Value::Object(role));
+    }
+    Ok(workers)
+}
+
+/// Fields that a role has from the workers alone, with their place in a template: what stands together moves together.
+const SHARED: [&[(&str, &str)]; 9] = [
+    &[("volumes", "volumes"), ("volumeMounts", "training.volumeMounts")],
+    &[("envFrom", "training.envFrom")],
+    &[("workingDir", "training.workingDir")],
+    &[("imagePullSecrets", "imagePullSecrets")],
+    &[("serviceAccountName", "serviceAccountName")],
+    &[("scheduling.priority", "priorityClassName")],
+    &[("scheduling.nodeSelector", "nodeSelector"), ("scheduling.tolerations", "tolerations")],
+    &[("scheduling.affinity", "affinity")],
+    &[("scheduling.schedulerName", "schedulerName")],
+];
+
+/// Moves what these pods do not have in common into their templates.
+fn apart(pods: &mut [&mut Pod]) {
+    for together in SHARED {
+        let is_common = |(field, _): &(&str, &str)| {
+            pods.windows(2).all(|two| two[0].fields.get(*field) == two[1].fields.get(*field))
+        };
+        if together.iter().all(is_common) {
+            continue;
+        }
+        for pod in &mut *pods {
+            for (field, place) in together {
+                if let Some(value) = pod.fields.remove(*field) {
+                    into_template(pod, place, value);
+                }
+            }
+        }
+    }
+}
+
+fn into_template(pod: &mut Pod, place: &str, value: Value) {
+    let template = pod.fields.entry("podTemplate").or_insert_with(|| json!({}));
+    let Some(field) = place.strip_prefix("training.") else {
+        template["spec"][place] = value;
+        return;
+    };
+    let containers = &mut template["spec"]["containers"];
+    if containers[0]["name"] != TRAINING {
+        let mut all = vec![json!({ "name": TRAINING })];
+        all.extend(containers.as_array().cloned().unwrap_or_default());
+        *containers = Value::Array(all);
+    }
+    containers[0][field] = value;
+}
+
+/// An entry of `roles`: what it does not say is as for the workers.
+fn role(ours: &mut Ours, beside: &Beside, pod: &Pod, workers: &Pod) -> Result<Map<String, Value>, Bad> {
+    const MOST: i64 = 4096;
+    let (path, replicas) = (&beside.role.path, beside.role.replicas);
+    count_gpus(pod)?;
+    let mut own = Map::from_iter([("name".to_owned(), json!(beside.name))]);
+    if !(1..=MOST).contains(&replicas) {
+        ours.notes.lost(format!("{path}.replicas"), format!("{replicas} pods are not between 1 and {MOST}"));
+    }
+    own.extend((replicas != 1).then(|| ("replicas".to_owned(), json!(replicas.clamp(1, MOST)))));
+    own.extend(beside.leads.then(|| ("leader".to_owned(), json!(true))));
+    let field = |name: &str| pod.fields.get(name).cloned();
+    match field("image") {
+        // Its whole template has been told of.
+        None if beside.role.pod.is_none() => ours.set("suspend", true),
+        None => ours.notes.lost(format!("{path}.template"), "has no image: the workers' would run"),
+        image if image.as_ref() == workers.fields.get("image") => {}
+        Some(image) => drop(own.insert("image".into(), image)),
+    }
+    let is_same = |name: &str| pod.fields.get(name) == workers.fields.get(name);
+    if beside.role.pod.is_some() && field("command").is_none() {
+        let why =
+            "has no command, and what the image itself would start is not known here: the workers' program would run";
+        ours.hold(&format!("{path}.template"), why);
+    } else if !is_same("command") || !is_same("args") {
+        own.extend(["command", "args"].iter().filter_map(|name| Some(((*name).to_owned(), field(name)?))));
+    }
+    let list = |pod: &Pod| pod.fields.get("env").and_then(Value::as_array).cloned().unwrap_or_default();
+    let (theirs, of_workers) = (list(pod), list(workers));
+    let inherited = of_workers.iter().filter(|variable| theirs.iter().all(|own| own["name"] != variable["name"]));
+    let inherited: Vec<&str> = inherited.filter_map(|variable| variable["name"].as_str()).collect();
+    if !inherited.is_empty() {
+        let says = format!("has the variables of the workers, too, that it has not itself: {}", inherited.join(", "));
+        ours.notes.note(format!("{path}.template"), says);
+    }
+    let env: Vec<Value> = theirs.into_iter().filter(|variable| !of_workers.contains(variable)).collect();
+    own.extend((!env.is_empty()).then(|| ("env".to_owned(), Value::Array(env))));
+    own.extend((pod.gpus > 0).then(|| ("gpusPerReplica".to_owned(), json!(pod.gpus))));
+    let (resources, without_gpus) = (resources(pod, |_| true), resources(workers, |name| !is_gpu(name)));
+    if resources.is_empty() && !without_gpus.is_empty() {
+        // Else it would have the workers'.
+        own.insert("resources".into(), json!({ "requests": { "cpu": "0" } }));
+    } else if resources != without_gpus {
+        own.insert("resources".into(), Value::Object(resources));
+    }
+    if !is_same("podTemplate") {
+        own.insert("podTemplate".into(), field("podTemplate").unwrap_or_else(|| json!({})));
+    }
+    Ok(own)
+}
+
+/// Requests and limits of those resources that are meant.
+fn resources(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Map<String, Value> {
+    let of = |list: &str| {
+        let amounts = pod.fields.get(&format!("resources.{list}")).and_then(Value::as_object);
+        let meant = amounts.into_iter().flatten().filter(|(name, _)| is_meant(name));
+        let meant: Map<String, Value> = meant.map(|(name, amount)| (name.clone(), amount.clone())).collect();
+        (!meant.is_empty()).then(|| (list.to_owned(), Value::Object(meant)))
+    };
+    ["requests", "limits"].into_iter().filter_map(of).collect()
+}
+
+fn count_gpus(pod: &Pod) -> Result<(), Bad> {
     const MOST: i64 = 16;
     if pod.gpus > MOST {
-        return Err(Bad(format!("{} GPUs of one pod are more than the {MOST} that a worker may have", pod.gpus)));
+        return Err(Bad(format!("{} GPUs of one pod are more than the {MOST} that it may have", pod.gpus)));
     }
+    Ok(())
+}
+
+/// Writes whose programs they are. Those that have no default image need one.
+pub(super) fn framework(ours: &mut Ours, framework: &str) {
+    ours.set("framework", framework);
+    if ours.get("image").is_some() {
+        return;
+    }
+    if ["pytorch", "tensorflow", "jax"].contains(&framework) {
+        ours.notes.lost("spec.image", "is not written: the framework's default image would run");
+    } else {
+        ours.set("image", super::UNNAMED);
+        ours.hold("spec.image", &format!("is not written, and there is none by default for {framework}"));
+    }
+}
+
+/// Writes what a pod runs into the spec.
+pub(super) fn run(ours: &mut Ours, pod: &Pod) -> Result<(), Bad> {
+    count_gpus(pod)?;
     for (field, value) in &pod.fields {
         ours.set(field, value.clone());
     }
     ours.set("gpusPerWorker", pod.gpus);
-    if ours.get("image").is_none() {
-        ours.notes.lost("spec.image", "is not written: the framework's default image would run");
-    }
     if ours.get("command").is_none() {
         let why = "is not written, and what the image itself would start is not known here: the framework's launcher would run";
         ours.hold("spec.command", why);

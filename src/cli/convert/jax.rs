@@ -2,14 +2,14 @@
 
 use super::fields::{Bad, Fields};
 use super::kubeflow::{self, Kind};
-use super::ours::Ours;
+use super::{gang, ours::Ours};
 
 const KIND: Kind = Kind { roles: "jaxReplicaSpecs", container: "jax", port: "jaxjob-port", restart: "Never" };
 
 pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let roles = kubeflow::roles(&KIND, &["Worker"], ours, &mut spec)?;
     kubeflow::workers(&KIND, ours, &roles)?;
-    ours.set("framework", "jax");
+    gang::framework(ours, "jax");
     // As its programs call them.
     for (name, value) in [
         ("COORDINATOR_ADDRESS", "$(MASTER_ADDR)"),

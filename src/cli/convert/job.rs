@@ -9,18 +9,25 @@ use super::pod::{Pod, pod};
 pub(super) const PODS: &str = "";
 
 pub(super) fn convert(ours: &mut Ours, spec: Fields) -> Result<(), Bad> {
-    let pod = job(ours, spec, &[], Some(6))?;
+    let path = spec.at("parallelism");
+    let (pods, pod) = job(ours, spec, &[], Some(6))?;
+    ours.workers(&path, pods);
     gang::run(ours, &pod)?;
-    ours.set("framework", "pytorch");
+    gang::framework(ours, "pytorch");
     gang::processes(ours, None, pod.gpus);
     ours.notes
         .note("spec.framework", "is pytorch: the program finds MASTER_ADDR, RANK and the like, and needs none of them");
     Ok(())
 }
 
-/// Reads the spec of a Job: the numbers go into ours, the pod is returned. Without a limit of its own it has this one; none means
+/// Reads the spec of a Job: how many pods it has, and what they run. Without a limit of its own it has this one; none means
 /// that restarts are somebody else's.
-pub(super) fn job(ours: &mut Ours, mut spec: Fields, containers: &[&str], limit: Option<i64>) -> Result<Pod, Bad> {
+pub(super) fn job(
+    ours: &mut Ours,
+    mut spec: Fields,
+    containers: &[&str],
+    limit: Option<i64>,
+) -> Result<(i64, Pod), Bad> {
     let indexed = spec.text("completionMode")?.is_some_and(|mode| mode == "Indexed");
     let (parallelism, completions) = (spec.number("parallelism")?, spec.number("completions")?);
     let pods = parallelism.unwrap_or(1);
@@ -28,7 +35,6 @@ pub(super) fn job(ours: &mut Ours, mut spec: Fields, containers: &[&str], limit:
         ours.notes.lost(spec.at("parallelism"), "of 0 holds all pods back: here it is 1, with suspend");
         ours.set("suspend", true);
     }
-    ours.workers(&spec.at("parallelism"), if pods == 0 { 1 } else { pods });
     match completions {
         Some(completions) if completions != pods => {
             let says = format!(
@@ -78,5 +84,5 @@ pub(super) fn job(ours: &mut Ours, mut spec: Fields, containers: &[&str], limit:
         spec.lose(field, &mut ours.notes, says);
     }
     spec.left(&mut ours.notes);
-    pod(template, containers, &mut ours.notes)
+    Ok((if pods == 0 { 1 } else { pods }, pod(template, containers, &mut ours.notes)?))
 }

@@ -1,7 +1,7 @@
 //! What the kinds of kubeflow.org/v1 have in common.
 
 use super::fields::{Bad, Fields};
-use super::gang::{self, Role};
+use super::gang::{self, Beside, Role};
 use super::ours::Ours;
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ pub(super) fn roles(kind: &Kind, names: &[&str], ours: &mut Ours, spec: &mut Fie
         let pods = role.number("replicas")?.unwrap_or(1);
         if pods > 0 {
             let pods = if pods == 1 { "one pod".to_owned() } else { format!("{pods} pods") };
-            let says = format!("{pods} of another role than the workers: has no place here yet, left out");
+            let says = format!("{pods} of another role than the workers: has no place here, left out");
             ours.notes.lost(role.path, says);
         }
     }
@@ -41,9 +41,15 @@ pub(super) fn roles(kind: &Kind, names: &[&str], ours: &mut Ours, spec: &mut Fie
 
 /// Makes equal workers of the roles, restarts included; the pod is what they run.
 pub(super) fn workers(kind: &Kind, ours: &mut Ours, roles: &[Role]) -> Result<super::pod::Pod, Bad> {
-    let pod = gang::equal(ours, roles);
-    gang::run(ours, &pod)?;
+    gang(kind, ours, roles, &[])
+}
+
+/// As [`workers`], with others beside them.
+pub(super) fn gang(kind: &Kind, ours: &mut Ours, workers: &[Role], beside: &[Beside]) -> Result<super::pod::Pod, Bad> {
+    let pod = gang::equal(ours, workers);
+    let pod = gang::with_roles(ours, pod, beside)?;
     gang::port(ours, &pod, kind.port);
+    let roles: Vec<&Role> = workers.iter().chain(beside.iter().map(|beside| &beside.role)).collect();
     let policies: Vec<&str> = roles.iter().map(|role| role.restart_policy.as_deref().unwrap_or(kind.restart)).collect();
     let policy = policies.first().copied().unwrap_or(kind.restart);
     let field = roles.first().map(|role| format!("{}.restartPolicy", role.path)).unwrap_or_default();
@@ -68,7 +74,7 @@ pub(super) fn policy(ours: &mut Ours, mut spec: Fields, roles: &[Role]) -> Resul
         gang::backoff(ours, &policy.at("backoffLimit"), limit);
     }
     match policy.text("cleanPodPolicy")?.as_deref() {
-        // When all workers have ended, none runs any more.
+        // When the job is complete, no program runs any more.
         None | Some("None" | "Running") => {}
         Some(other) => {
             let says = format!(
@@ -114,7 +120,7 @@ fn scheduling(ours: &mut Ours, mut policy: Fields, roles: &[Role]) -> Result<(),
             other => other.to_string(),
         };
         let says =
-            format!("{least} of {all}: here all workers are placed or none; elastic.minWorkers lets it run with fewer");
+            format!("{least} of {all}: here all pods are placed or none; elastic.minWorkers lets it run with fewer");
         ours.notes.lost(policy.at("minAvailable"), says);
     }
     policy.lose("minResources", &mut ours.notes, "are counted from the workers' own resources here");

@@ -1,8 +1,10 @@
-//! Kubeflow's MPIJob: its launcher starts the ranks in the other pods, for which there is no framework here yet.
+//! Kubeflow's MPIJob: its launcher starts the ranks in the other pods, for which there is no framework here yet. With one, the
+//! workers are the Worker's pods, `slotsPerWorker` is `procsPerWorker`, and the launcher is a role of its own only if its image or
+//! its resources are not theirs.
 
 use super::fields::{Bad, Fields};
 use super::kubeflow::{self, Kind};
-use super::ours::Ours;
+use super::{gang, ours::Ours};
 
 const KIND: Kind = Kind { roles: "mpiReplicaSpecs", container: "mpi", port: "", restart: "Never" };
 
@@ -25,6 +27,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
         spec.take("slotsPerWorker").and_then(|slots| slots.as_i64()).unwrap_or(1).clamp(1, 1024),
     );
     ours.set("networking.backend", "mpi");
+    gang::framework(ours, "pytorch");
     ours.hold(
         "spec.mpiReplicaSpecs.Launcher",
         "there is no framework mpi here yet: its command stands here, and would run in every worker",

@@ -1,17 +1,35 @@
-//! Kubeflow's MXJob, for whose framework there is none here yet.
+//! Kubeflow's MXJob.
 
 use super::fields::{Bad, Fields};
+use super::gang::{self, Beside};
 use super::kubeflow::{self, Kind};
 use super::ours::Ours;
 
 const KIND: Kind = Kind { roles: "mxReplicaSpecs", container: "mxnet", port: "mxjob-port", restart: "Never" };
 
 pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
-    let roles = kubeflow::roles(&KIND, &["Worker"], ours, &mut spec)?;
-    kubeflow::workers(&KIND, ours, &roles)?;
-    ours.set("framework", "pytorch");
-    ours.set("procsPerWorker", 1);
-    ours.hold("kind", "there is no framework mxnet here yet, and the workers would find no scheduler");
-    spec.lose("jobMode", &mut ours.notes, "has no place here");
+    let roles = kubeflow::roles(&KIND, &["Worker", "Server", "Scheduler"], ours, &mut spec)?;
+    let (workers, beside): (Vec<_>, Vec<_>) = roles.iter().cloned().partition(|role| role.name == "Worker");
+    let has_servers = beside.iter().any(|role| role.name == "Server");
+    let mut beside: Vec<Beside> =
+        beside.into_iter().map(|role| Beside::new(&role.name.to_ascii_lowercase(), role)).collect();
+    beside.iter_mut().filter(|beside| beside.name == "scheduler").for_each(|beside| beside.one(ours));
+    if has_servers && !workers.is_empty() {
+        kubeflow::gang(&KIND, ours, &workers, &beside)?;
+        gang::framework(ours, "mxnet");
+        if let Some(scheduler) = beside.iter().find(|beside| beside.name == "scheduler") {
+            let says = "does not decide: the job is complete when all workers are, and what still runs is ended then";
+            ours.notes.note(scheduler.role.path.clone(), says);
+        }
+    } else {
+        kubeflow::workers(&KIND, ours, &workers)?;
+        gang::framework(ours, "none");
+        ours.hold("spec.mxReplicaSpecs", "has no Worker or no Server, and framework mxnet needs both");
+    }
+    // As its programs call it.
+    ours.add_env("DMLC_WORKER_ID", "$(NODE_RANK)");
+    if spec.text("jobMode")?.is_some_and(|mode| mode != "MXTrain" && !mode.is_empty()) {
+        ours.hold("spec.jobMode", "is a tuning of TVM's, which has no place here");
+    }
     kubeflow::policy(ours, spec, &roles)
 }

@@ -169,6 +169,7 @@ impl Ours {
              keep, check and resume them",
         );
         self.shorten();
+        self.without_queue();
         self.spec.retain(|_, value| !is_nothing(value));
         let spec: TrainingJobSpec =
             serde_path_to_error::deserialize(Value::Object(self.spec.clone())).map_err(|error| {
@@ -178,15 +179,33 @@ impl Ours {
         Ok(())
     }
 
-    /// A name is part of the workers' host names.
+    /// A name is part of the pods' host names.
     fn shorten(&mut self) {
         let most = self.get("elastic.maxWorkers").or(self.get("numWorkers")).and_then(Value::as_i64).unwrap_or(1);
-        let longest = 53 - (most - 1).max(0).to_string().len();
+        let digits = |pods: i64| (pods - 1).max(0).to_string().len();
+        let of_role = |role: &Value| {
+            let name = role["name"].as_str().map_or(0, str::len);
+            61usize.saturating_sub(name + digits(role["replicas"].as_i64().unwrap_or(1)))
+        };
+        let roles = self.get("roles").and_then(Value::as_array).into_iter().flatten();
+        let longest = roles.map(of_role).fold(53 - digits(most), usize::min);
         if self.name.len() > longest {
             self.name.truncate(longest);
             self.name.truncate(self.name.trim_end_matches('-').len());
-            let says = format!("is too long for the workers' host names: the job is called {}", self.name);
+            let says = format!("is too long for the pods' host names: the job is called {}", self.name);
             self.notes.lost("metadata.name", says);
+        }
+    }
+
+    /// Kueue admits each Job alone, and a gang of several roles has several.
+    fn without_queue(&mut self) {
+        let has_roles = self.get("roles").is_some_and(|roles| !is_nothing(roles));
+        if has_roles && self.get("scheduling.gang").is_none_or(|gang| gang != "volcano") {
+            let queue = self.spec.get_mut("scheduling").and_then(Value::as_object_mut);
+            if let Some(queue) = queue.and_then(|scheduling| scheduling.remove("queue")) {
+                let queue = queue.as_str().unwrap_or_default().to_owned();
+                self.hold(QUEUE, &format!("{queue} has no place in a job with roles, and would not be asked"));
+            }
         }
     }
 
@@ -204,12 +223,17 @@ impl Ours {
         let host = Regex::new(&format!("(?:^|[^-.a-z0-9])({}-{pods}[0-9]+)(?:$|[^-a-z0-9])", regex::escape(old)));
         let host = host.expect("a name and a constant");
         let name = &self.name;
+        let now = if self.get("roles").is_some() {
+            format!("pod I of role R is now {name}-R-I.{name}-headless, worker I {name}-training-I.{name}-headless")
+        } else {
+            format!("worker I is now {name}-training-I.{name}-headless, and $(MASTER_ADDR) worker 0")
+        };
         let mut found = Vec::new();
-        for field in ["command", "args", "env", "podTemplate", "scheduling"] {
+        for field in ["command", "args", "env", "podTemplate", "scheduling", "roles"] {
             each_text(self.spec.get(field).unwrap_or(&Value::Null), &mut |text| {
                 if let Some(old) = host.captures(text).and_then(|all| all.get(1)) {
                     let old = old.as_str();
-                    found.push((field, format!("{old} was a pod's host name: worker I is now {name}-training-I.{name}-headless, and $(MASTER_ADDR) worker 0")));
+                    found.push((field, format!("{old} was a pod's host name: {now}")));
                 }
                 if text.starts_with("training.kubeflow.org/") || text.starts_with("jobset.sigs.k8s.io/") {
                     found.push((
@@ -249,24 +273,35 @@ impl Ours {
 }
 
 /// The fields that a person looks for first.
-const FIRST: [&str; 11] = [
+const FIRST: [&str; 16] = [
+    "name",
+    "replicas",
+    "leader",
     "model",
     "dataset",
     "output",
     "numWorkers",
     "elastic",
     "gpusPerWorker",
+    "gpusPerReplica",
     "procsPerWorker",
     "framework",
     "image",
     "command",
     "args",
+    "roles",
 ];
 
 fn ordered(spec: &Map<String, Value>) -> Ordered {
     let first = FIRST.iter().filter_map(|key| spec.get_key_value(*key));
     let rest = spec.iter().filter(|(key, _)| !FIRST.contains(&key.as_str()));
-    Ordered(first.chain(rest).map(|(key, value)| (key.clone(), Node::Value(value.clone()))).collect())
+    let node = |key: &str, value: &Value| match value {
+        Value::Array(roles) if key == "roles" => {
+            Node::List(roles.iter().filter_map(Value::as_object).map(ordered).collect())
+        }
+        _ => Node::Value(value.clone()),
+    };
+    Ordered(first.chain(rest).map(|(key, value)| (key.clone(), node(key, value))).collect())
 }
 
 /// An object whose fields have an order.
@@ -274,6 +309,7 @@ pub(super) struct Ordered(Vec<(String, Node)>);
 
 enum Node {
     Object(Ordered),
+    List(Vec<Ordered>),
     Value(Value),
 }
 
@@ -283,6 +319,7 @@ impl Serialize for Ordered {
         for (key, node) in &self.0 {
             match node {
                 Node::Object(object) => map.serialize_entry(key, object)?,
+                Node::List(objects) => map.serialize_entry(key, objects)?,
                 Node::Value(value) => map.serialize_entry(key, value)?,
             }
         }

@@ -11,7 +11,7 @@ const KIND: Kind =
 pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let roles = kubeflow::roles(&KIND, &["Master", "Worker"], ours, &mut spec)?;
     let pod = kubeflow::workers(&KIND, ours, &roles)?;
-    ours.set("framework", "pytorch");
+    gang::framework(ours, "pytorch");
     let mut asked = spec.take("nprocPerNode").map(|value| (spec.at("nprocPerNode"), value));
     let mut elastic = spec.object("elasticPolicy")?;
     if let Some(value) = elastic.take("nProcPerNode") {

@@ -37,7 +37,7 @@ pub(super) fn workers(
     };
     let asked = over(ours, &mut runtime, trainer)?;
     gang::run(ours, &runtime.pod)?;
-    ours.set("framework", runtime.framework);
+    gang::framework(ours, runtime.framework);
     if runtime.framework == "pytorch" {
         let line: Vec<String> = ours.words("command").into_iter().chain(ours.words("args")).collect();
         let mut asked = asked.or(runtime.procs);
@@ -87,10 +87,13 @@ impl Runtime {
         let mut torch = policy.object("torch")?;
         it.procs = torch.take("numProcPerNode").map(|procs| (torch.at("numProcPerNode"), procs));
         torch.left(&mut ours.notes);
-        if policy.take("jax").is_some() {
-            it.framework = "jax";
+        for framework in ["jax", "xgboost"] {
+            if policy.has(framework) {
+                policy.object(framework)?.left(&mut ours.notes);
+                it.framework = framework;
+            }
         }
-        for other in ["mpi", "xgboost", "flux"] {
+        for other in ["mpi", "flux"] {
             if policy.take(other).is_some() {
                 ours.hold(&policy.at(other), &format!("there is no framework {other} here yet"));
             }
@@ -128,7 +131,9 @@ impl Runtime {
         let Some(trains) = trains else {
             return Err(Bad(format!("{}: the runtime has no Job that trains (label {STEP}: trainer)", ours.from)));
         };
-        it.pod = jobset::replicated(ours, trains, &CONTAINERS)?;
+        let trains = jobset::replicated(ours, trains, &CONTAINERS)?;
+        ours.workers(&trains.path, trains.replicas);
+        it.pod = trains.pod.unwrap_or_default();
         let mut failures = set.object("failurePolicy")?;
         if let Some(restarts) = failures.number("maxRestarts")?.filter(|restarts| *restarts > 0) {
             ours.set("failurePolicy.restartPolicy", "OnFailure");

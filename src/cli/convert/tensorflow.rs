@@ -1,32 +1,31 @@
 //! Kubeflow's TFJob.
 
 use super::fields::{Bad, Fields};
+use super::gang::{self, Beside, Role};
 use super::kubeflow::{self, Kind};
 use super::ours::Ours;
 
 const KIND: Kind = Kind { roles: "tfReplicaSpecs", container: "tensorflow", port: "tfjob-port", restart: "Never" };
 
 pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
-    let roles = kubeflow::roles(&KIND, &["Chief", "Master", "Worker"], ours, &mut spec)?;
-    kubeflow::workers(&KIND, ours, &roles)?;
-    ours.set("framework", "tensorflow");
-    if let Some(chief) = roles.iter().find(|role| role.name != "Worker") {
-        ours.notes.lost(
-            chief.path.clone(),
-            "is worker 0, and TF_CONFIG has no chief: a program that looks for it must look for worker 0, too, and all \
-             workers end the job, not it alone",
-        );
-    }
-    if ours.notes.0.iter().any(|note| note.field.ends_with(".PS")) {
-        ours.hold("spec.tfReplicaSpecs.PS", "parameter servers are needed by the workers");
-    }
+    let roles = kubeflow::roles(&KIND, &["Chief", "Master", "Worker", "PS", "Evaluator"], ours, &mut spec)?;
+    let (workers, beside) = gang(ours, &roles);
+    kubeflow::gang(&KIND, ours, &workers, &beside)?;
+    gang::framework(ours, "tensorflow");
+    let chief = beside.iter().find(|beside| beside.name == "chief" && beside.role.name != "Worker");
     match spec.text("successPolicy")?.as_deref() {
+        Some("AllWorkers" | "") | None if chief.is_some() => {
+            let path = chief.map(|chief| chief.role.path.clone()).unwrap_or_default();
+            let says = "decides as it did: the job is complete when it is, and the programs that still run are ended";
+            ours.notes.note(path, says);
+        }
         Some("AllWorkers") => {}
         None | Some("") => ours
             .notes
             .note("spec.successPolicy", "the job is complete when all workers are, not worker 0 or the chief alone"),
         Some(other) => {
-            ours.notes.lost("spec.successPolicy", format!("{other} has no place here: all workers end the job"));
+            let says = format!("{other} has no place here: the chief ends the job, or all workers");
+            ours.notes.lost("spec.successPolicy", says);
         }
     }
     if spec.clone().flag("enableDynamicWorker")? == Some(false) {
@@ -34,4 +33,55 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     }
     spec.lose("enableDynamicWorker", &mut ours.notes, "has no place here: elastic lets the number of workers change");
     kubeflow::policy(ours, spec, &roles)
+}
+
+/// The workers, and who is beside them.
+fn gang(ours: &mut Ours, roles: &[Role]) -> (Vec<Role>, Vec<Beside>) {
+    let of = |name: &str| roles.iter().find(|role| role.name == name).cloned();
+    let (mut worker, servers) = (of("Worker"), of("PS"));
+    let mut chief = of("Chief").or_else(|| of("Master"));
+    if let (Some(chief), Some(master)) = (of("Chief"), of("Master")) {
+        ours.notes.lost(master.path, format!("is a second one beside {}: left out", chief.name));
+    }
+    match (&mut chief, &mut worker) {
+        (Some(chief), Some(_)) if chief.name == "Master" => {
+            ours.notes.lost(chief.path.clone(), "is the role chief here, and TF_CONFIG calls it so, too");
+        }
+        (Some(_), Some(_)) | (None, None) => {}
+        (Some(_), None) => {
+            worker = chief.take();
+            let path = worker.as_ref().map(|worker| worker.path.clone()).unwrap_or_default();
+            let says =
+                "is worker 0, and TF_CONFIG has no chief: a program that looks for it must look for worker 0, too";
+            ours.notes.lost(path, says);
+        }
+        (None, Some(worker)) => {
+            if let Some(servers) = servers.as_ref().filter(|_| worker.replicas > 1) {
+                chief = Some(Role { replicas: 1, ..worker.clone() });
+                worker.replicas -= 1;
+                let why =
+                    "are led by a chief here, and there is none: the first worker is it, and TF_CONFIG calls it so";
+                ours.hold(&servers.path, why);
+            }
+        }
+    }
+    let mut beside = Vec::new();
+    match (servers, &chief) {
+        (Some(servers), Some(_)) => beside.push(Beside::new("ps", servers)),
+        (Some(servers), None) => {
+            ours.hold(&servers.path, "are led by a chief with workers beside it, and both are not there: left out");
+        }
+        (None, _) => {}
+    }
+    beside.extend(chief.map(|chief| Beside::new("chief", chief)));
+    if let Some(evaluator) = of("Evaluator") {
+        let says = "is ended when the training is done: with leader: true at chief and evaluator its end is waited for";
+        ours.notes.note(evaluator.path.clone(), says);
+        beside.push(Beside::new("evaluator", evaluator));
+    }
+    beside.sort_by_key(|beside| ["chief", "ps", "evaluator"].iter().position(|name| *name == beside.name));
+    for one in beside.iter_mut().filter(|beside| beside.name != "ps") {
+        one.one(ours);
+    }
+    (worker.into_iter().collect(), beside)
 }

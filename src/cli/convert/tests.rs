@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::TrainingJob;
+use k8s_openapi::api::core::v1::Container;
 use serde_json::json;
 use std::fs;
 use std::path::PathBuf;
@@ -56,7 +57,18 @@ fn what_is_written_is_what_was_made() {
 /// A job that acts as it did is told apart from one that does not.
 #[test]
 fn these_lose_nothing() {
-    for name in ["pytorch-two", "tensorflow-workers", "jax", "xgboost", "job-single", "job-stored"] {
+    for name in [
+        "pytorch-two",
+        "tensorflow-workers",
+        "tensorflow-roles",
+        "jax",
+        "xgboost",
+        "paddle",
+        "mxnet",
+        "job-single",
+        "job-stored",
+        "jobset-leader",
+    ] {
         let text = fixtures().into_iter().find(|(is, _)| is == name).unwrap().1;
         let lost: Vec<Note> = converted(&text).jobs[0].1.0.iter().filter(|note| note.lost).cloned().collect();
         assert_eq!(lost, [], "{name}");
@@ -135,6 +147,112 @@ fn each_object(value: &Value, pointer: &str, path: &str, found: &mut Vec<(String
         }
         _ => {}
     }
+}
+
+/// A role has what it had, whatever the workers have: what plan makes of both shows it.
+#[test]
+fn a_role_has_what_it_had() {
+    let text = fixtures().into_iter().find(|(is, _)| is == "tensorflow-roles").unwrap().1;
+    let mut job: TrainingJob = serde_json::from_value(converted(&text).jobs.remove(0).0).unwrap();
+    job.metadata.uid = Some("00000000-0000-0000-0000-000000000000".into());
+    let resolved = crate::plan::resolve(&job, &crate::plan::Runtime::default());
+    assert_eq!(resolved.refusals.0, []);
+    let plan = &resolved.plan;
+    let objects = crate::build::objects(plan, crate::plan::Incarnation::FIRST, Default::default());
+    let made = |name: &str| {
+        let (role, job) =
+            plan.gang.roles.iter().zip(&objects.jobs).find(|(role, _)| role.name.as_str() == name).unwrap();
+        let pod = job.spec.clone().unwrap().template.spec.unwrap();
+        let training = pod.containers.iter().find(|container| container.name == "training").unwrap().clone();
+        (role.clone(), pod, training)
+    };
+    let requests = |of: &Container| of.resources.clone().unwrap_or_default().requests.unwrap_or_default();
+    let mounts = |of: &Container, path: &str| of.volume_mounts.iter().flatten().any(|mount| mount.mount_path == path);
+    let (worker, pod, training) = made("worker");
+    assert_eq!((worker.replicas, worker.gpus), (2, 1));
+    assert_eq!(pod.node_selector.unwrap()["pool"], "gpu");
+    assert!(mounts(&training, "/data") && !mounts(&training, "/board"));
+    let (chief, pod, training) = made("chief");
+    assert_eq!((chief.replicas, chief.gpus, chief.pod.command), (1, 1, worker.pod.command.clone()));
+    assert_eq!(pod.node_selector.unwrap()["pool"], "gpu");
+    assert!(mounts(&training, "/data"));
+    let (ps, pod, training) = made("ps");
+    assert_eq!((ps.replicas, ps.gpus, &*ps.pod.image), (2, 0, "tensorflow/tensorflow:2.19.0"));
+    assert_eq!((pod.node_selector, requests(&training)["memory"].0.as_str()), (None, "32Gi"));
+    assert!(!mounts(&training, "/data"));
+    let (evaluator, pod, training) = made("evaluator");
+    assert_eq!(evaluator.pod.command, ["python", "/app/train.py", "--evaluate"]);
+    assert_eq!((pod.node_selector, requests(&training)["cpu"].0.as_str()), (None, "0"));
+    assert!(mounts(&training, "/board") && !mounts(&training, "/data"));
+    let env = |role: &crate::plan::Role| role.pod.env.iter().map(|v| v.name.clone()).collect::<Vec<_>>();
+    assert_eq!((env(&worker), env(&evaluator)), (vec!["A".to_owned()], vec!["A".to_owned(), "B".to_owned()]));
+}
+
+/// Which of several Jobs are the workers, what the others are called, and who decides.
+#[test]
+fn a_jobset_becomes_one_gang() {
+    let set = |jobs: &[(&str, i64)], more: Value| {
+        let job = |(name, pods): &(&str, i64)| {
+            let container = json!({ "name": "c", "image": "i", "command": [name] });
+            let spec = json!({ "parallelism": pods, "completionMode": "Indexed", "template": { "spec": { "containers": [container] } } });
+            json!({ "name": name, "template": { "spec": spec } })
+        };
+        let mut spec = json!({ "replicatedJobs": jobs.iter().map(job).collect::<Vec<_>>() });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let set = json!({ "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": { "name": "x" }, "spec": spec });
+        spec_of(&set)
+    };
+    let of = |jobs: &[(&str, i64)], more: Value| {
+        let (spec, notes) = set(jobs, more);
+        let roles = spec["roles"].as_array().unwrap().iter();
+        let roles: Vec<String> = roles.map(|role| role["name"].as_str().unwrap().to_owned()).collect();
+        let leaders = spec["roles"].as_array().unwrap().iter().filter(|role| role["leader"] == true);
+        let leaders: Vec<String> = leaders.map(|role| role["name"].as_str().unwrap().to_owned()).collect();
+        (spec["command"][0].as_str().unwrap().to_owned(), roles, leaders, notes.any_lost())
+    };
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let target = |jobs: &[&str]| json!({ "successPolicy": { "operator": "All", "targetReplicatedJobs": jobs } });
+    let driven = [("driver", 1), ("workers", 1)];
+    assert_eq!(of(&driven, target(&["driver"])), ("workers".into(), owned(&["driver"]), owned(&["driver"]), false));
+    assert_eq!(of(&driven, target(&["workers"])), ("workers".into(), owned(&["driver"]), owned(&[]), false));
+    // All have to complete there.
+    assert_eq!(of(&driven, json!({})), ("workers".into(), owned(&["driver"]), owned(&[]), true));
+    let any = json!({ "successPolicy": { "operator": "Any", "targetReplicatedJobs": ["driver"] } });
+    assert_eq!(of(&driven, any), ("workers".into(), owned(&["driver"]), owned(&["driver"]), false));
+    let any = json!({ "successPolicy": { "operator": "Any", "targetReplicatedJobs": ["a", "b"] } });
+    assert!(of(&[("a", 1), ("b", 1), ("workers", 2)], any).3);
+    // Without a name that says it the one that decides, else those of which there are the most.
+    assert_eq!(of(&[("a", 3), ("b", 1)], target(&["b"])), ("b".into(), owned(&["a"]), owned(&[]), false));
+    let several =
+        [("leader", 1), ("pods", 3), ("upkeep", 1), ("a-b", 1), ("ab", 1), ("1", 1), ("a-very-long-name-of-a-job", 1)];
+    let (workers, roles, ..) = of(&several, json!({}));
+    assert_eq!(
+        (workers.as_str(), roles),
+        ("pods", owned(&["leader", "upkeep2", "ab", "ab2", "role", "averylongnameof"]))
+    );
+    // One of them prepares something.
+    let (spec, notes) = set(&driven, json!({ "startupPolicy": { "startupPolicyOrder": "InOrder" } }));
+    assert!(notes.0.iter().any(|note| note.field == "spec.startupPolicy" && note.lost) && spec["suspend"].is_null());
+}
+
+/// A role of one pod, whatever was written; and no queue that would let each role in alone.
+#[test]
+fn what_a_role_may_not_have_is_told() {
+    let template = json!({ "spec": { "containers": [{ "name": "tensorflow", "image": "i", "command": ["c"] }] } });
+    let role = |replicas: i64| json!({ "replicas": replicas, "template": template });
+    let job = |labels: Value, roles: Value| {
+        let metadata = json!({ "name": "x", "labels": labels });
+        spec_of(
+            &json!({ "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": metadata, "spec": { "tfReplicaSpecs": roles } }),
+        )
+    };
+    let (spec, notes) = job(json!({}), json!({ "Chief": role(3), "Worker": role(2) }));
+    assert_eq!((&spec["roles"], notes.any_lost()), (&json!([{ "name": "chief" }]), true));
+    let queue = json!({ "kueue.x-k8s.io/queue-name": "team" });
+    let (spec, notes) = job(queue.clone(), json!({ "Chief": role(1), "Worker": role(2) }));
+    assert_eq!((&spec["scheduling"], &spec["suspend"], notes.any_lost()), (&Value::Null, &json!(true), true));
+    let (spec, notes) = job(queue, json!({ "Worker": role(2) }));
+    assert_eq!((&spec["scheduling"]["queue"], notes.any_lost()), (&json!("team"), false));
 }
 
 /// WORLD_SIZE of a program that is not started by a launcher counted it once.

@@ -1,8 +1,8 @@
-//! Kubeflow's XGBoostJob, whose programs find what they look for with framework pytorch.
+//! Kubeflow's XGBoostJob.
 
 use super::fields::{Bad, Fields};
 use super::kubeflow::{self, Kind};
-use super::ours::Ours;
+use super::{gang, ours::Ours};
 use serde_json::Value;
 
 const KIND: Kind = Kind { roles: "xgbReplicaSpecs", container: "xgboost", port: "xgboostjob-port", restart: "Never" };
@@ -10,12 +10,13 @@ const KIND: Kind = Kind { roles: "xgbReplicaSpecs", container: "xgboost", port: 
 pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let roles = kubeflow::roles(&KIND, &["Master", "Worker"], ours, &mut spec)?;
     kubeflow::workers(&KIND, ours, &roles)?;
-    ours.set("framework", "pytorch");
-    ours.set("procsPerWorker", 1);
-    ours.notes.note(
-        "kind",
-        "is framework pytorch here: the program finds MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK as before",
-    );
+    gang::framework(ours, "xgboost");
+    if roles.iter().any(|role| role.name == "Master") && roles.len() > 1 {
+        ours.notes.note(
+            "spec.xgbReplicaSpecs.Master",
+            "is worker 0, as its RANK was; the job is complete when all workers are, not it alone",
+        );
+    }
     let all = ours.get("numWorkers").and_then(Value::as_i64).unwrap_or(1);
     if all > 1 {
         let hosts: Vec<String> = (1..all).map(|index| ours.host(index)).collect();
