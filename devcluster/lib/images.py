@@ -136,7 +136,8 @@ def with_packages(name, tag, base, wanted, imports, what):
         packages = Path("usr", "local", "lib", python, "dist-packages")
         (work / "wanted.txt").write_text(wanted)
         run("python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore",
-            "--no-deps", "--no-compile", "--only-binary=:all:", "--python-version", python.removeprefix("python"),
+            "--no-deps", "--no-compile", "--only-binary=:all:", "--ignore-requires-python", "--python-version",
+            python.removeprefix("python"),
             "--target", root / packages, "--requirement", work / "wanted.txt")
         # Scripts would be run by whatever Python this machine has.
         for script in (root / packages / "bin").glob("*"):

@@ -6,7 +6,7 @@
 
 use super::checkpoints::checkpoint;
 use super::world::{Job, SOON, Space, merged, world};
-use super::{wait::eventually, worker};
+use super::{folder, wait::eventually, worker};
 use crate::common::root;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
@@ -14,7 +14,7 @@ use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
-use trainingjob_operator::api::State::{Completed, Failed};
+use trainingjob_operator::api::State::{Completed, Failed, Running};
 use trainingjob_operator::api::TrainingJobStatus;
 
 /// One way to train with a framework.
@@ -142,7 +142,13 @@ impl Mode {
     /// A pod is deleted and its processes get SIGKILL at once, when there is a checkpoint to go on from.
     async fn outlives_a_pod(&self, space: &Space, name: &str) {
         let mut job = self.submit(space, name, &[], json!({})).await;
-        job.until("a checkpoint", |status| has_checkpoint(status)).await;
+        job.state(Running).await;
+        let claim = format!("{name}-checkpoints");
+        eventually("a checkpoint", SOON, async || {
+            let mut files = folder(space, &claim).await;
+            files.any(|(_, path)| path.join(".complete").exists() || path.extension().is_some_and(|e| e == "index")).then_some(())
+        })
+        .await;
         let pod = self.pod(&job, self.killed).name_any();
         space.api::<Pod>().delete(&pod, &DeleteParams::default().grace_period(0)).await.unwrap();
         let status = job.state(Completed).await;
@@ -191,11 +197,9 @@ impl Mode {
         let mut spec = merged(spec, &fields);
         spec["image"] = json!(format!("localhost/trainingjob-frameworks:{}", self.image));
         spec["command"] = json!(command);
-        let more = json!({ "volumes": { "name": "programs", "configMap": { "name": "programs" } },
-                           "volumeMounts": { "name": "programs", "mountPath": "/programs" } });
-        for (field, value) in more.as_object().unwrap() {
-            spec[field].as_array_mut().unwrap().push(value.clone());
-        }
+        let volume = json!({ "name": "programs", "configMap": { "name": "programs" } });
+        spec["volumes"].as_array_mut().unwrap().push(volume);
+        spec["volumeMounts"].as_array_mut().unwrap().push(json!({ "name": "programs", "mountPath": "/programs" }));
         space.apply(json!({ "metadata": { "name": name }, "spec": spec })).await
     }
 
@@ -212,10 +216,6 @@ impl Mode {
         let leader = self.pod(job, (if has_chief { "chief" } else { "worker" }, 0));
         String::from_utf8_lossy(&job.space.logs(&leader.name_any())).into_owned()
     }
-}
-
-fn has_checkpoint(status: &TrainingJobStatus) -> bool {
-    status.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.latest_path.is_some())
 }
 
 /// For docs/jobs.md: how a trial went.

@@ -15,7 +15,7 @@ store = mxnet.kvstore.create("dist_sync")
 epochs, batch = int(os.environ["HYPERPARAM_EPOCHS"]), 32
 
 random = numpy.random.RandomState(store.rank)
-x = random.normal(size=(2048, 16))
+x = random.normal(size=(20_480, 16))
 y = x[:, :8].sum(axis=1) > x[:, 8:].sum(axis=1)
 data = mxnet.io.NDArrayIter(x, y, batch, shuffle=True, label_name="softmax_label")
 
@@ -40,4 +40,4 @@ logging.info("worker %d of %d: %d of %d epochs are done", store.rank, store.num_
 mxnet.mod.Module(net).fit(
     data, kvstore=store, num_epoch=epochs, begin_epoch=done, arg_params=arguments, aux_params=auxiliary,
     initializer=mxnet.initializer.Xavier(), optimizer_params={"learning_rate": 0.1}, eval_metric=["acc", "ce"],
-    batch_end_callback=mxnet.callback.Speedometer(batch, 20), epoch_end_callback=save if store.rank == 0 else None)
+    batch_end_callback=mxnet.callback.Speedometer(batch, 160), epoch_end_callback=save if store.rank == 0 else None)

@@ -9,7 +9,7 @@ import paddle.distributed as dist
 
 dist.init_parallel_env()
 rank, workers = dist.get_rank(), dist.get_world_size()
-epochs, steps, batch = int(os.environ["HYPERPARAM_EPOCHS"]), 20, 64
+epochs, steps, batch = int(os.environ["HYPERPARAM_EPOCHS"]), 300, 64
 
 random = numpy.random.default_rng(rank)
 x = random.normal(size=(steps * batch, 16)).astype("float32")
@@ -32,7 +32,7 @@ for epoch in range(done + 1, epochs + 1):
         loss.backward()
         optimizer.step()
         optimizer.clear_grad()
-        if step % 10 == 0:
+        if step % 100 == 0:
             print(f"epoch: {epoch}/{epochs}, step: {step}/{steps}, loss: {float(loss):.4f}", flush=True)
     if rank == 0:
         folder = Path(os.environ["CHECKPOINT_DIR"], f"epoch-{epoch}")

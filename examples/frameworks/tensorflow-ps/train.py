@@ -15,7 +15,7 @@ cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if task["type"] in ("ps", "worker"):
     tf.distribute.Server(cluster.cluster_spec(), job_name=task["type"], task_index=task["index"], protocol="grpc").join()
 
-epochs, steps, batch = int(os.environ["HYPERPARAM_EPOCHS"]), 20, 64
+epochs, steps, batch = int(os.environ["HYPERPARAM_EPOCHS"]), 100, 64
 strategy = tf.distribute.ParameterServerStrategy(cluster)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 

@@ -4,7 +4,7 @@
 # names, such as mpirun.openmpi and mpirun.mpich.
 set -euo pipefail
 root=$1
-packages=python3,libgomp1,bash,coreutils,dash,findutils,grep,gzip,mawk,procps,sed,tar,base-files,base-passwd,libc-bin,netbase
+packages=python3,libgomp1,libstdc++6,bash,coreutils,dash,findutils,grep,gzip,mawk,procps,sed,tar,base-files,base-passwd,libc-bin,netbase
 [[ $2 != bookworm ]] || packages+=,openmpi-bin,mpich
 mmdebstrap --quiet --variant=extract --include="$packages" "$2" "$root"
 
