@@ -38,12 +38,13 @@ test: lint image ## lint, unit tests and the tests against real clusters
 	@devcluster/cluster tools versitygw > /dev/null
 	@devcluster/cluster tools fake-gcs-server > /dev/null
 	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
+	frameworks=$$(devcluster/cluster images small-frameworks) && \
 	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \
-	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") && \
+	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE=$$frameworks && \
 	cargo test
 
 # Hours for the machine, not for CI; each has a short form in `make test`.
-soak: image ## long trials: the gang's rules, fuzzed parsers, 200 jobs in a storm, on real nodes 20 minutes of faults, 50 kills in a save, a hostile volume of 2,000,000 files, a node that is away for two minutes and an API server for three, gangs placed by Volcano and by the coscheduling plugin, programs of Hugging Face and Lightning
+soak: image ## long trials: the gang's rules, fuzzed parsers, 200 jobs in a storm, on real nodes 20 minutes of faults, 50 kills in a save, a hostile volume of 2,000,000 files, a node that is away for two minutes and an API server for three, gangs placed by Volcano and by the coscheduling plugin, programs of Hugging Face and Lightning, TensorFlow, Paddle, MXNet and the newest XGBoost
 	tests/fuzz/run
 	TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) STORM_JOBS=200 STORM_SECONDS=600 cargo test --test storm -- --nocapture
 	@devcluster/cluster tools volcano > /dev/null
@@ -52,10 +53,13 @@ soak: image ## long trials: the gang's rules, fuzzed parsers, 200 jobs in a stor
 	TRAININGJOB_GANG_SEEDS=2000 TRAININGJOB_WALKS=4000 TRAININGJOB_MODEL_FAULTS=1 cargo test --release --lib -- gang::tests
 	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
 	trainers=$$(devcluster/cluster images trainers) && \
+	small=$$(devcluster/cluster images small-frameworks) && large=$$(devcluster/cluster images large-frameworks) && \
 	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \
-	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") TRAININGJOB_TEST_TRAINERS_IMAGE=$$trainers && \
+	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") TRAININGJOB_TEST_TRAINERS_IMAGE=$$trainers \
+	       TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE=$$small TRAININGJOB_TEST_LARGE_FRAMEWORKS_IMAGE=$$large && \
 	KILLS=50 FILES=1000000 CUT_SECONDS=120 AWAY_SECONDS=180 GANG_STORM_SECONDS=1200 cargo test --test node -- \
-	    kills_in_a_save hostile_folder unchanged_trainers lost_node without_an_api_server through_a_storm
+	    kills_in_a_save hostile_folder unchanged_trainers lost_node without_an_api_server through_a_storm \
+	    frameworks::
 
 unit: need-rust ## the tests that need no cluster
 	cargo test --lib --bins

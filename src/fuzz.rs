@@ -150,7 +150,8 @@ fn output(bytes: &[u8]) {
     if let Some(line) = stderr::telling_line(&all) {
         let _ = (stderr::exception(line), stderr::is_usage_error(&all, line));
     }
-    let _ = (stderr::first_rank(&all), stderr::last_line(&all), stderr::has_traceback(&all));
+    let _ =
+        (stderr::first_rank(&all), stderr::code_of_paddle(&all), stderr::last_line(&all), stderr::has_traceback(&all));
 }
 
 fn told(bytes: &[u8]) {

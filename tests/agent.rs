@@ -572,6 +572,37 @@ fn an_exception_of_python_is_told_and_nothing_changes() {
     assert!(summary.starts_with("[rank3]: json.decoder.JSONDecodeError: Expecting property name"), "{summary}");
 }
 
+/// As MXNet's does, whose exit waits for workers that wait for it.
+#[test]
+fn an_exception_that_can_not_end_the_program_is_helped() {
+    let room = Room::new("exception-that-waits");
+    let waits = "import atexit, sys, time\ndef wait():\n    while True: time.sleep(0.05)\natexit.register(wait)\n";
+    let Some(()) = python(&room, "", |_| ()) else { return };
+    let run = |options: &[&str], end: &str| {
+        room.write("train.py", format!("{waits}{end}\n").as_bytes(), 0o644);
+        let mut agent = Command::new(room.installed());
+        room.arguments(&mut agent, options, &["python3", "train.py"]);
+        agent.output().unwrap();
+        room.report()
+    };
+    let report = run(&["--grace-seconds", "1"], "raise ValueError('label 11')");
+    assert_eq!((report.signal, report.stopped_by), (Some(15), None));
+    let exception = report.exception.clone().unwrap();
+    let took = report.finished_at.unwrap().duration_since(exception.time).as_millis();
+    assert!((1000..20_000).contains(&took), "after its grace, which is 1 s: {took} ms");
+    let cause = cause(report);
+    assert_eq!(cause.reason.to_string(), "PythonException");
+    assert!(cause.message.contains("ValueError: label 11"), "{}", cause.message);
+
+    // One that still has something to say goes on as long as it says it, and one whose exception is a thread's is at work.
+    let says = "import threading\ndef work():\n    raise ValueError('in a thread')\n\
+                threading.Thread(target=work).start()\ntime.sleep(2.5)\nimport os; os._exit(4)";
+    assert_eq!(run(&["--grace-seconds", "1"], says).exit_code, Some(4));
+    let late = "def say():\n    for n in range(25):\n        print(n, flush=True); time.sleep(0.1)\n    import os; os._exit(5)\n\
+                atexit.register(say)\nraise ValueError('label 11')";
+    assert_eq!(run(&["--grace-seconds", "1"], late).exit_code, Some(5));
+}
+
 #[test]
 fn exceptions_of_threads_and_of_what_does_not_compile() {
     let room = Room::new("exception-kinds");

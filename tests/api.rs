@@ -1060,7 +1060,9 @@ fn bad_examples() -> impl Iterator<Item = Bad> {
 }
 
 fn good_examples() -> impl Iterator<Item = (String, Value)> {
-    let files = yaml_files("examples").into_iter().chain(yaml_files("examples/documents"));
+    let frameworks = fs::read_dir(root().join("examples/frameworks")).unwrap();
+    let frameworks = frameworks.map(|folder| folder.unwrap().path().join("job.yaml"));
+    let files = yaml_files("examples").into_iter().chain(yaml_files("examples/documents")).chain(frameworks);
     files.map(|path| (path.display().to_string(), parse(&path)))
 }
 

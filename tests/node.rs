@@ -10,6 +10,8 @@ mod common;
 mod delivery;
 #[path = "node/failures.rs"]
 mod failures;
+#[path = "node/frameworks.rs"]
+mod frameworks;
 #[path = "node/gang.rs"]
 mod gang;
 #[path = "node/hostile.rs"]

@@ -2,7 +2,8 @@
 
 `pause` holds a pod's namespaces; the demo's image is Debian with torchrun (demo/image/rootfs.sh) below a small layer
 with demo/train.py, so that a change of the script costs seconds. The trainers' image has Hugging Face's Trainer and
-Lightning over the same base, and no program: tests bring theirs.
+Lightning over the same base, and no program: tests bring theirs. So it is with the frameworks' two: a small one with
+XGBoost, MXNet and MPI, and a large one with TensorFlow, Paddle and the newest XGBoost.
 """
 
 import fcntl
@@ -10,7 +11,6 @@ import hashlib
 import io
 import json
 import platform
-import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -21,6 +21,8 @@ from .host import IMAGES, ROOT, TESTS, Failure, cache, need, need_root, run, ste
 PAUSE = "localhost/pause:1"
 DEMO = "localhost/trainingjob-demo:cpu"
 TRAINERS = "localhost/trainingjob-trainers:cpu"
+FRAMEWORKS = "localhost/trainingjob-frameworks"
+PREFIX = ["bin", "etc", "include", "lib", "share"]
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 FORMAT = 1  # part of every hash below: raise it when this file makes different archives of the same recipe
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -42,16 +44,33 @@ TRAINERS_PACKAGES = [
 ]
 PINS = [ROOT / "tests" / "node" / "packages" / name for name in ("transformers-keras.txt", "lightning.txt")]
 
-# Run in the base with the packages in it: byte code of what these imports load, which a container could not keep and
-# would make again at every start. It is used whatever the time of its source. Prints the files that it makes.
+TRAINERS_IMPORTS = [
+    "import transformers.trainer, transformers.models.bert.modeling_bert, lightning, torch.distributed.checkpoint"]
+# Of each of the frameworks' images: the Debian below, and what its programs import.
+FRAMEWORKS_OF = {
+    "small": ("bookworm", ["import mpi4py, mxnet, xgboost.tracker"]),
+    "large": ("trixie", ["import tensorflow", "import paddle.distributed.launch.main", "import xgboost.tracker"]),
+}
+
+# Run in the base with the packages in it: byte code of what the imports load, which a container could not keep and
+# would make again at every start. It is used whatever the time of its source. Prints the files that it makes. Each
+# import has a process to itself, for not all that lies together bears being loaded together.
 COMPILE = """
 import compileall, importlib.util, os, py_compile, sys
-import transformers.trainer, transformers.models.bert.modeling_bert, lightning, torch.distributed.checkpoint
-for module in list(sys.modules.values()):
-    path = getattr(module, "__file__", None) or ""
-    if path.startswith("/usr/") and path.endswith(".py") and not os.path.exists(importlib.util.cache_from_source(path)):
-        compileall.compile_file(path, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
-        print(importlib.util.cache_from_source(path).lstrip("/"))
+for imports in IMPORTS:
+    if os.fork() == 0:
+        exec(imports)
+        for module in list(sys.modules.values()):
+            path = getattr(module, "__file__", None) or ""
+            if path.startswith("/usr/") and path.endswith(".py"):
+                compiled = importlib.util.cache_from_source(path)
+                if not os.path.exists(compiled):
+                    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+                    compileall.compile_file(path, quiet=2, invalidation_mode=mode)
+                    print(compiled.lstrip("/"))
+        sys.exit()
+    if os.wait()[1]:
+        sys.exit(f"{imports}: failed")
 """
 
 
@@ -92,7 +111,21 @@ def demo():
 def trainers():
     pins = dict(line.split("==") for file in PINS for line in file.read_text().splitlines() if "==" in line)
     wanted = "".join(f"{package}=={pins[package]}\n" for package in TRAINERS_PACKAGES)
-    base = demo_base()
+    return with_packages("trainers", TRAINERS, demo_base(), wanted, TRAINERS_IMPORTS,
+                         "the trainers' image: Hugging Face and Lightning")
+
+
+def frameworks(size):
+    suite, imports = FRAMEWORKS_OF[size]
+    folder = ROOT / "tests" / "node" / "frameworks"
+    base = rootfs(f"base-{suite}", folder / "rootfs.sh", f"base of the frameworks' image: Debian {suite}", suite)
+    return with_packages(f"frameworks-{size}", f"{FRAMEWORKS}:{size}", base, (folder / f"{size}.txt").read_text(),
+                         imports, f"the frameworks' {size} image")
+
+
+def with_packages(name, tag, base, wanted, imports, what):
+    """An image of `base` and Python packages, each `wanted` with its version. Programs that a package brings lie in /opt."""
+    program = f"IMPORTS = {imports!r}\n{COMPILE}"
 
     def make(work):
         need(TESTS)
@@ -103,38 +136,51 @@ def trainers():
         packages = Path("usr", "local", "lib", python, "dist-packages")
         (work / "wanted.txt").write_text(wanted)
         run("python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore",
-            "--no-deps", "--no-compile", "--only-binary=:all:", "--python-version", python.removeprefix("python"),
+            "--no-deps", "--no-compile", "--only-binary=:all:", "--ignore-requires-python", "--python-version",
+            python.removeprefix("python"),
             "--target", root / packages, "--requirement", work / "wanted.txt")
-        # Programs that would be run by whatever Python this machine has.
-        shutil.rmtree(root / packages / "bin", ignore_errors=True)
+        # Scripts would be run by whatever Python this machine has.
+        for script in (root / packages / "bin").glob("*"):
+            if script.read_bytes()[:2] == b"#!":
+                script.unlink()
+        # What pip would have put beside Python's own: of Open MPI its programs, libraries and files.
+        for folder in PREFIX:
+            if (root / packages / folder).is_dir():
+                (root / "opt" / "wheels").mkdir(parents=True, exist_ok=True)
+                (root / packages / folder).rename(root / "opt" / "wheels" / folder)
         in_root = 'mount -t proc proc "$0/proc" && exec chroot "$0" python3 -B -'
-        compiled = run("unshare", "--mount", "sh", "-c", in_root, root, input=COMPILE).stdout.splitlines()
+        compiled = run("unshare", "--mount", "sh", "-c", in_root, root, input=program).stdout.splitlines()
         layer = work / "packages.tar"
+        beside = [path for path in compiled if not path.startswith(f"{packages}/")]
         run("tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-C", root, "-cf", layer,
-            packages, *(path for path in compiled if not path.startswith(f"{packages}/")))
-        write_archive(work / "out", TRAINERS, {"Cmd": ["python3"], "WorkingDir": "/workspace",
-                                               "Env": ["PYTHONUNBUFFERED=1"]}, [base, layer])
+            packages, *(["opt/wheels"] if (root / "opt" / "wheels").exists() else []), *beside)
+        write_archive(work / "out", tag, {"Cmd": ["python3"], "WorkingDir": "/workspace",
+                                          "Env": ["PYTHONUNBUFFERED=1"]}, [base, layer])
 
-    return cached("trainers", base.name + wanted + COMPILE, "the trainers' image: Hugging Face and Lightning", make)
+    return cached(name, base.name + wanted + program, what, make)
 
 
-EXTRAS = {"trainers": trainers}
+EXTRAS = {"trainers": trainers, "small-frameworks": lambda: frameworks("small"),
+          "large-frameworks": lambda: frameworks("large")}
 
 
 def demo_base():
     recipe = ROOT / "demo" / "image" / "rootfs.sh"
-    return cached("demo-base", recipe.read_text(), "base of the demo's image: Debian with torchrun (half a minute)",
-                  lambda work: make_base(work, recipe))
+    return rootfs("demo-base", recipe, "base of the demo's image: Debian with torchrun (half a minute)")
 
 
-def make_base(work, recipe):
-    need_root("building the demo's image")
-    root = work / "root"
-    with open(cache() / "images" / "demo-base.log", "w") as log:
-        made = subprocess.run([recipe, root], stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
-        if made.returncode != 0:
-            raise Failure(f"{recipe} failed; the end of {log.name}:\n{Path(log.name).read_text()[-3000:]}")
-    run("tar", "--sort=name", "--numeric-owner", "-C", root, "-cf", work / "out", ".")
+def rootfs(name, recipe, what, *arguments):
+    """The file system that a script makes."""
+    def make(work):
+        need_root("building an image")
+        root = work / "root"
+        with open(cache() / "images" / f"{name}.log", "w") as log:
+            made = subprocess.run([recipe, root, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+            if made.returncode != 0:
+                raise Failure(f"{recipe} failed; the end of {log.name}:\n{Path(log.name).read_text()[-3000:]}")
+        run("tar", "--sort=name", "--numeric-owner", "-C", root, "-cf", work / "out", ".")
+
+    return cached(name, recipe.read_text() + " ".join(arguments), what, make)
 
 
 def cached(name, recipe, what, make):

@@ -95,6 +95,11 @@ impl Observations {
         self.changes.change();
     }
 
+    /// Whether an exception that nothing caught is about to end the program itself.
+    pub fn program_has_raised(&self) -> bool {
+        self.inner.lock().exceptions.has_end()
+    }
+
     /// A Python of the program has said that it tells of its exceptions.
     pub fn python_tells(&self) {
         self.inner.lock().python_tells = true;

@@ -10,7 +10,7 @@ use crate::protocol::hang::Hang;
 use crate::protocol::origin::{FailureOrigin, origin_of};
 use crate::protocol::report::{Phase, Report};
 use crate::protocol::stacks::Place;
-use crate::protocol::stderr::{exception, first_rank};
+use crate::protocol::stderr::{code_of_paddle, exception, first_rank};
 use crate::protocol::text::split_rank;
 use jiff::{SignedDuration, Timestamp};
 use nix::libc::{SIGABRT, SIGTERM};
@@ -129,9 +129,13 @@ fn of_hang(hang: &Hang) -> Finding {
     Finding { origin, rank: hang.rank, time: Some(hang.time), ..Finding::why(Reason::Hang, hang.text.clone()) }
 }
 
-/// The rank that a signal ended, by the word of torchrun. An abort is how libraries end one that complains of others.
+/// The rank that a signal ended, by the word of torchrun or Paddle's launcher. An abort is how libraries end one that complains
+/// of others.
 fn killed_rank(report: &Report) -> Option<Finding> {
-    let (rank, code) = first_rank(&report.stderr_tail).filter(|(_, code)| *code < 0 && *code != -SIGTERM)?;
+    let tail = &report.stderr_tail;
+    let torchruns = || first_rank(tail).map(|(rank, code)| (Some(rank), code));
+    let told = torchruns().or_else(|| code_of_paddle(tail).map(|code| (None, code)));
+    let (rank, code) = told.filter(|(_, code)| *code < 0 && *code != -SIGTERM)?;
     let origin = if code == -SIGABRT { FailureOrigin::Gang } else { FailureOrigin::Own };
-    Some(Finding { origin, rank: Some(rank), ..Finding::why(Reason::Signal, ending::ended_by(-code)) })
+    Some(Finding { origin, rank, ..Finding::why(Reason::Signal, ending::ended_by(-code)) })
 }

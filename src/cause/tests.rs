@@ -88,6 +88,15 @@ fn torchrun(exit_code: i32) -> String {
     )
 }
 
+/// What Paddle's launcher says of a process that ended with this code; what that process said went to stdout.
+fn paddle(code: i32) -> String {
+    format!(
+        "LAUNCH INFO 2026-11-23 08:27:00,978 Pod failed\nLAUNCH ERROR 2026-11-23 08:27:00,978 Container failed !!!\n\
+         Container rank 0 status failed cmd ['/usr/bin/python3', '-u', 't.py'] code {code} log /w/log/workerlog.0\n\
+         LAUNCH INFO 2026-11-23 08:27:00,980 Exit code {code}\n"
+    )
+}
+
 /// The same pod with its report changed.
 fn but(mut pod: ObservedPod, change: impl FnOnce(&mut Report)) -> ObservedPod {
     if let Container::Terminated { report: Some(report), exit_code, .. } = &mut pod.training {
@@ -244,6 +253,7 @@ fn every_failure_has_a_reason_and_words() {
         (ended(&torchrun(-11)), "Signal", "1), rank 3: ended by SIGSEGV"),
         (ended(&format!("{LOST}{}", torchrun(-11))), "Signal", "1), rank 3: ended by SIGSEGV"),
         (ended(&format!("{LOST}{}", torchrun(-6))), "Signal", "1), rank 3: ended by SIGABRT"),
+        (ended(&paddle(-11)), "Signal", "1): ended by SIGSEGV"),
         (killed(Phase::Running), "Signal", &format!("1): {sigkill}")),
         (raised(killed(Phase::Running), "KeyError", "'x'", 800), "Signal", &format!("1): {sigkill}")),
         (
@@ -340,6 +350,7 @@ fn the_first_cause_and_not_its_echo() {
     let by_signal = |index, millis, signal| but(told(index, millis, ""), |report| report.signal = Some(signal));
 
     assert_eq!(root(&[told(0, 300, LOST), told(1, 900, BAD)]), is(1, "PythonException"), "though it ended later");
+    assert_eq!(root(&[told(0, 300, &paddle(-6)), bad(1, 900)]), is(1, "PythonException"), "gloo aborts the others");
     assert_eq!(root(&[told(0, 800, BAD), told(1, 300, BAD)]), is(1, "PythonException"), "the earlier, by milliseconds");
     assert_eq!(
         root(&[told(0, 300, LOST), told(1, 200, LOST)]),

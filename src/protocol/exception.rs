@@ -85,8 +85,18 @@ impl HookLine {
 impl Exception {
     /// What another process has raised, if this one only hands it on.
     fn innermost(mut self) -> Self {
-        let Some(nested) = nested(&self.message) else { return self };
+        let Some(nested) = nested(&self.message) else {
+            if let Some(message) = first_line_that_tells(&self.class, &self.message) {
+                self.message = message;
+            }
+            return self;
+        };
         let (class, message, within) = (nested.class.to_owned(), nested.message.to_owned(), nested.process);
+        // MXNet's are in C++, and its class has no module there: where the program called it tells more.
+        let is_native = [".h", ".cc", ".cpp", ".cu", ".cuh"].iter().any(|end| nested.file.ends_with(end));
+        if is_native {
+            return Self { message, ..self };
+        }
         (self.file, self.line) = (Some(nested.file.to_owned()), Some(nested.line));
         Self { class, within, message, ..self }
     }
@@ -116,7 +126,10 @@ impl Exception {
 
     /// Whether `line` is how Python ended its traceback.
     pub fn is_in(&self, line: &str) -> bool {
-        line.contains(&self.class) && self.first_line().is_none_or(|message| line.contains(message))
+        let Some((_, told)) = line.split_once(&self.class) else { return false };
+        let told = told.trim_start_matches(':').trim();
+        let begins = |message: &str| told.ends_with(':') && message.starts_with(told);
+        self.first_line().is_none_or(|message| told.contains(message) || begins(message))
     }
 
     /// `[rank3]: ValueError: bad shape at train.py:88`, with the mark that PyTorch gives its lines.
@@ -140,6 +153,28 @@ impl Exception {
         let within = self.within.as_ref().map(|process| format!(" in {process}")).unwrap_or_default();
         format!("{}{message}{last_error}{thread}{within}{place}", self.class)
     }
+}
+
+/// A message whose first line only says that something failed, with what that was put into it.
+fn first_line_that_tells(class: &str, message: &str) -> Option<String> {
+    let (first, rest) = message.trim_start().split_once('\n')?;
+    let cause = match class.rsplit('.').next()? {
+        // Its collectives: the innermost cause comes last, before the addresses of the stack.
+        "XGBoostError" if first.ends_with(':') => {
+            let lines = rest.lines().take_while(|line| *line != "Stack trace:");
+            lines.filter_map(|line| line.strip_prefix("- [")?.split_once("]: ")).last()?.1
+        }
+        // TensorFlow: after where the graph's node comes from, if that is told.
+        _ if class.starts_with("tensorflow.") && first == "Graph execution error:" => {
+            let is_of_place = |line: &str| {
+                let starts = ["Detected at node ", "Stack trace for op ", "<stack traces unavailable>"];
+                line.starts_with([' ', '\t']) || starts.iter().any(|start| line.starts_with(start))
+            };
+            rest.lines().find(|line| !line.trim().is_empty() && !is_of_place(line))?
+        }
+        _ => return None,
+    };
+    Some(format!("{first} {}\n{rest}", cause.trim()))
 }
 
 /// What sort of failure an exception is.
@@ -236,6 +271,64 @@ mod tests {
             ("MemoryError", "", Sort::Other),
         ] {
             assert_eq!(sort(class, message), expected, "{class}: {message}");
+        }
+    }
+
+    fn raised(class: &str, message: &str) -> Exception {
+        let line =
+            serde_json::json!({ "type": class, "message": message, "file": "train.py", "line": 8, "seconds": 1 });
+        parse(line.to_string().as_bytes()).unwrap()
+    }
+
+    /// As XGBoost 3.4, TensorFlow 2.21 and MXNet 1.9 tell them.
+    #[test]
+    fn messages_whose_first_line_says_nothing() {
+        const GRAPH: &str = "tensorflow.python.framework.errors_impl.InvalidArgumentError";
+        let ring = "[08:23:09] /workspace/src/collective/result.cc:83: [metric.cu:358|08:23:09]:\n\n\
+                    - [allreduce.cc:135|08:23:09]: Ring Allreduce failed.\n\
+                    - [socket.h:79|08:23:09]: Poll error condition:Success code:0\n\
+                    Stack trace:\n  [bt] (0) libxgboost.so(+0x1) [0x2]\n";
+        let graph = "Graph execution error:\n\nDetected at node f/GatherV2 defined at (most recent call last):\n  \
+                     File \"train.py\", line 5, in <module>\n\n  File \"trainer.py\", line 399, in fit\n\n\
+                     indices[0,1] = 11 is not in [0, 10)\n\t [[{{node f/GatherV2}}]] [Op:__inference_f_56]";
+        let unknown = "Graph execution error:\n\nDetected at node f defined at (most recent call last):\n\
+                       <stack traces unavailable>\nfailed to connect to all addresses";
+        let native = "Traceback (most recent call last):\n  File \"../src/operator/tensor/./dot-inl.h\", line 1241\n\
+                      MXNetError: Check failed: (3 vs. 4) : dot shape error: [2,3] X [4,5]";
+        for (class, message, told) in [
+            (
+                "xgboost._c_api.XGBoostError",
+                ring,
+                "[08:23:09] /workspace/src/collective/result.cc:83: [metric.cu:358|08:23:09]: Poll error condition:Success code:0",
+            ),
+            (GRAPH, graph, "Graph execution error: indices[0,1] = 11 is not in [0, 10)"),
+            (GRAPH, unknown, "Graph execution error: failed to connect to all addresses"),
+            ("mxnet.base.MXNetError", native, "Check failed: (3 vs. 4) : dot shape error: [2,3] X [4,5]"),
+        ] {
+            let exception = raised(class, message);
+            assert_eq!(exception.text(), format!("{class}: {told} at train.py:8"));
+            if class != "mxnet.base.MXNetError" {
+                assert!(exception.is_in(&format!("{class}: {}", message.lines().next().unwrap())));
+            }
+        }
+        assert_eq!(raised(GRAPH, graph).origin(), FailureOrigin::Own);
+        assert_eq!(raised("xgboost.core.XGBoostError", ring).origin(), FailureOrigin::Peer);
+    }
+
+    #[test]
+    fn messages_that_are_left_as_they_are() {
+        for (class, message) in [
+            (
+                "xgboost.core.XGBoostError",
+                "[08:35:59] data.cc:568: Check failed: valid: Label contains NaN.\nStack trace:\n  [bt]",
+            ),
+            ("xgboost.core.XGBoostError", "no such parameter:\nmax_dept"),
+            ("ValueError", "bad rows:\n- [3]: no label"),
+            ("tensorflow.python.framework.errors_impl.NotFoundError", "Graph not found:\nmodel.pb"),
+            ("mylib.GraphError", "Graph execution error:\nno such node"),
+            ("RuntimeError", "Error in the kernel:\n  File \"dot-inl.h\", line 1241"),
+        ] {
+            assert_eq!(raised(class, message).message, message);
         }
     }
 

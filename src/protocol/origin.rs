@@ -20,10 +20,24 @@ pub enum FailureOrigin {
 /// Anything that talks over a network may lose its peer: a download, a database. Only one of the gang's own is meant.
 pub fn origin_of(line: &str) -> FailureOrigin {
     // The kernel, gloo, gRPC: whoever speaks must be one of those by which the ranks of a gang talk.
-    const GONE: [&str; 4] = ["connection closed by peer", "connection reset by peer", "broken pipe", "socket closed"];
-    // NCCL, PyTorch's store: nobody else has these words.
-    const GANGS_GONE: [&str; 3] =
-        ["remote process exit", "connection was likely closed", "failed to recv, got 0 bytes"];
+    const GONE: [&str; 5] = [
+        "connection closed by peer",
+        "connection reset by peer",
+        "broken pipe",
+        "socket closed",
+        "failed to connect to all addresses",
+    ];
+    // NCCL, PyTorch's store, TensorFlow's coordination service, XGBoost's collectives: nobody else has these words.
+    const GANGS_GONE: [&str; 8] = [
+        "remote process exit",
+        "connection was likely closed",
+        "failed to recv, got 0 bytes",
+        "tasks are unhealthy (stopped sending heartbeats)",
+        "error reported from /job:",
+        "ring allreduce failed",
+        "ring allgather failed",
+        "the other end is likely closed",
+    ];
     // Gloo, PyTorch's store.
     const WAITED: [&str; 5] = [
         "timed out waiting",
@@ -49,8 +63,8 @@ fn speaks_for_a_gang(line: &str) -> bool {
     static NAMES: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(
             r"(?x) \b (?: gloo | nccl | rccl | mpi | ucc | c10d | torch\.distributed | dist(?:backend|store|network)error
-            | tcpstore | processgroup\w* | socketimpl | collective(?:s|\ ops|ops)? | /job:\w+ | workerservice
-            | (?:xla|jax)runtimeerror | coordination\ ?service | horovod\w* ) \b | /gloo/ | nccl[a-z]*error | sendbytes | recvvalue",
+            | tcpstore | processgroup\w* | socketimpl | collective(?:s|\ ops|ops)? | workerservice
+            | (?:xla|jax)runtimeerror | coordination\ ?service | horovod\w* ) \b | /job:\w+/(?:replica|task): | /gloo/ | nccl[a-z]*error | sendbytes | recvvalue",
         )
         .expect("a constant")
     });
@@ -85,6 +99,32 @@ mod tests {
                 "xgboost.core.XGBoostError: [05:12:25] /workspace/src/collective/result.cc:83: [tracker.cc:132|05:12:25]:\n\n\
                  - [socket.h:79|05:12:25]: Failed to bind socket. system error:Address already in use",
                 FailureOrigin::Own,
+            ),
+            (
+                "xgboost._c_api.XGBoostError: [08:23:09] /workspace/src/collective/result.cc:83: [elementwise_metric.cu:358|08:23:09]:\n\n\
+                 - [allreduce.cc:135|08:23:09]: Ring Allreduce failed.\n\
+                 - [allreduce.cc:101|08:23:09]: Ring scatter reduce failed, current iteration:0\n\
+                 - [socket.h:79|08:23:09]: Poll error condition:Success code:0",
+                FailureOrigin::Peer,
+            ),
+            (
+                "xgboost.core.XGBoostError: [07:57:59] /workspace/src/collective/result.cc:83: [coll_c_api.cc:46|07:57:59]:\n\n\
+                 - [broadcast.cc:68|07:57:59]: broadcast failed.\n\
+                 - [loop.cc:101|07:57:59]: Encountered EOF. The other end is likely closed.",
+                FailureOrigin::Peer,
+            ),
+            (
+                "tensorflow.python.framework.errors_impl.UnavailableError: Graph execution error:\n\n\
+                 Collective ops is aborted by: Error reported from /job:worker/task:1: The following tasks are unhealthy \
+                 (stopped sending heartbeats):\n/job:worker/replica:0/task:1\nThe tasks have crashed.",
+                FailureOrigin::Peer,
+            ),
+            (
+                "tensorflow.python.framework.errors_impl.UnavailableError: Graph execution error:\n\n\
+                 failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:22467: Failed to connect to remote \
+                 host: Connection refused\nAdditional GRPC error information from remote target \
+                 /job:ps/replica:0/task:0/device:CPU:0 while calling /tensorflow.eager.EagerService/RunComponentFunction:",
+                FailureOrigin::Peer,
             ),
             (
                 "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
@@ -129,6 +169,12 @@ mod tests {
             "tensorflow.python.framework.errors_impl.UnavailableError: Error executing an HTTP request: Connection reset by peer",
             "redis.exceptions.ConnectionError: Error while reading from features:6379 : (104, 'Connection reset by peer')",
             "RuntimeError: compiling failed: Broken pipe",
+            "RuntimeError: the feature store: failed to connect to all addresses; last error: UNAVAILABLE",
+            "ValueError: a ring of allreduce failed to build: 3 nodes, 4 edges",
+            "xgboost.core.XGBoostError: [08:35:59] /workspace/src/data/data.cc:568: Check failed: valid: Label contains NaN",
+            "tensorflow.python.framework.errors_impl.InvalidArgumentError: Graph execution error: indices[0,1] = 11 is not in [0, 10)",
+            "RuntimeError: 2 tasks are unhealthy, see the report",
+            "OSError: /mnt/job:12/data: Broken pipe",
         ] {
             assert_eq!(origin_of(line), FailureOrigin::Own, "{line}");
         }

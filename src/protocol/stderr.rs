@@ -55,6 +55,15 @@ pub fn first_rank(text: &str) -> Option<(u64, i32)> {
     Some((rank?.parse().ok()?, code?.parse().ok()?))
 }
 
+/// Exit code of the process that Paddle's launcher names as the first to fail, less than 0 for a signal. It does not tell the
+/// rank, but which of its own it was.
+pub fn code_of_paddle(text: &str) -> Option<i32> {
+    static FAILED: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?m)^Container rank \d+ status failed cmd \[.*\] code (-?\d+) log ").expect("a constant")
+    });
+    FAILED.captures(text)?.extract::<1>().1[0].parse().ok()
+}
+
 /// A Python exception as the end of a traceback shows it: rank, class and message.
 pub fn exception(line: &str) -> Option<(Option<u64>, &str, &str)> {
     let (rank, text) = split_rank(line);
@@ -215,6 +224,24 @@ Root Cause (first observed failure):
         );
         assert_eq!(first_rank(&killed), Some((4, -11)));
         assert_eq!(first_rank("rank : 1\nexitcode : 2\n"), None);
+    }
+
+    #[test]
+    fn the_process_that_paddles_launcher_names() {
+        let told = "LAUNCH ERROR 2026-11-23 08:27:00,978 Container failed !!!\n\
+                    Container rank 0 status failed cmd ['/usr/bin/python3', '-u', 'train.py'] code -6 log log/workerlog.0\n\
+                    LAUNCH INFO 2026-11-23 08:27:00,980 Exit code -6\n";
+        assert_eq!(code_of_paddle(told), Some(-6));
+        assert_eq!(code_of_paddle(&told.replace("code -6 log", "code 1 log")), Some(1));
+        for other in [
+            "Container rank 0 status running cmd ['python3'] code 0 log log/workerlog.0",
+            "Container rank 0 status failed",
+            "the Container rank 0 status failed cmd ['python3'] code 1 log x",
+            "Container rank a status failed cmd ['python3'] code 1 log x",
+            "LAUNCH INFO 2026-11-23 08:27:00,980 Exit code -6",
+        ] {
+            assert_eq!(code_of_paddle(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -34,9 +34,13 @@ impl Exceptions {
         }
     }
 
+    /// Whether the program itself has raised what nothing caught.
+    pub fn has_end(&self) -> bool {
+        self.all.iter().any(is_end)
+    }
+
     pub fn first(&self) -> Option<&Exception> {
-        let is_end = |raised: &&Exception| raised.by_program == Some(true) && raised.thread.is_none();
-        if let Some(end) = self.all.iter().rfind(is_end) {
+        if let Some(end) = self.all.iter().rfind(|raised| is_end(raised)) {
             let causes = self.all.iter().filter(|raised| {
                 let before = end.time.duration_since(raised.time);
                 raised.time <= end.time && before <= NOTICED && !self.is_habit(raised)
@@ -69,6 +73,11 @@ impl Exceptions {
         };
         raised.file.is_some() && raised.by_program != Some(true) && self.all.iter().any(|known| went_on(&known))
     }
+}
+
+/// Whether it ends the program itself.
+fn is_end(raised: &Exception) -> bool {
+    raised.by_program == Some(true) && raised.thread.is_none()
 }
 
 /// What tells more comes first.

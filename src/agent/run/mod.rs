@@ -70,6 +70,9 @@ pub struct Run {
     written: Instant,
     /// What the message lacks must not wait.
     is_urgent: bool,
+    /// An exception that nothing caught is on its way to end the program: since when that is known or the program has last
+    /// printed something, and what it had printed by then.
+    raised: Option<(Instant, u64)>,
     /// `None` if it could not be started.
     process: Option<Process>,
     stage: Stage,
@@ -162,6 +165,7 @@ impl Run {
             is_stuck: false,
             written: Instant::now(),
             is_urgent: false,
+            raised: None,
             process: None,
             stage: Stage::Running,
             is_heard: true,
@@ -346,6 +350,7 @@ impl Run {
         self.on_program_ended(message);
         self.end_if_lost();
         self.end_if_hanging();
+        let ends_at = self.end_if_raised();
         let told_at = self.tell_to_end();
         let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
         let is_stuck = process.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR);
@@ -362,7 +367,7 @@ impl Run {
         }
         let Some(process) = &mut self.process else { return Step::Go(Stage::speaking()) };
         let now = Instant::now();
-        let mut until = process.kill_at.into_iter().chain(told_at).min();
+        let mut until = process.kill_at.into_iter().chain(told_at).chain(ends_at).min();
         if process.kill_at.is_some_and(|at| at <= now) {
             process.killing_since.get_or_insert(now);
             signal_descendants(Signal::SIGKILL);
@@ -437,6 +442,27 @@ impl Run {
             self.is_urgent = true;
             self.tell_by = Some(Instant::now());
         }
+    }
+
+    /// Ends the program if an exception that nothing caught can't: MXNet's waits at its exit for workers that wait for it. It
+    /// gets as long for that as one that is told to end, since it last printed something. Returns when that is over.
+    fn end_if_raised(&mut self) -> Option<Instant> {
+        let process = self.process.as_mut().filter(|process| process.ended.is_none() && process.kill_at.is_none())?;
+        if !self.view.observations.program_has_raised() {
+            return None;
+        }
+        let (now, printed) = (Instant::now(), self.view.observations.printed());
+        let (since, _) = *self.raised.take_if(|(_, before)| *before == printed).get_or_insert((now, printed));
+        self.raised = Some((since, printed));
+        let at = since + self.grace;
+        if now < at {
+            return Some(at);
+        }
+        process.kill_at = Some(now + self.grace);
+        self.is_urgent = true;
+        self.words.say("an exception has ended the program, and yet it goes on: it is told to end");
+        self.tell_by = Some(now);
+        None
     }
 
     /// Tells the program to end once it was looked at. Returns when that has to be done, if it is not done yet.

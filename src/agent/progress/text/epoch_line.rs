@@ -40,12 +40,28 @@ mod tests {
     /// As its Speedometer and its module print it.
     #[test]
     fn mxnet() {
-        let lines = "INFO:root:Epoch[0] Batch [0-20]\tSpeed: 2012.31 samples/sec\taccuracy=0.512500\n\
-                     INFO:root:Epoch[0] Train-accuracy=0.912500\nINFO:root:Epoch[0] Time cost=3.5\n\
-                     INFO:root:Epoch[0] Validation-accuracy=0.875000";
-        let last = progress(Some(2.0), lines);
-        assert_eq!(counts(&last)[..2], [Some(0.0), Some(2.0)]);
-        assert_eq!(last.metric("Validation-accuracy"), Some(0.875));
+        let (updates, last) = read(&mut Text::new(Some(3.0)), recorded!("mxnet-1.9.stderr"));
+        assert_eq!(counts(&last)[..2], [Some(2.0), Some(3.0)]);
+        assert_eq!(names(&last), ["Speed", "accuracy", "cross-entropy"]);
+        assert_eq!(updates[0].epoch, Some(0.0));
+    }
+
+    /// By a chief with parameter servers, in a loop of its own.
+    #[test]
+    fn tensorflow() {
+        let last = progress(None, std::str::from_utf8(recorded!("tensorflow-2.21-ps.stdout")).unwrap());
+        assert_eq!((counts(&last), last.metric(LOSS)), ([Some(17.0), Some(20.0), None, None], Some(0.1802)));
+    }
+
+    /// What `paddle.distributed.launch` passes on of its first process, in a loop as Paddle's examples have it.
+    #[test]
+    fn paddle_under_its_launcher() {
+        let (updates, last) = read(&mut Text::default(), recorded!("paddle-3.3.stdout"));
+        assert_eq!(
+            (counts(&last), last.metric(LOSS)),
+            ([Some(5.0), Some(5.0), Some(100.0), Some(100.0)], Some(0.2816))
+        );
+        assert_eq!(updates.len(), 10);
     }
 
     /// As `Model.fit` prints it.

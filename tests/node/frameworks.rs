@@ -1,0 +1,244 @@
+//! The frameworks themselves, by the examples of `examples/frameworks`: each trains to its end, goes on when a pod is killed,
+//! and fails with its own cause.
+//!
+//! Their images are made by `devcluster/cluster images small-frameworks` and `large-frameworks`, which print their paths for
+//! `TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE` and `TRAININGJOB_TEST_LARGE_FRAMEWORKS_IMAGE`.
+
+use super::checkpoints::checkpoint;
+use super::world::{Job, SOON, Space, merged, world};
+use super::{folder, wait::eventually, worker};
+use crate::common::root;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write;
+use trainingjob_operator::api::State::{Completed, Failed, Running};
+use trainingjob_operator::api::TrainingJobStatus;
+
+/// One way to train with a framework.
+struct Mode {
+    /// Its folder in `examples/frameworks`.
+    example: &'static str,
+    image: &'static str,
+    /// What is not as in the example.
+    fields: Value,
+    /// Role and index of the pod that is killed.
+    killed: (&'static str, i32),
+    /// Role and index of the program that raises.
+    raises: (&'static str, i32),
+    /// What the worker that leads prints at the end.
+    ends_with: &'static str,
+}
+
+#[tokio::test]
+async fn xgboost() {
+    // The worker with the tracker is killed.
+    try_all("SMALL", &[xgboost_of("small")]).await;
+}
+
+#[tokio::test]
+async fn the_newest_xgboost() {
+    try_all("LARGE", &[xgboost_of("large")]).await;
+}
+
+fn xgboost_of(image: &'static str) -> Mode {
+    Mode {
+        example: "xgboost",
+        image,
+        fields: json!({}),
+        killed: ("worker", 0),
+        raises: ("worker", 1),
+        ends_with: "worker 0: a model of 60 rounds",
+    }
+}
+
+/// Of a gang that has lost a worker all others would wait for ever, by themselves.
+#[tokio::test]
+async fn mxnet_with_servers() {
+    if !is_soak("MXNet") {
+        return;
+    }
+    let mode = Mode {
+        example: "mxnet",
+        image: "small",
+        fields: json!({}),
+        killed: ("worker", 1),
+        raises: ("worker", 1),
+        ends_with: "Epoch[9] Train-",
+    };
+    try_all("SMALL", &[mode]).await;
+}
+
+#[tokio::test]
+async fn tensorflow_in_its_three_modes() {
+    let of = |example, fields, killed, raises, ends_with| Mode {
+        example,
+        image: "large",
+        fields,
+        killed,
+        raises,
+        ends_with,
+    };
+    let evaluated = json!({ "numWorkers": 1, "roles": [{ "name": "chief" }, { "name": "evaluator" }] });
+    try_all(
+        "LARGE",
+        &[
+            of("tensorflow", json!({}), ("worker", 1), ("worker", 1), "Epoch 40/40"),
+            of("tensorflow", evaluated, ("worker", 0), ("evaluator", 0), "Epoch 40/40"),
+            of("tensorflow-ps", json!({}), ("ps", 0), ("chief", 0), "Epoch 40/40"),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn paddle_by_its_launcher() {
+    let mode = Mode {
+        example: "paddle",
+        image: "large",
+        fields: json!({}),
+        killed: ("worker", 1),
+        raises: ("worker", 1),
+        ends_with: "epoch: 40/40, step: 300/300",
+    };
+    try_all("LARGE", &[mode]).await;
+}
+
+async fn try_all(image: &str, modes: &[Mode]) {
+    let Some(world) = world() else { return };
+    let variable = format!("TRAININGJOB_TEST_{image}_FRAMEWORKS_IMAGE");
+    let Ok(archive) = std::env::var(&variable) else {
+        let _ = writeln!(std::io::stderr(), "{} is SKIPPED: {variable} is not set", modes[0].example);
+        return;
+    };
+    world.cluster.devcluster(&["import", &archive]);
+    let space = world.space(&format!("framework-{}", modes[0].example), json!({})).await;
+    for (number, mode) in modes.iter().enumerate() {
+        mode.completes(&space, &format!("whole-{number}")).await;
+        mode.outlives_a_pod(&space, &format!("killed-{number}")).await;
+        mode.names_its_cause(&space, &format!("raises-{number}")).await;
+    }
+    space.end().await;
+}
+
+/// Whether this is a long run; if not, a line says that `what` is left out.
+fn is_soak(what: &str) -> bool {
+    let is_soak = std::env::var_os("TRAININGJOB_TEST_LARGE_FRAMEWORKS_IMAGE").is_some();
+    if !is_soak {
+        let _ = writeln!(std::io::stderr(), "{what} is SKIPPED: `make soak` runs it");
+    }
+    is_soak
+}
+
+impl Mode {
+    async fn completes(&self, space: &Space, name: &str) {
+        let mut job = self.submit(space, name, &[], json!({})).await;
+        let status = job.state(Completed).await;
+        assert_eq!(status.restarts, [], "{name}");
+        let log = self.leaders_log(&job);
+        assert!(log.contains(self.ends_with), "{name}: {:?} is not in\n{log}", self.ends_with);
+        let step = status.current_epoch.or(status.current_step);
+        assert!(
+            step.is_some_and(|step| step > 0) && status.metrics.is_some(),
+            "{name}: its progress is seen: {status:?}"
+        );
+        println!("{} {name}: {}", self.example, told(&status));
+        job.delete().await;
+        space.no_pod_is_left().await;
+    }
+
+    /// A pod is deleted and its processes get SIGKILL at once, when there is a checkpoint to go on from.
+    async fn outlives_a_pod(&self, space: &Space, name: &str) {
+        let mut job = self.submit(space, name, &[], json!({})).await;
+        job.state(Running).await;
+        let claim = format!("{name}-checkpoints");
+        eventually("a checkpoint", SOON, async || {
+            let mut files = folder(space, &claim).await;
+            files
+                .any(|(_, path)| path.join(".complete").exists() || path.extension().is_some_and(|e| e == "index"))
+                .then_some(())
+        })
+        .await;
+        let pod = self.pod(&job, self.killed).name_any();
+        space.api::<Pod>().delete(&pod, &DeleteParams::default().grace_period(0)).await.unwrap();
+        let status = job.state(Completed).await;
+        let restarts: Vec<_> =
+            status.restarts.iter().map(|restart| (restart.role.as_deref(), restart.worker)).collect();
+        let role = Some(self.killed.0).filter(|role| *role != "worker" || status.restarts[0].role.is_some());
+        assert_eq!(restarts, [(role, Some(self.killed.1))], "{name}: {:?}", status.restarts);
+        assert!(checkpoint(&status).resumed_from.is_some(), "{name}: {:?}", status.checkpoint);
+        let log = self.leaders_log(&job);
+        assert!(log.contains(self.ends_with), "{name}: {:?} is not in\n{log}", self.ends_with);
+        println!("{} {name}: {}: {}", self.example, told(&status), status.restarts[0].message);
+        job.delete().await;
+        space.no_pod_is_left().await;
+    }
+
+    async fn names_its_cause(&self, space: &Space, name: &str) {
+        let (role, index) = self.raises;
+        let env = json!([{ "name": "RAISES", "value": format!("{role} {index}") }]);
+        let fields = json!({ "env": env, "failurePolicy": { "backoffLimit": 0 } });
+        let mut job = self.submit(space, name, &["/programs/fails_within.py"], fields).await;
+        let status = job.state(Failed).await;
+        let message = status.failure_message.clone().unwrap_or_default();
+        assert!(message.contains("ValueError: label 11 is not one of the 10 classes"), "{name}: {message}");
+        assert!(message.contains(&format!("{role} {index} (pod ")), "{name}: {message}");
+        println!("{} {name}: {}: {message}", self.example, told(&status));
+        job.delete().await;
+        space.no_pod_is_left().await;
+    }
+
+    /// The example as it stands, with `before` put before its program, in an image that has the framework.
+    async fn submit(&self, space: &Space, name: &str, before: &[&str], fields: Value) -> Job {
+        let folder = format!("examples/frameworks/{}", self.example);
+        let mut job: Value =
+            serde_saphyr::from_str(&fs::read_to_string(root(&format!("{folder}/job.yaml"))).unwrap()).unwrap();
+        let program = fs::read_to_string(root(&format!("{folder}/train.py"))).unwrap();
+        let programs = job["metadata"]["name"].as_str().unwrap().to_owned();
+        if space.api::<ConfigMap>().get_opt(&programs).await.unwrap().is_none() {
+            let map = json!({ "metadata": { "name": programs }, "data": { "train.py": program } });
+            space.create::<ConfigMap>(map).await;
+        }
+        let (_, command) = job["spec"]["command"][2].as_str().unwrap().split_once("&& exec ").unwrap();
+        let mut command: Vec<String> = command.split(' ').map(str::to_owned).collect();
+        let own = command.pop().unwrap();
+        command.extend(before.iter().map(|&word| word.to_owned()));
+        command.push(own);
+        let spec = merged(job["spec"].take(), &self.fields);
+        let mut spec = merged(spec, &fields);
+        spec["image"] = json!(format!("localhost/trainingjob-frameworks:{}", self.image));
+        spec["command"] = json!(command);
+        let volume = json!({ "name": "programs", "configMap": { "name": "programs" } });
+        spec["volumes"].as_array_mut().unwrap().push(volume);
+        spec["volumeMounts"].as_array_mut().unwrap().push(json!({ "name": "programs", "mountPath": "/programs" }));
+        space.apply(json!({ "metadata": { "name": name }, "spec": spec })).await
+    }
+
+    /// The newest pod of a place.
+    fn pod(&self, job: &Job, (role, index): (&str, i32)) -> Pod {
+        let is = |pod: &&Pod| pod.labels().get("component").is_some_and(|own| own == role) && worker(pod) == index;
+        let pods = job.pods();
+        let newest = pods.iter().filter(is).max_by_key(|pod| pod.creation_timestamp().map(|time| time.0));
+        newest.unwrap_or_else(|| job.explain(&format!("it has no {role} {index}"))).clone()
+    }
+
+    fn leaders_log(&self, job: &Job) -> String {
+        let has_chief = job.pods().iter().any(|pod| pod.labels().get("component").is_some_and(|own| own == "chief"));
+        let leader = self.pod(job, (if has_chief { "chief" } else { "worker" }, 0));
+        String::from_utf8_lossy(&job.space.logs(&leader.name_any())).into_owned()
+    }
+}
+
+/// For docs/jobs.md: how a trial went.
+fn told(status: &TrainingJobStatus) -> String {
+    format!(
+        "attempt {:?}, duration {:?}, epoch {:?} step {:?}, resumed from {:?}",
+        status.attempt,
+        status.duration,
+        status.current_epoch,
+        status.current_step,
+        status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.resumed_from.clone())
+    )
+}
