@@ -226,7 +226,10 @@ impl Ours {
         let now = if self.get("roles").is_some() {
             format!("pod I of role R is now {name}-R-I.{name}-headless, worker I {name}-training-I.{name}-headless")
         } else {
-            format!("worker I is now {name}-training-I.{name}-headless, and $(MASTER_ADDR) worker 0")
+            format!(
+                "worker I is now {name}-training-I.{name}-headless (others than worker 0 need networking.hostNames: AllWorkers), \
+                 and $(MASTER_ADDR) worker 0"
+            )
         };
         let mut found = Vec::new();
         for field in ["command", "args", "env", "podTemplate", "scheduling", "roles"] {
