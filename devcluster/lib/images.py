@@ -124,7 +124,7 @@ def frameworks(size):
 
 
 def with_packages(name, tag, base, wanted, imports, what):
-    """An image of `base` and Python packages, each `wanted` with its version. What they bring beside Python is in /opt."""
+    """An image of `base` and Python packages, each `wanted` with its version. What they bring beside it is in /opt."""
     program = f"IMPORTS = {imports!r}\n{COMPILE}"
 
     def make(work):
