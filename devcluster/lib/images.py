@@ -124,7 +124,7 @@ def frameworks(size):
 
 
 def with_packages(name, tag, base, wanted, imports, what):
-    """An image of `base` and Python packages, each `wanted` with its version. Programs that a package brings lie in /opt."""
+    """An image of `base` and Python packages, each `wanted` with its version. What they bring beside it is in /opt."""
     program = f"IMPORTS = {imports!r}\n{COMPILE}"
 
     def make(work):
@@ -175,7 +175,8 @@ def rootfs(name, recipe, what, *arguments):
         need_root("building an image")
         root = work / "root"
         with open(cache() / "images" / f"{name}.log", "w") as log:
-            made = subprocess.run([recipe, root, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+            command = [recipe, root, *arguments]
+            made = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
             if made.returncode != 0:
                 raise Failure(f"{recipe} failed; the end of {log.name}:\n{Path(log.name).read_text()[-3000:]}")
         run("tar", "--sort=name", "--numeric-owner", "-C", root, "-cf", work / "out", ".")

@@ -137,5 +137,5 @@ fn killed_rank(report: &Report) -> Option<Finding> {
     let told = torchruns().or_else(|| code_of_paddle(tail).map(|code| (None, code)));
     let (rank, code) = told.filter(|(_, code)| *code < 0 && *code != -SIGTERM)?;
     let origin = if code == -SIGABRT { FailureOrigin::Gang } else { FailureOrigin::Own };
-    Some(Finding { origin, rank, ..Finding::why(Reason::Signal, ending::ended_by(-code)) })
+    Some(Finding { rank, origin, ..Finding::why(Reason::Signal, ending::ended_by(-code)) })
 }

@@ -66,7 +66,7 @@ async fn mxnet_with_servers() {
         fields: json!({}),
         killed: ("worker", 1),
         raises: ("worker", 1),
-        ends_with: "Epoch[9] Train-",
+        ends_with: "Epoch[5] Train-",
     };
     try_all("SMALL", &[mode]).await;
 }
@@ -85,9 +85,9 @@ async fn tensorflow_in_its_three_modes() {
     try_all(
         "LARGE",
         &[
-            of("tensorflow", json!({}), ("worker", 1), ("worker", 1), "Epoch 40/40"),
-            of("tensorflow", evaluated, ("worker", 0), ("evaluator", 0), "Epoch 40/40"),
-            of("tensorflow-ps", json!({}), ("ps", 0), ("chief", 0), "Epoch 40/40"),
+            of("tensorflow", json!({}), ("worker", 1), ("worker", 1), "Epoch 12/12"),
+            of("tensorflow", evaluated, ("worker", 0), ("evaluator", 0), "Epoch 12/12"),
+            of("tensorflow-ps", json!({}), ("ps", 0), ("chief", 0), "Epoch 12/12"),
         ],
     )
     .await;
@@ -101,7 +101,7 @@ async fn paddle_by_its_launcher() {
         fields: json!({}),
         killed: ("worker", 1),
         raises: ("worker", 1),
-        ends_with: "epoch: 40/40, step: 300/300",
+        ends_with: "epoch: 8/8, step: 300/300",
     };
     try_all("LARGE", &[mode]).await;
 }

@@ -1,4 +1,4 @@
-"""TensorFlow's parameter servers: the chief hands out steps, workers take them, and the parameter servers have the weights.
+"""TensorFlow's parameter servers: the chief hands out steps, workers take them, parameter servers have the weights.
 
 TF_CONFIG tells it all. The chief exits when it is done, and the operator ends the others, who would serve for ever.
 """
@@ -13,7 +13,7 @@ task = json.loads(os.environ["TF_CONFIG"])["task"]
 cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 
 if task["type"] in ("ps", "worker"):
-    tf.distribute.Server(cluster.cluster_spec(), job_name=task["type"], task_index=task["index"], protocol="grpc").join()
+    tf.distribute.Server(cluster.cluster_spec(), job_name=task["type"], task_index=task["index"]).join()
 
 epochs, steps, batch = int(os.environ["HYPERPARAM_EPOCHS"]), 100, 64
 strategy = tf.distribute.ParameterServerStrategy(cluster)

@@ -1,7 +1,7 @@
 """TensorFlow's MultiWorkerMirroredStrategy: every worker has its share of each batch, and all have the same weights.
 
-TF_CONFIG tells it all. With a role `chief` that one leads, else worker 0 does. An `evaluator`, of which the others do not
-know, measures every checkpoint. The loop is its own: Keras 3 has no `fit` for several workers.
+TF_CONFIG tells it all. With a role `chief` that one leads, else worker 0 does. An `evaluator`, of which the others do
+not know, measures every checkpoint. The loop is its own: Keras 3 has no `fit` for several workers.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Runs the program of its arguments, which raises an exception in the midst of training: at the place RAISES, as in `worker 1`.
+"""Runs the program of its arguments, which raises an exception in the midst of training: at RAISES, as in `worker 1`.
 
 It is in the main thread, as one of the program's own would be, and comes when there is a checkpoint.
 """
