@@ -94,8 +94,10 @@ impl Gang {
             return None;
         }
         let (room, metrics) = (Room::new(test), free_port());
+        // The wheels were built for another place; mpirun finds out by itself, and does not tell the others.
+        let env: Vec<_> = prefix.iter().map(|prefix| json!({ "name": "OPAL_PREFIX", "value": prefix })).collect();
         let mut spec = json!({
-            "model": "m", "dataset": "d", "framework": "mpi", "image": "mpi:1", "numWorkers": workers, "gpusPerWorker": 0,
+            "env": env, "model": "m", "dataset": "d", "framework": "mpi", "image": "mpi:1", "numWorkers": workers, "gpusPerWorker": 0,
             "checkpoint": { "enabled": false }, "monitoring": { "metricsPort": metrics },
             "networking": { "masterPort": free_port() }, "failurePolicy": { "restartPolicy": "OnFailure" },
         });
@@ -206,7 +208,7 @@ impl Gang {
 
     fn all_exit(&self, agents: Vec<Agent>, code: i32) {
         for mut agent in agents {
-            let what = format!("{} to exit: {}", agent.seat, self.all_output());
+            let what = format!("{} to exit, in {}", agent.seat, self.room.0.display());
             let status = until(&what, SOON, || agent.unshared.try_wait().unwrap());
             assert_eq!(status.code(), Some(code), "{}: {}", agent.seat, self.all_output());
         }
@@ -240,30 +242,105 @@ fn of(packages_of: &[&str]) -> Option<PathBuf> {
     Some(packages("mpi", packages_of))
 }
 
-fn python(does: &str) -> Value {
-    json!(["mpirun", "-np", "$(WORLD_SIZE)", "python3", "-m", "mpi4py", "train.py", does])
+/// So many processes for each worker, of which rank 3 does this in the first attempt.
+fn running(procs: u32, does: &str) -> Value {
+    let command = json!(["mpirun", "-np", "$(WORLD_SIZE)", "python3", "-m", "mpi4py", "train.py", does]);
+    json!({ "procsPerWorker": procs, "command": command })
 }
 
 // ---- mpirun itself
 
 /// Every rank finds every other, whichever worker it is on.
+fn eight_ranks(test: &str, packages: &[&str]) {
+    for (workers, procs) in [(8, 1), (2, 4)] {
+        let Some(gang) = Gang::new(&format!("{test}-{workers}"), workers, of(packages), running(procs, "")) else { return };
+        gang.all_exit(gang.start(), 0);
+        let said = gang.output(0);
+        for rank in 0..8 {
+            let line = format!("rank {rank} of 8 on x-training-{} sum 28", rank / procs);
+            assert!(said.contains(&line), "{line}: {}", gang.all_output());
+        }
+        assert!(said.contains("all is well"), "{said}");
+        for seat in 1..workers {
+            assert!(gang.output(seat).contains("agent: runs what mpirun starts here"), "{}", gang.output(seat));
+            assert!(gang.report(seat).stopped_by.is_some(), "{:?}", gang.report(seat));
+        }
+    }
+}
+
 #[test]
-fn eight_ranks_of_each_implementation() {
-    for (test, packages) in [("mpi-open5", OPEN_MPI_5), ("mpi-open4", OPEN_MPI_4), ("mpi-mpich", MPICH)] {
-        for (workers, procs) in [(8, 1), (2, 4)] {
-            let fields = json!({ "procsPerWorker": procs, "command": python("") });
-            let Some(gang) = Gang::new(&format!("{test}-{workers}"), workers, of(&packages), fields) else { return };
-            gang.all_exit(gang.start(), 0);
-            let said = gang.output(0);
-            for rank in 0..8 {
-                let line = format!("rank {rank} of 8 on x-training-{} sum 28", rank / procs);
-                assert!(said.contains(&line), "{test}: {line}: {}", gang.all_output());
-            }
-            assert!(said.contains("all is well"), "{said}");
-            for seat in 1..workers {
-                assert!(gang.output(seat).contains("agent: runs what mpirun starts here"), "{}", gang.output(seat));
-                assert!(gang.report(seat).stopped_by.is_some(), "{:?}", gang.report(seat));
-            }
+fn eight_ranks_of_open_mpi_5() {
+    eight_ranks("mpi-open5", &OPEN_MPI_5);
+}
+
+#[test]
+fn eight_ranks_of_open_mpi_4() {
+    eight_ranks("mpi-open4", &OPEN_MPI_4);
+}
+
+#[test]
+fn eight_ranks_of_mpich() {
+    eight_ranks("mpi-mpich", &MPICH);
+}
+
+/// What a rank's failure looks like, and that the next attempt is made in the same pods.
+fn rank_3_fails(test: &str, packages: &[&str], does: &str, expected: &[&str]) {
+    let test = format!("{test}-{does}");
+    let Some(gang) = Gang::new(&test, 2, of(packages), running(2, does)) else { return };
+    let agents = gang.start();
+    let ended = gang.first_ended();
+    let _ = writeln!(std::io::stderr(), "{test}: {ended:?}");
+    gang.all_exit(agents, 0);
+    assert_eq!((ended.attempt, ended.disruption), (1, false), "{ended:?}");
+    assert!(expected.iter().all(|words| ended.message.contains(words)), "{ended:?}: {}", gang.output(0));
+    assert_eq!(gang.report(0).attempt, 2);
+    assert!(gang.output(0).contains("all is well"), "{}", gang.all_output());
+}
+
+#[test]
+fn why_rank_3_failed_is_told_of_open_mpi_5() {
+    rank_3_fails("mpi-open5", &OPEN_MPI_5, "raise", &["ValueError: the third has had enough"]);
+    rank_3_fails("mpi-open5", &OPEN_MPI_5, "exit", &["rank 3", "exit code 7", "the licence has expired"]);
+    rank_3_fails("mpi-open5", &OPEN_MPI_5, "abort", &["rank 3", "MPI_ABORT", "42"]);
+    rank_3_fails("mpi-open5", &OPEN_MPI_5, "segv", &["rank 3", "SIGSEGV", "x-training-1"]);
+}
+
+#[test]
+fn why_rank_3_failed_is_told_of_open_mpi_4() {
+    rank_3_fails("mpi-open4", &OPEN_MPI_4, "raise", &["ValueError: the third has had enough"]);
+    rank_3_fails("mpi-open4", &OPEN_MPI_4, "exit", &["rank 3", "exit code 7", "the licence has expired"]);
+    rank_3_fails("mpi-open4", &OPEN_MPI_4, "abort", &["rank 3", "MPI_ABORT", "42"]);
+    rank_3_fails("mpi-open4", &OPEN_MPI_4, "segv", &["rank 3", "SIGSEGV", "x-training-1"]);
+}
+
+#[test]
+fn why_rank_3_failed_is_told_of_mpich() {
+    rank_3_fails("mpi-mpich", &MPICH, "raise", &["ValueError: the third has had enough"]);
+    rank_3_fails("mpi-mpich", &MPICH, "exit", &["exit code 7", "the licence has expired"]);
+    rank_3_fails("mpi-mpich", &MPICH, "abort", &["rank 3", "MPI_Abort", "42"]);
+    rank_3_fails("mpi-mpich", &MPICH, "segv", &["SIGSEGV", "x-training-1"]);
+}
+
+/// An agent that is killed takes its ranks along; it comes back, and all of them begin again.
+#[test]
+fn a_killed_agent_comes_back_and_the_gang_goes_on() {
+    for (test, packages) in [("mpi-open5-killed", OPEN_MPI_5), ("mpi-mpich-killed", MPICH)] {
+        for killed in [0, 1] {
+            let test = format!("{test}-{killed}");
+            let Some(gang) = Gang::new(&test, 2, of(&packages), running(2, "wait")) else { return };
+            let mut agents = gang.start();
+            gang.until_all_began(4, "1");
+            kill(agents[killed].pid(), Signal::SIGKILL).unwrap();
+            agents[killed].unshared.wait().unwrap();
+            // As the kubelet does: another container in the same pod.
+            let seat = u32::try_from(killed).unwrap();
+            agents[killed] = gang.container(seat, seat + 1);
+            let ended = gang.first_ended();
+            let _ = writeln!(std::io::stderr(), "{test}: {ended:?}");
+            gang.all_exit(agents, 0);
+            assert_eq!((ended.worker, ended.disruption), (Some(seat.cast_signed()), false), "{ended:?}");
+            assert!(ended.message.contains("SIGKILL"), "{ended:?}");
+            assert!(gang.output(0).contains("all is well"), "{}", gang.all_output());
         }
     }
 }
@@ -271,7 +348,8 @@ fn eight_ranks_of_each_implementation() {
 /// One pod more, where nothing but mpirun runs.
 #[test]
 fn a_launcher_of_its_own() {
-    let fields = json!({ "procsPerWorker": 2, "command": python(""), "roles": [{ "name": "launcher" }] });
+    let mut fields = running(2, "");
+    fields["roles"] = json!([{ "name": "launcher" }]);
     let Some(gang) = Gang::new("mpi-launcher", 2, of(&OPEN_MPI_5), fields) else { return };
     gang.all_exit(gang.start(), 0);
     let said = gang.output(2);

@@ -1,13 +1,15 @@
 //! What `mpirun` takes for `rsh`: it has a command run by the agent of a host, as if it ran here.
 
-use super::{Broken, Incoming, Sender, Shell};
+use super::{Broken, Incoming, SHELL, Sender, Shell, first_label};
 use crate::agent::gang::clock::now;
 use crate::gang::frame::{Channel, Event, PROVEN_WITHIN, Secret};
 use crate::gang::remote::{MAX_PIECE, Packet};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What ssh exits with for what is no word of the command.
@@ -36,6 +38,10 @@ pub fn call(folder: &Path, args: impl Iterator<Item = OsString>) -> u8 {
         let shell = Shell::load(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let host = known(&shell.hosts, &call.host)
             .ok_or_else(|| format!("{} is no worker of this gang: these are {}", call.host, shell.hosts.join(", ")))?;
+        if shell.own_host().is_some_and(|own| own == host) && !shell.serves {
+            // There is nobody to ask, nor a need to.
+            return Err(format!("{SHELL}: {}", Command::new(SHELL).args(["-c", &call.command]).exec()));
+        }
         let secret = shell.secret().map_err(|error| format!("can't read the gang's key: {error}"))?;
         run(connect(&shell, &secret, host)?, call.command).map_err(|error| format!("{host}: {error}"))
     });
@@ -68,7 +74,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> Result<Call, String> {
 
 /// The host of that name, or of which that is the first label: Open MPI may leave the rest out.
 fn known<'h>(hosts: &'h [String], name: &str) -> Option<&'h str> {
-    let is_short = |host: &&String| host.split_once('.').is_some_and(|(label, _)| label == name);
+    let is_short = |host: &&String| first_label(host) == name;
     let found = hosts.iter().find(|host| *host == name).or_else(|| hosts.iter().find(is_short));
     found.map(String::as_str)
 }

@@ -16,12 +16,16 @@ use crate::gang::frame::{Channel, Event, FrameError, Outgoing, Secret};
 use crate::gang::message::MemberId;
 use crate::gang::remote::Packet;
 use crate::protocol::gang::{HOSTFILE, HYDRA_HOSTS, REMOTE, RSH};
+use crate::protocol::role::RoleName;
+use nix::unistd::gethostname;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::{Path, PathBuf};
 use std::{fs, os::unix};
 
+/// By what commands are run.
+const SHELL: &str = "/bin/sh";
 /// In the folder: what both sides need to know.
 const SETUP: &str = "shell.json";
 
@@ -58,7 +62,13 @@ impl Shell {
     pub fn prepare(&self, state: &Path) -> io::Result<PathBuf> {
         let folder = state.join(REMOTE);
         fs::create_dir_all(&folder)?;
-        let list = |of: &dyn Fn(&String) -> String| self.hosts.iter().map(of).collect::<String>();
+        // By the name that this machine calls itself mpirun knows it without asking anybody.
+        let name = gethostname()?.into_string().ok();
+        let hosts = self.hosts.iter().map(|host| match &name {
+            Some(name) if self.own_host() == Some(host) && first_label(host) == name => name,
+            _ => host,
+        });
+        let list = |of: &dyn Fn(&str) -> String| hosts.clone().map(|host| of(host)).collect::<String>();
         replace(&folder.join(HOSTFILE), list(&|host| format!("{host} slots={}\n", self.slots)).as_bytes())?;
         replace(&folder.join(HYDRA_HOSTS), list(&|host| format!("{host}:{}\n", self.slots)).as_bytes())?;
         replace(&folder.join(SETUP), &serde_json::to_vec(self)?)?;
@@ -84,9 +94,19 @@ impl Shell {
         format!("{}/{}", self.job, self.attempt)
     }
 
+    /// This member's host, if it is one of the workers.
+    fn own_host(&self) -> Option<&String> {
+        let index = usize::try_from(self.index).ok().filter(|_| self.role == RoleName::WORKER.as_str())?;
+        self.hosts.get(index)
+    }
+
     fn member(&self) -> MemberId {
         MemberId::new(self.role.clone(), self.index)
     }
+}
+
+fn first_label(host: &str) -> &str {
+    host.split_once('.').map_or(host, |(label, _)| label)
 }
 
 /// Why nothing more comes of a connection.

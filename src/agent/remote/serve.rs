@@ -1,6 +1,6 @@
 //! What the agent runs on a member whose program another member starts: it does what comes with the gang's key.
 
-use super::{Broken, Incoming, Sender, Shell};
+use super::{Broken, Incoming, SHELL, Sender, Shell};
 use crate::agent::gang::clock::now;
 use crate::agent::run::descendants::descendants_of;
 use crate::gang::frame::{Channel, Event, FrameError, PROVEN_WITHIN, Secret};
@@ -27,8 +27,6 @@ const TELL_EVERY: Duration = Duration::from_secs(600);
 const GRACE: Duration = Duration::from_secs(5);
 /// Between two looks at what is still there.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The shell by which commands are run.
-const SHELL: &str = "/bin/sh";
 
 /// Serves until it is told to end, and then until all that it has started has ended: that is for who has started it to do, for
 /// it may save first. What never ends its agent kills. Returns the exit code. In `folder` lies what has to be known.
