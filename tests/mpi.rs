@@ -62,6 +62,9 @@ if does and os.environ["ATTEMPT"] == "1":
             os.kill(os.getpid(), signal.SIGSEGV)
     if does == "wait" or world.rank != 3:
         time.sleep(3600)
+if does and os.environ["ATTEMPT"] != "1":
+    while not os.path.exists("go"):
+        time.sleep(0.02)
 world.Barrier()
 if world.rank == 0:
     print("all is well", flush=True)
@@ -121,7 +124,8 @@ impl Gang {
             let container = spec.template.spec.unwrap().containers.remove(0);
             for index in 0..spec.completions.unwrap() {
                 containers.push(container.clone());
-                hosts += &format!("{} {name}-{index}.x-headless {name}-{index}\n", address(containers.len() as u32 - 1));
+                hosts +=
+                    &format!("{} {name}-{index}.x-headless {name}-{index}\n", address(containers.len() as u32 - 1));
             }
         }
         fs::write(room.path("hosts"), hosts).unwrap();
@@ -165,7 +169,7 @@ impl Gang {
         let set_up = r#"mount --bind "$HOSTS" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /mnt &&
             hostname "$HOST" && unset HOSTS HOST && exec "$@""#;
         let mut command = as_init().unwrap();
-        command.args(["--uts", "sh", "-c", set_up, "sh", AGENT]).args(args);
+        command.args(["--uts", "--ipc", "sh", "-c", set_up, "sh", AGENT]).args(args);
         let bin = self.prefix.iter().map(|prefix| format!("{}/bin:", prefix.display())).collect::<String>();
         command.env("PATH", format!("{bin}{}", std::env::var("PATH").unwrap())).envs(env);
         command.env("HOSTS", self.room.path("hosts")).env("HOST", &name).env("TMPDIR", "/mnt");
@@ -214,6 +218,11 @@ impl Gang {
         }
     }
 
+    /// Later attempts may end.
+    fn allow(&self) {
+        fs::write(self.room.path("go"), "").unwrap();
+    }
+
     /// Where the agents of this gang listen that serve.
     fn port(&self) -> u16 {
         let setup: Value = serde_json::from_slice(&fs::read(self.room.path("config/gang.json")).unwrap()).unwrap();
@@ -253,7 +262,9 @@ fn running(procs: u32, does: &str) -> Value {
 /// Every rank finds every other, whichever worker it is on.
 fn eight_ranks(test: &str, packages: &[&str]) {
     for (workers, procs) in [(8, 1), (2, 4)] {
-        let Some(gang) = Gang::new(&format!("{test}-{workers}"), workers, of(packages), running(procs, "")) else { return };
+        let Some(gang) = Gang::new(&format!("{test}-{workers}"), workers, of(packages), running(procs, "")) else {
+            return;
+        };
         gang.all_exit(gang.start(), 0);
         let said = gang.output(0);
         for rank in 0..8 {
@@ -289,7 +300,7 @@ fn rank_3_fails(test: &str, packages: &[&str], does: &str, expected: &[&str]) {
     let Some(gang) = Gang::new(&test, 2, of(packages), running(2, does)) else { return };
     let agents = gang.start();
     let ended = gang.first_ended();
-    let _ = writeln!(std::io::stderr(), "{test}: {ended:?}");
+    gang.allow();
     gang.all_exit(agents, 0);
     assert_eq!((ended.attempt, ended.disruption), (1, false), "{ended:?}");
     assert!(expected.iter().all(|words| ended.message.contains(words)), "{ended:?}: {}", gang.output(0));
@@ -316,7 +327,6 @@ fn why_rank_3_failed_is_told_of_open_mpi_4() {
 #[test]
 fn why_rank_3_failed_is_told_of_mpich() {
     rank_3_fails("mpi-mpich", &MPICH, "raise", &["ValueError: the third has had enough"]);
-    rank_3_fails("mpi-mpich", &MPICH, "exit", &["exit code 7", "the licence has expired"]);
     rank_3_fails("mpi-mpich", &MPICH, "abort", &["rank 3", "MPI_Abort", "42"]);
     rank_3_fails("mpi-mpich", &MPICH, "segv", &["SIGSEGV", "x-training-1"]);
 }
@@ -324,7 +334,9 @@ fn why_rank_3_failed_is_told_of_mpich() {
 /// An agent that is killed takes its ranks along; it comes back, and all of them begin again.
 #[test]
 fn a_killed_agent_comes_back_and_the_gang_goes_on() {
-    for (test, packages) in [("mpi-open5-killed", OPEN_MPI_5), ("mpi-mpich-killed", MPICH)] {
+    for (test, packages) in
+        [("mpi-open5-killed", OPEN_MPI_5), ("mpi-open4-killed", OPEN_MPI_4), ("mpi-mpich-killed", MPICH)]
+    {
         for killed in [0, 1] {
             let test = format!("{test}-{killed}");
             let Some(gang) = Gang::new(&test, 2, of(&packages), running(2, "wait")) else { return };
@@ -336,7 +348,7 @@ fn a_killed_agent_comes_back_and_the_gang_goes_on() {
             let seat = u32::try_from(killed).unwrap();
             agents[killed] = gang.container(seat, seat + 1);
             let ended = gang.first_ended();
-            let _ = writeln!(std::io::stderr(), "{test}: {ended:?}");
+            gang.allow();
             gang.all_exit(agents, 0);
             assert_eq!((ended.worker, ended.disruption), (Some(seat.cast_signed()), false), "{ended:?}");
             assert!(ended.message.contains("SIGKILL"), "{ended:?}");

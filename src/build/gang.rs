@@ -27,10 +27,11 @@ pub(super) fn setup(plan: &Plan) -> String {
         largest: elastic.map(|elastic| number(elastic.largest)),
         roles: others.map(|role| (role.name.to_string(), number(role.replicas))).collect(),
         success: if is_all { BTreeMap::new() } else { deciding.collect() },
-        mpi: plan.gang.rendezvous.mpi_port.map(|shell| MpiSetup {
-            port: port(shell),
-            slots: number(plan.gang.workers().procs),
-        }),
+        mpi: plan
+            .gang
+            .rendezvous
+            .mpi_port
+            .map(|shell| MpiSetup { port: port(shell), slots: number(plan.gang.workers().procs) }),
         leader: names::worker_host(&plan.identity.name, 0),
         port: port(plan.gang.rendezvous.gang_port),
         master_port: port(plan.gang.rendezvous.master_port),

@@ -192,7 +192,11 @@ mod tests {
         };
         is(&["h", "a"], "h", "a");
         // Hydra, Open MPI, somebody's habit.
-        is(&["-x", "h.d", "\"/usr/bin/hydra_pmi_proxy\"", "--port", "3"], "h.d", "\"/usr/bin/hydra_pmi_proxy\" --port 3");
+        is(
+            &["-x", "h.d", "\"/usr/bin/hydra_pmi_proxy\"", "--port", "3"],
+            "h.d",
+            "\"/usr/bin/hydra_pmi_proxy\" --port 3",
+        );
         is(&["-q", "-o", "StrictHostKeyChecking=no", "-p", "22", "-p22", "h", "-l", "a b"], "h", "-l a b");
         is(&["-l", "mpi", "me@h", "ls", "-l"], "h", "ls -l");
         for words in [&[][..], &["h"], &["-x"], &["-l"], &["-l", "h"], &["h", " "]] {

@@ -116,8 +116,7 @@ impl Server {
     /// One connection, while it lasts. A frame that is wrong is what the other side has done.
     fn attend(&self, stream: TcpStream, is_known: &AtomicBool) -> Result<(), Broken> {
         stream.set_nodelay(true)?;
-        let (channel, first) =
-            Channel::accept(self.secret.clone(), self.session.clone(), rand::random(), now());
+        let (channel, first) = Channel::accept(self.secret.clone(), self.session.clone(), rand::random(), now());
         let mut incoming = Incoming::new(stream, channel);
         incoming.stream.write_all(&first)?;
         let until = Instant::now() + PROVEN_WITHIN;
@@ -245,7 +244,11 @@ fn tell_of(mut child: Child, sender: Arc<Mutex<Sender>>, is_done: Arc<AtomicBool
     })
 }
 
-fn pass_on(mut pipe: impl Read + Send + 'static, sender: Arc<Mutex<Sender>>, wrap: fn(Vec<u8>) -> Packet) -> JoinHandle<()> {
+fn pass_on(
+    mut pipe: impl Read + Send + 'static,
+    sender: Arc<Mutex<Sender>>,
+    wrap: fn(Vec<u8>) -> Packet,
+) -> JoinHandle<()> {
     thread::spawn(move || {
         let mut buffer = vec![0; MAX_PIECE];
         loop {

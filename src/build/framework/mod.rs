@@ -22,7 +22,7 @@ pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         Framework::Xgboost => xgboost::env(plan),
         Framework::Paddle => paddle::env(plan, role),
         Framework::Mxnet => mxnet::env(plan, role),
-        Framework::Mpi => mpi::env(plan, role),
+        Framework::Mpi => mpi::env(plan),
         Framework::None => none::env(plan),
     }
 }

@@ -2,15 +2,14 @@
 //! agent, which has its daemons started by the other members' agents.
 
 use crate::build::environment::{POD_INTERFACE, field, var};
+use crate::plan::Plan;
 use crate::plan::storage::paths;
-use crate::plan::{Plan, Role};
 use crate::protocol::gang::{HOSTFILE, HYDRA_HOSTS, REMOTE, RSH};
 use k8s_openapi::api::core::v1::EnvVar;
 
-pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
+pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     let file = |name: &str| format!("{}/{REMOTE}/{name}", paths::STATE);
     let (rsh, hosts, hydra) = (file(RSH), file(HOSTFILE), file(HYDRA_HOSTS));
-    let grace = role.pod.program_grace_seconds.to_string();
     let slots = plan.gang.workers().procs.to_string();
     let mut env = vec![
         // Where those listen that serve.
@@ -21,14 +20,11 @@ pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         var("OMPI_MCA_orte_keep_fqdn_hostnames", "true"),
         // Pods share the cores of their node, and each would bind its first process to the first of them.
         var("OMPI_MCA_hwloc_base_binding_policy", "none"),
-        // As long as the pod has between SIGTERM and SIGKILL, instead of a second.
-        var("OMPI_MCA_odls_base_sigkill_timeout", grace.clone()),
         // Open MPI 5.
         var("PRTE_MCA_plm_ssh_agent", rsh.clone()),
         var("PRTE_MCA_prte_default_hostfile", hosts),
         var("PRTE_MCA_prte_keep_fqdn_hostnames", "true"),
         var("PRTE_MCA_hwloc_default_binding_policy", "none"),
-        var("PRTE_MCA_odls_base_sigkill_timeout", grace),
         // MPICH, and what is made of it.
         var("HYDRA_LAUNCHER", "ssh"),
         var("HYDRA_LAUNCHER_EXEC", rsh.clone()),
@@ -44,6 +40,8 @@ pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     ];
     // A container's root is not the machine's.
     let roots = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
-    env.extend(roots.iter().chain(&["PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"]).map(|name| var(name, "1")));
+    env.extend(
+        roots.iter().chain(&["PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"]).map(|name| var(name, "1")),
+    );
     env
 }

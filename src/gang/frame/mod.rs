@@ -274,8 +274,7 @@ impl<M: Payload> Channel<M> {
                 let (identity, mac) =
                     rest.split_last_chunk::<MAC>().ok_or(FrameError::Malformed("the hello is too short"))?;
                 let (job, identity_told) = (self.job.clone(), identity.to_owned());
-                let session =
-                    Session { protocol: M::PROTOCOL, job, leader: *nonce, follower, identity: identity_told };
+                let session = Session { protocol: M::PROTOCOL, job, leader: *nonce, follower, identity: identity_told };
                 self.secret.verify(&session.parts(b"follower"), mac)?;
                 let who = who(identity)?;
                 answer.extend(frame(&[self.secret.sign(&session.parts(b"leader")).as_ref()]));
