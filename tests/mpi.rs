@@ -20,7 +20,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use trainingjob_operator::api::TrainingJob;
 use trainingjob_operator::build;
 use trainingjob_operator::gang::frame::{Channel, Event, NONCE, Payload, Secret};
@@ -369,4 +369,152 @@ fn a_launcher_of_its_own() {
         let line = format!("rank {rank} of 4 on x-training-{} sum 6", rank / 2);
         assert!(said.contains(&line), "{line}: {}", gang.all_output());
     }
+}
+
+// ---- the remote shell itself, without an mpirun
+
+/// A job of which the first worker runs this; `$RSH` is what mpirun would call.
+fn scripted(test: &str, script: &str) -> Option<Gang> {
+    let script = format!("RSH=$HYDRA_LAUNCHER_EXEC HOST=x-training-1.x-headless; {script}");
+    Gang::new(test, 2, None, json!({ "command": ["sh", "-c", script] }))
+}
+
+#[test]
+fn a_command_runs_there_as_it_would_here() {
+    let script = r#"
+        set -e
+        echo "a b" | $RSH -x $HOST 'read line; echo "in: $line at $(hostname) in $PWD of $NODE_RANK"; echo "err" >&2' > both 2>&1
+        set +e
+        $RSH x-training-1 'exit 7'; echo "code $?" >> codes
+        $RSH $HOST 'kill -9 $$$$'; echo "code $?" >> codes
+        $RSH $HOST no-such-command 2>/dev/null; echo "code $?" >> codes
+        $RSH elsewhere true 2>> unknown; echo "code $?" >> codes
+        $RSH x-training-0 'echo "itself $NODE_RANK"' >> codes
+        head -c 3000000 /dev/urandom > sent
+        $RSH $HOST cat < sent > returned; echo "code $?" >> codes
+        $RSH $HOST 'sh -c "sleep 300 > /dev/null 2>&1 &"'; echo "left $?" >> codes
+        cmp sent returned"#;
+    let Some(gang) = scripted("mpi-rsh", script) else { return };
+    gang.all_exit(gang.start(), 0);
+    let read = |name: &str| fs::read_to_string(gang.room.path(name)).unwrap();
+    let both = read("both");
+    let here = gang.room.0.display();
+    assert!(both.contains(&format!("in: a b at x-training-1 in {here} of 1\n")) && both.contains("err\n"), "{both}");
+    assert_eq!(read("codes"), "code 7\ncode 137\ncode 127\ncode 255\nitself 0\ncode 0\nleft 0\n");
+    assert!(read("unknown").contains("elsewhere is no worker of this gang: these are x-training-0.x-headless"));
+    assert!(!gang.output(1).contains("closed a connection"), "{}", gang.output(1));
+}
+
+/// What was started ends when nobody is left who wants it.
+#[test]
+fn a_command_ends_with_who_has_called() {
+    let script = r#"
+        $RSH $HOST 'trap "echo told >> ended; exit 0" TERM; echo runs > there; while :; do sleep 0.05; done' &
+        until [ -e there ]; do sleep 0.02; done
+        kill -9 $!
+        until [ -e ended ]; do sleep 0.02; done"#;
+    let Some(gang) = scripted("mpi-rsh-ends", script) else { return };
+    gang.all_exit(gang.start(), 0);
+}
+
+/// One side of a connection of whoever has got hold of a key.
+fn prove<M: Payload>(port: u16, key: &[u8], session: &str) -> (TcpStream, Channel<M>, bool) {
+    let mut stream = TcpStream::connect((address(1), port)).unwrap();
+    let member = MemberId::new("worker", 0);
+    let secret = Secret::new(key);
+    let mut channel = Channel::<M>::dial(secret, session.to_owned(), [7; NONCE], &member, "pod-1", Time(0)).unwrap();
+    let (mut buffer, mut is_proven) = (vec![0; 4096], false);
+    while !is_proven {
+        let count = stream.read(&mut buffer).unwrap_or(0);
+        let mut answer = Vec::new();
+        let Some(Ok(events)) = (count > 0).then(|| channel.receive(&buffer[..count], Time(0), &mut answer)) else {
+            break;
+        };
+        stream.write_all(&answer).unwrap();
+        is_proven = events.iter().any(|event| matches!(event, Event::Proven(_)));
+    }
+    (stream, channel, is_proven)
+}
+
+/// What is sent by those who lack the key makes no agent run anything, and keeps nobody else from it.
+#[test]
+fn strangers_start_nothing() {
+    let script = r#"[ $ATTEMPT = 1 ] && { until [ -e fail ]; do sleep 0.02; done; exit 1; }
+        echo again > again; until [ -e go ]; do sleep 0.02; done; $RSH $HOST 'echo done > done'"#;
+    let Some(gang) = scripted("mpi-strangers", script) else { return };
+    let agents = gang.start();
+    let (port, first) = (gang.port(), format!("{JOB}/1"));
+    until("the other worker serves", SOON, || TcpStream::connect((address(1), port)).ok());
+    let touch = |name: &str| Packet::Run(format!("touch {}", gang.room.path(name).display()));
+    // They hang on, and say nothing: more of them than are borne with at a time.
+    let silent: Vec<_> = (0..300).map(|_| TcpStream::connect((address(1), port)).unwrap()).collect();
+    let long = [&60_000u32.to_be_bytes()[..], &[b'r'; 60_000]].concat();
+    for garbage in [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        vec![0xff; 4],
+        vec![0; 100_000],
+        [&[0, 0, 0, 200][..], &[7; 200]].concat(),
+        b"rtouch evil-raw".to_vec(),
+        long,
+    ] {
+        let mut stream = TcpStream::connect((address(1), port)).unwrap();
+        let _ = stream.write_all(&garbage);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.len() <= 36, "nobody is told more than a nonce");
+    }
+    // Another key; the right one for another job, another attempt, or what the agents talk of among themselves.
+    let another = KEY.replace('0', "1");
+    for (key, session) in [
+        (another.as_bytes(), &*first),
+        (KEY.as_bytes(), "other/1"),
+        (KEY.as_bytes(), &format!("{JOB}/2")),
+        (b"", &*first),
+    ] {
+        assert!(!prove::<Packet>(port, key, session).2, "{session}");
+    }
+    assert!(!prove::<Message>(port, KEY.as_bytes(), &first).2);
+    // Who has the key may: so the others were refused for what they lack.
+    let (mut stream, mut channel, is_proven) = prove::<Packet>(port, KEY.as_bytes(), &first);
+    assert!(is_proven);
+    let frame = channel.send(&touch("mine")).unwrap();
+    // What it sends can't be changed, nor be sent again, on this connection or on another.
+    let mut changed = frame.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    let (mut other, ..) = prove::<Packet>(port, KEY.as_bytes(), &first);
+    other.write_all(&frame).unwrap();
+    let (mut third, ..) = prove::<Packet>(port, KEY.as_bytes(), &first);
+    third.write_all(&changed).unwrap();
+    for refused in [&mut other, &mut third] {
+        assert_eq!(refused.read_to_end(&mut Vec::new()).unwrap_or(0), 0);
+    }
+    assert!(!gang.room.path("mine").exists());
+    stream.write_all(&frame).unwrap();
+    until("what was asked for by who has the key", SOON, || gang.room.path("mine").exists().then_some(()));
+
+    // Nothing of it is worth anything in the next attempt.
+    fs::write(gang.room.path("fail"), "").unwrap();
+    until("the next attempt", SOON, || gang.room.path("again").exists().then_some(()));
+    until("the other worker serves again", SOON, || {
+        prove::<Packet>(port, KEY.as_bytes(), &format!("{JOB}/2")).2.then_some(())
+    });
+    assert!(!prove::<Packet>(port, KEY.as_bytes(), &first).2, "of an attempt that has ended");
+    drop(silent);
+    gang.allow();
+    gang.all_exit(agents, 0);
+    assert!(gang.room.path("done").exists());
+    let evil: Vec<_> = fs::read_dir(&gang.room.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!evil.iter().any(|name| name.to_string_lossy().starts_with("evil")), "{evil:?}");
+}
+
+/// Nobody listens where there is no mpirun to serve.
+#[test]
+fn other_frameworks_have_no_remote_shell() {
+    let fields = json!({ "framework": "pytorch", "command": ["sh", "-c", "echo $HYDRA_LAUNCHER_EXEC > rsh"] });
+    let Some(gang) = Gang::new("mpi-none", 2, None, fields) else { return };
+    let setup: Value = serde_json::from_slice(&fs::read(gang.room.path("config/gang.json")).unwrap()).unwrap();
+    assert!(setup.get("mpi").is_none(), "{setup}");
+    gang.all_exit(gang.start(), 0);
+    assert_eq!(fs::read_to_string(gang.room.path("rsh")).unwrap(), "\n");
+    assert!(!gang.room.path("pod-1/state/remote").exists());
 }

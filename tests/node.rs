@@ -14,6 +14,8 @@ mod failures;
 mod gang;
 #[path = "node/hostile.rs"]
 mod hostile;
+#[path = "node/mpi.rs"]
+mod mpi;
 #[path = "node/presets.rs"]
 mod presets;
 #[path = "node/roles.rs"]

@@ -1,5 +1,6 @@
 //! What `mpirun` says of the process that failed first: Open MPI 4 and 5, and MPICH with what is made of it.
 
+use nix::libc::{SIGABRT, SIGKILL, SIGSEGV};
 use regex::Regex;
 use std::sync::LazyLock;
 
@@ -39,10 +40,13 @@ pub fn first_process(text: &str) -> Option<FirstProcess<'_>> {
     });
     let found = TOLD.iter().find_map(|words| words.captures(text))?;
     let number = |name: &str| found.name(name).and_then(|number| number.as_str().parse::<i32>().ok());
+    // Of a process on another machine MPICH tells the signal as if it were an exit code.
+    let is_signal = |code: &i32| found[0].contains("BAD TERMINATION") && [SIGABRT, SIGKILL, SIGSEGV].contains(code);
+    let signal = number("signal").or_else(|| number("code").filter(is_signal));
     Some(FirstProcess {
         rank: found.name("rank").and_then(|rank| rank.as_str().parse().ok()),
         node: found.name("node").map(|node| node.as_str()),
-        code: number("signal").map(|signal| -signal).or_else(|| number("code")).or_else(|| number("code5"))?,
+        code: signal.map(|signal| -signal).or_else(|| number("code")).or_else(|| number("code5"))?,
     })
 }
 
@@ -70,7 +74,7 @@ pub fn without_mpirun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
             }
         }
     }
-    own.retain(|line| !is_mpichs_abort(line));
+    own.retain(|line| !is_mpichs_abort(line) && !is_hydras(line));
     own
 }
 
@@ -135,6 +139,12 @@ fn is_below(line: &str) -> bool {
     ]
     .iter()
     .any(|words| line.starts_with(words))
+}
+
+/// What MPICH's launcher and its daemons say of each other's end.
+fn is_hydras(line: &str) -> bool {
+    let who = line.strip_prefix('[').and_then(|line| line.split_once("] ")).map(|(who, _)| who);
+    who.is_some_and(|who| who.contains('@') && (who.starts_with("mpiexec@") || who.starts_with("proxy:")))
 }
 
 fn is_mpichs_abort(line: &str) -> bool {
@@ -228,7 +238,12 @@ mod tests {
         assert_eq!(told(&signalled), Some((None, Some("x-training-1"), -11)));
         let failed = format!("step 3\n{DOUBLE}\n{}\n{DOUBLE}\n", BAD.replace("CODE: 11", "CODE: 7"));
         assert_eq!(told(&failed), Some((None, Some("x-training-1"), 7)));
-        for text in [signalled, failed, format!("step 3\n{ABORT}")] {
+        let remote = format!(
+            "step 3\n{DOUBLE}\n{BAD}\n{DOUBLE}\n[proxy:0@x-training-0] main (/src/pmip.c:123): demux engine error waiting for event\n\
+             [mpiexec@x-training-0] main (/src/mpiexec.c:270): process manager error waiting for completion\n"
+        );
+        assert_eq!(told(&remote), Some((None, Some("x-training-1"), -11)));
+        for text in [signalled, failed, remote, format!("step 3\n{ABORT}")] {
             assert_eq!(own(&text), ["step 3"], "{text}");
         }
     }
@@ -311,6 +326,7 @@ mod tests {
             format!("{RULER}\nPrimary job terminated\n{RULER}"),
             "--------\nPrimary job  terminated normally, but 1 process returned\n--------".to_owned(),
             format!("{DOUBLE}\n=   EPOCH 3\n{DOUBLE}"),
+            "[mpiexec] done\n[proxy] up\n[mpiexec@x-training-0]\nmpiexec@x-training-0] done\n[proxy:8080] up\n[me@proxy:1] up".to_owned(),
             format!("{RULER}\nprterun noticed that process rank 3 cut off before its ruler"),
         ] {
             assert_eq!(own(&text), text.lines().collect::<Vec<_>>(), "{text}");

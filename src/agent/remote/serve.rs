@@ -82,33 +82,38 @@ struct Server {
     told: Mutex<Option<Instant>>,
 }
 
+/// A connection, as long as it has proven nothing.
+struct Stranger {
+    stream: TcpStream,
+    /// It has proven itself, or it is over.
+    is_known: AtomicBool,
+}
+
 fn accept(listener: &TcpListener, server: &Arc<Server>) {
-    let mut strangers: VecDeque<(TcpStream, Arc<AtomicBool>)> = VecDeque::new();
+    let mut strangers: VecDeque<Arc<Stranger>> = VecDeque::new();
     loop {
         let accepted = listener.accept().and_then(|(stream, from)| Ok((stream.try_clone()?, stream, from)));
-        let Ok((stream, known, from)) = accepted else {
+        let Ok((stream, other, from)) = accepted else {
             // Out of file descriptors, mostly; some end meanwhile.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        strangers.retain(|(_, is_known)| !is_known.load(Relaxed));
+        strangers.retain(|stranger| !stranger.is_known.load(Relaxed));
         while strangers.len() >= STRANGERS {
-            strangers.pop_front().inspect(|(stream, _)| drop(stream.shutdown(Shutdown::Both)));
+            strangers.pop_front().inspect(|stranger| drop(stranger.stream.shutdown(Shutdown::Both)));
         }
-        // One that has proven itself is no stranger any more, nor is one that has gone.
-        let is_known = Arc::new(AtomicBool::new(false));
-        strangers.push_back((known, Arc::clone(&is_known)));
+        let stranger = Arc::new(Stranger { stream, is_known: AtomicBool::new(false) });
+        strangers.push_back(Arc::clone(&stranger));
         let server = Arc::clone(server);
-        let attended = thread::Builder::new().spawn(move || {
-            let end = server.attend(stream, &is_known);
-            is_known.store(true, Relaxed);
+        // Where there can be no more threads it is closed by and by.
+        let _ = thread::Builder::new().spawn(move || {
+            let end = server.attend(other, &stranger.is_known);
+            stranger.is_known.store(true, Relaxed);
+            let _ = stranger.stream.shutdown(Shutdown::Both);
             if let Err(Broken::Frame(error)) = end {
                 server.tell_of_stranger(from.ip().to_canonical(), error);
             }
         });
-        if attended.is_err() {
-            strangers.pop_back();
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Kubeflow's MPIJob: its launcher starts the ranks in the other pods, for which there is no framework here yet.
+//! Kubeflow's MPIJob: what its launcher runs runs on the first worker here.
 
 use super::fields::{Bad, Fields};
 use super::kubeflow::{self, Kind};
@@ -24,15 +24,16 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
         "procsPerWorker",
         spec.take("slotsPerWorker").and_then(|slots| slots.as_i64()).unwrap_or(1).clamp(1, 1024),
     );
+    ours.set("framework", "mpi");
     ours.set("networking.backend", "mpi");
-    ours.hold(
+    ours.notes.note(
         "spec.mpiReplicaSpecs.Launcher",
-        "there is no framework mpi here yet: its command stands here, and would run in every worker",
+        "its command runs on the first worker; a pod of its own it has by a role launcher",
     );
     for field in
         ["sshAuthMountPath", "mpiImplementation", "launcherCreationPolicy", "runLauncherAsWorker", "mainContainer"]
     {
-        spec.lose(field, &mut ours.notes, "has no place here: nothing starts ranks by a remote shell");
+        spec.lose(field, &mut ours.notes, "has no place here: mpirun reaches the workers by their agents, and every MPI finds in its environment what it needs");
     }
     kubeflow::policy(ours, spec, &workers)
 }
