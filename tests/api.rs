@@ -576,6 +576,13 @@ fn wrong_entries() -> Vec<(Value, &'static str)> {
     vec![
         (roles("none", json!({ "name": "upkeep" })), "the role upkeep has a name"),
         (roles("tensorflow", json!({ "name": "actor" })), "the role actor means nothing to the framework"),
+        (roles("mpi", json!({ "name": "launcher" })), "the role chief means nothing to the framework"),
+        (roles("pytorch", json!({ "name": "launcher" })), "means nothing to the framework"),
+        (
+            json!({ "framework": "mpi", "image": "i", "checkpoint": { "enabled": false },
+                    "roles": [{ "name": "launcher", "replicas": 2 }] }),
+            "chief, evaluator, scheduler and launcher are one pod each",
+        ),
         (
             roles("none", json!({ "name": "actor", "env": [{ "name": "RANK" }] })),
             "the variable RANK of a role's env is set",
@@ -692,6 +699,11 @@ fn accepted() -> Vec<(String, Value)> {
             json!({ "framework": "tensorflow", "checkpoint": { "storage": { "type": "pvc" } },
                     "scheduling": { "queue": "q", "gang": "volcano" },
                     "roles": [{ "name": "chief" }, { "name": "ps", "replicas": 3 }, { "name": "evaluator", "replicas": 1 }] }),
+        ),
+        (
+            "roles-of-mpi".into(),
+            json!({ "framework": "mpi", "image": "i", "checkpoint": { "enabled": false }, "procsPerWorker": 4,
+                    "roles": [{ "name": "launcher", "replicas": 1 }] }),
         ),
         ("no-roles".into(), json!({ "roles": [], "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } })),
         ("uri".into(), json!({ "model": "pvc://c", "dataset": "pvc://c.d/a..b/.c/wiki text", "output": "pvc://0/x" })),

@@ -16,6 +16,8 @@ mod frameworks;
 mod gang;
 #[path = "node/hostile.rs"]
 mod hostile;
+#[path = "node/mpi.rs"]
+mod mpi;
 #[path = "node/presets.rs"]
 mod presets;
 #[path = "node/roles.rs"]

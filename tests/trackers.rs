@@ -6,14 +6,14 @@
 
 mod common;
 
+use common::packages::packages;
+use common::pod::as_the_kubelet_does;
 use common::room::Room;
 use common::wait::until;
-use common::{ask, cache, free_port};
-use k8s_openapi::api::core::v1::Container;
+use common::{ask, free_port};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -209,56 +209,17 @@ fn plan(fields: &Value) -> Plan {
     plan::resolve(&job, &runtime).accepted().cloned().unwrap_or_else(|refusals| panic!("{refusals}"))
 }
 
-/// Environment and arguments of a container as the kubelet makes them.
-fn as_the_kubelet_does(container: &Container, secret: &[(&str, &str)]) -> (BTreeMap<String, String>, Vec<String>) {
-    let mut env = BTreeMap::new();
-    for variable in container.env.iter().flatten() {
-        let from = variable.value_from.as_ref();
-        let value = if let Some(field) = from.and_then(|from| from.field_ref.as_ref()) {
-            match field.field_path.as_str() {
-                "metadata.name" => "x-training-0-abcde",
-                "metadata.uid" => "00000000-0000-4000-8000-000000000002",
-                "metadata.namespace" => "ml-training",
-                "spec.nodeName" => "node-1",
-                "metadata.annotations['batch.kubernetes.io/job-completion-index']" => "0",
-                other => panic!("{other}"),
-            }
-            .to_owned()
-        } else if let Some(key) = from.and_then(|from| from.secret_key_ref.as_ref()) {
-            match secret.iter().find(|(name, _)| *name == key.key) {
-                Some((_, value)) => (*value).to_owned(),
-                None if key.optional == Some(true) => continue,
-                None => panic!("no key {} in the Secret: the pod would not start", key.key),
-            }
-        } else {
-            expand(variable.value.as_deref().unwrap_or_default(), &env)
-        };
-        env.insert(variable.name.clone(), value);
-    }
-    let args = container.args.iter().flatten().map(|arg| expand(arg, &env)).collect();
-    (env, args)
-}
-
-/// `$(NAME)` of a known variable, and two dollars for one.
-fn expand(text: &str, env: &BTreeMap<String, String>) -> String {
-    let (mut out, mut rest) = (String::new(), text);
-    while let Some(start) = rest.find('$') {
-        out.push_str(&rest[..start]);
-        rest = &rest[start + 1..];
-        if let Some(after) = rest.strip_prefix('$') {
-            out.push('$');
-            rest = after;
-        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
-            match env.get(name) {
-                Some(value) => out.push_str(value),
-                None => out.push_str(&format!("$({name})")),
-            }
-            rest = after;
-        } else {
-            out.push('$');
-        }
-    }
-    out + rest
+/// What a field of the pod is.
+fn field(path: &str) -> String {
+    let value = match path {
+        "metadata.name" => "x-training-0-abcde",
+        "metadata.uid" => "00000000-0000-4000-8000-000000000002",
+        "metadata.namespace" => "ml-training",
+        "spec.nodeName" => "node-1",
+        "metadata.annotations['batch.kubernetes.io/job-completion-index']" => "0",
+        other => panic!("{other}"),
+    };
+    value.to_owned()
 }
 
 impl Room {
@@ -274,7 +235,7 @@ impl Room {
             .template
             .spec
             .unwrap();
-        let (mut env, mut args) = as_the_kubelet_does(&pod.containers[0], secret);
+        let (mut env, mut args) = as_the_kubelet_does(&pod.containers[0], &field, secret);
         // It runs alone, without the gang that its pod would have.
         args.retain(|arg| !arg.starts_with("--gang"));
         args.insert(1, format!("--termination-log={}", self.path("message").display()));
@@ -366,33 +327,5 @@ fn http(port: u16, method: &str, path: &str, body: Option<&Value>) -> Option<Val
 /// A virtual environment with the packages; made once and kept.
 fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
-    PYTHON.get_or_init(|| {
-        let hash = Sha256::digest(PACKAGES.join(" "));
-        let name: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        let folder = cache().join("trackers").join(name);
-        let complete = folder.join("complete");
-        if complete.exists() {
-            return folder;
-        }
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        let run = |program: &Path, args: &[&str]| {
-            let ended = Command::new(program).args(args).stdin(Stdio::null()).output();
-            let ended = ended.unwrap_or_else(|error| panic!("{} can't be run: {error}", program.display()));
-            assert!(
-                ended.status.success(),
-                "no MLflow, TensorBoard and wandb for these tests: they come from PyPI once and are kept in {}, and \
-                 `{} {}` failed (where pip or venv is missing, `devcluster/cluster packages --tests` installs them): {}",
-                folder.display(),
-                program.display(),
-                args.join(" "),
-                text(&ended)
-            );
-        };
-        run(Path::new("python3"), &["-m", "venv", folder.to_str().expect("UTF-8")]);
-        let install = ["install", "--quiet", "--disable-pip-version-check", "--no-input"];
-        run(&folder.join("bin/pip"), &[&install[..], &PACKAGES].concat());
-        fs::write(complete, "").unwrap();
-        folder
-    })
+    PYTHON.get_or_init(|| packages("trackers", &PACKAGES))
 }

@@ -4,8 +4,10 @@
 use crate::agent::install::replace;
 use crate::agent::run::expand::{Variables, expand};
 use crate::agent::surroundings::Attempt;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use std::fmt::Write as _;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -58,6 +60,9 @@ fn of_attempt(attempt: &Attempt) -> Variables {
     if let Some(address) = attempt.master_ip.filter(|_| variable("PADDLE_MASTER").is_some()) {
         variables.insert("MASTER_IP", address.to_string());
     }
+    if ["HYDRA_IFACE", "I_MPI_HYDRA_IFACE"].into_iter().any(|name| variable(name).is_some()) {
+        variables.insert("POD_INTERFACE", interface().unwrap_or_else(|| "eth0".to_owned()));
+    }
     if let Some(workers) = &attempt.workers {
         let number = |name| variable(name).and_then(|number| number.parse::<u64>().ok());
         let world = u64::from(workers.count) * number("NPROC_PER_NODE").unwrap_or(1);
@@ -69,6 +74,17 @@ fn of_attempt(attempt: &Attempt) -> Variables {
         }
     }
     variables
+}
+
+/// The network interface that has the pod's address.
+fn interface() -> Option<String> {
+    let own: IpAddr = variable("POD_IP")?.parse().ok()?;
+    let address = |of: &InterfaceAddress| {
+        let address = of.address.as_ref()?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    };
+    getifaddrs().ok()?.find(|of| address(of) == Some(own)).map(|of| of.interface_name)
 }
 
 /// Leaves them in `folder` for whoever opens a shell in the container.

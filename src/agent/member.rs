@@ -135,12 +135,13 @@ impl<'a> Member<'a> {
                     }
                     None => self.tasks.extend(self.party.chosen(attempt, Ok(&Choice::default()))),
                 },
-                Task::Start { attempt, workers, port, choice } => {
+                Task::Start { attempt, workers, port, choice, shell } => {
                     let attempt = Attempt {
                         number: Some(attempt),
                         master_port: Some(port),
                         master_ip: self.party.first_worker(),
                         workers,
+                        shell,
                         gang: Some(self.party.counts()),
                         ..Attempt::default()
                     };

@@ -20,6 +20,7 @@ mod message;
 mod observations;
 pub(crate) mod output;
 pub(crate) mod progress;
+pub mod remote;
 mod run;
 pub mod serve;
 mod signals;

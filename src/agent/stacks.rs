@@ -165,7 +165,7 @@ fn rank(environment: &[u8]) -> Option<Rank> {
         std::str::from_utf8(&entry[name.len() + 1..]).ok()?.parse::<u64>().ok()
     };
     let is_of_launcher = variable("LOCAL_RANK").is_some();
-    let number = variable("RANK").or_else(|| variable("NODE_RANK"))?;
+    let number = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "NODE_RANK"].into_iter().find_map(variable)?;
     Some(Rank { number, is_of_launcher })
 }
 
@@ -253,6 +253,8 @@ mod tests {
         assert_eq!(of(&["PATH=/bin", "RANK=5", "LOCAL_RANK=1"]), Some((5, true)));
         assert_eq!(of(&["NODE_RANK=2", "RANK=2"]), Some((2, false)));
         assert_eq!(of(&["NODE_RANK=2"]), Some((2, false)));
+        assert_eq!(of(&["NODE_RANK=2", "OMPI_COMM_WORLD_RANK=9"]), Some((9, false)));
+        assert_eq!(of(&["PMI_RANK=9", "NODE_RANK=2"]), Some((9, false)));
         assert_eq!(of(&["RANKS=5", "MY_RANK=1", "RANK=x", "LOCAL_RANK=0"]), None);
         assert_eq!(of(&[]), None);
         assert_eq!(rank(&[0, 255, b'=', 0]), None);

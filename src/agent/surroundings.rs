@@ -5,6 +5,7 @@ use crate::agent::gang::Workers;
 use crate::agent::hang;
 use crate::agent::keeper::Keeper;
 use crate::agent::keeper::choice::Choice;
+use crate::agent::remote::Shell;
 use crate::agent::serve::gpu::Gpus;
 use crate::agent::wake::Wake;
 use crate::agent::words::Words;
@@ -51,6 +52,8 @@ pub struct Attempt {
     pub master_ip: Option<IpAddr>,
     /// Whom it has, where that is another number in each attempt.
     pub workers: Option<Workers>,
+    /// By what one member starts the programs of the others, where that is so.
+    pub shell: Option<Box<Shell>>,
     /// Empty for a start from nothing.
     pub resume_from: String,
     /// Steps that the checkpoint has behind it.

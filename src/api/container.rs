@@ -21,6 +21,8 @@ pub enum Framework {
     Paddle,
     /// `DMLC_*` of workers, servers and a scheduler, which is added if no role is it.
     Mxnet,
+    /// `mpirun` on the first worker, or in the role launcher, starts its processes on all workers, by their agents.
+    Mpi,
     /// Nothing but what every gang has; any roles.
     None,
 }
@@ -36,6 +38,7 @@ impl Framework {
             Self::Xgboost => "xgboost",
             Self::Paddle => "paddle",
             Self::Mxnet => "mxnet",
+            Self::Mpi => "mpi",
             Self::None => "none",
         }
     }

@@ -16,7 +16,7 @@ pub struct RoleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub replicas: Option<i32>,
-    /// The job is completed when all programs have exited with code 0 of the roles that say so; the rest is ended then. If none says so: the chief of tensorflow, else all workers.
+    /// The job is completed when all programs have exited with code 0 of the roles that say so; the rest is ended then. If none says so: the chief of tensorflow, else all workers. In mpi it is always where mpirun runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<bool>,
     /// Container image.

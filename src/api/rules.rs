@@ -151,11 +151,12 @@ const CONDITIONS: [(&str, &str); 11] = [
     (
         "$ROLE_OF_FRAMEWORK",
         "$(framework) == 'none' || $(framework) == 'tensorflow' && r.name in ['chief', 'ps', 'evaluator'] || \
-         $(framework) == 'mxnet' && r.name in ['server', 'scheduler']",
+         $(framework) == 'mxnet' && r.name in ['server', 'scheduler'] || \
+         $(framework) == 'mpi' && r.name == 'launcher'",
     ),
     (
         "$ROLE_OF_ONE",
-        "$(framework) != 'none' && r.name in ['chief', 'evaluator', 'scheduler'] && has(r.replicas) && r.replicas != 1",
+        "$(framework) != 'none' && r.name in ['chief', 'evaluator', 'scheduler', 'launcher'] && has(r.replicas) && r.replicas != 1",
     ),
     (
         "$ROLE_FITS",
@@ -323,14 +324,14 @@ pub const RULES: &[Rule] = &[
         field: ".roles",
         rule: "!has(self.roles) || self.roles.all(r, $ROLE_OF_FRAMEWORK)",
         wrong: "{a role|the role %|self.roles.filter(r, !($ROLE_OF_FRAMEWORK))[0].name} means nothing to the framework",
-        remedy: "write chief, ps or evaluator with framework tensorflow, server or scheduler with mxnet, or any name with none",
+        remedy: "write chief, ps or evaluator with framework tensorflow, server or scheduler with mxnet, launcher with mpi, or any name with none",
         example: "role-of-framework",
     },
     Rule {
         at: "spec",
         field: ".roles",
         rule: "!has(self.roles) || !self.roles.exists(r, $ROLE_OF_ONE)",
-        wrong: "chief, evaluator and scheduler are one pod each",
+        wrong: "chief, evaluator, scheduler and launcher are one pod each",
         remedy: "leave replicas out, or write 1",
         example: "role-of-one",
     },
@@ -1108,7 +1109,7 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
     },
     SchemaRefusal {
         field: "spec.framework",
-        says: r#"supported values: "pytorch", "tensorflow", "jax", "xgboost", "paddle", "mxnet", "none""#,
+        says: r#"supported values: "pytorch", "tensorflow", "jax", "xgboost", "paddle", "mxnet", "mpi", "none""#,
         remedy: "write one of these",
         example: "framework-unknown",
     },

@@ -67,7 +67,7 @@ pub struct TrainingJobSpec {
     #[schemars(range(min = 0, max = 16))]
     pub gpus_per_worker: Option<i32>,
 
-    /// Processes per worker: a number, `auto` (pytorch and paddle: the GPUs if there are any, else 1; the others: 1), `gpu`, or `cpu` (the CPU limit, which must then be set).
+    /// Processes per worker: a number, `auto` (pytorch, paddle and mpi: the GPUs if there are any, else 1; the others: 1), `gpu`, or `cpu` (the CPU limit, which must then be set).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procs_per_worker: Option<ProcsPerWorker>,
 
@@ -81,7 +81,7 @@ pub struct TrainingJobSpec {
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
 
-    /// Command of the workers. Default by framework: `torchrun` (pytorch), `python3 -m paddle.distributed.launch` (paddle) or `python3`. `$(NAME)` expands as in a container.
+    /// Command of the workers. Default by framework: `torchrun` (pytorch), `python3 -m paddle.distributed.launch` (paddle), `mpirun -np $(WORLD_SIZE)` (mpi) or `python3`. `$(NAME)` expands as in a container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub command: Vec<String>,

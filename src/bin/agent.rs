@@ -6,7 +6,7 @@ use nix::sys::stat::{SFlag, fstat};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use trainingjob_operator::agent::container::Container;
@@ -15,8 +15,9 @@ use trainingjob_operator::agent::gang;
 use trainingjob_operator::agent::hang;
 use trainingjob_operator::agent::install;
 use trainingjob_operator::agent::keeper::{commands as keeper, read_policy};
+use trainingjob_operator::agent::remote::{call::call, serve::serve};
 use trainingjob_operator::agent::surroundings::{Attempt, Options};
-use trainingjob_operator::protocol::gang::GangPast;
+use trainingjob_operator::protocol::gang::{GangPast, RSH};
 use trainingjob_operator::protocol::role::RoleName;
 
 /// Runs the program of one worker of a TrainingJob and leaves no process behind.
@@ -143,6 +144,12 @@ Exit code:
         /// The command, looked up in PATH, and its arguments
         #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
         command: Vec<OsString>,
+    },
+    /// Run what others of the gang want: `run --gang` starts it where mpirun on another member starts the programs
+    #[command(hide = true)]
+    Serve {
+        /// The folder with what it has to know
+        folder: PathBuf,
     },
     /// Look after the checkpoints of a job while no worker runs, or for a person
     Checkpoints {
@@ -310,8 +317,18 @@ fn main() -> ExitCode {
         eprintln!("agent: {error}");
         ExitCode::FAILURE
     };
+    // What mpirun calls instead of rsh. In the folder of that name lies what it has to know.
+    let mut args = std::env::args_os();
+    let name = PathBuf::from(args.next().unwrap_or_default());
+    if name.file_name().is_some_and(|name| name == RSH) {
+        return ExitCode::from(call(name.parent().unwrap_or(Path::new(".")), args));
+    }
     match Cli::parse().command {
         Command::Checkpoints { verb } => checkpoints(verb),
+        Command::Serve { folder } => match serve(&folder) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => failed(&error),
+        },
         Command::Install { to } => match install::install(&to) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

@@ -6,7 +6,7 @@
 
 use super::config::source;
 use super::{framework, names, pod, trackers};
-use crate::api::Backend;
+use crate::api::{Backend, Framework};
 use crate::plan::template::TRAINING;
 use crate::plan::{Plan, Role};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
@@ -18,6 +18,8 @@ pub(super) const MASTER_PORT: &str = "$$(MASTER_PORT)";
 
 /// Address of the first worker in this attempt, by number, in a value.
 pub(super) const MASTER_IP: &str = "$$(MASTER_IP)";
+/// The network interface that has the pod's address, in a value.
+pub(super) const POD_INTERFACE: &str = "$$(POD_INTERFACE)";
 /// Workers of this attempt of an elastic gang, in a value.
 pub(super) const NNODES: &str = "$$(NNODES)";
 /// Processes of this attempt of an elastic gang, in a value.
@@ -82,6 +84,9 @@ impl Environment {
 
 /// Who this worker is and who the others are.
 fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
+    // Of MPI's processes each learns its rank from MPI, and there may be several in a pod; and all of them are the workers'.
+    let is_mpi = plan.gang.rendezvous.framework == Framework::Mpi;
+    let counted = if is_mpi { plan.gang.workers() } else { role };
     let mut env = vec![
         field("POD_NAME", "metadata.name"),
         var("POD_NAMESPACE", literal(&plan.identity.namespace)),
@@ -89,14 +94,14 @@ fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         field("POD_UID", "metadata.uid"),
         field("NODE_NAME", "spec.nodeName"),
         field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
-        // For programs that run as one process per worker; torchrun gives each of its processes its own.
-        var("RANK", "$(NODE_RANK)"),
-        var("MASTER_ADDR", names::host(&plan.identity.name, role.name, 0)),
+        var("MASTER_ADDR", names::host(&plan.identity.name, counted.name, 0)),
     ];
+    // For programs that run as one process per worker; torchrun gives each of its processes its own.
+    env.extend((!is_mpi).then(|| var("RANK", "$(NODE_RANK)")));
     if plan.gang.elastic.is_none() {
         env.extend([
-            var("WORLD_SIZE", role.world_size().to_string()),
-            var("NNODES", role.replicas.to_string()),
+            var("WORLD_SIZE", counted.world_size().to_string()),
+            var("NNODES", counted.replicas.to_string()),
             var("NUM_WORKERS", plan.gang.workers().replicas.to_string()),
         ]);
     }

@@ -4,8 +4,8 @@
 use super::{environment, metadata, names};
 use crate::api::RestartPolicy;
 use crate::plan::storage::paths;
-use crate::plan::{Plan, Role};
-use crate::protocol::gang::{GangPast, GangSetup, KEY_FILE, Restarts, SETUP_FILE};
+use crate::plan::{Completion, Plan, Role};
+use crate::protocol::gang::{GangPast, GangSetup, KEY_FILE, MpiSetup, Restarts, SETUP_FILE};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretProjection, VolumeMount};
 use std::collections::BTreeMap;
@@ -19,13 +19,19 @@ pub(super) fn setup(plan: &Plan) -> String {
     let elastic = plan.gang.elastic.as_ref();
     let others = plan.gang.roles.iter().filter(|role| !role.name.is_worker());
     let decides = |role: &Role| (role.name.to_string(), number(role.completion.of(role.replicas)));
+    let is_all = !plan.gang.has_roles() && plan.gang.workers().completion == Completion::EveryReplica;
     let deciding = plan.gang.roles.iter().map(decides).filter(|(_, count)| *count > 0);
     let setup = GangSetup {
         uid: plan.identity.uid.clone(),
         workers: number(elastic.map_or(plan.gang.workers().replicas, |elastic| elastic.workers)),
         largest: elastic.map(|elastic| number(elastic.largest)),
         roles: others.map(|role| (role.name.to_string(), number(role.replicas))).collect(),
-        success: if plan.gang.has_roles() { deciding.collect() } else { BTreeMap::new() },
+        success: if is_all { BTreeMap::new() } else { deciding.collect() },
+        mpi: plan
+            .gang
+            .rendezvous
+            .mpi_port
+            .map(|shell| MpiSetup { port: port(shell), slots: number(plan.gang.workers().procs) }),
         leader: names::worker_host(&plan.identity.name, 0),
         port: port(plan.gang.rendezvous.gang_port),
         master_port: port(plan.gang.rendezvous.master_port),

@@ -7,6 +7,7 @@ use crate::api::Reason;
 use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern, words};
 use crate::protocol::exception::{Exception, Sort, sort};
 use crate::protocol::hang::Hang;
+use crate::protocol::mpi;
 use crate::protocol::origin::{FailureOrigin, origin_of};
 use crate::protocol::report::{Phase, Report};
 use crate::protocol::stacks::Place;
@@ -66,7 +67,10 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
     let no_memory = no_memory.filter(|_| report.own_signal().is_none_or(|signal| signal == SIGABRT));
     // Of those that tell equally much the first one here is told.
     let told = [timeout, exception, killed_rank(report), line, no_memory, error, hang];
-    told.into_iter().flatten().min_by_key(|finding| finding.origin)
+    let told = told.into_iter().flatten().min_by_key(|finding| finding.origin)?;
+    // A rank that fails has mpirun end the others: it is the one that is named.
+    let rank = told.rank.or_else(|| mpi::first_process(&report.stderr_tail)?.rank);
+    Some(Finding { rank, ..told })
 }
 
 /// Whether an exception is why the program ended: it ended soon after, or nobody made progress any more, as when the
@@ -129,13 +133,14 @@ fn of_hang(hang: &Hang) -> Finding {
     Finding { origin, rank: hang.rank, time: Some(hang.time), ..Finding::why(Reason::Hang, hang.text.clone()) }
 }
 
-/// The rank that a signal ended, by the word of torchrun or Paddle's launcher. An abort is how libraries end one that complains
-/// of others.
+/// The rank that a signal ended, by the word of torchrun, mpirun or Paddle's launcher. An abort is how libraries end one that
+/// complains of others.
 fn killed_rank(report: &Report) -> Option<Finding> {
     let tail = &report.stderr_tail;
-    let torchruns = || first_rank(tail).map(|(rank, code)| (Some(rank), code));
-    let told = torchruns().or_else(|| code_of_paddle(tail).map(|code| (None, code)));
+    let told = first_rank(tail).or_else(|| code_of_paddle(tail).map(|code| (None, code)));
     let (rank, code) = told.filter(|(_, code)| *code < 0 && *code != -SIGTERM)?;
     let origin = if code == -SIGABRT { FailureOrigin::Gang } else { FailureOrigin::Own };
-    Some(Finding { rank, origin, ..Finding::why(Reason::Signal, ending::ended_by(-code)) })
+    let node = mpi::first_process(tail).and_then(|first| first.node);
+    let on_node = node.map(|node| format!(" (on {node})")).unwrap_or_default();
+    Some(Finding { origin, rank, ..Finding::why(Reason::Signal, ending::ended_by(-code) + &on_node) })
 }

@@ -16,7 +16,7 @@ pub fn finding(report: Option<&Report>) -> Finding {
 /// torchrun names the rank that a signal ended. PyTorch's DataLoader names its worker in an exception of the rank's.
 fn victim(report: &Report) -> (Option<u64>, &'static str) {
     if let Some((rank, _)) = first_rank(&report.stderr_tail).filter(|(_, code)| *code == -SIGKILL) {
-        return (Some(rank), "");
+        return (rank, "");
     }
     let of_loader = report.last_exception().filter(|raised| {
         let is_of_loader = raised.message.contains("DataLoader worker");

@@ -174,7 +174,7 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
     let procs = match spec.procs_per_worker() {
         ProcsPerWorker::Number(_) => None,
         ProcsPerWorker::Kind(ProcsKind::Auto)
-            if !matches!(spec.framework(), Framework::Pytorch | Framework::Paddle) =>
+            if !matches!(spec.framework(), Framework::Pytorch | Framework::Paddle | Framework::Mpi) =>
         {
             Some(format!("procsPerWorker auto: one process of {framework} has all GPUs"))
         }

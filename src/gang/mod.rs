@@ -81,6 +81,7 @@ mod leader;
 mod member;
 pub mod message;
 pub mod policy;
+pub mod remote;
 mod seat;
 mod view;
 

@@ -4,6 +4,7 @@ use super::conditions::condition_is;
 use super::progress;
 use super::step::Step;
 use crate::api::{ConditionType, Reason, State};
+use crate::plan::Completion;
 use crate::protocol::role::Place;
 
 impl Step<'_> {
@@ -13,10 +14,13 @@ impl Step<'_> {
             Some((reason, message)) => self.complete(&reason, &message),
             None => {
                 let roles = self.input.plan.gang.roles.iter();
-                let deciding =
-                    roles.filter(|role| role.completion.of(role.replicas) > 0).map(|role| role.name.as_str());
-                let deciding = deciding.collect::<Vec<_>>().join(" and every ");
-                self.complete(&Reason::Completed, &format!("every {deciding} exited with code 0"));
+                let deciding = roles.filter_map(|role| match role.completion {
+                    Completion::EveryReplica => Some(format!("every {}", role.name)),
+                    Completion::First => Some(format!("{} 0", role.name)),
+                    Completion::Ended => None,
+                });
+                let deciding = deciding.collect::<Vec<_>>().join(" and ");
+                self.complete(&Reason::Completed, &format!("{deciding} exited with code 0"));
             }
         }
     }

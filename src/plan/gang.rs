@@ -139,6 +139,8 @@ pub enum GroupKind {
 pub enum Completion {
     /// Every one of its programs has to exit with code 0.
     EveryReplica,
+    /// The program of the first one has to exit with code 0; those of the others are ended then.
+    First,
     /// Its programs are ended when the others are done.
     Ended,
 }
@@ -149,6 +151,7 @@ impl Completion {
     pub fn of(self, replicas: i32) -> i32 {
         match self {
             Self::EveryReplica => replicas,
+            Self::First => 1,
             Self::Ended => 0,
         }
     }
@@ -199,6 +202,8 @@ pub struct Rendezvous {
     /// Where the agent of the first worker listens for the others. Two ports after `master_port`, or one more if the agents
     /// serve their metrics there; where that is beyond the last port, as far before it.
     pub gang_port: i32,
+    /// Where the agents listen that start what `mpirun` wants: the next port that nobody else has. None of other frameworks.
+    pub mpi_port: Option<i32>,
     /// Network interface, where the spec names one.
     pub interface: Option<String>,
     /// Which pods have a host name.
@@ -213,6 +218,13 @@ impl Rendezvous {
         const LAST: i32 = 65_535;
         let is_free = |port: &i32| *port <= LAST && *port != metrics;
         [master + 2, master + 3, master - 2].into_iter().find(is_free).unwrap_or(master - 3)
+    }
+
+    /// A port that neither the ranks, the agents nor their metrics have.
+    pub(super) fn mpi_port(master: i32, gang: i32, metrics: i32) -> i32 {
+        const LAST: i32 = 65_535;
+        let is_free = |port: &i32| *port <= LAST && *port != gang && *port != metrics;
+        [master + 3, master + 4, master - 2, master - 3].into_iter().find(is_free).unwrap_or(master - 4)
     }
 }
 

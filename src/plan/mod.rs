@@ -162,11 +162,15 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         names::check_host(&name, role.name, role.replicas, &mut no);
     }
     environment::check_hosts(spec.framework(), &name, most, &roles, &mut no);
+    let (master, agent) = (spec.networking.master_port(), monitoring.agent_port);
+    let gang_port = Rendezvous::gang_port(master, agent);
+    let is_mpi = spec.framework() == Framework::Mpi;
     let rendezvous = Rendezvous {
         framework: spec.framework(),
         backend: spec.networking.backend(),
-        master_port: spec.networking.master_port(),
-        gang_port: Rendezvous::gang_port(spec.networking.master_port(), monitoring.agent_port),
+        master_port: master,
+        gang_port,
+        mpi_port: is_mpi.then(|| Rendezvous::mpi_port(master, gang_port, agent)),
         interface: spec.networking.interface.clone(),
         host_names: host_names(spec),
         rdma: spec.networking.rdma_enabled(),
@@ -247,7 +251,7 @@ fn default_image(framework: Framework) -> &'static str {
         Framework::Tensorflow => "tensorflow/tensorflow:2.19.0-gpu",
         Framework::Jax => "nvcr.io/nvidia/jax:26.04-py3",
         // The API server wants one in the spec.
-        Framework::Xgboost | Framework::Paddle | Framework::Mxnet | Framework::None => "",
+        Framework::Xgboost | Framework::Paddle | Framework::Mxnet | Framework::Mpi | Framework::None => "",
     }
 }
 
@@ -256,6 +260,8 @@ fn command(spec: &TrainingJobSpec) -> Vec<String> {
     let launcher: &[&str] = match spec.framework() {
         Framework::Pytorch => &["torchrun"],
         Framework::Paddle => &["python3", "-m", "paddle.distributed.launch"],
+        // MPICH's starts one process if it is not told how many, and Open MPI's one for each slot.
+        Framework::Mpi => &["mpirun", "-np", "$(WORLD_SIZE)"],
         Framework::Tensorflow | Framework::Jax | Framework::Xgboost | Framework::Mxnet | Framework::None => {
             &["python3"]
         }
@@ -264,6 +270,9 @@ fn command(spec: &TrainingJobSpec) -> Vec<String> {
     match (spec.command.is_empty(), spec.args.is_empty()) {
         (false, _) => spec.command.iter().chain(&spec.args).cloned().collect(),
         (true, false) => launcher.chain(spec.args.iter().cloned()).collect(),
+        (true, true) if spec.framework() == Framework::Mpi => {
+            launcher.chain(["python3", "train.py"].map(str::to_owned)).collect()
+        }
         (true, true) => launcher.chain(["train.py".to_owned()]).collect(),
     }
 }

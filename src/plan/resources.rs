@@ -140,10 +140,10 @@ fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusa
 fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -> i32 {
     const FIELD: &str = "spec.procsPerWorker";
     let gpus = spec.gpus_per_worker();
-    let has_launcher = matches!(spec.framework(), Framework::Pytorch | Framework::Paddle);
+    let has_launcher = matches!(spec.framework(), Framework::Pytorch | Framework::Paddle | Framework::Mpi);
     let procs = match spec.procs_per_worker() {
         ProcsPerWorker::Number(number) => i32::from(number),
-        // Only torchrun and Paddle's launcher start a process per GPU; the others drive all of a worker's GPUs from one process.
+        // Only torchrun, mpirun and Paddle's launcher start a process per GPU; the others drive all of a worker's GPUs from one process.
         ProcsPerWorker::Kind(ProcsKind::Auto) if has_launcher => gpus.max(1),
         ProcsPerWorker::Kind(ProcsKind::Auto) => 1,
         ProcsPerWorker::Kind(ProcsKind::Gpu) => {

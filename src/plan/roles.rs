@@ -11,6 +11,9 @@ pub(crate) const CHIEF: RoleName = RoleName::literal("chief");
 /// TensorFlow's evaluator, of which no other role knows.
 pub(crate) const EVALUATOR: RoleName = RoleName::literal("evaluator");
 
+/// Where `mpirun` runs, if it is not on the first worker.
+pub(crate) const LAUNCHER: RoleName = RoleName::literal("launcher");
+
 /// MXNet's servers, which hold the parameters.
 pub(crate) const SERVER: RoleName = RoleName::literal("server");
 /// MXNet's scheduler, by which its processes find each other.
@@ -36,13 +39,22 @@ pub(super) fn resolve(spec: &TrainingJobSpec, storage: &Storage, no: &mut Refusa
         tell(of, &path, own, no);
     }
     for role in &mut roles {
-        role.completion = if decides(spec, role.name) { Completion::EveryReplica } else { Completion::Ended };
+        role.completion = match decides(spec, role.name) {
+            // The first one runs mpirun, and the others what that starts.
+            true if spec.framework() == Framework::Mpi => Completion::First,
+            true => Completion::EveryReplica,
+            false => Completion::Ended,
+        };
     }
     roles
 }
 
 /// Whether the gang has succeeded only when this role has.
 fn decides(spec: &TrainingJobSpec, role: RoleName) -> bool {
+    if spec.framework() == Framework::Mpi {
+        let has_launcher = spec.roles.iter().any(|of| of.name == LAUNCHER.as_str());
+        return role == if has_launcher { LAUNCHER } else { RoleName::WORKER };
+    }
     let leads = |of: &&RoleSpec| of.leader == Some(true);
     let mut leaders = spec.roles.iter().filter(leads).peekable();
     if leaders.peek().is_some() {

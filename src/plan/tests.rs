@@ -736,6 +736,11 @@ fn the_gang_has_a_port_of_its_own() {
         });
         let plan = plan(&spec);
         let (port, agent) = (plan.gang.rendezvous.gang_port, plan.monitoring.agent_port);
+        let mpi = Rendezvous::mpi_port(master, port, agent);
+        assert!(
+            (1..=65_535).contains(&mpi) && ![master, master + 1, port, metrics, agent].contains(&mpi),
+            "{spec}: {mpi}"
+        );
         assert!(
             (1..=65_535).contains(&port) && ![master, master + 1, metrics, agent].contains(&port),
             "{spec}: {port}"

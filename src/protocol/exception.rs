@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Exception {
-    /// Of the process: RANK, else LOCAL_RANK.
+    /// Of the process: RANK, what an MPI calls it, else LOCAL_RANK.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
     /// The thread's name, if it was not the main one; the program may have gone on without it.

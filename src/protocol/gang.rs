@@ -9,6 +9,14 @@ use std::collections::BTreeMap;
 pub const SETUP_FILE: &str = "gang.json";
 /// Key of the gang's key in its Secret: the text itself, as it stands there, is the key.
 pub const KEY_FILE: &str = "key";
+/// In the folder of what an agent remembers: what `mpirun` needs.
+pub const REMOTE: &str = "remote";
+/// In that: what `mpirun` takes for its remote shell. It is the agent, which knows itself by this name.
+pub const RSH: &str = "rsh";
+/// In that: the workers, as Open MPI wants them.
+pub const HOSTFILE: &str = "hostfile";
+/// In that: the workers, as MPICH and Intel MPI want them.
+pub const HYDRA_HOSTS: &str = "hosts";
 /// Exit code of a container whose first process was killed (SIGKILL): its node starts it again in its pod.
 pub const KILLED: i32 = 137;
 /// Attempts that have ended are told of so many at most.
@@ -41,6 +49,10 @@ pub struct GangSetup {
     pub port: u16,
     /// Where the ranks meet: here and at the next port, in turns.
     pub master_port: u16,
+    /// Of a gang whose programs `mpirun` starts: on the members that decide ([`GangSetup::success`]) the job's program runs,
+    /// which is that, and the others serve it as its remote shell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mpi: Option<MpiSetup>,
     /// When another attempt follows.
     pub restarts: Restarts,
     /// How often after failures of the program.
@@ -65,6 +77,16 @@ impl GangSetup {
             None => self.leader.clone(),
         }
     }
+}
+
+/// What a gang needs whose programs `mpirun` starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MpiSetup {
+    /// Where the agents listen that serve it as its remote shell.
+    pub port: u16,
+    /// Processes of each worker.
+    pub slots: u32,
 }
 
 /// `failurePolicy.restartPolicy`.

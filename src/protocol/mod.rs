@@ -15,6 +15,7 @@ pub mod gang;
 pub mod gpu;
 pub mod hang;
 pub mod metric_history;
+pub mod mpi;
 pub mod number;
 pub mod origin;
 pub mod progress;

@@ -1,6 +1,7 @@
 //! Whose failure a line tells of: the one's who says it, or a peer's.
 
 use crate::protocol::error_pattern::{self, ErrorPattern};
+use crate::protocol::mpi;
 use regex::Regex;
 use std::sync::LazyLock;
 
@@ -51,7 +52,9 @@ pub fn origin_of(line: &str) -> FailureOrigin {
     let lower = line.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|words| lower.contains(words));
     match () {
-        () if has(&GANGS_GONE) || (has(&GONE) && speaks_for_a_gang(&lower)) => FailureOrigin::Peer,
+        () if mpi::is_lost(line) || has(&GANGS_GONE) || (has(&GONE) && speaks_for_a_gang(&lower)) => {
+            FailureOrigin::Peer
+        }
         () if has(&WAITED) || is_nccls() => FailureOrigin::Gang,
         () => FailureOrigin::Own,
     }

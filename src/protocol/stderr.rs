@@ -1,5 +1,6 @@
 //! What the last lines of a program's stderr tell of why it ended.
 
+use crate::protocol::mpi;
 use crate::protocol::origin::{FailureOrigin, origin_of};
 use crate::protocol::text::split_rank;
 use regex::Regex;
@@ -11,7 +12,7 @@ use std::sync::LazyLock;
 /// A rank that complains of others tells nothing of its own: that counts only if nobody tells more.
 pub fn telling_line(text: &str) -> Option<&str> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
-    let own = without_torchrun(&lines);
+    let own = mpi::without_mpirun(&without_torchrun(&lines));
     let exception = |wanted| last_exception(&own, |line| origin_of(line) == wanted);
     let torchruns = |wanted: fn(&str) -> bool| {
         let line = own.iter().rev().find(|line| wanted(line))?;
@@ -20,14 +21,23 @@ pub fn telling_line(text: &str) -> Option<&str> {
     exception(FailureOrigin::Own)
         // A signal, of which its rank could not tell, unless it is the one by which a library ends a rank that complains.
         .or_else(|| torchruns(|line| line.contains("failed (exitcode: -") && !line.contains("(exitcode: -6)")))
+        .or_else(|| mpi::killed_line(&lines))
+        .or_else(|| lines.iter().find(|line| mpi::is_lost(line)).copied())
         .or_else(|| exception(FailureOrigin::Gang))
         .or_else(|| exception(FailureOrigin::Peer))
         .or_else(|| own.iter().rev().find(|line| is_usage_error(text, line)).copied())
         .or_else(|| torchruns(|line| line.contains("failed (exitcode:")))
+        .or_else(|| own_words(&own))
+        .or_else(|| mpi::telling_line(&lines))
         .or_else(|| own.last().copied())
         .or_else(|| lines.iter().rev().find(|line| line.trim_start().starts_with("exitcode")).copied())
         .or_else(|| lines.last().copied())
         .map(str::trim)
+}
+
+/// The last line that is not of an MPI that gives up.
+fn own_words<'t>(own: &[&'t str]) -> Option<&'t str> {
+    if own.iter().any(|line| line.starts_with("*** MPI_ERR")) { None } else { own.last().copied() }
 }
 
 /// `lines` without the traceback of torchrun's `ChildFailedError` and the summary that follows it between rulers.
@@ -45,8 +55,14 @@ pub fn is_usage_error(text: &str, line: &str) -> bool {
     ERROR.is_match(line) && text.lines().any(|line| line.starts_with("usage: ") || line.starts_with("Usage: "))
 }
 
-/// Of a rank that torchrun names as the first to fail: its number and exit code, less than 0 for a signal.
-pub fn first_rank(text: &str) -> Option<(u64, i32)> {
+/// The rank that torchrun or mpirun names as the first to fail: its number, if it is told, and its exit code, less than 0 for a
+/// signal.
+pub fn first_rank(text: &str) -> Option<(Option<u64>, i32)> {
+    let of_torchrun = first_of_torchrun(text).map(|(rank, code)| (Some(rank), code));
+    of_torchrun.or_else(|| mpi::first_process(text).map(|first| (first.rank, first.code)))
+}
+
+fn first_of_torchrun(text: &str) -> Option<(u64, i32)> {
     static FIELDS: LazyLock<[Regex; 2]> = LazyLock::new(|| {
         [r"(?m)^ *rank *: (\d+)", r"(?m)^ *exitcode *: (-?\d+)"].map(|field| Regex::new(field).expect("a constant"))
     });
@@ -215,14 +231,14 @@ Root Cause (first observed failure):
 
     #[test]
     fn the_rank_that_torchrun_names() {
-        assert_eq!(first_rank(TORCHRUN), Some((0, 1)));
+        assert_eq!(first_rank(TORCHRUN), Some((Some(0), 1)));
         let with_others = TORCHRUN
             .replace("  <NO_OTHER_FAILURES>", "[1]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : 1 (pid: 22)");
         let killed = with_others.replace(
             "rank      : 0 (local_rank: 0)\n  exitcode  : 1",
             "rank      : 4 (local_rank: 0)\n  exitcode  : -11",
         );
-        assert_eq!(first_rank(&killed), Some((4, -11)));
+        assert_eq!(first_rank(&killed), Some((Some(4), -11)));
         assert_eq!(first_rank("rank : 1\nexitcode : 2\n"), None);
     }
 

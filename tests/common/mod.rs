@@ -3,6 +3,8 @@
 
 pub mod cluster;
 pub mod init;
+pub mod packages;
+pub mod pod;
 pub mod room;
 pub mod wait;
 

@@ -3,7 +3,7 @@
 //! [`Party`] owns the machine and all that it talks with. The loop of the container tells it what has happened, asks what
 //! has come from the others, and does with the program what is ordered.
 
-mod clock;
+pub(super) mod clock;
 mod judge;
 mod memory;
 mod net;
@@ -11,6 +11,7 @@ mod net;
 use crate::agent::environment::variable;
 use crate::agent::keeper::choice::Choice;
 use crate::agent::read_json;
+use crate::agent::remote::Shell;
 use crate::agent::serve::listen;
 use crate::agent::wake::Wake;
 use crate::agent::words::Words;
@@ -78,6 +79,8 @@ pub enum Task {
         port: u16,
         /// What it goes on from.
         choice: Choice,
+        /// The remote shell of a gang whose programs one member starts.
+        shell: Option<Box<Shell>>,
     },
     /// Stop the program.
     Stop {
@@ -105,6 +108,8 @@ pub struct Party {
     setup_file: PathBuf,
     setup: GangSetup,
     boot: u64,
+    /// The remote shell, but for what changes from attempt to attempt.
+    shell: Option<Shell>,
     place: Option<Place>,
     net: Option<Net>,
     words: Arc<Words>,
@@ -174,6 +179,17 @@ impl Party {
             judge: judge::judge,
             ports: (setup.master_port, 2),
         });
+        let shell = setup.mpi.as_ref().map(|mpi| Shell {
+            job: setup.uid.clone(),
+            key: options.key.clone().unwrap_or_default(),
+            port: mpi.port,
+            slots: mpi.slots,
+            role: member.role.clone(),
+            index,
+            pod: pod.clone(),
+            serves: !deciding(&setup).contains(&member),
+            ..Shell::default()
+        });
         let mut net = None;
         if setup.workers > 1 || setup.largest.is_some() || !setup.roles.is_empty() {
             let file = options.key.clone().unwrap_or_default();
@@ -209,6 +225,7 @@ impl Party {
             setup_file: options.setup.clone(),
             setup,
             boot,
+            shell,
             place,
             net,
             words: Arc::clone(words),
@@ -353,7 +370,8 @@ impl Party {
                     self.remember();
                     let choice = serde_json::from_str(&choice.detail).unwrap_or_default();
                     let workers = self.setup.largest.map(|_| self.workers(size, port));
-                    tasks.push(Task::Start { attempt, workers, port, choice });
+                    let shell = self.shell(attempt, size).map(Box::new);
+                    tasks.push(Task::Start { attempt, workers, port, choice, shell });
                 }
                 Order::Stop { attempt, grace } => tasks.push(Task::Stop { attempt, grace }),
                 Order::Exit(exit) => {
@@ -406,6 +424,13 @@ impl Party {
     fn workers(&self, count: u32, port: u16) -> Workers {
         let addresses: Vec<_> = (0..count).map(|index| format!("{}:{port}", self.setup.host(index))).collect();
         Workers { count, addresses: serde_json::to_string(&addresses).unwrap_or_default() }
+    }
+
+    /// The remote shell of an attempt.
+    fn shell(&self, attempt: u32, size: u32) -> Option<Shell> {
+        let count = self.setup.largest.map_or(self.setup.workers, |_| size);
+        let hosts = (0..count).map(|index| self.setup.host(index)).collect();
+        self.shell.as_ref().map(|shell| Shell { attempt, hosts, ..shell.clone() })
     }
 
     /// Tells how the gang stands, and says what is new to those who read this agent's log.

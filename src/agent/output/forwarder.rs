@@ -6,6 +6,7 @@ use crate::agent::output::recent_lines::RecentLines;
 use crate::agent::run::view::RunView;
 use crate::agent::survive::survive;
 use crate::agent::words::write_all;
+use crate::protocol::mpi;
 use parking_lot::Mutex;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -30,12 +31,14 @@ struct Copy {
     ended: AtomicBool,
     observations: Arc<Observations>,
     parser: Arc<Queue>,
+    /// Of stdout: where stderr's lines are kept.
+    errors: Option<Arc<Self>>,
 }
 
 impl Forwarder {
     /// Starts the threads for one program, whose run is `run`. They end when nobody is left who could write.
     pub fn start(stdout: Option<ChildStdout>, stderr: ChildStderr, run: &RunView) -> io::Result<Self> {
-        let copy = |stream| {
+        let copy = |stream, errors| {
             Arc::new(Copy {
                 stream,
                 recent_lines: Mutex::default(),
@@ -43,12 +46,13 @@ impl Forwarder {
                 ended: AtomicBool::new(false),
                 observations: Arc::clone(&run.observations),
                 parser: Arc::clone(&run.output),
+                errors,
             })
         };
-        let mut streams = vec![copy(Stream::Stderr)];
+        let mut streams = vec![copy(Stream::Stderr, None)];
         spawn(&streams[0], stderr)?;
         if let Some(stdout) = stdout {
-            streams.push(copy(Stream::Stdout));
+            streams.push(copy(Stream::Stdout, Some(Arc::clone(&streams[0]))));
             spawn(&streams[1], stdout)?;
         }
         Ok(Self { streams })
@@ -102,6 +106,11 @@ impl Copy {
                 // Before it is passed on: what blocks there may be the last words.
                 survive(|| self.recent_lines.lock().push(bytes));
                 self.observations.changes.change();
+            }
+            if let Some(errors) = &self.errors
+                && let Some(at) = mpi::farewell_on_stdout(bytes)
+            {
+                survive(|| errors.recent_lines.lock().push(&bytes[at..]));
             }
             // Without a reader it goes on reading: the program must not block, and its last words still count.
             reader_is_there = reader_is_there && write_all(to, bytes, on_taken).is_ok();

@@ -116,7 +116,8 @@ def _tell(out, kind, value, traceback, thread, parent):
             message = str(value)
         except Exception:
             message = ""
-        rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
+        names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
+        rank = next(filter(None, map(os.environ.get, names)), "")
         # At its end there may be a traceback of another process, and there the end tells most.
         if len(message) > 8000:
             message = message[:1000] + "\n" + message[-7000:]

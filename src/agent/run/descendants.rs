@@ -57,12 +57,17 @@ pub fn reap() -> Reaped {
 
 /// Every process that descends from this one, parents before their children.
 pub fn descendants_of_self() -> Vec<Stat> {
+    descendants_of(getpid())
+}
+
+/// Every process that descends from another, parents before their children.
+pub fn descendants_of(root: Pid) -> Vec<Stat> {
     let Ok(processes) = procfs::process::all_processes() else { return Vec::new() };
     // One that has ended meanwhile can't be read, and is nobody's any more.
     let mut stats: HashMap<i32, Stat> =
         processes.filter_map(|process| process.ok()?.stat().ok()).map(|stat| (stat.pid, stat)).collect();
     let parents: Vec<(i32, i32)> = stats.values().map(|stat| (stat.pid, stat.ppid)).collect();
-    descendants(getpid().as_raw(), &parents).into_iter().filter_map(|pid| stats.remove(&pid)).collect()
+    descendants(root.as_raw(), &parents).into_iter().filter_map(|pid| stats.remove(&pid)).collect()
 }
 
 /// All of `processes` (PID, parent's PID) that descend from `root`, parents before their children.

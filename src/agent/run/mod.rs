@@ -19,6 +19,7 @@ use crate::agent::observations::Observations;
 use crate::agent::output::forwarder::Forwarder;
 use crate::agent::output::parser::{Parser, Parsing};
 use crate::agent::output::queue::Queue;
+use crate::agent::remote::Shell;
 use crate::agent::run::descendants::{continue_stopped, descendants_of_self, send, signal_descendants};
 use crate::agent::run::launch::Program;
 use crate::agent::run::view::{CurrentRun, RunView};
@@ -33,8 +34,10 @@ use crate::protocol::progress_pattern::ProgressPatterns;
 use crate::protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -198,10 +201,15 @@ impl Run {
 
     fn launch(&self, surroundings: &Surroundings, attempt: &Attempt) -> io::Result<Result<Process, LaunchError>> {
         let options = &surroundings.options;
+        let state = options.gang.as_ref().and_then(|gang| gang.state.as_deref());
+        let served = match attempt.shell.as_deref().map(|shell| prepare(shell, state)).transpose() {
+            Ok(served) => served.flatten(),
+            Err(error) => return Ok(Err(error)),
+        };
         let more = options.resume_args.iter().filter(|_| !attempt.resume_from.is_empty());
-        let argv: Vec<_> = options.argv.iter().chain(more).cloned().collect();
+        let argv = served.unwrap_or_else(|| options.argv.iter().chain(more).cloned().collect());
         let variables = environment::of(attempt);
-        if let Some(folder) = options.gang.as_ref().and_then(|gang| gang.state.as_deref())
+        if let Some(folder) = state
             && let Err(error) = environment::leave(folder, &variables)
         {
             self.words.say(format_args!("can't leave the variables for a shell in {}: {error}", folder.display()));
@@ -602,6 +610,17 @@ impl Stage {
 enum Step {
     Stay { until: Option<Instant> },
     Go(Stage),
+}
+
+/// What a remote shell needs; and what runs on a member that serves it, in place of the job's program.
+fn prepare(shell: &Shell, state: Option<&Path>) -> Result<Option<Vec<OsString>>, LaunchError> {
+    let failed = |error: io::Error| LaunchError {
+        kind: LaunchErrorKind::LaunchFailed,
+        message: format!("can't leave what mpirun needs in the folder of --gang-state: {error}"),
+    };
+    let folder = shell.prepare(state.unwrap_or(Path::new("."))).map_err(failed)?;
+    let agent = std::env::current_exe().map_err(failed)?;
+    Ok(shell.serves.then(|| vec![agent.into(), "serve".into(), folder.into()]))
 }
 
 fn patterns(options: &Options) -> Result<ProgressPatterns, LaunchError> {

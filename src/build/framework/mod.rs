@@ -1,6 +1,7 @@
 //! What each framework expects in the environment, one small file each.
 
 mod jax;
+mod mpi;
 mod mxnet;
 mod none;
 mod paddle;
@@ -21,6 +22,7 @@ pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         Framework::Xgboost => xgboost::env(plan),
         Framework::Paddle => paddle::env(plan, role),
         Framework::Mxnet => mxnet::env(plan, role),
+        Framework::Mpi => mpi::env(plan),
         Framework::None => none::env(plan),
     }
 }

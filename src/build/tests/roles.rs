@@ -187,6 +187,53 @@ fn each_framework_finds_its_own() {
         assert_eq!(variables(&mxnet[job], &names), expected);
         assert_eq!(variable(&mxnet[job], "DMLC_USE_KUBERNETES"), "1");
     }
+    let names = [
+        "OMPI_MCA_plm_rsh_agent",
+        "PRTE_MCA_prte_default_hostfile",
+        "HYDRA_LAUNCHER_EXEC",
+        "I_MPI_HYDRA_HOST_FILE",
+        "HYDRA_IFACE",
+        "WORLD_SIZE",
+        "NNODES",
+        "MASTER_ADDR",
+        "RANK",
+        "POD_IP",
+    ];
+    let mpi = of("mpi", json!({ "gpusPerWorker": 4, "args": ["python3", "a.py"], "roles": [{ "name": "launcher" }] }));
+    for job in ["x-training", "x-launcher"] {
+        let file = |name: &str| format!("/trainingjob/state/remote/{name}");
+        let expected = [&*file("rsh"), &file("hostfile"), &file("rsh"), &file("hosts"), "$$(POD_INTERFACE)"];
+        let gang = ["8", "2", "x-training-0.x-headless", "", "(from)"];
+        assert_eq!(variables(&mpi[job], &names), [expected, gang].concat(), "{job}");
+        let args = training(pod(&mpi[job]).spec.as_ref().unwrap()).args.clone().unwrap().join(" ");
+        assert!(args.ends_with("-- mpirun -np $$(WORLD_SIZE) python3 a.py"), "{args}");
+    }
+    assert_eq!(variable(&mpi["x-training"], "I_MPI_PERHOST"), "4");
+    let own = of("mpi", json!({ "env": [{ "name": "HYDRA_LAUNCHER", "value": "slurm" }] }));
+    assert_eq!(variable(&own["x-training"], "HYDRA_LAUNCHER"), "slurm", "what a person says goes before it");
+    let plain = of("mpi", json!({}));
+    let args = training(pod(&plain["x-training"]).spec.as_ref().unwrap()).args.clone().unwrap().join(" ");
+    assert!(args.ends_with("-- mpirun -np $$(WORLD_SIZE) python3 train.py"), "{args}");
+
     let own = of("mxnet", json!({ "roles": [{ "name": "server" }, { "name": "scheduler", "image": "small:1" }] }));
     assert_eq!(own.len(), 3, "a scheduler that is written is not added");
+}
+
+/// What the agents are told: who runs mpirun, and where the others serve it.
+#[test]
+fn the_agents_know_who_runs_mpirun() {
+    let setup = |framework: &str, more: Value| -> GangSetup {
+        let objects = built(&plan_of("x", &spec(framework, &more)), 1);
+        serde_json::from_str(&objects.config.data.unwrap()["gang.json"]).unwrap()
+    };
+    let alone = setup("mpi", json!({ "procsPerWorker": 3 }));
+    assert_eq!(alone.success, BTreeMap::from([("worker".to_owned(), 1)]));
+    let mpi = alone.mpi.unwrap();
+    assert_eq!((mpi.slots, mpi.port), (3, alone.port + 1));
+    let launched = setup("mpi", json!({ "roles": [{ "name": "launcher" }] }));
+    assert_eq!(launched.success, BTreeMap::from([("launcher".to_owned(), 1)]));
+    let elastic = setup("mpi", json!({ "elastic": { "maxWorkers": 4 } }));
+    assert_eq!(elastic.success, BTreeMap::from([("worker".to_owned(), 1)]));
+    let other = setup("pytorch", json!({}));
+    assert_eq!((other.mpi, other.success.len()), (None, 0));
 }

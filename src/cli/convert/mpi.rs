@@ -1,10 +1,8 @@
-//! Kubeflow's MPIJob: its launcher starts the ranks in the other pods, for which there is no framework here yet. With one, the
-//! workers are the Worker's pods, `slotsPerWorker` is `procsPerWorker`, and the launcher is a role of its own only if its image or
-//! its resources are not theirs.
+//! Kubeflow's MPIJob: what its launcher runs runs on the first worker here.
 
 use super::fields::{Bad, Fields};
 use super::kubeflow::{self, Kind};
-use super::{gang, ours::Ours};
+use super::ours::Ours;
 
 const KIND: Kind = Kind { roles: "mpiReplicaSpecs", container: "mpi", port: "", restart: "Never" };
 
@@ -26,16 +24,16 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
         "procsPerWorker",
         spec.take("slotsPerWorker").and_then(|slots| slots.as_i64()).unwrap_or(1).clamp(1, 1024),
     );
+    ours.set("framework", "mpi");
     ours.set("networking.backend", "mpi");
-    gang::framework(ours, "pytorch");
-    ours.hold(
+    ours.notes.note(
         "spec.mpiReplicaSpecs.Launcher",
-        "there is no framework mpi here yet: its command stands here, and would run in every worker",
+        "its command runs on the first worker; a pod of its own it has by a role launcher",
     );
     for field in
         ["sshAuthMountPath", "mpiImplementation", "launcherCreationPolicy", "runLauncherAsWorker", "mainContainer"]
     {
-        spec.lose(field, &mut ours.notes, "has no place here: nothing starts ranks by a remote shell");
+        spec.lose(field, &mut ours.notes, "has no place here: mpirun reaches the workers by their agents, and every MPI finds in its environment what it needs");
     }
     kubeflow::policy(ours, spec, &workers)
 }

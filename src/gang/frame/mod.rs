@@ -9,6 +9,7 @@
 
 use super::message::{MemberId, Message, Time};
 use ring::hmac;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 /// Longest frame of somebody who has proven nothing, in bytes without its length.
@@ -25,7 +26,39 @@ pub const NONCE: usize = 32;
 const MAC: usize = 32;
 const LENGTH: usize = 4;
 const NUMBER: usize = 8;
-const PROTOCOL: &[u8] = b"trainingjob-gang-1";
+
+/// What is told on a connection once both sides have proven themselves.
+pub trait Payload: Sized {
+    /// Names the protocol: a proof that was given in one is worth nothing in another.
+    const PROTOCOL: &'static [u8];
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// If they can't be sent so.
+    fn to_bytes(&self) -> Result<Vec<u8>, FrameError>;
+
+    /// What these bytes say.
+    ///
+    /// # Errors
+    /// If they say nothing, or what nobody may say.
+    fn from_bytes(bytes: &[u8]) -> Result<Self, FrameError>;
+}
+
+impl Payload for Message {
+    const PROTOCOL: &'static [u8] = b"trainingjob-gang-1";
+
+    fn to_bytes(&self) -> Result<Vec<u8>, FrameError> {
+        self.check().map_err(FrameError::Malformed)?;
+        serde_json::to_vec(self).map_err(|_| FrameError::Malformed("it can't be written as JSON"))
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Result<Self, FrameError> {
+        let message: Self = serde_json::from_slice(bytes).map_err(|_| FrameError::Malformed("it is no message"))?;
+        message.check().map_err(FrameError::Malformed)?;
+        Ok(message)
+    }
+}
 
 /// Why a connection is of no use. The texts are for the log; nothing is told to the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,11 +79,11 @@ pub enum FrameError {
 
 /// What a connection has brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum Event<M = Message> {
     /// The other side has the secret. The leader learns who it is.
     Proven(Option<(MemberId, String)>),
     /// A message. It is well formed, and no text of it is too long.
-    Message(Message),
+    Message(M),
 }
 
 /// The job's secret.
@@ -86,6 +119,7 @@ impl Secret {
 /// Both nonces, and who the follower says it is: what every proof and key of a connection depends on.
 #[derive(Clone)]
 struct Session {
+    protocol: &'static [u8],
     job: String,
     leader: [u8; NONCE],
     follower: [u8; NONCE],
@@ -95,7 +129,7 @@ struct Session {
 
 impl Session {
     fn parts<'a>(&'a self, purpose: &'a [u8]) -> [&'a [u8]; 6] {
-        [PROTOCOL, purpose, self.job.as_bytes(), &self.leader, &self.follower, &self.identity]
+        [self.protocol, purpose, self.job.as_bytes(), &self.leader, &self.follower, &self.identity]
     }
 
     fn key(&self, secret: &Secret, purpose: &[u8]) -> Secret {
@@ -105,16 +139,40 @@ impl Session {
     fn proven(&self, secret: &Secret, is_leader: bool) -> State {
         let (up, down) = (self.key(secret, b"up"), self.key(secret, b"down"));
         let (inbound, outbound) = if is_leader { (up, down) } else { (down, up) };
-        State::Proven(Box::new(Proven { inbound, outbound, received: 0, sent: 0 }))
+        let outgoing = Some(Outgoing { key: outbound, sent: 0 });
+        State::Proven(Box::new(Proven { inbound, received: 0, outgoing }))
     }
 }
 
 /// What both have agreed on.
 struct Proven {
     inbound: Secret,
-    outbound: Secret,
     received: u64,
+    /// Unless it was taken out.
+    outgoing: Option<Outgoing>,
+}
+
+/// What sends, once the connection is proven.
+pub struct Outgoing {
+    key: Secret,
     sent: u64,
+}
+
+impl Outgoing {
+    /// The bytes of a message.
+    ///
+    /// # Errors
+    /// If the message is too long.
+    pub fn send<M: Payload>(&mut self, message: &M) -> Result<Vec<u8>, FrameError> {
+        let text = message.to_bytes()?;
+        let length = NUMBER + MAC + text.len();
+        if length > MAX_FRAME {
+            return Err(FrameError::TooLong(length));
+        }
+        let number = self.sent.to_be_bytes();
+        self.sent += 1;
+        Ok(frame(&[&number, self.key.sign(&[&number, &text]).as_ref(), &text]))
+    }
 }
 
 enum State {
@@ -133,7 +191,8 @@ enum State {
 }
 
 /// One side of a connection.
-pub struct Channel {
+pub struct Channel<M = Message> {
+    told: PhantomData<M>,
     secret: Secret,
     job: String,
     state: State,
@@ -142,12 +201,12 @@ pub struct Channel {
     deadline: Option<Time>,
 }
 
-impl Channel {
+impl<M: Payload> Channel<M> {
     /// The leader's side of a connection that it has accepted, and what it sends first. `job` is the UID of the TrainingJob.
     pub fn accept(secret: Secret, job: String, nonce: [u8; NONCE], now: Time) -> (Self, Vec<u8>) {
         let first = frame(&[&nonce]);
         let (state, deadline) = (State::Challenged { nonce }, Some(now + PROVEN_WITHIN));
-        (Self { secret, job, state, begun: Vec::new(), deadline }, first)
+        (Self { told: PhantomData, secret, job, state, begun: Vec::new(), deadline }, first)
     }
 
     /// The follower's side of a connection that it has opened. It waits for the leader's word.
@@ -163,7 +222,7 @@ impl Channel {
         now: Time,
     ) -> Result<Self, FrameError> {
         let (state, deadline) = (State::Dialed { nonce, identity: identity(member, pod)? }, Some(now + PROVEN_WITHIN));
-        Ok(Self { secret, job, state, begun: Vec::new(), deadline })
+        Ok(Self { told: PhantomData, secret, job, state, begun: Vec::new(), deadline })
     }
 
     /// When the connection has to be closed if it has brought nothing more: an unproven one, or a frame that has begun.
@@ -176,7 +235,7 @@ impl Channel {
     ///
     /// # Errors
     /// Whatever is not what had to come. It is not told to the other side.
-    pub fn receive(&mut self, mut bytes: &[u8], now: Time, answer: &mut Vec<u8>) -> Result<Vec<Event>, FrameError> {
+    pub fn receive(&mut self, mut bytes: &[u8], now: Time, answer: &mut Vec<u8>) -> Result<Vec<Event<M>>, FrameError> {
         let mut events = Vec::new();
         while !bytes.is_empty() {
             if self.begun.is_empty() && matches!(self.state, State::Proven(_)) {
@@ -207,15 +266,15 @@ impl Channel {
         if length > most { Err(FrameError::TooLong(length)) } else { Ok(length) }
     }
 
-    fn take(&mut self, body: &[u8], answer: &mut Vec<u8>) -> Result<Option<Event>, FrameError> {
+    fn take(&mut self, body: &[u8], answer: &mut Vec<u8>) -> Result<Option<Event<M>>, FrameError> {
         match &mut self.state {
             State::Challenged { nonce } => {
                 let (&follower, rest) =
                     body.split_first_chunk().ok_or(FrameError::Malformed("the hello is too short"))?;
                 let (identity, mac) =
                     rest.split_last_chunk::<MAC>().ok_or(FrameError::Malformed("the hello is too short"))?;
-                let session =
-                    Session { job: self.job.clone(), leader: *nonce, follower, identity: identity.to_owned() };
+                let (job, identity_told) = (self.job.clone(), identity.to_owned());
+                let session = Session { protocol: M::PROTOCOL, job, leader: *nonce, follower, identity: identity_told };
                 self.secret.verify(&session.parts(b"follower"), mac)?;
                 let who = who(identity)?;
                 answer.extend(frame(&[self.secret.sign(&session.parts(b"leader")).as_ref()]));
@@ -224,8 +283,8 @@ impl Channel {
             }
             State::Dialed { nonce, identity } => {
                 let leader = body.try_into().map_err(|_| FrameError::Malformed("the leader's nonce"))?;
-                let session =
-                    Session { job: self.job.clone(), leader, follower: *nonce, identity: std::mem::take(identity) };
+                let (job, identity) = (self.job.clone(), std::mem::take(identity));
+                let session = Session { protocol: M::PROTOCOL, job, leader, follower: *nonce, identity };
                 let mac = self.secret.sign(&session.parts(b"follower"));
                 answer.extend(frame(&[&session.follower, &session.identity, mac.as_ref()]));
                 self.state = State::Answered(session);
@@ -246,10 +305,7 @@ impl Channel {
                 }
                 inbound.verify(&[number, text], mac)?;
                 *received += 1;
-                let message: Message =
-                    serde_json::from_slice(text).map_err(|_| FrameError::Malformed("it is no message"))?;
-                message.check().map_err(FrameError::Malformed)?;
-                Ok(Some(Event::Message(message)))
+                Ok(Some(Event::Message(M::from_bytes(text)?)))
             }
         }
     }
@@ -258,18 +314,15 @@ impl Channel {
     ///
     /// # Errors
     /// If the connection is not proven, or the message is too long.
-    pub fn send(&mut self, message: &Message) -> Result<Vec<u8>, FrameError> {
+    pub fn send(&mut self, message: &M) -> Result<Vec<u8>, FrameError> {
         let State::Proven(proven) = &mut self.state else { return Err(FrameError::NotProven) };
-        let Proven { outbound, sent, .. } = &mut **proven;
-        message.check().map_err(FrameError::Malformed)?;
-        let text = serde_json::to_vec(message).map_err(|_| FrameError::Malformed("it can't be written as JSON"))?;
-        let length = NUMBER + MAC + text.len();
-        if length > MAX_FRAME {
-            return Err(FrameError::TooLong(length));
-        }
-        let number = sent.to_be_bytes();
-        *sent += 1;
-        Ok(frame(&[&number, outbound.sign(&[&number, &text]).as_ref(), &text]))
+        proven.outgoing.as_mut().ok_or(FrameError::NotProven)?.send(message)
+    }
+
+    /// What sends, for another thread than the one that receives. Once, when the connection is proven.
+    pub fn take_outgoing(&mut self) -> Option<Outgoing> {
+        let State::Proven(proven) = &mut self.state else { return None };
+        proven.outgoing.take()
     }
 }
 

@@ -67,7 +67,7 @@ fn who_does_not_have_the_secret_gets_nowhere() {
     // Nor a proof that was given to another challenge, or for another job.
     answer[index] ^= 1;
     for (job, nonce) in [("job", [9; NONCE]), ("other", [1; NONCE])] {
-        let (mut other, _) = Channel::accept(Secret::new(b"secret"), job.to_owned(), nonce, NOW);
+        let (mut other, _) = Channel::<Message>::accept(Secret::new(b"secret"), job.to_owned(), nonce, NOW);
         assert_eq!(other.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
     }
     assert!(leader.deadline().is_some() && matches!(leader.send(&message(0)), Err(FrameError::NotProven)));

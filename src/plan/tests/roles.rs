@@ -67,6 +67,10 @@ fn who_decides_when_the_gang_has_succeeded() {
     let of_tensorflow = |roles: Value| deciding(json!({ "framework": "tensorflow", "roles": roles }));
     assert_eq!(of_tensorflow(json!([{ "name": "evaluator" }])), "worker 0, worker 1");
     assert_eq!(of_tensorflow(json!([{ "name": "ps" }, { "name": "chief" }, { "name": "evaluator" }])), "chief 0");
+    // Whatever else is said: the others run what mpirun starts.
+    let of_mpi = |roles: Value| deciding(json!({ "framework": "mpi", "roles": roles }));
+    assert_eq!(of_mpi(json!([])), "worker 0");
+    assert_eq!(of_mpi(json!([{ "name": "launcher", "leader": false }])), "launcher 0");
     let both = json!([{ "name": "chief", "leader": true }, { "name": "evaluator", "leader": true }]);
     assert_eq!(of_tensorflow(both), "chief 0, evaluator 0");
 }

@@ -1,0 +1,109 @@
+//! mpirun over the pods of a real node: the names are those of the cluster's DNS, and each pod has a network of its own.
+//!
+//! The image is made by `devcluster/cluster images small-frameworks`, which prints its path for
+//! `TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE`.
+
+use super::worker;
+use super::world::{Job, SOON, Space, World, training, world};
+use crate::common::wait::eventually;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+use std::io::Write;
+use trainingjob_operator::api::State::{Completed, Failed, Running};
+
+/// A node on which the image is.
+fn node() -> Option<&'static World> {
+    let world = world()?;
+    let Ok(archive) = std::env::var("TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE") else {
+        let _ = writeln!(
+            std::io::stderr(),
+            "mpirun on a real node is SKIPPED: TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE is not set"
+        );
+        return None;
+    };
+    world.cluster.devcluster(&["import", &archive]);
+    Some(world)
+}
+
+fn fields(more: Value) -> Value {
+    let command = ["mpirun", "-np", "$(WORLD_SIZE)", "python3", "-m", "mpi4py", "/programs/mpi.py"];
+    let mut fields = json!({
+        "framework": "mpi", "image": "localhost/trainingjob-frameworks:small", "command": command, "numWorkers": 3,
+        "procsPerWorker": 2,
+    });
+    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    fields
+}
+
+fn pod(job: &Job, role: &str, index: i32) -> Pod {
+    let is = |pod: &Pod| pod.labels()["component"] == role && worker(pod) == index;
+    job.pods().into_iter().filter(is).max_by_key(|pod| pod.creation_timestamp().map(|time| time.0)).unwrap()
+}
+
+fn log(space: &Space, pod: &Pod) -> String {
+    String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()
+}
+
+#[tokio::test]
+async fn mpirun_reaches_all_workers_and_they_end_with_it() {
+    let Some(world) = node() else { return };
+    let space = world.space("mpi", json!({})).await;
+    for (name, more, leads) in
+        [("x", json!({}), "worker"), ("y", json!({ "roles": [{ "name": "launcher" }] }), "launcher")]
+    {
+        let mut job = space.submit(name, fields(more)).await;
+        let status = job.state(Completed).await;
+        assert_eq!(status.restarts, []);
+        assert_eq!((status.current_step, status.total_steps), (Some(40), Some(40)), "{leads} tells of the progress");
+        let said = log(&space, &pod(&job, leads, 0));
+        for rank in 0..6 {
+            let line = format!("rank {rank} of 6 on {name}-training-{} sum 15", rank / 2);
+            assert!(said.contains(&line), "{line}: {said}");
+        }
+        let all_ended = |pods: Vec<Pod>| {
+            let code = |pod: &Pod| Some(training(pod)?.state?.terminated?.exit_code);
+            pods.iter().all(|pod| code(pod) == Some(0)).then_some(())
+        };
+        eventually("every pod to have ended with 0", SOON, async || all_ended(job.pods())).await;
+    }
+    space.end().await;
+}
+
+/// A rank raises, and all begin again in their pods; without a budget its words are the job's.
+#[tokio::test]
+async fn a_rank_that_raises_is_named() {
+    let Some(world) = node() else { return };
+    let space = world.space("mpi-raises", json!({})).await;
+    let env = json!([{ "name": "RAISES", "value": "5" }]);
+    let mut job = space.submit("again", fields(json!({ "env": env }))).await;
+    let status = job.state(Completed).await;
+    let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
+    assert!(restart.message.contains("rank 5: ValueError: label 11 is not"), "{}", restart.message);
+    assert_eq!((status.attempt, status.incarnation), (Some(2), Some(1)));
+    let mut job = space.submit("fails", fields(json!({ "env": env, "failurePolicy": { "backoffLimit": 0 } }))).await;
+    let message = job.state(Failed).await.failure_message.unwrap_or_default();
+    assert!(message.contains("ValueError: label 11 is not one of the 10 classes"), "{message}");
+    space.end().await;
+}
+
+/// Wherever mpirun runs, the loss of any pod begins another attempt, and is told as what it was.
+#[tokio::test]
+async fn a_worker_that_is_lost_is_replaced() {
+    let Some(world) = node() else { return };
+    let space = world.space("mpi-lost", json!({})).await;
+    for index in [0, 2] {
+        let env = json!([{ "name": "STEP_SECONDS", "value": "1" }]);
+        let mut job = space.submit(&format!("lost-{index}"), fields(json!({ "env": env }))).await;
+        job.state(Running).await;
+        job.until("a step", |status| status.current_step.is_some_and(|step| step > 0)).await;
+        let name = pod(&job, "worker", index).name_any();
+        space.api::<Pod>().delete(&name, &DeleteParams::default().grace_period(0)).await.unwrap();
+        let status = job.state(Completed).await;
+        let restarts: Vec<_> = status.restarts.iter().map(|restart| restart.worker).collect();
+        assert_eq!(restarts, [Some(index)], "{:?}", status.restarts);
+        assert!(log(&space, &pod(&job, "worker", 0)).contains("all is well"));
+    }
+    space.end().await;
+}
