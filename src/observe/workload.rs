@@ -77,7 +77,7 @@ impl SlimWorkload {
     pub fn seen(&self) -> Option<ObservedWorkload> {
         let condition = |type_: &str| self.status.conditions.iter().find(|condition| condition.type_ == type_);
         let is = |type_: &str| condition(type_).is_some_and(|condition| condition.status == "True");
-        let words = ["Evicted", "Admitted", "QuotaReserved"].into_iter().filter_map(|type_| {
+        let mut words = ["QuotaReserved", "Admitted", "Evicted"].into_iter().filter_map(|type_| {
             let condition = condition(type_)?;
             let says_why = if type_ == "Evicted" { condition.status == "True" } else { condition.status != "True" };
             (says_why && !condition.message.is_empty()).then(|| condition.message.clone())
@@ -95,7 +95,7 @@ impl SlimWorkload {
             evicted: is("Evicted"),
             pods_ready: is("PodsReady"),
             finished: is("Finished"),
-            words: words.last().unwrap_or_default(),
+            words: words.next().unwrap_or_default(),
             flavors: flavors.collect(),
         })
     }

@@ -23,7 +23,7 @@ pub(super) fn of_pods(scheduling: &Scheduling) -> Scheduling {
 
 /// The queue of a gang of several roles, which is admitted as one: no Job of it has a queue of its own.
 pub(super) fn shared_queue(roles: &mut [Role]) -> Option<String> {
-    roles.iter_mut().filter_map(|role| role.pod.scheduling.queue.take()).last()
+    roles.iter_mut().filter_map(|role| role.pod.scheduling.queue.take()).reduce(|queue, _| queue)
 }
 
 /// A template that names another group would take the pods out of the one that is made for them.

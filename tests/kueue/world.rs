@@ -153,11 +153,11 @@ impl Space {
     /// The status of a condition of the only Workload of a TrainingJob.
     pub fn condition_of_workload(&self, type_: &str) -> String {
         let workloads = self.workloads();
-        let conditions = workloads.iter().flat_map(|workload| workload["status"]["conditions"].as_array()).flatten();
-        let status = conditions
+        let conditions = workloads.iter().filter_map(|workload| workload["status"]["conditions"].as_array()).flatten();
+        let mut status = conditions
             .filter(|condition| condition["type"] == type_)
             .map(|condition| text(&condition["status"]).to_owned());
-        status.last().unwrap_or_default()
+        status.next().unwrap_or_default()
     }
 
     /// A file of this test.

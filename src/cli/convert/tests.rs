@@ -230,7 +230,7 @@ fn a_jobset_becomes_one_gang() {
         (workers.as_str(), roles),
         ("pods", owned(&["leader", "upkeep2", "ab", "ab2", "role", "averylongnameof"]))
     );
-    // One of them prepares something.
+    // Order of start has no place.
     let (spec, notes) = set(&driven, json!({ "startupPolicy": { "startupPolicyOrder": "InOrder" } }));
     assert!(notes.0.iter().any(|note| note.field == "spec.startupPolicy" && note.lost) && spec["suspend"].is_null());
 }

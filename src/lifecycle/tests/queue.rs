@@ -47,8 +47,7 @@ fn to_running() -> World {
     world.step();
     jobs(&mut world, false, false);
     pods(&mut world, running);
-    world.children.workload =
-        Some(ObservedWorkload { admitted: true, reserved: true, pods_ready: true, ..workload() });
+    world.children.workload = Some(ObservedWorkload { admitted: true, reserved: true, pods_ready: true, ..workload() });
     world.second = 10;
     world.step();
     assert_eq!(world.status.state, Some(State::Running), "{:?}", world.status.conditions);
