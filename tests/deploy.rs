@@ -33,15 +33,14 @@ fn role(path: &str) -> Role {
 fn a_namespace_gives_the_rights_that_the_cluster_gives_but_for_nodes() {
     let (cluster, namespace) = (role("deploy/cluster/rights.yaml"), role("deploy/namespaced/rights.yaml"));
     assert_eq!((cluster.kind.as_str(), namespace.kind.as_str()), ("ClusterRole", "Role"));
-    let (of_nodes, others): (Vec<_>, Vec<_>) =
-        cluster.rules.into_iter().partition(|rule| rule.resources.iter().any(|resource| resource == "nodes"));
+    const OF_NO_NAMESPACE: [(&str, &str); 3] =
+        [("nodes", "list"), ("resourceflavors", "get"), ("priorityclasses", "get")];
+    let is_wide = |rule: &Rule| rule.resources.iter().any(|is| OF_NO_NAMESPACE.iter().any(|(name, _)| is == name));
+    let (wide, others): (Vec<_>, Vec<_>) = cluster.rules.into_iter().partition(is_wide);
     assert_eq!(others, namespace.rules);
-    // They are of no namespace, and nothing of them may be changed.
-    let [rule] = of_nodes.as_slice() else { panic!("{of_nodes:?}") };
-    assert_eq!(
-        (rule.resources.as_slice(), rule.verbs.as_slice()),
-        (&["nodes".to_owned()][..], &["list".to_owned()][..])
-    );
+    // Nothing of them may be changed.
+    let wide: Vec<_> = wide.iter().map(|rule| (rule.resources.concat(), rule.verbs.concat())).collect();
+    assert_eq!(wide, OF_NO_NAMESPACE.map(|(resource, verb)| (resource.to_owned(), verb.to_owned())));
 }
 
 /// `kubectl delete -k` takes what `kubectl apply -k` made, and with a namespace everything in it.

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use std::fs::OpenOptions;
 use std::io::Write;
-use trainingjob_operator::api::State::{Completed, Pending, Running};
+use trainingjob_operator::api::State::{Completed, Pending, Running, Suspended};
 use world::Space;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,6 +36,73 @@ async fn a_gang_is_queued_admitted_preempted_and_resumed() {
     assert_eq!(gang.states(), [Pending, Running, Pending, Running, Completed]);
     assert_eq!(status.workers.unwrap().succeeded, 16);
     println!("{}", space.story());
+    space.end().await;
+}
+
+/// One Workload is of all roles: they wait, start, are preempted, go on and end together, on the nodes that they were given.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gang_of_several_roles_is_admitted_as_one() {
+    let space = Space::new("roles", 12).await;
+    let roles = json!([{ "name": "actor", "replicas": 6, "gpusPerReplica": 1, "command": ["act"] }]);
+    let fields = json!({ "framework": "none", "failurePolicy": { "backoffLimit": 0 }, "roles": roles });
+    let gang = space.submit("gang", 10, fields).await;
+    gang.is_queued().await;
+    // There would be room for the workers alone, or for the actors.
+    let asked: Vec<_> = space
+        .workloads()
+        .iter()
+        .filter_map(|workload| workload["spec"]["podSets"].as_array().cloned())
+        .flatten()
+        .collect();
+    assert_eq!(
+        asked.iter().map(|set| (set["name"].clone(), set["count"].clone())).collect::<Vec<_>>(),
+        [(json!("worker"), json!(10)), (json!("actor"), json!(6)),]
+    );
+
+    space.quota(16);
+    gang.runs(0).await;
+    assert_eq!(gang.nodes_wanted(), vec![json!({ "type": "simulated" }); 16]);
+    let runs = async || space.condition_of_workload("PodsReady");
+    eventually("Kueue to know that they run", SOON, async || (runs().await == "True").then_some(())).await;
+
+    space.urgent_job(8).await;
+    gang.is_queued().await;
+    assert_eq!(space.condition_of_workload("Evicted"), "True");
+
+    space.end_urgent_job().await;
+    gang.runs(0).await;
+    let status = gang.complete().await;
+    assert_eq!(gang.states(), [Pending, Running, Pending, Running, Completed]);
+    assert_eq!(status.workers.unwrap().succeeded, 10);
+    eventually("Kueue to know of the end", SOON, async || {
+        (space.condition_of_workload("Finished") == "True").then_some(())
+    })
+    .await;
+    println!("{}", space.story());
+    space.end().await;
+}
+
+/// A job that is suspended leaves its queue, and comes back to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gang_of_several_roles_that_is_suspended_leaves_the_queue() {
+    let mut space = Space::new("left", 4).await;
+    {
+        let roles = json!([{ "name": "actor", "replicas": 2, "gpusPerReplica": 1 }]);
+        let gang = space.submit("gang", 2, json!({ "framework": "none", "roles": roles })).await;
+        gang.runs(0).await;
+        gang.set(json!({ "suspend": true })).await;
+        gang.state(Suspended).await;
+        eventually("the Workload to be gone", SOON, async || space.workloads().is_empty().then_some(())).await;
+        space.urgent_job(1).await;
+        gang.set(json!({ "suspend": false })).await;
+        gang.is_queued().await;
+    }
+    // Whoever comes next knows only what it reads.
+    space.replace_operator().await;
+    let gang = space.known("gang", 2);
+    gang.is_queued().await;
+    space.end_urgent_job().await;
+    gang.runs(0).await;
     space.end().await;
 }
 

@@ -105,6 +105,7 @@ reasons! {
     Denied,
     WebhookFailed,
     GangSchedulerMissing,
+    QueueManagerMissing,
     Invalid,
 
     // How a job stands.

@@ -370,15 +370,6 @@ pub const RULES: &[Rule] = &[
         example: "role-storage",
     },
     Rule {
-        at: "spec",
-        field: ".roles",
-        rule: "!has(self.roles) || size(self.roles) == 0 || !has(self.scheduling) || !has(self.scheduling.queue) || \
-               $(scheduling.gang) == 'volcano'",
-        wrong: "Kueue would admit the Job of each role alone, whose pods would wait for those of another",
-        remedy: "remove scheduling.queue, or write scheduling.gang: volcano, whose queue it then is",
-        example: "role-queue",
-    },
-    Rule {
         at: "spec.roles[].env[]",
         field: ".name",
         rule: "!(self.name in $RESERVED_ENV) && !self.name.startsWith('PET_') && !self.name.startsWith('TRAININGJOB_')",

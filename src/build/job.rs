@@ -15,6 +15,8 @@ pub(super) fn job(plan: &Plan, role: &Role, incarnation: Incarnation, past: Gang
             completion_mode: Some("Indexed".to_owned()),
             completions: Some(role.replicas),
             parallelism: Some(role.replicas),
+            // Until the Workload of all roles is admitted.
+            suspend: plan.gang.queue.as_ref().map(|_| true),
             // One failed worker is a failed gang: whether and when to start another is the operator's to decide, and
             // so are deadline and TTL.
             backoff_limit: Some(0),

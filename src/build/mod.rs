@@ -15,6 +15,7 @@ mod service;
 mod tensorboard;
 mod trackers;
 mod upkeep;
+mod workload;
 
 pub use crate::plan::{labels, names};
 pub use gang::gang_key;
@@ -25,6 +26,7 @@ pub use group::{
 pub use pod::AGENT_PATH;
 pub use tensorboard::{Board, board};
 pub use upkeep::{errand, errand_name, policy_path, upkeep};
+pub use workload::{PodSet, PriorityClassRef, ResourceFlavor, ResourceFlavorSpec, Workload, WorkloadSpec, workload};
 
 use crate::plan::{Incarnation, Plan};
 use crate::protocol::gang::GangPast;

@@ -58,6 +58,10 @@ pub const ADVICE: &[(&str, &str)] = &[
         "GangSchedulerMissing",
         "Have the scheduler that scheduling.gang names installed or switched on, as the message says: the job then starts by itself. Else make the job again without gang.",
     ),
+    (
+        "QueueManagerMissing",
+        "Have Kueue installed in a version that has the kind which the message names: the job then starts by itself. Else make the job again without queue.",
+    ),
     ("Forbidden", "The operator may not make the object: apply its rights again (kubectl apply -k deploy/)."),
     (
         "Denied",

@@ -115,7 +115,11 @@ impl Pass<'_, TrainingJob> {
             match key.kind {
                 ChildKind::Service => children.service = Some(present),
                 ChildKind::ConfigMap => children.config = Some(present),
-                ChildKind::PersistentVolumeClaim | ChildKind::Secret | ChildKind::PodGroup | ChildKind::Job => {}
+                ChildKind::PersistentVolumeClaim
+                | ChildKind::Secret
+                | ChildKind::PodGroup
+                | ChildKind::Workload
+                | ChildKind::Job => {}
             }
         });
         Ok(None)
@@ -255,7 +259,7 @@ impl Pass<'_, TrainingJob> {
         there.unwrap_or(false)
     }
 
-    fn block(&self, key: ChildKey, blocked: Option<Blocked>) {
+    pub(super) fn block(&self, key: ChildKey, blocked: Option<Blocked>) {
         let news = self.context.index.update_known(&self.key, |cell| {
             let known = &mut cell.children.blocked;
             let news = blocked.as_ref() != known.get(&key);
@@ -341,7 +345,7 @@ impl Pass<'_, TrainingJob> {
 }
 
 /// Whether what was to be patched is there no more, or its name is another's by now: that has another UID, which can't be changed.
-fn is_gone(error: &Error) -> bool {
+pub(super) fn is_gone(error: &Error) -> bool {
     refusal(error).is_some_and(|status| {
         let causes = status.details.iter().flat_map(|details| &details.causes);
         let is_another = causes.into_iter().any(|cause| cause.field == "metadata.uid");

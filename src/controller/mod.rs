@@ -12,6 +12,7 @@ mod error;
 mod events;
 mod pass;
 mod poll;
+mod queue;
 mod refused;
 mod rota;
 mod status;
@@ -293,6 +294,20 @@ impl Pass<'_, TrainingJob> {
                 self.confirm().await?;
                 self.ensure_group(plan).await.map(drop)
             }
+            Action::EnsureWorkload => {
+                let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
+                self.confirm().await?;
+                self.ensure_workload(plan).await
+            }
+            Action::LetJobGo { name, uid, role } => {
+                let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
+                let flavors = children.workload.as_ref().and_then(|workload| workload.flavors.get(role));
+                self.confirm().await?;
+                self.let_job_go(plan, name, uid, *role, &flavors.cloned().unwrap_or_default()).await
+            }
+            Action::HoldJob { name, uid } => self.hold_job(name, uid).await,
+            Action::TellWorkload(news) => self.tell_workload(&wanted.planned.plan, *news).await,
+            Action::DeleteWorkload { name, uid } => self.delete_workload(name, uid).await,
             Action::CreateUpkeep(task) => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
                 self.confirm().await?;

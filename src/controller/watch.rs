@@ -3,7 +3,7 @@
 use super::{Context, status};
 use crate::api::Guarded;
 use crate::build::labels;
-use crate::observe::{self, JobKey};
+use crate::observe::{self, JobKey, SlimWorkload};
 use futures::channel::{mpsc, oneshot};
 use futures::future::{self, BoxFuture, Either, Fuse, FusedFuture};
 use futures::stream::{BoxStream, SelectAll};
@@ -20,7 +20,7 @@ use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// Kinds of children without which nothing is decided.
 const KINDS: usize = 5;
@@ -59,6 +59,7 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
         children(context, |context, event| context.index.job(event)),
         children(context, |context, event| context.index.pod(event)),
         children(context, |context, event| context.index.deployment(event)),
+        children(context, |context, event| context.index.workload(event)),
     ]);
     let (touch, touched) = mpsc::unbounded();
     let (relist, relisted) = mpsc::unbounded();
@@ -94,8 +95,9 @@ async fn forward(
                 }
             }
             Either::Left((Some(News::Listed(kind)), _)) => {
-                // A training waits for no TensorBoard: an operator without the right to see Deployments goes on.
-                if kind != std::any::type_name::<Deployment>() {
+                // A training waits for no TensorBoard: an operator without the right to see Deployments goes on. And most clusters
+                // have no Kueue.
+                if ![std::any::type_name::<Deployment>(), std::any::type_name::<SlimWorkload>()].contains(&kind) {
                     listed.insert(kind);
                 }
                 if listed.len() < KINDS {
@@ -131,6 +133,10 @@ where
                         Event::Init | Event::InitApply(_) => None,
                     }
                 }
+                Err(error) if is_unknown(&error) => {
+                    debug!(kind = %K::kind(&()), %error, "the API server does not know it, trying again");
+                    None
+                }
                 Err(error) => {
                     warn!(kind = %K::kind(&()), %error, "watch broken, trying again");
                     context.metrics.watch_failed(&K::kind(&()));
@@ -140,6 +146,11 @@ where
             future::ready(news)
         })
         .boxed()
+}
+
+/// Whether the API server has no such kind, which somebody may yet install.
+fn is_unknown(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
 }
 
 fn jobs(

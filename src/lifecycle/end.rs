@@ -15,6 +15,7 @@ const SIDE_CARS: i64 = 30;
 impl Step<'_> {
     /// Nothing but clearing up happens after the end.
     pub(super) fn finished(&mut self) {
+        self.tell_queue_of_end();
         let unfinished = |job: &&ObservedJob| !job.complete && job.failed.is_none();
         for job in self.jobs().filter(unfinished) {
             match self.status.state {

@@ -19,6 +19,7 @@ mod gang;
 mod goodput;
 mod lost;
 mod progress;
+mod queue;
 mod run;
 mod stage;
 mod start;
@@ -35,7 +36,7 @@ pub use decide::{decide, misses_job};
 pub use evidence::place;
 pub use goodput::goodput;
 pub use step::incarnation;
-pub use verdict::{Action, Event, Input, Verdict};
+pub use verdict::{Action, Event, Input, News, Verdict};
 
 #[cfg(test)]
 mod tests;

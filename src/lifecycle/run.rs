@@ -25,7 +25,9 @@ impl Step<'_> {
         }
         self.verdict.actions.push(Action::Ensure);
         let has_failed = self.failed_job().is_some();
-        if let Some(held) = self.current_jobs().find(|job| job.suspended_by_queue).filter(|_| !has_failed) {
+        let in_queue = !has_failed && self.queue();
+        let held = self.current_jobs().find(|job| job.suspended_by_queue).or(in_queue.then_some(job));
+        if let Some(held) = held.filter(|_| !has_failed) {
             return self.suspended_by_queue(held);
         }
         if !has_failed {
@@ -91,6 +93,7 @@ impl Step<'_> {
             self.status.state = Some(State::Running);
             self.set(ConditionType::Running, true, Reason::Running, "every worker's program runs or has ended well");
             self.clear(ConditionType::Restarting, Reason::Restarted);
+            self.tell_queue_of_start();
             self.judge_success();
         } else {
             let why = waiting::for_start(&pods, event);
@@ -143,12 +146,11 @@ impl Step<'_> {
         }
         self.set_aside();
         self.status.state = Some(State::Pending);
-        self.set(
-            ConditionType::Scheduled,
-            false,
-            Reason::Queued,
-            "the Job is suspended, as a queue manager does until there is room for it",
-        );
+        let words = self.words_of_queue();
+        self.set(ConditionType::Scheduled, false, Reason::Queued, &words);
+        if self.input.children.blocked.contains_key(&ChildKey::WORKLOAD) {
+            self.blocked();
+        }
         self.clear(ConditionType::Running, Reason::Queued);
         self.clear(ConditionType::Restarting, Reason::Queued);
     }

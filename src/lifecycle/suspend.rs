@@ -31,6 +31,7 @@ impl Step<'_> {
             self.event(false, "Suspended", "no worker runs; checkpoints stay".into());
         }
         self.copy_after_end();
+        self.leave_queue();
         // What a job that ran before has is what one that is suspended from the start gets.
         self.verdict.actions.push(Action::Ensure);
         self.status.state = Some(State::Suspended);

@@ -26,6 +26,7 @@ mod gang;
 mod goodput;
 mod group;
 mod lost;
+mod queue;
 mod roles;
 mod rules;
 

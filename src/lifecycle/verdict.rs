@@ -4,6 +4,7 @@ use crate::api::TrainingJobStatus;
 use crate::observe::{AgentAnswer, Children};
 use crate::plan::{Incarnation, Plan, Upkeep};
 use crate::protocol::gang::GangPast;
+use crate::protocol::role::RoleName;
 use jiff::Timestamp;
 use std::time::Duration;
 
@@ -51,6 +52,33 @@ pub enum Action {
     CreateJobs(Incarnation, GangPast),
     /// Make sure that the PodGroup is there.
     EnsureGroup,
+    /// Make the Workload by which Kueue admits all roles together.
+    EnsureWorkload,
+    /// Let this Job go, as its Workload was admitted.
+    LetJobGo {
+        /// Its name.
+        name: String,
+        /// Its UID, the precondition.
+        uid: String,
+        /// Whose pods it has.
+        role: RoleName,
+    },
+    /// Hold this Job back: its pods go, and it stays.
+    HoldJob {
+        /// Its name.
+        name: String,
+        /// Its UID, the precondition.
+        uid: String,
+    },
+    /// Tell Kueue how the gang stands.
+    TellWorkload(News),
+    /// Take the Workload out of its queue.
+    DeleteWorkload {
+        /// Its name.
+        name: String,
+        /// Its UID, the precondition.
+        uid: String,
+    },
     /// Make the Job that looks after the checkpoints.
     CreateUpkeep(Upkeep),
     /// Delete this Job and its pods.
@@ -96,6 +124,20 @@ pub enum Action {
     },
     /// Delete the TrainingJob itself: its time after the end is over.
     DeleteOwner,
+}
+
+/// What Kueue is told of a gang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// Every program runs.
+    Runs,
+    /// What was taken back is used by nobody any more.
+    Left,
+    /// The job is over.
+    Ended {
+        /// It has done what it was to do.
+        succeeded: bool,
+    },
 }
 
 impl Action {

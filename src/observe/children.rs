@@ -1,6 +1,6 @@
 //! The objects of one TrainingJob, as the watches show them.
 
-use super::{ObservedJob, ObservedPod};
+use super::{ObservedJob, ObservedPod, ObservedWorkload};
 use crate::api::Reason;
 use crate::build::labels;
 use crate::protocol::report::Report;
@@ -33,6 +33,8 @@ pub enum ChildKind {
     Secret,
     /// The PodGroup by which the workers are placed together.
     PodGroup,
+    /// The Workload by which Kueue admits all roles together.
+    Workload,
     /// The Job of a role.
     Job,
 }
@@ -47,6 +49,7 @@ impl ChildKind {
             Self::PersistentVolumeClaim => "PersistentVolumeClaim",
             Self::Secret => "Secret",
             Self::PodGroup => "PodGroup",
+            Self::Workload => "Workload",
             Self::Job => "Job",
         }
     }
@@ -78,6 +81,8 @@ impl ChildKey {
     pub const GANG_KEY: Self = Self { kind: ChildKind::Secret, role: None };
     /// The PodGroup.
     pub const POD_GROUP: Self = Self { kind: ChildKind::PodGroup, role: None };
+    /// The Workload of all roles.
+    pub const WORKLOAD: Self = Self { kind: ChildKind::Workload, role: None };
 
     /// The Job that looks after the checkpoints.
     pub const UPKEEP: Self = Self { kind: ChildKind::Job, role: Some(RoleName::literal(labels::UPKEEP)) };
@@ -154,6 +159,8 @@ pub struct Children {
     pub pods: BTreeMap<String, ObservedPod>,
     /// The Job that looks after the checkpoints while no worker runs.
     pub upkeep: Option<ObservedUpkeep>,
+    /// Its Workload in a queue of Kueue's, if it has several roles.
+    pub workload: Option<ObservedWorkload>,
     /// Last words of its pods, by the UID of the Job.
     pub upkeep_words: Option<(String, Report)>,
     /// Children that could not be made.

@@ -1,7 +1,7 @@
 //! The index: everything remembered of each TrainingJob, filed under its namespace and UID.
 
 use super::owner::{controller, is_training_job, is_upkeep, owner};
-use super::{BoardPart, Cell, ChildKey, Children, ObservedChild, SlimJob, SlimPod};
+use super::{BoardPart, Cell, ChildKey, Children, ObservedChild, SlimJob, SlimPod, SlimWorkload};
 use crate::build::labels;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
@@ -278,6 +278,28 @@ impl Index {
         self.file(event, put, gone, |inner, listed| {
             for cell in inner.cells.values_mut() {
                 cell.board.deployment.take_if(|part| !listed.contains(&part.uid));
+            }
+        });
+    }
+
+    /// Files an event of the watch of Workloads, which only gangs of several roles have in a queue.
+    pub fn workload(&self, event: &Event<SlimWorkload>) {
+        let put = |inner: &mut Inner, workload: &SlimWorkload| {
+            let (Some(job), Some(seen)) = (JobKey::of_child(&workload.metadata), workload.seen()) else { return };
+            let children = inner.children(job);
+            if children.is_news(ChildKey::WORKLOAD, &workload.metadata) {
+                children.workload = Some(seen);
+            }
+        };
+        let gone = |inner: &mut Inner, workload: &SlimWorkload| {
+            let job = JobKey::of_child(&workload.metadata);
+            let Some(cell) = job.and_then(|key| inner.cells.get_mut(&key)) else { return };
+            cell.children.is_news(ChildKey::WORKLOAD, &workload.metadata);
+            cell.children.workload.take_if(|known| Some(&known.uid) == workload.metadata.uid.as_ref());
+        };
+        self.file(event, put, gone, |inner, listed| {
+            for children in inner.all_children() {
+                children.workload.take_if(|known| !listed.contains(&known.uid));
             }
         });
     }

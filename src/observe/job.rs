@@ -69,8 +69,10 @@ pub struct ObservedJob {
     pub taken_up: Option<Timestamp>,
     /// Its deletion has begun.
     pub deleting: bool,
-    /// A queue manager holds it back.
+    /// A queue manager holds it back, or did when the Job controller last looked.
     pub suspended_by_queue: bool,
+    /// It is to be held back.
+    pub suspend: bool,
     /// Pods at one time; made with as many as workers.
     pub parallelism: Option<i32>,
     /// When a queue manager last let it go on: pods from before then were stopped by it.
@@ -110,6 +112,7 @@ impl SlimJob {
             deleting: meta.deletion_timestamp.is_some(),
             // Until the Job controller has taken note of either change there may be pods that it is about to delete.
             suspended_by_queue: self.spec.suspend || true_("Suspended").is_some(),
+            suspend: self.spec.suspend,
             parallelism: self.spec.parallelism,
             resumed: is("Suspended", "False").and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0),
             completed: self.status.completed_indexes.as_deref().map(indexes).unwrap_or_default(),

@@ -16,6 +16,7 @@ mod ours;
 mod owner;
 mod pod;
 mod slim;
+mod workload;
 
 pub use crate::cause::{Container, Disruption, Waiting};
 pub use agents::{AgentAnswer, AgentPolls};
@@ -26,3 +27,4 @@ pub use index::{Index, JobKey, ObservedClaim};
 pub use job::{ObservedJob, SlimJob};
 pub use owner::{is_upkeep, owner, role};
 pub use pod::{JOB_TRACKING, ObservedPod, SlimPod};
+pub use workload::{Admission, Assignment, ObservedWorkload, SlimWorkload, SlimWorkloadStatus};

@@ -19,6 +19,8 @@ pub struct Gang {
     pub elastic: Option<Elastic>,
     /// By what they are placed together or not at all; each for itself if there is none.
     pub group: Option<Group>,
+    /// Kueue's LocalQueue, where one Workload is of all roles. The Job of workers alone has its queue itself.
+    pub queue: Option<String>,
 }
 
 /// The size of a gang that may change while it runs.

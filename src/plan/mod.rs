@@ -157,7 +157,8 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let policy = policy::resolve(job, &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
-    let roles = roles::resolve(spec, &storage, &mut no);
+    let mut roles = roles::resolve(spec, &storage, &mut no);
+    let queue = if roles.len() > 1 { placement::shared_queue(&mut roles) } else { None };
     for role in roles.iter().skip(1) {
         names::check_host(&name, role.name, role.replicas, &mut no);
     }
@@ -187,7 +188,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let group = placement::group(&spec.scheduling, &name, &uid);
     let plan = Plan {
         identity: Identity { name, namespace, uid, owner, intent: intent(spec) },
-        gang: Gang { roles, rendezvous, elastic, group },
+        gang: Gang { roles, rendezvous, elastic, group, queue },
         policy,
         storage,
         hyperparameters,

@@ -50,6 +50,12 @@ pub fn pod_group_name(name: &str, uid: &str) -> String {
     format!("{name}-{}", part_of(uid))
 }
 
+/// The Workload of a gang of several roles in a queue of Kueue's.
+#[must_use]
+pub fn workload_name(name: &str, uid: &str) -> String {
+    pod_group_name(name, uid)
+}
+
 fn part_of(uid: &str) -> String {
     uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect::<String>().to_ascii_lowercase()
 }

@@ -1,6 +1,6 @@
 //! How the pods of a gang are placed: each for itself, or all together.
 
-use super::{Group, GroupKind, Refusals, labels, names, template};
+use super::{Group, GroupKind, Refusals, Role, labels, names, template};
 use crate::api::{GangScheduler, Scheduling};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
@@ -19,6 +19,11 @@ pub(super) fn group(scheduling: &Scheduling, name: &str, uid: &str) -> Option<Gr
 pub(super) fn of_pods(scheduling: &Scheduling) -> Scheduling {
     let queue = scheduling.queue.clone().filter(|_| scheduling.gang() != GangScheduler::Volcano);
     Scheduling { queue, gang: None, ..scheduling.clone() }
+}
+
+/// The queue of a gang of several roles, which is admitted as one: no Job of it has a queue of its own.
+pub(super) fn shared_queue(roles: &mut [Role]) -> Option<String> {
+    roles.iter_mut().filter_map(|role| role.pod.scheduling.queue.take()).reduce(|queue, _| queue)
 }
 
 /// A template that names another group would take the pods out of the one that is made for them.

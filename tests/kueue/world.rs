@@ -25,6 +25,7 @@ const ALL_QUEUES: &str = "
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ResourceFlavor
 metadata: { name: any-node }
+spec: { nodeLabels: { type: simulated } }
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: WorkloadPriorityClass
@@ -139,6 +140,24 @@ impl Space {
     /// Ends the operator as a power failure does, and starts another one, which knows only what it reads.
     pub async fn replace_operator(&mut self) {
         self.operator = Operator::start(&self.name, &self.room).await;
+    }
+
+    /// The Workloads of TrainingJobs, as they are now.
+    pub fn workloads(&self) -> Vec<Value> {
+        let selector = "app.kubernetes.io/managed-by=trainingjob-operator";
+        let text = plane().kubectl(&["get", "workloads", "-n", &self.name, "-l", selector, "-o", "json"]);
+        let list: Value = serde_json::from_str(&text).unwrap();
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// The status of a condition of the only Workload of a TrainingJob.
+    pub fn condition_of_workload(&self, type_: &str) -> String {
+        let workloads = self.workloads();
+        let conditions = workloads.iter().filter_map(|workload| workload["status"]["conditions"].as_array()).flatten();
+        let mut status = conditions
+            .filter(|condition| condition["type"] == type_)
+            .map(|condition| text(&condition["status"]).to_owned());
+        status.next().unwrap_or_default()
     }
 
     /// A file of this test.
@@ -310,6 +329,11 @@ impl Queued<'_> {
     /// The pods of its workers.
     fn workers(&self) -> Vec<Value> {
         self.space.pods(|pod| pod["metadata"]["labels"]["training-job"] == self.name.as_str())
+    }
+
+    /// The node selectors of its pods.
+    pub fn nodes_wanted(&self) -> Vec<Value> {
+        self.workers().into_iter().map(|pod| pod["spec"]["nodeSelector"].clone()).collect()
     }
 
     /// Runs the program of worker 0 as its kubelet would: by an agent on this machine, which is the address of its pod. It runs

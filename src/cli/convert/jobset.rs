@@ -6,6 +6,9 @@ use super::{job, ours::Ours};
 use crate::protocol::role::RoleName;
 use serde_json::Value;
 
+/// As many roles a job may have beside the workers.
+const MOST_ROLES: usize = 7;
+
 /// The host names of its pods, as they may stand in a command.
 pub(super) const PODS: &str = "[a-z0-9-]+-[0-9]+-";
 
@@ -26,6 +29,11 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let workers = roles.remove(0);
     // The Jobs of which there are none.
     roles.retain(|role| role.replicas > 0);
+    if roles.len() > MOST_ROLES {
+        let says =
+            format!("{} Jobs beside the workers are more than the {MOST_ROLES} roles that a job may have", roles.len());
+        return Err(Bad(says));
+    }
     let mut beside = beside(ours, roles);
     if beside.is_empty() {
         ours.workers(&workers.path, workers.replicas);
@@ -104,7 +112,7 @@ fn beside(ours: &mut Ours, roles: Vec<Role>) -> Vec<Beside> {
             format!("{}{number}", &begin[..begin.len().min(RoleName::LONGEST - number.len())])
         };
         let name = if is_taken(&begin) {
-            (2..).map(numbered).find(|name| !is_taken(name)).unwrap_or_default()
+            (2..=all.len() + 2).map(numbered).find(|name| !is_taken(name)).unwrap_or_default()
         } else {
             begin.clone()
         };

@@ -169,7 +169,6 @@ impl Ours {
              keep, check and resume them",
         );
         self.shorten();
-        self.without_queue();
         self.spec.retain(|_, value| !is_nothing(value));
         let spec: TrainingJobSpec =
             serde_path_to_error::deserialize(Value::Object(self.spec.clone())).map_err(|error| {
@@ -194,18 +193,6 @@ impl Ours {
             self.name.truncate(self.name.trim_end_matches('-').len());
             let says = format!("is too long for the pods' host names: the job is called {}", self.name);
             self.notes.lost("metadata.name", says);
-        }
-    }
-
-    /// Kueue admits each Job alone, and a gang of several roles has several.
-    fn without_queue(&mut self) {
-        let has_roles = self.get("roles").is_some_and(|roles| !is_nothing(roles));
-        if has_roles && self.get("scheduling.gang").is_none_or(|gang| gang != "volcano") {
-            let queue = self.spec.get_mut("scheduling").and_then(Value::as_object_mut);
-            if let Some(queue) = queue.and_then(|scheduling| scheduling.remove("queue")) {
-                let queue = queue.as_str().unwrap_or_default().to_owned();
-                self.hold(QUEUE, &format!("{queue} has no place in a job with roles, and would not be asked"));
-            }
         }
     }
 

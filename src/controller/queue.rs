@@ -1,0 +1,178 @@
+//! The Workload of a gang of several roles, and its Jobs that wait for it.
+
+use super::error::{Error, call, refusal};
+use super::pass::{Created, Pass};
+use super::refused;
+use crate::api::{Reason, TrainingJob};
+use crate::build::{self, PriorityClassRef, ResourceFlavor, WholeJob, Workload, names};
+use crate::lifecycle::{self, News};
+use crate::observe::{Blocked, ChildKey};
+use crate::plan::{Incarnation, Plan};
+use crate::protocol::gang::GangPast;
+use crate::protocol::role::RoleName;
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use tracing::info;
+
+/// A Workload with whatever the API server knows of it.
+#[derive(kube::Resource, serde::Serialize, serde::Deserialize, Clone, Debug)]
+#[resource(inherit = Workload)]
+struct WholeWorkload {
+    metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+impl Pass<'_, TrainingJob> {
+    /// Makes the Workload, which the watch then tells of.
+    pub(super) async fn ensure_workload(&self, plan: &Plan) -> Result<(), Error> {
+        let Some(mut workload) = build::workload(plan) else { return Ok(()) };
+        if let Some(class) = &plan.gang.workers().pod.scheduling.priority {
+            let api: Api<PriorityClass> = Api::all(self.context.client.clone());
+            // Pods of a class that is not there are refused by the API server, in its own words.
+            let priority = call("get PriorityClass", api.get_opt(class)).await?.map(|class| class.value);
+            workload.spec.priority_class_ref = priority.map(|_| PriorityClassRef::of_pods(class));
+            workload.spec.priority = priority;
+        }
+        let blocked = match self.create(&workload).await {
+            Ok(Created::Made(_) | Created::Found(_)) => None,
+            Ok(Created::Blocked(blocked)) => Some(blocked),
+            Err(error) if refusal(&error).is_some_and(refused::kind_is_unknown) => {
+                let message = "the API server has no Workload of kueue.x-k8s.io/v1beta2, which spec.scheduling.queue needs: \
+                               install Kueue 0.15 or newer, or make the job again without queue";
+                Some(Blocked { reason: Reason::QueueManagerMissing, message: message.to_owned() })
+            }
+            Err(error) => return Err(error),
+        };
+        self.block(ChildKey::WORKLOAD, blocked);
+        Ok(())
+    }
+
+    /// Lets a Job go on the nodes that its role was given.
+    pub(super) async fn let_job_go(
+        &self,
+        plan: &Plan,
+        name: &str,
+        uid: &str,
+        role: RoleName,
+        flavors: &BTreeSet<String>,
+    ) -> Result<(), Error> {
+        let at = plan.gang.roles.iter().position(|known| known.name == role);
+        let jobs = build::objects(plan, Incarnation::FIRST, GangPast::default()).jobs;
+        let pod =
+            at.and_then(|at| jobs.into_iter().nth(at)).and_then(|job| job.spec?.template.spec).unwrap_or_default();
+        let (mut selector, mut tolerations) =
+            (pod.node_selector.unwrap_or_default(), pod.tolerations.unwrap_or_default());
+        let api: Api<ResourceFlavor> = Api::all(self.context.client.clone());
+        for flavor in flavors {
+            let flavor = match call("get ResourceFlavor", api.get(flavor)).await {
+                Ok(flavor) => flavor,
+                Err(error) => {
+                    let message = format!("ResourceFlavor {flavor}, of which {name} is to be, can't be read: {error}");
+                    let blocked =
+                        refusal(&error).map(|_| Blocked { reason: Reason::Forbidden, message }).ok_or(error)?;
+                    self.block(ChildKey::WORKLOAD, Some(blocked));
+                    return Ok(());
+                }
+            };
+            selector.extend(flavor.spec.node_labels);
+            tolerations.extend(flavor.spec.tolerations);
+        }
+        self.block(ChildKey::WORKLOAD, None);
+        let jobs = self.api::<WholeJob>();
+        let Some(found) = call("get Job", jobs.get_opt(name)).await? else { return Ok(()) };
+        let known = found.rest.get("spec").and_then(|spec| spec.pointer("/template/spec/nodeSelector"));
+        // What an earlier admission has left.
+        let mut patched: Map<String, Value> =
+            known.and_then(Value::as_object).into_iter().flatten().map(|(key, _)| (key.clone(), Value::Null)).collect();
+        patched.extend(selector.into_iter().map(|(key, value)| (key, json!(value))));
+        info!(name, "letting the Job go, which Kueue has admitted");
+        let pod = json!({ "nodeSelector": patched, "tolerations": tolerations });
+        self.patch_job(name, uid, json!({ "suspend": false, "template": { "spec": pod } })).await
+    }
+
+    /// Suspends a Job: its pods end, and it stays.
+    pub(super) async fn hold_job(&self, name: &str, uid: &str) -> Result<(), Error> {
+        info!(name, "holding the Job back, which Kueue has not admitted");
+        self.patch_job(name, uid, json!({ "suspend": true })).await
+    }
+
+    async fn patch_job(&self, name: &str, uid: &str, spec: Value) -> Result<(), Error> {
+        let patch = Patch::Merge(json!({ "metadata": { "uid": uid }, "spec": spec }));
+        match call("patch Job", self.api::<Job>().patch(name, &PatchParams::default(), &patch)).await {
+            Err(error) if super::apply::is_gone(&error) => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    /// Tells Kueue how the gang stands. Of its status everything else stays, as of the version that was read.
+    pub(super) async fn tell_workload(&self, plan: &Plan, news: News) -> Result<(), Error> {
+        let name = names::workload_name(&plan.identity.name, &plan.identity.uid);
+        let api = self.api::<WholeWorkload>();
+        let Some(found) = call("get Workload", api.get_opt(&name)).await? else { return Ok(()) };
+        let status = found.rest.get("status").cloned().unwrap_or_default();
+        let told = with_news(&status, news, &lifecycle::whole_second(Timestamp::now()).to_string());
+        let patch = json!({ "metadata": { "uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version }, "status": told });
+        info!(name, ?news, "telling Kueue");
+        match call("tell Workload", api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await {
+            // Somebody has written to it: the watch brings that.
+            Err(error) if super::apply::is_gone(&error) => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    /// Takes the Workload out of its queue.
+    pub(super) async fn delete_workload(&self, name: &str, uid: &str) -> Result<(), Error> {
+        self.delete::<Workload>(name, uid, DeleteParams::background()).await
+    }
+}
+
+/// The part of a Workload's status that changes with the news.
+fn with_news(status: &Value, news: News, now: &str) -> Value {
+    let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    let evicted = conditions.iter().find(|condition| condition["type"] == "Evicted").cloned().unwrap_or_default();
+    let mut set = |type_: &str, status: bool, reason: &str, message: &str| {
+        let status = if status { "True" } else { "False" };
+        let known = conditions.iter().position(|condition| condition["type"] == type_);
+        let since = known
+            .filter(|at| conditions[*at]["status"] == status)
+            .map(|at| conditions[at]["lastTransitionTime"].clone());
+        let since = since.unwrap_or_else(|| json!(now));
+        let condition = json!({
+            "type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
+        });
+        match known {
+            Some(at) => conditions[at] = condition,
+            None => conditions.push(condition),
+        }
+    };
+    match news {
+        News::Runs => set("PodsReady", true, "Started", "every program of the gang runs"),
+        News::Ended { succeeded } => {
+            let (reason, message) = if succeeded {
+                ("Succeeded", "the TrainingJob is Completed")
+            } else {
+                ("Failed", "the TrainingJob is Failed")
+            };
+            set("Finished", true, reason, message);
+        }
+        News::Left => {
+            // As Kueue does it for Jobs of its own.
+            let reason = evicted["reason"].as_str().unwrap_or("Evicted");
+            let message = evicted["message"].as_str().unwrap_or_default();
+            set("Requeued", ["Preempted", "NodeFailures"].contains(&reason), reason, message);
+            set("QuotaReserved", false, "Pending", message);
+            set("Admitted", false, "NoReservation", "The workload has no reservation");
+        }
+    }
+    let mut told = json!({ "conditions": conditions });
+    if news == News::Left {
+        told["admission"] = Value::Null;
+    }
+    told
+}
