@@ -35,12 +35,12 @@ struct Mode {
 #[tokio::test]
 async fn xgboost() {
     // The worker with the tracker is killed.
-    try_all("SMALL", &[xgboost_of("small")]).await;
+    try_all("xgboost", &xgboost_of("small")).await;
 }
 
 #[tokio::test]
 async fn the_newest_xgboost() {
-    try_all("LARGE", &[xgboost_of("large")]).await;
+    try_all("newest-xgboost", &xgboost_of("large")).await;
 }
 
 fn xgboost_of(image: &'static str) -> Mode {
@@ -68,29 +68,36 @@ async fn mxnet_with_servers() {
         raises: ("worker", 1),
         ends_with: "Epoch[5] Train-",
     };
-    try_all("SMALL", &[mode]).await;
+    try_all("mxnet", &mode).await;
+}
+
+/// `MultiWorkerMirroredStrategy`.
+#[tokio::test]
+async fn tensorflow_with_equal_workers() {
+    let mode = tensorflow_of("tensorflow", json!({}), ("worker", 1), ("worker", 1));
+    try_all("tensorflow", &mode).await;
 }
 
 #[tokio::test]
-async fn tensorflow_in_its_three_modes() {
-    let of = |example, fields, killed, raises, ends_with| Mode {
-        example,
-        image: "large",
-        fields,
-        killed,
-        raises,
-        ends_with,
-    };
-    let evaluated = json!({ "numWorkers": 1, "roles": [{ "name": "chief" }, { "name": "evaluator" }] });
-    try_all(
-        "LARGE",
-        &[
-            of("tensorflow", json!({}), ("worker", 1), ("worker", 1), "Epoch 12/12"),
-            of("tensorflow", evaluated, ("worker", 0), ("evaluator", 0), "Epoch 12/12"),
-            of("tensorflow-ps", json!({}), ("ps", 0), ("chief", 0), "Epoch 12/12"),
-        ],
-    )
-    .await;
+async fn tensorflow_with_a_chief_and_an_evaluator() {
+    let roles = json!({ "numWorkers": 1, "roles": [{ "name": "chief" }, { "name": "evaluator" }] });
+    let mode = tensorflow_of("tensorflow", roles, ("worker", 0), ("evaluator", 0));
+    try_all("tensorflow-evaluator", &mode).await;
+}
+
+#[tokio::test]
+async fn tensorflow_with_parameter_servers() {
+    let mode = tensorflow_of("tensorflow-ps", json!({}), ("ps", 0), ("chief", 0));
+    try_all("tensorflow-ps", &mode).await;
+}
+
+fn tensorflow_of(
+    example: &'static str,
+    fields: Value,
+    killed: (&'static str, i32),
+    raises: (&'static str, i32),
+) -> Mode {
+    Mode { example, image: "large", fields, killed, raises, ends_with: "Epoch 12/12" }
 }
 
 #[tokio::test]
@@ -103,23 +110,21 @@ async fn paddle_by_its_launcher() {
         raises: ("worker", 1),
         ends_with: "epoch: 8/8, step: 300/300",
     };
-    try_all("LARGE", &[mode]).await;
+    try_all("paddle", &mode).await;
 }
 
-async fn try_all(image: &str, modes: &[Mode]) {
+async fn try_all(name: &str, mode: &Mode) {
     let Some(world) = world() else { return };
-    let variable = format!("TRAININGJOB_TEST_{image}_FRAMEWORKS_IMAGE");
+    let variable = format!("TRAININGJOB_TEST_{}_FRAMEWORKS_IMAGE", mode.image.to_uppercase());
     let Ok(archive) = std::env::var(&variable) else {
-        let _ = writeln!(std::io::stderr(), "{} is SKIPPED: {variable} is not set", modes[0].example);
+        let _ = writeln!(std::io::stderr(), "{name} is SKIPPED: {variable} is not set, `make soak` sets it");
         return;
     };
     world.cluster.devcluster(&["import", &archive]);
-    let space = world.space(&format!("framework-{}", modes[0].example), json!({})).await;
-    for (number, mode) in modes.iter().enumerate() {
-        mode.completes(&space, &format!("whole-{number}")).await;
-        mode.outlives_a_pod(&space, &format!("killed-{number}")).await;
-        mode.names_its_cause(&space, &format!("raises-{number}")).await;
-    }
+    let space = world.space(&format!("framework-{name}"), json!({})).await;
+    mode.completes(&space, "whole").await;
+    mode.outlives_a_pod(&space, "killed").await;
+    mode.names_its_cause(&space, "raises").await;
     space.end().await;
 }
 
