@@ -5,8 +5,9 @@ use crate::agent::output::lines::Lines;
 use crate::agent::progress::{json, text::Text};
 use crate::checkpoint::budget::Budget;
 use crate::checkpoint::inventory::Inventory;
-use crate::gang::frame::{Channel, NONCE, Secret};
+use crate::gang::frame::{Channel, NONCE, Payload, Secret};
 use crate::gang::message::{MemberId, Message, Time};
+use crate::gang::remote::Packet;
 use crate::protocol::exception::HookLine;
 use crate::protocol::report::Report;
 use crate::protocol::stacks::{ProcessStacks, Stacks};
@@ -94,6 +95,9 @@ fn gang_connection(bytes: &[u8]) {
 fn gang_message(bytes: &[u8]) {
     if let Ok(message) = serde_json::from_slice::<Message>(bytes) {
         let _ = message.check();
+    }
+    if let Ok(packet) = Packet::from_bytes(bytes) {
+        assert_eq!(packet.to_bytes().as_deref(), Ok(bytes));
     }
 }
 

@@ -439,8 +439,8 @@ fn prove<M: Payload>(port: u16, key: &[u8], session: &str) -> (TcpStream, Channe
 /// What is sent by those who lack the key makes no agent run anything, and keeps nobody else from it.
 #[test]
 fn strangers_start_nothing() {
-    let script = r#"[ $ATTEMPT = 1 ] && { until [ -e fail ]; do sleep 0.02; done; exit 1; }
-        echo again > again; until [ -e go ]; do sleep 0.02; done; $RSH $HOST 'echo done > done'"#;
+    let script = r"[ $ATTEMPT = 1 ] && { until [ -e fail ]; do sleep 0.02; done; exit 1; }
+        echo again > again; until [ -e go ]; do sleep 0.02; done; $RSH $HOST 'echo done > done'";
     let Some(gang) = scripted("mpi-strangers", script) else { return };
     let agents = gang.start();
     let (port, first) = (gang.port(), format!("{JOB}/1"));

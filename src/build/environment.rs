@@ -94,10 +94,10 @@ fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         field("POD_UID", "metadata.uid"),
         field("NODE_NAME", "spec.nodeName"),
         field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
-        var("MASTER_ADDR", names::host(&plan.identity.name, counted.name, 0)),
     ];
     // For programs that run as one process per worker; torchrun gives each of its processes its own.
     env.extend((!is_mpi).then(|| var("RANK", "$(NODE_RANK)")));
+    env.push(var("MASTER_ADDR", names::host(&plan.identity.name, counted.name, 0)));
     if plan.gang.elastic.is_none() {
         env.extend([
             var("WORLD_SIZE", counted.world_size().to_string()),

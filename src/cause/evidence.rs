@@ -142,5 +142,5 @@ fn killed_rank(report: &Report) -> Option<Finding> {
     let origin = if code == -SIGABRT { FailureOrigin::Gang } else { FailureOrigin::Own };
     let node = mpi::first_process(tail).and_then(|first| first.node);
     let on_node = node.map(|node| format!(" (on {node})")).unwrap_or_default();
-    Some(Finding { origin, rank, ..Finding::why(Reason::Signal, ending::ended_by(-code) + &on_node) })
+    Some(Finding { rank, origin, ..Finding::why(Reason::Signal, ending::ended_by(-code) + &on_node) })
 }

@@ -162,7 +162,9 @@ mod tests {
         format!("{RULER}\n{words}\n{RULER}\n")
     }
 
-    fn told(text: &str) -> Option<(Option<u64>, Option<&str>, i32)> {
+    type Told<'t> = (Option<u64>, Option<&'t str>, i32);
+
+    fn told(text: &str) -> Option<Told<'_>> {
         first_process(text).map(|first| (first.rank, first.node, first.code))
     }
 
@@ -170,7 +172,7 @@ mod tests {
         without_mpirun(&text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>())
     }
 
-    fn open_mpi() -> [(String, (Option<u64>, Option<&'static str>, i32)); 6] {
+    fn open_mpi() -> [(String, Told<'static>); 6] {
         let note = "\nNOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.\nYou may or may not see output from other processes, depending on\nexactly when Open MPI kills them.";
         let primary = between(
             "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.",

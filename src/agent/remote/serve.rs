@@ -34,6 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// # Errors
 /// If the port can't be listened to, or the key can't be read.
 pub fn serve(folder: &Path) -> io::Result<u8> {
+    let agent = getppid();
     // Before there are threads, which then have it blocked too.
     let all = SigSet::all();
     all.thread_block()?;
@@ -57,7 +58,7 @@ pub fn serve(folder: &Path) -> io::Result<u8> {
     };
     server.is_over.store(true, Relaxed);
     // Daemons have no parent any more but the agent.
-    while descendants_of(getppid()).iter().any(|process| process.pid != getpid().as_raw()) {
+    while getppid() == agent && descendants_of(agent).iter().any(|process| process.pid != getpid().as_raw()) {
         thread::sleep(LOOK_EVERY);
     }
     Ok(128 + signal as u8)
