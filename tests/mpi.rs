@@ -21,6 +21,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use trainingjob_operator::api::TrainingJob;
 use trainingjob_operator::build;
 use trainingjob_operator::gang::frame::{Channel, Event, NONCE, Payload, Secret};
@@ -102,7 +103,7 @@ impl Gang {
         let mut spec = json!({
             "env": env, "model": "m", "dataset": "d", "framework": "mpi", "image": "mpi:1", "numWorkers": workers, "gpusPerWorker": 0,
             "checkpoint": { "enabled": false }, "monitoring": { "metricsPort": metrics },
-            "networking": { "masterPort": free_port() }, "failurePolicy": { "restartPolicy": "OnFailure" },
+            "networking": { "masterPort": ports() }, "failurePolicy": { "restartPolicy": "OnFailure" },
         });
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let mut job = TrainingJob::new("x", serde_json::from_value(spec).unwrap());
@@ -241,6 +242,13 @@ impl Drop for Agent {
         let _ = self.unshared.kill();
         let _ = self.unshared.wait();
     }
+}
+
+/// The first of ten ports below those that the kernel gives away.
+fn ports() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let own = u16::try_from(std::process::id() % 100).unwrap() * 200;
+    10_000 + own + NEXT.fetch_add(10, Relaxed) % 200
 }
 
 fn address(seat: u32) -> Ipv4Addr {
