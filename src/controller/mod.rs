@@ -41,6 +41,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 use tracing::{Instrument, debug, info, info_span, warn};
 
 /// How the controller works.
@@ -80,6 +81,8 @@ pub(crate) struct Context {
     asker: ask::Asker,
     deliveries: delivery::Deliveries,
     metrics: Arc<Metrics>,
+    /// Told when a gang stands in a queue as a whole.
+    queued: Notify,
 }
 
 impl Context {
@@ -144,6 +147,7 @@ pub async fn run(
         index: Arc::default(),
         asker: ask::Asker::new(),
         metrics: metrics.clone(),
+        queued: Notify::new(),
     });
     let watch::Watches { children, jobs, store, touch, touched, relisted, synced } = watch::start(&context);
     let polling = poll::run(context.clone(), store.clone(), touch);
@@ -233,6 +237,9 @@ impl Pass<'_, TrainingJob> {
         let mut children = context.index.children(&self.key);
         let current = self.current_status();
         let plan = &wanted.planned.plan;
+        if plan.gang.queue.is_some() {
+            context.queued.notify_one();
+        }
         if lifecycle::misses_job(plan, &current, &children) && self.find_jobs(plan).await? {
             children = context.index.children(&self.key);
         }

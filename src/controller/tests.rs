@@ -90,6 +90,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
         asker: ask::Asker::new(),
         deliveries: delivery::Deliveries::default(),
         metrics: Arc::new(Metrics::new()),
+        queued: tokio::sync::Notify::new(),
     };
     context.index.update(&key(), |cell| cell.meet("x"));
     Arc::new(context)

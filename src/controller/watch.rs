@@ -59,7 +59,7 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
         children(context, |context, event| context.index.job(event)),
         children(context, |context, event| context.index.pod(event)),
         children(context, |context, event| context.index.deployment(event)),
-        children(context, |context, event| context.index.workload(event)),
+        workloads(context),
     ]);
     let (touch, touched) = mpsc::unbounded();
     let (relist, relisted) = mpsc::unbounded();
@@ -112,6 +112,16 @@ async fn forward(
             Either::Right(((), _)) => touched.drain().for_each(|job| drop(touch.unbounded_send(job))),
         }
     }
+}
+
+/// Begins when a gang stands in a queue as a whole: most clusters don't know the kind, and would be asked for it for ever.
+fn workloads(context: &Arc<Context>) -> BoxStream<'static, News> {
+    let context = context.clone();
+    let begun = async move {
+        context.queued.notified().await;
+        children(&context, |context, event| context.index.workload(event))
+    };
+    futures::stream::once(begun).flatten().boxed()
 }
 
 fn children<K>(context: &Arc<Context>, file: impl Fn(&Context, &Event<K>) + Send + 'static) -> BoxStream<'static, News>

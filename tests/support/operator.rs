@@ -53,9 +53,11 @@ impl Operator {
                 tokio::time::sleep(left).await;
             }
         };
-        tokio::time::timeout(DEADLINE, settled)
-            .await
-            .map_err(|_| format!("with nothing to do it still sends requests after {} s", DEADLINE.as_secs()))
+        tokio::time::timeout(DEADLINE, settled).await.map_err(|_| {
+            let sent = self.wire.sent();
+            let last: Vec<_> = sent.iter().rev().take(8).rev().map(|sent| format!("\n  {sent:?}")).collect();
+            format!("with nothing to do it still sends requests after {} s:{}", DEADLINE.as_secs(), last.concat())
+        })
     }
 
     fn reconciles(&self) -> usize {
