@@ -69,8 +69,13 @@ impl World {
             "restarts": "OnFailure", "backoffLimit": 1,
         });
         let (setup_file, key) = (self.room.path("gang.json"), self.room.path("key"));
-        fs::write(&setup_file, setup.to_string()).unwrap();
-        fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
+        // As a node does: at once, and never half, for another worker of this gang may be reading.
+        for (file, content) in [(&setup_file, setup.to_string()), (&key, "0123456789abcdef0123456789abcdef".to_owned())]
+        {
+            let new = file.with_extension("new");
+            fs::write(&new, content).unwrap();
+            fs::rename(&new, file).unwrap();
+        }
         let gang = [format!("--gang={}", setup_file.display()), format!("--gang-key={}", key.display())];
         let mut agent = self.agent(attempt, &[&gang[0], &gang[1]], script);
         agent.env("NODE_RANK", index.to_string()).env("MASTER_ADDR", "127.0.0.1");
