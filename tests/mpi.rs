@@ -244,11 +244,14 @@ impl Drop for Agent {
     }
 }
 
-/// The first of ten ports below those that the kernel gives away.
+/// The first of ten ports below those that the kernel gives away. None is given twice: what listened there may not be gone.
 fn ports() -> u16 {
+    const OWN: u16 = 400;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let own = u16::try_from(std::process::id() % 100).unwrap() * 200;
-    10_000 + own + NEXT.fetch_add(10, Relaxed) % 200
+    let own = u16::try_from(std::process::id() % 50).unwrap() * OWN;
+    let next = NEXT.fetch_add(10, Relaxed);
+    assert!(next < OWN, "more gangs than ports");
+    10_000 + own + next
 }
 
 fn address(seat: u32) -> Ipv4Addr {
