@@ -235,6 +235,8 @@ fn a_program_that_fails_is_started_again_everywhere() {
     gang.all_exit(agents, 0);
     assert_eq!(gang.report(2).attempt, 2);
     assert_eq!(gang.report(2).gang.unwrap().failures, 1);
+    let told = gang.report(0).gang.unwrap().ended;
+    assert_eq!((told.len(), told[0].attempt, told[0].worker), (1, 1, ended[0].worker), "{told:?}");
 }
 
 /// Also one that ignores SIGTERM, and what it has put into a session of its own.

@@ -89,6 +89,11 @@ impl Observations {
         self.changes.change();
     }
 
+    /// Whether a library has ever told of this.
+    pub fn has_told(&self, kind: ErrorPattern) -> bool {
+        self.inner.lock().error_patterns.iter().any(|known| known.kind == kind)
+    }
+
     /// The program's Python has raised what nothing caught.
     pub fn exception(&self, exception: Exception) {
         self.inner.lock().exceptions.add(exception);

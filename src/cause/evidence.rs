@@ -26,7 +26,13 @@ pub fn finding(worker: &WorkerFacts<'_>, progress: Option<Timestamp>) -> Option<
 }
 
 fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) -> Option<Finding> {
-    if let Some(lost) = report.error_patterns.iter().find(|known| Some(known.kind) == report.ended_for) {
+    let by_line = report.error_patterns.iter().find(|known| Some(known.kind) == report.ended_for);
+    if let Some(lost) = by_line.filter(|known| known.kind == ErrorPattern::LostDaemon) {
+        let what = format!("mpirun has lost another worker and exited 0 all the same: {}", lost.text);
+        let origin = FailureOrigin::Peer;
+        return Some(Finding { origin, time: Some(lost.time), ..Finding::why(Reason::ExitCode, what) });
+    }
+    if let Some(lost) = by_line {
         let what = format!("its loss is NaN or infinite, and failurePolicy.nanPolicy is Fail: {}", lost.text);
         return Some(Finding { time: Some(lost.time), ..Finding::why(Reason::NanLoss, what) });
     }
@@ -139,8 +145,17 @@ fn killed_rank(report: &Report) -> Option<Finding> {
     let tail = &report.stderr_tail;
     let told = first_rank(tail).or_else(|| code_of_paddle(tail).map(|code| (None, code)));
     let (rank, code) = told.filter(|(_, code)| *code < 0 && *code != -SIGTERM)?;
-    let origin = if code == -SIGABRT { FailureOrigin::Gang } else { FailureOrigin::Own };
-    let node = mpi::first_process(tail).and_then(|first| first.node);
-    let on_node = node.map(|node| format!(" (on {node})")).unwrap_or_default();
-    Some(Finding { rank, origin, ..Finding::why(Reason::Signal, ending::ended_by(-code) + &on_node) })
+    let of_mpi = mpi::first_process(tail);
+    let may_be_any = of_mpi.is_some_and(|first| first.may_be_any);
+    let origin = if code == -SIGABRT || may_be_any { FailureOrigin::Gang } else { FailureOrigin::Own };
+    let on_node = of_mpi.and_then(|first| first.node).map(|node| format!(" (on {node})")).unwrap_or_default();
+    let how = match may_be_any {
+        true => {
+            "ended by SIGKILL: by the kernel, mostly for lack of memory, or by mpiexec itself because another process \
+                 had failed, of which it tells nothing"
+                .to_owned()
+        }
+        false => ending::ended_by(-code),
+    };
+    Some(Finding { rank, origin, ..Finding::why(Reason::Signal, how + &on_node) })
 }

@@ -21,15 +21,14 @@ impl<'a> Step<'a> {
     /// words of its members, for nobody may have asked it.
     pub(super) fn note_gang(&mut self) {
         if let Some(gang) = self.gang() {
-            self.note_attempts(gang);
+            self.note_attempts(gang.attempt, &gang.ended);
+            self.note_restarts(gang.failures, gang.disruptions);
         }
         for pod in self.pods(self.incarnation()) {
             let Some((report, end)) = pod.report().and_then(|report| Some((report, report.gang.as_ref()?))) else {
                 continue;
             };
-            if let Ok(attempt) = i32::try_from(report.attempt) {
-                self.note_attempt(attempt);
-            }
+            self.note_attempts(report.attempt, &end.ended);
             self.note_restarts(end.failures, end.disruptions);
         }
     }
@@ -41,22 +40,23 @@ impl<'a> Step<'a> {
         agent.gang.as_ref().filter(|_| agent.pod_uid.as_ref().is_some_and(is_ours))
     }
 
-    fn note_attempts(&mut self, gang: &GangStatus) {
+    /// `running` is the last attempt that has begun, `ended` are those before it that did not end well, the oldest first.
+    fn note_attempts(&mut self, running: u32, ended: &[EndedAttempt]) {
         let (known, first) = (self.incarnation().attempt, self.current_job().map_or(1, |job| job.first_attempt));
-        let Ok(attempt) = i32::try_from(gang.attempt) else { return };
+        let Ok(attempt) = i32::try_from(running) else { return };
         // Of pods that have begun none yet; or of a Job that was held back and let go while nobody looked, whose pods count
         // anew.
         if attempt < known {
             return;
         }
-        let ended: Vec<_> = gang.ended.iter().rev().take(MAX_RESTARTS).rev().collect();
+        let ended: Vec<_> = ended.iter().rev().take(MAX_RESTARTS).rev().collect();
         for (at, end) in ended.iter().enumerate() {
             let Some(number) = i32::try_from(end.attempt).ok().filter(|number| (first..=attempt).contains(number))
             else {
                 continue;
             };
             self.keep_told(number, end);
-            let next = ended.get(at + 1).map_or(gang.attempt, |next| next.attempt);
+            let next = ended.get(at + 1).map_or(running, |next| next.attempt);
             if (known..attempt).contains(&number)
                 && let Some(entry) = self.status.restarts.iter().find(|entry| entry.attempt == number).cloned()
             {
@@ -64,7 +64,6 @@ impl<'a> Step<'a> {
             }
         }
         self.note_attempt(attempt);
-        self.note_restarts(gang.failures, gang.disruptions);
     }
 
     /// Attempts only grow.

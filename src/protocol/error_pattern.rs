@@ -20,6 +20,8 @@ pub enum ErrorPattern {
     CudaOutOfMemory,
     /// The loss is NaN or infinite.
     NanLoss,
+    /// `mpirun` has lost what it started on another worker: of Open MPI 5 it then exits 0 all the same.
+    LostDaemon,
     /// The program hangs. No line tells that.
     Hang,
     /// What a newer agent may name.
@@ -30,7 +32,7 @@ pub enum ErrorPattern {
 
 impl ErrorPattern {
     /// How many kinds an agent may find in lines.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 5;
 }
 
 /// The first of the last lines of its kind that followed from each other.
@@ -81,7 +83,7 @@ pub fn add(matches: &mut Vec<ErrorMatch>, kind: ErrorPattern, text: impl FnOnce(
 
 /// What `line` is a sign of, except for the loss, which takes reading.
 pub fn of_line(line: &[u8]) -> Option<ErrorPattern> {
-    const KINDS: [(ErrorPattern, &str); 3] = [
+    const KINDS: [(ErrorPattern, &str); 4] = [
         // torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, which aborts the process after either.
         (
             ErrorPattern::NcclTimeout,
@@ -96,10 +98,18 @@ pub fn of_line(line: &[u8]) -> Option<ErrorPattern> {
             ErrorPattern::CudaOutOfMemory,
             r"(?:CUDA|HIP) out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor",
         ),
+        // Open MPI 4 and 5: a paragraph of its own.
+        (
+            ErrorPattern::LostDaemon,
+            r"^(?:ORTE|PRTE) has lost communication with a remote daemon\.$|^A daemon failed to report back after being spawned\. This could$",
+        ),
     ];
-    // One search instead of three for nearly every line.
+    // One search instead of four for nearly every line.
     static ANY: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(?-u)NCCL|nccl|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED|OOM|atchdog").expect("a constant")
+        Regex::new(
+            r"(?-u)NCCL|nccl|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED|OOM|atchdog|RTE has lost|A daemon failed",
+        )
+        .expect("a constant")
     });
     static EACH: LazyLock<RegexSet> =
         LazyLock::new(|| RegexSet::new(KINDS.map(|(_, pattern)| format!("(?-u){pattern}"))).expect("constants"));
@@ -115,7 +125,7 @@ mod tests {
 
     #[test]
     fn lines_of_each_kind() {
-        use ErrorPattern::{CudaOutOfMemory, NcclError, NcclTimeout};
+        use ErrorPattern::{CudaOutOfMemory, LostDaemon, NcclError, NcclTimeout};
         for (line, kind) in [
             (
                 "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
@@ -135,6 +145,19 @@ mod tests {
                 "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
                 Some(CudaOutOfMemory),
             ),
+            ("PRTE has lost communication with a remote daemon.", Some(LostDaemon)),
+            ("ORTE has lost communication with a remote daemon.", Some(LostDaemon)),
+            ("A daemon failed to report back after being spawned. This could", Some(LostDaemon)),
+            ("A daemon failed to report back after being spawned.", None),
+            ("A daemon failed to report back after being spawned. This could be why", None),
+            ("> A daemon failed to report back after being spawned. This could", None),
+            ("A daemon failed to start", None),
+            ("a daemon failed to report back after being spawned. This could", None),
+            ("if PRTE has lost communication with a remote daemon.", None),
+            ("PRTE has lost communication with a remote daemon, and tries again.", None),
+            ("PRTE has lost communication with a remote daemon", None),
+            ("the store has lost communication with a remote daemon.", None),
+            ("PRTE has lost nothing", None),
             ("Warning: Environment variable NCCL_ASYNC_ERROR_HANDLING is deprecated", None),
             ("NCCL version 2.27.5+cuda12.9", None),
             ("worker-0:55:61 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>", None),

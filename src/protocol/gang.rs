@@ -21,6 +21,8 @@ pub const HYDRA_HOSTS: &str = "hosts";
 pub const KILLED: i32 = 137;
 /// Attempts that have ended are told of so many at most.
 pub const MAX_RESTARTS: usize = 10;
+/// In an agent's last words, for which there is little room, of so many.
+pub const LAST_RESTARTS: usize = 3;
 
 /// How the agents of a job form a gang. It may change while they run, of which they heed [`GangSetup::restarts`],
 /// [`GangSetup::backoff_limit`], [`GangSetup::rules`] and [`GangSetup::restart_requested`]; and of an elastic gang
@@ -160,7 +162,7 @@ pub enum GangPhase {
 }
 
 /// An attempt that did not end well.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndedAttempt {
     /// Its number.
@@ -203,6 +205,9 @@ pub struct GangEnd {
     pub failures: u32,
     /// Restarts after disruptions, up to the last attempt's beginning.
     pub disruptions: u32,
+    /// The last attempts that did not end well, the oldest first, if this agent led: nobody may have asked it in time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<EndedAttempt>,
     /// Why no further attempt follows, once that is so: one CamelCase word, and as a person would tell it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<(String, String)>,

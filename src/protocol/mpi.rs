@@ -13,6 +13,8 @@ pub struct FirstProcess<'t> {
     pub node: Option<&'t str>,
     /// Its exit code, less than 0 for a signal.
     pub code: i32,
+    /// It may be one that was ended because another one had failed: MPICH kills them, and may name any that was killed.
+    pub may_be_any: bool,
 }
 
 /// Where in a piece of stdout MPICH says how a process has ended: it alone says that there. It writes all of it at once.
@@ -26,13 +28,15 @@ pub fn farewell_on_stdout(piece: &[u8]) -> Option<usize> {
 
 /// The process that failed first, if `mpirun` has told of one.
 pub fn first_process(text: &str) -> Option<FirstProcess<'_>> {
-    static TOLD: LazyLock<[Regex; 5]> = LazyLock::new(|| {
+    static TOLD: LazyLock<[Regex; 6]> = LazyLock::new(|| {
         [
             // Open MPI, of a process that has called MPI_Abort, and MPICH of the same.
             r"(?m)^MPI_ABORT was invoked on rank (?<rank>\d+) in communicator .*\n(?:with errorcode (?<code>-?\d+)\.$| +Proc: .*\n +Errorcode: (?<code5>-?\d+)$)",
             r"(?m)^Abort\((?<code>-?\d+)\) on node \d+ \(rank (?<rank>\d+) in comm \d+\): application called MPI_Abort\(",
             // Open MPI, which runs prterun by itself since 5.
             r"(?m)^(?:mpirun|mpiexec|orterun|prterun) noticed that process rank (?<rank>\d+) with PID \d+ on node (?<node>\S+) exited on\s+signal (?<signal>\d+)\b",
+            // Of Open MPI's in the process itself, whose peers may be noticed first.
+            r"(?m)^\[(?<node>[^\s:\[\]]+):\d+\] \*\*\* Process received signal \*\*\*\n\[[^\s\[\]]+:\d+\] Signal: .* \((?<signal>\d+)\)$",
             r"(?m)^(?:mpirun|mpiexec|orterun|prterun) detected that one or more processes exited with non-zero status,\s+thus causing\s+the job to be terminated\. The first process to do so was:\s+Process name: \[.*,(?<rank>\d+)\]\s+Exit code: +(?<code>\d+)\s",
             r"(?m)^=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n(?:=   PID \d+ RUNNING AT (?<node>\S+)\n)?=   EXIT CODE: (?<code>\d+)\n(?:=.*\n)*(?:YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .* \(signal (?<signal>\d+)\)$)?",
         ]
@@ -43,10 +47,12 @@ pub fn first_process(text: &str) -> Option<FirstProcess<'_>> {
     // Of a process on another machine MPICH tells the signal as if it were an exit code.
     let is_signal = |code: &i32| found[0].contains("BAD TERMINATION") && [SIGABRT, SIGKILL, SIGSEGV].contains(code);
     let signal = number("signal").or_else(|| number("code").filter(is_signal));
+    let may_be_any = found[0].contains("BAD TERMINATION") && signal == Some(SIGKILL);
     Some(FirstProcess {
         rank: found.name("rank").and_then(|rank| rank.as_str().parse().ok()),
         node: found.name("node").map(|node| node.as_str()),
         code: signal.map(|signal| -signal).or_else(|| number("code")).or_else(|| number("code5"))?,
+        may_be_any,
     })
 }
 
@@ -74,7 +80,7 @@ pub fn without_mpirun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
             }
         }
     }
-    own.retain(|line| !is_mpichs_abort(line) && !is_hydras(line));
+    own.retain(|line| !is_mpichs_abort(line) && !is_hydras(line) && !is_librarys(line));
     own
 }
 
@@ -82,8 +88,8 @@ pub fn without_mpirun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
 /// failed at, a signal, or that the program has given up.
 pub fn telling_line<'t>(lines: &[&'t str]) -> Option<&'t str> {
     let find = |is: &dyn Fn(&str) -> bool| lines.iter().find(|line| is(line)).copied();
-    find(&|line| line.starts_with("*** MPI_ERR_") && line.contains(": "))
-        .map(|line| line.trim_start_matches("*** "))
+    find(&is_error)
+        .map(|line| plain(line).trim_start_matches("*** "))
         .or_else(|| find(&|line| ENDED.is_match(line)))
         .or_else(|| find(&|line| line.starts_with("MPI_ABORT was invoked on rank ") || is_mpichs_abort(line)))
 }
@@ -104,7 +110,7 @@ pub fn killed_line<'t>(lines: &[&'t str]) -> Option<&'t str> {
 
 static ENDED: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
-        r"^(?:mpirun|mpiexec|orterun|prterun) noticed that process rank \d+ with PID \d+ on node \S+ exited on(?: signal \d+|$)|^YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .* \(signal \d+\)$",
+        r"^(?:mpirun|mpiexec|orterun|prterun) noticed that process rank \d+ with PID \d+ on node \S+ exited on(?: signal \d+|$)|^YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .* \(signal \d+\)$|^\[[^\s:\[\]]+:\d{5,}\] Signal: .* \(\d+\)$",
     )
     .expect("a constant")
 });
@@ -145,6 +151,27 @@ fn is_below(line: &str) -> bool {
 fn is_hydras(line: &str) -> bool {
     let who = line.strip_prefix('[').and_then(|line| line.split_once("] ")).map(|(who, _)| who);
     who.is_some_and(|who| who.contains('@') && (who.starts_with("mpiexec@") || who.starts_with("proxy:")))
+}
+
+/// What Open MPI says in a process of its own account: that another one has gone, or which signal it has got; and that a remote
+/// shell which it has just started was quicker than itself, which means nothing.
+fn is_librarys(line: &str) -> bool {
+    static OWN: LazyLock<Regex> = LazyLock::new(|| {
+        let words = r"^\[[^\s:\[\]]+:\d{5,}\] (?:\*\*\* |Signal: |Signal code: |Associated errno: |Failing at address: |\[ ?\d+\] |plm:(?:ssh|rsh): Warning: setpgid\(\d+,\d+\) failed in (?:parent|child) with errno=)";
+        Regex::new(words).expect("a constant")
+    });
+    OWN.is_match(line)
+}
+
+/// `line` without which process says it.
+fn plain(line: &str) -> &str {
+    let rest = line.strip_prefix('[').and_then(|line| line.split_once("] "));
+    rest.map_or(line, |(_, rest)| rest)
+}
+
+/// Whether it tells which operation of MPI failed at what.
+pub fn is_error(line: &str) -> bool {
+    plain(line).starts_with("*** MPI_ERR_") && line.contains(": ")
 }
 
 fn is_mpichs_abort(line: &str) -> bool {
@@ -209,7 +236,9 @@ mod tests {
                 (Some(3), None, 42),
             ),
             (
-                between(
+                "[x-training-0:00010] plm:ssh: Warning: setpgid(17,17) failed in parent with errno=Permission denied(13)\n"
+                    .to_owned()
+                    + &between(
                     "prterun detected that one or more processes exited with non-zero status,\nthus causing the job to be terminated. The first process to do so was:\n\n   Process name: [prterun-vm-25035@1,3]\n   Exit code:    7",
                 ),
                 (Some(3), None, 7),
@@ -250,6 +279,37 @@ mod tests {
         }
     }
 
+    /// Where a peer notices first that the connection is gone, what `mpirun` names is the peer.
+    #[test]
+    fn who_got_the_signal() {
+        let segv = "[x-training-1:00040] *** Process received signal ***\n[x-training-1:00040] Signal: Segmentation fault (11)\n\
+                    [x-training-1:00040] Signal code:  (0)\n[x-training-1:00040] Failing at address: 0x28\n\
+                    [x-training-1:00040] [ 0] /lib/x86_64-linux-gnu/libc.so.6(+0x3c050)[0x7f21d2c5a050]\n\
+                    [x-training-1:00040] *** End of error message ***\n";
+        let peer = "[x-training-0:00000] *** An error occurred in Socket closed\n\
+                    [x-training-0:00000] *** reported by process [2556493825,1]\n\
+                    [x-training-0:00000] *** on a NULL communicator\n[x-training-0:00000] *** Unknown error\n\
+                    [x-training-0:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,\n\
+                    [x-training-0:00000] ***    and MPI will try to terminate your MPI job as well)\n";
+        let closing = between(
+            "prterun has exited due to process rank 1 with PID 0 on node x-training-0 calling\n\"abort\". This may have caused other processes in the application to be\nterminated by signals sent by prterun (as reported here).",
+        );
+        let said = format!("step 3\n{segv}{peer}{closing}");
+        assert_eq!(told(&said), Some((None, Some("x-training-1"), -11)));
+        assert_eq!(own(&said), ["step 3"]);
+        let lines: Vec<_> = said.lines().collect();
+        assert_eq!(killed_line(&lines), Some("[x-training-1:00040] Signal: Segmentation fault (11)"));
+        assert_eq!(own(&format!("the licence has expired\n{peer}{closing}")), ["the licence has expired"]);
+    }
+
+    /// MPICH kills the others, and may have been told of one of those first.
+    #[test]
+    fn whoever_was_killed_may_have_been_any() {
+        let killed = format!("{DOUBLE}\n{}\n{DOUBLE}\n", BAD.replace("CODE: 11", "CODE: 9"));
+        assert!(first_process(&killed).unwrap().may_be_any);
+        assert!(!first_process(&format!("{DOUBLE}\n{BAD}\n{DOUBLE}\n")).unwrap().may_be_any);
+    }
+
     #[test]
     fn what_tells_most() {
         let line = |text: &str| telling_line(&text.lines().collect::<Vec<_>>()).map(str::to_owned);
@@ -261,6 +321,8 @@ mod tests {
         assert_eq!(line(ABORT).unwrap(), ABORT.trim_end());
         let error = "*** An error occurred in MPI_Recv\n*** reported by process [1,0]\n*** MPI_ERR_TRUNCATE: message truncated\n*** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,\n***    and potentially your MPI job)\n";
         assert_eq!(line(error).unwrap(), "MPI_ERR_TRUNCATE: message truncated");
+        let by_process = error.replace("*** ", "[x-training-1:00040] *** ");
+        assert_eq!(line(&by_process).unwrap(), "MPI_ERR_TRUNCATE: message truncated");
     }
 
     #[test]
@@ -294,6 +356,13 @@ mod tests {
             "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",
             "MPI_ABORT was invoked on rank r in communicator MPI_COMM_WORLD\nwith errorcode 1.",
             "see the FAQ: MPI_ABORT was invoked",
+            // Signal
+            "[x-training-1:00040] *** Process received signal ***",
+            "[x-training-1:00040] Signal: Segmentation fault (11)",
+            "[x-training-1:00040] *** Process received signal ***\n[x-training-1:00040] Signal code:  (0)",
+            "> [x-training-1:00040] *** Process received signal ***\n[x-training-1:00040] Signal: Segmentation fault (11)",
+            "[x-training-1:00040] *** Process received signal ***\n[x-training-1:00040] Signal: none",
+            "*** Process received signal ***\nSignal: Segmentation fault (11)",
             // Abort(
             "Abort(42) on node 3: see the manual",
             "  Abort(42) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 42)",
@@ -330,6 +399,15 @@ mod tests {
             format!("{DOUBLE}\n=   EPOCH 3\n{DOUBLE}"),
             "[mpiexec] done\n[proxy] up\n[mpiexec@x-training-0]\nmpiexec@x-training-0] done\n[proxy:8080] up\n[me@proxy:1] up".to_owned(),
             format!("{RULER}\nprterun noticed that process rank 3 cut off before its ruler"),
+            // what Open MPI says in a process
+            "*** step 3 ***\n[rank3] *** step 3\n[x-training-0:3] *** step 3\n[x-training-0:00003] step 3 ***\n\
+             [x-training-0:00003] signal: up\n[2026-01-01 10:00:00] *** step 3\n[ 3] Signal: Segmentation fault (11)".to_owned(),
+            "Warning: setpgid(17,17) failed in parent with errno=Permission denied(13)\n\
+             [x-training-0] plm:ssh: Warning: setpgid(17,17) failed in parent with errno=Permission denied(13)\n\
+             [x-training-0:00010] plm:ssh: Error: setpgid(17,17) failed in parent with errno=Permission denied(13)\n\
+             [x-training-0:00010] train: Warning: setpgid(17,17) failed in parent with errno=Permission denied(13)\n\
+             see [x-training-0:00010] plm:ssh: Warning: setpgid(17,17) failed in parent with errno=1\n\
+             [x-training-0:00010] plm:ssh: Warning: setpgid(17,17) failed".to_owned(),
         ] {
             assert_eq!(own(&text), text.lines().collect::<Vec<_>>(), "{text}");
         }

@@ -340,6 +340,10 @@ impl Report {
         self.exception.clone_from(&whole.exception);
         self.error_patterns.clone_from(&whole.error_patterns);
         self.hang.clone_from(&whole.hang);
+        self.gang.clone_from(&whole.gang);
+        for end in self.gang.iter_mut().flat_map(|gang| &mut gang.ended) {
+            end.message.truncate(start_of(&end.message, room.ended).len());
+        }
         // Where there is no room for both, what was raised tells more.
         self.hang.take_if(|_| room.hang == 0);
         if let Some(hang) = &mut self.hang {
@@ -377,14 +381,16 @@ struct Room {
     exception: usize,
     pattern: usize,
     headline: usize,
+    /// For each of the gang's attempts that have ended.
+    ended: usize,
 }
 
 impl Room {
     /// The first one that leaves enough is taken. The last one leaves some in any case.
     const SIZES: [Self; 3] = [
-        Self { error: 1000, hang: hang::MAX_TEXT, exception: 400, pattern: 240, headline: 500 },
-        Self { error: 1000, hang: 400, exception: 300, pattern: 120, headline: 300 },
-        Self { error: 1000, hang: 0, exception: 120, pattern: 30, headline: 120 },
+        Self { error: 1000, hang: hang::MAX_TEXT, exception: 400, pattern: 240, headline: 500, ended: 300 },
+        Self { error: 1000, hang: 400, exception: 300, pattern: 120, headline: 300, ended: 150 },
+        Self { error: 1000, hang: 0, exception: 120, pattern: 30, headline: 120, ended: 60 },
     ];
 }
 

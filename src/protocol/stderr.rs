@@ -27,17 +27,12 @@ pub fn telling_line(text: &str) -> Option<&str> {
         .or_else(|| exception(FailureOrigin::Peer))
         .or_else(|| own.iter().rev().find(|line| is_usage_error(text, line)).copied())
         .or_else(|| torchruns(|line| line.contains("failed (exitcode:")))
-        .or_else(|| own_words(&own))
+        .or_else(|| own.last().copied().filter(|_| !lines.iter().any(|line| mpi::is_error(line))))
         .or_else(|| mpi::telling_line(&lines))
         .or_else(|| own.last().copied())
         .or_else(|| lines.iter().rev().find(|line| line.trim_start().starts_with("exitcode")).copied())
         .or_else(|| lines.last().copied())
         .map(str::trim)
-}
-
-/// The last line that is not of an MPI that gives up.
-fn own_words<'t>(own: &[&'t str]) -> Option<&'t str> {
-    if own.iter().any(|line| line.starts_with("*** MPI_ERR")) { None } else { own.last().copied() }
 }
 
 /// `lines` without the traceback of torchrun's `ChildFailedError` and the summary that follows it between rulers.

@@ -209,8 +209,8 @@ impl Party {
                 Net::follow(runtime, setup.leader.clone(), setup.port, shared)
             });
         }
-        let counts =
-            GangEnd { failures: memory.history.failures, disruptions: memory.history.disruptions, failed: None };
+        let history = &memory.history;
+        let counts = GangEnd { failures: history.failures, disruptions: history.disruptions, ..GangEnd::default() };
         let timing = timing(grace);
         let incarnation = Incarnation { boot, pod };
         let gang = Gang::new(Setup { job: setup.uid.clone(), member, incarnation, timing, memory, leader }, now());
@@ -323,7 +323,8 @@ impl Party {
             Some(Finish::Failed(cause)) => Some((cause.reason, cause.message)),
             _ => None,
         };
-        GangEnd { failed, ..self.counts.clone() }
+        let ended = self.ended[self.ended.len().saturating_sub(protocol::LAST_RESTARTS)..].to_vec();
+        GangEnd { failed, ended, ..self.counts.clone() }
     }
 
     /// Whether there are more members than this one.

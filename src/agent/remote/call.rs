@@ -46,7 +46,8 @@ pub fn call(folder: &Path, args: impl Iterator<Item = OsString>) -> u8 {
         run(connect(&shell, &secret, host)?, call.command).map_err(|error| format!("{host}: {error}"))
     });
     done.unwrap_or_else(|error| {
-        eprintln!("agent: {error}");
+        // In one piece: mpirun may write to the same pipe at the same time.
+        let _ = std::io::stderr().write_all(format!("agent: {error}\n").as_bytes());
         FAILED
     })
 }

@@ -62,6 +62,8 @@ pub struct Run {
     oom_kills: Option<OomKills>,
     grace: Duration,
     fail_on_nan: bool,
+    /// The program is `mpirun`, or starts it.
+    is_mpi: bool,
     words: Arc<Words>,
     keeper: Option<Arc<Keeper>>,
     /// Who watches whether the program goes on, while it runs.
@@ -153,6 +155,7 @@ impl Run {
             oom_kills: OomKills::start(),
             grace: options.grace,
             fail_on_nan: options.fail_on_nan,
+            is_mpi: attempt.shell.is_some(),
             words: Arc::clone(&surroundings.words),
             keeper: surroundings.keeper.clone(),
             hang: None,
@@ -508,7 +511,7 @@ impl Run {
         }
         let is_heard = process.forwarder.has_ended();
         self.channels.read_to_end(&self.view.observations);
-        self.judge_loss();
+        self.judge_success();
         self.write_message(message);
         self.is_heard = is_heard;
         if let Some(keeper) = &self.keeper {
@@ -561,12 +564,17 @@ impl Run {
         Step::Stay { until: Some(give_up_at) }
     }
 
-    /// A program may end before its last words are read, and think that all is well.
-    fn judge_loss(&mut self) {
+    /// A program may end before its last words are read, and think that all is well. `mpirun` of Open MPI 5 that has lost a
+    /// worker gives up, and exits 0.
+    fn judge_success(&mut self) {
         let was_well =
             self.process.as_ref().is_some_and(|process| process.ended.is_some_and(|status| status.success()));
         if was_well && self.fails_by_loss() {
             self.report.ended_for = Some(ErrorPattern::NanLoss);
+        }
+        let has_cause = self.report.stopped_by.is_some() || self.report.ended_for.is_some();
+        if was_well && !has_cause && self.is_mpi && self.view.observations.has_told(ErrorPattern::LostDaemon) {
+            self.report.ended_for = Some(ErrorPattern::LostDaemon);
         }
     }
 

@@ -260,7 +260,7 @@ fn the_leader_has_the_last_word_on_further_attempts() {
     let report = |attempt| Report {
         attempt,
         exit_code: Some(1),
-        gang: Some(GangEnd { failures: 2, disruptions: 1, failed: Some(failed.clone()) }),
+        gang: Some(GangEnd { failures: 2, disruptions: 1, failed: Some(failed.clone()), ..GangEnd::default() }),
         ..Report::default()
     };
     let over = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "x".into())), ..job(1) };
@@ -289,6 +289,25 @@ fn the_leader_has_the_last_word_on_further_attempts() {
         message.ends_with("exit code 1 (attempt 4 after 2 restarts; failurePolicy.backoffLimit is 2)"),
         "{message}"
     );
+}
+
+/// A gang that is done within the seconds between two questions tells in its leader's last words what was before.
+#[test]
+fn a_restart_that_nobody_asked_about_is_told_at_the_end() {
+    let report = |gang| Report { attempt: 2, exit_code: Some(0), gang: Some(gang), ..Report::default() };
+    let counts = GangEnd { failures: 1, ..GangEnd::default() };
+    let leads = GangEnd { ended: vec![end(1)], ..counts.clone() };
+    let mut world = World::to_running();
+    world.second = 100;
+    let done = |index, gang| ObservedPod { ended: Some(true), ..left(index, 1, 99, report(gang)) };
+    world.see(Some(ObservedJob { complete: true, ..job(1) }), [done(0, leads), done(1, counts)]);
+    let verdict = world.step();
+    let events = reasons(&verdict);
+    assert_eq!(events.iter().filter(|reason| **reason == "Restarting").count(), 1, "{events:?}");
+    let [restart] = &world.status.restarts[..] else { panic!("{:?}", world.status.restarts) };
+    assert_eq!((restart.attempt, restart.disruption), (1, false));
+    assert_eq!((world.status.attempt, world.status.restart_count), (Some(2), Some(1)));
+    assert_eq!(world.status.state, Some(State::Completed));
 }
 
 #[test]
