@@ -17,10 +17,11 @@ pub struct FirstProcess<'t> {
     pub may_be_any: bool,
 }
 
-/// Where in a piece of stdout MPICH says how a process has ended: it alone says that there. It writes all of it at once.
+/// Where in a piece of stdout MPICH begins to say how a process has ended: it alone says that there, line by line, and nothing
+/// else follows.
 pub fn farewell_on_stdout(piece: &[u8]) -> Option<usize> {
     static BANNER: LazyLock<regex::bytes::Regex> = LazyLock::new(|| {
-        let words = r"(?m-u)^={60,}\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n";
+        let words = r"(?m-u)^(?:={60,}\n)?=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n";
         regex::bytes::Regex::new(words).expect("a constant")
     });
     BANNER.find(piece).map(|found| found.start())
@@ -65,7 +66,7 @@ pub fn without_mpirun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
             |words: &[&str]| after.first().is_some_and(|next| words.iter().any(|words| next.starts_with(words)));
         let end = match () {
             () if is_ruler(line, b'-') && begins(&CLOSING) => after.iter().position(|line| is_ruler(line, b'-')),
-            () if is_ruler(line, b'=') && begins(&["=   BAD TERMINATION OF"]) => {
+            () if (is_ruler(line, b'=') && begins(&[BAD_TERMINATION])) || line.starts_with(BAD_TERMINATION) => {
                 // What follows below the ruler is at most three lines.
                 let end = after.iter().position(|line| is_ruler(line, b'='));
                 end.map(|end| end + after[end + 1..].iter().take(3).take_while(|line| is_below(line)).count())
@@ -114,6 +115,9 @@ static ENDED: LazyLock<Regex> = LazyLock::new(|| {
     )
     .expect("a constant")
 });
+
+/// How MPICH begins, below a ruler.
+const BAD_TERMINATION: &str = "=   BAD TERMINATION OF";
 
 /// How the words begin that Open MPI puts between two rulers.
 const CLOSING: [&str; 14] = [
@@ -269,6 +273,7 @@ mod tests {
         assert_eq!(told(&signalled), Some((None, Some("x-training-1"), -11)));
         let failed = format!("step 3\n{DOUBLE}\n{}\n{DOUBLE}\n", BAD.replace("CODE: 11", "CODE: 7"));
         assert_eq!(told(&failed), Some((None, Some("x-training-1"), 7)));
+        assert_eq!(own(&format!("step 3\n{BAD}\n{DOUBLE}\n{STRING}")), ["step 3"], "its ruler was read before");
         let remote = format!(
             "step 3\n{DOUBLE}\n{BAD}\n{DOUBLE}\n[proxy:0@x-training-0] main (/src/pmip.c:123): demux engine error waiting for event\n\
              [mpiexec@x-training-0] main (/src/mpiexec.c:270): process manager error waiting for completion\n"
@@ -276,6 +281,22 @@ mod tests {
         assert_eq!(told(&remote), Some((None, Some("x-training-1"), -11)));
         for text in [signalled, failed, remote, format!("step 3\n{ABORT}")] {
             assert_eq!(own(&text), ["step 3"], "{text}");
+        }
+    }
+
+    #[test]
+    fn where_mpich_says_farewell() {
+        let at = |text: &str| farewell_on_stdout(text.as_bytes());
+        assert_eq!(at(&format!("step 3\n{DOUBLE}\n{BAD}\n")), Some(7));
+        assert_eq!(at(&format!("{BAD}\n")), Some(0), "its ruler was read before");
+        for text in [
+            "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+            " =   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n",
+            "BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n",
+            "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES? no\n",
+            "= BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n",
+        ] {
+            assert_eq!(at(text), None, "{text}");
         }
     }
 

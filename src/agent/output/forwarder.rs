@@ -93,7 +93,7 @@ impl Copy {
         };
         let on_taken = |count| _ = self.passed.fetch_add(count as u64, SeqCst);
         let mut buffer = vec![0; 64 * 1024];
-        let mut reader_is_there = true;
+        let (mut reader_is_there, mut is_farewell) = (true, false);
         loop {
             let bytes = match from.read(&mut buffer) {
                 Ok(0) => break,
@@ -107,10 +107,12 @@ impl Copy {
                 survive(|| self.recent_lines.lock().push(bytes));
                 self.observations.changes.change();
             }
-            if let Some(errors) = &self.errors
-                && let Some(at) = mpi::farewell_on_stdout(bytes)
-            {
-                survive(|| errors.recent_lines.lock().push(&bytes[at..]));
+            if let Some(errors) = &self.errors {
+                let at = if is_farewell { Some(0) } else { mpi::farewell_on_stdout(bytes) };
+                if let Some(at) = at {
+                    is_farewell = true;
+                    survive(|| errors.recent_lines.lock().push(&bytes[at..]));
+                }
             }
             // Without a reader it goes on reading: the program must not block, and its last words still count.
             reader_is_there = reader_is_there && write_all(to, bytes, on_taken).is_ok();
