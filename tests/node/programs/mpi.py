@@ -14,7 +14,7 @@ if os.environ["ATTEMPT"] == "1" and os.environ.get("RAISES") == str(world.rank):
 for step in range(1, 41):
     loss = world.allreduce(1.0 / (step + world.rank)) / world.size
     if world.rank == 0:
-        print(f"step {step}/40 loss {loss:.4f}", flush=True)
+        print(f"step {step}/40 loss={loss:.4f}", flush=True)
     time.sleep(float(os.environ.get("STEP_SECONDS", "0.1")))
 if world.rank == 0:
     print("all is well", flush=True)
