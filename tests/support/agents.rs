@@ -110,7 +110,8 @@ impl Agents {
         let pods = self.witness.read(&key.0, |space| of_incarnation(space, key));
         let last = gang.status.ended.last();
         let failed = last.filter(|_| code != 0).map(|end| (end.reason.clone(), end.message.clone()));
-        let end = GangEnd { failures: gang.status.failures, disruptions: gang.status.disruptions, failed };
+        let GangStatus { failures, disruptions, ended, .. } = gang.status.clone();
+        let end = GangEnd { failures, disruptions, ended, failed };
         for pod in pods {
             let first = last.and_then(|end| end.worker) == i32::try_from(worker(&pod)).ok();
             let (code, by) = if code == 0 || first { (code, Value::Null) } else { (143, json!(15)) };

@@ -324,7 +324,7 @@ impl Party {
             _ => None,
         };
         let ended = self.ended[self.ended.len().saturating_sub(protocol::LAST_RESTARTS)..].to_vec();
-        GangEnd { failed, ended, ..self.counts.clone() }
+        GangEnd { ended, failed, ..self.counts.clone() }
     }
 
     /// Whether there are more members than this one.
