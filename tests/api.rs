@@ -24,7 +24,9 @@ use std::{
     time::Duration,
 };
 use tokio::sync::OnceCell;
-use trainingjob_operator::api::{self, RESERVED_ENV, RULES, Rule, SCHEMA_REFUSALS, TrainingJob};
+use trainingjob_operator::api::{
+    self, RESERVED_ENV, RULES, Rule, RuntimeKind, SCHEMA_REFUSALS, TakenRuntime, TrainingJob, TrainingJobStatus,
+};
 use trainingjob_operator::build;
 use trainingjob_operator::cli::convert::{Answers, convert};
 use trainingjob_operator::plan::{self, Incarnation, Runtime};
@@ -35,6 +37,11 @@ use trainingjob_operator::protocol::gang::GangPast;
 #[test]
 fn the_crd_is_current() {
     assert_eq!(made(&[]), read("crds/trainingjobs.yaml"), "run `cargo run --bin crdgen > crds/trainingjobs.yaml`");
+    for kind in api::RuntimeKind::ALL {
+        let file = format!("crds/{}.yaml", kind.plural());
+        let runs = format!("run `cargo run --bin crdgen -- --runtime {} > {file}`", kind.as_str());
+        assert_eq!(made(&["--runtime", kind.as_str()]), read(&file), "{runs}");
+    }
 }
 
 #[test]
@@ -185,6 +192,38 @@ async fn examples_are_admitted_strictly() {
     for (name, spec) in accepted() {
         let admitted = create(&client, &job(&name, spec), true).await;
         assert!(admitted.is_ok(), "{name}: {}", admitted.unwrap_err());
+    }
+}
+
+/// The templates of the installation are admitted, and with an image, a command and checkpoints elsewhere jobs can run with each.
+#[tokio::test]
+async fn jobs_with_the_templates_of_the_installation_can_run() {
+    let client = server().await;
+    let files = yaml_files("deploy/runtimes").into_iter().filter(|path| !path.ends_with("kustomization.yaml"));
+    for file in files {
+        let template = parse(&file);
+        let name = file.display();
+        let url = format!("/apis/ml.example.com/v1/{}", RuntimeKind::ClusterTrainingRuntime.plural());
+        let strictly = format!("{url}?fieldValidation=Strict&dryRun=All");
+        let admitted = send(&client, "POST", &strictly, &template).await;
+        assert!(admitted.is_ok(), "{name}: {}", admitted.unwrap_err());
+        let own = json!({
+            "model": "m", "dataset": "d", "image": "a.test/x:1", "command": ["train"], "runtimeRef": { "name": template["metadata"]["name"] },
+        });
+        let named = json!({ "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": "x" }, "spec": own });
+        let admitted = create(&client, &named, true).await;
+        assert!(admitted.is_ok(), "{name}: {}", admitted.unwrap_err());
+        let taken = TakenRuntime::of(RuntimeKind::ClusterTrainingRuntime, &template);
+        let mut typed: TrainingJob = serde_json::from_value(named.clone()).unwrap();
+        let whole = plan::merged(&typed.spec, &taken).unwrap();
+        let mut whole_job = named;
+        whole_job["spec"] = serde_json::to_value(whole).unwrap();
+        let admitted = create(&client, &whole_job, true).await;
+        assert!(admitted.is_ok(), "{name}: {}", admitted.unwrap_err());
+        typed.metadata.uid = Some("u".into());
+        typed.status = Some(TrainingJobStatus { runtime: Some(taken), ..TrainingJobStatus::default() });
+        let planned = plan::resolve(&typed, &Runtime::default());
+        assert!(planned.accepted().is_ok(), "{name}: {}", planned.refusals);
     }
 }
 
@@ -837,6 +876,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("procsPerWorker", json!(1), json!("auto"), false),
         ("resources", json!({ "limits": { "cpu": "1" } }), json!({ "limits": { "cpu": "2" } }), false),
         ("roles", json!([{ "name": "a" }]), json!([{ "name": "a", "replicas": 2 }]), false),
+        ("runtimeRef", json!({ "name": "a" }), json!({ "name": "b" }), false),
         ("scheduling", json!({ "queue": "a", "gang": "volcano" }), json!({ "queue": "a", "gang": "native" }), false),
         ("serviceAccountName", json!("a"), json!("b"), false),
         ("successPolicy", json!({ "targetLoss": 0.1 }), json!({ "earlyStoppingPatience": 3 }), true),
@@ -937,11 +977,15 @@ fn changes() -> Vec<Change> {
     let mut all = base();
     for (path, default) in api::defaults::all() {
         let mut bare = base();
-        if path.starts_with("elastic.") {
-            bare["elastic"] = json!({ "maxWorkers": 4 });
+        // Objects that are there or not.
+        let apart = [("elastic", json!({ "maxWorkers": 4 })), ("runtimeRef", json!({ "name": "a" }))];
+        let apart = apart.into_iter().find(|(object, _)| path.split('.').next() == Some(object));
+        let is_apart = apart.is_some();
+        if let Some((object, value)) = apart {
+            bare[object] = value;
         }
         let mut written = bare.clone();
-        let all = (!path.starts_with("elastic.")).then_some(&mut all);
+        let all = (!is_apart).then_some(&mut all);
         for spec in [Some(&mut written), all].into_iter().flatten() {
             *path.split('.').fold(spec, |object, step| &mut object[step]) = default.clone();
         }
@@ -1008,11 +1052,13 @@ async fn server() -> Client {
     READY
         .get_or_init(|| async {
             let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-            let crd = parse(&root().join("crds/trainingjobs.yaml"));
-            let name = crd["metadata"]["name"].as_str().unwrap();
-            crds.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(&crd)).await.unwrap();
-            let established = await_condition(crds, name, conditions::is_crd_established());
-            tokio::time::timeout(Duration::from_secs(30), established).await.unwrap().unwrap();
+            for file in ["trainingjobs", "clustertrainingruntimes", "trainingruntimes"] {
+                let crd = parse(&root().join(format!("crds/{file}.yaml")));
+                let name = crd["metadata"]["name"].as_str().unwrap();
+                crds.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(&crd)).await.unwrap();
+                let established = await_condition(crds.clone(), name, conditions::is_crd_established());
+                tokio::time::timeout(Duration::from_secs(30), established).await.unwrap().unwrap();
+            }
             for name in ["api", "ml-training"] {
                 let namespace = Namespace {
                     metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
@@ -1024,6 +1070,10 @@ async fn server() -> Client {
             // A new kind is served a moment after it is established.
             let served = async {
                 while create(&client, &job("probe", json!({})), true).await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                let url = format!("/apis/ml.example.com/v1/{}", RuntimeKind::ClusterTrainingRuntime.plural());
+                while send(&client, "GET", &url, &Value::Null).await.is_err() {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             };

@@ -16,6 +16,8 @@ mod group;
 mod life;
 #[path = "convergence/roles.rs"]
 mod roles;
+#[path = "convergence/runtimes.rs"]
+mod runtimes;
 #[path = "convergence/strangers.rs"]
 mod strangers;
 #[path = "convergence/takeover.rs"]

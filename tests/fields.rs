@@ -24,7 +24,7 @@ use support::operator::Operator;
 use support::outcome::Outcome;
 use support::wire::Instructions;
 use support::witness::{Kind, Space};
-use support::{DEADLINE, World, jobs_url, kubelet};
+use support::{DEADLINE, World, jobs_url, kubelet, runtime};
 use tracing::Level;
 use trainingjob_operator::api;
 
@@ -201,6 +201,11 @@ fn cases() -> Vec<Case> {
             json!([{ "operator": "Exists" }]),
         ),
         case("scheduling.topologyKey", json!("rack"), json!("row")),
+        case(
+            "runtimeRef",
+            json!({ "kind": "TrainingRuntime", "name": "a" }),
+            json!({ "kind": "TrainingRuntime", "name": "b" }),
+        ),
         case("serviceAccountName", json!("trainer"), json!("other")),
         case(
             "successPolicy",
@@ -219,7 +224,8 @@ fn cases() -> Vec<Case> {
 }
 
 /// Kubernetes' own types and maps are one field each; so is a policy that may change at any time with all its parts.
-const WHOLE: [&str; 4] = ["scheduling.affinity", "podTemplate.metadata", "podTemplate.spec", "successPolicy"];
+const WHOLE: [&str; 5] =
+    ["scheduling.affinity", "podTemplate.metadata", "podTemplate.spec", "runtimeRef", "successPolicy"];
 
 #[test]
 fn every_field_has_a_case() {
@@ -524,6 +530,9 @@ async fn furnish(world: &World, namespace: &str) {
         "accessModes": ["ReadWriteMany"], "resources": { "requests": { "storage": "1Gi" } },
     }});
     create::<PersistentVolumeClaim>(&Api::namespaced(world.admin.clone(), namespace), claim).await;
+    for name in ["a", "b"] {
+        runtime(world, namespace, name, &json!({ "env": [{ "name": "TEMPLATE", "value": name }] })).await;
+    }
 }
 
 async fn create<K>(api: &Api<K>, object: Value)

@@ -6,7 +6,7 @@
 
 use super::{
     Backend, DeletePolicy, Framework, GangScheduler, HangAction, Mode, NanPolicy, ProcsKind, ProcsPerWorker,
-    RestartPolicy,
+    RestartPolicy, RuntimeKind,
 };
 use serde_json::{Value, json};
 
@@ -55,6 +55,9 @@ pub const HANG_ACTION: HangAction = HangAction::Report;
 /// Default of `scheduling.gang`.
 pub const GANG: GangScheduler = GangScheduler::None;
 
+/// Default of `runtimeRef.kind`.
+pub const RUNTIME_KIND: RuntimeKind = RuntimeKind::ClusterTrainingRuntime;
+
 /// Default of `elastic.minWorkers`.
 pub const MIN_WORKERS: i32 = 1;
 /// Default of `elastic.waitSeconds`.
@@ -62,8 +65,9 @@ pub const WAIT_SECONDS: i32 = 60;
 
 /// All of them, each with its field's path from the spec, as in `networking.masterPort`.
 #[must_use]
-pub fn all() -> [(&'static str, Value); 24] {
+pub fn all() -> [(&'static str, Value); 25] {
     [
+        ("runtimeRef.kind", json!(RUNTIME_KIND)),
         ("gpusPerWorker", json!(GPUS_PER_WORKER)),
         ("procsPerWorker", json!(PROCS_PER_WORKER)),
         ("framework", json!(FRAMEWORK)),
@@ -93,7 +97,8 @@ pub fn all() -> [(&'static str, Value); 24] {
 
 /// Objects that are there or not as a whole: without one nothing in it has a default. Of any other one that is not written the
 /// fields have theirs.
-pub const THERE_OR_NOT: [&str; 4] = ["checkpoint.storage", "checkpoint.keepBest", "checkpoint.backup", "elastic"];
+pub const THERE_OR_NOT: [&str; 5] =
+    ["checkpoint.storage", "checkpoint.keepBest", "checkpoint.backup", "elastic", "runtimeRef"];
 
 /// The default of the field at a path from the spec.
 #[must_use]

@@ -13,6 +13,7 @@ mod networking;
 mod reason;
 mod roles;
 mod rules;
+mod runtime;
 mod scheduling;
 mod schema;
 #[allow(clippy::duplicated_attributes)] // printcolumns repeat their keys
@@ -33,8 +34,9 @@ pub use rules::{
     MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal,
     immutable_message,
 };
+pub use runtime::{RuntimeKind, RuntimeRef, TakenRuntime};
 pub use scheduling::{GangScheduler, Scheduling};
-pub use schema::crd;
+pub use schema::{NOT_IN_RUNTIMES, crd, runtime_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
     AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ElasticStatus,

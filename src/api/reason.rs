@@ -106,6 +106,8 @@ reasons! {
     WebhookFailed,
     GangSchedulerMissing,
     QueueManagerMissing,
+    RuntimeNotFound,
+    InvalidRuntime,
     Invalid,
 
     // How a job stands.

@@ -239,7 +239,7 @@ pub const RULES: &[Rule] = &[
         at: "",
         field: ".metadata.name",
         rule: "size(self.metadata.name) + size(string((has(self.spec.elastic) ? self.spec.elastic.maxWorkers : \
-               self.spec.numWorkers) - 1)) <= 53",
+               has(self.spec.numWorkers) ? self.spec.numWorkers : 1) - 1)) <= 53",
         wrong: "metadata.name is too long for the host name NAME-training-INDEX of the last worker, which holds 63 characters",
         remedy: "shorten it to 53 characters less the digits of numWorkers - 1, or of elastic.maxWorkers - 1",
         example: "name-too-long",
@@ -318,6 +318,14 @@ pub const RULES: &[Rule] = &[
         wrong: "{a role|the role %|self.name} has a name that the operator uses itself",
         remedy: "choose another one; the workers are what the spec describes without roles",
         example: "role-reserved",
+    },
+    Rule {
+        at: "spec",
+        field: ".numWorkers",
+        rule: "has(self.numWorkers)",
+        wrong: "numWorkers is missing",
+        remedy: "write the number of workers, or a runtimeRef whose template has it",
+        example: "workers-missing",
     },
     Rule {
         at: "spec",
@@ -1021,10 +1029,10 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         example: "model-missing",
     },
     SchemaRefusal {
-        field: "spec.numWorkers",
-        says: "spec.numWorkers: Required value",
-        remedy: "write the number of workers",
-        example: "workers-missing",
+        field: "spec.runtimeRef.kind",
+        says: "spec.runtimeRef.kind: Unsupported value: \"PodTemplate\": supported values: \"ClusterTrainingRuntime\", \"TrainingRuntime\"",
+        remedy: "write ClusterTrainingRuntime, or TrainingRuntime for one of the job's own namespace",
+        example: "runtime-kind",
     },
     SchemaRefusal {
         field: "spec.numWorkers",

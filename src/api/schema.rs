@@ -1,11 +1,12 @@
 //! The CRD: the derived schema, made small and complete enough to apply.
 
 use super::{
-    TrainingJob, defaults,
+    RuntimeKind, TrainingJob, defaults,
     rules::{self, MUTABLE, RULES},
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool, ValidationRule,
+    CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames, JSONSchemaProps,
+    JSONSchemaPropsOrArray, JSONSchemaPropsOrBool, ValidationRule,
 };
 use kube::CustomResourceExt;
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -94,13 +95,78 @@ pub fn crd() -> CustomResourceDefinition {
     }
     for rule in RULES {
         let entry = rule.message_expression();
+        // What a job comes to with its template the operator has checked by these rules before anything runs.
+        let cel = if rule.at == "spec" { format!("has(self.runtimeRef) || ({})", rule.cel()) } else { rule.cel() };
         add(
             at(root, rule.at),
-            ValidationRule { message_expression: entry, ..refusal(rule.cel(), rule.message(), rule.field) },
+            ValidationRule { message_expression: entry, ..refusal(cel, rule.message(), rule.field) },
         );
     }
     forbid_changes(at(root, "spec"));
     crd
+}
+
+/// Fields of a TrainingJob's spec that its template does not have.
+pub const NOT_IN_RUNTIMES: [&str; 4] = ["model", "dataset", "runtimeRef", "suspend"];
+
+/// The CustomResourceDefinition of a kind of template: the spec of a TrainingJob in which nothing is required. What a job comes
+/// to with it is checked when a job takes it.
+///
+/// # Panics
+/// If the derived CRD has no schema: the tests see it.
+#[must_use]
+pub fn runtime_crd(kind: RuntimeKind) -> CustomResourceDefinition {
+    let mut crd = crd();
+    let (singular, short) = match kind {
+        RuntimeKind::ClusterTrainingRuntime => ("clustertrainingruntime", "ctr"),
+        RuntimeKind::TrainingRuntime => ("trainingruntime", "tr"),
+    };
+    crd.metadata.name = Some(format!("{}.{}", kind.plural(), crd.spec.group));
+    crd.spec.names = CustomResourceDefinitionNames {
+        kind: kind.as_str().into(),
+        list_kind: Some(format!("{}List", kind.as_str())),
+        plural: kind.plural().into(),
+        singular: Some(singular.into()),
+        short_names: Some(vec![short.into()]),
+        categories: None,
+    };
+    let is_of_cluster = kind == RuntimeKind::ClusterTrainingRuntime;
+    crd.spec.scope = if is_of_cluster { "Cluster" } else { "Namespaced" }.into();
+    let version = crd.spec.versions.first_mut().expect("the derived CRD has one version");
+    version.subresources = None;
+    let column = |name: &str, type_: &str, json_path: &str| CustomResourceColumnDefinition {
+        name: name.into(),
+        type_: type_.into(),
+        json_path: json_path.into(),
+        ..CustomResourceColumnDefinition::default()
+    };
+    version.additional_printer_columns = Some(vec![
+        column("Framework", "string", ".spec.framework"),
+        column("Workers", "integer", ".spec.numWorkers"),
+        column("GPUs", "integer", ".spec.gpusPerWorker"),
+        column("Image", "string", ".spec.image"),
+        column("Age", "date", ".metadata.creationTimestamp"),
+    ]);
+    let root = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
+    let root = root.expect("it has a schema");
+    root.description = Some("What TrainingJobs begin with that name it in spec.runtimeRef.".into());
+    forget_rules(root);
+    let fields = root.properties.get_or_insert_default();
+    fields.retain(|name, _| name == "spec");
+    let spec = fields.get_mut("spec").expect("a TrainingJob has a spec");
+    spec.required = None;
+    spec.properties.get_or_insert_default().retain(|name, _| !NOT_IN_RUNTIMES.contains(&name.as_str()));
+    crd
+}
+
+fn forget_rules(schema: &mut JSONSchemaProps) {
+    schema.x_kubernetes_validations = None;
+    for_each_child(schema, &mut forget_rules);
+}
+
+/// An object that was checked elsewhere.
+pub(super) fn anything(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
 /// An object whose fields the API server keeps without a schema: [`crate::plan`] checks it.

@@ -2,7 +2,7 @@
 
 use super::{
     Checkpoint, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking, ProcsPerWorker, Resources,
-    RoleSpec, Scheduling, SuccessPolicy, TrainingJobStatus, schema,
+    RoleSpec, RuntimeRef, Scheduling, SuccessPolicy, TrainingJobStatus, schema,
 };
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
 use kube::{CustomResource, KubeSchema};
@@ -49,7 +49,12 @@ pub struct TrainingJobSpec {
     #[schemars(length(min = 1, max = 1024))]
     pub dataset: String,
 
-    /// Number of workers (pods) in the gang.
+    /// A template: the job begins with what stands there when it is created, and what it writes itself goes before that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_ref: Option<RuntimeRef>,
+
+    /// Number of workers (pods) in the gang. Required, unless the job's template has it.
+    #[serde(default, skip_serializing_if = "is_unwritten")]
     #[schemars(range(min = 1, max = 4096))]
     pub num_workers: i32,
 
@@ -179,7 +184,7 @@ pub struct TrainingJobSpec {
     pub ttl_seconds_after_finished: Option<i32>,
 }
 
-/// Whether nothing is written in an object whose fields are all optional.
+/// Whether nothing is written in an object whose fields are all optional, or of a number that is at least 1.
 fn is_unwritten<T: Default + PartialEq>(object: &T) -> bool {
     *object == T::default()
 }

@@ -1,6 +1,6 @@
 //! What the operator tells.
 
-use super::Reason;
+use super::{Reason, TakenRuntime};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,9 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+    /// The template that the job has taken, as it was then: changes of it concern later jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<TakenRuntime>,
     /// The workers of this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,

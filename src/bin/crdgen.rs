@@ -1,9 +1,10 @@
 //! Prints what is made from the types in `src/api`: the CRD in `crds/`, the tables in `docs/`.
 
+use anyhow::Context as _;
 use clap::Parser;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
 use std::fmt::{self, Write};
-use trainingjob_operator::api::{self, MUTABLE, MUTABLE_WITHIN, RULES, SCHEMA_REFUSALS, defaults};
+use trainingjob_operator::api::{self, MUTABLE, MUTABLE_WITHIN, RULES, RuntimeKind, SCHEMA_REFUSALS, defaults};
 
 /// Prints the CustomResourceDefinition of TrainingJob as YAML, or a table for the documentation.
 #[derive(Parser)]
@@ -15,6 +16,9 @@ struct Args {
     /// Print docs/refusals.md: everything that the API server refuses, and what to write instead.
     #[arg(long)]
     refusals: bool,
+    /// Print the CustomResourceDefinition of a kind of template instead: ClusterTrainingRuntime or TrainingRuntime.
+    #[arg(long, conflicts_with_all = ["fields", "refusals"], value_name = "KIND")]
+    runtime: Option<String>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -22,10 +26,20 @@ fn main() -> anyhow::Result<()> {
     let text = match () {
         () if args.fields => fields()?,
         () if args.refusals => refusals()?,
-        () => format!(
-            "# Made by `cargo run --bin crdgen` from src/api; do not edit.\n{}",
-            serde_saphyr::to_string(&serde_json::to_value(api::crd())?)?
-        ),
+        () => {
+            let (option, crd) = match args.runtime.as_deref() {
+                None => (String::new(), api::crd()),
+                Some(kind) => {
+                    let kind = RuntimeKind::ALL.into_iter().find(|known| known.as_str() == kind);
+                    let kind = kind.context("--runtime is ClusterTrainingRuntime or TrainingRuntime")?;
+                    (format!(" -- --runtime {}", kind.as_str()), api::runtime_crd(kind))
+                }
+            };
+            format!(
+                "# Made by `cargo run --bin crdgen{option}` from src/api; do not edit.\n{}",
+                serde_saphyr::to_string(&serde_json::to_value(crd)?)?
+            )
+        }
     };
     println!("{}", text.trim_end());
     Ok(())

@@ -62,6 +62,14 @@ pub const ADVICE: &[(&str, &str)] = &[
         "QueueManagerMissing",
         "Have Kueue installed in a version that has the kind which the message names: the job then starts by itself. Else make the job again without queue.",
     ),
+    (
+        "RuntimeNotFound",
+        "Have the template of spec.runtimeRef created, or the operator given the right to read it, as the message says: the job then begins by itself. Else make the job again with another one (kubectl get ctr,tr).",
+    ),
+    (
+        "InvalidRuntime",
+        "Have the template mended as the message says: the job then begins by itself. If the fault is the job's own, make it again; kubectl trainingjob plan shows what it comes to.",
+    ),
     ("Forbidden", "The operator may not make the object: apply its rights again (kubectl apply -k deploy/)."),
     (
         "Denied",

@@ -84,7 +84,8 @@ impl Choice {
 #[must_use]
 pub fn roles(job: &TrainingJob) -> Vec<(RoleName, i32)> {
     let roles = plan::resolve(job, &Runtime::default()).plan.gang.roles;
-    let of = |role: &plan::Role| (role.name, if role.name.is_worker() { job.spec.num_workers } else { role.replicas });
+    let num_workers = plan::with_runtime(job).map_or(job.spec.num_workers, |whole| whole.spec.num_workers);
+    let of = |role: &plan::Role| (role.name, if role.name.is_worker() { num_workers } else { role.replicas });
     roles.iter().map(of).collect()
 }
 

@@ -1,10 +1,10 @@
 //! The cluster: how it is reached, and what its refusals mean.
 
 use super::screen::shortened;
-use crate::api::{Guarded, TrainingJob};
+use crate::api::{Guarded, RuntimeKind, TakenRuntime, TrainingJob};
 use anyhow::{Context as _, anyhow, bail};
 use http_body_util::{BodyExt, Limited};
-use kube::api::{ListParams, ObjectList};
+use kube::api::{DynamicObject, ListParams, ObjectList};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -152,6 +152,26 @@ impl Cluster {
     pub async fn has_restart_rules(&self) -> anyhow::Result<bool> {
         let version = self.ask("read the version of the API server", self.client.apiserver_version()).await?;
         Ok(crate::plan::Runtime::has_restart_rules(&version.major, &version.minor))
+    }
+
+    /// Gives a job that has not taken its template yet the one that it would take.
+    ///
+    /// # Errors
+    /// If that is not there, or can't be read.
+    pub async fn take_runtime(&self, job: &mut TrainingJob) -> anyhow::Result<()> {
+        let Some(named) = super::plan::wants(job) else { return Ok(()) };
+        let (kind, resource) = (named.kind.unwrap_or_default(), named.kind.unwrap_or_default().resource());
+        let namespace = job.namespace().unwrap_or_default();
+        let (api, place): (Api<DynamicObject>, _) = match kind {
+            RuntimeKind::ClusterTrainingRuntime => (Api::all_with(self.client.clone(), &resource), String::new()),
+            RuntimeKind::TrainingRuntime => {
+                (Api::namespaced_with(self.client.clone(), &namespace, &resource), format!(" in namespace {namespace}"))
+            }
+        };
+        let what = format!("get {} {}{place}", kind.as_str(), named.name);
+        let found = self.ask(&what, api.get(&named.name)).await?;
+        job.status.get_or_insert_default().runtime = Some(TakenRuntime::of(kind, &serde_json::to_value(found)?));
+        Ok(())
     }
 
     /// Lists all TrainingJobs of the namespace, or of all namespaces.

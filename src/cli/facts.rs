@@ -4,6 +4,7 @@ use crate::api::{Condition, RoleSpec, State, StorageType, TrainingJob, TrainingJ
 use crate::build::names;
 use crate::lifecycle::{condition, condition_is};
 use crate::observe::{Container, ObservedPod};
+use crate::plan;
 use crate::protocol::role::RoleName;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
@@ -248,6 +249,8 @@ impl Facts {
     #[must_use]
     pub fn of(job: &TrainingJob, time: Timestamp) -> Self {
         let status = job.status.clone().unwrap_or_default();
+        let whole = plan::with_runtime(job);
+        let spec = &whole.as_deref().unwrap_or(job).spec;
         let created = job.metadata.creation_timestamp.as_ref().map(|t| t.0);
         Self {
             time,
@@ -257,8 +260,8 @@ impl Facts {
             deleting: job.metadata.deletion_timestamp.as_ref().map(|t| t.0),
             since: since(&status, created),
             generation: job.metadata.generation,
-            spec: job.spec.clone(),
-            checkpoints: checkpoints(&job.spec, &job.namespace().unwrap_or_default(), &job.name_any()),
+            spec: spec.clone(),
+            checkpoints: checkpoints(spec, &job.namespace().unwrap_or_default(), &job.name_any()),
             status,
             ..Self::default()
         }

@@ -218,7 +218,13 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if let Command::Plan { file: Some(file), .. } = args.command {
         // As the newest API server would have it.
-        let jobs = plan::jobs(&read(&file)?, args.place.namespace.as_deref())?;
+        let mut jobs = plan::jobs(&read(&file)?, args.place.namespace.as_deref())?;
+        if jobs.iter().any(|job| plan::wants(job).is_some()) {
+            let cluster = Cluster::reach(&args.place).await?;
+            for job in &mut jobs {
+                cluster.take_runtime(job).await?;
+            }
+        }
         return planned(&jobs, true, json);
     }
     let cluster = Cluster::reach(&args.place).await?;
@@ -262,7 +268,8 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Resume { job } => done_to(&job, &control::resume(&cluster, &job).await?, json),
         Command::Restart { job } => done_to(&job, &control::restart(&cluster, &job).await?, json),
         Command::Plan { job, .. } => {
-            let job = cluster.find(&job.unwrap_or_default()).await?;
+            let mut job = cluster.find(&job.unwrap_or_default()).await?;
+            cluster.take_runtime(&mut job).await?;
             return planned(&[job], cluster.has_restart_rules().await?, json);
         }
         Command::Convert { .. } | Command::Completion { .. } => unreachable!("answered without a cluster"),

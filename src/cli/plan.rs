@@ -1,7 +1,10 @@
 //! `plan`: what a job comes to, which value came from where, and the objects that would be made. Makes none.
 
 use super::convert::{comment, documents, yaml};
-use crate::api::{Framework, GROUP, ProcsKind, ProcsPerWorker, RoleSpec, TrainingJob, TrainingJobSpec, defaults};
+use crate::api::{
+    Framework, GROUP, ProcsKind, ProcsPerWorker, RoleSpec, RuntimeKind, RuntimeRef, TakenRuntime, TrainingJob,
+    TrainingJobSpec, defaults,
+};
 use crate::build;
 use crate::lifecycle::incarnation;
 use crate::plan::{self, CheckpointVolume, Plan, Planned, Runtime, names};
@@ -49,13 +52,14 @@ pub struct Origin {
 /// If it is no YAML, or has no TrainingJob, or one that can't be read.
 pub fn jobs(text: &str, namespace: Option<&str>) -> anyhow::Result<Vec<TrainingJob>> {
     let mut jobs = Vec::new();
-    for document in documents(text)? {
+    let documents = documents(text)?;
+    for document in &documents {
         let is_ours = document["kind"] == "TrainingJob"
             && document["apiVersion"].as_str().is_some_and(|version| version.starts_with(&format!("{GROUP}/")));
         if !is_ours {
             continue;
         }
-        let mut job: TrainingJob = serde_path_to_error::deserialize(document)
+        let mut job: TrainingJob = serde_path_to_error::deserialize(document.clone())
             .map_err(|error| anyhow!("{}: {}", error.path(), error.inner()))?;
         if job.metadata.namespace.is_none() {
             job.metadata.namespace = Some(namespace.unwrap_or("default").to_owned());
@@ -63,10 +67,34 @@ pub fn jobs(text: &str, namespace: Option<&str>) -> anyhow::Result<Vec<TrainingJ
         job.metadata.uid.get_or_insert(NO_UID.to_owned());
         jobs.push(job);
     }
+    for job in &mut jobs {
+        if let Some(named) = wants(job)
+            && let Some(taken) = documents.iter().find_map(|document| runtime(document, job, &named))
+        {
+            job.status.get_or_insert_default().runtime = Some(taken);
+        }
+    }
     if jobs.is_empty() {
         bail!("there is no TrainingJob of {GROUP} in it; `kubectl trainingjob convert` makes one of other kinds");
     }
     Ok(jobs)
+}
+
+/// The template that is still to be found for this job.
+#[must_use]
+pub fn wants(job: &TrainingJob) -> Option<RuntimeRef> {
+    let is_taken = job.status.as_ref().is_some_and(|status| status.runtime.is_some());
+    job.spec.runtime_ref.clone().filter(|_| !is_taken)
+}
+
+/// The template that a document is, if it is the one that the job names.
+fn runtime(document: &Value, job: &TrainingJob, named: &RuntimeRef) -> Option<TakenRuntime> {
+    let kind = named.kind.unwrap_or_default();
+    let metadata = &document["metadata"];
+    let place = metadata["namespace"].as_str().or(job.metadata.namespace.as_deref());
+    let is_there = kind == RuntimeKind::ClusterTrainingRuntime || place == job.metadata.namespace.as_deref();
+    (document["kind"] == kind.as_str() && metadata["name"] == named.name.as_str() && is_there)
+        .then(|| TakenRuntime::of(kind, document))
 }
 
 /// What a job comes to, where the API server takes restart rules of containers or not.
@@ -74,8 +102,11 @@ pub fn jobs(text: &str, namespace: Option<&str>) -> anyhow::Result<Vec<TrainingJ
 pub fn told(job: &TrainingJob, restart_rules: bool) -> Told {
     let runtime = Runtime { agent_image: AGENT_IMAGE.to_owned(), restart_rules, ..Runtime::default() };
     let planned = plan::resolve(job, &runtime);
-    let mut values = spec_values(&job.spec);
-    values.extend(worked_out(&job.spec, &planned.plan));
+    let whole = plan::with_runtime(job);
+    let spec = &whole.as_deref().unwrap_or(job).spec;
+    let taken = job.status.as_ref().and_then(|status| status.runtime.as_ref());
+    let mut values = spec_values(spec, &job.spec, taken);
+    values.extend(worked_out(spec, &planned.plan));
     Told {
         namespace: job.namespace().unwrap_or_default(),
         name: job.name_any(),
@@ -124,14 +155,23 @@ const WHOLE: [&str; 6] = [
     "hyperparameters.additionalParams",
 ];
 
-/// What is written in the spec, and the defaults of what is not.
-fn spec_values(spec: &TrainingJobSpec) -> Vec<Origin> {
-    let written = value(spec);
+/// What is written in the spec, or in the template, and the defaults of what is not.
+fn spec_values(spec: &TrainingJobSpec, own: &TrainingJobSpec, taken: Option<&TakenRuntime>) -> Vec<Origin> {
+    let (mut written, own) = (value(spec), value(own));
+    if let Some(named) = own.get("runtimeRef") {
+        written["runtimeRef"] = named.clone();
+    }
     let mut all = Vec::new();
     each(&written, "", &mut |field, value| {
-        // The API server fills it in.
-        let from = if field == "suspend" && *value == json!(false) { "default" } else { "written" };
-        all.push(Origin { field: field.to_owned(), value: value.clone(), from: from.to_owned() });
+        let of_job = own.pointer(&format!("/{}", field.replace('.', "/")));
+        let from = match (taken, of_job) {
+            // The API server fills it in.
+            _ if field == "suspend" && *value == json!(false) => "default".to_owned(),
+            (Some(taken), None) => taken.called(),
+            (Some(taken), Some(of_job)) if of_job != value => format!("written, over {}", taken.called()),
+            _ => "written".to_owned(),
+        };
+        all.push(Origin { field: field.to_owned(), value: value.clone(), from });
     });
     for (field, default) in defaults::all() {
         let parent = field.rsplit_once('.').map_or("", |(parent, _)| parent);
@@ -387,7 +427,7 @@ mod tests {
     #[test]
     fn every_default_is_told() {
         let spec = json!({
-            "elastic": { "maxWorkers": 4 },
+            "elastic": { "maxWorkers": 4 }, "runtimeRef": { "name": "gpu" },
             "checkpoint": { "storage": { "type": "pvc" }, "keepBest": { "metric": "loss" }, "backup": { "destination": "s3://b/p" } },
         });
         let told = told(&job(spec), true);
@@ -409,6 +449,27 @@ mod tests {
         let text = render(&told);
         let read = documents(&text).unwrap().into_iter().filter(|document| !document.is_null()).collect::<Vec<_>>();
         assert_eq!(read, told.objects);
+    }
+
+    /// Of each value it is told whether the job says it or its template, which may stand in the same file.
+    #[test]
+    fn what_comes_from_the_template() {
+        let file = "apiVersion: ml.example.com/v1\nkind: ClusterTrainingRuntime\nmetadata: {name: gpu}\nspec: {image: \"theirs:1\", numWorkers: 3, resources: {limits: {cpu: 8, memory: 8Gi}}}\n---\n\
+                    apiVersion: ml.example.com/v1\nkind: TrainingJob\nmetadata: {name: x}\nspec: {model: m, dataset: d, gpusPerWorker: 0, runtimeRef: {name: gpu}, resources: {limits: {cpu: 4}}}\n";
+        let job = jobs(file, Some("team")).unwrap().remove(0);
+        assert_eq!(wants(&job), None);
+        let told = told(&job, true);
+        assert_eq!(told.refusals, Vec::<String>::new());
+        assert_eq!(from(&told, "image"), [(json!("theirs:1"), "ClusterTrainingRuntime gpu".into())]);
+        assert_eq!(from(&told, "numWorkers"), [(json!(3), "ClusterTrainingRuntime gpu".into())]);
+        let limits = json!({ "cpu": "4", "memory": "8Gi" });
+        assert_eq!(from(&told, "resources.limits"), [(limits, "written, over ClusterTrainingRuntime gpu".into())]);
+        assert_eq!(from(&told, "model"), [(json!("m"), "written".into())]);
+        assert_eq!(from(&told, "runtimeRef.name"), [(json!("gpu"), "written".into())]);
+        assert_eq!(told.objects.last().unwrap()["spec"]["completions"], 3);
+        // Another one is still to be found.
+        let job = jobs(&file.replace("{name: gpu}, resources", "{name: other}, resources"), None).unwrap().remove(0);
+        assert_eq!(wants(&job).unwrap().name, "other");
     }
 
     #[test]

@@ -515,6 +515,17 @@ fn what_a_pending_job_waits_for() {
     insta::assert_snapshot!(why::render(&Diagnosis::of(&pending()), plain()));
 }
 
+#[test]
+fn a_job_that_waits_for_its_template() {
+    let mut facts = pending();
+    facts.spec.num_workers = 0;
+    let words = "there is no ClusterTrainingRuntime gpu: create it, and the job begins";
+    facts.status.conditions = vec![condition("Accepted", false, "RuntimeNotFound", words, -5)];
+    let (_, says, advice) = told(&facts);
+    assert!(says.contains(words) && !says.contains("It asks for"), "{says}");
+    assert!(advice.contains("kubectl get ctr,tr"), "{advice}");
+}
+
 /// A gang of four workers with eight GPUs each, two of which have a node.
 fn half_placed() -> Facts {
     let mut facts = pending();

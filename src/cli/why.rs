@@ -139,6 +139,12 @@ impl Diagnosis {
     fn pending(&mut self, facts: &Facts) {
         self.verdict = Verdict::Pending;
         self.say(format!("{}.", has_been(facts, "Pending")));
+        // It waits for its template.
+        if let Some(accepted) = facts.is("Accepted", false) {
+            self.decided_by(accepted);
+            self.say(sentence(&accepted.message));
+            return self.advise_on_reason();
+        }
         match facts.is("Scheduled", false) {
             Some(scheduled) => self.waits_by(facts, scheduled),
             None => self.say("Its condition Scheduled says nothing yet.".into()),

@@ -15,6 +15,7 @@ mod poll;
 mod queue;
 mod refused;
 mod rota;
+mod runtimes;
 mod status;
 mod tensorboard;
 mod watch;
@@ -37,6 +38,7 @@ use jiff::Timestamp;
 use kube::runtime::controller::{self, Controller};
 use kube::{Api, Client, Resource, ResourceExt};
 use pass::Pass;
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
@@ -193,7 +195,20 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
 
 async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<controller::Action, Error> {
     let mut pass = Pass::over(context, job)?;
-    let wanted = context.wanted(job, &pass.key);
+    let whole = match pass.runtime().await? {
+        None => Cow::Borrowed(job),
+        Some(Ok(taken)) => {
+            let mut whole = job.clone();
+            whole.status.get_or_insert_default().runtime = Some(taken.clone());
+            pass.taken = Some(taken);
+            Cow::Owned(whole)
+        }
+        Some(Err(waits)) => {
+            pass.tell_waiting(&waits).await?;
+            return Ok(controller::Action::requeue(runtimes::LOOK_AGAIN));
+        }
+    };
+    let wanted = context.wanted(&whole, &pass.key);
     let mut requeue = Requeue::default();
     // A second round tells in the status what the first one's writes were answered.
     for _ in 0..2 {
@@ -235,7 +250,14 @@ impl Pass<'_, TrainingJob> {
     async fn round(&mut self, wanted: &Wanted, requeue: &mut Requeue) -> Result<bool, Error> {
         let context = self.context;
         let mut children = context.index.children(&self.key);
-        let current = self.current_status();
+        let stored = self.current_status();
+        // Written with the first word about the job, before anything is made.
+        let mut current = stored.clone();
+        if let Some(taken) = self.taken.take_if(|_| current.runtime.is_none()) {
+            let note = format!("the job begins with {}, generation {}", taken.called(), taken.generation);
+            self.tell(None, vec![lifecycle::Event { warning: false, reason: "RuntimeTaken", note }]);
+            current.runtime = Some(taken);
+        }
         let plan = &wanted.planned.plan;
         if plan.gang.queue.is_some() {
             context.queued.notify_one();
@@ -258,8 +280,8 @@ impl Pass<'_, TrainingJob> {
         requeue.within(again);
         let (urgent, actions): (Vec<_>, Vec<_>) = actions.into_iter().partition(Action::is_urgent);
         let released = self.act(wanted, &children, &urgent).await;
-        requeue.within(self.write_status(&current, &status).await?);
-        self.count(&current, &status);
+        requeue.within(self.write_status(&stored, &status).await?);
+        self.count(&stored, &status);
         let acted = released.and(self.act(wanted, &children, &actions).await);
         // The status is written: what is told is true, whatever became of the actions.
         self.tell(status.attempt, events);

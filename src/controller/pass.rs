@@ -5,7 +5,8 @@
 
 use super::error::{Error, call, refusal};
 use super::{Context, refused};
-use crate::api::Reason;
+
+use crate::api::{Reason, TakenRuntime};
 use crate::build::labels;
 use crate::lifecycle::Event;
 use crate::observe::{Blocked, JobKey, owner, version};
@@ -70,6 +71,8 @@ pub(super) struct Pass<'a, O> {
     confirmed: bool,
     /// The gang's key is there.
     pub has_key: bool,
+    /// The template that was taken in this pass, until it is told.
+    pub taken: Option<TakenRuntime>,
 }
 
 impl<'a, O: Owner> Pass<'a, O> {
@@ -79,7 +82,7 @@ impl<'a, O: Owner> Pass<'a, O> {
             return Err(Error::NoUid);
         }
         let (key, version) = (JobKey::of(owner.meta()), version(owner.meta()));
-        Ok(Self { context, owner, key, version, confirmed: false, has_key: false })
+        Ok(Self { context, owner, key, version, confirmed: false, has_key: false, taken: None })
     }
 
     pub(super) fn api<K>(&self) -> Api<K>

@@ -20,6 +20,7 @@ mod resources;
 pub(crate) mod roles;
 mod source;
 pub(crate) mod storage;
+mod taken;
 pub(crate) mod template;
 
 pub use delivery::{AgentDelivery, Delivery, node_has_image_volumes, server_has_image_volumes};
@@ -35,6 +36,7 @@ pub use refusal::{Refusal, Refusals};
 pub(crate) use resources::{is_extended, is_gpu};
 pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume, Store};
+pub use taken::{merged, with_runtime};
 
 use crate::api::{Framework, HostNames, TrainingJob, TrainingJobSpec};
 use crate::protocol::role::RoleName;
@@ -136,14 +138,22 @@ fn host_names(spec: &TrainingJobSpec) -> HostNames {
 /// Decides everything about `job`.
 #[must_use]
 pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
-    let spec = &job.spec;
     let mut no = Refusals::default();
+    let whole = with_runtime(job);
+    if let Err(why) = &whole {
+        no.push("spec.runtimeRef", why);
+    }
+    let job = whole.as_deref().unwrap_or(job);
+    let spec = &job.spec;
 
     let name = job.metadata.name.clone().unwrap_or_default();
     let uid = job.metadata.uid.clone().unwrap_or_default();
     let elastic = elastic(job);
     let most = elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max);
     names::check(&name, most, &mut no);
+    if spec.num_workers == 0 {
+        no.push("spec.numWorkers", "is missing: write it in the job, or in its template");
+    }
     if uid.is_empty() {
         no.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
     }

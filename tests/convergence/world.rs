@@ -51,6 +51,9 @@ pub fn plane() -> &'static Plane {
         let audit = cluster.kubeconfig().parent().unwrap().join("log/audit.jsonl");
         assert!(audit.exists(), "{} is missing: these tests need a cluster of devcluster/cluster", audit.display());
         cluster.apply_crd(&crd());
+        for kind in api::RuntimeKind::ALL {
+            cluster.apply_crd(&api::runtime_crd(kind));
+        }
         cluster.kubectl_with(&["apply", "-f", "-"], REWRITES);
         let rights = rendered(&cluster.kubectl(&["kustomize", &root("deploy/namespaced")]));
         Plane { cluster, audit, rights }

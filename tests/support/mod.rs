@@ -20,7 +20,7 @@ use log::Log;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
-use trainingjob_operator::api::TrainingJob;
+use trainingjob_operator::api::{self, RuntimeKind, TrainingJob};
 use witness::Witness;
 
 /// The longest that anything is waited for. Generous: many trials share few cores.
@@ -89,6 +89,17 @@ impl World {
     }
 }
 
+/// Makes a template in a namespace.
+#[allow(dead_code)] // not in every test binary
+pub async fn runtime(world: &World, namespace: &str, name: &str, spec: &Value) {
+    let url = format!("/apis/ml.example.com/v1/namespaces/{namespace}/{}", RuntimeKind::TrainingRuntime.plural());
+    let kind = RuntimeKind::TrainingRuntime.as_str();
+    let object = serde_json::json!({ "apiVersion": "ml.example.com/v1", "kind": kind, "metadata": { "name": name }, "spec": spec });
+    let made = async || world.send("POST", &url, &object).await.ok();
+    // A new kind is served a moment after it is established.
+    crate::common::wait::eventually("a template to be made", DEADLINE, made).await;
+}
+
 /// Path of the TrainingJobs of a namespace.
 pub fn jobs_url(namespace: &str) -> String {
     format!("/apis/ml.example.com/v1/namespaces/{namespace}/trainingjobs")
@@ -96,11 +107,12 @@ pub fn jobs_url(namespace: &str) -> String {
 
 async fn apply_crd(client: &Client) {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let crd = trainingjob_operator::api::crd();
-    let name = crd.metadata.name.clone().expect("the CRD has a name");
-    crds.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(&crd)).await.expect("the CRD is applied");
-    let established = await_condition(crds, &name, conditions::is_crd_established());
-    tokio::time::timeout(DEADLINE, established).await.expect("the CRD is established in time").expect("a CRD");
+    for crd in [api::crd()].into_iter().chain(RuntimeKind::ALL.map(api::runtime_crd)) {
+        let name = crd.metadata.name.clone().expect("the CRD has a name");
+        crds.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(&crd)).await.expect("the CRD is applied");
+        let established = await_condition(crds.clone(), &name, conditions::is_crd_established());
+        tokio::time::timeout(DEADLINE, established).await.expect("the CRD is established in time").expect("a CRD");
+    }
     let jobs: Api<TrainingJob> = Api::all(client.clone());
     // A new kind is served a moment after it is established.
     let served = async {

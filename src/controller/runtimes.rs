@@ -1,0 +1,163 @@
+//! The template that a job names: taken once, checked by the API server's own rules, and from then on kept in the job's status.
+
+use super::error::{Error, call, refusal};
+use super::pass::Pass;
+use super::refused;
+use super::status::newest;
+use crate::api::{ConditionType, Reason, RuntimeKind, RuntimeRef, State, TakenRuntime, TrainingJob};
+use crate::lifecycle::{Event, set_condition, whole_second};
+use crate::plan;
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::ObjectMeta;
+use serde_json::json;
+use std::time::Duration;
+
+/// A job that waits for its template looks again after this long.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Why a job does not begin yet.
+pub(super) struct Waits {
+    reason: Reason,
+    message: String,
+}
+
+impl Waits {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+impl Pass<'_, TrainingJob> {
+    /// The template that the job names, if it has not been taken yet, or why it can't be.
+    pub(super) async fn runtime(&self) -> Result<Option<Result<TakenRuntime, Waits>>, Error> {
+        let job = self.owner;
+        let Some(named) = &job.spec.runtime_ref else { return Ok(None) };
+        let known = |status: Option<&crate::api::TrainingJobStatus>| status.and_then(|status| status.runtime.clone());
+        if known(job.status.as_ref()).is_some() {
+            return Ok(None);
+        }
+        // Our own write may be ahead of the watch.
+        if let Some(taken) = self.context.index.read(&self.key, |cell| known(newest(job, &cell.writes).0)).flatten() {
+            return Ok(Some(Ok(taken)));
+        }
+        let taken = match self.read(named).await? {
+            Ok(taken) => taken,
+            Err(waits) => return Ok(Some(Err(waits))),
+        };
+        Ok(Some(self.checked(&taken).await?.map_or(Ok(taken), Err)))
+    }
+
+    async fn read(&self, named: &RuntimeRef) -> Result<Result<TakenRuntime, Waits>, Error> {
+        let (kind, name) = (named.kind.unwrap_or_default(), &named.name);
+        let resource = kind.resource();
+        let client = self.context.client.clone();
+        let api: Api<DynamicObject> = match kind {
+            RuntimeKind::ClusterTrainingRuntime => Api::all_with(client, &resource),
+            RuntimeKind::TrainingRuntime => Api::namespaced_with(client, &self.key.namespace, &resource),
+        };
+        let error = match call("get runtime", api.get(name)).await {
+            Ok(found) => {
+                let found = serde_json::to_value(found).unwrap_or_default();
+                return Ok(Ok(TakenRuntime::of(kind, &found)));
+            }
+            Err(error) => error,
+        };
+        let Some(status) = refusal(&error) else { return Err(error) };
+        let (kind, plural) = (kind.as_str(), kind.plural());
+        let message = match status.code {
+            _ if refused::kind_is_unknown(status) => {
+                format!("the API server has no kind {kind}: a cluster administrator applies crds/{plural}.yaml")
+            }
+            404 => {
+                let place = match named.kind.unwrap_or_default() {
+                    RuntimeKind::ClusterTrainingRuntime => String::new(),
+                    RuntimeKind::TrainingRuntime => format!(" in namespace {}", self.key.namespace),
+                };
+                format!(
+                    "there is no {kind} {name}{place}: create it, and the job begins; or delete the job and create it \
+                     with another runtimeRef"
+                )
+            }
+            403 if self.context.options.namespace.is_some() => format!(
+                "this operator works in one namespace and may not read a {kind}: create the job with a TrainingRuntime of \
+                 this namespace, or have somebody give the operator the right to get {plural} ({})",
+                status.message
+            ),
+            403 => format!("the operator may not read it, which its ClusterRole should allow: {}", status.message),
+            _ => return Err(error),
+        };
+        Ok(Err(Waits::new(Reason::RuntimeNotFound, message)))
+    }
+
+    /// What stands in the way of what the job comes to with this template.
+    async fn checked(&self, taken: &TakenRuntime) -> Result<Option<Waits>, Error> {
+        let wrong = |why: &str| {
+            Waits::new(
+                Reason::InvalidRuntime,
+                format!(
+                    "what the job comes to with {} (generation {}) can't run: {why}. Mend the template, and the job begins; \
+                     or delete the job and create it mended",
+                    taken.called(),
+                    taken.generation
+                ),
+            )
+        };
+        let mut job = self.owner.clone();
+        job.status.get_or_insert_default().runtime = Some(taken.clone());
+        let merged = match plan::with_runtime(&job) {
+            Ok(merged) => merged,
+            Err(why) => return Ok(Some(wrong(&why))),
+        };
+        // The rules of the CRD, by whoever has them.
+        let ObjectMeta { name, namespace, .. } = job.metadata.clone();
+        let whole = TrainingJob {
+            metadata: ObjectMeta { name, namespace, ..ObjectMeta::default() },
+            spec: merged.spec.clone(),
+            status: None,
+        };
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        match call("check job", self.api::<TrainingJob>().create(&params, &whole)).await {
+            Ok(_) => {}
+            Err(error) => match refusal(&error) {
+                Some(status) if status.is_invalid() || status.code == 400 => {
+                    return Ok(Some(wrong(words(&status.message))));
+                }
+                // It exists: the rules have been asked by then. Or this API server lets nobody try.
+                Some(_) => {}
+                None => return Err(error),
+            },
+        }
+        let planned = plan::resolve(&job, &self.context.options.runtime);
+        Ok(planned.accepted().err().map(|refusals| wrong(&refusals.to_string())))
+    }
+
+    /// Says on the job what it waits for.
+    pub(super) async fn tell_waiting(&self, waits: &Waits) -> Result<(), Error> {
+        let (job, now) = (self.owner, whole_second(Timestamp::now()));
+        let status = job.status.clone().unwrap_or_default();
+        let (mut conditions, generation) = (status.conditions.clone(), job.metadata.generation);
+        let Waits { reason, message } = waits;
+        set_condition(&mut conditions, ConditionType::Accepted, false, reason, message, generation, now);
+        let state = status.state.unwrap_or(State::Pending);
+        if conditions == status.conditions && status.state.is_some() && status.observed_generation == generation {
+            return Ok(());
+        }
+        let patch = json!({
+            "metadata": { "uid": self.key.uid, "resourceVersion": job.metadata.resource_version },
+            "status": { "observedGeneration": generation, "conditions": conditions, "state": state },
+        });
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        let api = self.api::<TrainingJob>();
+        call("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await?;
+        let what = if *reason == Reason::RuntimeNotFound { "RuntimeNotFound" } else { "InvalidRuntime" };
+        self.tell(None, vec![Event { warning: true, reason: what, note: message.clone() }]);
+        Ok(())
+    }
+}
+
+/// The API server's words without which object they are about, which is said before.
+fn words(message: &str) -> &str {
+    message.split_once(" is invalid: ").map_or(message, |(_, words)| words)
+}
