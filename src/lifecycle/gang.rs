@@ -28,7 +28,9 @@ impl<'a> Step<'a> {
             let Some((report, end)) = pod.report().and_then(|report| Some((report, report.gang.as_ref()?))) else {
                 continue;
             };
-            self.note_attempts(report.attempt, &end.ended);
+            // How the last one ended its pods tell better.
+            let before = end.ended.iter().filter(|ended| ended.attempt < report.attempt).cloned().collect::<Vec<_>>();
+            self.note_attempts(report.attempt, &before);
             self.note_restarts(end.failures, end.disruptions);
         }
     }
