@@ -348,7 +348,7 @@ async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
         let checkpoint = &job["spec"]["checkpoint"];
         let new = ["retention", "keepBest", "resumeFrom", "resumeArgs", "backup"];
         let in_bucket = ["s3", "gcs", "azure"].iter().any(|bucket| checkpoint["storage"]["type"] == *bucket);
-        let is_elastic = job["spec"].get("elastic").is_some() || job["spec"].get("roles").is_some();
+        let is_elastic = ["elastic", "roles", "runtimeRef"].iter().any(|field| job["spec"].get(field).is_some());
         let framework = job["spec"]["framework"].as_str().unwrap_or("pytorch");
         let is_known = ["pytorch", "tensorflow", "jax"].contains(&framework);
         !in_bucket && !is_elastic && is_known && new.iter().all(|field| checkpoint.get(field).is_none())
