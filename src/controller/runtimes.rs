@@ -121,7 +121,7 @@ impl Pass<'_, TrainingJob> {
         match call("check job", self.api::<TrainingJob>().create(&params, &whole)).await {
             Ok(_) => {}
             Err(error) => match refusal(&error) {
-                Some(status) if status.is_invalid() || status.code == 400 => {
+                Some(status) if status.is_invalid() => {
                     return Ok(Some(wrong(words(&status.message))));
                 }
                 // It exists: the rules have been asked by then. Or this API server lets nobody try.

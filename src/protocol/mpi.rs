@@ -95,10 +95,10 @@ pub fn telling_line<'t>(lines: &[&'t str]) -> Option<&'t str> {
         .or_else(|| find(&|line| line.starts_with("MPI_ABORT was invoked on rank ") || is_mpichs_abort(line)))
 }
 
-/// Whether a line tells of a worker on which nothing answers any more: our remote shell's, and Open MPI's.
+/// Whether a line tells of a worker on which nothing answers any more: our remote shell's, Open MPI's, and MPICH's.
 pub fn is_lost(line: &str) -> bool {
     static LOST: LazyLock<Regex> = LazyLock::new(|| {
-        let words = r"^agent: \S+: the connection was lost before the command had ended$|^(?:ORTE|PRTE) has lost communication with a remote daemon\.$";
+        let words = r"^agent: \S+: the connection was lost before the command had ended$|^(?:ORTE|PRTE) has lost communication with a remote daemon\.$|^\[mpiexec@\S+\] control_cb \(\S+\): assert \(!closed\) failed$";
         Regex::new(words).expect("a constant")
     });
     LOST.is_match(line)
@@ -352,6 +352,7 @@ mod tests {
             "agent: x-training-1.x-headless: the connection was lost before the command had ended",
             "ORTE has lost communication with a remote daemon.",
             "PRTE has lost communication with a remote daemon.",
+            "[mpiexec@x-training-0] control_cb (/mpich-5.0.2/src/pm/hydra/mpiexec/pmiserv_cb.c:280): assert (!closed) failed",
         ] {
             assert!(is_lost(line), "{line}");
         }
@@ -362,6 +363,12 @@ mod tests {
             "if PRTE has lost communication with a remote daemon.",
             "ORTE has lost communication with a remote daemon, and goes on",
             "the store has lost communication with a remote daemon.",
+            // control_cb
+            "[mpiexec@x-training-0] control_cb (/src/pmiserv_cb.c:280): assert (!closed)",
+            "[proxy:0@x-training-0] control_cb (/src/pmip_cb.c:490): assert (!closed) failed",
+            "mpiexec: control_cb (/src/pmiserv_cb.c:280): assert (!closed) failed",
+            "[mpiexec@x-training-0] control_cb: assert (!closed) failed",
+            "see [mpiexec@x-training-0] control_cb (/src/pmiserv_cb.c:280): assert (!closed) failed",
         ] {
             assert!(!is_lost(line), "{line}");
         }
