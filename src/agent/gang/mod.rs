@@ -319,11 +319,14 @@ impl Party {
 
     /// What of the gang stands in this agent's last words.
     pub fn end(&self) -> GangEnd {
-        let failed = match self.gang.memory().history.finish {
+        let history = &self.gang.memory().history;
+        let failed = match history.finish.clone() {
             Some(Finish::Failed(cause)) => Some((cause.reason, cause.message)),
             _ => None,
         };
-        let ended = self.ended[self.ended.len().saturating_sub(protocol::LAST_RESTARTS)..].to_vec();
+        // How the last one ended all else of these words tells, and there is little room.
+        let before = self.ended.iter().filter(|ended| ended.attempt < history.attempt);
+        let ended = before.clone().skip(before.count().saturating_sub(protocol::LAST_RESTARTS)).cloned().collect();
         GangEnd { ended, failed, ..self.counts.clone() }
     }
 
