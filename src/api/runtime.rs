@@ -1,16 +1,16 @@
 //! Templates of jobs: what platform engineers write once, and jobs refer to.
 
 use super::{GROUP, VERSION, schema};
-use kube::api::ApiResource;
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Api, Client};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// A kind of template.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RuntimeKind {
     /// For the jobs of all namespaces.
-    #[default]
     ClusterTrainingRuntime,
     /// For those of its own.
     TrainingRuntime,
@@ -29,15 +29,19 @@ impl RuntimeKind {
         }
     }
 
-    /// How the API server is asked for one.
+    /// Where they are: all of the cluster's, or those of a namespace.
     #[must_use]
-    pub fn resource(self) -> ApiResource {
-        ApiResource {
+    pub fn api(self, client: Client, namespace: &str) -> Api<DynamicObject> {
+        let resource = ApiResource {
             group: GROUP.to_owned(),
             version: VERSION.to_owned(),
             api_version: format!("{GROUP}/{VERSION}"),
             kind: self.as_str().to_owned(),
             plural: self.plural().to_owned(),
+        };
+        match self {
+            Self::ClusterTrainingRuntime => Api::all_with(client, &resource),
+            Self::TrainingRuntime => Api::namespaced_with(client, namespace, &resource),
         }
     }
 
@@ -65,7 +69,7 @@ pub struct RuntimeRef {
 }
 
 /// The template as it was when the job took it.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TakenRuntime {
     /// Its kind.

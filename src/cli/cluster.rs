@@ -4,7 +4,7 @@ use super::screen::shortened;
 use crate::api::{Guarded, RuntimeKind, TakenRuntime, TrainingJob};
 use anyhow::{Context as _, anyhow, bail};
 use http_body_util::{BodyExt, Limited};
-use kube::api::{DynamicObject, ListParams, ObjectList};
+use kube::api::{ListParams, ObjectList};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -160,13 +160,11 @@ impl Cluster {
     /// If that is not there, or can't be read.
     pub async fn take_runtime(&self, job: &mut TrainingJob) -> anyhow::Result<()> {
         let Some(named) = super::plan::wants(job) else { return Ok(()) };
-        let (kind, resource) = (named.kind.unwrap_or_default(), named.kind.unwrap_or_default().resource());
-        let namespace = job.namespace().unwrap_or_default();
-        let (api, place): (Api<DynamicObject>, _) = match kind {
-            RuntimeKind::ClusterTrainingRuntime => (Api::all_with(self.client.clone(), &resource), String::new()),
-            RuntimeKind::TrainingRuntime => {
-                (Api::namespaced_with(self.client.clone(), &namespace, &resource), format!(" in namespace {namespace}"))
-            }
+        let (kind, namespace) = (named.kind(), job.namespace().unwrap_or_default());
+        let api = kind.api(self.client.clone(), &namespace);
+        let place = match kind {
+            RuntimeKind::ClusterTrainingRuntime => String::new(),
+            RuntimeKind::TrainingRuntime => format!(" in namespace {namespace}"),
         };
         let what = format!("get {} {}{place}", kind.as_str(), named.name);
         let found = self.ask(&what, api.get(&named.name)).await?;

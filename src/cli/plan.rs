@@ -89,7 +89,7 @@ pub fn wants(job: &TrainingJob) -> Option<RuntimeRef> {
 
 /// The template that a document is, if it is the one that the job names.
 fn runtime(document: &Value, job: &TrainingJob, named: &RuntimeRef) -> Option<TakenRuntime> {
-    let kind = named.kind.unwrap_or_default();
+    let kind = named.kind();
     let metadata = &document["metadata"];
     let place = metadata["namespace"].as_str().or(job.metadata.namespace.as_deref());
     let is_there = kind == RuntimeKind::ClusterTrainingRuntime || place == job.metadata.namespace.as_deref();

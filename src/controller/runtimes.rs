@@ -8,8 +8,7 @@ use crate::api::{ConditionType, Reason, RuntimeKind, RuntimeRef, State, TakenRun
 use crate::lifecycle::{Event, set_condition, whole_second};
 use crate::plan;
 use jiff::Timestamp;
-use kube::Api;
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 use serde_json::json;
 use std::time::Duration;
@@ -50,13 +49,8 @@ impl Pass<'_, TrainingJob> {
     }
 
     async fn read(&self, named: &RuntimeRef) -> Result<Result<TakenRuntime, Waits>, Error> {
-        let (kind, name) = (named.kind.unwrap_or_default(), &named.name);
-        let resource = kind.resource();
-        let client = self.context.client.clone();
-        let api: Api<DynamicObject> = match kind {
-            RuntimeKind::ClusterTrainingRuntime => Api::all_with(client, &resource),
-            RuntimeKind::TrainingRuntime => Api::namespaced_with(client, &self.key.namespace, &resource),
-        };
+        let (kind, name) = (named.kind(), &named.name);
+        let api = kind.api(self.context.client.clone(), &self.key.namespace);
         let error = match call("get runtime", api.get(name)).await {
             Ok(found) => {
                 let found = serde_json::to_value(found).unwrap_or_default();
@@ -71,7 +65,7 @@ impl Pass<'_, TrainingJob> {
                 format!("the API server has no kind {kind}: a cluster administrator applies crds/{plural}.yaml")
             }
             404 => {
-                let place = match named.kind.unwrap_or_default() {
+                let place = match named.kind() {
                     RuntimeKind::ClusterTrainingRuntime => String::new(),
                     RuntimeKind::TrainingRuntime => format!(" in namespace {}", self.key.namespace),
                 };
@@ -129,7 +123,7 @@ impl Pass<'_, TrainingJob> {
                 None => return Err(error),
             },
         }
-        let planned = plan::resolve(&job, &self.context.options.runtime);
+        let planned = plan::resolve(&merged, &self.context.options.runtime);
         Ok(planned.accepted().err().map(|refusals| wrong(&refusals.to_string())))
     }
 

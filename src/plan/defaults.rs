@@ -2,8 +2,8 @@
 
 use crate::api::{
     Backend, Backup, Checkpoint, DeletePolicy, Elastic, FailurePolicy, Framework, GangScheduler, Hang, HangAction,
-    KeepBest, Mode, Monitoring, NanPolicy, Networking, ProcsPerWorker, RestartPolicy, Scheduling, Storage,
-    TrainingJobSpec, defaults,
+    KeepBest, Mode, Monitoring, NanPolicy, Networking, ProcsPerWorker, RestartPolicy, RuntimeKind, RuntimeRef,
+    Scheduling, Storage, TrainingJobSpec, defaults,
 };
 use serde_json::{Value, json};
 
@@ -24,6 +24,14 @@ impl TrainingJobSpec {
     #[must_use]
     pub fn framework(&self) -> Framework {
         self.framework.unwrap_or(defaults::FRAMEWORK)
+    }
+}
+
+impl RuntimeRef {
+    /// Which kind it is of.
+    #[must_use]
+    pub fn kind(&self) -> RuntimeKind {
+        self.kind.unwrap_or(defaults::RUNTIME_KIND)
     }
 }
 

@@ -27,7 +27,7 @@ const BY_NAME: [(&str, &str, bool); 6] = [
 pub fn with_runtime(job: &TrainingJob) -> Result<Cow<'_, TrainingJob>, String> {
     let Some(named) = &job.spec.runtime_ref else { return Ok(Cow::Borrowed(job)) };
     let Some(taken) = job.status.as_ref().and_then(|status| status.runtime.as_ref()) else {
-        return Err(format!("{} {} was not taken yet", named.kind.unwrap_or_default().as_str(), named.name));
+        return Err(format!("{} {} was not taken yet", named.kind().as_str(), named.name));
     };
     let spec = merged(&job.spec, taken)?;
     Ok(Cow::Owned(TrainingJob { spec, metadata: job.metadata.clone(), status: job.status.clone() }))

@@ -13,7 +13,7 @@ use trainingjob_operator::api::State::{Pending, Running};
 const KIND: RuntimeKind = RuntimeKind::TrainingRuntime;
 
 fn runtimes(space: &Space) -> Api<DynamicObject> {
-    Api::namespaced_with(space.client.clone(), &space.name, &KIND.resource())
+    KIND.api(space.client.clone(), &space.name)
 }
 
 async fn create(space: &Space, name: &str, spec: Value) {

@@ -442,9 +442,8 @@ impl Run {
 
     /// Ends the program if it hangs and that is a failure, the way a signal from outside would.
     fn end_if_hanging(&mut self) {
-        let has_cause = self.report.stopped_by.is_some() || self.report.ended_for.is_some();
         let ends = self.hang.as_ref().is_some_and(HangWatch::ends);
-        if has_cause || !ends || !self.view.observations.is_hanging() {
+        if self.has_cause() || !ends || !self.view.observations.is_hanging() {
             return;
         }
         if let Some(process) = self.process.as_mut().filter(|process| process.ended.is_none()) {
@@ -572,15 +571,18 @@ impl Run {
         if was_well && self.fails_by_loss() {
             self.report.ended_for = Some(ErrorPattern::NanLoss);
         }
-        let has_cause = self.report.stopped_by.is_some() || self.report.ended_for.is_some();
-        if was_well && !has_cause && self.is_mpi && self.view.observations.has_told(ErrorPattern::LostDaemon) {
+        if was_well && !self.has_cause() && self.is_mpi && self.view.observations.has_told(ErrorPattern::LostDaemon) {
             self.report.ended_for = Some(ErrorPattern::LostDaemon);
         }
     }
 
+    /// Whether it is known already why it ends.
+    fn has_cause(&self) -> bool {
+        self.report.stopped_by.is_some() || self.report.ended_for.is_some()
+    }
+
     fn fails_by_loss(&self) -> bool {
-        let has_cause = self.report.stopped_by.is_some() || self.report.ended_for.is_some();
-        self.fail_on_nan && !has_cause && self.view.observations.loss_was_lost()
+        self.fail_on_nan && !self.has_cause() && self.view.observations.loss_was_lost()
     }
 
     fn write_message(&mut self, message: &mut MessageFile) {
