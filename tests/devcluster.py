@@ -1,15 +1,17 @@
-"""What `devcluster` says; needs no cluster. `python3 -B tests/devcluster.py` runs it."""
+"""What `devcluster` says, and the network of a node; needs no cluster. `python3 -B tests/devcluster.py` runs it."""
 
+import os
 import shutil
 import subprocess
 import sys
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "devcluster"))
 
-from lib import host
+from lib import host, node
 
 
 class Missing(unittest.TestCase):
@@ -41,6 +43,27 @@ class Missing(unittest.TestCase):
         said = self.said("/usr/include/stdlib.h")
         self.assertIn("/usr/include/stdlib.h", said)
         self.assertNotIn("python", said)
+
+
+@unittest.skipUnless(host.is_root() and shutil.which("ip"), "makes a network namespace")
+class Bridge(unittest.TestCase):
+    """The address by which pods know their way out stays while other pods come and go."""
+
+    def test_it_keeps_its_address(self):
+        name = f"bridge-{os.getpid()}"
+        cluster = SimpleNamespace(netns=name, bridge="cni", pod_net="10.66")
+        ip = ["ip", "-n", name]
+        subprocess.run(["ip", "netns", "add", name], check=True)
+        try:
+            node.make_bridge(cluster, 1)
+            # Lower than any that the kernel draws, so that the bridge would take it.
+            pod = ["address", "02:00:00:00:00:01", "type", "veth", "peer", "name", "inside"]
+            subprocess.run([*ip, "link", "add", "pod", *pod], check=True)
+            subprocess.run([*ip, "link", "set", "pod", "master", "cni1", "up"], check=True)
+            told = subprocess.run([*ip, "-o", "link", "show", "cni1"], check=True, capture_output=True, text=True)
+            self.assertIn("0a:58:0a:42:01:01", told.stdout)
+        finally:
+            subprocess.run(["ip", "netns", "del", name], check=True)
 
 
 if __name__ == "__main__":

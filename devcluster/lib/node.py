@@ -61,7 +61,11 @@ def address(cluster, index):
 def make_bridge(cluster, index):
     bridge = f"{cluster.bridge}{index}"
     inside = ("nsenter", f"--net=/run/netns/{cluster.netns}", "ip")
-    run(*inside, "link", "add", bridge, "type", "bridge")
+    # Without an address of its own it takes the lowest of the pods' that are there, another one as they come and go,
+    # and for a minute those who know the last one reach neither DNS nor the API server.
+    octets = [int(part) for part in address(cluster, index).split(".")]
+    hardware = ":".join(f"{octet:02x}" for octet in [0x0A, 0x58, *octets])
+    run(*inside, "link", "add", bridge, "address", hardware, "type", "bridge")
     run(*inside, "addr", "add", f"{address(cluster, index)}/24", "dev", bridge)
     run(*inside, "link", "set", bridge, "up")
 
