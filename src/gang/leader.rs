@@ -313,6 +313,10 @@ impl Leader {
 
     fn directive(&self, now: Time) -> Directive {
         match &self.phase {
+            // The next attempt is the next leader's, who couldn't use the number of one that somebody has prepared for.
+            Phase::Gathering { attempt, .. } if self.leaving.is_some() => {
+                Directive::Stop { attempt: attempt.saturating_sub(1), grace: millis(self.timing.short_grace) }
+            }
             Phase::Gathering { attempt, .. } => Directive::Prepare { attempt: *attempt },
             Phase::Running { attempt, port, choice, .. } => {
                 let size = u32::try_from(self.members.len()).unwrap_or(u32::MAX);

@@ -359,6 +359,23 @@ fn failures_that_follow_from_a_lost_node_are_no_failures() {
     assert_eq!((view.judged, view.failures, view.disruptions), (1, 0, 1));
 }
 
+/// The last attempt's end is all that it leaves: whoever comes after it need not take a number that nothing has run under.
+#[test]
+fn a_leader_that_is_told_to_end_leaves_the_next_attempt_to_the_next_leader() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Terminate(0));
+    for i in [1, 2, 0] {
+        state.deliver_all();
+        state.take(Step::Stopped(i));
+    }
+    state.deliver_all();
+    assert!(!state.world.lives(0), "it has judged the attempt, and is gone");
+    state.take(Step::Replace(0));
+    go_on(&mut state, 2);
+    let view = state.world.agents.last().unwrap().gang.memory().history;
+    assert_eq!((state.world.attempt.number, view.judged), (2, 1));
+}
+
 #[test]
 fn a_connection_that_another_one_has_replaced_is_not_heard() {
     let (now, mut out) = (Time(1_000_000), vec![]);
