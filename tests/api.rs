@@ -166,7 +166,7 @@ fn rules_leave_the_rest_alone() {
 #[test]
 fn only_some_fields_may_change() {
     for Change { what, old, new, refused } in changes() {
-        let expected: Vec<String> = refused.as_deref().map(api::immutable_message).into_iter().collect();
+        let expected: Vec<String> = refused.as_deref().map(immutable).into_iter().collect();
         assert_eq!(offline(&new, Some(&old)), expected, "{what}");
     }
 }
@@ -428,7 +428,7 @@ async fn updates_change_what_may_change_and_nothing_else() {
             (Ok(_), Some(_)) => wrong.push(format!("{what} was accepted")),
             (Err(message), None) => wrong.push(format!("{what} was refused: {message}")),
             (Err(message), Some(field)) => {
-                if !message.contains(&api::immutable_message(&field)) {
+                if !message.contains(&immutable(&field)) {
                     wrong.push(format!("{what}: {message}"));
                 }
             }
@@ -449,7 +449,7 @@ async fn another_order_of_variables_is_no_change() {
     let mut made = send(&client, "PUT", &url, &made).await.unwrap();
     made["spec"]["env"] = order(["B", "C"])["spec"]["env"].clone();
     let refused = send(&client, "PUT", &url, &made).await.unwrap_err();
-    assert!(refused.contains(&api::immutable_message("env")), "{refused}");
+    assert!(refused.contains(&immutable("env")), "{refused}");
     send(&client, "DELETE", &url, &Value::Null).await.unwrap();
 }
 
@@ -509,7 +509,7 @@ async fn an_elastic_job_is_scaled_within_its_bounds() {
         ("scaled", elastic.clone(), 4, None),
         ("scaled-too-far", elastic.clone(), 5, Some("numWorkers is not between elastic.minWorkers")),
         ("scaled-too-little", elastic, 1, Some("numWorkers is not between elastic.minWorkers")),
-        ("not-elastic", json!({}), 3, Some("numWorkers can't change after creation without elastic")),
+        ("not-elastic", json!({}), 3, Some("can't change after creation: numWorkers (without elastic); delete")),
     ] {
         create(&client, &job(name, fields), false).await.unwrap();
         let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), "api");
@@ -897,8 +897,12 @@ struct Change {
     what: String,
     old: Value,
     new: Value,
-    /// The field that is told to be immutable.
+    /// The fields that are told to be immutable, with blanks between.
     refused: Option<String>,
+}
+
+fn immutable(fields: &str) -> String {
+    api::immutable_message(&fields.split(' ').map(api::immutable).collect::<String>())
 }
 
 /// Every field changed, added and removed.
@@ -925,10 +929,10 @@ fn changes() -> Vec<Change> {
             object
         };
         let [old, new] = [one, other].map(|value| base(json!({ field: value })));
-        // Inside these two, the rule stands at the field.
+        // Of these two, some fields may.
         let refused = (!mutable).then_some(match field {
-            "failurePolicy" => "backoffLimit",
-            "checkpoint" => "frequency",
+            "failurePolicy" => "failurePolicy.backoffLimit",
+            "checkpoint" => "checkpoint.frequency",
             _ => field,
         });
         push(format!("{field}: changed"), old.clone(), new, refused);
@@ -948,13 +952,18 @@ fn changes() -> Vec<Change> {
     push("failurePolicy.rules: removed".into(), rules("Fail"), job("x", json!({})), None);
     push("failurePolicy.rules: added".into(), job("x", json!({})), rules("Fail"), None);
     let policy = |kind: &str| job("x", json!({ "failurePolicy": { "restartPolicy": kind } }));
-    push("restartPolicy: changed".into(), policy("Never"), policy("Always"), Some("restartPolicy"));
+    push("restartPolicy: changed".into(), policy("Never"), policy("Always"), Some("failurePolicy.restartPolicy"));
     let hang = |seconds: i32| job("x", json!({ "failurePolicy": { "hang": { "timeoutSeconds": seconds } } }));
-    push("hang: changed".into(), hang(60), hang(90), Some("hang"));
+    push("hang: changed".into(), hang(60), hang(90), Some("failurePolicy.hang"));
     push("hang: written down".into(), hang(1800), job("x", json!({})), None);
     let policy = |kind: &str| job("x", json!({ "failurePolicy": { "nanPolicy": kind } }));
-    push("nanPolicy: changed".into(), policy("Report"), policy("Fail"), Some("nanPolicy"));
-    push("failurePolicy: emptied".into(), policy("Fail"), job("x", json!({ "failurePolicy": {} })), Some("nanPolicy"));
+    push("nanPolicy: changed".into(), policy("Report"), policy("Fail"), Some("failurePolicy.nanPolicy"));
+    push(
+        "failurePolicy: emptied".into(),
+        policy("Fail"),
+        job("x", json!({ "failurePolicy": {} })),
+        Some("failurePolicy.nanPolicy"),
+    );
     let elastic = |workers: i32| {
         let fields = json!({ "numWorkers": workers, "elastic": { "minWorkers": 2, "maxWorkers": 4 } });
         let mut object = job("x", fields);
@@ -1003,7 +1012,11 @@ fn changes() -> Vec<Change> {
     push("a field beside defaults".into(), job("x", base()), job("x", other.clone()), Some("networking"));
     push("a field beside defaults left out".into(), job("x", other), job("x", base()), Some("networking"));
     all["checkpoint"].as_object_mut().unwrap().remove("storage");
-    push("storage left out".into(), job("x", base()), job("x", all), Some("storage"));
+    push("storage left out".into(), job("x", base()), job("x", all), Some("checkpoint.storage"));
+    let both = |image: &str| {
+        job("x", json!({ "image": image, "checkpoint": { "frequency": image.len() }, "suspend": image == "a" }))
+    };
+    push("two fields changed".into(), both("a"), both("bc"), Some("checkpoint.frequency image"));
     let mut labelled = job("x", json!({}));
     labelled["metadata"]["labels"] = json!({ "team": "a" });
     labelled["metadata"]["annotations"] = json!({ "note": "b" });

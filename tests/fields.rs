@@ -375,12 +375,11 @@ fn says_the_default(change: &Change) -> bool {
 fn is_telling(change: &Change, message: &str) -> bool {
     let mut path = change.field.split('.');
     let field = match (path.next(), path.next()) {
-        // Its parts have rules of their own.
-        (Some("failurePolicy" | "checkpoint"), Some(part)) => part,
+        // Of these some parts may change.
+        (Some(object @ ("failurePolicy" | "checkpoint")), Some(part)) => &format!("{object}.{part}"),
         (field, _) => field.unwrap_or_default(),
     };
-    message.contains(&api::immutable_message(field))
-        || message.contains(&format!("spec.{}: Required value", change.field))
+    message.contains(&api::immutable(field)) || message.contains(&format!("spec.{}: Required value", change.field))
 }
 
 /// The job that was changed and a new one with that spec come to the same, now and when their programs have ended.

@@ -32,7 +32,7 @@ pub use reason::{ConditionType, Reason};
 pub use roles::RoleSpec;
 pub use rules::{
     MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal,
-    immutable_message,
+    immutable, immutable_message,
 };
 pub use runtime::{RuntimeKind, RuntimeRef, TakenRuntime};
 pub use scheduling::{GangScheduler, Scheduling};

@@ -215,13 +215,17 @@ pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "successPo
 pub const MUTABLE_WITHIN: [(&str, &[&str]); 2] =
     [("failurePolicy", &["activeDeadlineSeconds", "rules"]), ("checkpoint", &["retention"])];
 
-/// Why `field` can't change, and the way out.
+/// What is told of fields that can't change, and the way out. Each of them is told as [`immutable`] does.
 #[must_use]
-pub fn immutable_message(field: &str) -> String {
-    let unless = if field == "numWorkers" { " without elastic" } else { "" };
-    format!(
-        "{field} can't change after creation{unless}: delete the job and create it again, or create one under another name"
-    )
+pub fn immutable_message(fields: &str) -> String {
+    format!("can't change after creation:{fields} delete the job and create it again, or create one under another name")
+}
+
+/// One of the fields of [`immutable_message`].
+#[must_use]
+pub fn immutable(field: &str) -> String {
+    let unless = if field == "numWorkers" { " (without elastic)" } else { "" };
+    format!(" {field}{unless};")
 }
 
 /// Every rule that looks at one version of the job.

@@ -128,7 +128,7 @@ fn refusals() -> anyhow::Result<String> {
          change is refused, here for `image`:\n\n> {}\n",
         MUTABLE.join("`, `"),
         MUTABLE_WITHIN.map(|(object, fields)| format!("of `{object}` only `{}`", fields.join("` and `"))).join(", "),
-        api::immutable_message("image"),
+        api::immutable_message(&api::immutable("image")),
     )?;
     Ok(text)
 }
