@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The agents of simulated pods, all in this one process: agents.py PORT SECONDS PODS
 
-A pod's address says whose agent it is: 127.64.0.0 and what follows answer at once, with a step that grows every
-SECONDS; 127.128.0.0 and what follows take what they are asked and never answer. Only what comes by loopback is heard.
-PODS is a file with the UID of the pod at each address, as JSON; it is read again when this process is sent SIGHUP.
+A pod's address says whose agent it is: 100.64.0.0 and what follows answer at once, with a step that grows every
+SECONDS; 100.96.0.0 and what follows take what they are asked and never answer. NETWORK is run first, in a network
+namespace where nothing else is: it makes all of these addresses its own. PODS is a file with the UID of the pod at
+each address, as JSON; it is read again when this process is sent SIGHUP.
 """
 
 import asyncio
@@ -15,7 +16,9 @@ import signal
 import sys
 import time
 
-FIRST, SILENT = (int(ipaddress.IPv4Address(first)) for first in ("127.64.0.0", "127.128.0.0"))
+FIRST, SILENT = (int(ipaddress.IPv4Address(first)) for first in ("100.64.0.0", "100.96.0.0"))
+# A Service's endpoints can't be of loopback.
+NETWORK = "ip link set lo up && ip route add local 100.64.0.0/10 dev lo"
 STEPS = 10  # each time
 
 
@@ -32,16 +35,16 @@ class Agent(asyncio.Protocol):
     def connection_made(self, transport):
         self.transport, self.rest = transport, b""
         self.of = int(ipaddress.IPv4Address(transport.get_extra_info("sockname")[0]))
-        if self.of < FIRST:
-            transport.close()
 
     def data_received(self, data):
         *asked, self.rest = (self.rest + data).split(b"\r\n\r\n")
-        for _ in asked:
+        for question in asked:
             if self.of < SILENT:
                 body = self.status()
                 head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
                 self.transport.write(head.encode() + body)
+                if b"connection: close" in question.lower():
+                    self.transport.close()
 
     def status(self):
         """As a leader whose gang trains; not all tell something new at the same instant."""
@@ -67,7 +70,6 @@ class Agent(asyncio.Protocol):
 async def serve(port, pods):
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, lambda: Agent.pods.update(json.loads(pods.read_text())))
-    # every address of loopback, of which there is no other way to say it
     await (await loop.create_server(Agent, "0.0.0.0", port, backlog=4096)).serve_forever()
 
 

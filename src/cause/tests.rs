@@ -398,7 +398,7 @@ fn the_first_cause_and_not_its_echo() {
 
     // An evicted worker breaks the others' collectives.
     let disruption = Disruption { reason: "EvictionByEvictionAPI".into(), message: String::new(), time: Some(at(20)) };
-    let evicted = ObservedPod { disruption: Some(disruption), ..running(1) };
+    let evicted = ObservedPod { disruption: Some(Box::new(disruption)), ..running(1) };
     assert_eq!(root(&[nccl(0, -900), evicted]), is(1, "Evicted"));
 }
 
@@ -433,7 +433,7 @@ fn a_rank_that_fails_and_hangs_is_the_cause() {
 /// A pod that failed in its node's words, and its container.
 fn told_by_node(reason: &str, message: &str, training: Container) -> ObservedPod {
     let words = Waiting { reason: reason.into(), message: message.into() };
-    ObservedPod { ended: Some(false), pod_reason: Some(words), training, ..placed(1) }
+    ObservedPod { ended: Some(false), pod_reason: Some(Box::new(words)), training, ..placed(1) }
 }
 
 #[test]
@@ -515,7 +515,7 @@ fn a_node_that_would_not_run_a_pod_is_nobodys_failure() {
     let sysctl = told_by_node("SysctlForbidden", "forbidden sysctl: kernel.x", Container::Waiting);
     let deadline = told_by_node("DeadlineExceeded", "Pod was active on the node longer than", Container::Waiting);
     let ran = ObservedPod {
-        pod_reason: Some(Waiting { reason: "NodeAffinity".into(), ..Waiting::default() }),
+        pod_reason: Some(Box::new(Waiting { reason: "NodeAffinity".into(), ..Waiting::default() })),
         ..told(1, 900, BAD)
     };
     let out_of = told_by_node("OutOf", "", Container::Waiting);
@@ -584,7 +584,7 @@ fn an_init_container_that_fails_is_named_with_its_words_and_its_time() {
             message: message.map(str::to_owned),
             finished: Some(at(30)),
         };
-        ObservedPod { ended: Some(false), failed_init: Some(init), ..placed(1) }
+        ObservedPod { ended: Some(false), failed_init: Some(Box::new(init)), ..placed(1) }
     };
     for (pod, what) in [
         (failed(3, "Error", Some("trying\nno such bucket\n")), "failed with exit code 3: no such bucket"),

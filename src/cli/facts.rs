@@ -141,14 +141,14 @@ impl Worker {
         it.state = if pod.succeeded() {
             WorkerState::Succeeded
         } else if pod.failed() {
-            it.message = it.message.or_else(|| pod.pod_reason.as_ref().map(words));
+            it.message = it.message.or_else(|| pod.pod_reason.as_deref().map(words));
             if stopped && pod.disruption.is_none() { WorkerState::Stopped } else { WorkerState::Failed }
         } else if stopped {
             WorkerState::Stopping
         } else if pod.runs() {
             WorkerState::Running
         } else if pod.node.is_some() {
-            it.message = pod.waiting.as_ref().map(words);
+            it.message = pod.waiting.as_deref().map(words);
             WorkerState::Starting
         } else {
             it.message = pod.unschedulable.as_ref().map(|w| w.message.clone());

@@ -418,7 +418,8 @@ fn workers_by_their_pods() {
         stderr_tail: tail.into(),
         ..Report::default()
     };
-    let waiting = |reason: &str, message: &str| Some(Waiting { reason: reason.into(), message: message.into() });
+    let waiting =
+        |reason: &str, message: &str| Some(Box::new(Waiting { reason: reason.into(), message: message.into() }));
     let cases = [
         (ObservedPod { node: None, ..pod(Container::Waiting) }, WorkerState::Waiting, None, None),
         (

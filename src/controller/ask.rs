@@ -5,11 +5,11 @@ use crate::observe::ObservedPod;
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::report;
 use crate::protocol::text::start_of;
+use http::header::CONNECTION;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-use std::time::Duration;
 
 /// Bytes of an answer that are read.
 const MAX_ANSWER: usize = 256 * 1024;
@@ -39,10 +39,10 @@ pub(super) struct Asker {
 
 impl Asker {
     pub fn new() -> Self {
-        // An agent ends a connection after a minute.
-        let mut client = Client::builder(TokioExecutor::new());
-        client.pool_idle_timeout(Duration::from_secs(30)).pool_max_idle_per_host(1);
-        Self { client: client.build(HttpConnector::new()) }
+        // A connection that waits for the next question holds more memory than all else that is kept of a job, and a descriptor;
+        // a new one for each question costs less than what is asked.
+        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(HttpConnector::new());
+        Self { client }
     }
 
     /// What the agent of this job's pod answers; else why there is no answer that can be believed.
@@ -58,8 +58,10 @@ impl Asker {
             AgentAccess::Direct => {
                 let ip = pod.ip.as_deref().ok_or("the pod has no address")?;
                 let ip = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-                let uri = format!("http://{ip}:{port}/status").parse().map_err(|e| format!("{ip}: {e}"))?;
-                read(self.client.get(uri).await.map_err(|error| error.to_string())?).await?
+                // The agent ends the connection: those that wait for a late packet are spread over the nodes.
+                let request = http::Request::get(format!("http://{ip}:{port}/status")).header(CONNECTION, "close");
+                let request = request.body(Empty::new()).map_err(|error| format!("{ip}: {error}"))?;
+                read(self.client.request(request).await.map_err(|error| error.to_string())?).await?
             }
             AgentAccess::Proxy => {
                 let uri = format!("/api/v1/namespaces/{}/pods/{}:{port}/proxy/status", job.namespace, pod.name);

@@ -8,16 +8,73 @@ use crate::observe::events::telling;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::ListParams;
+use parking_lot::Mutex;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// How much of the time Events may be read. For each read the API server looks through all Events of the namespace: where a
+/// thousand pods were lost at once that takes seconds, and slows down the very thing that is waited for.
+const SHARE: f64 = 0.1;
+/// So much can be saved up, for the jobs that come to wait in one moment.
+const SAVED: Duration = Duration::from_secs(1);
+/// Reads at one time: the others wait for what these will have cost.
+const SIDE_BY_SIDE: usize = 2;
+
+/// Whether Events may be read now, by what it has cost so far.
+pub(super) struct EventReads {
+    turn: Semaphore,
+    budget: Mutex<Budget>,
+}
+
+impl EventReads {
+    pub fn new() -> Self {
+        Self {
+            turn: Semaphore::new(SIDE_BY_SIDE),
+            budget: Mutex::new(Budget { left: SAVED.as_secs_f64(), at: Instant::now() }),
+        }
+    }
+
+    /// Reads, if that is not too much: none if it is.
+    async fn read<T>(&self, read: impl Future<Output = T>) -> Option<T> {
+        let _turn = self.turn.acquire().await.ok()?;
+        let begun = Instant::now();
+        if self.budget.lock().left(begun) <= 0.0 {
+            return None;
+        }
+        let read = read.await;
+        self.budget.lock().spend(begun.elapsed());
+        Some(read)
+    }
+}
+
+/// Seconds that may yet be spent.
+struct Budget {
+    left: f64,
+    at: Instant,
+}
+
+impl Budget {
+    fn left(&mut self, now: Instant) -> f64 {
+        let earned = now.saturating_duration_since(self.at).as_secs_f64() * SHARE;
+        (self.left, self.at) = ((self.left + earned).min(SAVED.as_secs_f64()), now);
+        self.left
+    }
+
+    fn spend(&mut self, took: Duration) {
+        self.left -= took.as_secs_f64();
+    }
+}
 
 impl Pass<'_, TrainingJob> {
-    /// Reads the Events of objects that wait; true if they told something new.
+    /// Reads the Events of objects that wait; true if they told something new. Where that would be too much, the next pass tries.
     pub(super) async fn read_events(&self, of: &[String]) -> Result<bool, Error> {
         let api = self.api::<core::Event>();
         let mut found = None;
         for uid in of {
             let params = ListParams::default().fields(&format!("involvedObject.uid={uid}")).limit(100);
-            let list = call("list events", api.list(&params)).await?;
-            found = found.or(telling(&list.items));
+            let reading = call("list events", api.list(&params));
+            let Some(list) = self.context.event_reads.read(reading).await else { return Ok(false) };
+            found = found.or(telling(&list?.items));
         }
         let learnt = self.context.index.update_known(&self.key, |cell| {
             let children = &mut cell.children;
@@ -51,5 +108,35 @@ impl Pass<'_, TrainingJob> {
                 _ => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_fast_is_read_often_and_what_is_slow_seldom() {
+        let begun = Instant::now();
+        let reads = |took: Duration| {
+            let (mut budget, mut reads) = (Budget { left: SAVED.as_secs_f64(), at: begun }, 0);
+            for tick in 0..600 {
+                if budget.left(begun + Duration::from_millis(100) * tick) > 0.0 {
+                    budget.spend(took);
+                    reads += 1;
+                }
+            }
+            reads
+        };
+        assert_eq!(reads(Duration::from_millis(5)), 600, "ten each second");
+        assert_eq!(reads(Duration::from_secs(4)), 2, "in a minute");
+    }
+
+    #[tokio::test]
+    async fn one_that_would_be_too_much_is_left_out() {
+        let reads = EventReads::new();
+        assert_eq!(reads.read(async { 1 }).await, Some(1));
+        reads.budget.lock().spend(Duration::from_secs(5));
+        assert_eq!(reads.read(async { panic!("it is not to be asked") }).await, None::<i32>);
     }
 }

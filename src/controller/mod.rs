@@ -82,6 +82,7 @@ pub(crate) struct Context {
     index: Arc<Index>,
     asker: ask::Asker,
     deliveries: delivery::Deliveries,
+    event_reads: events::EventReads,
     metrics: Arc<Metrics>,
     /// Told when a gang stands in a queue as a whole.
     queued: Notify,
@@ -148,6 +149,7 @@ pub async fn run(
         options,
         index: Arc::default(),
         asker: ask::Asker::new(),
+        event_reads: events::EventReads::new(),
         metrics: metrics.clone(),
         queued: Notify::new(),
     });
@@ -220,6 +222,8 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<controlle
         cell.failures = 0;
         if job.status.as_ref().and_then(|s| s.state).is_some_and(State::is_finished) {
             cell.children.pods.retain(|_, pod| !pod.gone);
+            // It may stay for months, and is hardly ever looked at.
+            cell.wanted = None;
         }
         try_again(cell)
     });

@@ -28,8 +28,8 @@ pub(super) struct Asked {
     pub key: JobKey,
     pub job: ObjectRef<Guarded>,
     pub port: i32,
-    pub first: ObservedPod,
-    pub other: Option<ObservedPod>,
+    pub first: Box<ObservedPod>,
+    pub other: Option<Box<ObservedPod>>,
 }
 
 /// What came of asking.
@@ -93,8 +93,8 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
             }
             let number = cell.children.job(RoleName::WORKER)?.incarnation;
             let pod = |place: Place| {
-                let runs = |pod: &&ObservedPod| pod.incarnation == number && pod.place() == place && pod.runs();
-                cell.children.pods.values().find(runs)
+                let runs = |pod: &ObservedPod| pod.incarnation == number && pod.place() == place && pod.runs();
+                cell.children.pods.values().find(|pod| runs(pod))
             };
             let first = pod(Place::FIRST_WORKER).filter(|pod| is_due(&pod.uid))?.clone();
             Some((port, first, other(&plan.gang).and_then(pod).cloned()))
@@ -138,19 +138,22 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
     let status = match answer {
         Ok(status) => status,
         Err(error) => {
-            let up = context.index.read(&asked.key, |cell| cell.agents.is_up()).flatten();
-            let (pod, is_first) = (&asked.first.name, up != Some(false));
-            if is_first {
-                warn!(namespace = job.namespace, pod, error, "the agent does not answer");
+            let pod = &asked.first.name;
+            let why = error.clone();
+            let (since, is_to_be_told) = context
+                .index
+                .update_known(&asked.key, |cell| {
+                    cell.agents.failed(&asked.first.uid, why);
+                    (cell.agents.silent_since(), cell.agents.is_to_be_told())
+                })
+                .unwrap_or_default();
+            if is_to_be_told {
+                warn!(namespace = job.namespace, pod, error, since = %since.unwrap_or_default(), "the agent does not answer");
             } else {
                 debug!(namespace = job.namespace, pod, error, "the agent does not answer");
             }
-            let since = context.index.update_known(&asked.key, |cell| {
-                cell.agents.failed(&asked.first.uid, error);
-                cell.agents.silent_since()
-            });
             let is_silent = |since| Timestamp::now().duration_since(since) >= AgentPolls::SILENT;
-            return Polled { is_up: false, is_news: before.is_some() || since.flatten().is_some_and(is_silent) };
+            return Polled { is_up: false, is_news: before.is_some() || since.is_some_and(is_silent) };
         }
     };
     let is_news = before.is_none_or(|before| {

@@ -17,10 +17,6 @@ use tracing::{info, warn};
 
 /// Changes of counters alone are gathered for this long.
 const GATHER: Duration = Duration::from_secs(1);
-/// A job's progress alone is written at most this often: when its agent has just answered, so that it is new ...
-const PROGRESS: Duration = Duration::from_secs(7);
-/// ... and after this long as it was told last, should the agent not have answered since.
-const PROGRESS_AT_LAST: Duration = Duration::from_secs(12);
 
 /// The newest status, and the version of the object that has it: our own last write may be ahead of the watch.
 pub(super) fn newest<'a>(job: &'a TrainingJob, writes: &'a Writes) -> (Option<&'a TrainingJobStatus>, u64) {
@@ -64,8 +60,10 @@ impl Pass<'_, TrainingJob> {
                 since.map_or(Duration::ZERO, |since| GATHER.saturating_sub(since.elapsed()))
             }
             Haste::Progress => {
-                let last = index.read(&self.key, |cell| cell.writes.progress_at).flatten();
-                last.map_or(Duration::ZERO, |last| until_told(last.elapsed()))
+                let told = |parts: &Parts| parts.progress.last_progress_time.as_ref().map(|time| time.0);
+                let news = told(&new).filter(|_| told(&new) != told(&old));
+                let wait = index.update_known(&self.key, |cell| cell.writes.progress.wait(news, Instant::now()));
+                wait.unwrap_or(Duration::ZERO)
             }
         };
         if !wait.is_zero() {
@@ -78,18 +76,15 @@ impl Pass<'_, TrainingJob> {
         self.replace_status(status).await?;
         index.update_known(&self.key, |cell| {
             if old.progress != new.progress {
-                cell.writes.progress_at = Some(Instant::now());
+                let age = status.last_progress_time.as_ref().map(|told| Timestamp::now().duration_since(told.0));
+                let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
+                cell.writes.progress.told(Instant::now(), age);
             }
             cell.writes.last = Some((self.version, status.clone()));
             cell.writes.counters_since = None;
         });
         Ok(None)
     }
-}
-
-/// How long the news of a job's progress waits, by how long ago it was written last.
-fn until_told(since: Duration) -> Duration {
-    if since >= PROGRESS { Duration::ZERO } else { PROGRESS_AT_LAST.saturating_sub(since) }
 }
 
 impl Context {
@@ -235,13 +230,5 @@ mod tests {
             Haste::Now,
             "the first word"
         );
-    }
-
-    #[test]
-    fn progress_is_written_when_its_agent_has_just_answered() {
-        // Asked every 4 to 5 s: the second answer is written, and nobody waits for a third.
-        assert!(until_told(Duration::from_secs(4)) > Duration::from_secs(5));
-        assert_eq!(until_told(Duration::from_secs(8)), Duration::ZERO);
-        assert!(Duration::from_secs(4) + until_told(Duration::from_secs(4)) < Duration::from_secs(15));
     }
 }

@@ -89,6 +89,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
         index: Arc::default(),
         asker: ask::Asker::new(),
         deliveries: delivery::Deliveries::default(),
+        event_reads: events::EventReads::new(),
         metrics: Arc::new(Metrics::new()),
         queued: tokio::sync::Notify::new(),
     };
@@ -335,7 +336,7 @@ async fn answer_of(agent: impl Fn() -> Value + Send + Sync + 'static) -> (bool, 
     let pod = ObservedPod { uid: "pod-0".into(), name: "x-training-0-abcde".into(), ..ObservedPod::default() };
     let object: Guarded = serde_json::from_value(serde_json::to_value(job()).unwrap()).unwrap();
     let job = kube::runtime::reflector::ObjectRef::from_obj(&object);
-    let asked = poll::Asked { key: key(), job, port: 9400, first: pod, other: None };
+    let asked = poll::Asked { key: key(), job, port: 9400, first: Box::new(pod), other: None };
     let polled = poll::poll(&context, &asked, Duration::from_secs(60)).await;
     (polled.is_news, context.index.read(&key(), |cell| cell.agents.clone()).unwrap())
 }

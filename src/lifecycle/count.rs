@@ -55,7 +55,7 @@ impl Step<'_> {
         if self.status.start_time.is_none() {
             // A node's clock may be behind: no program starts before its pod is made.
             let started = |pod: &ObservedPod| Some(pod.started()?.max(pod.created?));
-            self.status.start_time = self.input.children.pods.values().filter_map(started).min().map(Time);
+            self.status.start_time = self.input.children.pods.values().filter_map(|pod| started(pod)).min().map(Time);
         }
     }
 }

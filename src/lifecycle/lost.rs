@@ -187,6 +187,6 @@ impl Step<'_> {
         };
         let more = i64::from(self.input.plan.policy.failure.node_lost_seconds) - NOTICED_AFTER;
         let at = pod.unreachable?.checked_add(SignedDuration::from_secs(more.max(0))).ok()?;
-        self.input.children.pods.values().any(is_seen).then_some(at)
+        self.input.children.pods.values().any(|other| is_seen(other)).then_some(at)
     }
 }

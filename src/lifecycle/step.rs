@@ -63,7 +63,7 @@ impl<'a> Step<'a> {
     /// The Jobs of all roles, of whichever incarnation.
     pub(super) fn jobs(&self) -> impl Iterator<Item = &'a ObservedJob> + use<'a> {
         let children: &'a Children = self.input.children;
-        children.jobs.values()
+        children.jobs.values().map(|job| &**job)
     }
 
     /// The Jobs of all roles in this incarnation.
@@ -110,7 +110,8 @@ impl<'a> Step<'a> {
             let before = |resumed| p.deletion.is_some_and(|deletion| deletion <= resumed);
             job.is_some_and(|job| (job.suspended_by_queue && p.failed()) || job.resumed.is_some_and(before))
         };
-        input.children.pods.values().filter(|p| p.incarnation == of.number && !stopped(p)).collect()
+        let pods = input.children.pods.values().map(|pod| &**pod);
+        pods.filter(|p| p.incarnation == of.number && !stopped(p)).collect()
     }
 
     /// One pod for each place: of two the newer counts.

@@ -152,9 +152,9 @@ impl World {
     }
 
     fn see(&mut self, job: Option<ObservedJob>, pods: impl IntoIterator<Item = ObservedPod>) {
-        self.children.jobs = job.into_iter().map(|job| (RoleName::WORKER, job)).collect();
+        self.children.jobs = job.into_iter().map(|job| (RoleName::WORKER, Box::new(job))).collect();
         for pod in pods {
-            self.children.pods.insert(pod.uid.clone(), pod);
+            self.children.pods.insert(pod.uid.clone(), Box::new(pod));
         }
     }
 
@@ -242,7 +242,7 @@ fn the_scheduler_is_quoted() {
     world.step();
     let words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.";
     let wait = |index| ObservedPod {
-        unschedulable: Some(Waiting { reason: "Unschedulable".into(), message: words.into() }),
+        unschedulable: Some(Box::new(Waiting { reason: "Unschedulable".into(), message: words.into() })),
         ..pod(index, 1)
     };
     world.see(Some(job(1)), [wait(0), wait(1)]);
@@ -281,7 +281,7 @@ fn refused_pods_are_looked_up_and_named() {
 fn an_image_that_cannot_be_pulled_is_named() {
     let mut world = World::new();
     world.step();
-    let waiting = Some(Waiting { reason: "ErrImagePull".into(), message: "not found".into() });
+    let waiting = Some(Box::new(Waiting { reason: "ErrImagePull".into(), message: "not found".into() }));
     world.see(Some(job(1)), [running(0, 1), ObservedPod { waiting, ..placed(1, 1) }]);
     world.step();
     assert_eq!(world.status.state, Some(State::Initializing));
@@ -367,7 +367,8 @@ fn a_disruption_does_not_count_even_when_its_pod_is_gone() {
         time: Some(at(20)),
     };
     // The peer's failure is an echo: it lost its connection.
-    let evicted = ObservedPod { disruption: Some(disruption), deletion: Some(at(20)), gone: true, ..running(0, 1) };
+    let evicted =
+        ObservedPod { disruption: Some(Box::new(disruption)), deletion: Some(at(20)), gone: true, ..running(0, 1) };
     world.second = 22;
     let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
     world.see(Some(failed), [evicted, ended(1, 1, 1, 20)]);
@@ -384,7 +385,7 @@ fn evidence_outlives_its_pod_and_the_operator() {
     let disruption =
         Disruption { reason: "PreemptionByScheduler".into(), message: "preempted".into(), time: Some(at(20)) };
     world.second = 20;
-    world.see(Some(job(1)), [ObservedPod { disruption: Some(disruption), ..running(0, 1) }]);
+    world.see(Some(job(1)), [ObservedPod { disruption: Some(Box::new(disruption)), ..running(0, 1) }]);
     world.step();
     assert_eq!(world.status.attempt, Some(1), "the gang has not ended");
     // Another operator comes up and finds no pod at all.
@@ -476,8 +477,12 @@ fn a_pod_that_does_not_end_is_named_with_the_remedy() {
     let mut world = World::to_running();
     let disruption =
         Disruption { reason: "DeletionByTaintManager".into(), message: "tainted".into(), time: Some(at(20)) };
-    let lost =
-        ObservedPod { disruption: Some(disruption), deletion: Some(at(20)), end_by: Some(at(80)), ..running(1, 1) };
+    let lost = ObservedPod {
+        disruption: Some(Box::new(disruption)),
+        deletion: Some(at(20)),
+        end_by: Some(at(80)),
+        ..running(1, 1)
+    };
     world.second = 21;
     world.see(Some(job(1)), [lost]);
     assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(74)));
@@ -794,11 +799,8 @@ fn any_pod() -> impl Strategy<Value = ObservedPod> {
     (0..N, 1..3i32, state, any::<bool>(), any::<bool>()).prop_map(|(index, attempt, make, gone, disrupted)| {
         ObservedPod {
             gone,
-            disruption: disrupted.then(|| Disruption {
-                reason: "x".into(),
-                message: String::new(),
-                time: Some(at(20)),
-            }),
+            disruption: disrupted
+                .then(|| Box::new(Disruption { reason: "x".into(), message: String::new(), time: Some(at(20)) })),
             ..make(index, attempt)
         }
     })

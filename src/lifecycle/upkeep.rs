@@ -99,7 +99,7 @@ impl Step<'_> {
             status.pending_backup = None;
         }
         let is_pending = self.status.checkpoint.as_ref().is_some_and(|status| status.pending_backup.is_some());
-        let lives = self.input.children.pods.values().any(crate::observe::ObservedPod::is_alive);
+        let lives = self.input.children.pods.values().any(|pod| pod.is_alive());
         match upkeep {
             None if is_pending && !lives => {
                 self.verdict.actions.push(Action::Ensure);

@@ -44,6 +44,8 @@ struct Silence {
     pod: String,
     since: Timestamp,
     why: String,
+    /// It is in the log.
+    told: bool,
 }
 
 /// A point from which the pace is counted.
@@ -84,8 +86,17 @@ impl AgentPolls {
 
     /// The agent in the pod with this UID did not, or with something that can't be believed, and why.
     pub fn failed(&mut self, pod: &str, why: String) {
-        let since = self.silence.take().filter(|silence| silence.pod == pod).map(|silence| silence.since);
-        self.silence = Some(Silence { pod: pod.to_owned(), since: since.unwrap_or_else(Timestamp::now), why });
+        let before = self.silence.take().filter(|silence| silence.pod == pod);
+        let (since, told) = before.map_or_else(|| (Timestamp::now(), false), |silence| (silence.since, silence.told));
+        self.silence = Some(Silence { pod: pod.to_owned(), since, why, told });
+    }
+
+    /// Whether the log is to tell that an agent is silent: once it has been for long. One whose program has just ended is for a
+    /// moment.
+    pub fn is_to_be_told(&mut self) -> bool {
+        let Some(silence) = self.silence.as_mut().filter(|silence| !silence.told) else { return false };
+        silence.told = Timestamp::now().duration_since(silence.since) >= Self::SILENT;
+        silence.told
     }
 
     /// Since when the agent of the pod that was asked last gives no answer, also where it never gave one.
@@ -146,8 +157,12 @@ mod tests {
         polls.silence.as_mut().unwrap().since = long_ago;
         polls.failed("a", "no".into());
         assert_eq!(polls.silent_since(), Some(long_ago));
+        assert_eq!([polls.is_to_be_told(), polls.is_to_be_told()], [true, false], "once");
+        polls.failed("a", "no".into());
+        assert!(!polls.is_to_be_told());
         polls.failed("b", "no".into());
         assert_ne!(polls.silent_since(), Some(long_ago));
+        assert!(!polls.is_to_be_told(), "it may have just ended");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! All that is remembered of one TrainingJob, in one place.
 
 use super::ours::Ours;
-use super::{AgentPolls, Children, ObservedBoard};
+use super::{AgentPolls, Children, ObservedBoard, ProgressTurn};
 use crate::api::TrainingJobStatus;
 use crate::plan::Planned;
 use std::sync::Arc;
@@ -69,5 +69,5 @@ pub struct Writes {
     /// Since when counters alone differ from what is written.
     pub counters_since: Option<Instant>,
     /// When what the program reports was last written.
-    pub progress_at: Option<Instant>,
+    pub progress: ProgressTurn,
 }

@@ -154,9 +154,9 @@ pub struct Children {
     /// The ConfigMap.
     pub config: Option<ObservedChild>,
     /// The Jobs by role; never more than one for each.
-    pub jobs: BTreeMap<RoleName, ObservedJob>,
+    pub jobs: BTreeMap<RoleName, Box<ObservedJob>>,
     /// Pods by UID, those included that are gone.
-    pub pods: BTreeMap<String, ObservedPod>,
+    pub pods: BTreeMap<String, Box<ObservedPod>>,
     /// The Job that looks after the checkpoints while no worker runs.
     pub upkeep: Option<ObservedUpkeep>,
     /// Its Workload in a queue of Kueue's, if it has several roles.
@@ -184,7 +184,7 @@ impl Children {
     /// The Job of a role.
     #[must_use]
     pub fn job(&self, role: RoleName) -> Option<&ObservedJob> {
-        self.jobs.get(&role)
+        self.jobs.get(&role).map(|job| &**job)
     }
 
     /// How long after the last time Events are worth reading again: the API server looks for them through all of the

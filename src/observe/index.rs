@@ -73,7 +73,8 @@ pub struct Index {
 
 #[derive(Default, Debug)]
 struct Inner {
-    cells: HashMap<JobKey, Cell>,
+    /// Boxed: half of the places of a large map are free.
+    cells: HashMap<JobKey, Box<Cell>>,
     claims: HashMap<(String, String), ObservedClaim>,
     /// By kind: UIDs that a watch which starts again has listed so far; what it does not list is gone.
     listed: HashMap<TypeId, HashSet<String>>,
@@ -84,7 +85,7 @@ struct Inner {
 impl Inner {
     /// Drops a cell of which nothing is left: the last object of a forgotten TrainingJob has gone.
     fn bury(&mut self, key: &JobKey) {
-        if self.cells.get(key).is_some_and(Cell::is_over) {
+        if self.cells.get(key).is_some_and(|cell| cell.is_over()) {
             self.cells.remove(key);
         }
     }
@@ -118,7 +119,7 @@ impl Index {
 
     /// Reads one cell without copying it.
     pub fn read<T>(&self, key: &JobKey, read: impl FnOnce(&Cell) -> T) -> Option<T> {
-        self.lock().cells.get(key).map(read)
+        self.lock().cells.get(key).map(|cell| read(cell))
     }
 
     /// Changes one cell.
@@ -128,7 +129,7 @@ impl Index {
 
     /// Changes one cell, unless it has been dropped: whoever acts for a job that may be gone by now leaves nothing of it.
     pub fn update_known<T>(&self, key: &JobKey, change: impl FnOnce(&mut Cell) -> T) -> Option<T> {
-        self.lock().cells.get_mut(key).map(change)
+        self.lock().cells.get_mut(key).map(|cell| change(cell))
     }
 
     /// Forgets a TrainingJob that exists no more.
@@ -202,7 +203,7 @@ impl Index {
                     return inner.cells.entry(key).or_default().put_upkeep_words(pod);
                 }
                 let Some(seen) = pod.seen(gone) else { return };
-                inner.cells.entry(key).or_default().put_pod(seen, &pod.metadata);
+                inner.cells.entry(key).or_default().put_pod(Box::new(seen), &pod.metadata);
             }
         };
         self.file(event, put(false), put(true), |inner, listed| {

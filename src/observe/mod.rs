@@ -16,6 +16,7 @@ mod ours;
 mod owner;
 mod pod;
 mod slim;
+mod turn;
 mod workload;
 
 pub use crate::cause::{Container, Disruption, Waiting};
@@ -27,4 +28,5 @@ pub use index::{Index, JobKey, ObservedClaim};
 pub use job::{ObservedJob, SlimJob};
 pub use owner::{is_upkeep, owner, role};
 pub use pod::{JOB_TRACKING, ObservedPod, SlimPod};
+pub use turn::ProgressTurn;
 pub use workload::{Admission, Assignment, ObservedWorkload, SlimWorkload, SlimWorkloadStatus};

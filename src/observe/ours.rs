@@ -6,16 +6,17 @@ use super::{Cell, ChildKey, ObservedPod, SlimJob, SlimPod};
 use crate::plan::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 
 /// What tells a job's own pods from those that only carry its labels.
 #[derive(Clone, Debug, Default)]
 pub struct Ours {
     /// UIDs of the Jobs that were seen, by incarnation: their pods' last words come when they are gone.
     jobs: BTreeMap<i32, BTreeSet<String>>,
-    /// Who controls or controlled each pod, by the pod's UID.
-    controllers: BTreeMap<String, OwnerReference>,
+    /// Who controls or controlled each pod, by the pod's UID: one for all whom the same controls.
+    controllers: BTreeMap<String, Arc<OwnerReference>>,
     /// Pods with our labels that are not ours, as far as is known.
-    strangers: BTreeMap<String, ObservedPod>,
+    strangers: BTreeMap<String, Box<ObservedPod>>,
 }
 
 impl Cell {
@@ -44,7 +45,7 @@ impl Cell {
         self.ours.jobs.retain(|number, _| *number >= seen.incarnation || left(number));
         self.ours.jobs.entry(seen.incarnation).or_default().insert(seen.uid.clone());
         children.events_read_in_vain = 0;
-        children.jobs.insert(seen.role, seen);
+        children.jobs.insert(seen.role, Box::new(seen));
         self.sort_out();
     }
 
@@ -85,10 +86,11 @@ impl Cell {
     }
 
     /// Files a pod: with ours, or with those that may turn out to be.
-    pub(super) fn put_pod(&mut self, pod: ObservedPod, meta: &ObjectMeta) {
+    pub(super) fn put_pod(&mut self, pod: Box<ObservedPod>, meta: &ObjectMeta) {
         if let Some(controller) = controller(meta) {
             // Who orphans pods takes their owner: they are still whose they were.
-            self.ours.controllers.insert(pod.uid.clone(), controller.clone());
+            let same = self.ours.controllers.values().find(|known| ***known == *controller).cloned();
+            self.ours.controllers.insert(pod.uid.clone(), same.unwrap_or_else(|| Arc::new(controller.clone())));
         }
         if self.has_pod(&pod) {
             self.ours.strangers.remove(&pod.uid);
@@ -130,8 +132,7 @@ impl Cell {
     /// nobody ever controlled counts where there is no Job: the next gang has to wait for it.
     fn has_pod(&self, pod: &ObservedPod) -> bool {
         let Some(controller) = self.ours.controllers.get(&pod.uid) else {
-            let is_its = |job: &super::ObservedJob| job.incarnation == pod.incarnation && !job.deleting;
-            return !self.children.jobs.values().any(is_its);
+            return !self.children.jobs.values().any(|job| job.incarnation == pod.incarnation && !job.deleting);
         };
         let is_job = controller.kind == "Job" && controller.api_version.starts_with("batch/");
         let is_named = || self.name.is_empty() || controller.name == names::role_job_name(&self.name, pod.role);

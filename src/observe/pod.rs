@@ -49,7 +49,7 @@ pub struct SlimContainer {
     pub restart_policy_rules: Option<Vec<ContainerRestartRule>>,
 }
 
-/// What the index keeps of a worker's pod.
+/// What the index keeps of a worker's pod. Boxed is what few pods have: there are thousands of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedPod {
     /// UID of the pod.
@@ -71,13 +71,13 @@ pub struct ObservedPod {
     /// When it got its node.
     pub scheduled_at: Option<Timestamp>,
     /// Why it has no node: the scheduler's reason and words.
-    pub unschedulable: Option<Waiting>,
+    pub unschedulable: Option<Box<Waiting>>,
     /// It ended, one way or the other: `Some(true)` if well.
     pub ended: Option<bool>,
     /// Reason and message of the pod itself, when it failed without its container (such as `UnexpectedAdmissionError`).
-    pub pod_reason: Option<Waiting>,
+    pub pod_reason: Option<Box<Waiting>>,
     /// Something outside took it away.
-    pub disruption: Option<Disruption>,
+    pub disruption: Option<Box<Disruption>>,
     /// Since when its node does not answer, by the node controller's word: what its containers do nobody knows.
     pub unreachable: Option<Timestamp>,
     /// When its deletion was asked for.
@@ -97,9 +97,9 @@ pub struct ObservedPod {
     /// Why the container `training` was killed that its node starts again in this pod (`OOMKilled`); it is waiting meanwhile.
     pub killed: Option<String>,
     /// What keeps the containers from starting, whichever it is.
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<Box<Waiting>>,
     /// The init container that failed, and keeps the program from ever starting.
-    pub failed_init: Option<FailedInit>,
+    pub failed_init: Option<Box<FailedInit>>,
 }
 
 impl SlimPod {
@@ -140,16 +140,16 @@ impl SlimPod {
                 .filter(|c| c.status == "True")
                 .and_then(|c| c.last_transition_time.as_ref())
                 .map(|t| t.0),
-            unschedulable: scheduled.filter(|c| c.status == "False").map(|c| Waiting {
-                reason: c.reason.clone().unwrap_or_default(),
-                message: c.message.clone().unwrap_or_default(),
+            unschedulable: scheduled.filter(|c| c.status == "False").map(|c| {
+                let reason = c.reason.clone().unwrap_or_default();
+                Box::new(Waiting { reason, message: c.message.clone().unwrap_or_default() })
             }),
             ended,
             pod_reason: status
                 .reason
-                .as_ref()
-                .map(|reason| Waiting { reason: reason.clone(), message: status.message.clone().unwrap_or_default() }),
-            disruption: disruption(status),
+                .clone()
+                .map(|reason| Box::new(Waiting { reason, message: status.message.clone().unwrap_or_default() })),
+            disruption: disruption(status).map(Box::new),
             unreachable: unreachable(status),
             deletion: meta
                 .deletion_timestamp
@@ -162,15 +162,15 @@ impl SlimPod {
             out_of_memory: last_end(status).filter(|end| end.reason.as_deref() == Some(OOM_KILLED)).and_then(finished),
             training: if killed.is_some() { Container::Waiting } else { training(status) },
             killed,
-            failed_init: failed_init(status),
+            failed_init: failed_init(status).map(Box::new),
             waiting: statuses().find_map(|s| {
                 let waiting = s.state.as_ref()?.waiting.as_ref()?;
                 let reason = waiting.reason.clone()?;
                 (!matches!(reason.as_str(), "PodInitializing" | "ContainerCreating"))
-                    .then(|| Waiting { reason, message: waiting.message.clone().unwrap_or_default() })
+                    .then(|| Box::new(Waiting { reason, message: waiting.message.clone().unwrap_or_default() }))
             }),
         };
-        let disruption = pod.disruption.clone().or_else(|| pod.lost().filter(|_| gone));
+        let disruption = pod.disruption.clone().or_else(|| pod.lost().filter(|_| gone).map(Box::new));
         Some(ObservedPod { disruption, ..pod })
     }
 }
@@ -287,9 +287,9 @@ impl<'a> From<&'a ObservedPod> for WorkerFacts<'a> {
             deletion: pod.deletion,
             gone: pod.gone,
             ended: pod.ended,
-            pod_reason: pod.pod_reason.as_ref(),
-            disruption: pod.disruption.as_ref(),
-            failed_init: pod.failed_init.as_ref(),
+            pod_reason: pod.pod_reason.as_deref(),
+            disruption: pod.disruption.as_deref(),
+            failed_init: pod.failed_init.as_deref(),
             training: &pod.training,
         }
     }

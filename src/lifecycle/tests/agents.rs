@@ -146,7 +146,10 @@ fn a_job_that_cannot_start_in_time_fails_with_what_it_waited_for() {
     world.spec.failure_policy.start_deadline_seconds = Some(60);
     world.step();
     let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
-    world.see(Some(job(1)), [0, 1].map(|index| ObservedPod { unschedulable: Some(words.clone()), ..pod(index, 1) }));
+    world.see(
+        Some(job(1)),
+        [0, 1].map(|index| ObservedPod { unschedulable: Some(Box::new(words.clone())), ..pod(index, 1) }),
+    );
     world.second = 20;
     assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(40)));
     world.second = 60;

@@ -43,7 +43,7 @@ fn told(attempt: u32, workers: u32, phase: GangPhase) -> AgentAnswer {
 
 fn unplaced(index: i32) -> ObservedPod {
     let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
-    ObservedPod { unschedulable: Some(words), ..pod(index, 1) }
+    ObservedPod { unschedulable: Some(Box::new(words)), ..pod(index, 1) }
 }
 
 fn elastic(workers: i32) -> World {

@@ -147,11 +147,11 @@ fn disruptions_have_a_back_off_and_an_end() {
     for attempt in 1.. {
         let evicted = |index| ObservedPod {
             created: Some(at(world.second)),
-            disruption: Some(Disruption {
+            disruption: Some(Box::new(Disruption {
                 reason: "EvictionByEvictionAPI".into(),
                 message: "evicted".into(),
                 time: Some(at(world.second)),
-            }),
+            })),
             ..ended(index, attempt, 143, world.second)
         };
         let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "it has".into())), ..job(attempt) };
@@ -187,7 +187,7 @@ fn what_a_half_placed_gang_holds_is_said() {
     let mut world = World::new();
     world.step();
     let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
-    world.see(Some(job(1)), [placed(0, 1), ObservedPod { unschedulable: Some(words.clone()), ..pod(1, 1) }]);
+    world.see(Some(job(1)), [placed(0, 1), ObservedPod { unschedulable: Some(Box::new(words.clone())), ..pod(1, 1) }]);
     world.step();
     let message = world.condition("Scheduled").2.to_owned();
     assert!(message.contains("meanwhile 1 of its workers hold 4 GPUs for nothing"), "{message}");

@@ -172,7 +172,10 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
         ..Report::default()
     };
     world.second = 55;
-    world.see(Some(failed), [ObservedPod { disruption: Some(lost), ..ended(1, 1, 143, 50) }, left(0, 1, 52, report)]);
+    world.see(
+        Some(failed),
+        [ObservedPod { disruption: Some(Box::new(lost)), ..ended(1, 1, 143, 50) }, left(0, 1, 52, report)],
+    );
     assert_eq!(reasons(&world.step()), ["Restarting"]);
     assert_eq!((world.status.attempt, world.status.incarnation), (Some(3), Some(2)));
     assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(2), Some(1)));
@@ -214,7 +217,7 @@ fn a_loss_that_was_made_good_is_not_why_a_later_attempt_ends() {
     let lost = |index, uid: &str, second| ObservedPod {
         name: format!("x-training-{index}-{uid}"),
         uid: uid.into(),
-        disruption: Some(loss(second)),
+        disruption: Some(Box::new(loss(second))),
         deletion: Some(at(second)),
         gone: true,
         ..running(index, 1)
@@ -244,7 +247,7 @@ fn an_attempt_that_has_ended_in_its_pods_is_judged_once() {
     let lost = Disruption { reason: "DeletionByTaintManager".into(), message: "gone".into(), time: Some(at(24)) };
     let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "x".into())), ..job(1) };
     let report = Report { attempt: 1, stopped_by: Some(15), gang: Some(GangEnd::default()), ..Report::default() };
-    let pods = [ObservedPod { disruption: Some(lost), ..ended(0, 1, 143, 24) }, left(1, 1, 24, report)];
+    let pods = [ObservedPod { disruption: Some(Box::new(lost)), ..ended(0, 1, 143, 24) }, left(1, 1, 24, report)];
     world.see(Some(failed), pods);
     assert_eq!(reasons(&world.step()), ["Restarting"]);
     assert_eq!(
@@ -315,7 +318,7 @@ fn a_container_that_is_started_again_is_no_failure() {
     let mut world = World::to_running();
     world.spec.failure_policy.start_deadline_seconds = Some(60);
     let back_off = Waiting { reason: "CrashLoopBackOff".into(), message: "back-off 10s".into() };
-    let killed = ObservedPod { killed: Some("OOMKilled".into()), waiting: Some(back_off), ..placed(1, 1) };
+    let killed = ObservedPod { killed: Some("OOMKilled".into()), waiting: Some(Box::new(back_off)), ..placed(1, 1) };
     world.second = 5000;
     world.see(Some(job(1)), [killed]);
     assert_eq!(world.step().actions, [Action::Ensure]);

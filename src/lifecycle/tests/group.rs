@@ -5,7 +5,7 @@ use crate::api::{GangScheduler, Scheduling};
 
 fn unschedulable(index: i32, message: &str) -> ObservedPod {
     let words = Waiting { reason: "Unschedulable".into(), message: message.into() };
-    ObservedPod { unschedulable: Some(words), ..pod(index, 1) }
+    ObservedPod { unschedulable: Some(Box::new(words)), ..pod(index, 1) }
 }
 
 fn grouped() -> World {

@@ -10,7 +10,7 @@ fn evicted(index: i32, second: i64) -> ObservedPod {
         message: "Eviction API: evicting".into(),
         time: Some(at(second)),
     };
-    ObservedPod { disruption: Some(disruption), ..told_to_end(index, second) }
+    ObservedPod { disruption: Some(Box::new(disruption)), ..told_to_end(index, second) }
 }
 
 fn told_to_end(index: i32, second: i64) -> ObservedPod {
@@ -178,7 +178,7 @@ fn a_worker_on_a_silent_node_is_given_up_in_time() {
     world.second = 91;
     let since =
         Disruption { reason: "NodeLost".into(), message: "it has not answered since then".into(), time: Some(at(50)) };
-    let gone = ObservedPod { gone: true, deletion: Some(at(90)), disruption: Some(since), ..silent(1, 50) };
+    let gone = ObservedPod { gone: true, deletion: Some(at(90)), disruption: Some(Box::new(since)), ..silent(1, 50) };
     world.see(Some(job(1)), [gone]);
     assert_eq!(world.step().actions, [Action::Ensure]);
     assert_eq!(world.condition("Restarting").1, "NodeLost");

@@ -25,13 +25,13 @@ fn jobs(world: &mut World, suspend: bool, taken_note: bool) {
         let name = if role.is_worker() { "x-training".into() } else { format!("x-{role}") };
         ObservedJob { role, name, suspend, suspended_by_queue: taken_note, uid: format!("{role}-1"), ..job(1) }
     };
-    world.children.jobs = [PS, RoleName::WORKER].map(|role| (role, of(role))).into();
+    world.children.jobs = [PS, RoleName::WORKER].map(|role| (role, Box::new(of(role)))).into();
 }
 
 fn pods(world: &mut World, make: fn(i32, i32) -> ObservedPod) {
     let ps = make(0, 1);
     let ps = ObservedPod { role: PS, uid: format!("ps-{}", ps.uid), name: "x-ps-0-abcde".into(), ..ps };
-    world.children.pods = [make(0, 1), make(1, 1), ps].map(|pod| (pod.uid.clone(), pod)).into();
+    world.children.pods = [make(0, 1), make(1, 1), ps].map(|pod| (pod.uid.clone(), Box::new(pod))).into();
 }
 
 fn held(name: &str, role: &str) -> Action {

@@ -29,8 +29,8 @@ fn job_of(role: RoleName, attempt: i32) -> ObservedJob {
 }
 
 fn see(world: &mut World, jobs: impl IntoIterator<Item = ObservedJob>, pods: impl IntoIterator<Item = ObservedPod>) {
-    world.children.jobs = jobs.into_iter().map(|job| (job.role, job)).collect();
-    world.children.pods.extend(pods.into_iter().map(|pod| (pod.uid.clone(), pod)));
+    world.children.jobs = jobs.into_iter().map(|job| (job.role, Box::new(job))).collect();
+    world.children.pods.extend(pods.into_iter().map(|pod| (pod.uid.clone(), Box::new(pod))));
 }
 
 fn jobs(attempt: i32) -> [ObservedJob; 3] {
@@ -152,7 +152,7 @@ fn all_that_end_together_are_judged_at_once() {
     let echo = pods(|index, attempt| ended(index, attempt, 1, 21), 1);
     see(&mut world, jobs(1).map(failed), echo);
     let there = world.children.jobs.clone();
-    see(&mut world, there.into_values(), [of_role(CHIEF, ended(0, 1, 2, 20))]);
+    see(&mut world, there.into_values().map(|job| *job), [of_role(CHIEF, ended(0, 1, 2, 20))]);
     world.step();
     let entry = &world.status.restarts[0];
     assert_eq!((entry.role.as_deref(), entry.worker, world.status.incarnation), (Some("chief"), Some(0), Some(2)));
