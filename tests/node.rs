@@ -8,6 +8,8 @@ mod checkpoints;
 mod common;
 #[path = "node/delivery.rs"]
 mod delivery;
+#[path = "node/documents.rs"]
+mod documents;
 #[path = "node/failures.rs"]
 mod failures;
 #[path = "node/frameworks.rs"]

@@ -115,7 +115,8 @@ fn ended(worker: &WorkerFacts<'_>, exit_code: i32, report: Option<&Report>, mess
     let permanent = is_start && ranks_code == 2 && line.is_some_and(is_usage);
     let line = line.filter(|line| rank.is_none() || !line.contains("exitcode"));
     let what = with(format!("exit code {ranks_code}"), line);
-    Finding { origin, rank: rank.and_then(|(rank, _)| rank), permanent, ..Finding::new(Reason::ExitCode, what) }
+    let (rank, is_mute) = (rank.and_then(|(rank, _)| rank), line.is_none());
+    Finding { rank, permanent, origin, is_mute, ..Finding::new(Reason::ExitCode, what) }
 }
 
 fn with(what: String, line: Option<&str>) -> String {

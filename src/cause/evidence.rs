@@ -62,10 +62,9 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
             ..of_exception(&raised.class, &raised.message, raised.text())
         }
     });
-    // For programs whose Python does not tell. One that does and was not heard has said on stderr what it told.
-    let is_heard = |line: &&str| raised.is_none_or(|raised| is_end || !raised.is_in(line));
-    let line =
-        report.last_traceback().filter(is_heard).and_then(|line| of_line(line, is_start && !report.python_tells));
+    // For programs whose Python does not tell. One that does has said the same on stderr, of which this is the first line only.
+    let is_news = |line: &&str| raised.is_none_or(|raised| !raised.is_in(line));
+    let line = report.last_traceback().filter(is_news).and_then(|line| of_line(line, is_start && !report.python_tells));
     let pattern = |kind| report.last_match(kind).map(of_match);
     let [timeout, error, no_memory] =
         [ErrorPattern::NcclTimeout, ErrorPattern::NcclError, ErrorPattern::CudaOutOfMemory].map(pattern);
@@ -146,7 +145,7 @@ fn killed_rank(report: &Report) -> Option<Finding> {
     let told = first_rank(tail).or_else(|| code_of_paddle(tail).map(|code| (None, code)));
     let (rank, code) = told.filter(|(_, code)| *code < 0 && *code != -SIGTERM)?;
     let of_mpi = mpi::first_process(tail);
-    let may_be_any = of_mpi.is_some_and(|first| first.may_be_any);
+    let may_be_any = of_mpi.as_ref().is_some_and(|first| first.may_be_any);
     let origin = if code == -SIGABRT || may_be_any { FailureOrigin::Gang } else { FailureOrigin::Own };
     let on_node = of_mpi.and_then(|first| first.node).map(|node| format!(" (on {node})")).unwrap_or_default();
     let how = match may_be_any {

@@ -20,6 +20,8 @@ pub struct Finding {
     pub origin: FailureOrigin,
     /// It tells why the program failed, and not only how it ended.
     pub tells_why: bool,
+    /// It has an exit code, and not a word beside it.
+    pub is_mute: bool,
     /// When it was told, if it was told with its time.
     pub time: Option<Timestamp>,
 }
@@ -35,6 +37,7 @@ impl Finding {
             permanent: false,
             origin: FailureOrigin::Own,
             tells_why: false,
+            is_mute: false,
             time: None,
         }
     }

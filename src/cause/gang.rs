@@ -39,6 +39,9 @@ enum Rank {
     /// Told to stop while it was failing by itself: a peer that it took along was faster to end. Of a gang that hangs, a rank
     /// that waits for no other.
     Caught,
+    /// Without a word, when one that was told to stop had failed before: MPICH's `mpiexec` ends at an `MPI_Abort` without
+    /// reading what the processes have said last.
+    Mute,
     /// What they do together failed, such as a collective that timed out.
     Gang,
     /// It lost a peer.
@@ -104,9 +107,19 @@ impl<'a> End<'a> {
         (self.finding.reason == Reason::Hang).then_some(hang.place)
     }
 
+    /// Whether it tells why it failed by itself.
+    fn is_own(&self) -> bool {
+        self.finding.tells_why && self.finding.origin == FailureOrigin::Own
+    }
+
+    /// Whether it was told to stop and had told before `other` ended why it was failing by itself.
+    fn failed_before(&self, other: &Self) -> bool {
+        let is_stopped = self.worker.report().is_some_and(|report| report.stopped_by.is_some());
+        is_stopped && self.is_own() && self.finding.time.is_some() && self.finding.time < other.ended()
+    }
+
     fn rank(&self, all: &[End<'_>]) -> Rank {
-        let is_own = self.finding.tells_why && self.finding.origin == FailureOrigin::Own;
-        let stopped = if is_own { Rank::Caught } else { Rank::Stopped };
+        let stopped = if self.is_own() { Rank::Caught } else { Rank::Stopped };
         match self.kind {
             Kind::Disrupted => Rank::First,
             Kind::Failed if self.finding.reason == Reason::StorageExceeded => Rank::First, // it is stopped for that
@@ -115,6 +128,9 @@ impl<'a> End<'a> {
             Kind::Failed if self.hangs_at() == Some(Place::Elsewhere) => Rank::Caught,
             Kind::Failed if self.worker.report().is_some_and(|report| report.stopped_by.is_some()) => stopped,
             Kind::Failed => match self.finding.origin {
+                FailureOrigin::Own if self.finding.is_mute && all.iter().any(|other| other.failed_before(self)) => {
+                    Rank::Mute
+                }
                 FailureOrigin::Own => Rank::First,
                 FailureOrigin::Gang => Rank::Gang,
                 FailureOrigin::Peer => Rank::Echo,

@@ -375,6 +375,13 @@ fn the_first_cause_and_not_its_echo() {
     );
     stopping = but(stopping, |report| report.oom_kills = 1);
     assert_eq!(root(&[told(0, 300, LOST), stopping]), is(1, "OOMKilled"));
+    // mpiexec ends without a word, and takes the one along that has raised it.
+    let caught = |millis| but(bad(1, millis), |report| report.stopped_by = Some(15));
+    assert_eq!(root(&[told(0, 500, ""), caught(550)]), is(1, "PythonException"));
+    assert_eq!(root(&[told(0, 500, ""), caught(700)]), is(0, "ExitCode"), "raised for it was told to stop");
+    assert_eq!(root(&[told(0, 500, "the licence has expired"), caught(550)]), is(0, "ExitCode"));
+    let saving = but(told(1, 550, "saving"), |report| report.stopped_by = Some(15));
+    assert_eq!(root(&[told(0, 500, ""), saving]), is(0, "ExitCode"));
     // Somebody deletes it, and the other one loses its peer.
     assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
     assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, BAD), 20)]), is(1, "PodDeleted"));
@@ -654,6 +661,19 @@ fn a_connection_of_its_own_that_is_lost_is_no_echo() {
         )
     };
     assert_eq!(first_cause(&[lost(0, 300), own(1, 900)]).unwrap().worker, Some(1));
+}
+
+/// What says of whom it was may come in the lines of a message after the first.
+#[test]
+fn a_lost_peer_is_told_below_the_first_line() {
+    let line =
+        "xgboost.core.XGBoostError: [22:34:03] /workspace/src/collective/result.cc:83: [metric.cu:385|22:34:03]:";
+    let more = "\n\n- [allreduce.cc:135|22:34:03]: Ring Allreduce failed.\n- [socket.h:79|22:34:03]: Poll error";
+    let (class, first) = line.split_once(": ").unwrap();
+    let stderr = format!("Traceback (most recent call last):\n  File \"t.py\", line 1\n{line}{more}\n");
+    let lost = raised(told(0, 300, &stderr), class, &format!("{first}{more}"), 200);
+    let bad = raised(told(1, 900, ""), "ValueError", "label 11", 400);
+    assert_eq!(first_cause(&[lost, bad]).unwrap().worker, Some(1));
 }
 
 /// The agent asks too: of itself, and without any pod.

@@ -5,12 +5,12 @@ use regex::Regex;
 use std::sync::LazyLock;
 
 /// The process that failed first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FirstProcess<'t> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirstProcess {
     /// Its rank. MPICH does not tell it of one that a signal ended.
     pub rank: Option<u64>,
     /// What its machine calls itself.
-    pub node: Option<&'t str>,
+    pub node: Option<String>,
     /// Its exit code, less than 0 for a signal.
     pub code: i32,
     /// It may be one that was ended because another one had failed: MPICH kills them, and may name any that was killed.
@@ -28,8 +28,8 @@ pub fn farewell_on_stdout(piece: &[u8]) -> Option<usize> {
 }
 
 /// The process that failed first, if `mpirun` has told of one.
-pub fn first_process(text: &str) -> Option<FirstProcess<'_>> {
-    static TOLD: LazyLock<[Regex; 6]> = LazyLock::new(|| {
+pub fn first_process(text: &str) -> Option<FirstProcess> {
+    static TOLD: LazyLock<[Regex; 5]> = LazyLock::new(|| {
         [
             // Open MPI, of a process that has called MPI_Abort, and MPICH of the same.
             r"(?m)^MPI_ABORT was invoked on rank (?<rank>\d+) in communicator .*\n(?:with errorcode (?<code>-?\d+)\.$| +Proc: .*\n +Errorcode: (?<code5>-?\d+)$)",
@@ -39,11 +39,26 @@ pub fn first_process(text: &str) -> Option<FirstProcess<'_>> {
             // Of Open MPI's in the process itself, whose peers may be noticed first.
             r"(?m)^\[(?<node>[^\s:\[\]]+):\d+\] \*\*\* Process received signal \*\*\*\n\[[^\s\[\]]+:\d+\] Signal: .* \((?<signal>\d+)\)$",
             r"(?m)^(?:mpirun|mpiexec|orterun|prterun) detected that one or more processes exited with non-zero status,\s+thus causing\s+the job to be terminated\. The first process to do so was:\s+Process name: \[.*,(?<rank>\d+)\]\s+Exit code: +(?<code>\d+)\s",
-            r"(?m)^=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n(?:=   PID \d+ RUNNING AT (?<node>\S+)\n)?=   EXIT CODE: (?<code>\d+)\n(?:=.*\n)*(?:YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .* \(signal (?<signal>\d+)\)$)?",
         ]
         .map(|words| Regex::new(words).expect("a constant"))
     });
-    let found = TOLD.iter().find_map(|words| words.captures(text))?;
+    static MPICHS: LazyLock<Regex> = LazyLock::new(|| {
+        let words = r"(?m)^=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n(?:=   PID \d+ RUNNING AT (?<node>\S+)\n)?=   EXIT CODE: (?<code>\d+)\n(?:=.*\n)*(?:YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .* \(signal (?<signal>\d+)\)$)?";
+        Regex::new(words).expect("a constant")
+    });
+    static INTELS: LazyLock<Regex> = LazyLock::new(|| {
+        let words = r"(?m)^=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK (?<rank>\d+) PID \d+ RUNNING AT (?<node>\S+)\n=   (?:KILLED BY SIGNAL: (?<signal>\d+) \(.*\)|EXIT STATUS: (?<code>\d+))$";
+        Regex::new(words).expect("a constant")
+    });
+    // What others say at that moment may come between these lines.
+    let is_farewell = |line: &&str| line.starts_with('=') || line.starts_with("YOUR APPLICATION TERMINATED WITH");
+    let farewell: String = text.split_inclusive('\n').filter(is_farewell).collect();
+    // Intel MPI tells of each process, in the order of their ranks, also of those that it has killed itself.
+    let is_killed = |found: &regex::Captures| found.name("signal").is_some_and(|signal| signal.as_str() == "9");
+    let intels =
+        || INTELS.captures_iter(&farewell).find(|found| !is_killed(found)).or_else(|| INTELS.captures(&farewell));
+    let found = TOLD.iter().find_map(|words| words.captures(text));
+    let found = found.or_else(|| MPICHS.captures(&farewell)).or_else(intels)?;
     let number = |name: &str| found.name(name).and_then(|number| number.as_str().parse::<i32>().ok());
     // Of a process on another machine MPICH tells the signal as if it were an exit code.
     let is_signal = |code: &i32| found[0].contains("BAD TERMINATION") && [SIGABRT, SIGKILL, SIGSEGV].contains(code);
@@ -51,7 +66,7 @@ pub fn first_process(text: &str) -> Option<FirstProcess<'_>> {
     let may_be_any = found[0].contains("BAD TERMINATION") && signal == Some(SIGKILL);
     Some(FirstProcess {
         rank: found.name("rank").and_then(|rank| rank.as_str().parse().ok()),
-        node: found.name("node").map(|node| node.as_str()),
+        node: found.name("node").map(|node| node.as_str().to_owned()),
         code: signal.map(|signal| -signal).or_else(|| number("code")).or_else(|| number("code5"))?,
         may_be_any,
     })
@@ -59,16 +74,18 @@ pub fn first_process(text: &str) -> Option<FirstProcess<'_>> {
 
 /// `lines` without what `mpirun` says when a process has failed, which says only that.
 pub fn without_mpirun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
+    let lines: Vec<&str> = lines.iter().copied().filter(|line| !is_hydras(line)).collect();
     let mut own = Vec::new();
-    let mut rest = lines;
+    let mut rest = lines.as_slice();
     while let Some((line, after)) = rest.split_first() {
         let begins =
             |words: &[&str]| after.first().is_some_and(|next| words.iter().any(|words| next.starts_with(words)));
         let end = match () {
             () if is_ruler(line, b'-') && begins(&CLOSING) => after.iter().position(|line| is_ruler(line, b'-')),
             () if (is_ruler(line, b'=') && begins(&[BAD_TERMINATION])) || line.starts_with(BAD_TERMINATION) => {
-                // What follows below the ruler is at most three lines.
+                // What follows below the ruler is at most three lines. Others may say something in between.
                 let end = after.iter().position(|line| is_ruler(line, b'='));
+                own.extend(after[..end.unwrap_or(0)].iter().filter(|line| !line.starts_with('=')));
                 end.map(|end| end + after[end + 1..].iter().take(3).take_while(|line| is_below(line)).count())
             }
             () => None,
@@ -81,7 +98,7 @@ pub fn without_mpirun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
             }
         }
     }
-    own.retain(|line| !is_mpichs_abort(line) && !is_hydras(line) && !is_librarys(line));
+    own.retain(|line| !is_mpichs_abort(line) && !is_librarys(line));
     own
 }
 
@@ -196,7 +213,9 @@ mod tests {
     type Told<'t> = (Option<u64>, Option<&'t str>, i32);
 
     fn told(text: &str) -> Option<Told<'_>> {
-        first_process(text).map(|first| (first.rank, first.node, first.code))
+        let first = first_process(text)?;
+        let node = first.node.map(|node| text.find(&node).map_or("", |at| &text[at..at + node.len()]));
+        Some((first.rank, node, first.code))
     }
 
     fn own(text: &str) -> Vec<&str> {
@@ -279,8 +298,47 @@ mod tests {
              [mpiexec@x-training-0] main (/src/mpiexec.c:270): process manager error waiting for completion\n"
         );
         assert_eq!(told(&remote), Some((None, Some("x-training-1"), -11)));
-        for text in [signalled, failed, remote, format!("step 3\n{ABORT}")] {
+        let between = format!(
+            "{DOUBLE}\n{}\n{DOUBLE}\n{STRING}",
+            BAD.replacen(
+                '\n',
+                "\n[proxy:0@x-training-0] HYD_pmcd_pmip_control_cmd_cb (/src/pmip_cb.c:490): assert (!closed) failed\nstep 3\n\
+                 [proxy:0@x-training-0] main (/src/pmip.c:123): demux engine error waiting for event\n",
+                1
+            )
+        );
+        assert_eq!(told(&between), Some((None, Some("x-training-1"), -11)));
+        for text in [signalled, failed, remote, between, format!("step 3\n{ABORT}")] {
             assert_eq!(own(&text), ["step 3"], "{text}");
+        }
+    }
+
+    #[test]
+    fn who_failed_first_by_intel_mpi() {
+        let block = |rank: u32, how: &str| {
+            format!(
+                "\n{DOUBLE}\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n\
+                 =   RANK {rank} PID 25 RUNNING AT x-training-1\n=   {how}\n{DOUBLE}\n"
+            )
+        };
+        let killed = block(2, "KILLED BY SIGNAL: 9 (Killed)");
+        let signalled = format!("step 3\n{killed}{}", block(3, "KILLED BY SIGNAL: 11 (Segmentation fault)"));
+        assert_eq!(told(&signalled), Some((Some(3), Some("x-training-1"), -11)));
+        let failed = format!("step 3\n{}{killed}", block(1, "EXIT STATUS: 7"));
+        assert_eq!(told(&failed), Some((Some(1), Some("x-training-1"), 7)));
+        assert!(first_process(&killed).unwrap().may_be_any);
+        for text in [&signalled, &failed] {
+            assert_eq!(own(text), ["step 3"], "{text}");
+        }
+        for text in [
+            block(3, "KILLED BY SIGNAL: 11"),
+            block(3, "EXIT STATUS: none"),
+            block(3, "EXIT CODE"),
+            killed.replace("RANK 2", "RANK two"),
+            killed.replace("=   RANK", "RANK"),
+            killed.replace("=   BAD", "= BAD"),
+        ] {
+            assert_eq!(told(&text), None, "{text}");
         }
     }
 

@@ -6,6 +6,7 @@ use crate::protocol::error_pattern::{ErrorMatch, ErrorPattern, FOLLOWS};
 use crate::protocol::exception::Exception;
 use crate::protocol::gang::GangEnd;
 use crate::protocol::hang::{self, Hang};
+use crate::protocol::mpi;
 use crate::protocol::number;
 use crate::protocol::origin::FailureOrigin;
 use crate::protocol::progress::{LOSS, Progress};
@@ -225,6 +226,8 @@ impl Report {
             && self.python_tells
             && exception(&line).is_some()
             && last_time.duration_since(time) > AT_ONCE
+            // What ranks of other workers raise only their stderr tells, and the others go on until mpirun ends them.
+            && mpi::first_process(&tail).is_none()
         {
             (self.headline, self.line_time) = (Some(last), Some(last_time));
         }
@@ -494,6 +497,28 @@ mod tests {
         ] {
             assert_eq!(read(&format!("{caught}{later}"), true, 30), raised(), "{later}");
         }
+    }
+
+    /// As DeepSpeed's launcher shows it, which is Python itself.
+    #[test]
+    fn what_a_rank_raises_under_mpirun_is_not_caught_because_others_go_on() {
+        const RULER: &str = "--------------------------------------------------------------------------";
+        let raised = "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"t.py\", line 16, in <module>\n\
+                      [rank3]: ValueError: label 11\n";
+        let told = format!(
+            "{RULER}\nMPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\n  Proc: [[17647,1],3]\n  Errorcode: 1\n{RULER}\n"
+        );
+        let others = "frame #42: _start + 0x21\n[rank2]: Traceback (most recent call last):\n\
+                      [rank2]: torch.distributed.DistNetworkError: Broken pipe\n";
+        let closing = format!(
+            "{RULER}\nprterun has exited due to process rank 3 with PID 42 on node x calling\n\"abort\".\n{RULER}\n"
+        );
+        let time = |line: &str| Timestamp::from_second(1_800_000_000 + i64::from(!line.contains("label 11")) * 5).ok();
+        let mut report = Report { python_tells: true, ..report(b"") };
+        report.read_stderr(format!("{raised}{told}{others}{closing}"), time);
+        assert_eq!(report.line(), Some("[rank3]: ValueError: label 11"));
+        report.read_stderr(format!("{raised}{others}"), time);
+        assert_eq!(report.line(), Some("frame #42: _start + 0x21"), "without mpirun's word it was caught");
     }
 
     #[test]

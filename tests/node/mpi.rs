@@ -1,13 +1,14 @@
-//! mpirun over the pods of a real node, of Open MPI. (Debian's MPICH 4.0.2 hangs now and then, in about one run of six: a rank spins
-//! in `MPI_Finalize`, in UCX, while the others wait for it. MPICH 5.0 is tried in tests/mpi.rs.)
+//! mpirun over the pods of a real node, of Open MPI and MPICH. (Debian's MPICH 4.0.2 hangs now and then, in about one run of six: a rank spins
+//! in `MPI_Finalize`, in UCX, while the others wait for it. So it is MPICH 5 that is tried.)
 //!
 //! It is a real cluster: the names are those of the cluster's DNS, and each pod has a network of its own.
 //!
 //! The image is made by `devcluster/cluster images small-frameworks`, which prints its path for
 //! `TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE`.
 
+use super::presets::packages;
 use super::worker;
-use super::world::{Job, SOON, Space, World, training, world};
+use super::world::{Job, SOON, Space, World, merged, training, world};
 use crate::common::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -133,5 +134,115 @@ async fn a_worker_that_is_lost_is_replaced() {
         assert_eq!(restarts, [Some(index)], "{:?}", status.restarts);
         assert!(log(&space, &pod(&job, "worker", 0)).contains("all is well"));
     }
+    space.end().await;
+}
+
+/// MPICH 5 from its wheel, with the demo's image.
+#[tokio::test]
+async fn mpich_runs_over_the_pods() {
+    let Some(world) = world() else { return };
+    if world.cluster.name().is_none() {
+        return eprintln!("SKIPPED: the packages are on this machine, and its nodes are not");
+    }
+    let space = world.space("mpich", json!({})).await;
+    let fields = |env: &[(&str, &str)]| {
+        let always = [
+            ("PATH", "/packages/mpich-opt/bin:/usr/bin:/bin"),
+            ("LD_LIBRARY_PATH", "/packages/mpich-opt/lib"),
+            ("PYTHONPATH", "/packages/mpi4py"),
+        ];
+        let command = ["mpiexec", "-np", "$(WORLD_SIZE)", "python3", "-m", "mpi4py", "/programs/mpi.py"];
+        with_packages(
+            &["mpi4py", "mpich-opt"],
+            always.iter().chain(env),
+            json!({ "command": command, "numWorkers": 3, "procsPerWorker": 2 }),
+        )
+    };
+    let mut job = space.submit("well", fields(&[])).await;
+    let status = job.state(Completed).await;
+    assert_eq!((status.restarts.len(), status.current_step), (0, Some(40)));
+    let said = log(&space, &pod(&job, "worker", 0));
+    for rank in 0..6 {
+        let line = format!("rank {rank} of 6 on well-training-{} sum 15", rank / 2);
+        assert!(said.contains(&line), "{line}: {said}");
+    }
+    let mut job = space.submit("raises", fields(&[("RAISES", "5")])).await;
+    let status = job.state(Completed).await;
+    let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
+    assert!(restart.message.contains("ValueError: label 11 is not"), "{}", restart.message);
+    is_replaced(&space, 2, fields(&[("STEP_SECONDS", "1")])).await;
+    space.end().await;
+}
+
+/// A worker's pod is deleted, and the gang goes on to its end.
+async fn is_replaced(space: &Space, index: i32, fields: Value) {
+    let mut job = space.submit("lost", fields).await;
+    job.until("a step", |status| status.current_step.is_some_and(|step| step > 0)).await;
+    let name = pod(&job, "worker", index).name_any();
+    space.api::<Pod>().delete(&name, &DeleteParams::default().grace_period(0)).await.unwrap();
+    let status = job.state(Completed).await;
+    let restarts: Vec<_> = status.restarts.iter().map(|restart| restart.worker).collect();
+    assert_eq!(restarts, [Some(index)], "{:?}", status.restarts);
+}
+
+/// A job of mpirun's with the demo's image and packages of this machine.
+fn with_packages<'e>(lists: &[&str], env: impl Iterator<Item = &'e (&'e str, &'e str)>, more: Value) -> Value {
+    let fields = json!({
+        "framework": "mpi",
+        "env": env.map(|(name, value)| json!({ "name": name, "value": value })).collect::<Vec<_>>(),
+        "volumes": [
+            { "name": "programs", "configMap": { "name": "programs" } },
+            { "name": "packages", "hostPath": { "path": packages(lists) } },
+        ],
+        "volumeMounts": [
+            { "name": "programs", "mountPath": "/programs" },
+            { "name": "packages", "mountPath": "/packages", "readOnly": true },
+        ],
+    });
+    merged(fields, &more)
+}
+
+/// DeepSpeed's own launcher, which writes mpirun's command line itself: with the demo's image, which has torch.
+#[tokio::test]
+async fn deepspeeds_launcher_runs_over_the_pods() {
+    let Some(world) = world() else { return };
+    if world.cluster.name().is_none() {
+        return eprintln!("SKIPPED: the packages are on this machine, and its nodes are not");
+    }
+    let space = world.space("deepspeed", json!({})).await;
+    // It asks neither ssh, which is not there, whether it works nor the first host by ssh for its address. Its first rank
+    // asks `hostname`, which the demo's image does not have.
+    let command = "mkdir -p /tmp/bin && printf '#!/bin/sh\\necho $POD_IP\\n' > /tmp/bin/hostname && chmod +x /tmp/bin/hostname && \
+                   exec python3 -m deepspeed.launcher.runner --hostfile $OMPI_MCA_orte_default_hostfile \
+                   --launcher openmpi --no_ssh_check --master_addr $POD_IP --module mpi4py /programs/deepspeed_mpi.py";
+    let fields = |env: &[(&str, &str)]| {
+        let always = [
+            ("PATH", "/tmp/bin:/packages/deepspeed-opt/bin:/usr/bin:/bin"),
+            ("OPAL_PREFIX", "/packages/deepspeed-opt"),
+            ("LD_LIBRARY_PATH", "/packages/deepspeed-opt/lib"),
+            ("PYTHONPATH", "/packages/deepspeed"),
+            ("MPI4PY_MPIABI", "openmpi"),
+            ("DS_ACCELERATOR", "cpu"),
+        ];
+        with_packages(
+            &["deepspeed", "deepspeed-opt"],
+            always.iter().chain(env),
+            json!({ "command": ["sh", "-c", command], "numWorkers": 2, "procsPerWorker": 2 }),
+        )
+    };
+    let mut job = space.submit("well", fields(&[])).await;
+    let status = job.state(Completed).await;
+    assert_eq!((status.restarts.len(), status.current_step), (0, Some(40)));
+    let said = log(&space, &pod(&job, "worker", 0));
+    for rank in 0..4 {
+        let line = format!("rank {rank} of 4 on well-training-{}", rank / 2);
+        assert!(said.contains(&line), "{line}: {said}");
+    }
+    let mut job = space.submit("raises", fields(&[("RAISES", "3")])).await;
+    let status = job.state(Completed).await;
+    let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
+    let said = log(&space, &pod(&job, "worker", 0));
+    assert!(restart.message.contains("rank 3: ValueError: label 11 is not"), "{}: {said}", restart.message);
+    is_replaced(&space, 1, fields(&[("STEP_SECONDS", "1")])).await;
     space.end().await;
 }

@@ -8,13 +8,13 @@ use std::process::Command;
 use trainingjob_operator::api::State::Running;
 use trainingjob_operator::api::TrainingJobStatus;
 
-/// The libraries, on this machine: its node is the only one.
-fn packages() -> PathBuf {
-    let lists = ["transformers-keras", "lightning"]
-        .map(|list| std::fs::read(root(&format!("tests/node/packages/{list}.txt"))).expect("it is in the checkout"));
-    let digest: String = crate::sha256(&lists.concat())[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+/// The libraries of these lists, on this machine: its node is the only one.
+pub fn packages(lists: &[&str]) -> PathBuf {
+    let read = |list| std::fs::read(root(&format!("tests/node/packages/{list}.txt"))).expect("it is in the checkout");
+    let texts: Vec<_> = lists.iter().map(read).collect();
+    let digest: String = crate::sha256(&texts.concat())[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     let folder = cache().join(format!("packages-{digest}"));
-    let output = Command::new(root("tests/node/packages/install")).arg(&folder).output().expect("bash");
+    let output = Command::new(root("tests/node/packages/install")).arg(&folder).args(lists).output().expect("bash");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     folder
 }
@@ -22,7 +22,7 @@ fn packages() -> PathBuf {
 async fn submit(space: &Space, name: &str, workers: i32, command: &[&str], list: Option<&str>) -> Job {
     let volumes = json!([
         { "name": "programs", "configMap": { "name": "programs" } },
-        { "name": "packages", "hostPath": { "path": packages() } },
+        { "name": "packages", "hostPath": { "path": packages(&["transformers-keras", "lightning"]) } },
     ]);
     let mounts = json!([
         { "name": "programs", "mountPath": "/programs" },

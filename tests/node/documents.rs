@@ -1,0 +1,104 @@
+//! What the documents that the project began with show of other kinds, converted and run: numbers, roles, policies and variables
+//! as converted, with a program and an image of these tests, for the documents show none that could be had here.
+
+use super::world::{Space, merged, world};
+use crate::common::root;
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write;
+use trainingjob_operator::api::State::Completed;
+use trainingjob_operator::cli::convert::{Answers, convert};
+
+/// The manifests of other kinds, where the documents lie beside the checkout.
+fn manifests() -> Vec<(String, String)> {
+    let Ok(folder) = fs::read_dir(root("../shared/seeds")) else { return Vec::new() };
+    let mut files: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let mut found = Vec::new();
+    for path in files {
+        let text = fs::read_to_string(&path).unwrap();
+        let number = path.file_name().unwrap().to_str().unwrap()[..3].to_owned();
+        let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let kinds = ["kubeflow.org/", "ome.io/", "batch/v1\nkind: Job"];
+        let theirs = |block: &&str| kinds.iter().any(|group| block.contains(&format!("apiVersion: {group}")));
+        found.extend(blocks.filter(theirs).map(|block| (number.clone(), block.to_owned())));
+    }
+    found
+}
+
+#[tokio::test]
+async fn what_the_documents_show_is_converted_and_runs() {
+    let manifests = manifests();
+    let Some(world) = world().filter(|_| !manifests.is_empty()) else { return };
+    let space = world.space("documents", json!({})).await;
+    for size in ["small", "large"] {
+        if let Ok(archive) = std::env::var(format!("TRAININGJOB_TEST_{}_FRAMEWORKS_IMAGE", size.to_uppercase())) {
+            world.cluster.devcluster(&["import", &archive]);
+        }
+    }
+    let programs = ["xgboost", "mxnet", "tensorflow-ps"].map(|example| {
+        let program = fs::read_to_string(root(&format!("examples/frameworks/{example}/train.py"))).unwrap();
+        (format!("train-{example}.py"), program)
+    });
+    let programs = serde_json::Map::from_iter(programs.map(|(name, text)| (name, json!(text))));
+    space.create::<ConfigMap>(json!({ "metadata": { "name": "examples" }, "data": programs })).await;
+    for (number, manifest) in manifests {
+        let converted = convert(&manifest, &Answers::default()).unwrap();
+        for job in serde_saphyr::from_multiple::<Value>(&converted.text).unwrap() {
+            run(&space, &number, job).await;
+        }
+    }
+    space.end().await;
+}
+
+async fn run(space: &Space, number: &str, mut job: Value) {
+    let name = job["metadata"]["name"].as_str().unwrap().to_owned();
+    let framework = job["spec"]["framework"].as_str().unwrap_or("pytorch").to_owned();
+    let storage = json!({ "enabled": true, "storage": { "type": "pvc", "size": "1Gi" } });
+    let (image, command, fields) = match framework.as_str() {
+        "xgboost" => ("small", "xgboost", json!({ "hyperparameters": { "additionalParams": { "rounds": "20" } } })),
+        "mxnet" => ("small", "mxnet", json!({ "hyperparameters": { "epochs": 2 } })),
+        "tensorflow" => ("large", "tensorflow-ps", json!({ "hyperparameters": { "epochs": 3 } })),
+        _ => ("", "", json!({ "networking": { "backend": "gloo" } })),
+    };
+    if !image.is_empty()
+        && std::env::var_os(format!("TRAININGJOB_TEST_{}_FRAMEWORKS_IMAGE", image.to_uppercase())).is_none()
+    {
+        let _ = writeln!(std::io::stderr(), "{name} of document {number} is SKIPPED: its image is made by `make soak`");
+        return;
+    }
+    let spec = job["spec"].as_object_mut().unwrap();
+    // What is not here: GPUs, their program, and its volumes. And eight workers are many for this machine.
+    for field in ["resources", "suspend", "args", "volumes", "volumeMounts", "image", "command"] {
+        spec.remove(field);
+    }
+    spec["numWorkers"] = json!(spec["numWorkers"].as_i64().unwrap().min(4));
+    spec["gpusPerWorker"] = json!(0);
+    let mount = json!([
+        { "name": "programs", "mountPath": "/programs" },
+        { "name": "examples", "mountPath": "/examples" },
+    ]);
+    let volumes = json!([
+        { "name": "programs", "configMap": { "name": "programs" } },
+        { "name": "examples", "configMap": { "name": "examples" } },
+    ]);
+    let (image, command, checkpoint) = match command {
+        "" => ("localhost/trainingjob-demo:cpu".into(), json!(["python3", "/programs/reduces.py"]), json!({})),
+        example => (
+            format!("localhost/trainingjob-frameworks:{image}"),
+            json!(["python3", format!("/examples/train-{example}.py")]),
+            json!({ "checkpoint": storage }),
+        ),
+    };
+    let spec = merged(job["spec"].take(), &fields);
+    let spec = merged(spec, &checkpoint);
+    let spec = merged(spec, &json!({ "image": image, "command": command, "volumes": volumes, "volumeMounts": mount }));
+    let mut job = space.apply(json!({ "metadata": { "name": name }, "spec": spec })).await;
+    let status = job.state(Completed).await;
+    assert_eq!(status.restarts, [], "{name}");
+    assert!(status.metrics.is_some(), "{name}: its progress is seen: {status:?}");
+    println!("{number} {name} ({framework}): Completed, workers {:?}, duration {:?}", status.workers, status.duration);
+    job.delete().await;
+    space.no_pod_is_left().await;
+}
