@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "devcluster"))
 
-from lib import host, node
+from lib import host, node, stores
 
 
 class Missing(unittest.TestCase):
@@ -43,6 +44,31 @@ class Missing(unittest.TestCase):
         said = self.said("/usr/include/stdlib.h")
         self.assertIn("/usr/include/stdlib.h", said)
         self.assertNotIn("python", said)
+
+
+class Unpacked(unittest.TestCase):
+    """A node gets all images that it is told to have, also if its cluster has unpacked some of them before."""
+
+    def test_each_store_has_all_of_its_images(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cluster = SimpleNamespace(dir=Path(folder, "cluster"), snapshotter="native")
+            cluster.dir.mkdir()
+
+            def load(home, *args):
+                with open(home / "containerd" / "root" / "io.containerd.content.v1.content", "a") as content:
+                    content.write(f"{args[-1].name} ")
+
+            started = mock.patch.object(
+                stores.containerd, "start", side_effect=lambda _, home, *args: (home / "containerd" / "root").mkdir())
+            loaded = mock.patch.object(stores.containerd, "ctr", side_effect=load)
+            ended = mock.patch.multiple(stores.process, pid=mock.DEFAULT, wait_gone=mock.DEFAULT, kill=mock.DEFAULT)
+            kept = mock.patch.object(stores, "cache", lambda: Path(folder))
+            at = mock.patch.object(stores.tools, "folder", lambda: Path(folder, "tools"))
+            with started, loaded, ended as of_process, kept, at, mock.patch.object(stores.os, "kill"):
+                of_process["wait_gone"].return_value = []
+                for names in (["pause", "demo"], ["pause", "demo", "more"]):
+                    store = stores.make(cluster, [Path(folder, name) for name in names])
+                    self.assertEqual((store / "io.containerd.content.v1.content").read_text().split(), names)
 
 
 @unittest.skipUnless(host.is_root() and shutil.which("ip"), "makes a network namespace")

@@ -38,7 +38,7 @@ def give(cluster, home):
 
 
 def make(cluster, archives):
-    key = json.dumps([tools.folder().name, cluster.snapshotter, [archive.name for archive in archives]])
+    key = json.dumps([[archive.name for archive in archives], tools.folder().name, cluster.snapshotter])
     folder = cache() / "stores"
     folder.mkdir(exist_ok=True)
     store = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -59,8 +59,8 @@ def unpack(cluster, archives):
     root = home / "containerd" / "root"
     root.parent.mkdir(parents=True, exist_ok=True)
     containerd.start(cluster, home, "unpack-containerd")
-    for archive in archives:
-        imports.load(cluster, home, archive)
+    for archive in archives:  # all of them: those of an earlier store went with it
+        containerd.ctr(home, "images", "import", "--snapshotter", cluster.snapshotter, archive)
     pid = process.pid(cluster, "unpack-containerd")
     os.kill(pid, signal.SIGTERM)  # gently, for its databases
     wait(lambda: not process.wait_gone([pid], 0.1), 20, "the unpacking containerd to end")
