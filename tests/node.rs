@@ -399,13 +399,17 @@ async fn only_checkpoint(space: &Space) -> (String, u32) {
     (saved, epoch)
 }
 
-/// The files in the folder behind a claim.
-async fn folder(space: &Space, claim: &str) -> impl Iterator<Item = (String, PathBuf)> {
+/// The folder of this machine behind a claim.
+async fn behind(space: &Space, claim: &str) -> PathBuf {
     let claim = space.api::<PersistentVolumeClaim>().get(claim).await.unwrap();
     let volume = claim.spec.unwrap().volume_name.unwrap();
     let volume = Api::<PersistentVolume>::all(space.client.clone()).get(&volume).await.unwrap();
-    let path = volume.spec.unwrap().host_path.expect("a folder of this machine").path;
-    fs::read_dir(path)
+    volume.spec.unwrap().host_path.expect("a folder of this machine").path.into()
+}
+
+/// The files in the folder behind a claim.
+async fn folder(space: &Space, claim: &str) -> impl Iterator<Item = (String, PathBuf)> {
+    fs::read_dir(behind(space, claim).await)
         .unwrap()
         .map(|file| file.unwrap())
         .map(|file| (file.file_name().into_string().unwrap(), file.path()))

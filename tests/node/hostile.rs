@@ -4,7 +4,7 @@ use super::checkpoints::{checkpoint, logs};
 use super::stores::Bucket;
 use super::wait::eventually;
 use super::world::{Job, SOON, Space, world};
-use super::{folder, servers::BUCKET};
+use super::{behind, servers::BUCKET};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -56,7 +56,7 @@ async fn a_hostile_folder_harms_nobody() {
     assert!(verified.contains("ugly") && verified.contains("Corrupted"), "{verified}");
 
     // It ends, all is copied, and of its own those are left that the rules keep.
-    let root = folder(&space, "hostile-checkpoints").await.next().unwrap().1.parent().unwrap().to_owned();
+    let root = behind(&space, "hostile-checkpoints").await;
     fs::write(root.join("enough"), "").unwrap();
     let status = job.state(Completed).await;
     assert_eq!((status.attempt, status.restart_count), (Some(1), Some(0)));
