@@ -1,5 +1,6 @@
 //! Trainings that would go on for long end as soon as their `successPolicy` is met.
 
+use crate::checkpoints::logs;
 use crate::world::{Job, condition, training, world};
 use crate::{example, only_checkpoint, report};
 use serde_json::json;
@@ -36,7 +37,8 @@ async fn a_job_that_is_good_enough_saves_and_is_completed() {
         assert_eq!(
             (told.stopped_by, told.signal),
             (Some(15), None),
-            "worker {worker} left in its grace, and was not killed"
+            "worker {worker} left in its grace, and was not killed: {:?}",
+            logs(&space, &accurate).await
         );
     }
     let (saved, epoch) = only_checkpoint(&space).await;
