@@ -37,6 +37,8 @@ struct Gang {
     size: u32,
     metrics: u16,
     command: Vec<String>,
+    /// Seconds from SIGTERM to SIGKILL where a program may save.
+    grace: u32,
     /// More that each agent is told.
     options: Vec<String>,
     /// The first attempt of its pods, and what was before them.
@@ -76,6 +78,7 @@ impl Gang {
             size,
             metrics: free_port(),
             command,
+            grace: 5,
             options: Vec::new(),
             begins: (1, None),
             seats: Vec::new(),
@@ -103,7 +106,8 @@ impl Gang {
     fn container(&self, index: u32, pod: u32) -> Agent {
         let path = |name: &str| self.room.path(name).display().to_string();
         let mut command = as_init().unwrap();
-        command.args([AGENT, "run", "--grace-seconds=5"]).args([
+        command.args([AGENT, "run"]).args([
+            format!("--grace-seconds={}", self.grace),
             format!("--attempt={}", self.begins.0),
             format!("--termination-log={}", path(&format!("message-{index}"))),
             format!("--gang={}", path("gang.json")),
@@ -297,6 +301,20 @@ fn whoever_is_told_to_end_is_waited_for_in_another_pod() {
     assert_eq!(gang.told().unwrap().disruptions, 1);
     gang.allow("go-2");
     gang.all_exit(agents, 0);
+}
+
+/// As a suspension does: the others have nothing to save, and are gone long before.
+#[test]
+fn who_saves_for_long_is_not_cut_short_by_those_who_have_left() {
+    let script = "[ $NODE_RANK = 0 ] && trap 'sleep 9; exit 0' TERM; wait_for never";
+    let Some(gang) = Gang::new("gang-saves", 3, json!({}), script) else { return };
+    let gang = Gang { grace: 45, ..gang };
+    let mut agents = gang.start();
+    gang.until_all_began(1);
+    agents.iter().for_each(|agent| agent.signal(Signal::SIGTERM));
+    agents.iter_mut().rev().for_each(|agent| assert_eq!(gang.exit_code(agent), Some(143)));
+    let report = gang.report(0);
+    assert_eq!((report.stopped_by, report.signal), (Some(15), None), "it had 45 s");
 }
 
 #[test]

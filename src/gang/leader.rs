@@ -323,9 +323,13 @@ impl Leader {
                 Directive::Start { attempt: *attempt, size, port: *port, choice: choice.clone() }
             }
             Phase::Ending { attempt, why, .. } => {
-                let is_gone = |seat: &Seat| seat.holder.as_ref().is_none_or(|h| h.is_gone(now, &self.timing));
+                // Who has ended what it ran, and left, takes no time from who is still saving.
+                let is_lost = |seat: &Seat| {
+                    let holder = seat.holder.as_ref();
+                    holder.is_none_or(|h| h.is_gone(now, &self.timing) && !h.is_out_of(*attempt))
+                };
                 let is_asked = matches!(why, Why::Left(..) | Why::Ordered(_) | Why::Resized { .. });
-                let may_save = is_asked && !self.of_members().any(is_gone);
+                let may_save = is_asked && !self.of_members().any(is_lost);
                 let grace = if may_save { self.timing.grace } else { self.timing.short_grace };
                 Directive::Stop { attempt: *attempt, grace: millis(grace) }
             }

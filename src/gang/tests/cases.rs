@@ -188,6 +188,7 @@ fn a_member_that_hears_nothing_stops_by_itself_and_exits_0_only_when_told() {
 struct Trio {
     gangs: Vec<Gang>,
     orders: Vec<Vec<Order>>,
+    now: Time,
 }
 
 impl Trio {
@@ -207,7 +208,7 @@ impl Trio {
             Gang::new(Setup { job: "job".to_owned(), member, incarnation, timing, memory, leader }, Time(1))
         };
         let gangs = members.iter().enumerate().map(gang).collect();
-        let mut trio = Self { gangs, orders: vec![Vec::new(); 3] };
+        let mut trio = Self { gangs, orders: vec![Vec::new(); 3], now: Time(1000) };
         for (seat, member) in members.iter().enumerate().skip(1) {
             let conn = Conn(seat as u64);
             trio.take(0, Input::Accepted { conn, member: member.clone(), pod: format!("p{seat}") });
@@ -219,7 +220,7 @@ impl Trio {
     fn take(&mut self, seat: usize, input: Input) {
         let mut mail = VecDeque::from([(seat, input)]);
         while let Some((seat, input)) = mail.pop_front() {
-            for order in self.gangs[seat].step(Time(1000), input) {
+            for order in self.gangs[seat].step(self.now, input) {
                 match order {
                     Order::Send { conn, message } => {
                         let to = if seat == 0 { conn.0 as usize } else { 0 };
@@ -237,6 +238,24 @@ impl Trio {
         self.take(seat, Input::Ended { attempt: 1, outcome, report: String::new() });
         self.orders.clone()
     }
+}
+
+/// All are told to end at once, as by a suspension: rank 0 saves for long, and the others have nothing to save.
+#[test]
+fn who_has_ended_and_left_takes_no_time_from_who_still_saves() {
+    let mut trio = Trio::new(&[]);
+    (0..3).for_each(|seat| trio.take(seat, Input::Terminated(15)));
+    let orders = trio.ended(1, Outcome::Stopped);
+    assert!(orders[1].contains(&Order::Exit(Exit::Signalled(15))), "{orders:?}");
+    let mut later = |conn: u64| {
+        trio.take(0, Input::Closed(Conn(conn)));
+        trio.orders.iter_mut().for_each(Vec::clear);
+        trio.now = Time(trio.now.0 + 4_000);
+        (0..3).rev().filter(|seat| ![1, conn as usize].contains(seat)).for_each(|seat| trio.take(seat, Input::Tick));
+        trio.orders[0].iter().find_map(|order| if let Order::Stop { grace, .. } = order { Some(*grace) } else { None })
+    };
+    assert_eq!(later(1), None);
+    assert_eq!(later(2), Some(Timing::default().short_grace), "this one may run on");
 }
 
 #[test]
