@@ -61,6 +61,16 @@ impl Mpi {
     }
 }
 
+/// A node of this machine, where its packages are.
+fn here() -> Option<&'static World> {
+    let world = world()?;
+    if world.cluster.name().is_none() {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: the packages are on this machine, and its nodes are not");
+        return None;
+    }
+    Some(world)
+}
+
 fn pod(job: &Job, role: &str, index: i32) -> Pod {
     let is = |pod: &Pod| pod.labels()["component"] == role && worker(pod) == index;
     job.pods().into_iter().filter(is).max_by_key(|pod| pod.creation_timestamp().map(|time| time.0)).unwrap()
@@ -124,14 +134,7 @@ async fn a_worker_that_is_lost_is_replaced() {
     let space = world.space("mpi-lost", json!({})).await;
     for (index, mpi) in [(0, OPEN_MPI_4), (2, OPEN_MPI_5)] {
         let fields = mpi.fields(&[("STEP_SECONDS", "1")], json!({}));
-        let mut job = space.submit(&format!("lost-{index}"), fields).await;
-        job.state(Running).await;
-        job.until("a step", |status| status.current_step.is_some_and(|step| step > 0)).await;
-        let name = pod(&job, "worker", index).name_any();
-        space.api::<Pod>().delete(&name, &DeleteParams::default().grace_period(0)).await.unwrap();
-        let status = job.state(Completed).await;
-        let restarts: Vec<_> = status.restarts.iter().map(|restart| restart.worker).collect();
-        assert_eq!(restarts, [Some(index)], "{:?}", status.restarts);
+        let job = is_replaced(&space, &format!("lost-{index}"), index, fields).await;
         assert!(log(&space, &pod(&job, "worker", 0)).contains("all is well"));
     }
     space.end().await;
@@ -140,10 +143,7 @@ async fn a_worker_that_is_lost_is_replaced() {
 /// MPICH 5 from its wheel, with the demo's image.
 #[tokio::test]
 async fn mpich_runs_over_the_pods() {
-    let Some(world) = world() else { return };
-    if world.cluster.name().is_none() {
-        return eprintln!("SKIPPED: the packages are on this machine, and its nodes are not");
-    }
+    let Some(world) = here() else { return };
     let space = world.space("mpich", json!({})).await;
     let fields = |env: &[(&str, &str)]| {
         let always = [
@@ -158,31 +158,43 @@ async fn mpich_runs_over_the_pods() {
             json!({ "command": command, "numWorkers": 3, "procsPerWorker": 2 }),
         )
     };
-    let mut job = space.submit("well", fields(&[])).await;
-    let status = job.state(Completed).await;
-    assert_eq!((status.restarts.len(), status.current_step), (0, Some(40)));
-    let said = log(&space, &pod(&job, "worker", 0));
-    for rank in 0..6 {
-        let line = format!("rank {rank} of 6 on well-training-{} sum 15", rank / 2);
-        assert!(said.contains(&line), "{line}: {said}");
-    }
-    let mut job = space.submit("raises", fields(&[("RAISES", "5")])).await;
-    let status = job.state(Completed).await;
-    let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
-    assert!(restart.message.contains("ValueError: label 11 is not"), "{}", restart.message);
-    is_replaced(&space, 2, fields(&[("STEP_SECONDS", "1")])).await;
+    goes_well(&space, fields(&[]), (0..6).map(|rank| format!("rank {rank} of 6 on well-training-{} sum 15", rank / 2)))
+        .await;
+    is_named(&space, fields(&[("RAISES", "5")]), "ValueError: label 11 is not").await;
+    is_replaced(&space, "lost", 2, fields(&[("STEP_SECONDS", "1")])).await;
     space.end().await;
 }
 
+/// Each rank says where it is, and all come to their end at once.
+async fn goes_well(space: &Space, fields: Value, lines: impl Iterator<Item = String>) {
+    let mut job = space.submit("well", fields).await;
+    let status = job.state(Completed).await;
+    assert_eq!((status.restarts.len(), status.current_step), (0, Some(40)));
+    let said = log(space, &pod(&job, "worker", 0));
+    for line in lines {
+        assert!(said.contains(&line), "{line}: {said}");
+    }
+}
+
+/// A rank raises in the first attempt, which is told in these words, and the gang goes on to its end.
+async fn is_named(space: &Space, fields: Value, words: &str) {
+    let mut job = space.submit("raises", fields).await;
+    let status = job.state(Completed).await;
+    let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
+    assert!(restart.message.contains(words), "{}: {}", restart.message, log(space, &pod(&job, "worker", 0)));
+}
+
 /// A worker's pod is deleted, and the gang goes on to its end.
-async fn is_replaced(space: &Space, index: i32, fields: Value) {
-    let mut job = space.submit("lost", fields).await;
+async fn is_replaced(space: &Space, name: &str, index: i32, fields: Value) -> Job {
+    let mut job = space.submit(name, fields).await;
+    job.state(Running).await;
     job.until("a step", |status| status.current_step.is_some_and(|step| step > 0)).await;
     let name = pod(&job, "worker", index).name_any();
     space.api::<Pod>().delete(&name, &DeleteParams::default().grace_period(0)).await.unwrap();
     let status = job.state(Completed).await;
     let restarts: Vec<_> = status.restarts.iter().map(|restart| restart.worker).collect();
     assert_eq!(restarts, [Some(index)], "{:?}", status.restarts);
+    job
 }
 
 /// A job of mpirun's with the demo's image and packages of this machine.
@@ -205,10 +217,7 @@ fn with_packages<'e>(lists: &[&str], env: impl Iterator<Item = &'e (&'e str, &'e
 /// DeepSpeed's own launcher, which writes mpirun's command line itself: with the demo's image, which has torch.
 #[tokio::test]
 async fn deepspeeds_launcher_runs_over_the_pods() {
-    let Some(world) = world() else { return };
-    if world.cluster.name().is_none() {
-        return eprintln!("SKIPPED: the packages are on this machine, and its nodes are not");
-    }
+    let Some(world) = here() else { return };
     let space = world.space("deepspeed", json!({})).await;
     // It asks neither ssh, which is not there, whether it works nor the first host by ssh for its address. Its first rank
     // asks `hostname`, which the demo's image does not have.
@@ -230,19 +239,8 @@ async fn deepspeeds_launcher_runs_over_the_pods() {
             json!({ "command": ["sh", "-c", command], "numWorkers": 2, "procsPerWorker": 2 }),
         )
     };
-    let mut job = space.submit("well", fields(&[])).await;
-    let status = job.state(Completed).await;
-    assert_eq!((status.restarts.len(), status.current_step), (0, Some(40)));
-    let said = log(&space, &pod(&job, "worker", 0));
-    for rank in 0..4 {
-        let line = format!("rank {rank} of 4 on well-training-{}", rank / 2);
-        assert!(said.contains(&line), "{line}: {said}");
-    }
-    let mut job = space.submit("raises", fields(&[("RAISES", "3")])).await;
-    let status = job.state(Completed).await;
-    let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
-    let said = log(&space, &pod(&job, "worker", 0));
-    assert!(restart.message.contains("rank 3: ValueError: label 11 is not"), "{}: {said}", restart.message);
-    is_replaced(&space, 1, fields(&[("STEP_SECONDS", "1")])).await;
+    goes_well(&space, fields(&[]), (0..4).map(|rank| format!("rank {rank} of 4 on well-training-{}", rank / 2))).await;
+    is_named(&space, fields(&[("RAISES", "3")]), "rank 3: ValueError: label 11 is not").await;
+    is_replaced(&space, "lost", 1, fields(&[("STEP_SECONDS", "1")])).await;
     space.end().await;
 }
