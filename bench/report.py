@@ -1,5 +1,8 @@
 """What was measured, as Markdown: beside its aims, and beside what others cost in the same run."""
 
+import collections
+import statistics
+
 NAMES = {"operator": "**this operator**", "native": "none: Indexed Job + Service",
          "copied": "none: the objects that this operator makes", "jobset": "JobSet v0.12.0",
          "trainer": "Kubeflow Trainer v2.3.0 + JobSet", "training-operator": "training-operator v1.9.4"}
@@ -7,10 +10,21 @@ WORDS = {"burst": "created at once, running", "life": "at once, whole life", "pa
 
 
 def markdown(results):
-    runs = {(run["driver"], run["part"]): run for run in results["runs"]}
+    rounds = collections.defaultdict(list)
+    for run in results["runs"]:
+        rounds[run["driver"], run["part"]].append(run)
+    runs = {of: middle(of_rounds) for of, of_rounds in rounds.items()}
     return "\n\n".join(filter(None, [
-        head(results), aims(runs), costs("burst", runs), costs("life", runs), costs("paced", runs), remade(runs),
+        head(results), aims(runs, rounds), costs("burst", runs), costs("life", runs), costs("paced", runs), remade(runs),
         requests(runs), processes(runs)])) + "\n"
+
+
+def middle(values):
+    """The median of each number; of all else the first."""
+    if isinstance(values[0], dict):
+        keys = dict.fromkeys(key for value in values for key in value)
+        return {key: middle([value[key] for value in values if value.get(key) is not None] or [None]) for key in keys}
+    return round(statistics.median(values), 4) if isinstance(values[0], int | float) else values[0]
 
 
 def head(results):
@@ -27,27 +41,25 @@ def is_disturbed(run):
     return run.get("foreign_cpu_s", 0) > sum(run["cpu_s"].values()) / 10
 
 
-def aims(runs):
+def aims(runs, rounds):
     """Those that compare are met or not in one run on one machine; the others do not depend on the machine."""
-    burst, life, idle, paced, bare = (runs.get(key) for key in (
-        ("operator", "burst"), ("operator", "life"), ("operator", "idle"), ("operator", "paced"), ("native", "burst")))
-    peers = {part: [run for (driver, ran), run in runs.items() if ran == part and is_peer(driver)]
-             for part in {part for _, part in runs}}
+    life, idle, paced = (runs.get(("operator", part)) for part in ("life", "idle", "paced"))
+    burst, bare = rounds.get(("operator", "burst")), rounds.get(("native", "burst"))
+    peers = [of_rounds for (driver, part), of_rounds in rounds.items() if part == "burst" and is_peer(driver)]
     rows = [
         life and ("requests per job over its whole life", life["requests_per_job"], 12),
         idle and (f"RSS in MB with {idle['jobs']} jobs x {idle['workers']} workers running", idle["rss_mb"], 30),
         idle and (f"requests in {idle['seconds']} idle s, besides watches and the lease", idle["not_upkeep"], 0),
         burst and bare and ("all CPU of a burst, by that of bare Job and Service",
                             ratio(burst, [bare], "all_cpu_ms_per_job"), 1.25),
-        burst and peers["burst"] and ("the same, by that of the cheapest peer",
-                                      ratio(burst, peers["burst"], "all_cpu_ms_per_job"), 1),
-        burst and peers["burst"] and ("own CPU of a burst, by that of the cheapest peer",
-                                      ratio(burst, peers["burst"], "operator_cpu_ms_per_job"), 0.1),
+        burst and peers and ("the same, by that of the cheapest peer", ratio(burst, peers, "all_cpu_ms_per_job"), 1),
+        burst and peers and ("own CPU of a burst, by that of the cheapest peer",
+                             ratio(burst, peers, "operator_cpu_ms_per_job"), 0.1),
         paced and ("jobset", "paced") in runs and (
             "TrainingJob to its last child on an idle plane, p50, by JobSet's",
             round(paced["last_child_s"]["p50"] / runs["jobset", "paced"]["last_child_s"]["p50"], 2), 1),
-        *((f"a gang of {run['workers']} made again, by JobSet's", ratio(run, [runs["jobset", part]], "all_run_s"), 1)
-          for (driver, part), run in runs.items()
+        *((f"a gang of {run[0]['workers']} made again, by JobSet's", ratio(run, [rounds["jobset", part]], "all_run_s"), 1)
+          for (driver, part), run in rounds.items()
           if driver == "operator" and part.startswith("remake") and ("jobset", part) in runs),
     ]
     lines = [f"| {what} | {value:g} | {aim} | {'yes' if value <= aim else '**no**'} |"
@@ -59,8 +71,10 @@ def is_peer(driver):
     return driver not in ("operator", "native", "copied")
 
 
-def ratio(run, others, key):
-    return round(run[key] / min(other[key] for other in others), 2)
+def ratio(mine, others, key):
+    """By the cheapest of the others: the median of what each round gives, for the machine may be another in the next."""
+    each = [run[key] / min(other[key] for other in by_round) for run, *by_round in zip(mine, *others, strict=True)]
+    return round(statistics.median(each), 2)
 
 
 def costs(part, runs):

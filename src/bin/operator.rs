@@ -44,9 +44,14 @@ struct Args {
     #[arg(long)]
     per_job_metrics: bool,
 
-    /// Reconciles at one time.
+    /// Reconciles at one time; the jobs of one namespace have half of them at most, where the operator has more than one.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=512))]
     concurrency: u16,
+
+    /// New TrainingJobs of one namespace that are begun each second, after the first 128: a flood of them is to hold up
+    /// nobody else.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    new_jobs_per_second: u16,
 
     /// How the workers' agents are asked for progress; default: direct in a cluster, proxy outside.
     #[arg(long, env = "AGENT_ACCESS", value_enum)]
@@ -103,6 +108,7 @@ async fn main() -> anyhow::Result<()> {
         namespace: args.namespace.clone(),
         runtime,
         concurrency: args.concurrency,
+        new_jobs_per_second: args.new_jobs_per_second,
         identity: identity.clone(),
         agent_delivery: args.agent_delivery,
         agent_access: args.agent_access.unwrap_or(if in_cluster() { AgentAccess::Direct } else { AgentAccess::Proxy }),

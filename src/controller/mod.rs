@@ -18,6 +18,8 @@ mod rota;
 mod runtimes;
 mod status;
 mod tensorboard;
+mod turn;
+mod turnstile;
 mod watch;
 
 pub use ask::AgentAccess;
@@ -33,10 +35,13 @@ use crate::plan::{self, AgentDelivery, Incarnation, Runtime};
 use crate::protocol::gang::GangPast;
 use crate::telemetry::Metrics;
 use futures::FutureExt;
+use futures::channel::mpsc;
 use futures::future::{self, Either};
 use jiff::Timestamp;
 use kube::runtime::controller::{self, Controller};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, Resource, ResourceExt};
+use parking_lot::Mutex;
 use pass::Pass;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -45,6 +50,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tracing::{Instrument, debug, info, info_span, warn};
+use turnstile::Turnstile;
 
 /// How the controller works.
 #[derive(Clone)]
@@ -53,8 +59,10 @@ pub struct Options {
     pub namespace: Option<String>,
     /// What the operator knows of itself.
     pub runtime: Runtime,
-    /// Reconciles at one time.
+    /// Reconciles at one time; of one namespace's jobs half of that, where the operator has more than one.
     pub concurrency: u16,
+    /// New jobs of one namespace that are begun each second, after the first 128.
+    pub new_jobs_per_second: u16,
     /// Name of this replica, in Events.
     pub identity: String,
     /// How the agents are asked for progress.
@@ -69,6 +77,7 @@ impl Default for Options {
             namespace: None,
             runtime: Runtime::default(),
             concurrency: 32,
+            new_jobs_per_second: 10,
             identity: "trainingjob-operator".into(),
             agent_access: AgentAccess::Off,
             agent_delivery: AgentDelivery::Init,
@@ -86,6 +95,11 @@ pub(crate) struct Context {
     metrics: Arc<Metrics>,
     /// Told when a gang stands in a queue as a whole.
     queued: Notify,
+    /// Wakes a TrainingJob.
+    touch: mpsc::UnboundedSender<ObjectRef<Guarded>>,
+    turnstile: Mutex<Turnstile<ObjectRef<Guarded>>>,
+    /// Told when a pass has to wait for its turn.
+    full: Notify,
 }
 
 impl Context {
@@ -136,6 +150,9 @@ fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     Wanted { generation: job.metadata.generation, size, planned, refused, service: digests.0, config: digests.1 }
 }
 
+/// The part of all reconciles that one namespace may have at a time.
+const HALF: u16 = 2;
+
 /// Runs until `stop` is done; then no new reconcile starts and those under way end. Dropping the future ends them at once.
 pub async fn run(
     client: Client,
@@ -143,6 +160,10 @@ pub async fn run(
     metrics: Arc<Metrics>,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
+    let (touch, touched) = mpsc::unbounded();
+    // With one namespace nobody else is to be held up.
+    let places = if options.namespace.is_some() { options.concurrency } else { options.concurrency / HALF };
+    let turnstile = Turnstile::new(places.into(), options.new_jobs_per_second);
     let context = Arc::new(Context {
         client,
         deliveries: delivery::Deliveries::new(options.agent_delivery),
@@ -152,9 +173,12 @@ pub async fn run(
         event_reads: events::EventReads::new(),
         metrics: metrics.clone(),
         queued: Notify::new(),
+        touch,
+        turnstile: Mutex::new(turnstile),
+        full: Notify::new(),
     });
-    let watch::Watches { children, jobs, store, touch, touched, relisted, synced } = watch::start(&context);
-    let polling = poll::run(context.clone(), store.clone(), touch);
+    let watch::Watches { children, jobs, store, relisted, synced } = watch::start(&context);
+    let polling = poll::run(context.clone(), store.clone());
     metrics.observe(store.clone(), context.index.clone());
     let stop = stop.shared();
     let reconciling = async {
@@ -176,12 +200,13 @@ pub async fn run(
         })
         .await;
     };
-    let watching = future::join(children, polling);
+    let watching = future::join3(children, polling, context.look_at_turns());
     future::select(std::pin::pin!(watching), std::pin::pin!(reconciling)).await;
     metrics.set_leading(false);
 }
 
 async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<controller::Action, Error> {
+    let Some(_turn) = context.turn(&object) else { return Ok(controller::Action::await_change()) };
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     let started = Instant::now();
     let _in_flight = context.metrics.reconciling();

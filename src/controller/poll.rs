@@ -12,7 +12,6 @@ use crate::plan::Gang;
 use crate::protocol::agent_status::AgentStatus;
 use crate::protocol::role::{Place, RoleName};
 use futures::StreamExt;
-use futures::channel::mpsc;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -41,11 +40,7 @@ pub(super) struct Polled {
 }
 
 /// Asks until dropped, and wakes the jobs of which there is news.
-pub(super) async fn run(
-    context: Arc<Context>,
-    store: Store<Guarded>,
-    touch: mpsc::UnboundedSender<ObjectRef<Guarded>>,
-) {
+pub(super) async fn run(context: Arc<Context>, store: Store<Guarded>) {
     if context.options.agent_access == AgentAccess::Off {
         return std::future::pending().await;
     }
@@ -62,7 +57,7 @@ pub(super) async fn run(
                 let polled: Polled = polled;
                 rota.answered(&question, polled.is_up);
                 if polled.is_news {
-                    let _ = touch.unbounded_send(job); // nobody reconciles any more
+                    context.wake([job]);
                 }
             }
         }

@@ -92,6 +92,9 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
         event_reads: events::EventReads::new(),
         metrics: Arc::new(Metrics::new()),
         queued: tokio::sync::Notify::new(),
+        touch: mpsc::unbounded().0,
+        turnstile: Mutex::new(Turnstile::new(1, 1)),
+        full: tokio::sync::Notify::new(),
     };
     context.index.update(&key(), |cell| cell.meet("x"));
     Arc::new(context)
@@ -134,6 +137,34 @@ async fn a_pass_over_a_job_that_goes_remembers_nothing() {
     *index.lock() = Some(context.index.clone());
     let _ = reconcile_job(&context, &job()).await;
     assert!(context.index.read(&key(), |_| ()).is_none());
+}
+
+/// A job whose namespace has passes enough under way waits for the end of one, and is then woken.
+#[tokio::test]
+async fn who_waits_for_a_turn_asks_nothing_and_is_woken() {
+    let (client, log) = api(agrees);
+    let (touch, mut touched) = mpsc::unbounded();
+    let context = Arc::new(Context { touch, ..Arc::into_inner(context(client, AgentAccess::Off)).unwrap() });
+    let named = |name: &str, namespace: &str| -> Arc<Guarded> {
+        let mut object = serde_json::to_value(job()).unwrap();
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["namespace"] = namespace.into();
+        Arc::new(serde_json::from_value(object).unwrap())
+    };
+    let (waits, elsewhere) = (named("x", "ns"), named("x", "quiet"));
+    let under_way = context.turn(&named("y", "ns")).unwrap();
+    let action = reconcile(waits.clone(), context.clone()).await.unwrap();
+    assert_eq!(action, controller::Action::await_change());
+    assert!(log.lock().is_empty(), "{:?}", log.lock());
+    assert!(context.metrics.render().contains("trainingjob_reconciliations_waiting 1"));
+    reconcile(elsewhere, context.clone()).await.unwrap();
+    assert!(!log.lock().is_empty() && touched.try_recv().is_err(), "another namespace is not held up");
+    drop(under_way);
+    assert_eq!(touched.try_recv().unwrap(), ObjectRef::from_obj(&*waits));
+    assert!(context.metrics.render().contains("trainingjob_reconciliations_waiting 0"));
+    let before = log.lock().len();
+    reconcile(waits, context).await.unwrap();
+    assert!(log.lock().len() > before);
 }
 
 /// A list of nodes with these kubelets, and more to come.

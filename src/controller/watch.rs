@@ -34,10 +34,6 @@ pub(super) struct Watches {
     pub jobs: BoxStream<'static, Result<Guarded, watcher::Error>>,
     /// TrainingJobs by name.
     pub store: Store<Guarded>,
-    /// Wakes a TrainingJob as one of its children would.
-    pub touch: mpsc::UnboundedSender<ObjectRef<Guarded>>,
-    /// TrainingJobs whose children changed.
-    pub touched: mpsc::UnboundedReceiver<ObjectRef<Guarded>>,
     /// A watch had to list anew: what it missed may concern any job.
     pub relisted: mpsc::UnboundedReceiver<()>,
     /// Every kind of child has been listed once.
@@ -61,16 +57,13 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
         children(context, |context, event| context.index.deployment(event)),
         workloads(context),
     ]);
-    let (touch, touched) = mpsc::unbounded();
     let (relist, relisted) = mpsc::unbounded();
     let (sync, synced) = oneshot::channel();
     let (reader, writer) = reflector::store();
     Watches {
-        children: Box::pin(forward(news, touch.clone(), relist.clone(), sync)),
+        children: Box::pin(forward(news, context.touch.clone(), relist.clone(), sync)),
         jobs: jobs(context, writer, relist),
         store: reader,
-        touch,
-        touched,
         relisted,
         synced,
     }

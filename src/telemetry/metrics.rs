@@ -46,6 +46,7 @@ pub struct Metrics {
     durations: HistogramVec,
     errors: IntCounterVec,
     in_flight: IntGauge,
+    waiting: IntGauge,
     requests: IntCounterVec,
     request_durations: HistogramVec,
     watch_errors: IntCounterVec,
@@ -145,6 +146,10 @@ impl Metrics {
                 &[of_job, &["error_type"]].concat(),
             ),
             in_flight: gauge("trainingjob_reconciliations_in_flight", "Reconciles that are under way."),
+            waiting: gauge(
+                "trainingjob_reconciliations_waiting",
+                "TrainingJobs that wait for their turn, since their namespace has its share of reconciles or of new jobs.",
+            ),
             requests: counter(
                 "trainingjob_api_requests_total",
                 "Requests to the API server, by the code of the answer; error without one, cancelled if not waited for.",
@@ -195,6 +200,11 @@ impl Metrics {
     pub(crate) fn reconciling(&self) -> InFlight {
         self.in_flight.inc();
         InFlight(self.in_flight.clone())
+    }
+
+    /// So many wait for their turn.
+    pub(crate) fn waiting(&self, jobs: usize) {
+        self.waiting.set(i64::try_from(jobs).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn reconciled(&self, object: &Guarded, took: Duration, error: Option<&'static str>) {

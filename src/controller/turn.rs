@@ -1,0 +1,75 @@
+//! Passes begin when it is their turn: what the [`Turnstile`] says is done here.
+
+use super::turnstile::{self, Turnstile};
+use super::{Context, status};
+use crate::api::{Guarded, TrainingJob, TrainingJobStatus};
+use crate::observe::{Cell, JobKey};
+use kube::runtime::reflector::ObjectRef;
+use std::time::Instant;
+
+/// A pass that may go on; who waits for its end is woken by it.
+pub(super) struct Turn<'a> {
+    context: &'a Context,
+    job: ObjectRef<Guarded>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let namespace = self.job.namespace.as_deref().unwrap_or_default();
+        let mut turnstile = self.context.turnstile.lock();
+        let called = turnstile.leave(namespace, &self.job, Instant::now());
+        self.context.call(called, &turnstile);
+    }
+}
+
+impl Context {
+    /// Lets a pass begin. `None` if it is not its turn: then the job is woken when that has come.
+    pub(super) fn turn(&self, object: &Guarded) -> Option<Turn<'_>> {
+        let job = ObjectRef::from_obj(object);
+        let is_new = object.0.as_ref().is_ok_and(|job| self.is_new(job));
+        let namespace = job.namespace.as_deref().unwrap_or_default();
+        let mut turnstile = self.turnstile.lock();
+        if turnstile.enter(namespace, &job, is_new, Instant::now()) {
+            return Some(Turn { context: self, job });
+        }
+        self.metrics.waiting(turnstile.waiting());
+        self.full.notify_one();
+        None
+    }
+
+    /// Whether nobody has looked at it yet; what we wrote ourselves may be ahead of the watch.
+    fn is_new(&self, job: &TrainingJob) -> bool {
+        let has_state = |status: Option<&TrainingJobStatus>| status.is_some_and(|status| status.state.is_some());
+        let written = |cell: &Cell| has_state(status::newest(job, &cell.writes).0);
+        !self.index.read(&JobKey::of(&job.metadata), written).unwrap_or_else(|| has_state(job.status.as_ref()))
+    }
+
+    pub(super) fn wake(&self, jobs: impl IntoIterator<Item = ObjectRef<Guarded>>) {
+        // A receiver that is gone has stopped reconciling.
+        jobs.into_iter().for_each(|job| drop(self.touch.unbounded_send(job)));
+    }
+
+    /// Wakes those whose turn has come.
+    fn call(&self, jobs: Vec<ObjectRef<Guarded>>, turnstile: &Turnstile<ObjectRef<Guarded>>) {
+        if !jobs.is_empty() {
+            self.metrics.waiting(turnstile.waiting());
+            self.wake(jobs);
+        }
+    }
+
+    /// Calls those whose turn has come by the clock.
+    pub(super) async fn look_at_turns(&self) {
+        loop {
+            self.full.notified().await;
+            loop {
+                tokio::time::sleep(turnstile::LOOK).await;
+                let mut turnstile = self.turnstile.lock();
+                let called = turnstile.look(Instant::now());
+                self.call(called, &turnstile);
+                if turnstile.is_idle() {
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Whose turn it is, so that a flood in one namespace holds up no other. Pure: the time is the caller's.
+//!
+//! Of the passes that go side by side one namespace has a part. Of jobs that nobody has looked at yet it begins [`AT_ONCE`], and
+//! then so many each second: each of them is a dozen requests, and as many more of the controllers that see what was made.
+//! Whoever has to wait is called when the turn has come, jobs that are under way before new ones.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+/// New jobs of one namespace that begin without waiting.
+pub(super) const AT_ONCE: u32 = 128;
+/// How often to look whether somebody's time has come.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// How long a place is kept for who was called. One whose job has gone never comes.
+const KEPT: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Turnstile<J> {
+    /// Passes of one namespace at a time.
+    places: usize,
+    /// New jobs of one namespace that begin each second, after the first.
+    each_second: u16,
+    lanes: HashMap<String, Lane<J>>,
+}
+
+/// The passes of one namespace.
+#[derive(Debug)]
+struct Lane<J> {
+    inside: HashSet<J>,
+    /// Who was called in, and when.
+    called: HashMap<J, Instant>,
+    /// Jobs that are under way ...
+    known: Line<J>,
+    /// ... and those that are new.
+    new: Line<J>,
+    /// New jobs that may begin, by `counted`.
+    may_begin: f64,
+    counted: Instant,
+}
+
+#[derive(Debug)]
+struct Line<J> {
+    line: VecDeque<J>,
+    /// Those of the line: each stands there once.
+    waiting: HashSet<J>,
+}
+
+impl<J: Clone + Eq + Hash> Line<J> {
+    fn push(&mut self, job: &J) {
+        if self.waiting.insert(job.clone()) {
+            self.line.push_back(job.clone());
+        }
+    }
+
+    fn pop(&mut self) -> Option<J> {
+        let job = self.line.pop_front()?;
+        self.waiting.remove(&job);
+        Some(job)
+    }
+}
+
+impl<J: Clone + Eq + Hash> Lane<J> {
+    fn new(now: Instant) -> Self {
+        let line = || Line { line: VecDeque::new(), waiting: HashSet::new() };
+        Self {
+            inside: HashSet::new(),
+            called: HashMap::new(),
+            known: line(),
+            new: line(),
+            may_begin: AT_ONCE.into(),
+            counted: now,
+        }
+    }
+
+    fn count(&mut self, each_second: u16, now: Instant) {
+        let since = now.saturating_duration_since(self.counted).as_secs_f64();
+        self.may_begin = (self.may_begin + since * f64::from(each_second)).min(AT_ONCE.into());
+        self.counted = now;
+        self.called.retain(|_, since| *since + KEPT > now);
+    }
+
+    fn has_place(&self, places: usize) -> bool {
+        self.inside.len() + self.called.len() < places
+    }
+
+    /// Takes one of the new jobs that may begin.
+    fn begin(&mut self) -> bool {
+        let may = self.may_begin >= 1.0;
+        self.may_begin -= f64::from(u8::from(may));
+        may
+    }
+
+    /// Calls in who is next, as far as there are places.
+    fn call(&mut self, places: usize, each_second: u16, now: Instant) -> Vec<J> {
+        self.count(each_second, now);
+        let mut all = Vec::new();
+        while self.has_place(places) {
+            let known = self.known.pop();
+            let job = known.or_else(|| if self.new.line.is_empty() || !self.begin() { None } else { self.new.pop() });
+            let Some(job) = job else { break };
+            self.called.insert(job.clone(), now);
+            all.push(job);
+        }
+        all
+    }
+
+    fn has_line(&self) -> bool {
+        !self.known.line.is_empty() || !self.new.line.is_empty()
+    }
+
+    /// Nothing is to be remembered of it.
+    fn is_idle(&self) -> bool {
+        self.inside.is_empty() && self.called.is_empty() && !self.has_line() && self.may_begin >= AT_ONCE.into()
+    }
+}
+
+impl<J: Clone + Eq + Hash> Turnstile<J> {
+    /// With so many places for each namespace, one at least, and so many new jobs each second.
+    pub fn new(places: usize, each_second: u16) -> Self {
+        Self { places: places.max(1), each_second, lanes: HashMap::new() }
+    }
+
+    /// Whether a pass may begin; if not, its job waits until it is called.
+    pub fn enter(&mut self, namespace: &str, job: &J, is_new: bool, now: Instant) -> bool {
+        let lane = match self.lanes.get_mut(namespace) {
+            Some(lane) => lane,
+            None => self.lanes.entry(namespace.to_owned()).or_insert_with(|| Lane::new(now)),
+        };
+        lane.count(self.each_second, now);
+        let line = if is_new { &lane.new } else { &lane.known };
+        // Whoever waits goes first.
+        let may = lane.called.remove(job).is_some()
+            || (line.line.is_empty() && lane.has_place(self.places) && (!is_new || lane.begin()));
+        if may {
+            lane.inside.insert(job.clone());
+        } else if is_new {
+            lane.new.push(job);
+        } else {
+            lane.known.push(job);
+        }
+        may
+    }
+
+    /// A pass is over. Gives who is called in for it.
+    pub fn leave(&mut self, namespace: &str, job: &J, now: Instant) -> Vec<J> {
+        let Some(lane) = self.lanes.get_mut(namespace) else { return Vec::new() };
+        lane.inside.remove(job);
+        let called = lane.call(self.places, self.each_second, now);
+        if lane.is_idle() {
+            self.lanes.remove(namespace);
+        }
+        called
+    }
+
+    /// Time has gone by: who is called in by that.
+    pub fn look(&mut self, now: Instant) -> Vec<J> {
+        let called = self.lanes.values_mut().flat_map(|lane| lane.call(self.places, self.each_second, now)).collect();
+        self.lanes.retain(|_, lane| !lane.is_idle());
+        called
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.lanes.values().map(|lane| lane.known.line.len() + lane.new.line.len()).sum()
+    }
+
+    /// Whether there is nothing to look after.
+    pub fn is_idle(&self) -> bool {
+        self.lanes.values().all(|lane| !lane.has_line() && lane.called.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EACH_SECOND: u16 = 20;
+
+    #[test]
+    fn each_namespace_has_its_places() {
+        let (mut it, now) = (Turnstile::new(2, EACH_SECOND), Instant::now());
+        let mut enter = |namespace, job| it.enter(namespace, &job, false, now);
+        assert!(enter("flood", 1) && enter("flood", 2));
+        assert!(!enter("flood", 3) && !enter("flood", 4) && !enter("flood", 3));
+        assert!(enter("quiet", 5), "another namespace is not held up");
+        assert_eq!(it.leave("flood", &1, now), [3], "in the order of coming, each once");
+        assert!(!it.enter("flood", &1, false, now), "whoever comes again goes behind");
+        assert!(it.enter("flood", &3, false, now), "who was called has a place");
+        assert_eq!(it.leave("flood", &2, now), [4]);
+        assert_eq!(it.leave("flood", &3, now), [1]);
+        assert!(it.enter("flood", &4, false, now) && it.enter("flood", &1, false, now) && it.is_idle());
+    }
+
+    #[test]
+    fn new_jobs_begin_at_a_rate_and_hold_up_none_that_is_under_way() {
+        let (mut it, mut now) = (Turnstile::new(usize::MAX, EACH_SECOND), Instant::now());
+        let began = (0..1000).filter(|job| it.enter("flood", job, true, now)).count();
+        assert_eq!(began, AT_ONCE as usize);
+        assert!(it.enter("flood", &5000, false, now) && it.enter("quiet", &6000, true, now));
+        for second in 0..5 {
+            let mut called = Vec::new();
+            for _ in 0..20 {
+                now += LOOK;
+                called.extend(it.look(now));
+            }
+            let first = AT_ONCE as usize + second * usize::from(EACH_SECOND);
+            assert_eq!(called, (first..first + usize::from(EACH_SECOND)).collect::<Vec<_>>());
+            assert!(called.iter().all(|job| it.enter("flood", job, true, now)));
+        }
+        assert_eq!(it.waiting(), 1000 - AT_ONCE as usize - 5 * usize::from(EACH_SECOND));
+    }
+
+    #[test]
+    fn who_is_under_way_is_called_before_who_is_new() {
+        let (mut it, now) = (Turnstile::new(1, EACH_SECOND), Instant::now());
+        assert!(it.enter("a", &1, true, now) && !it.enter("a", &2, true, now) && !it.enter("a", &3, false, now));
+        assert_eq!(it.leave("a", &1, now), [3]);
+        assert!(it.enter("a", &3, false, now));
+        assert_eq!(it.leave("a", &3, now), [2]);
+    }
+
+    #[test]
+    fn nobody_waits_for_who_was_called_and_never_comes() {
+        let (mut it, mut now) = (Turnstile::new(1, EACH_SECOND), Instant::now());
+        assert!(it.enter("a", &1, false, now) && !it.enter("a", &2, false, now) && !it.enter("a", &3, false, now));
+        assert_eq!(it.leave("a", &1, now), [2]);
+        assert!(it.look(now).is_empty() && !it.is_idle());
+        now += KEPT;
+        assert_eq!(it.look(now), [3], "2 was called and has not come: its job is gone");
+        assert!(it.enter("a", &3, false, now) && !it.enter("a", &4, false, now));
+        now += KEPT * 100;
+        assert!(it.look(now).is_empty(), "3 is inside, however long it takes");
+        assert_eq!(it.leave("a", &3, now), [4]);
+    }
+
+    #[test]
+    fn nothing_is_kept_of_who_is_gone() {
+        let (mut it, mut now) = (Turnstile::new(3, EACH_SECOND), Instant::now());
+        for namespace in 0..100 {
+            for job in 0..20 {
+                it.enter(&namespace.to_string(), &job, true, now);
+            }
+            for job in 0..3 {
+                it.leave(&namespace.to_string(), &job, now);
+            }
+        }
+        for _ in 0..20 {
+            now += KEPT;
+            it.look(now);
+        }
+        assert!(it.is_idle() && it.lanes.is_empty(), "{it:?}");
+        assert!(it.enter("a", &1, false, now) && it.leave("a", &1, now).is_empty() && it.lanes.is_empty());
+    }
+}
