@@ -15,8 +15,8 @@ def markdown(results):
         rounds[run["driver"], run["part"]].append(run)
     runs = {of: middle(of_rounds) for of, of_rounds in rounds.items()}
     return "\n\n".join(filter(None, [
-        head(results), aims(runs, rounds), costs("burst", runs), costs("life", runs), costs("paced", runs), remade(runs),
-        requests(runs), processes(runs)])) + "\n"
+        head(results), aims(runs, rounds), *(costs(part, runs) for part in WORDS), remade(runs), requests(runs),
+        processes(runs)])) + "\n"
 
 
 def middle(values):
@@ -58,8 +58,9 @@ def aims(runs, rounds):
         paced and ("jobset", "paced") in runs and (
             "TrainingJob to its last child on an idle plane, p50, by JobSet's",
             round(paced["last_child_s"]["p50"] / runs["jobset", "paced"]["last_child_s"]["p50"], 2), 1),
-        *((f"a gang of {run[0]['workers']} made again, by JobSet's", ratio(run, [rounds["jobset", part]], "all_run_s"), 1)
-          for (driver, part), run in rounds.items()
+        *((f"a gang of {mine[0]['workers']} made again, by JobSet's",
+           ratio(mine, [rounds["jobset", part]], "all_run_s"), 1)
+          for (driver, part), mine in rounds.items()
           if driver == "operator" and part.startswith("remake") and ("jobset", part) in runs),
     ]
     lines = [f"| {what} | {value:g} | {aim} | {'yes' if value <= aim else '**no**'} |"
@@ -72,7 +73,7 @@ def is_peer(driver):
 
 
 def ratio(mine, others, key):
-    """By the cheapest of the others: the median of what each round gives, for the machine may be another in the next."""
+    """By the cheapest of the others: the median of what each round gives, for the next one's machine may be slower."""
     each = [run[key] / min(other[key] for other in by_round) for run, *by_round in zip(mine, *others, strict=True)]
     return round(statistics.median(each), 2)
 

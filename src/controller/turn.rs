@@ -49,6 +49,20 @@ impl Context {
         jobs.into_iter().for_each(|job| drop(self.touch.unbounded_send(job)));
     }
 
+    /// A job that exists no more waits for no turn.
+    pub(super) fn forget_turn(&self, object: &Guarded) {
+        let job = ObjectRef::from_obj(object);
+        let mut turnstile = self.turnstile.lock();
+        turnstile.forget(job.namespace.as_deref().unwrap_or_default(), &job);
+        self.metrics.waiting(turnstile.waiting());
+    }
+
+    /// All jobs that there are will be woken.
+    pub(super) fn forget_turns(&self) {
+        self.turnstile.lock().forget_lines();
+        self.metrics.waiting(0);
+    }
+
     /// Wakes those whose turn has come.
     fn call(&self, jobs: Vec<ObjectRef<Guarded>>, turnstile: &Turnstile<ObjectRef<Guarded>>) {
         if !jobs.is_empty() {

@@ -41,12 +41,16 @@ struct Lane<J> {
 
 #[derive(Debug)]
 struct Line<J> {
+    /// In the order of coming; whoever is not in `waiting` has left.
     line: VecDeque<J>,
-    /// Those of the line: each stands there once.
     waiting: HashSet<J>,
 }
 
 impl<J: Clone + Eq + Hash> Line<J> {
+    fn new() -> Self {
+        Self { line: VecDeque::new(), waiting: HashSet::new() }
+    }
+
     fn push(&mut self, job: &J) {
         if self.waiting.insert(job.clone()) {
             self.line.push_back(job.clone());
@@ -54,20 +58,22 @@ impl<J: Clone + Eq + Hash> Line<J> {
     }
 
     fn pop(&mut self) -> Option<J> {
-        let job = self.line.pop_front()?;
-        self.waiting.remove(&job);
-        Some(job)
+        while let Some(job) = self.line.pop_front() {
+            if self.waiting.remove(&job) {
+                return Some(job);
+            }
+        }
+        None
     }
 }
 
 impl<J: Clone + Eq + Hash> Lane<J> {
     fn new(now: Instant) -> Self {
-        let line = || Line { line: VecDeque::new(), waiting: HashSet::new() };
         Self {
             inside: HashSet::new(),
             called: HashMap::new(),
-            known: line(),
-            new: line(),
+            known: Line::new(),
+            new: Line::new(),
             may_begin: AT_ONCE.into(),
             counted: now,
         }
@@ -97,7 +103,8 @@ impl<J: Clone + Eq + Hash> Lane<J> {
         let mut all = Vec::new();
         while self.has_place(places) {
             let known = self.known.pop();
-            let job = known.or_else(|| if self.new.line.is_empty() || !self.begin() { None } else { self.new.pop() });
+            let job =
+                known.or_else(|| if self.new.waiting.is_empty() || !self.begin() { None } else { self.new.pop() });
             let Some(job) = job else { break };
             self.called.insert(job.clone(), now);
             all.push(job);
@@ -106,7 +113,7 @@ impl<J: Clone + Eq + Hash> Lane<J> {
     }
 
     fn has_line(&self) -> bool {
-        !self.known.line.is_empty() || !self.new.line.is_empty()
+        !self.known.waiting.is_empty() || !self.new.waiting.is_empty()
     }
 
     /// Nothing is to be remembered of it.
@@ -131,7 +138,7 @@ impl<J: Clone + Eq + Hash> Turnstile<J> {
         let line = if is_new { &lane.new } else { &lane.known };
         // Whoever waits goes first.
         let may = lane.called.remove(job).is_some()
-            || (line.line.is_empty() && lane.has_place(self.places) && (!is_new || lane.begin()));
+            || (line.waiting.is_empty() && lane.has_place(self.places) && (!is_new || lane.begin()));
         if may {
             lane.inside.insert(job.clone());
         } else if is_new {
@@ -153,6 +160,21 @@ impl<J: Clone + Eq + Hash> Turnstile<J> {
         called
     }
 
+    /// A job that exists no more waits no more.
+    pub fn forget(&mut self, namespace: &str, job: &J) {
+        if let Some(lane) = self.lanes.get_mut(namespace) {
+            lane.known.waiting.remove(job);
+            lane.new.waiting.remove(job);
+        }
+    }
+
+    /// Nobody waits: all jobs that there are will come again.
+    pub fn forget_lines(&mut self) {
+        for lane in self.lanes.values_mut() {
+            (lane.known, lane.new) = (Line::new(), Line::new());
+        }
+    }
+
     /// Time has gone by: who is called in by that.
     pub fn look(&mut self, now: Instant) -> Vec<J> {
         let called = self.lanes.values_mut().flat_map(|lane| lane.call(self.places, self.each_second, now)).collect();
@@ -162,7 +184,7 @@ impl<J: Clone + Eq + Hash> Turnstile<J> {
 
     /// How many wait.
     pub fn waiting(&self) -> usize {
-        self.lanes.values().map(|lane| lane.known.line.len() + lane.new.line.len()).sum()
+        self.lanes.values().map(|lane| lane.known.waiting.len() + lane.new.waiting.len()).sum()
     }
 
     /// Whether there is nothing to look after.
@@ -232,6 +254,21 @@ mod tests {
         now += KEPT * 100;
         assert!(it.look(now).is_empty(), "3 is inside, however long it takes");
         assert_eq!(it.leave("a", &3, now), [4]);
+    }
+
+    #[test]
+    fn who_is_deleted_while_waiting_takes_nobodys_turn() {
+        let (mut it, now) = (Turnstile::new(1, EACH_SECOND), Instant::now());
+        assert!(it.enter("a", &1, true, now));
+        assert!((2..2000).all(|job| !it.enter("a", &job, true, now)));
+        (2..1999).for_each(|job| it.forget("a", &job));
+        assert!(!it.enter("a", &1000, true, now), "created again under the same name: where it stood");
+        assert_eq!(it.waiting(), 2);
+        assert_eq!(it.leave("a", &1, now), [1000]);
+        assert!(it.enter("a", &1000, true, now) && !it.enter("a", &3, true, now));
+        assert_eq!(it.leave("a", &1000, now), [1999]);
+        it.forget_lines();
+        assert_eq!(it.waiting(), 0);
     }
 
     #[test]

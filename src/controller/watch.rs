@@ -201,12 +201,14 @@ pub(super) fn woken(
                 }
                 Ok(Event::InitDone) => {
                     context.forget_all_but(&std::mem::take(&mut listed));
+                    context.forget_turns();
                     let _ = relist.unbounded_send(()); // nobody reconciles any more
                     None
                 }
                 Ok(Event::Apply(job)) => (!met(&job).1).then_some(Ok(job)),
                 Ok(Event::Delete(job)) => {
                     context.forget(&JobKey::of(job.meta()));
+                    context.forget_turn(&job);
                     None
                 }
                 Err(error) => {
