@@ -1,7 +1,9 @@
 //! What a job waits for, and why one can't run at all, in the words that people read.
 
+use crate::common::cluster::job;
 use crate::common::wait::{SOON, eventually};
 use crate::world::{BY_HAND, Space, Watched, parsed, plane};
+use futures::StreamExt;
 use futures::future::join_all;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
@@ -9,11 +11,39 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use trainingjob_operator::api::State::{Failed, Initializing, Pending, Running};
-use trainingjob_operator::api::TrainingJobStatus;
+use trainingjob_operator::api::State::{Failed, Initializing, Pending, Running, Suspended};
+use trainingjob_operator::api::{TrainingJob, TrainingJobStatus};
+
+/// Hundreds of new jobs at once: those that are under way are looked at all the same, and what was deleted while it waited
+/// takes no turn of what comes after it.
+#[tokio::test]
+async fn a_flood_of_new_jobs_holds_up_none_that_is_under_way() {
+    const FLOOD: usize = 300;
+    let space = plane().space("flood", json!({})).await;
+    let operator = space.operator_that_begins(1).await;
+    let under_way = space.submit("under-way", json!({ "numWorkers": 1 })).await;
+    under_way.state(Running).await;
+    let flood: Vec<_> = (0..FLOOD).map(|i| job(&format!("flood-{i}"), &json!({ "suspend": true }))).collect();
+    futures::stream::iter(flood)
+        .for_each_concurrent(4, async |flood| drop(space.create::<TrainingJob>(flood).await))
+        .await;
+    under_way.set(json!({ "suspend": true })).await;
+    under_way.state(Suspended).await;
+    let all = space.api::<TrainingJob>().list(&ListParams::default()).await.unwrap();
+    let are_new = all.iter().filter(|job| job.status.is_none()).count();
+    assert!(are_new > 0, "none of {} waits", all.items.len());
+    assert!(operator.metric("trainingjob_reconciliations_waiting") > 0.0);
+
+    let names = all.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("flood-"));
+    futures::stream::iter(names).for_each_concurrent(4, async |name| space.delete::<TrainingJob>(&name).await).await;
+    let after = space.submit("after", json!({ "numWorkers": 1 })).await;
+    after.state(Running).await;
+    assert_eq!(operator.metric("trainingjob_reconciliations_waiting"), 0.0);
+    space.end(operator).await;
+}
 
 /// What `kubectl describe` shows: the condition's reason and message, word for word.
 async fn says(job: &Watched, type_: &str, reason: &str, message: &str) {

@@ -212,6 +212,12 @@ impl Space {
         self.operator_with("localhost/trainingjob-operator:dev", options).await
     }
 
+    /// Starts an operator that begins no more than so many new jobs each second, after the first 128.
+    pub async fn operator_that_begins(&self, new_jobs_per_second: u16) -> Operator {
+        let options = Options { new_jobs_per_second, ..Options::default() };
+        self.operator_with("localhost/trainingjob-operator:dev", options).await
+    }
+
     async fn operator_with(&self, agent_image: &str, options: Options) -> Operator {
         let (stop, stopped) = oneshot::channel::<()>();
         let metrics = Arc::new(Metrics::new());
