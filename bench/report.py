@@ -82,7 +82,7 @@ def costs(part, runs):
     mine = {driver: run for (driver, ran), run in runs.items() if ran == part}
     if not mine:
         return None
-    size = next(f"{run['jobs']} x {run['workers']}" for run in mine.values())
+    size = next(f"{run['jobs']:g} x {run['workers']:g}" for run in mine.values())
     foreign = ", ".join(f"{run['foreign_cpu_s'] * 1000 / run['jobs']:.0f}" for run in mine.values())
     lines = [row(NAMES.get(driver, driver), run, lambda spread: [spread["p50"], spread["max"]])
              for driver, run in mine.items()]
@@ -108,7 +108,7 @@ def row(name, run, pair):
         return " / ".join(f"{value:.3g}" for value in pair(run[key])) if run.get(key) else "–"
 
     def number(key):
-        return f"{run[key]:g}" if run.get(key) else "–"
+        return f"{run[key]:.4g}" if run.get(key) else "–"
 
     return (f"| {name} | {times('last_child_s')} | {times('all_pods_s')} | {number('requests_per_job')} | "
             f"{number('operator_cpu_ms_per_job')} | {number('all_cpu_ms_per_job')} | {number('rss_mb')} |")
@@ -121,9 +121,9 @@ def requests(runs):
         account = next((who for who in run.get("requests", {}) if "trainingjob-operator" in who), None)
         if account and run.get("reconciles_per_job"):
             told = run["requests"][account]
-            kinds = ", ".join(f"{kind} {count / run['jobs']:g}" for kind, count in told["kinds"].items())
+            kinds = ", ".join(f"{kind} {count / run['jobs']:.3g}" for kind, count in told["kinds"].items())
             refused = ", ".join(f"{kind} ({count})" for kind, count in told["refused"].items()) or "none"
-            lines.append(f"| {part} | {kinds} | {refused} | {run['reconciles_per_job']:g} |")
+            lines.append(f"| {part} | {kinds} | {refused} | {run['reconciles_per_job']:.3g} |")
     head = "| part | the operator's requests per job | refused, in all | reconciles per job |\n|---|---|---|---|"
     return lines and table(head, lines)
 
