@@ -18,14 +18,19 @@ TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUFF := $(CACHE)/ruff-0.17.6/bin/ruff
 DENY = $(firstword $(wildcard $(CACHE)/bin/cargo-deny) $(shell command -v cargo-deny))
 
-.PHONY: help demo test soak unit lint fmt audit cluster image binaries plugin bench clean need-rust
+.PHONY: help demo demo-cluster dev-image test soak unit lint fmt audit cluster image binaries plugin bench clean need-rust
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo "variables: CLUSTER=$(CLUSTER) NODES=$(NODES) BUILDER=$(BUILDER) CACHE=$(CACHE)"
 
-demo: image ## train a model on a real Kubernetes: its own, or the one of KUBECONFIG or DEMO_CONTEXT
-	@demo/run --name $(CLUSTER)
+# Both are started together: what compiles leaves gaps that downloads and single-threaded links fill.
+demo: need-rust ## train a model on a real Kubernetes: its own, or the one of KUBECONFIG or DEMO_CONTEXT
+	@$(MAKE) --no-print-directory --jobs 2 dev-image demo-cluster
+	@demo/run --name $(CLUSTER) --image dist/dev-image.tar
+
+demo-cluster:
+	@devcluster/cluster prepare demo
 
 cluster: ## start a cluster (CLUSTER=name NODES=1) and print `export KUBECONFIG=...`
 	@devcluster/cluster up --name $(CLUSTER) --nodes $(NODES)
@@ -91,22 +96,33 @@ $(RUFF):
 	@folder=$(RUFF:/bin/ruff=) && python3 -m venv --clear $$folder && \
 	 $$folder/bin/pip install --quiet --disable-pip-version-check --no-input ruff==$${folder##*-}
 
-# Static, so that they run in an image with nothing else in it, and the agent in any image. --target keeps the flag from
-# the procedural macros, which can't be built with it.
+# Static (.cargo/config.toml says why), and checked, for the programs of the operator's image run where there is no loader.
+define static
+	@for program in $(1); do if readelf -lW target/$(TRIPLE)/$(2)/$$program | grep -q INTERP; then \
+	  echo "$$program is not static: it needs a loader that the image does not have" >&2; exit 1; fi; done
+endef
+
+# What is shipped: optimised as a whole.
 binaries: need-rust
 	@[ -e target/$(TRIPLE)/release/operator ] || echo "compiling operator and agent with full optimisation: some 270 crates," \
 	  "4 to 6 minutes on 2 quiet cores if none was built before" >&2
-	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(TRIPLE) --target-dir target --bin operator --bin agent
+	cargo build --release --bin operator --bin agent
+	$(call static,operator agent,release)
 	@mkdir -p target/release dist
 	@for program in operator agent; do \
-	  if readelf -lW target/$(TRIPLE)/release/$$program | grep -q INTERP; then \
-	    echo "$$program is not static: it needs a loader that the image does not have" >&2; exit 1; fi; \
 	  install -C target/$(TRIPLE)/release/$$program target/release/$$program; \
 	  install -C target/$(TRIPLE)/release/$$program dist/$$program; done
 	@rm -rf dist/image && mkdir dist/image && install dist/operator dist/image/ && dist/agent install --to $(CURDIR)/dist/image/agent
 
+# The same programs as the tests have them, sooner compiled: for `make demo`.
+dev-image: need-rust
+	cargo build --bin operator --bin agent
+	$(call static,operator agent,debug)
+	@devcluster/cluster operator-image --operator target/$(TRIPLE)/debug/operator --agent target/$(TRIPLE)/debug/agent \
+	  --out dist/dev-image.tar
+
 plugin: need-rust ## build `kubectl trainingjob` into target/release/kubectl-trainingjob
-	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(TRIPLE) --target-dir target --bin kubectl-trainingjob
+	cargo build --release --bin kubectl-trainingjob
 	@mkdir -p target/release
 	@install -C target/$(TRIPLE)/release/kubectl-trainingjob target/release/kubectl-trainingjob
 	@echo "target/release/kubectl-trainingjob: put it into a folder on PATH, such as by" \

@@ -1,9 +1,7 @@
 //! The CRD, its examples and its tables: offline, and as a real API server sees them.
 
-mod common;
-
-use common::cluster::Cluster;
-use common::wait::{SOON, until};
+use harness::cluster::Cluster;
+use harness::wait::{SOON, until};
 use k8s_openapi::{
     api::batch::v1::Job, api::core::v1::Namespace,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -1163,7 +1161,7 @@ fn root() -> &'static Path {
 }
 
 fn made(flags: &[&str]) -> String {
-    let made = Command::new(env!("CARGO_BIN_EXE_crdgen")).args(flags).output().unwrap();
+    let made = Command::new(harness::binary("crdgen")).args(flags).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     String::from_utf8(made.stdout).unwrap()
 }

@@ -4,11 +4,9 @@
 //! It is a program of its own without the test harness: the agent must be the process's first thread, for the kernel drops
 //! a SIGCHLD that another thread would ignore, and it reaps every child of its process.
 
-mod common;
-
-use common::free_port;
-use common::room::Room;
-use common::wait::until;
+use harness::free_port;
+use harness::room::Room;
+use harness::wait::until;
 use nix::sys::signal::{Signal, raise};
 use std::fs;
 use std::io::{Read, Write};

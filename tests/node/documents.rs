@@ -2,7 +2,7 @@
 //! as converted, with a program and an image of these tests, for the documents show none that could be had here.
 
 use super::world::{Space, merged, world};
-use crate::common::root;
+use harness::root;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 use std::fs;

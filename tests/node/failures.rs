@@ -2,9 +2,9 @@
 //!
 //! With UPDATE=1 the tables are written anew.
 
-use crate::common::root;
-use crate::common::wait::eventually;
 use crate::world::{DEMO_IMAGE, Job, SOON, Space, training, worker, world};
+use harness::root;
+use harness::wait::eventually;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};

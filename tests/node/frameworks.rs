@@ -7,7 +7,7 @@
 use super::checkpoints::checkpoint;
 use super::world::{Job, SOON, Space, merged, world};
 use super::{folder, wait::eventually, worker};
-use crate::common::root;
+use harness::root;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
 use kube::api::DeleteParams;

@@ -1,10 +1,12 @@
 //! A folder of checkpoints in which a program has put what is meant to do harm to who looks at it.
 
+use super::behind;
 use super::checkpoints::{checkpoint, logs};
 use super::stores::Bucket;
 use super::wait::eventually;
 use super::world::{Job, SOON, Space, world};
-use super::{behind, servers::BUCKET};
+use harness::binary;
+use harness::servers::BUCKET;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +14,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use trainingjob_operator::api::State::Completed;
 
-const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-trainingjob");
 /// More files than that are in no checkpoint that is looked at.
 const MOST: u32 = 100_000;
 
@@ -118,7 +119,7 @@ fn all_bytes(folder: &Path) -> Vec<u8> {
 
 /// What `kubectl trainingjob checkpoints hostile` prints, of which no line but its own begins anywhere.
 async fn asked(space: &Space, args: &[&str]) -> String {
-    let mut command = Command::new(PLUGIN);
+    let mut command = Command::new(binary("kubectl-trainingjob"));
     command.args(["checkpoints", "hostile"]).args(args).args(["-n", &space.name]);
     command.env("KUBECONFIG", space.world.cluster.kubeconfig()).stdin(Stdio::null());
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();

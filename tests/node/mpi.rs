@@ -9,7 +9,7 @@
 use super::presets::packages;
 use super::worker;
 use super::world::{Job, SOON, Space, World, merged, training, world};
-use crate::common::wait::eventually;
+use harness::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;

@@ -1,7 +1,7 @@
 //! Programs that know nothing of TrainingJob, each with its own library: their progress is seen while they run.
 
-use crate::common::{cache, root};
 use crate::world::{Job, Space, world};
+use harness::{cache, root};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,9 +1,9 @@
 //! Checkpoints that outlive their volume: jobs on a real node with an S3 server on this machine.
 
 use super::checkpoints::{checkpoint, job, logs, submit, weights};
-use super::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
 use super::world::{SOON, Space, merged, world};
 use super::{folder, wait::eventually};
+use harness::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::ResourceExt;
 use kube::api::DeleteParams;

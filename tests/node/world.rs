@@ -1,9 +1,9 @@
 //! A cluster with a real node and the operator installed in it, and jobs that are watched from their first moment on.
 
-use crate::common::cluster::Cluster;
-use crate::common::root;
-use crate::common::wait::eventually;
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
+use harness::cluster::Cluster;
+use harness::root;
+use harness::wait::eventually;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams,

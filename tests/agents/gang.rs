@@ -1,0 +1,615 @@
+//! Gangs of real agents, each PID 1 of its own, that restart their programs where they are.
+
+use harness::binary;
+use harness::init::{as_init, init_of};
+use harness::room::Room;
+use harness::wait::{SOON, until};
+use harness::{ask, free_port};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use trainingjob_operator::protocol::agent_status::AgentStatus;
+use trainingjob_operator::protocol::gang::{EndedAttempt, GangPhase, GangStatus};
+use trainingjob_operator::protocol::report::Report;
+
+/// Tells when it begins and ends, in the order in which that happens: whoever appends to a file appends whole lines.
+const SCRIPT: &str = r#"
+me=$NODE_RANK.$ATTEMPT
+echo "begin $me $MASTER_PORT" >> log
+trap 'code=$?; echo "end $me" >> log; exit $code' EXIT
+trap 'exit 143' TERM
+wait_for() { until [ -e "$1" ]; do sleep 0.02; done; }
+wait_at_peers() { for i in $(seq 0 $((SIZE - 1))); do until grep -q "begin $i.$ATTEMPT " log; do sleep 0.02; done; done; }
+"#;
+
+/// A gang of one machine.
+struct Gang {
+    room: Room,
+    size: u32,
+    metrics: u16,
+    command: Vec<String>,
+    /// Seconds from SIGTERM to SIGKILL where a program may save.
+    grace: u32,
+    /// More that each agent is told.
+    options: Vec<String>,
+    /// The first attempt of its pods, and what was before them.
+    begins: (u32, Option<Value>),
+    /// Of the first seats, where not all are workers: role, and index in it.
+    seats: Vec<(&'static str, u32)>,
+    /// Pods so far.
+    pods: Cell<u32>,
+}
+
+/// One agent.
+struct Agent {
+    unshared: Child,
+    index: u32,
+}
+
+impl Gang {
+    /// None where no process can be made PID 1.
+    fn new(test: &str, size: u32, setup: Value, script: &str) -> Option<Self> {
+        if as_init().is_none() {
+            let _ =
+                writeln!(std::io::stderr(), "gangs are SKIPPED: no PID namespace can be made here, that takes root");
+            return None;
+        }
+        let room = Room::new(test);
+        let mut all = json!({
+            "uid": "uid-1", "workers": size, "leader": "127.0.0.1", "port": free_port(), "masterPort": 29500,
+            "restarts": "OnFailure", "backoffLimit": 3,
+        });
+        all.as_object_mut().unwrap().extend(setup.as_object().unwrap().clone());
+        fs::write(room.path("gang.json"), all.to_string()).unwrap();
+        fs::write(room.path("key"), "0123456789abcdef0123456789abcdef\n").unwrap();
+        fs::write(room.path("log"), "").unwrap();
+        let command = ["sh", "-c", &format!("{SCRIPT}\n{script}")].map(str::to_owned).to_vec();
+        Some(Self {
+            room,
+            size,
+            metrics: free_port(),
+            command,
+            grace: 5,
+            options: Vec::new(),
+            begins: (1, None),
+            seats: Vec::new(),
+            pods: Cell::new(0),
+        })
+    }
+
+    fn with_command(self, command: &[&str]) -> Self {
+        Self { command: command.iter().map(|&word| word.to_owned()).collect(), ..self }
+    }
+
+    fn start(&self) -> Vec<Agent> {
+        (0..self.size).map(|index| self.pod(index)).collect()
+    }
+
+    /// A pod for this worker that has never run.
+    fn pod(&self, index: u32) -> Agent {
+        self.pods.set(self.pods.get() + 1);
+        let pod = self.pods.get();
+        fs::create_dir_all(self.room.path(&format!("pod-{pod}"))).unwrap();
+        self.container(index, pod)
+    }
+
+    /// A container in a pod.
+    fn container(&self, index: u32, pod: u32) -> Agent {
+        let path = |name: &str| self.room.path(name).display().to_string();
+        let mut command = as_init().unwrap();
+        command.args([binary("agent"), "run"]).args([
+            format!("--grace-seconds={}", self.grace),
+            format!("--attempt={}", self.begins.0),
+            format!("--termination-log={}", path(&format!("message-{index}"))),
+            format!("--gang={}", path("gang.json")),
+            format!("--gang-key={}", path("key")),
+            format!("--gang-state={}", path(&format!("pod-{pod}"))),
+        ]);
+        command.args(self.begins.1.iter().map(|past| format!("--gang-past={past}")));
+        if index == 0 {
+            command.arg(format!("--metrics-port={}", self.metrics));
+        }
+        let (role, rank) = self.seats.get(index as usize).copied().unwrap_or(("worker", index));
+        command.args((role != "worker").then(|| format!("--role={role}")));
+        command.args(&self.options).arg("--").args(&self.command);
+        command.env("ROLE", role).env("NODE_RANK", rank.to_string()).env("POD_UID", format!("pod-{pod}"));
+        command.env("SIZE", self.size.to_string()).current_dir(&self.room.0);
+        let output = fs::File::options().create(true).append(true).open(path(&format!("output-{index}"))).unwrap();
+        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
+        Agent { unshared: command.spawn().unwrap(), index }
+    }
+
+    fn log(&self) -> Vec<String> {
+        fs::read_to_string(self.room.path("log")).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    fn until_all_began(&self, attempt: u32) {
+        until(&format!("attempt {attempt} everywhere, {:?}", self.output()), SOON, || {
+            let log = self.log();
+            let began = |index| log.iter().any(|line| line.starts_with(&format!("begin {index}.{attempt} ")));
+            (0..self.size).all(began).then_some(())
+        });
+    }
+
+    /// What the agents have said.
+    fn output(&self) -> Vec<String> {
+        let output = |index| fs::read_to_string(self.room.path(&format!("output-{index}"))).unwrap_or_default();
+        (0..self.size).map(output).collect()
+    }
+
+    fn allow(&self, name: &str) {
+        fs::write(self.room.path(name), "").unwrap();
+    }
+
+    fn told(&self) -> Option<GangStatus> {
+        serde_json::from_str::<AgentStatus>(&ask(self.metrics, "GET", "/status", "")?).ok()?.gang
+    }
+
+    fn ended(&self) -> Vec<EndedAttempt> {
+        until("the leader tells", SOON, || self.told()).ended
+    }
+
+    fn report(&self, index: u32) -> Report {
+        Report::parse(&fs::read_to_string(self.room.path(&format!("message-{index}"))).unwrap()).unwrap()
+    }
+
+    fn exit_code(&self, agent: &mut Agent) -> Option<i32> {
+        let what = format!("worker {} to exit, {:?}", agent.index, self.output());
+        until(&what, SOON, || agent.unshared.try_wait().unwrap()).code()
+    }
+
+    /// All exit with this code; and what must never be broken has held.
+    fn all_exit(&self, agents: Vec<Agent>, code: i32) {
+        for mut agent in agents {
+            let index = agent.index;
+            assert_eq!(self.exit_code(&mut agent), Some(code), "worker {index}: {}", self.output()[index as usize]);
+        }
+        self.assert_one_attempt_at_a_time();
+    }
+
+    /// No program of one attempt begins while one of another runs anywhere. Of what is killed no end is told.
+    fn assert_one_attempt_at_a_time(&self) {
+        let mut last = 0;
+        let mut ports = BTreeMap::new();
+        for line in self.log() {
+            let words: Vec<_> = line.split(' ').collect();
+            let attempt: u32 = words[1].split_once('.').unwrap().1.parse().unwrap();
+            match words[0] {
+                "begin" => {
+                    assert!(attempt >= last, "{:?}", self.log());
+                    last = attempt;
+                    assert_eq!(ports.entry(attempt).or_insert(words[2].to_owned()), words[2], "one port for all");
+                }
+                _ => assert_eq!(attempt, last, "ended after a later one had begun: {:?}", self.log()),
+            }
+        }
+        assert!(ports.get(&1).is_none_or(|port| port == "29500"), "the first attempt has masterPort itself");
+        let in_turn = |two: &[&String]| two[0] != two[1];
+        assert!(ports.values().collect::<Vec<_>>().windows(2).all(in_turn), "no straggler meets the next attempt");
+    }
+}
+
+impl Agent {
+    /// The agent itself, seen from here.
+    fn pid(&self) -> Pid {
+        Pid::from_raw(until("the agent", SOON, || init_of(self.unshared.id())))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.unshared.kill();
+        let _ = self.unshared.wait();
+    }
+}
+
+#[test]
+fn a_program_that_fails_is_started_again_everywhere() {
+    let script = r#"
+        echo "step 7 of 9"
+        if [ $ATTEMPT = 1 ] && [ $NODE_RANK = 1 ]; then wait_at_peers; echo "ValueError: boom" >&2; exit 3; fi
+        [ $ATTEMPT = 1 ] && wait_for never
+        wait_for go"#;
+    let Some(gang) = Gang::new("gang-fails", 3, json!({}), script) else { return };
+    let agents = gang.start();
+    gang.until_all_began(2);
+    let ended = gang.ended();
+    assert_eq!(ended.len(), 1);
+    assert_eq!(
+        (ended[0].attempt, ended[0].worker, ended[0].exit_code, ended[0].disruption),
+        (1, Some(1), Some(3), false)
+    );
+    assert!(ended[0].message.starts_with("worker 1: ") && ended[0].message.contains("boom"), "{ended:?}");
+    let told = gang.told().unwrap();
+    assert_eq!((told.attempt, told.failures, told.disruptions), (2, 1, 0));
+    gang.allow("go");
+    gang.all_exit(agents, 0);
+    assert_eq!(gang.report(2).attempt, 2);
+    assert_eq!(gang.report(2).gang.unwrap().failures, 1);
+    let told = gang.report(0).gang.unwrap().ended;
+    assert_eq!((told.len(), told[0].attempt, told[0].worker), (1, 1, ended[0].worker), "{told:?}");
+}
+
+/// Also one that ignores SIGTERM, and what it has put into a session of its own.
+#[test]
+fn who_does_not_end_is_killed_before_the_next_attempt() {
+    let script = r#"
+        if [ $NODE_RANK.$ATTEMPT = 1.1 ]; then
+            trap '' TERM
+            setsid sh -c 'trap "" TERM; while :; do echo "end 1.1" >> log; sleep 0.05; done' &
+            while :; do sleep 1; done
+        fi
+        [ $NODE_RANK.$ATTEMPT = 0.1 ] && wait_at_peers && exit 1
+        exit 0"#;
+    let Some(gang) = Gang::new("gang-stubborn", 2, json!({}), script) else { return };
+    let agents = gang.start();
+    gang.all_exit(agents, 0);
+}
+
+#[test]
+fn an_agent_that_is_killed_comes_back_and_goes_on() {
+    let script = "echo \"step $ATTEMPT of 9\"; wait_for go-$ATTEMPT";
+    for (test, killed) in [("gang-killed-0", 0_usize), ("gang-killed-1", 1)] {
+        let Some(gang) = Gang::new(test, 3, json!({}), script) else { return };
+        let mut agents = gang.start();
+        gang.until_all_began(1);
+        agents[killed].signal(Signal::SIGKILL);
+        agents[killed].unshared.wait().unwrap();
+        // As the kubelet does: another container in the same pod.
+        let pod = u32::try_from(killed).unwrap() + 1;
+        agents[killed] = gang.container(pod - 1, pod);
+        gang.until_all_began(2);
+        let ended = gang.ended();
+        assert_eq!(
+            (ended.len(), ended[0].worker, ended[0].disruption),
+            (1, Some(pod.cast_signed() - 1), false),
+            "{ended:?}"
+        );
+        assert!(ended[0].message.contains("SIGKILL"), "{ended:?}");
+        gang.allow("go-2");
+        gang.all_exit(agents, 0);
+    }
+}
+
+#[test]
+fn whoever_is_told_to_end_is_waited_for_in_another_pod() {
+    let script = "wait_for go-$ATTEMPT";
+    let Some(gang) = Gang::new("gang-evicted", 3, json!({}), script) else { return };
+    let mut agents = gang.start();
+    gang.until_all_began(1);
+    agents[2].signal(Signal::SIGTERM);
+    assert_eq!(gang.exit_code(&mut agents[2]), Some(143));
+    let waits = until("the gang waits", SOON, || gang.told().filter(|told| told.waits_for.contains("worker 2")));
+    assert_eq!(waits.attempt, 1, "{waits:?}");
+    let [end] = &waits.ended[..] else { panic!("{waits:?}") };
+    assert_eq!((end.attempt, &*end.reason, end.worker, end.disruption), (1, "Evicted", Some(2), true), "{end:?}");
+    agents[2] = gang.pod(2);
+    gang.until_all_began(2);
+    assert_eq!(gang.told().unwrap().disruptions, 1);
+    gang.allow("go-2");
+    gang.all_exit(agents, 0);
+}
+
+/// As a suspension does: the others have nothing to save, and are gone long before.
+#[test]
+fn who_saves_for_long_is_not_cut_short_by_those_who_have_left() {
+    let script = "[ $NODE_RANK = 0 ] && trap 'sleep 9; exit 0' TERM; wait_for never";
+    let Some(gang) = Gang::new("gang-saves", 3, json!({}), script) else { return };
+    let gang = Gang { grace: 45, ..gang };
+    let mut agents = gang.start();
+    gang.until_all_began(1);
+    agents.iter().for_each(|agent| agent.signal(Signal::SIGTERM));
+    agents.iter_mut().rev().for_each(|agent| assert_eq!(gang.exit_code(agent), Some(143)));
+    let report = gang.report(0);
+    assert_eq!((report.stopped_by, report.signal), (Some(15), None), "it had 45 s");
+}
+
+#[test]
+fn a_budget_is_spent_and_then_all_fail() {
+    let script = "[ $NODE_RANK = 1 ] && wait_at_peers && { echo 'OSError: never' >&2; exit 4; }; wait_for never";
+    let Some(gang) = Gang::new("gang-budget", 2, json!({ "backoffLimit": 1 }), script) else { return };
+    let mut agents = gang.start();
+    let codes: Vec<_> = agents.iter_mut().map(|agent| gang.exit_code(agent)).collect();
+    assert!(codes.iter().all(|code| code.is_some_and(|code| code != 0)) && codes[1] == Some(4), "{codes:?}");
+    gang.assert_one_attempt_at_a_time();
+    for index in 0..2 {
+        let report = gang.report(index);
+        let end = report.gang.unwrap();
+        let (reason, message) = end.failed.unwrap();
+        assert_eq!((report.attempt, end.failures, reason.as_str()), (2, 1, "BackoffLimitExceeded"));
+        assert!(message.contains("worker 1") && message.contains("never"), "{message}");
+    }
+    assert_eq!(gang.report(0).stopped_by, Some(15), "it was stopped, and has not failed");
+}
+
+/// Of what the operator tells, and a person may have changed since, the one counts from the start and the other at the end.
+#[test]
+fn what_was_before_these_pods_counts_and_so_does_a_change_of_the_budget() {
+    let script = "[ $ATTEMPT = 5 ] && exit 0; wait_for go; exit 1";
+    for (test, limit, code) in [("gang-past", 3, 1), ("gang-raised", 4, 0)] {
+        let setup = json!({ "backoffLimit": 3 });
+        let Some(gang) = Gang::new(test, 1, setup, script) else { return };
+        let gang = Gang { begins: (4, Some(json!({ "failures": 3 }))), ..gang };
+        let agents = gang.start();
+        gang.until_all_began(4);
+        let file = gang.room.path("gang.json");
+        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        setup["backoffLimit"] = json!(limit);
+        fs::write(&file, setup.to_string()).unwrap();
+        gang.allow("go");
+        gang.all_exit(agents, code);
+        let (report, failures) = (gang.report(0), if code == 0 { 4 } else { 3 });
+        let end = report.gang.unwrap();
+        assert_eq!((report.attempt, end.failures), (failures + 1, failures), "{:?}", gang.output());
+        assert_eq!(end.failed.map(|(reason, _)| reason).as_deref(), (code != 0).then_some("BackoffLimitExceeded"));
+    }
+}
+
+/// What a person has decided goes before what would follow else: an exit code, a reason, a text.
+#[test]
+fn rules_decide_what_follows_from_a_failure() {
+    let rules = json!([
+        { "exitCodes": [42], "action": "Ignore" },
+        { "reasons": ["CommandNotFound", "ImportError"], "action": "Restart" },
+        { "message": "^exit code 4: .*quota", "action": "Fail" },
+    ]);
+    // It is not counted, and the message says by which rule.
+    let script =
+        "[ $ATTEMPT = 1 ] && [ $NODE_RANK = 1 ] && wait_at_peers && exit 42; [ $ATTEMPT = 2 ] || wait_for never";
+    let setup = json!({ "backoffLimit": 0, "rules": rules });
+    let Some(gang) = Gang::new("gang-ignores", 2, setup, script) else { return };
+    let agents = gang.start();
+    gang.all_exit(agents, 0);
+    let end = gang.report(0).gang.unwrap();
+    assert_eq!((gang.report(0).attempt, end.failures, end.disruptions), (2, 0, 1));
+    assert!(gang.output()[0].contains("(rule 1 of failurePolicy.rules: Ignore)"), "{:?}", gang.output());
+
+    // Trying again could not help by itself; it spends the budget.
+    let setup = json!({ "backoffLimit": 1, "rules": rules });
+    let Some(gang) = Gang::new("gang-rule-restarts", 1, setup, "").map(|gang| gang.with_command(&["no-such-command"]))
+    else {
+        return;
+    };
+    gang.all_exit(gang.start(), 127);
+    let end = gang.report(0).gang.unwrap();
+    let (reason, message) = end.failed.unwrap();
+    assert_eq!((gang.report(0).attempt, end.failures, reason.as_str()), (2, 1, "BackoffLimitExceeded"), "{message}");
+    assert!(message.contains("(rule 2 of failurePolicy.rules: Restart)"), "{message}");
+
+    // At once, although there is a budget and everything is tried again.
+    let script = "[ $NODE_RANK = 1 ] && wait_at_peers && { echo 'OSError: disk quota' >&2; exit 4; }; wait_for never";
+    let setup = json!({ "restarts": "Always", "rules": rules });
+    let Some(gang) = Gang::new("gang-rule-fails", 2, setup, script) else { return };
+    let mut agents = gang.start();
+    let codes: Vec<_> = agents.iter_mut().map(|agent| gang.exit_code(agent)).collect();
+    assert!(codes.iter().all(|code| code.is_some_and(|code| code != 0)) && codes[1] == Some(4), "{codes:?}");
+    let (reason, message) = gang.report(0).gang.unwrap().failed.unwrap();
+    assert_eq!((gang.report(0).attempt, reason.as_str()), (1, "ExitCode"), "{message}");
+    assert!(message.ends_with("(rule 3 of failurePolicy.rules: Fail)"), "{message}");
+}
+
+/// What the operator writes into the file that the agents read: once for each request, and it spends no budget.
+#[test]
+fn a_restart_that_is_asked_for_begins_another_attempt() {
+    let setup = json!({ "backoffLimit": 0, "restartRequested": "before these pods" });
+    let Some(gang) = Gang::new("gang-asked", 2, setup, "wait_for go-$ATTEMPT") else { return };
+    let agents = gang.start();
+    let file = gang.room.path("gang.json");
+    for (attempt, request) in [(1, "one"), (2, "two")] {
+        gang.until_all_began(attempt);
+        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        setup["restartRequested"] = json!(request);
+        fs::write(gang.room.path("gang.new"), setup.to_string()).unwrap();
+        fs::rename(gang.room.path("gang.new"), &file).unwrap();
+    }
+    gang.until_all_began(3);
+    let told = gang.told().unwrap();
+    assert_eq!((told.attempt, told.failures, told.disruptions), (3, 0, 0));
+    let reasons: Vec<_> = gang.ended().into_iter().map(|end| (end.attempt, end.reason)).collect();
+    assert_eq!(reasons, [(1, "Restarted".to_owned()), (2, "Restarted".to_owned())]);
+    gang.allow("go-3");
+    gang.all_exit(agents, 0);
+}
+
+/// By the file that the operator writes: whoever is not needed waits, the programs learn how many they are, and it counts as
+/// nothing.
+#[test]
+fn a_gang_changes_its_size_while_it_runs() {
+    let script = r#"
+        echo "sizes $me $NNODES $NUM_WORKERS $WORLD_SIZE of $1" >> sizes
+        [ -z "$TF_CONFIG" ] || echo "$TF_CONFIG" >> tf
+        wait_for go-$ATTEMPT"#;
+    let Some(gang) = Gang::new("gang-elastic", 4, json!({ "workers": 2, "largest": 2 }), script) else { return };
+    let mut gang = gang;
+    gang.command.extend(["sh", "$(WORLD_SIZE)"].map(str::to_owned));
+    gang.options = ["--env=NPROC_PER_NODE=2", "--env=TF_CONFIG=$(TRAININGJOB_ADDRESSES)"].map(str::to_owned).to_vec();
+    let agents = gang.start();
+    let resize = |workers: u32, largest: u32| {
+        let file = gang.room.path("gang.json");
+        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        (setup["workers"], setup["largest"]) = (json!(workers), json!(largest));
+        fs::write(gang.room.path("gang.new"), setup.to_string()).unwrap();
+        fs::rename(gang.room.path("gang.new"), &file).unwrap();
+    };
+    let began = |attempt: u32, workers: u32| {
+        until(&format!("attempt {attempt} of {workers}, {:?}", gang.output()), SOON, || {
+            let sizes = fs::read_to_string(gang.room.path("sizes")).unwrap_or_default();
+            let line = |i| format!("sizes {i}.{attempt} {workers} {workers} {0} of {0}\n", workers * 2);
+            (0..workers).all(|i| sizes.contains(&line(i))).then_some(())
+        });
+        let told = until("the leader tells", SOON, || gang.told().filter(|told| told.phase == GangPhase::Running));
+        assert_eq!((told.attempt, told.workers, told.failures, told.disruptions), (attempt, workers, 0, 0));
+    };
+    began(1, 2);
+    resize(4, 4);
+    began(2, 4);
+    // A worker that goes for that is no failure.
+    resize(1, 4);
+    agents[3].signal(Signal::SIGTERM);
+    began(3, 1);
+    resize(3, 4);
+    let mut agents = agents;
+    assert_eq!(gang.exit_code(&mut agents[3]), Some(143));
+    began(4, 3);
+    let ended: Vec<_> = gang.ended().into_iter().map(|end| (end.attempt, end.reason, end.message)).collect();
+    let resized = |attempt, words: &str| (attempt, "Resized".to_owned(), format!("the gang goes on with {words}"));
+    assert_eq!(
+        ended,
+        [
+            resized(1, "4 workers instead of 2"),
+            resized(2, "1 worker instead of 4"),
+            resized(3, "3 workers instead of 1")
+        ]
+    );
+    assert!(fs::read_to_string(gang.room.path("tf")).unwrap().contains(r#"["127.0.0.1:29500","127.0.0.1:29500"]"#));
+    // Nobody waits for a spare, and those that are there exit with the rest.
+    agents[3] = gang.pod(3);
+    until("the spare says so", SOON, || gang.output()[3].contains("waits until it is of more than 3").then_some(()));
+    gang.allow("go-4");
+    gang.all_exit(agents, 0);
+}
+
+#[test]
+fn a_typo_stops_at_once() {
+    let Some(gang) = Gang::new("gang-typo", 2, json!({}), "").map(|gang| gang.with_command(&["no-such-command"]))
+    else {
+        return;
+    };
+    gang.all_exit(gang.start(), 127);
+    let (reason, message) = gang.report(0).gang.unwrap().failed.unwrap();
+    assert!(gang.report(0).attempt == 1 && message.contains("no-such-command"), "{reason}: {message}");
+}
+
+/// By 137 a kubelet would start the container again, and the gang with it.
+#[test]
+fn a_program_that_is_killed_does_not_look_like_a_killed_container() {
+    let Some(gang) = Gang::new("gang-137", 1, json!({ "backoffLimit": 0 }), "kill -9 $$") else { return };
+    gang.all_exit(gang.start(), 1);
+    assert_eq!(gang.report(0).signal, Some(9));
+}
+
+#[test]
+fn success_waits_for_all() {
+    let Some(gang) = Gang::new("gang-success", 2, json!({}), "[ $NODE_RANK = 0 ] || wait_for go") else { return };
+    let mut agents = gang.start();
+    until("the first has ended", SOON, || gang.log().iter().any(|line| line == "end 0.1").then_some(()));
+    until("its last words say so", SOON, || (gang.report(0).exit_code == Some(0)).then_some(()));
+    assert!(agents[0].unshared.try_wait().unwrap().is_none(), "it stays while the other may still fail");
+    gang.allow("go");
+    gang.all_exit(agents, 0);
+}
+
+/// Any role's failure is the gang's; and its success is that of those who decide, by which the others are ended with 0.
+#[test]
+fn roles_start_together_and_the_chief_decides() {
+    let script = r#"
+        echo "$PADDLE_MASTER" > master-$ROLE-$NODE_RANK
+        until [ $(grep -c "begin .*[.]$ATTEMPT " log) = $SIZE ]; do sleep 0.02; done
+        if [ $ROLE.$ATTEMPT = ps.1 ]; then echo "KeyError: 'weights'" >&2; exit 5; fi
+        if [ $ROLE.$ATTEMPT = chief.2 ]; then wait_for go; exit 0; fi
+        wait_for never"#;
+    let setup = json!({ "workers": 2, "roles": { "chief": 1, "ps": 1 }, "success": { "chief": 1 } });
+    let Some(gang) = Gang::new("gang-roles", 4, setup, script) else { return };
+    // The agent finds out by which address the first worker is reached.
+    let options = ["--env=PADDLE_MASTER=$(MASTER_IP):$(MASTER_PORT)", "--env=POD_IP=127.0.0.1"];
+    let seats = vec![("worker", 0), ("worker", 1), ("chief", 0), ("ps", 0)];
+    let gang = Gang { seats, options: options.map(str::to_owned).to_vec(), ..gang };
+    let agents = gang.start();
+    let ended = until("the end of the first attempt", SOON, || Some(gang.ended()).filter(|ended| !ended.is_empty()));
+    assert_eq!((ended[0].role.as_deref(), ended[0].worker, ended[0].exit_code), (Some("ps"), Some(0), Some(5)));
+    assert!(ended[0].message.starts_with("ps 0: ") && ended[0].message.contains("weights"), "{ended:?}");
+    gang.allow("go"); // not before the leader was asked: with the end it is gone
+    gang.all_exit(agents, 0);
+    for seat in 0..4 {
+        let report = gang.report(seat);
+        assert_eq!((report.attempt, report.stopped_by.is_some()), (2, seat != 2), "{seat}: {report:?}");
+    }
+    let addresses = ["worker-0", "worker-1", "chief-0", "ps-0"]
+        .map(|name| fs::read_to_string(gang.room.path(&format!("master-{name}"))).unwrap());
+    assert_eq!(addresses, ["127.0.0.1:29501\n"; 4].map(str::to_owned));
+}
+
+/// What is sent to the gang's port by those who lack its key neither stops nor delays anything.
+#[test]
+fn strangers_are_not_heard() {
+    let Some(gang) = Gang::new("gang-strangers", 2, json!({}), "wait_for go-$ATTEMPT") else { return };
+    let agents = gang.start();
+    gang.until_all_began(1);
+    let setup: Value = serde_json::from_slice(&fs::read(gang.room.path("gang.json")).unwrap()).unwrap();
+    let port = u16::try_from(setup["port"].as_u64().unwrap()).unwrap();
+    let dial = || TcpStream::connect(("127.0.0.1", port)).unwrap();
+    // They hang on, and say nothing: more of them than are borne with at a time.
+    let silent: Vec<_> = (0..300).map(|_| dial()).collect();
+    for garbage in
+        [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0xff; 4], vec![0; 100_000], [&[0, 0, 0, 200][..], &[7; 200]].concat()]
+    {
+        let mut stream = dial();
+        let _ = stream.write_all(&garbage);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.len() <= 36, "nobody is told more than a nonce");
+    }
+    // An agent that is killed finds its way past them.
+    let mut agents = agents;
+    agents[1].signal(Signal::SIGKILL);
+    agents[1].unshared.wait().unwrap();
+    agents[1] = gang.container(1, 2);
+    gang.until_all_began(2);
+    drop(silent);
+    gang.allow("go-2");
+    gang.all_exit(agents, 0);
+}
+
+#[test]
+fn a_key_that_is_missing_is_named() {
+    let Some(gang) = Gang::new("gang-no-key", 2, json!({}), "true") else { return };
+    fs::remove_file(gang.room.path("key")).unwrap();
+    let mut agent = gang.pod(0);
+    assert_eq!(gang.exit_code(&mut agent), Some(1));
+    let error = gang.report(0).error.unwrap();
+    assert!(error.message.contains("--gang-key") && error.message.contains("key"), "{}", error.message);
+}
+
+#[test]
+fn a_gang_of_one_needs_neither_key_nor_port() {
+    let script = "[ $ATTEMPT = 2 ] || exit 1";
+    let Some(gang) = Gang::new("gang-one", 1, json!({ "port": 0 }), script) else { return };
+    fs::remove_file(gang.room.path("key")).unwrap();
+    let agents = gang.start();
+    gang.all_exit(agents, 0);
+}
+
+/// The first worker tells of its steps, and waits; the one that it waits for is stopped, and can tell nothing.
+#[test]
+fn a_member_that_is_stopped_is_named_and_the_gang_starts_again() {
+    let script = r#"
+[ $ATTEMPT = 1 ] || exit 0
+wait_at_peers
+[ $NODE_RANK = 0 ] && echo '{"step": 41, "loss": 0.5}'
+[ $NODE_RANK = 1 ] && kill -STOP $$
+until [ -e never ]; do sleep 0.3; done
+"#;
+    let Some(mut gang) = Gang::new("gang-hang", 3, json!({}), script) else { return };
+    gang.options = ["--hang-timeout=4", "--hang-policy=fail"].map(str::to_owned).to_vec();
+    let agents = gang.start();
+    gang.until_all_began(2);
+    gang.all_exit(agents, 0);
+    let said = gang.output();
+    assert!(
+        said[0].contains("agent: the program hangs, and is ended for it: no step for 4 s after step 41"),
+        "{said:?}"
+    );
+    let judged = said[0].lines().find(|line| line.contains("attempt 1 has ended: Hang: worker 1"));
+    assert!(judged.is_some_and(|line| line.contains(" is stopped (SIGSTOP)")), "{said:?}");
+    assert!(said[1].contains("agent: the gang stops, and this worker was waiting: process "), "{said:?}");
+}

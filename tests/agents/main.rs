@@ -1,0 +1,7 @@
+//! Agents as plain processes: one alone, gangs of them, and the programs that they start.
+
+mod agent;
+mod gang;
+mod keeper;
+mod mpi;
+mod trackers;

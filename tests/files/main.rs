@@ -1,0 +1,7 @@
+//! What needs no cluster and mostly computes: checkpoints, object stores, and the files of `deploy/` and `docs/`.
+
+mod checkpoints;
+mod checkpoints_jax_tf;
+mod deploy;
+mod docs;
+mod store;

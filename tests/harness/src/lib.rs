@@ -1,0 +1,69 @@
+//! What the test programs share: clusters, waiting, ports, folders, and the real programs under test.
+#![allow(clippy::missing_panics_doc, reason = "a test panics where anything is not as expected")]
+
+pub mod cluster;
+pub mod init;
+pub mod packages;
+pub mod pod;
+pub mod ports;
+pub mod room;
+pub mod servers;
+pub mod support;
+pub mod wait;
+
+pub use ports::free_port;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+/// A path of the checkout.
+pub fn root(path: &str) -> String {
+    format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// One of the programs under test: `operator`, `agent`, `kubectl-trainingjob` or `crdgen`.
+///
+/// The runner of the tests names it in the environment, and so does `cargo test`.
+pub fn binary(name: &str) -> &'static str {
+    static KNOWN: OnceLock<Mutex<BTreeMap<String, &'static str>>> = OnceLock::new();
+    let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap();
+    known.entry(name.to_owned()).or_insert_with(|| {
+        let variable = format!("CARGO_BIN_EXE_{name}");
+        let path = std::env::var(&variable);
+        path.unwrap_or_else(|_| panic!("{variable} is not set: run this program by `cargo test` or tests/run")).leak()
+    })
+}
+
+/// A folder of this process, for files that all of its tests use.
+pub fn scratch() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let path = PathBuf::from(root(&format!("target/tmp/process-{}", std::process::id())));
+        std::fs::create_dir_all(&path).expect("a folder below target");
+        path.canonicalize().expect("it is there")
+    })
+}
+
+/// The folder of what is fetched or built once per machine.
+pub fn cache() -> PathBuf {
+    let home = || std::env::home_dir().expect("a home").join(".cache/trainingjob");
+    std::env::var_os("TRAININGJOB_CACHE").map_or_else(home, PathBuf::from)
+}
+
+/// Asks a server of this machine; the body if it answers with 200.
+pub fn ask(port: u16, method: &str, path: &str, body: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    // 1.0: the answer comes whole and ends with the connection.
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json");
+    let request = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    (head.split(' ').nth(1) == Some("200")).then(|| body.to_owned())
+}

@@ -1,0 +1,39 @@
+//! Ports for the programs that tests start.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::net::TcpListener;
+
+/// Below the ports that the kernel gives to outgoing connections (from 32768 on), so that none of those takes one between
+/// its choice and its use, and beside those that devcluster and the operator use.
+const FIRST: u16 = 20_000;
+const LAST: u16 = 29_999;
+
+/// A port of this machine that is free, and that no other test of any program is given soon.
+///
+/// All test programs of this machine take their numbers in turn from one file.
+pub fn free_port() -> u16 {
+    let path = std::env::temp_dir().join("trainingjob-test-ports");
+    let mut file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).expect("a file of ports");
+    file.lock().expect("the file of ports can be locked");
+    let next = (0..=LAST - FIRST).map(|_| take(&mut file)).find(|port| is_free(*port));
+    next.unwrap_or_else(|| panic!("no port of {FIRST} to {LAST} is free"))
+}
+
+/// The number after the one that was taken last.
+fn take(file: &mut File) -> u16 {
+    let mut text = String::new();
+    file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("the file of ports can be read");
+    let last: u16 = text.trim().parse().unwrap_or(LAST);
+    let port = if (FIRST..LAST).contains(&last) { last + 1 } else { FIRST };
+    file.set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| write!(file, "{port}"))
+        .expect("the file of ports can be written");
+    port
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind(("127.0.0.1", port)).is_ok() && TcpListener::bind(("::", port)).is_ok()
+}

@@ -1,0 +1,332 @@
+//! Children deleted or changed by somebody else.
+
+use crate::world::{DURATION, Request, attempt, plane, uids};
+use harness::wait::{SOON, eventually};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, PropagationPolicy};
+use serde_json::{Value, json};
+use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running};
+use trainingjob_operator::build::labels;
+
+#[tokio::test]
+async fn a_deleted_service_or_config_map_comes_back() {
+    let space = plane().space("deleted", json!({})).await;
+    let operator = space.operator().await;
+    let job = space.submit("x", json!({})).await;
+    job.state(Running).await;
+    let (pods, training) = (uids(&space.pods("x").await), job.job().await);
+    let (service, config) = (space.has::<Service>("x-headless").await, space.has::<ConfigMap>("x-config").await);
+
+    space.delete::<Service>("x-headless").await;
+    space.delete::<ConfigMap>("x-config").await;
+    let again = space.until::<Service>("x-headless", "another one", |s| s.uid() != service.uid()).await;
+    assert_eq!((&again.spec, ours(&again.metadata)), (&service.spec, ours(&service.metadata)));
+    let again = space.until::<ConfigMap>("x-config", "another one", |c| c.uid() != config.uid()).await;
+    assert_eq!((&again.data, ours(&again.metadata)), (&config.data, ours(&config.metadata)));
+
+    assert_eq!(uids(&space.pods("x").await), pods, "the workers never noticed");
+    assert_eq!(job.job().await.uid(), training.uid());
+    assert_eq!(job.states().last(), Some(&Running));
+    space.end(operator).await;
+}
+
+/// A token of the API server's is only where somebody wants one: the account of another name, or the pod template.
+#[tokio::test]
+async fn a_pod_has_a_token_only_if_it_is_asked_for() {
+    let space = plane().space("token", json!({})).await;
+    let operator = space.operator().await;
+    let asks = json!({ "podTemplate": { "spec": { "automountServiceAccountToken": true } } });
+    for (name, fields, has_one) in
+        [("plain", json!({}), false), ("named", json!({ "serviceAccountName": "default" }), true), ("asks", asks, true)]
+    {
+        let job = space.submit(name, fields).await;
+        job.state(Running).await;
+        for pod in space.pods(name).await {
+            let volumes = pod.spec.unwrap().volumes.unwrap_or_default();
+            assert_eq!(volumes.iter().any(|volume| volume.name.starts_with("kube-api-access")), has_one, "{name}");
+        }
+    }
+    space.end(operator).await;
+}
+
+#[tokio::test]
+async fn a_deleted_claim_comes_back() {
+    let space = plane().space("claim", json!({})).await;
+    let operator = space.operator().await;
+    // Without a node for its pods nothing uses the claim, and Kubernetes lets it go.
+    let nowhere = json!({ "nodeSelector": { "there": "nowhere" } });
+    let storage = json!({ "storage": { "type": "pvc", "size": "1Gi" } });
+    let job = space.submit("x", json!({ "checkpoint": storage, "scheduling": nowhere })).await;
+    job.condition("Scheduled", "False", "Unschedulable").await;
+    let claim = space.has::<PersistentVolumeClaim>("x-checkpoints").await;
+    space.delete::<PersistentVolumeClaim>("x-checkpoints").await;
+    let again = space.until::<PersistentVolumeClaim>("x-checkpoints", "another one", |c| c.uid() != claim.uid()).await;
+    assert_eq!(ours(&again.metadata), ours(&claim.metadata));
+    space.end(operator).await;
+}
+
+#[tokio::test]
+async fn nothing_comes_back_after_the_end() {
+    let space = plane().space("ended", json!({})).await;
+    let operator = space.operator().await;
+    let ends = json!({ "podTemplate": { "metadata": { "annotations": { DURATION: "0s" } } } });
+    let (good, bad) = (space.submit("good", ends).await, space.submit("bad", json!({})).await);
+    good.state(Completed).await;
+    bad.state(Running).await;
+    bad.set(json!({ "failurePolicy": { "activeDeadlineSeconds": 1 } })).await;
+    bad.state(Failed).await;
+    eventually("the Job of the failed one to be gone", SOON, async || {
+        space.get::<Job>("bad-training").await.is_none().then_some(())
+    })
+    .await;
+
+    space.delete::<Job>("good-training").await;
+    for name in ["good", "bad"] {
+        space.delete::<Service>(&format!("{name}-headless")).await;
+        space.delete::<ConfigMap>(&format!("{name}-config")).await;
+    }
+    // An operator that has just started looks at every job with a fresh view, once.
+    operator.end().await;
+    let operator = space.operator_that_looked_at(2).await;
+    for name in ["good", "bad"] {
+        assert!(space.get::<Service>(&format!("{name}-headless")).await.is_none(), "{name}");
+        assert!(space.get::<ConfigMap>(&format!("{name}-config")).await.is_none(), "{name}");
+        assert!(space.get::<Job>(&format!("{name}-training")).await.is_none(), "{name}");
+    }
+    assert_eq!(good.states().last(), Some(&Completed));
+    space.end(operator).await;
+}
+
+/// What runs under a Job ends with it, so its return is another attempt, which waits for the last pod of this one.
+#[tokio::test]
+async fn a_deleted_job_comes_back_as_another_attempt() {
+    let space = plane().space("jobless", json!({})).await;
+    let operator = space.operator().await;
+    let spec = json!({ "failurePolicy": { "backoffLimit": 0 } });
+    for (name, cascade) in [("back", PropagationPolicy::Background), ("fore", PropagationPolicy::Foreground)] {
+        let job = space.submit(name, spec.clone()).await;
+        job.state(Running).await;
+        let before = uids(&space.pods(name).await);
+        let params = DeleteParams { propagation_policy: Some(cascade), ..DeleteParams::default() };
+        space.delete_with::<Job>(&format!("{name}-training"), params).await;
+
+        let running =
+            |s: &trainingjob_operator::api::TrainingJobStatus| s.attempt == Some(2) && s.state == Some(Running);
+        let status = job.until("attempt 2 to run", running).await;
+        let pods = space.pods(name).await;
+        assert!(uids(&pods).is_disjoint(&before) && pods.iter().all(|pod| attempt(pod) == 2), "{name}");
+        let gone = &status.restarts[0];
+        assert_eq!((gone.reason.as_str(), gone.attempt, gone.disruption), ("JobDeleted", 1, true), "{name}");
+        assert_eq!((status.restart_count, status.disruption_count), (Some(1), Some(1)), "{name}: nobody's failure");
+        let after = job.states().into_iter().skip_while(|state| *state != Running);
+        assert_eq!(after.collect::<Vec<_>>(), [Running, Initializing, Running], "{name}");
+    }
+    space.end(operator).await;
+}
+
+/// `kubectl delete job --cascade=orphan` leaves the pods: two gangs with the same hostnames would be worse than none.
+#[tokio::test]
+async fn pods_without_their_job_are_waited_for() {
+    let space = plane().space("orphans", json!({})).await;
+    let operator = space.operator().await;
+    let job = space.submit("x", json!({})).await;
+    job.state(Running).await;
+    let orphans = space.pods("x").await;
+    let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+    space.delete_with::<Job>("x-training", orphan).await;
+
+    let why = job.condition("Scheduled", "False", "OldPods").await;
+    let name = orphans[0].name_any();
+    assert_eq!(
+        why.message,
+        format!(
+            "pod {name} of attempt 1 runs on without its Job; delete it, since attempt 2 starts when no pod is left"
+        )
+    );
+    assert!(space.get::<Job>("x-training").await.is_none());
+    for pod in &orphans {
+        assert!(space.get::<Pod>(&pod.name_any()).await.is_some_and(|p| p.metadata.deletion_timestamp.is_none()));
+        space.delete::<Pod>(&pod.name_any()).await;
+    }
+    job.until("attempt 2 to run", |s| s.attempt == Some(2) && s.state == Some(Running)).await;
+    space.end(operator).await;
+}
+
+#[tokio::test]
+async fn a_changed_service_or_config_map_is_put_right() {
+    let space = plane().space("changed", json!({})).await;
+    let operator = space.operator().await;
+    let job = space.submit("x", json!({})).await;
+    job.state(Running).await;
+    let pods = uids(&space.pods("x").await);
+    let none = Value::Null;
+    let of_both = [
+        json!({ "metadata": { "labels": { "app": "theirs" } } }),
+        json!({ "metadata": { "labels": { "training-job": none } } }),
+        json!({ "metadata": { "labels": { labels::UID: none } } }),
+        json!({ "metadata": { "labels": { labels::UID: "another" } } }),
+        json!({ "metadata": { "labels": { labels::MANAGED_BY: none } } }),
+        json!({ "metadata": { "labels": none } }),
+        json!({ "metadata": { "ownerReferences": none } }),
+    ];
+    let of_services = [
+        json!({ "spec": { "selector": { "app": "theirs" } } }),
+        json!({ "spec": { "selector": none } }),
+        json!({ "spec": { "ports": [{ "name": "master", "port": 1 }] } }),
+        json!({ "spec": { "publishNotReadyAddresses": false } }),
+    ];
+    let of_configs = [
+        json!({ "data": { "model": "theirs" } }),
+        json!({ "data": { "dataset": none } }),
+        json!({ "data": { "more": "theirs" } }),
+        json!({ "binaryData": { "more": "AA==" } }),
+    ];
+    let service = space.has::<Service>("x-headless").await;
+    for change in of_both.iter().chain(&of_services) {
+        let right = |s: &Service| (&s.spec, ours(&s.metadata)) == (&service.spec, ours(&service.metadata));
+        let changed = space.patch::<Service>("x-headless", change.clone()).await;
+        assert!(!right(&changed), "{change}");
+        let wanted = format!("as it was before {change}");
+        let again = space.until::<Service>("x-headless", &wanted, right).await;
+        assert_eq!(again.uid(), service.uid());
+    }
+    let config = space.has::<ConfigMap>("x-config").await;
+    for change in of_both.iter().chain(&of_configs) {
+        let right = |c: &ConfigMap| {
+            (&c.data, &c.binary_data, ours(&c.metadata)) == (&config.data, &config.binary_data, ours(&config.metadata))
+        };
+        let changed = space.patch::<ConfigMap>("x-config", change.clone()).await;
+        assert!(!right(&changed), "{change}");
+        let wanted = format!("as it was before {change}");
+        let again = space.until::<ConfigMap>("x-config", &wanted, right).await;
+        assert_eq!(again.uid(), config.uid());
+    }
+    // One update for each change; the first create of all, and one that finds it exists where a watch lost sight of it.
+    for (kind, changes) in [("services", of_both.len() + of_services.len()), ("configmaps", 7 + of_configs.len())] {
+        let updates = space.writes(kind).iter().filter(|r| r.verb == "update").count();
+        assert_eq!(updates, changes, "{kind}: {:?}", space.writes(kind));
+    }
+    assert_eq!(uids(&space.pods("x").await), pods);
+    assert_eq!(job.states().last(), Some(&Running));
+    space.end(operator).await;
+}
+
+/// Labels, annotations and finalizers of others stay, also where something else has to be put right.
+#[tokio::test]
+async fn what_others_add_stays() {
+    let space = plane().space("added", json!({})).await;
+    let operator = space.operator().await;
+    space.submit("x", json!({})).await.state(Running).await;
+    let before = space.acts().len();
+    let theirs = json!({ "metadata": {
+        "labels": { "team": "vision", "app.kubernetes.io/part-of": "vision", "app.kubernetes.io/version": "7" },
+        "annotations": { "theirs.example.com/note": "kept" },
+    } });
+    space.patch::<Service>("x-headless", theirs.clone()).await;
+    space.patch::<ConfigMap>("x-config", theirs.clone()).await;
+    // Something else in both, which shows that the operator has seen what came before.
+    space.patch::<Service>("x-headless", json!({ "metadata": { "labels": { "app": "theirs" } } })).await;
+    space.patch::<ConfigMap>("x-config", json!({ "data": { "model": "theirs" } })).await;
+    let service = space.until::<Service>("x-headless", "put right", |s| s.labels()["app"] == "training-job").await;
+    let config =
+        space.until::<ConfigMap>("x-config", "put right", |c| c.data.as_ref().unwrap()["model"] == "none").await;
+    for meta in [&service.metadata, &config.metadata] {
+        let meta = serde_json::to_value(meta).unwrap();
+        for kind in ["labels", "annotations"] {
+            for (key, value) in theirs["metadata"][kind].as_object().unwrap() {
+                assert_eq!(&meta[kind][key], value, "{key}");
+            }
+        }
+    }
+    let since = space.acts().split_off(before);
+    // Of the children: the log may be late with the status that said Running.
+    let of_children = |r: &&Request| ["services", "configmaps"].contains(&r.resource.as_str());
+    let updates = since.iter().filter(of_children).filter(|r| r.verb != "get").count();
+    assert_eq!(updates, 2, "one each: {since:?}");
+    space.end(operator).await;
+}
+
+/// An admission plugin that changes what the operator writes has the last word, not an endless argument.
+#[tokio::test]
+async fn what_admission_changes_is_no_quarrel() {
+    let plane = plane();
+    let space = plane.space("rewritten", json!({ "rewritten": "true" })).await;
+    let operator = space.operator().await;
+    let job = space.submit("x", json!({})).await;
+    job.state(Running).await;
+    let service = space.has::<Service>("x-headless").await;
+    assert_eq!(service.labels()["app"], "rewritten", "the policy is at work");
+    space.delete::<ConfigMap>("x-config").await;
+    space.has::<ConfigMap>("x-config").await;
+    // Somebody else's change is put right as far as the policy lets it be.
+    space.patch::<Service>("x-headless", json!({ "spec": { "selector": { "app": "theirs" } } })).await;
+    let right = |s: &Service| s.spec.as_ref().unwrap().selector == service.spec.as_ref().unwrap().selector;
+    space.until::<Service>("x-headless", "put right", right).await;
+    job.set(json!({ "suspend": true })).await;
+    job.state(trainingjob_operator::api::State::Suspended).await;
+    let writes = space.writes("services");
+    assert!(writes.len() <= 3, "{writes:?}");
+    space.end(operator).await;
+}
+
+/// A queue manager owns the Job's suspend and parallelism, and puts labels and annotations on it.
+#[tokio::test]
+async fn a_changed_job_is_left_as_it_is() {
+    let space = plane().space("queued", json!({})).await;
+    let operator = space.operator().await;
+    let job = space.submit("x", json!({ "failurePolicy": { "backoffLimit": 0 } })).await;
+    job.state(Running).await;
+    let first = job.job().await;
+    let theirs = json!({ "labels": { "queue": "theirs", "app": "theirs" }, "annotations": { "theirs": "1" } });
+    space.patch::<Job>("x-training", json!({ "metadata": theirs })).await;
+
+    // A preemption in a queue: the Job is suspended, its pods go; later it is let in again.
+    space.patch::<Job>("x-training", json!({ "spec": { "suspend": true } })).await;
+    job.condition("Scheduled", "False", "Queued").await;
+    eventually("no pod", SOON, async || space.pods("x").await.is_empty().then_some(())).await;
+    job.until("no worker to run", |s| {
+        s.state == Some(Pending) && s.workers.is_some_and(|w| (w.active, w.pending, w.failed) == (0, 2, 0))
+    })
+    .await;
+    space.patch::<Job>("x-training", json!({ "spec": { "suspend": false } })).await;
+    let status = job.state(Running).await;
+    assert_eq!((status.attempt, status.restart_count, status.restarts.len()), (Some(1), Some(0), 0));
+
+    let now = job.job().await;
+    assert_eq!(now.uid(), first.uid());
+    assert_eq!((now.labels()["app"].as_str(), now.labels()["queue"].as_str()), ("theirs", "theirs"));
+    let writes = space.writes("jobs");
+    assert_eq!(writes.len(), 1, "the operator wrote a Job after it had made it: {writes:?}");
+    space.end(operator).await;
+}
+
+/// Fewer pods than workers by somebody else's will: the Job stays so, and the status says that workers are missing.
+#[tokio::test]
+async fn a_job_of_less_parallelism_is_left_as_it_is() {
+    let space = plane().space("partial", json!({})).await;
+    let operator = space.operator().await;
+    let nowhere = json!({ "scheduling": { "nodeSelector": { "there": "nowhere" } } });
+    let job = space.submit("x", nowhere).await;
+    job.condition("Scheduled", "False", "Unschedulable").await;
+    space.patch::<Job>("x-training", json!({ "spec": { "parallelism": 1 } })).await;
+    eventually("one pod", SOON, async || (space.pods("x").await.len() == 1).then_some(())).await;
+    let why = job.condition("Scheduled", "False", "Parallelism").await;
+    let words = "the Job's parallelism is 1 by somebody else's will, and the gang is of 2 workers: set it back, or delete \
+                 the Job, which is made again";
+    assert_eq!((why.message.as_str(), job.status().state), (words, Some(Pending)));
+    assert_eq!(job.job().await.spec.unwrap().parallelism, Some(1));
+    assert_eq!(space.writes("jobs").len(), 1);
+    space.end(operator).await;
+}
+
+/// What of an object's metadata is the operator's.
+fn ours(meta: &ObjectMeta) -> Value {
+    let ours = |key: &&String| {
+        *key == "app" || *key == "training-job" || key.starts_with("ml.example.com/") || *key == labels::MANAGED_BY
+    };
+    let labels: Vec<_> = meta.labels.iter().flatten().filter(|(key, _)| ours(key)).collect();
+    json!([labels, meta.owner_references])
+}

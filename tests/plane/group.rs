@@ -1,0 +1,44 @@
+//! A gang that is placed as a whole, where its scheduler comes late and its PodGroup goes.
+
+use crate::world::plane;
+use harness::cluster::pod_groups;
+use kube::ResourceExt;
+use serde_json::json;
+use trainingjob_operator::api::State::{Pending, Running};
+use trainingjob_operator::build::VolcanoPodGroup;
+
+#[tokio::test]
+async fn a_gang_waits_for_its_scheduler_and_keeps_its_group() {
+    let space = plane().space("group", json!({})).await;
+    let operator = space.operator().await;
+    // Volcano's own scheduler will not come; what is tried here are the objects.
+    let grouped = |nodes: serde_json::Value| {
+        json!({ "scheduling": {
+            "gang": "volcano", "queue": "research", "schedulerName": "default-scheduler", "nodeSelector": nodes,
+        } })
+    };
+    let job = space.submit("x", grouped(json!({}))).await;
+    let why = job.condition("Scheduled", "False", "GangSchedulerMissing").await.message;
+    assert!(why.starts_with("PodGroup: the API server has no PodGroup of scheduling.volcano.sh/v1beta1"), "{why}");
+    assert_eq!((job.states(), space.pods("x").await.len()), (vec![Pending], 0));
+
+    // It is installed.
+    let kind = pod_groups("scheduling.volcano.sh", "v1beta1").to_string();
+    plane().cluster.kubectl_with(&["apply", "-f", "-"], &kind);
+    job.state(Running).await;
+    let pods = space.placed("x", 2).await;
+    let name = &pods[0].annotations()["scheduling.k8s.io/group-name"];
+    let group = space.has::<VolcanoPodGroup>(name).await;
+    assert_eq!((group.spec.min_member, group.spec.queue.as_deref()), (2, Some("research")));
+    assert!(!job.job().await.labels().contains_key("kueue.x-k8s.io/queue-name"));
+
+    // Somebody deletes that of a job which waits for nodes: it is made again. Who runs needs none.
+    let waits = space.submit("waits", grouped(json!({ "there": "nowhere" }))).await;
+    waits.condition("Scheduled", "False", "Unschedulable").await;
+    let of_waiting = space.pods("waits").await[0].annotations()["scheduling.k8s.io/group-name"].clone();
+    let first = space.has::<VolcanoPodGroup>(&of_waiting).await;
+    space.delete::<VolcanoPodGroup>(&of_waiting).await;
+    space.until::<VolcanoPodGroup>(&of_waiting, "another one", |group| group.uid() != first.uid()).await;
+    assert_eq!(job.states().last(), Some(&Running));
+    space.end(operator).await;
+}

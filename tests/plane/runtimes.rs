@@ -1,0 +1,157 @@
+//! Templates: taken once, checked by the API server's own rules, and kept with the job.
+
+use crate::world::{BY_HAND, Space, plane};
+use harness::wait::{SOON, eventually};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use trainingjob_operator::api::RuntimeKind;
+use trainingjob_operator::api::State::{Pending, Running};
+
+const KIND: RuntimeKind = RuntimeKind::TrainingRuntime;
+
+fn runtimes(space: &Space) -> Api<DynamicObject> {
+    KIND.api(space.client.clone(), &space.name)
+}
+
+async fn create(space: &Space, name: &str, spec: Value) {
+    let object =
+        json!({ "apiVersion": "ml.example.com/v1", "kind": KIND.as_str(), "metadata": { "name": name }, "spec": spec });
+    runtimes(space).create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+}
+
+/// Gives the template this spec.
+async fn edit(space: &Space, name: &str, spec: Value) {
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    runtimes(space).patch(name, &PatchParams::default(), &patch).await.unwrap();
+}
+
+/// What a cluster's platform engineers write. The test says how the pods stand.
+fn template() -> Value {
+    json!({
+        "numWorkers": 3, "framework": "none", "image": "theirs:1", "command": ["train"], "args": ["--fast"], "checkpoint": { "enabled": false },
+        "gpusPerWorker": 0, "env": [{ "name": "A", "value": "theirs" }, { "name": "B", "value": "theirs" }],
+        "podTemplate": {
+            "metadata": { "annotations": { BY_HAND: "" }, "labels": { "team": "platform" } },
+            "spec": { "containers": [{ "name": "training", "tty": true }] },
+        },
+    })
+}
+
+/// Of the template nothing but the name is said.
+fn named(name: &str, more: Value) -> Value {
+    let mut fields = json!({
+        "runtimeRef": { "kind": "TrainingRuntime", "name": name }, "numWorkers": null, "gpusPerWorker": null, "framework": null,
+        "image": null, "command": null, "checkpoint": null,
+    });
+    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    fields
+}
+
+async fn pod(space: &Space, job: &str) -> (i32, PodSpec) {
+    let made: Job = space.has(&format!("{job}-training")).await;
+    let spec = made.spec.unwrap();
+    (spec.completions.unwrap(), spec.template.spec.unwrap())
+}
+
+fn training(pod: &PodSpec) -> &Container {
+    pod.containers.iter().find(|container| container.name == "training").unwrap()
+}
+
+fn variable<'p>(pod: &'p PodSpec, name: &str) -> Option<&'p str> {
+    training(pod).env.as_ref()?.iter().find(|variable| variable.name == name)?.value.as_deref()
+}
+
+#[tokio::test]
+async fn a_job_begins_with_its_template_and_keeps_it() {
+    let space = plane().space("runtimes", json!({})).await;
+    let operator = space.operator().await;
+    create(&space, "theirs", template()).await;
+    let own = json!({ "numWorkers": 2, "env": [{ "name": "B", "value": "mine" }] });
+    let job = space.submit("x", named("theirs", own)).await;
+    let (workers, made) = pod(&space, "x").await;
+    assert_eq!((workers, training(&made).image.as_deref(), training(&made).tty), (2, Some("theirs:1"), Some(true)));
+    assert_eq!((variable(&made, "A"), variable(&made, "B")), (Some("theirs"), Some("mine")));
+    let status = job.until("the template to stand in the status", |status| status.runtime.is_some()).await;
+    let taken = status.runtime.unwrap();
+    assert_eq!((taken.kind, taken.name.as_str(), taken.generation), (KIND, "theirs", 1));
+    assert_eq!(taken.spec["image"], "theirs:1");
+
+    // What changes in it, or that it goes, concerns later jobs: also with another operator, which has seen none of it.
+    edit(&space, "theirs", json!({ "image": "theirs:2", "numWorkers": 4 })).await;
+    operator.end().await;
+    let operator = space.operator().await;
+    let later = space.submit("later", named("theirs", json!({}))).await;
+    let (workers, made) = pod(&space, "later").await;
+    assert_eq!((workers, training(&made).image.as_deref()), (4, Some("theirs:2")));
+    assert_eq!(later.until("its own", |status| status.runtime.is_some()).await.runtime.unwrap().generation, 2);
+    runtimes(&space).delete("theirs", &DeleteParams::default()).await.unwrap();
+    let first: Job = space.has("x-training").await;
+    space.delete::<Job>("x-training").await;
+    let again = eventually("the Job to be made again", SOON, async || {
+        // As a kubelet does, which nobody else is for pods that are led by hand.
+        for pod in space.pods("x").await.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            let _ = space.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+        }
+        let job: Option<Job> = space.get("x-training").await;
+        job.filter(|job| job.metadata.uid != first.metadata.uid)
+    });
+    let again = again.await.spec.unwrap();
+    assert_eq!(again.completions, Some(2));
+    assert_eq!(training(&again.template.spec.unwrap()).image.as_deref(), Some("theirs:1"));
+    job.delete().await;
+    later.delete().await;
+    space.end(operator).await;
+}
+
+#[tokio::test]
+async fn a_job_waits_for_a_template_that_can_run() {
+    let space = plane().space("runtimes-wait", json!({})).await;
+    let operator = space.operator().await;
+    let job = space.submit("x", named("missing", json!({}))).await;
+    let condition = job.condition("Accepted", "False", "RuntimeNotFound").await;
+    let place = format!("there is no TrainingRuntime missing in namespace {}: create it", space.name);
+    assert!(condition.message.starts_with(&place), "{}", condition.message);
+    assert_eq!(job.status().state, Some(Pending));
+    // By the rules of the CRD, in the API server's words; and by those that only the operator has.
+    let mut spec = template();
+    spec["env"] = json!([{ "name": "MASTER_ADDR", "value": "x" }]);
+    create(&space, "missing", spec).await;
+    let condition = job.condition("Accepted", "False", "InvalidRuntime").await;
+    let says = |words: &str| assert!(condition.message.contains(words), "{words}: {}", condition.message);
+    says("with TrainingRuntime missing (generation 1) can't run: spec.env[0]");
+    says("MASTER_ADDR");
+    edit(&space, "missing", json!({ "env": null, "podTemplate": { "spec": { "dnsPolicy": 1 } } })).await;
+    job.until("the other words", |status| {
+        let accepted = status.conditions.iter().find(|condition| condition.type_ == "Accepted");
+        accepted.is_some_and(|is| {
+            is.message.contains("spec.podTemplate.spec.dnsPolicy") && is.message.contains("generation 2")
+        })
+    })
+    .await;
+    assert_eq!(space.get::<Job>("x-training").await, None);
+    edit(&space, "missing", json!({ "podTemplate": { "spec": { "dnsPolicy": null } } })).await;
+    let (workers, _) = pod(&space, "x").await;
+    assert_eq!(workers, 3);
+    job.condition("Accepted", "True", "Valid").await;
+    assert_ne!(job.status().state, Some(Running), "its pods are led by hand");
+    job.delete().await;
+    space.end(operator).await;
+}
+
+/// An operator of one namespace: nobody has given it the right to the cluster's.
+#[tokio::test]
+async fn who_may_not_read_a_template_says_so() {
+    let space = plane().space("runtimes-denied", json!({})).await;
+    let operator = space.operator().await;
+    let mut fields = named("any", json!({}));
+    fields["runtimeRef"] = json!({ "name": "any" });
+    let job = space.submit("y", fields).await;
+    let condition = job.condition("Accepted", "False", "RuntimeNotFound").await;
+    assert!(condition.message.starts_with("this operator works in one namespace"), "{}", condition.message);
+    assert!(condition.message.contains("with a TrainingRuntime of this namespace"), "{}", condition.message);
+    job.delete().await;
+    operator.end().await;
+}

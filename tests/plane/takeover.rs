@@ -1,0 +1,129 @@
+//! Operators after each other, and TrainingJobs that this one can't read.
+
+use crate::world::{Request, plane, uids};
+use harness::wait::{SOON, eventually};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::json;
+use trainingjob_operator::api::State::{Pending, Running};
+use trainingjob_operator::api::TrainingJob;
+use trainingjob_operator::build::labels;
+
+#[tokio::test]
+async fn another_version_restarts_nothing() {
+    let space = plane().space("versions", json!({})).await;
+    let operator = space.operator_of_version("registry.example/operator:1").await;
+    let (runs, waits) = (
+        space.submit("runs", json!({})).await,
+        space.submit("waits", json!({ "scheduling": { "nodeSelector": { "there": "nowhere" } } })).await,
+    );
+    runs.state(Running).await;
+    waits.condition("Scheduled", "False", "Unschedulable").await;
+    operator.end().await;
+
+    // What an older version made: another template, hash and pull policy. Templates can't be changed, so it is made anew.
+    let mut old = waits.job().await;
+    space.delete::<Job>("waits-training").await;
+    eventually("the Job and its pods to be gone", SOON, async || {
+        (space.get::<Job>("waits-training").await.is_none() && space.pods("waits").await.is_empty()).then_some(())
+    })
+    .await;
+    let spec = old.spec.as_mut().unwrap();
+    (spec.selector, spec.template.metadata.as_mut().unwrap().annotations) = (None, None);
+    let pod_labels = spec.template.metadata.as_mut().unwrap().labels.as_mut().unwrap();
+    pod_labels.retain(|key, _| !key.contains("controller-uid") && !key.contains("job-name"));
+    let template = spec.template.spec.as_mut().unwrap();
+    (template.init_containers, template.node_selector) = (None, None);
+    template.containers[0].image = Some("older".into());
+    old.metadata.annotations.as_mut().unwrap().insert(labels::INTENT.into(), "of an older version".into());
+    (old.metadata.uid, old.metadata.resource_version, old.status) = (None, None, None);
+    let job_labels = old.metadata.labels.as_mut().unwrap();
+    job_labels.retain(|key, _| !key.contains("controller-uid") && !key.contains("job-name"));
+    space.create::<Job>(serde_json::to_value(&old).unwrap()).await;
+    space.placed("waits", 2).await;
+
+    let jobs = [runs.job().await, waits.job().await];
+    let pods = [space.pods("runs").await, space.pods("waits").await];
+    let before = space.acts().len();
+    let operator = space.operator_of_version("registry.example/operator:2").await;
+    waits.state(Running).await;
+    eventually("a look at both", SOON, async || {
+        let all: f64 = operator
+            .metric(&format!("trainingjob_reconciliation_total{{namespace=\"{}\",result=\"success\"}}", space.name));
+        (all >= 2.0).then_some(())
+    })
+    .await;
+    for ((job, then), pods) in [&runs, &waits].into_iter().zip(jobs).zip(pods) {
+        let now = job.job().await;
+        assert_eq!((now.uid(), now.metadata.generation), (then.uid(), then.metadata.generation), "{}", job.name);
+        assert_eq!(uids(&space.pods(&job.name).await), uids(&pods), "{}", job.name);
+        let status = job.status();
+        assert_eq!((status.attempt, status.restart_count), (Some(1), Some(0)), "{}", job.name);
+    }
+    let writes: Vec<Request> = space.acts().split_off(before).into_iter().filter(|r| r.resource != "events").collect();
+    let status_only = |r: &Request| r.resource == "trainingjobs/status" && r.name == "waits";
+    assert!(writes.iter().all(status_only), "{writes:?}");
+    let image = |pod: &Pod| pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap()[0].image.clone();
+    assert_eq!(image(&space.pods("runs").await[0]).as_deref(), Some("registry.example/operator:1"));
+    space.end(operator).await;
+}
+
+#[tokio::test]
+async fn a_job_that_cannot_be_read_harms_no_other() {
+    let space = plane().space("unreadable", json!({})).await;
+    let operator = space.operator().await;
+    // The CRD of this control plane takes a number here, as one of another version might.
+    let bad = space.submit("bad", json!({ "workingDir": 7 })).await;
+    let good = space.submit("good", json!({})).await;
+    good.state(Running).await;
+    let told = |object: &kube::api::DynamicObject| {
+        let all = object.data["status"]["conditions"].as_array()?;
+        all.iter().find(|c| c["type"] == "Accepted").cloned()
+    };
+    let resource = kube::api::ApiResource::erase::<TrainingJob>(&());
+    let api = kube::Api::<kube::api::DynamicObject>::namespaced_with(space.client.clone(), &space.name, &resource);
+    let condition =
+        eventually("the unreadable job to say so", SOON, async || told(&api.get("bad").await.unwrap())).await;
+    assert_eq!((condition["status"].as_str(), condition["reason"].as_str()), (Some("False"), Some("Unreadable")));
+    let message = condition["message"].as_str().unwrap();
+    assert_eq!(
+        message,
+        "this version of the operator can't read spec.workingDir: invalid type: integer `7`, expected a string; upgrade \
+         the operator, or delete the TrainingJob and create it with a value that this version knows"
+    );
+    assert!(bad.described().contains(message));
+    assert_eq!(api.get("bad").await.unwrap().data["status"]["state"], json!("Pending"));
+
+    // It is said once, and others are served all the while.
+    good.set(json!({ "ttlSecondsAfterFinished": 1000 })).await;
+    good.until("the new generation", |s| s.observed_generation == Some(2)).await;
+    space.patch::<k8s_openapi::api::core::v1::Service>("good-headless", json!({ "spec": { "selector": null } })).await;
+    space
+        .until::<k8s_openapi::api::core::v1::Service>("good-headless", "put right", |s| {
+            s.spec.as_ref().unwrap().selector.is_some()
+        })
+        .await;
+    let of_bad = |r: &&Request| r.name == "bad" && r.verb != "get";
+    assert_eq!(space.acts().iter().filter(of_bad).count(), 1, "{:?}", space.acts());
+    assert_eq!(good.states().first(), Some(&Pending));
+    space.delete::<TrainingJob>("good").await;
+    api.delete("bad", &kube::api::DeleteParams::default()).await.unwrap();
+    space.end(operator).await;
+}
+
+/// Whose passwords and keys are in a namespace is none of the operator's business.
+#[tokio::test]
+async fn secrets_are_out_of_reach() {
+    let space = plane().space("secrets", json!({})).await;
+    let client = space.restricted().await;
+    let secrets = kube::Api::<k8s_openapi::api::core::v1::Secret>::namespaced(client, &space.name);
+    let refused = [
+        secrets.list(&Default::default()).await.map(drop),
+        secrets.get("x").await.map(drop),
+        secrets.watch(&Default::default(), "0").await.map(drop),
+    ];
+    for answer in refused {
+        assert!(matches!(&answer, Err(kube::Error::Api(status)) if status.is_forbidden()), "{answer:?}");
+    }
+}

@@ -1,0 +1,621 @@
+//! Monitoring: every alert fires when it should and is silent when not, every query of the dashboards gives data, and
+//! all of it is told in the documentation.
+//!
+//! Prometheus and its promtool are Debian's, unpacked into the cache and never installed.
+
+use harness::cluster::{self, Cluster, tools};
+use harness::wait::{SOON, eventually};
+use harness::{ask, cache, free_port, root};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use trainingjob_operator::api::{self, State, TrainingJob};
+use trainingjob_operator::protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
+
+/// What NVIDIA's exporter says of a worker's GPU, with the labels that it has in Kubernetes.
+const DCGM: [(&str, &str); 6] = [
+    ("DCGM_FI_DEV_GPU_UTIL", "87"),
+    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "0.41"),
+    ("DCGM_FI_DEV_FB_USED", "61234"),
+    ("DCGM_FI_DEV_POWER_USAGE", "512.3"),
+    ("DCGM_FI_DEV_GPU_TEMP", "58"),
+    ("DCGM_FI_DEV_XID_ERRORS", "0"),
+];
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn dashboards() -> BTreeMap<String, Value> {
+    let files = fs::read_dir(root("deploy/monitoring/dashboards")).unwrap().map(|file| file.unwrap().path());
+    let parsed = |path: PathBuf| {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let board = serde_json::from_str(&fs::read_to_string(&path).unwrap());
+        (name, board.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+    };
+    files.map(parsed).collect()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// All panels, those of folded rows too.
+fn panels(board: &Value) -> Vec<&Value> {
+    list(&board["panels"]).iter().flat_map(|panel| [panel].into_iter().chain(list(&panel["panels"]))).collect()
+}
+
+fn alerts() -> Vec<Value> {
+    let rules: Value = serde_saphyr::from_str(&read("deploy/monitoring/rules.yaml")).unwrap();
+    list(&rules["groups"]).iter().flat_map(|group| list(&group["rules"])).cloned().collect()
+}
+
+/// The names of metrics in it, as Prometheus sees them.
+fn metrics_in(text: &str) -> BTreeSet<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c| !is_part(c)).filter(|word| word.starts_with("trainingjob_") && !word.ends_with('_')).collect()
+}
+
+/// Names of metrics are string constants of the code.
+fn metrics_of_the_operator() -> BTreeSet<String> {
+    let files = ["metrics", "jobs"].map(|file| read(&format!("src/telemetry/{file}.rs")));
+    let constants = files.iter().flat_map(|code| code.split("#[cfg(test)]").next().unwrap().split('"'));
+    let is_name =
+        |text: &&str| text.starts_with("trainingjob_") && text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    constants.filter(is_name).map(str::to_owned).collect()
+}
+
+fn metrics_of_the_agent() -> BTreeSet<String> {
+    let code = read("src/agent/serve/metrics.rs");
+    let constants = code.split("#[cfg(test)]").next().unwrap().split('"');
+    let names = constants.filter(|text| text.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
+    names.map(|name| format!("trainingjob_worker_{name}")).collect()
+}
+
+// ---- what needs nothing but the files
+
+/// `prometheusrule.yaml` is `rules.yaml` in the Prometheus operator's clothes.
+#[test]
+fn both_forms_of_the_rules_are_one() {
+    const HEAD: &str =
+        "# Made from rules.yaml by `UPDATE=1 cargo test --test monitoring`: change that file, not this one.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: trainingjob-operator
+spec:
+";
+    let rules = read("deploy/monitoring/rules.yaml");
+    let lines = rules.lines().skip_while(|line| *line != "groups:");
+    let lines = lines.map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") });
+    let current = format!("{HEAD}{}", lines.collect::<String>());
+    let path = "deploy/monitoring/prometheusrule.yaml";
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(root(path), current).unwrap();
+    } else {
+        assert!(read(path) == current, "{path} is not made from rules.yaml: UPDATE=1 cargo test --test monitoring");
+    }
+}
+
+#[test]
+fn every_alert_has_a_runbook() {
+    let page = read("docs/monitoring.md");
+    for alert in alerts() {
+        let name = text(&alert["alert"]);
+        let url = format!("docs/monitoring.md#{}", name.to_lowercase());
+        assert_eq!(text(&alert["annotations"]["runbook_url"]), url);
+        assert!(page.contains(&format!("\n### {name}\n")), "docs/monitoring.md has no section {name}");
+        assert!(["info", "warning", "critical"].contains(&text(&alert["labels"]["severity"])), "{name}");
+    }
+}
+
+#[test]
+fn every_metric_is_told() {
+    let (operate, monitoring) = (read("docs/operate.md"), read("docs/monitoring.md"));
+    let told = |name: &String, page: &str| page.contains(&format!("`{name}`"));
+    let missing: Vec<_> = metrics_of_the_operator().into_iter().filter(|name| !told(name, &operate)).collect();
+    assert!(missing.is_empty(), "docs/operate.md does not tell of {missing:?}");
+    let of_agents: BTreeSet<_> = metrics_in(&monitoring).into_iter().map(str::to_owned).collect();
+    let known = metrics_of_the_agent();
+    let made_up: Vec<_> =
+        of_agents.iter().filter(|name| name.starts_with("trainingjob_worker_") && !known.contains(*name)).collect();
+    assert!(made_up.is_empty(), "docs/monitoring.md tells of metrics that no agent has: {made_up:?}");
+}
+
+/// No query asks for what nobody tells.
+#[test]
+fn every_metric_that_is_asked_for_exists() {
+    let known: BTreeSet<_> = metrics_of_the_operator().into_iter().chain(metrics_of_the_agent()).collect();
+    let exists = |name: &str| {
+        let parts_of_histograms = ["_bucket", "_sum", "_count"];
+        known.contains(name)
+            || parts_of_histograms.iter().any(|part| name.strip_suffix(part).is_some_and(|name| known.contains(name)))
+    };
+    let mut queries: Vec<String> = alerts().iter().map(|alert| text(&alert["expr"]).to_owned()).collect();
+    for board in dashboards().values() {
+        let targets = panels(board).into_iter().flat_map(|panel| list(&panel["targets"]));
+        queries.extend(targets.map(|target| text(&target["expr"]).to_owned()));
+        queries.extend(list(&board["templating"]["list"]).iter().map(|v| text(&v["definition"]).to_owned()));
+    }
+    let asked: BTreeSet<&str> = queries.iter().flat_map(|query| metrics_in(query)).collect();
+    assert!(asked.len() > 40, "{asked:?}");
+    let made_up: Vec<_> = asked.into_iter().filter(|name| !exists(name)).collect();
+    assert!(made_up.is_empty(), "nobody tells {made_up:?}");
+}
+
+#[test]
+fn dashboards_are_whole() {
+    let boards = dashboards();
+    assert_eq!(boards.keys().collect::<Vec<_>>(), ["fleet", "job", "operator"]);
+    for (name, board) in &boards {
+        assert_eq!(text(&board["uid"]), format!("trainingjob-{name}"));
+        let ids: Vec<_> = panels(board).into_iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+        assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{name}: panels of one id");
+        for panel in panels(board).into_iter().filter(|panel| panel["type"] != "row") {
+            let title = text(&panel["title"]);
+            assert!(!title.is_empty() && !text(&panel["description"]).is_empty(), "{name}: {title}");
+            assert!(!list(&panel["targets"]).is_empty(), "{name}: {title} asks nothing");
+            for place in [panel].into_iter().chain(list(&panel["targets"])) {
+                assert_eq!(place["datasource"]["uid"], "${datasource}", "{name}: {title}");
+            }
+            let grid = &panel["gridPos"];
+            assert!(grid["x"].as_u64().unwrap() + grid["w"].as_u64().unwrap() <= 24, "{name}: {title} is too wide");
+        }
+    }
+}
+
+// ---- what needs programs
+
+/// The folder of `prometheus` and `promtool`.
+fn prometheus() -> &'static Path {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("TRAININGJOB_TEST_PROMETHEUS") {
+            return folder.into();
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let has_both = |folder: &PathBuf| folder.join("prometheus").exists() && folder.join("promtool").exists();
+        if let Some(folder) = std::env::split_paths(&path).find(has_both) {
+            return folder;
+        }
+        let folder = cache().join("prometheus");
+        if !has_both(&folder) {
+            unpack(&cache(), &folder);
+        }
+        folder
+    })
+}
+
+/// Unpacks Debian's package, without installing it: that would start a service.
+fn unpack(cache: &Path, folder: &Path) {
+    let new = cache.join(format!("prometheus.{}", std::process::id()));
+    fs::create_dir_all(&new).unwrap();
+    let script = "apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; } &&
+        dpkg -x prometheus_*.deb all && mv all/usr/bin/prometheus all/usr/bin/promtool . && rm -r all *.deb";
+    let done = Command::new("sh").args(["-c", script]).current_dir(&new).output().unwrap();
+    if !done.status.success() {
+        let _ = fs::remove_dir_all(&new);
+        panic!(
+            "no Prometheus: put prometheus and promtool on PATH, or name their folder in TRAININGJOB_TEST_PROMETHEUS. \
+             Debian's could not be had: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+    // Another test program may have been quicker.
+    if fs::rename(&new, folder).is_err() {
+        fs::remove_dir_all(&new).unwrap();
+    }
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn promtool(args: &[&str]) {
+    let output = Command::new(prometheus().join("promtool")).args(args).current_dir(root("")).output().unwrap();
+    assert!(output.status.success(), "promtool {args:?}: {}", said(&output));
+}
+
+#[test]
+fn the_configuration_that_is_shown_is_one() {
+    let page = read("docs/monitoring.md");
+    let (_, rest) = page.split_once("```yaml\nscrape_configs:").expect("docs/monitoring.md shows scrape_configs");
+    let shown = format!("scrape_configs:{}", rest.split("```").next().unwrap());
+    // Debian's Prometheus is built without the discovery by Kubernetes.
+    let known = shown.lines().filter(|line| !line.contains("kubernetes_sd_configs:") && !line.contains("- {role: "));
+    let config = harness::scratch().join("shown.yaml");
+    fs::write(&config, known.collect::<Vec<_>>().join("\n")).unwrap();
+    promtool(&["check", "config", config.to_str().unwrap()]);
+}
+
+#[test]
+fn alerts_fire_and_are_silent() {
+    promtool(&["check", "rules", "--lint=all", "--lint-fatal", "deploy/monitoring/rules.yaml"]);
+    promtool(&["test", "rules", "tests/monitoring/alerts.yaml"]);
+
+    let cases: Value = serde_saphyr::from_str(&read("tests/monitoring/alerts.yaml")).unwrap();
+    let cases: Vec<&Value> = list(&cases["tests"]).iter().flat_map(|test| list(&test["alert_rule_test"])).collect();
+    for alert in alerts() {
+        let fires = |case: &Value| !list(&case["exp_alerts"]).is_empty();
+        let of_it: Vec<_> = cases.iter().filter(|case| case["alertname"] == alert["alert"]).collect();
+        assert!(of_it.iter().any(|case| fires(case)), "{} never fires", alert["alert"]);
+        assert!(of_it.iter().any(|case| !fires(case)), "{} is never silent", alert["alert"]);
+    }
+}
+
+/// The objects of an installation.
+fn kustomized(path: &str) -> Vec<Value> {
+    let output = Command::new(tools().join("kubectl")).arg("kustomize").arg(root(path)).output().unwrap();
+    assert!(output.status.success(), "{path}: {}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split("\n---\n").map(|object| serde_saphyr::from_str(object).unwrap()).collect()
+}
+
+#[test]
+fn monitors_find_what_they_look_for() {
+    let (monitoring, operator) = (kustomized("deploy/monitoring"), kustomized("deploy/cluster"));
+    let one = |objects: &[Value], kind: &str| -> Value {
+        let found: Vec<_> = objects.iter().filter(|object| object["kind"] == kind).cloned().collect();
+        assert_eq!(found.len(), 1, "{kind}");
+        found.into_iter().next().unwrap()
+    };
+    let (monitor, service) = (one(&monitoring, "ServiceMonitor"), one(&operator, "Service"));
+    for object in &monitoring {
+        assert_eq!(object["metadata"]["namespace"], service["metadata"]["namespace"]);
+    }
+    for (name, value) in monitor["spec"]["selector"]["matchLabels"].as_object().unwrap() {
+        assert_eq!(&service["metadata"]["labels"][name], value);
+    }
+    assert_eq!(monitor["spec"]["endpoints"][0]["port"], service["spec"]["ports"][0]["name"]);
+    assert_eq!(monitor["spec"]["endpoints"][0]["honorLabels"], true);
+    assert_eq!(list(&one(&monitoring, "PrometheusRule")["spec"]["groups"]).len(), 2);
+
+    let maps = monitoring.iter().filter(|object| object["kind"] == "ConfigMap");
+    let names: BTreeSet<_> = maps
+        .inspect(|map| assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1"))
+        .map(|map| map["data"].as_object().unwrap().keys().next().unwrap().clone())
+        .collect();
+    assert_eq!(names, BTreeSet::from(["fleet.json", "job.json", "operator.json"].map(str::to_owned)));
+    // A ConfigMap that `kubectl apply` writes has itself once more in an annotation, which holds 256 KiB.
+    assert!(monitoring.iter().all(|object| object.to_string().len() < 200_000));
+}
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Process {
+    fn start(command: &mut Command, log: &Path) -> Self {
+        let output = fs::File::create(log).unwrap();
+        let child = command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output).spawn();
+        Self(child.unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+}
+
+impl Drop for Process {
+    /// By a signal that an agent passes on to its program.
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
+        let begin = Instant::now();
+        while matches!(self.0.try_wait(), Ok(None)) && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The body of a page that was answered with 200.
+fn get(port: u16, path: &str) -> Option<String> {
+    ask(port, "GET", path, "")
+}
+
+/// Serves [`DCGM`] until the end; its port.
+fn dcgm_exporter() -> u16 {
+    let labels = r#"{gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H200",Hostname="node-0",namespace="train",pod="runs-training-0-abcde",container="training"}"#;
+    let page: String =
+        DCGM.iter().map(|(name, value)| format!("# TYPE {name} gauge\n{name}{labels} {value}\n")).collect();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut request) = (stream.unwrap(), [0; 4096]);
+            let _ = stream.read(&mut request);
+            let head =
+                format!("HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}", page.len());
+            let _ = write!(stream, "{head}\r\n\r\n{page}");
+        }
+    });
+    port
+}
+
+/// The operator may not write the status of the job `denied`.
+const DENIES: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: { name: denied }
+spec:
+  matchConstraints:
+    resourceRules:
+      - { apiGroups: [ml.example.com], apiVersions: [v1], operations: [UPDATE], resources: [trainingjobs/status] }
+  validations: [{ expression: "object.metadata.name != 'denied'" }]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: { name: denied }
+spec: { policyName: denied, validationActions: [Deny] }
+"#;
+
+/// A program of a worker: it tells its progress, saves once, and warns of what may end it.
+const PROGRAM: &str = r#"
+echo "RuntimeError: CUDA out of memory"
+mkdir "$CHECKPOINT_DIR/step-1"
+echo weights > "$CHECKPOINT_DIR/step-1/weights.bin"
+touch "$CHECKPOINT_DIR/step-1/.complete"
+step=0
+while sleep 1; do
+  step=$((step + 1))
+  echo '{"step":'$step',"total_steps":1000,"epoch":1,"total_epochs":3,"loss":0.5,"accuracy":0.75,"throughput":12}' \
+    >> "$TRAININGJOB_PROGRESS_FILE"
+done
+"#;
+
+struct World {
+    client: Client,
+    folder: PathBuf,
+    cluster: Cluster,
+}
+
+impl World {
+    async fn new() -> Self {
+        let cluster = Cluster::up("monitoring", &["--control-only", "--no-audit", "--simulated-nodes", "2"]);
+        let folder = harness::scratch().join("monitoring");
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let client = cluster.client().await;
+        for name in ["ml-training", "train"] {
+            let namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+            Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+        }
+        Self { client, folder, cluster }
+    }
+
+    fn operator(&self, port: u16) -> Process {
+        let mut command = Command::new(harness::binary("operator"));
+        command.args(["--metrics-address", &format!("127.0.0.1:{port}"), "--identity", "operator-0"]);
+        // By the pods' addresses, as in a cluster.
+        command.env("AGENT_ACCESS", "direct");
+        command.env("KUBECONFIG", self.cluster.kubeconfig()).env_remove("KUBERNETES_SERVICE_HOST");
+        Process::start(&mut command, &self.folder.join("operator.log"))
+    }
+
+    /// The agent of worker 0 of the job `runs`, which takes care of its checkpoints. Its GPU is made up.
+    fn agent(&self, port: u16) -> Process {
+        let smi = self.folder.join("nvidia-smi");
+        fs::write(&smi, "#!/bin/sh\necho '0, GPU-0, 40, 1024, 81559, 300, 50'\n").unwrap();
+        fs::set_permissions(&smi, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", self.folder.display(), std::env::var("PATH").unwrap_or_default());
+        let mut command = Command::new(harness::binary("agent"));
+        command.args(["run", "--attempt", "1", "--grace-seconds", "1", "--metrics-port", &port.to_string()]);
+        command.arg("--termination-log").arg(self.folder.join("termination-log"));
+        let checkpoints = self.folder.join("checkpoints");
+        fs::create_dir(&checkpoints).unwrap();
+        let policy = CheckpointPolicy {
+            uid: "uid-of-runs".into(),
+            job: "runs".into(),
+            workers: 1,
+            shared: true,
+            retention: 3,
+            ..CheckpointPolicy::default()
+        };
+        let policy_file = self.folder.join(POLICY_FILE);
+        fs::write(&policy_file, serde_json::to_vec(&policy).unwrap()).unwrap();
+        command.arg("--checkpoints").arg(policy_file).env("CHECKPOINT_DIR", checkpoints);
+        command.args(["--", "sh", "-c", PROGRAM]);
+        command.env("PATH", path).env("TRAINING_JOB_NAME", "runs").env("NODE_RANK", "0");
+        Process::start(&mut command, &self.folder.join("agent.log"))
+    }
+
+    fn prometheus(&self, port: u16, operator: u16, agent: u16, dcgm: u16) -> Process {
+        let config = json!({
+            "global": { "scrape_interval": "1s", "evaluation_interval": "5s" },
+            "rule_files": [root("deploy/monitoring/rules.yaml")],
+            "scrape_configs": [
+                {
+                    "job_name": "operator", "honor_labels": true,
+                    "static_configs": [{
+                        "targets": [format!("127.0.0.1:{operator}")],
+                        "labels": { "namespace": "ml-training", "pod": "operator-0" },
+                    }],
+                },
+                {
+                    "job_name": "workers",
+                    "static_configs": [{
+                        "targets": [format!("127.0.0.1:{agent}")],
+                        "labels": { "namespace": "train", "pod": "runs-training-0-abcde" },
+                    }],
+                },
+                {
+                    "job_name": "dcgm", "honor_labels": true,
+                    "static_configs": [{ "targets": [format!("127.0.0.1:{dcgm}")] }],
+                },
+            ],
+        });
+        let path = self.folder.join("prometheus.yaml");
+        fs::write(&path, config.to_string()).unwrap();
+        let mut command = Command::new(prometheus().join("prometheus"));
+        command.arg(format!("--config.file={}", path.display()));
+        command.arg(format!("--storage.tsdb.path={}", self.folder.join("prometheus").display()));
+        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        Process::start(&mut command, &self.folder.join("prometheus.log"))
+    }
+
+    fn jobs(&self) -> Api<TrainingJob> {
+        Api::namespaced(self.client.clone(), "train")
+    }
+
+    async fn submit(&self, name: &str, fields: Value) {
+        let mut job = cluster::job(name, &fields);
+        job["metadata"]["namespace"] = json!("train");
+        // The operator asks its agents: of this machine.
+        job["spec"]["podTemplate"]["metadata"]["annotations"]["simulated/ip"] = json!("127.0.0.1");
+        // By way of kubectl: fields that this version does not have yet are left out, with a warning.
+        self.cluster.kubectl_with(&["create", "--validate=warn", "-f", "-"], &job.to_string());
+    }
+
+    async fn until(&self, name: &str, state: State, attempt: i32) {
+        eventually(&format!("attempt {attempt} of {name} to be {}", state.as_str()), SOON, async || {
+            let status = self.jobs().get(name).await.unwrap().status?;
+            (status.state == Some(state) && status.attempt == Some(attempt)).then_some(())
+        })
+        .await;
+    }
+
+    async fn pods(&self, job: &str) -> Vec<Pod> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "train");
+        pods.list(&ListParams::default().labels(&format!("training-job={job}"))).await.unwrap().items
+    }
+
+    async fn set_pod(&self, pod: &Pod, status: Value) {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "train");
+        let patch = Patch::Merge(json!({ "status": status }));
+        pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// Ends one worker of the attempt that runs with exit code 1.
+    async fn fail(&self, job: &str) {
+        let pods = self.pods(job).await;
+        let runs = |pod: &&Pod| {
+            pod.metadata.deletion_timestamp.is_none()
+                && pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")
+        };
+        let end = json!({ "exitCode": 1, "reason": "Error", "finishedAt": jiff::Timestamp::now() });
+        let container = json!({
+            "name": "training", "image": "none", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": end },
+        });
+        let pod = pods.iter().find(runs).expect("a pod that runs");
+        self.set_pod(pod, json!({ "phase": "Failed", "containerStatuses": [container] })).await;
+    }
+
+    /// How many series each query gives, by what stands before it: its kind and its place.
+    fn queries(&self, prometheus: u16) -> Vec<(String, u64)> {
+        let url = format!("http://127.0.0.1:{prometheus}");
+        let output = Command::new(root("tests/monitoring/queries")).env("PROM_URL", url).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let line = |line: &str| {
+            let fields: Vec<&str> = line.splitn(4, '\t').collect();
+            let [kind, series, place, query] = fields[..] else { panic!("{line}") };
+            (format!("{kind} {place}: {query}"), series.parse().unwrap())
+        };
+        text.lines().map(line).collect()
+    }
+}
+
+/// A real Prometheus scrapes a real operator and a real agent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_query_gives_data() {
+    let world = World::new().await;
+    let [operator, agent, port] = [free_port(), free_port(), free_port()];
+    // The kind that it watches is not there yet: a watch that breaks.
+    let _operator = world.operator(operator);
+    let _agent = world.agent(agent);
+    let _prometheus = world.prometheus(port, operator, agent, dcgm_exporter());
+    eventually("a broken watch", SOON, async || {
+        get(operator, "/metrics")?.contains("trainingjob_watch_errors_total{").then_some(())
+    })
+    .await;
+    world.cluster.apply_crd(&api::crd());
+    world.cluster.kubectl_with(&["apply", "-f", "-"], DENIES);
+    eventually("the operator to lead", SOON, async || (get(operator, "/readyz")? == "ok: leading\n").then_some(()))
+        .await;
+
+    let pod_template = |fields: Value| json!({ "podTemplate": { "metadata": { "annotations": fields } } });
+    world.submit("runs", json!({ "monitoring": { "metricsPort": agent } })).await;
+    world.submit("waits", json!({ "scheduling": { "nodeSelector": { "there": "nowhere" } } })).await;
+    world.submit("done", pod_template(json!({ "simulated/duration": "1s" }))).await;
+    world.submit("fails", json!({ "failurePolicy": { "backoffLimit": 1 } })).await;
+    world.submit("denied", json!({})).await;
+
+    world.until("runs", State::Running, 1).await;
+    let progress = json!({
+        "progress": "45%", "currentEpoch": 1, "totalEpochs": 3, "currentStep": 450, "totalSteps": 1000,
+        "estimatedSecondsRemaining": 600, "lastProgressTime": "2026-01-02T03:04:05Z",
+        "metrics": { "loss": 0.5, "accuracy": 0.75, "throughput": 12.0, "gpuUtilization": 40.0 },
+        "earlyStopping": { "metric": "eval_loss", "best": 0.25, "evaluationsSinceBest": 1 },
+        // There is no store, so that the agent has nothing to say of copies.
+        "checkpoint": { "lastBackupTime": "2026-01-02T03:04:05Z", "lastBackupPath": "step-1" },
+    });
+    let patch = Patch::Merge(json!({ "status": progress }));
+    world.jobs().patch_status("runs", &PatchParams::default(), &patch).await.unwrap();
+    world.until("done", State::Completed, 1).await;
+    world.until("fails", State::Running, 1).await;
+    // An increase is one over what Prometheus has seen before.
+    eventually("Prometheus to know of no restart", SOON, async || {
+        let answer = get(port, "/api/v1/query?query=trainingjob_restart_duration_seconds_count")?;
+        answer.contains(r#""namespace":"train""#).then_some(())
+    })
+    .await;
+    world.fail("fails").await;
+    world.until("fails", State::Running, 2).await;
+    world.fail("fails").await;
+    world.until("fails", State::Failed, 2).await;
+    // The others ran before Prometheus looked for the first time, so that it saw no increase.
+    world.submit("later", json!({})).await;
+    world.until("later", State::Running, 1).await;
+
+    let begin = Instant::now();
+    let answers = loop {
+        let answers = world.queries(port);
+        let may_lack = |query: &str| query.starts_with("alert ");
+        let without: Vec<_> =
+            answers.iter().filter(|(query, series)| *series == 0 && !may_lack(query)).map(|(query, _)| query).collect();
+        if without.is_empty() {
+            break answers;
+        }
+        assert!(begin.elapsed() < SOON, "without data after {SOON:?}: {without:#?}");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    };
+    assert!(answers.len() > 80, "{answers:#?}");
+    for (query, series) in &answers {
+        println!("{series}\t{query}");
+    }
+
+    // The job that failed is told of, with nothing made up between the operator and the alert.
+    let alert = eventually("the alert", SOON, async || {
+        let alerts: Value = serde_json::from_str(&get(port, "/api/v1/alerts")?).ok()?;
+        let is_it = |alert: &&Value| alert["labels"]["alertname"] == "TrainingJobFailed" && alert["state"] == "firing";
+        list(&alerts["data"]["alerts"]).iter().find(is_it).cloned()
+    })
+    .await;
+    assert_eq!(alert["labels"]["training_job"], "fails");
+    assert_eq!(alert["labels"]["reason"], "ExitCode");
+    let rules: Value = serde_json::from_str(&get(port, "/api/v1/rules").unwrap()).unwrap();
+    let rules: Vec<&Value> = list(&rules["data"]["groups"]).iter().flat_map(|group| list(&group["rules"])).collect();
+    assert_eq!(rules.len(), alerts().len());
+    for rule in rules {
+        assert_eq!(rule["health"], "ok", "{rule}");
+    }
+
+    // A series goes with its job.
+    world.jobs().delete("runs", &Default::default()).await.unwrap();
+    eventually("its series to go", SOON, async || {
+        let page = get(operator, "/metrics")?;
+        (!page.contains("training_job=\"runs\"") && page.contains("training_job=\"fails\"")).then_some(())
+    })
+    .await;
+}

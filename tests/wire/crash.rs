@@ -1,0 +1,606 @@
+//! The operator is ended at every write request that it makes, and started again.
+//!
+//! The method is that of Sieve ("Automatic Reliability Testing for Cluster Management Controllers", OSDI 2022), which
+//! tries three kinds of states that a controller must survive. Intermediate: it ended between two writes. Stale: it acts
+//! on a world that has moved on. Unobserved: something came and went that it never saw. For every scenario of a job's
+//! life, every write k, and both sides of it (the request is never sent; it is done and the answer is lost), the operator
+//! is ended there and started again at once, later, or at once but behind on its watches. In the end there must be the
+//! same objects and the same status as after the undisturbed run; `outcome::invariants` must hold all the way.
+//!
+//! Left out by default is what would be tried twice: the writes up to the first running gang are those of
+//! [`Scenario::Complete`] in most scenarios. `TRAININGJOB_CRASH=TEXT` runs the trials whose name contains TEXT among all
+//! that there are, `TRAININGJOB_CRASH=all` runs them all.
+
+use futures::future::{self, Either};
+use futures::{StreamExt, stream};
+use harness::support::operator::Operator;
+use harness::support::outcome::{self, Outcome};
+use harness::support::wire::{Instructions, Past, Point};
+use harness::support::witness::{Kind, Space};
+use harness::support::{World, jobs_url, kubelet, runtime};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lives of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Scenario {
+    /// Create, run, complete; with a claim for checkpoints.
+    Complete,
+    /// Suspend while it runs, resume, complete.
+    Suspend,
+    /// Created suspended, resumed, completed.
+    Resume,
+    /// A worker fails, the gang restarts, completes.
+    Restart,
+    /// Workers fail until the budget is spent.
+    Budget,
+    /// A worker is evicted, the gang restarts, completes.
+    Evict,
+    /// The deadline passes.
+    Deadline,
+    /// Deletes itself after its end.
+    Ttl,
+    /// Deleted by its owner while it runs.
+    Delete,
+    /// Deleted while it runs and made again under the same name at once, completes.
+    Again,
+    /// Has another worker while it runs, completes.
+    Resize,
+    /// Has another role, whose pod fails; the gang restarts, completes.
+    Roles,
+}
+
+const SCENARIOS: [Scenario; 12] = [
+    Scenario::Complete,
+    Scenario::Suspend,
+    Scenario::Resume,
+    Scenario::Restart,
+    Scenario::Budget,
+    Scenario::Evict,
+    Scenario::Deadline,
+    Scenario::Ttl,
+    Scenario::Delete,
+    Scenario::Again,
+    Scenario::Resize,
+    Scenario::Roles,
+];
+
+/// How the operator comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Return {
+    /// At once, with a fresh view.
+    AtOnce,
+    /// When all that goes on without it has come to rest.
+    Later,
+    /// At once; it sees these kinds as they were so many writes before its end until it has decided what to do.
+    Behind(usize, View),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    All,
+    Jobs,
+    Children,
+}
+
+impl View {
+    fn kinds(self) -> &'static [Kind] {
+        use Kind::{ConfigMap, Job, PersistentVolumeClaim, Pod, Service, TrainingJob};
+        match self {
+            Self::All => &[TrainingJob, Job, Pod, Service, ConfigMap, PersistentVolumeClaim],
+            Self::Jobs => &[TrainingJob],
+            Self::Children => &[Job, Pod, Service, ConfigMap, PersistentVolumeClaim],
+        }
+    }
+}
+
+/// Stale views: of how long ago, and of what.
+const BEHIND: [Return; 4] = [
+    Return::Behind(0, View::All),
+    Return::Behind(1, View::Jobs),
+    Return::Behind(1, View::Children),
+    Return::Behind(3, View::All),
+];
+
+/// How the operator comes back after its end at the k-th write: each way on both sides of it. The stale views take
+/// turns, and absence is the same on both sides; with `everything` nothing is left out.
+fn trials(scenario: Scenario, k: usize, everything: bool) -> Vec<Trial> {
+    let mut ways = Vec::new();
+    for (side, point) in [Point::Before(k), Point::After(k)].into_iter().enumerate() {
+        ways.push((point, Return::AtOnce));
+        if everything || side == 1 {
+            ways.push((point, Return::Later));
+        }
+        let behind = BEHIND.iter().enumerate().filter(|(turn, _)| everything || *turn == (k + 2 * side) % BEHIND.len());
+        ways.extend(behind.map(|(_, behind)| (point, *behind)));
+    }
+    ways.into_iter().map(|way| Trial { scenario, point: Some(way) }).collect()
+}
+
+/// One run of a scenario; without a point the undisturbed one.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    scenario: Scenario,
+    point: Option<(Point, Return)>,
+}
+
+impl Trial {
+    /// Also its namespace.
+    fn name(&self) -> String {
+        let scenario = format!("{:?}", self.scenario).to_lowercase();
+        let Some((point, back)) = self.point else { return format!("undisturbed-{scenario}") };
+        let (side, write) = match point {
+            Point::Before(write) => ("before", write),
+            Point::After(write) => ("after", write),
+        };
+        let back = match back {
+            Return::AtOnce => "at-once".to_owned(),
+            Return::Later => "later".to_owned(),
+            Return::Behind(writes, view) => format!("behind-{writes}-{}", format!("{view:?}").to_lowercase()),
+        };
+        format!("{scenario}-{side}-{write}-{back}")
+    }
+}
+
+struct Ended {
+    outcome: Outcome,
+    /// The first write that this scenario does not have in common with others.
+    first: usize,
+    /// Writes of the operator that ran first.
+    writes: usize,
+    /// The operator got as far as its point.
+    reached: bool,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_comes_out_the_same_wherever_the_operator_is_ended() {
+    let started = Instant::now();
+    let only = std::env::var("TRAININGJOB_CRASH").unwrap_or_default();
+    let everything = !only.is_empty();
+    let only = if only == "all" { String::new() } else { only };
+    let world = World::start("crash").await;
+    let named = |scenario: &Scenario| only.starts_with(&format!("{scenario:?}").to_lowercase());
+    let mut wanted = SCENARIOS.to_vec();
+    if wanted.iter().any(named) {
+        wanted.retain(named);
+    }
+    let undisturbed: Vec<Trial> = wanted.iter().map(|scenario| Trial { scenario: *scenario, point: None }).collect();
+    let mut expected = BTreeMap::new();
+    for (trial, ended) in run_all(&world, &undisturbed, |_, _| Ok(())).await {
+        let ended = ended.unwrap_or_else(|wrong| panic!("{} undisturbed: {wrong}", trial.name()));
+        expected.insert(trial.scenario, ended);
+    }
+    println!("undisturbed runs: {:.0} s", started.elapsed().as_secs_f64());
+
+    let trials: Vec<Trial> = wanted
+        .iter()
+        .flat_map(|scenario| {
+            let first = if everything { 1 } else { expected[scenario].first };
+            (first..=expected[scenario].writes).flat_map(|k| trials(*scenario, k, everything))
+        })
+        .filter(|trial| only.is_empty() || trial.name().contains(&only))
+        .collect();
+    let check = |trial: &Trial, ended: &Ended| {
+        let [one, other] = [&expected[&trial.scenario], ended].map(|ended| without_lost_words(&ended.outcome));
+        let differences = one.differences(&other);
+        if differences.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("the end differs from the undisturbed one:\n{differences}"))
+        }
+    };
+    let results = run_all(&world, &trials, check).await;
+
+    let (mut missed, mut wrong) = (Vec::new(), Vec::new());
+    let mut tried: BTreeMap<Scenario, usize> = BTreeMap::new();
+    for (trial, result) in &results {
+        match result {
+            Ok(ended) if !ended.reached => missed.push(trial.name()),
+            Ok(_) => *tried.entry(trial.scenario).or_default() += 1,
+            Err(why) => wrong.push(format!("{}: {why}", trial.name())),
+        }
+    }
+    for (scenario, tried) in &tried {
+        println!("{scenario:?}: {} writes, {tried} points", expected[scenario].writes);
+    }
+    println!(
+        "{} points in {:.0} s; {} were not reached{}",
+        tried.values().sum::<usize>(),
+        started.elapsed().as_secs_f64(),
+        missed.len(),
+        missed.iter().fold(String::new(), |mut text, name| {
+            let _ = write!(text, " {name}");
+            text
+        }),
+    );
+    assert!(wrong.is_empty(), "{} of {} trials failed:\n{}", wrong.len(), results.len(), wrong.join("\n"));
+}
+
+/// An evicted pod may be gone before anybody saw it: then the Job's condition tells that there was a disruption, and not
+/// which. That it does not count is what must stay.
+fn without_lost_words(outcome: &Outcome) -> Outcome {
+    let mut outcome = outcome.clone();
+    for (_, job) in outcome.left.iter_mut().filter(|(key, _)| key.starts_with("TrainingJob")) {
+        // Of a kind that nobody here watches.
+        if let Some(runtime) = job["status"].get_mut("runtime") {
+            runtime["uid"] = Value::Null;
+        }
+        for restart in job["status"]["restarts"].as_array_mut().into_iter().flatten() {
+            if restart["reason"] == "Evicted" || restart["reason"] == "Disrupted" {
+                assert_eq!(restart["disruption"], true);
+                for words in ["reason", "message", "worker", "rank", "pod", "node"] {
+                    restart[words] = Value::Null;
+                }
+            }
+        }
+    }
+    outcome
+}
+
+/// Runs trials side by side; what is wrong with one comes with what its operators sent and said.
+async fn run_all(
+    world: &Arc<World>,
+    trials: &[Trial],
+    check: impl Fn(&Trial, &Ended) -> Result<(), String> + Copy,
+) -> Vec<(Trial, Result<Ended, String>)> {
+    let done = AtomicUsize::new(0);
+    stream::iter(trials.iter().copied())
+        .map(|trial| {
+            let done = &done;
+            async move {
+                let life = Life::new(world, trial).await;
+                let result = life.run().await;
+                let result = result.and_then(|ended| check(&trial, &ended).map(|()| ended));
+                let result = result.map_err(|wrong| format!("{wrong}{}", life.chronicle()));
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                if let Err(wrong) = &result {
+                    eprintln!("{done}/{}: {}: {wrong}", trials.len(), trial.name());
+                } else if done.is_multiple_of(50) {
+                    eprintln!("{done}/{}", trials.len());
+                }
+                (trial, result)
+            }
+        })
+        .buffer_unordered(SIDE_BY_SIDE)
+        .collect()
+        .await
+}
+
+/// Trials wait most of their time.
+const SIDE_BY_SIDE: usize = 40;
+/// The TrainingJob of every trial.
+const NAME: &str = "x";
+/// An operator with nothing to do sends nothing for this long.
+const QUIET: Duration = Duration::from_secs(2);
+/// Longer than any of the cluster's own pauses: the Job controller gathers for a second.
+const REST: Duration = Duration::from_millis(1500);
+
+/// One trial under way.
+struct Life<'a> {
+    world: &'a World,
+    trial: Trial,
+    namespace: String,
+    /// No operator is there, and none comes before the rest is quiet.
+    away: AtomicBool,
+    operators: Mutex<Vec<Arc<Operator>>>,
+    /// See [`Ended::first`].
+    first: AtomicUsize,
+}
+
+impl<'a> Life<'a> {
+    async fn new(world: &'a World, trial: Trial) -> Self {
+        let namespace = trial.name();
+        world.namespace(&namespace).await;
+        if trial.scenario == Scenario::Roles {
+            runtime(world, &namespace, "theirs", &json!({ "framework": "none" })).await;
+        }
+        let (away, operators, first) = (AtomicBool::new(false), Mutex::default(), AtomicUsize::default());
+        Self { world, trial, namespace, away, operators, first }
+    }
+
+    async fn run(&self) -> Result<Ended, String> {
+        let end = self.trial.point.map(|(point, _)| point);
+        let note = self.trial.point.and_then(|(point, back)| match back {
+            Return::Behind(writes, _) => Some(point.write().saturating_sub(writes).max(1)),
+            _ => None,
+        });
+        let first = self.start(Instructions { end, note, ..Instructions::default() });
+        match future::select(pin!(self.live()), pin!(self.disturb(&first))).await {
+            Either::Left((life, disturb)) => {
+                life?;
+                if first.wire.has_ended() {
+                    disturb.await;
+                }
+            }
+            Either::Right(((), live)) => live.await?,
+        }
+        let last = self.operators().last().cloned().expect("it was started");
+        last.quiet(QUIET).await?;
+        self.world.witness.rest(&self.namespace, REST, |_| true).await;
+        last.kill();
+        let (outcome, invariants) = self
+            .world
+            .witness
+            .read(&self.namespace, |space| (Outcome::of(&self.namespace, space), outcome::invariants(space, false)));
+        invariants?;
+        let reached = end.is_none() || first.wire.has_ended() && !Arc::ptr_eq(&first, &last);
+        Ok(Ended { outcome, first: self.first.load(Ordering::Relaxed).max(1), writes: first.wire.writes(), reached })
+    }
+
+    /// Waits for the first operator's end and brings the next. Never done if that doesn't come.
+    async fn disturb(&self, first: &Operator) {
+        first.wire.ended().await;
+        first.kill();
+        let mut past = None;
+        match self.trial.point {
+            Some((_, Return::Later)) => {
+                self.away.store(true, Ordering::Relaxed);
+                self.world.witness.ring(&self.namespace);
+                let starting = |space: &Space| space.of(Kind::Pod).any(|pod| pod["status"]["phase"] == "Pending");
+                self.world.witness.rest(&self.namespace, REST, |space| !starting(space)).await;
+                self.away.store(false, Ordering::Relaxed);
+            }
+            Some((_, Return::Behind(_, view))) => {
+                past = first.wire.noted().map(|revision| Past { revision, kinds: view.kinds() });
+            }
+            Some((_, Return::AtOnce)) | None => {}
+        }
+        let next = self.start(Instructions { past, ..Instructions::default() });
+        next.decided().await;
+        next.wire.catch_up();
+    }
+
+    fn start(&self, instructions: Instructions) -> Arc<Operator> {
+        let operator = Arc::new(Operator::start(self.world, &self.namespace, instructions));
+        self.operators().push(operator.clone());
+        operator
+    }
+
+    fn operators(&self) -> MutexGuard<'_, Vec<Arc<Operator>>> {
+        self.operators.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The job's life: what its owner, its programs and its nodes do.
+    async fn live(&self) -> Result<(), String> {
+        use Scenario::{
+            Again, Budget, Complete, Deadline, Delete, Evict, Resize, Restart, Resume, Roles, Suspend, Ttl,
+        };
+        self.create().await;
+        match self.trial.scenario {
+            Complete => self.complete(1).await?,
+            Suspend => {
+                self.runs(1).await?;
+                self.suspend(true).await;
+                self.is("Suspended").await?;
+                self.suspend(false).await;
+                self.complete(2).await?;
+            }
+            Resume => {
+                self.is("Suspended").await?;
+                self.suspend(false).await;
+                self.complete(1).await?;
+            }
+            Restart => {
+                self.runs(1).await?;
+                self.exit(1, 1, 1).await?;
+                self.complete(2).await?;
+            }
+            Budget => {
+                self.runs(1).await?;
+                self.exit(1, 1, 1).await?;
+                self.runs(2).await?;
+                self.exit(2, 0, 3).await?;
+                self.is("Failed").await?;
+            }
+            Evict => {
+                self.runs(1).await?;
+                let pod = self.running(1, 1).await?;
+                kubelet::evict(&self.world.admin, &pod).await;
+                self.complete(2).await?;
+            }
+            Deadline => {
+                self.runs(1).await?;
+                self.is("Failed").await?;
+            }
+            Ttl => {
+                self.runs(1).await?;
+                for worker in 0..2 {
+                    self.exit(1, worker, 0).await?;
+                }
+                return self.gone(|_| true).await;
+            }
+            Delete => {
+                self.runs(1).await?;
+                self.delete().await;
+                return self.gone(|_| true).await;
+            }
+            Again => {
+                self.runs(1).await?;
+                let uid = self.uid();
+                self.delete().await;
+                self.create().await;
+                self.gone(move |object| object.to_string().contains(&uid)).await?;
+                self.complete(1).await?;
+            }
+            Resize => {
+                self.runs(1).await?;
+                self.change(json!({ "numWorkers": 3 })).await;
+                self.until("the leader's node to hear of a gang of three", |space| {
+                    let leader = &kubelet::running(space, 1, 0)?["metadata"]["annotations"];
+                    (leader["ml.example.com/gang-size"] == "3").then_some(())
+                })
+                .await?;
+                self.exit(1, 2, 0).await?;
+                self.complete(1).await?;
+            }
+            Roles => {
+                self.runs(1).await?;
+                self.exit_of("actor", 1, 0, 1).await?;
+                // As their agents do.
+                for worker in 0..2 {
+                    self.exit(1, worker, 143).await?;
+                }
+                self.complete(2).await?;
+                self.exit_of("actor", 2, 0, 0).await?;
+            }
+        }
+        self.at_an_end().await
+    }
+
+    async fn complete(&self, attempt: i32) -> Result<(), String> {
+        self.runs(attempt).await?;
+        for worker in 0..2 {
+            self.exit(attempt, worker, 0).await?;
+        }
+        self.is("Completed").await
+    }
+
+    // ---- the owner
+
+    async fn create(&self) {
+        let mut spec = json!({
+            "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 0, "image": "training.test/training:1",
+        });
+        let more = match self.trial.scenario {
+            Scenario::Complete | Scenario::Delete | Scenario::Again => {
+                json!({ "checkpoint": { "storage": { "type": "pvc" } } })
+            }
+            Scenario::Resume => json!({ "suspend": true }),
+            Scenario::Budget => json!({ "failurePolicy": { "backoffLimit": 1 } }),
+            Scenario::Deadline => json!({ "failurePolicy": { "activeDeadlineSeconds": 10 } }),
+            Scenario::Resize => json!({ "elastic": { "maxWorkers": 3 }, "checkpoint": { "enabled": false } }),
+            Scenario::Roles => {
+                let named = json!({ "kind": "TrainingRuntime", "name": "theirs" });
+                json!({ "runtimeRef": named, "checkpoint": { "enabled": false }, "roles": [{ "name": "actor" }] })
+            }
+            Scenario::Ttl => json!({ "ttlSecondsAfterFinished": 1 }),
+            _ => json!({}),
+        };
+        spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let job = json!({
+            "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": NAME }, "spec": spec,
+        });
+        self.world.send("POST", &jobs_url(&self.namespace), &job).await.expect("the job is admitted");
+    }
+
+    async fn suspend(&self, suspend: bool) {
+        self.change(json!({ "suspend": suspend })).await;
+    }
+
+    async fn change(&self, spec: Value) {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        self.world.jobs(&self.namespace).patch(NAME, &PatchParams::default(), &patch).await.expect("this may change");
+    }
+
+    async fn delete(&self) {
+        self.world.jobs(&self.namespace).delete(NAME, &DeleteParams::default()).await.expect("it can be deleted");
+    }
+
+    // ---- programs and nodes
+
+    async fn exit(&self, attempt: i32, worker: i32, code: i32) -> Result<(), String> {
+        let pod = self.running(attempt, worker).await?;
+        kubelet::exit(&self.world.admin, &pod, code).await;
+        Ok(())
+    }
+
+    async fn exit_of(&self, role: &str, attempt: i32, index: i32, code: i32) -> Result<(), String> {
+        let what = format!("{role} {index} of attempt {attempt} to run");
+        let pod = |space: &Space| kubelet::running_of(space, role, attempt, index).cloned();
+        let pod = self.world.witness.until(&self.namespace, &what, pod).await?;
+        kubelet::exit(&self.world.admin, &pod, code).await;
+        Ok(())
+    }
+
+    async fn running(&self, attempt: i32, worker: i32) -> Result<Value, String> {
+        let what = format!("worker {worker} of attempt {attempt} to run");
+        let pod = |space: &Space| kubelet::running(space, attempt, worker).cloned();
+        self.world.witness.until(&self.namespace, &what, pod).await
+    }
+
+    // ---- waiting
+
+    async fn runs(&self, attempt: i32) -> Result<(), String> {
+        self.all_run(attempt).await?;
+        if attempt == 1 && !matches!(self.trial.scenario, Scenario::Complete | Scenario::Resume) {
+            let writes = self.operators().first().map_or(0, |operator| operator.wire.writes());
+            // Runs differ by a write or two up to here, and what came last is followed by something new. The first gang
+            // of two jobs in a row is the one that counts.
+            let first = writes.saturating_sub(2).max(1);
+            let _ = self.first.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Every worker runs, and the status says so, unless nobody is there to say it.
+    async fn all_run(&self, attempt: i32) -> Result<(), String> {
+        let what = format!("attempt {attempt} to run");
+        self.until(&what, |space| {
+            let status = &space.get(Kind::TrainingJob, NAME)?["status"];
+            let told = status["state"] == "Running" && status["attempt"] == attempt;
+            let has_actor = self.trial.scenario == Scenario::Roles;
+            let run = (0..2).all(|worker| kubelet::running(space, attempt, worker).is_some())
+                && (!has_actor || kubelet::running_of(space, "actor", attempt, 0).is_some());
+            (run && (told || self.away.load(Ordering::Relaxed))).then_some(())
+        })
+        .await
+    }
+
+    async fn is(&self, state: &str) -> Result<(), String> {
+        self.until(state, |space| (space.get(Kind::TrainingJob, NAME)?["status"]["state"] == state).then_some(())).await
+    }
+
+    /// Everything that the operator and the cluster clear up after an end.
+    async fn at_an_end(&self) -> Result<(), String> {
+        self.until("everything to be at an end", |space| {
+            let ended = |job: &Value| {
+                let conditions = job["status"]["conditions"].as_array();
+                conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "Complete" || c["type"] == "Failed"))
+            };
+            let stays = space.now.values().all(|object| object["metadata"]["deletionTimestamp"].is_null());
+            let counted = space.of(Kind::Pod).all(|pod| pod["metadata"]["finalizers"].is_null());
+            (stays && counted && space.of(Kind::Job).all(ended)).then_some(())
+        })
+        .await
+    }
+
+    /// What the selected objects were is gone, but for the claim, which outlives the job, and the namespace's own.
+    async fn gone(&self, selected: impl Fn(&Value) -> bool) -> Result<(), String> {
+        self.until("everything of the deleted job to be gone", |space| {
+            let stays = |kind: Kind, name: &str| kind == Kind::PersistentVolumeClaim || name == "kube-root-ca.crt";
+            let mut left = space.now.iter().filter(|((kind, name), object)| !stays(*kind, name) && selected(object));
+            left.next().is_none().then_some(())
+        })
+        .await
+    }
+
+    async fn until<T>(&self, what: &str, test: impl Fn(&Space) -> Option<T>) -> Result<T, String> {
+        self.world.witness.until(&self.namespace, what, test).await
+    }
+
+    fn uid(&self) -> String {
+        let uid = |space: &Space| space.get(Kind::TrainingJob, NAME).map(|job| job["metadata"]["uid"].clone());
+        self.world.witness.read(&self.namespace, uid).and_then(|uid| Some(uid.as_str()?.to_owned())).unwrap_or_default()
+    }
+
+    /// What the operators sent and said, for who looks for the cause.
+    fn chronicle(&self) -> String {
+        let mut text = String::from("\n");
+        for (index, operator) in self.operators().iter().enumerate() {
+            for sent in operator.wire.sent() {
+                let write = sent.write.map(|write| write.to_string()).unwrap_or_default();
+                let _ = writeln!(text, "  operator {} {write:>3} {}", index + 1, sent.text);
+            }
+        }
+        for line in self.world.log.of(&self.namespace) {
+            let _ = writeln!(text, "  {} {}", line.level, line.text);
+        }
+        text
+    }
+}
