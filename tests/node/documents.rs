@@ -1,5 +1,6 @@
-//! What the documents that the project began with show of other kinds, converted and run: numbers, roles, policies and variables
-//! as converted, with a program and an image of these tests, for the documents show none that could be had here.
+//! What the documents that the project began with show of other kinds (`examples/documents/others`), converted and run: numbers,
+//! roles, policies and variables as converted, with a program and an image of these tests, for the documents show none that could be
+//! had here.
 
 use super::world::{Space, merged, world};
 use harness::root;
@@ -7,30 +8,23 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use trainingjob_operator::api::State::Completed;
 use trainingjob_operator::cli::convert::{Answers, convert};
 
-/// The manifests of other kinds, where the documents lie beside the checkout.
+/// The manifests of other kinds, each with the name of its file.
 fn manifests() -> Vec<(String, String)> {
-    let Ok(folder) = fs::read_dir(root("../shared/seeds")) else { return Vec::new() };
+    let folder = fs::read_dir(root("examples/documents/others")).unwrap();
     let mut files: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    let mut found = Vec::new();
-    for path in files {
-        let text = fs::read_to_string(&path).unwrap();
-        let number = path.file_name().unwrap().to_str().unwrap()[..3].to_owned();
-        let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-        let kinds = ["kubeflow.org/", "ome.io/", "batch/v1\nkind: Job"];
-        let theirs = |block: &&str| kinds.iter().any(|group| block.contains(&format!("apiVersion: {group}")));
-        found.extend(blocks.filter(theirs).map(|block| (number.clone(), block.to_owned())));
-    }
-    found
+    assert!(!files.is_empty());
+    let name = |path: &Path| path.file_stem().unwrap().to_string_lossy().into_owned();
+    files.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
 }
 
 #[tokio::test]
 async fn what_the_documents_show_is_converted_and_runs() {
-    let manifests = manifests();
-    let Some(world) = world().filter(|_| !manifests.is_empty()) else { return };
+    let Some(world) = world() else { return };
     let space = world.space("documents", json!({})).await;
     for size in ["small", "large"] {
         if let Ok(archive) = std::env::var(format!("TRAININGJOB_TEST_{}_FRAMEWORKS_IMAGE", size.to_uppercase())) {
@@ -43,16 +37,16 @@ async fn what_the_documents_show_is_converted_and_runs() {
     });
     let programs = serde_json::Map::from_iter(programs.map(|(name, text)| (name, json!(text))));
     space.create::<ConfigMap>(json!({ "metadata": { "name": "examples" }, "data": programs })).await;
-    for (number, manifest) in manifests {
+    for (file, manifest) in manifests() {
         let converted = convert(&manifest, &Answers::default()).unwrap();
         for job in serde_saphyr::from_multiple::<Value>(&converted.text).unwrap() {
-            run(&space, &number, job).await;
+            run(&space, &file, job).await;
         }
     }
     space.end().await;
 }
 
-async fn run(space: &Space, number: &str, mut job: Value) {
+async fn run(space: &Space, file: &str, mut job: Value) {
     let name = job["metadata"]["name"].as_str().unwrap().to_owned();
     let framework = job["spec"]["framework"].as_str().unwrap_or("pytorch").to_owned();
     let storage = json!({ "enabled": true, "storage": { "type": "pvc", "size": "1Gi" } });
@@ -65,7 +59,7 @@ async fn run(space: &Space, number: &str, mut job: Value) {
     if !image.is_empty()
         && std::env::var_os(format!("TRAININGJOB_TEST_{}_FRAMEWORKS_IMAGE", image.to_uppercase())).is_none()
     {
-        let _ = writeln!(std::io::stderr(), "{name} of document {number} is SKIPPED: its image is made by `make soak`");
+        let _ = writeln!(std::io::stderr(), "{name} of {file} is SKIPPED: its image is made by `make soak`");
         return;
     }
     let spec = job["spec"].as_object_mut().unwrap();
@@ -98,7 +92,7 @@ async fn run(space: &Space, number: &str, mut job: Value) {
     let status = job.state(Completed).await;
     assert_eq!(status.restarts, [], "{name}");
     assert!(status.metrics.is_some(), "{name}: its progress is seen: {status:?}");
-    println!("{number} {name} ({framework}): Completed, workers {:?}, duration {:?}", status.workers, status.duration);
+    println!("{file}: {name} ({framework}): Completed, workers {:?}, duration {:?}", status.workers, status.duration);
     job.delete().await;
     space.no_pod_is_left().await;
 }
