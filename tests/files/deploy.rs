@@ -1,6 +1,7 @@
 //! What `deploy/` gives the operator: no more than it needs, and the same in both modes.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,9 +23,13 @@ struct Rule {
     verbs: Vec<String>,
 }
 
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
 /// The first object of a file, which is its role.
 fn role(path: &str) -> Role {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let text = read(path);
     let first = text.split("\n---\n").next().unwrap();
     serde_saphyr::from_str(first).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
@@ -93,5 +98,54 @@ fn rights_are_few() {
             let claims = rule.resources.iter().any(|resource| resource == "persistentvolumeclaims");
             assert!(!(claims && rule.verbs.iter().any(|verb| verb == "delete")), "{path} may delete checkpoints");
         }
+    }
+}
+
+/// `kubectl scale tj` asks for the subresource, which the right to change the job does not include.
+#[test]
+fn people_who_may_edit_jobs_may_scale_them() {
+    let verbs = |people: &str| {
+        let label = format!("rbac.authorization.k8s.io/aggregate-to-{people}");
+        let roles: Vec<Value> = serde_saphyr::from_multiple(&read("deploy/admin/users.yaml")).unwrap();
+        let theirs = roles.into_iter().filter(|role| role["metadata"]["labels"][&label] == "true");
+        let rules = theirs.flat_map(|role| serde_json::from_value::<Role>(role).unwrap().rules);
+        let scale = rules.filter(|rule| rule.resources.iter().any(|resource| resource == "trainingjobs/scale"));
+        scale.flat_map(|rule| rule.verbs).collect::<BTreeSet<_>>()
+    };
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(verbs("view"), words(&["get"]));
+    assert_eq!(verbs("edit"), words(&["get", "patch", "update"]));
+    assert_eq!(verbs("admin"), words(&["get", "patch", "update"]));
+}
+
+/// The sizes that docs/install.md promises are enough for the loads that docs/benchmarks.md has measured.
+#[test]
+fn the_operator_has_room_for_every_load_that_was_measured() {
+    let (page, figures) = (read("docs/install.md"), read("docs/benchmarks.md"));
+    let (_, section) = page.split_once("\n## Size\n").expect("docs/install.md has a section Size");
+    let rows = section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let cells: Vec<Vec<&str>> = rows.map(|row| row.split('|').map(str::trim).collect()).collect();
+    let column = cells[0].iter().position(|title| *title == "memory, MiB").expect("a column of memory");
+    let used: Vec<&str> = cells.iter().skip(2).map(|row| row[column]).collect();
+    assert!(!used.is_empty());
+    for figure in &used {
+        let is_measured = figures.split(|c: char| !c.is_ascii_digit() && c != '.').any(|number| number == *figure);
+        assert!(is_measured, "docs/benchmarks.md has no figure {figure}");
+    }
+    let most = used.iter().map(|figure| figure.parse::<f64>().unwrap()).fold(0.0, f64::max);
+
+    let deployment: Value = serde_saphyr::from_str(&read("deploy/base/deployment.yaml")).unwrap();
+    let resources = &deployment["spec"]["template"]["spec"]["containers"][0]["resources"];
+    for (kind, name) in [("requests", "memory"), ("requests", "cpu"), ("limits", "memory")] {
+        let quantity = resources[kind][name].as_str().unwrap();
+        assert!(
+            section.contains(&format!("`{quantity}`")),
+            "docs/install.md does not say {kind} of {name}: {quantity}"
+        );
+        let mebibytes = quantity.strip_suffix("Mi").and_then(|number| number.parse::<f64>().ok());
+        assert!(
+            name == "cpu" || mebibytes.is_some_and(|size| size >= most),
+            "{kind} {quantity}, and {most} MiB are used"
+        );
     }
 }
