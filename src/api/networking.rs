@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Networking {
-    /// Collective communication backend.
+    /// Name of the collective communication backend that the program should use, passed to it as `NCCL_BACKEND` and in the file `backend` of its configuration. The operator sets nothing else by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Backend")]
     pub backend: Option<Backend>,

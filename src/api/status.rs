@@ -18,7 +18,7 @@ pub struct TrainingJobStatus {
     /// Where the job stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// Accepted, Scheduled, Running, Restarting, Suspended, Succeeded, Failed: each with reason and message.
+    /// Accepted, Scheduled, Running, Restarting, Suspended, Stopping, Succeeded, Failed, AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy, TensorBoard: those that apply, each with reason and message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

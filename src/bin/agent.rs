@@ -66,7 +66,7 @@ Exit code:
   126  COMMAND can't be executed, or an option is wrong
   127  COMMAND, or the interpreter it needs, was not found")]
     Run {
-        /// The gang's attempt, from 0: sets ATTEMPT
+        /// The gang's attempt, from 1: sets ATTEMPT
         #[arg(long, value_name = "N")]
         attempt: Option<u32>,
         /// The rendezvous port of this attempt: sets MASTER_PORT and PET_MASTER_PORT

@@ -76,9 +76,17 @@ fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> fmt::Resul
         if ours {
             rows(text, &format!("{prefix}{name}."), field)?;
         }
+        if !OF_KUBERNETES.contains(&name.as_str())
+            && let Some(JSONSchemaPropsOrArray::Schema(entry)) = &field.items
+        {
+            rows(text, &format!("{prefix}{name}[]."), entry)?;
+        }
     }
     Ok(())
 }
+
+/// Lists whose entries are types of Kubernetes itself.
+const OF_KUBERNETES: [&str; 6] = ["env", "envFrom", "imagePullSecrets", "tolerations", "volumeMounts", "volumes"];
 
 fn kind(field: &JSONSchemaProps) -> String {
     if let Some(values) = &field.enum_ {
@@ -86,7 +94,11 @@ fn kind(field: &JSONSchemaProps) -> String {
     }
     match field.type_.as_deref() {
         Some("array") => match &field.items {
-            Some(JSONSchemaPropsOrArray::Schema(items)) => format!("list of {}s", kind(items)),
+            Some(JSONSchemaPropsOrArray::Schema(items)) => match kind(items).split_once(", ") {
+                Some((first, others)) if items.enum_.is_some() => format!("list of {first}, {others}"),
+                Some((kind, range)) => format!("list of {kind}s, {range}"),
+                None => format!("list of {}s", kind(items)),
+            },
             _ => "list".into(),
         },
         Some("object") if field.additional_properties.is_some() => "map".into(),

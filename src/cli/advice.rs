@@ -1,12 +1,41 @@
 //! What to do about a reason. `docs/operate.md` has the same in its tables; a test holds the two together.
 
-/// Tells what is to be done about a reason of the status; it is `None` if nobody has to do anything, or nobody knows what.
+/// Returns what to do about a reason of this job's status, with commands that are ready to paste; `None` if there is nothing to
+/// do, or nothing is known.
 #[must_use]
-pub fn advice(reason: &str) -> Option<&'static str> {
-    ADVICE.iter().find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
+pub fn advice(reason: &str, namespace: &str, job: &str) -> Option<String> {
+    let (_, advice) = ADVICE.iter().find(|(known, _)| *known == reason)?;
+    Some(advice.replace("{job}", job).replace("{namespace}", namespace))
 }
 
-/// The advice on the reasons by which a job waits, then on those by which an attempt fails.
+/// Whether the advice on a reason may take another spec, which a job can't be given.
+#[must_use]
+pub fn needs_another_spec(reason: &str) -> bool {
+    NEEDS_ANOTHER_SPEC.contains(&reason)
+}
+
+/// The reasons that [`needs_another_spec`].
+pub const NEEDS_ANOTHER_SPEC: [&str; 16] = [
+    "CommandNotFound",
+    "ContainerConfig",
+    "CudaOutOfMemory",
+    "Denied",
+    "GangSchedulerMissing",
+    "ImagePull",
+    "ImportError",
+    "InvalidOption",
+    "InvalidRuntime",
+    "NoStorage",
+    "OOMKilled",
+    "PodSecurity",
+    "QueueManagerMissing",
+    "RuntimeNotFound",
+    "StorageExceeded",
+    "Unschedulable",
+];
+
+/// The advice on the reasons by which a job waits, then on those by which an attempt fails. `{job}` and `{namespace}` stand for
+/// those of the job.
 pub const ADVICE: &[(&str, &str)] = &[
     ("Unreadable", "Correct the field that the message names, or upgrade the operator."),
     (
@@ -23,11 +52,11 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "Queued",
-        "Nothing, if the queue is merely full: Kueue starts the job when there is quota. kubectl get workloads shows its place; see that the LocalQueue of scheduling.queue exists.",
+        "Nothing, if the queue is merely full: Kueue starts the job when there is quota. kubectl get workloads -n {namespace} shows its place; see that the LocalQueue of scheduling.queue exists.",
     ),
     (
         "QuotaExceeded",
-        "Have the ResourceQuota of the namespace raised, or end what uses it up: kubectl describe quota.",
+        "Have the ResourceQuota of the namespace raised, or end what uses it up: kubectl describe quota -n {namespace}.",
     ),
     (
         "PodSecurity",
@@ -64,11 +93,11 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "RuntimeNotFound",
-        "Have the template of spec.runtimeRef created, or the operator given the right to read it, as the message says: the job then begins by itself. Else make the job again with another one (kubectl get ctr,tr).",
+        "Have the template of spec.runtimeRef created, or the operator given the right to read it, as the message says: the job then begins by itself. Else make the job again with another one (kubectl get ctr,tr -n {namespace}).",
     ),
     (
         "InvalidRuntime",
-        "Have the template mended as the message says: the job then begins by itself. If the fault is the job's own, make it again; kubectl trainingjob plan shows what it comes to.",
+        "Have the template mended as the message says: the job then begins by itself. If the fault is the job's own, make it again; kubectl trainingjob plan {job} -n {namespace} shows what it comes to.",
     ),
     ("Forbidden", "The operator may not make the object: apply its rights again (kubectl apply -k deploy/)."),
     (
@@ -105,7 +134,7 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "Storage",
-        "A volume does not attach or mount: look at the claim (kubectl describe pvc), and with several workers use one that many nodes can mount (ReadWriteMany).",
+        "A volume does not attach or mount: look at the claim (kubectl describe pvc -n {namespace}), and with several workers use one that many nodes can mount (ReadWriteMany).",
     ),
     ("Network", "The pod gets no network: look at the network plugin of its node."),
     ("Waiting", "It ran, and waits for nodes again: free or add some."),
@@ -118,6 +147,10 @@ pub const ADVICE: &[(&str, &str)] = &[
         "Look for a NetworkPolicy between operator and workers, for a program that took monitoring.metricsPort, and at the node.",
     ),
     ("ExitCode", "Read the log of the worker that failed first."),
+    (
+        "BackoffLimitExceeded",
+        "The restarts that failurePolicy.backoffLimit allows are used up: read the log of the worker that the message names.",
+    ),
     (
         "PythonException",
         "Read the log of the worker that failed first: the message has the exception, and the file and line that raised it.",
@@ -177,7 +210,7 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "Resized",
-        "Nothing: an elastic job goes on with another number of workers, and this does not count against backoffLimit. kubectl get tj NAME -o yaml tells in status.elastic of how many, the events why.",
+        "Nothing: an elastic job goes on with another number of workers, and this does not count against backoffLimit. kubectl get tj {job} -n {namespace} -o yaml tells in status.elastic of how many, the events why.",
     ),
     ("JobDeleted", "Somebody deleted the Job under the TrainingJob. To stop a job, suspend or delete the TrainingJob."),
     (
@@ -188,7 +221,10 @@ pub const ADVICE: &[(&str, &str)] = &[
         "StorageExceeded",
         "Raise the limit that the message names, or write less to the node: caches, checkpoints and logs count.",
     ),
-    ("InitContainer", "Read the log of the init container that the message names: kubectl logs POD -c NAME."),
+    (
+        "InitContainer",
+        "Read the log of the init container that the message names: kubectl logs -n {namespace} POD -c CONTAINER.",
+    ),
     ("PodFailed", "The pod failed before its program started: look at its node and the node's devices."),
     (
         "Disrupted",
@@ -204,11 +240,11 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "CheckpointCorrupted",
-        "Nothing goes on from it: the newest good one is taken. Find out what cut it short (a full volume, a killed writer, the storage); kubectl trainingjob checkpoints NAME verify reads all of them. One that checkpoint.resumeFrom names must be replaced by a good one.",
+        "Nothing goes on from it: the newest good one is taken. Find out what cut it short (a full volume, a killed writer, the storage); kubectl trainingjob checkpoints {job} -n {namespace} verify reads all of them. One that checkpoint.resumeFrom names must be replaced by a good one.",
     ),
     (
         "NearlyFull",
-        "Make room before the program can't write the next one: lower checkpoint.retention, which may be changed while it runs, or enlarge the claim. kubectl trainingjob checkpoints NAME prune --dry-run tells what could go.",
+        "Make room before the program can't write the next one: lower checkpoint.retention, which may be changed while it runs, or enlarge the claim. kubectl trainingjob checkpoints {job} -n {namespace} prune --dry-run tells what could go.",
     ),
     (
         "BackupFailing",

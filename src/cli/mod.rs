@@ -152,7 +152,8 @@ enum Command {
         /// Name of the TrainingJob.
         #[arg(group = "what")]
         job: Option<String>,
-        /// The TrainingJobs in this file instead, or in the standard input if it is `-`; no cluster is asked.
+        /// The TrainingJobs in this file instead, or in the standard input if it is `-`. A cluster is needed only for the
+        /// template of a job with runtimeRef.
         #[arg(short, long, group = "what")]
         file: Option<PathBuf>,
     },

@@ -1,6 +1,6 @@
 //! What people are told, for facts made by hand.
 
-use super::advice::{ADVICE, advice};
+use super::advice::{ADVICE, NEEDS_ANOTHER_SPEC, advice};
 use super::complete::{Wanted as Completed, candidates};
 use super::facts::{Event, Facts, Worker, WorkerState, last_events};
 use super::logs::{Form, Line, Source, culprit};
@@ -9,7 +9,7 @@ use super::top::{Row, sort};
 use super::why::{Diagnosis, Verdict};
 use super::{Args, cluster, status, top, why};
 use crate::api::{
-    AllocatedResources, BestCheckpoint, CheckpointStatus, Condition, KeepBest, ProgramMetrics, Restart, State,
+    AllocatedResources, BestCheckpoint, CheckpointStatus, Condition, KeepBest, ProgramMetrics, Reason, Restart, State,
     TrainingJobSpec, TrainingJobStatus, Workers,
 };
 use crate::observe::{Container, ObservedPod, Waiting};
@@ -260,7 +260,7 @@ fn why_tells_of_checkpoints() {
     insta::assert_snapshot!(why::render(&Diagnosis::of(&checkpointing()), plain()));
     assert_eq!(told(&checkpointing()).0, Verdict::Running, "it trains nonetheless");
     for reason in ["CheckpointCorrupted", "NearlyFull", "BackupFailing", "FolderShared", "FolderUnusable", "Suspect"] {
-        assert!(advice(reason).is_some(), "{reason}");
+        assert!(advice(reason, "team", "bert").is_some(), "{reason}");
     }
 }
 
@@ -652,6 +652,7 @@ fn a_job_that_is_slow() {
     );
     assert!(!says.contains("remain"), "{says}");
     assert!(advice.contains("kubectl trainingjob logs bert -n team -f"), "{advice}");
+    assert!(advice.contains("kubectl trainingjob restart bert -n team"), "{advice}");
 
     // What an earlier attempt reported says nothing of this one until it has had the time.
     let mut restarted = running();
@@ -874,10 +875,35 @@ fn there_is_advice_for_every_reason_of_the_documentation() {
         }
     }
     assert!(reasons.contains("Unschedulable") && reasons.contains("OOMKilled"), "{reasons:?}");
-    let missing: Vec<_> = reasons.iter().filter(|r| !fine.contains(&r.as_str()) && advice(r).is_none()).collect();
+    let has_none = |reason: &&String| !fine.contains(&reason.as_str()) && advice(reason, "team", "bert").is_none();
+    let missing: Vec<_> = reasons.iter().filter(has_none).collect();
     assert!(missing.is_empty(), "src/cli/advice.rs has nothing on {missing:?} of docs/operate.md");
     let names: BTreeSet<&str> = ADVICE.iter().map(|(reason, _)| *reason).collect();
     assert_eq!(names.len(), ADVICE.len(), "a reason stands twice in src/cli/advice.rs");
+}
+
+#[test]
+fn advice_names_the_job_and_knows_what_can_change() {
+    for (reason, _) in ADVICE {
+        let advice = advice(reason, "team", "bert").unwrap();
+        assert!(!advice.contains(['{', '}']) && !advice.contains("NAME"), "{reason}: {advice}");
+    }
+    let unknown: Vec<_> = NEEDS_ANOTHER_SPEC.iter().filter(|reason| advice(reason, "team", "bert").is_none()).collect();
+    assert!(unknown.is_empty(), "there is no advice on {unknown:?}");
+    let facts = job(Some(State::Initializing), &[condition("Running", false, "ImagePull", "no such image", -90)], 90);
+    let (_, _, advice) = told(&facts);
+    assert!(advice.contains("kubectl delete tj bert -n team"), "spec.image is immutable: {advice}");
+}
+
+/// The same word is the reason of a stall, which asks for other things.
+#[test]
+fn attempts_that_repeat_a_failure_are_no_stall() {
+    let mut facts = failed();
+    facts.status.failure_reason = Some(Reason::NoProgress);
+    facts.status.failure_message = Some("ExitCode: worker 1: exit code 1 (3 times in a row at step 7)".into());
+    let (_, _, advice) = told(&facts);
+    assert!(advice.starts_with("Three attempts failed for the same reason") && !advice.contains("It hangs"), "{advice}");
+    assert!(advice.contains("kubectl trainingjob restart bert -n team"), "{advice}");
 }
 
 // ---- top

@@ -1,10 +1,10 @@
 //! The diagnosis of a job, in sentences for a person.
 
-use super::advice::advice;
+use super::advice::{advice, needs_another_spec};
 use super::blame::{Blame, node_to_blame};
 use super::facts::{Facts, WorkerState};
 use super::screen::{Look, Screen, Style, age, count, number, span};
-use crate::api::{Condition, Restart, RestartPolicy, State};
+use crate::api::{Condition, Reason, Restart, RestartPolicy, State};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -16,6 +16,9 @@ const WARM_UP: i64 = 300;
 const LOW_GPU: f64 = 50.0;
 /// After how many seconds an operator that lives would have taken note of a job.
 const UNNOTICED: i64 = 30;
+/// What to do about a job that failed because its attempts repeat the same failure.
+const REPEATED: &str = "Three attempts failed for the same reason at the same step, resumed from the same checkpoint: another one \
+                        would, too. Read the log of the worker that the message names, and look at the data of that step.";
 
 /// How a job stands, for a person.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,15 +108,32 @@ impl Diagnosis {
         self.message = Some(condition.message.clone()).filter(|m| !m.is_empty());
     }
 
-    fn advise_on(&mut self, reason: &str) {
-        if let Some(advice) = advice(reason).filter(|advice| !self.advice.iter().any(|said| said == advice)) {
-            self.advise(advice);
+    fn advise_on(&mut self, facts: &Facts, reason: &str) {
+        let Some(advice) = advice(reason, &facts.namespace, &facts.name) else { return };
+        if self.advice.contains(&advice) {
+            return;
+        }
+        self.advise(advice);
+        // A failed job gets this advice whatever the reason.
+        if needs_another_spec(reason) && self.verdict != Verdict::Failed {
+            self.advise_on_spec(facts);
         }
     }
 
-    fn advise_on_reason(&mut self) {
+    fn advise_on_reason(&mut self, facts: &Facts) {
         if let Some(reason) = self.reason.clone() {
-            self.advise_on(&reason);
+            self.advise_on(facts, &reason);
+        }
+    }
+
+    /// The spec is immutable but for a few fields.
+    fn advise_on_spec(&mut self, facts: &Facts) {
+        let advice = format!(
+            "To change its spec: kubectl delete tj {} -n {}, then apply the corrected file. Claims with checkpoints stay.",
+            facts.name, facts.namespace
+        );
+        if !self.advice.contains(&advice) {
+            self.advise(advice);
         }
     }
 
@@ -123,7 +143,7 @@ impl Diagnosis {
         if let Some(accepted) = facts.is("Accepted", false) {
             self.decided_by(accepted);
             self.say(format!("The operator can't work with {}: {}", facts.name, sentence(&accepted.message)));
-            return self.advise_on_reason();
+            return self.advise_on_reason(facts);
         }
         self.say(format!("No operator has taken note of {} in the {} since its creation.", facts.name, span(seconds)));
         if seconds < UNNOTICED {
@@ -143,7 +163,7 @@ impl Diagnosis {
         if let Some(accepted) = facts.is("Accepted", false) {
             self.decided_by(accepted);
             self.say(sentence(&accepted.message));
-            return self.advise_on_reason();
+            return self.advise_on_reason(facts);
         }
         match facts.is("Scheduled", false) {
             Some(scheduled) => self.waits_by(facts, scheduled),
@@ -155,7 +175,7 @@ impl Diagnosis {
         };
         self.say(format!("It asks for {}{gpus}.", count(facts.spec.num_workers.into(), "worker")));
         self.restarted(facts);
-        self.advise_on_reason();
+        self.advise_on_reason(facts);
         // While pods are being made and placed, every gang is half placed for a moment.
         let is_being_placed = self.reason.as_deref() == Some("Scheduling");
         let holds = !is_being_placed && self.half_placed(facts);
@@ -193,20 +213,20 @@ impl Diagnosis {
             ));
             if let Some(scheduled) = facts.is("Scheduled", false).filter(|c| c.reason != "Scheduling") {
                 self.say(format!("The next attempt waits, {}: {}", scheduled.reason, sentence(&scheduled.message)));
-                self.advise_on(&scheduled.reason);
+                self.advise_on(facts, &scheduled.reason);
                 self.half_placed(facts);
             } else if let Some(running) = facts.is("Running", false).filter(|c| is_start(c, restarting)) {
                 // The next one in the same pods has no number before it begins.
                 let attempt = attempt.max(ended + 1);
                 self.say(format!("Attempt {attempt} is starting, {}: {}", running.reason, sentence(&running.message)));
-                self.advise_on(&running.reason);
+                self.advise_on(facts, &running.reason);
             } else {
                 self.say(stopping(facts).unwrap_or_else(|| {
                     "Between attempts that fail within five minutes it waits 1, 2, 4 up to 60 s.".into()
                 }));
             }
             self.restarted(facts);
-            self.advise_on_reason();
+            self.advise_on_reason(facts);
             return;
         }
         self.verdict = Verdict::Starting;
@@ -216,7 +236,7 @@ impl Diagnosis {
             self.waits_by(facts, running);
         }
         self.restarted(facts);
-        self.advise_on_reason();
+        self.advise_on_reason(facts);
     }
 
     fn running(&mut self, facts: &Facts) {
@@ -241,14 +261,14 @@ impl Diagnosis {
             self.decided_by(nan);
             let since = age(nan.last_transition_time.0, facts.time);
             why_slow.push(format!("Its loss is no number, for {since}: {}", sentence(&nan.message)));
-            self.advise_on_reason();
+            self.advise_on_reason(facts);
         }
         if let Some(silent) = facts.is("AgentReady", false) {
             // What is not heard may well go on.
             why_slow.retain(|why| !why.contains("progress"));
             let since = age(silent.last_transition_time.0, facts.time);
             self.say(format!("Its agent has not answered for {since}: {}", sentence(&silent.message)));
-            self.advise_on(&silent.reason);
+            self.advise_on(facts, &silent.reason);
         } else if let Some(stalled) = facts.is("ProgressStalled", true).filter(|_| why_slow.is_empty()) {
             why_slow.push(format!("Its progress stalls: {}", sentence(&stalled.message)));
         }
@@ -270,9 +290,11 @@ impl Diagnosis {
                  trainingjob logs {0} -n {1} -f --tail 20. A long evaluation or checkpoint reports nothing either.",
                 facts.name, facts.namespace
             ));
-            self.advise(
-                "If it hangs: setting spec.suspend to true and back to false starts the gang anew and costs no restart.",
-            );
+            self.advise(format!(
+                "If it hangs: kubectl trainingjob restart {} -n {} starts it again in the same pods, and does not count against \
+                 backoffLimit.",
+                facts.name, facts.namespace
+            ));
         }
         self.verdict = if why_slow.is_empty() { Verdict::Running } else { Verdict::Slow };
         let how = match (why_slow.is_empty(), facts.is("LossFinite", false)) {
@@ -292,7 +314,11 @@ impl Diagnosis {
         }
         self.restarted(facts);
         if let Some(last) = status.restarts.last().filter(|_| status.restarts.len() > 2) {
-            self.advise(advice(last.reason.as_str()).unwrap_or("Look at the causes of its restarts."));
+            let before = self.advice.len();
+            self.advise_on(facts, last.reason.as_str());
+            if self.advice.len() == before {
+                self.advise("Look at the causes of its restarts.");
+            }
         }
     }
 
@@ -301,10 +327,7 @@ impl Diagnosis {
         self.say(format!("{}: no worker runs, and claims stay.", has_been(facts, "Suspended")));
         if facts.spec.suspend {
             self.say("Its spec.suspend is true.".into());
-            self.advise(format!(
-                "To go on: kubectl patch tj {} -n {} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'",
-                facts.name, facts.namespace
-            ));
+            self.advise(format!("To resume it: kubectl trainingjob resume {} -n {}", facts.name, facts.namespace));
         } else {
             self.say("Its spec.suspend is false again, so that it is about to start.".into());
         }
@@ -352,14 +375,23 @@ impl Diagnosis {
             self.say("Trying again could not have helped.".into());
         }
         self.restarted(facts);
-        self.advise_on_reason();
+        // The same word is the reason of a stall.
+        if self.reason.as_deref() == Some(Reason::NoProgress.as_str()) {
+            self.advise(REPEATED);
+        } else {
+            self.advise_on_reason(facts);
+        }
         if last.and_then(|last| last.worker).is_some() {
             self.advise(format!(
                 "Its last words: kubectl trainingjob logs {} -n {} --failed",
                 facts.name, facts.namespace
             ));
         }
-        self.advise("A failed job is final: delete it and apply it again; claims with checkpoints stay.");
+        self.advise(format!(
+            "To start it again as it is, with a new budget of restarts: kubectl trainingjob restart {} -n {}",
+            facts.name, facts.namespace
+        ));
+        self.advise_on_spec(facts);
     }
 
     /// Tells what the job could go on from, and what is wrong with its checkpoints.
@@ -381,7 +413,7 @@ impl Diagnosis {
         if let Some(bad) = facts.is("CheckpointsHealthy", false) {
             let since = age(bad.last_transition_time.0, facts.time);
             self.say(format!("Its checkpoints need a look, for {since}, {}: {}", bad.reason, sentence(&bad.message)));
-            self.advise_on(&bad.reason);
+            self.advise_on(facts, &bad.reason);
             self.advise(format!(
                 "What there is, and what may be gone on from: kubectl trainingjob checkpoints {} -n {}",
                 facts.name, facts.namespace
@@ -448,7 +480,7 @@ impl Diagnosis {
              scheduler that places gangs as a whole (scheduling.gang).",
         );
         self.advise(format!(
-            "To free what it holds now: kubectl patch tj {} -n {} --type merge -p '{{\"spec\":{{\"suspend\":true}}}}'. \
+            "To free what it holds now: kubectl trainingjob stop {} -n {}. \
              failurePolicy.startDeadlineSeconds ends such a wait by itself.",
             facts.name, facts.namespace
         ));
