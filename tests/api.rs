@@ -225,44 +225,20 @@ async fn jobs_with_the_templates_of_the_installation_can_run() {
     }
 }
 
-/// Whatever other kinds say: their own, and those of the documents where these are there.
+/// Manifests of other kinds: those that show what `convert` has to know, and those of the documents that the project began with.
 #[tokio::test]
 async fn what_is_converted_is_admitted_strictly() {
     let client = server().await;
-    let mut texts: Vec<(String, String)> = yaml_files("tests/fixtures/convert")
-        .into_iter()
-        .map(|path| (path.display().to_string(), fs::read_to_string(&path).unwrap()))
-        .collect();
-    texts.extend(documents_of_others());
-    for (name, text) in texts {
+    for path in yaml_files("tests/fixtures/convert").into_iter().chain(yaml_files("examples/documents/others")) {
+        let (name, text) = (path.display(), fs::read_to_string(&path).unwrap());
         let converted = convert(&text, &Answers::default()).unwrap_or_else(|wrong| panic!("{name}: {wrong}\n{text}"));
         let written: Vec<Value> = serde_saphyr::from_multiple(&converted.text).unwrap();
         for mut job in written {
             job["metadata"]["namespace"] = json!("api");
             let admitted = create(&client, &job, true).await;
             assert!(admitted.is_ok(), "{name}: {}\n{}", admitted.unwrap_err(), converted.text);
-            println!("{name}: {}", converted.text);
         }
     }
-}
-
-/// The manifests of other kinds in the documents that the project began with, where they lie beside the checkout.
-fn documents_of_others() -> Vec<(String, String)> {
-    let Ok(folder) = fs::read_dir(root().join("../shared/seeds")) else { return Vec::new() };
-    let mut files: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    let mut found = Vec::new();
-    for path in files {
-        let text = fs::read_to_string(&path).unwrap();
-        let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-        let theirs = |block: &&str| {
-            let kinds = ["kubeflow.org/", "ome.io/", "batch/v1", "jobset.x-k8s.io/"];
-            kinds.iter().any(|group| block.contains(&format!("apiVersion: {group}")))
-                && !block.contains("kind: CronJob")
-        };
-        found.extend(blocks.filter(theirs).map(|block| (path.display().to_string(), block.to_owned())));
-    }
-    found
 }
 
 #[tokio::test]
@@ -531,6 +507,35 @@ async fn an_elastic_job_is_scaled_within_its_bounds() {
         }
         jobs.delete(name, &Default::default()).await.unwrap();
     }
+}
+
+/// The controller manager adds the roles of deploy/admin to Kubernetes' own, by which people have their rights.
+#[tokio::test]
+async fn people_who_may_edit_scale_jobs() {
+    let client = server().await;
+    let cluster = cluster();
+    cluster.kubectl(&["apply", "-f", root().join("deploy/admin/users.yaml").to_str().unwrap()]);
+    for role in ["edit", "view"] {
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": { "name": format!("may-{role}"), "namespace": "api" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": format!("may-{role}") }],
+        });
+        cluster.kubectl_with(&["apply", "-f", "-"], &binding.to_string());
+    }
+    let fields = json!({ "elastic": { "minWorkers": 2, "maxWorkers": 4 }, "checkpoint": { "enabled": false } });
+    create(&client, &job("scaled-by-people", fields), false).await.unwrap();
+    let scale = |user: &str, to: u32| {
+        let (user, to) = (format!("--as={user}"), format!("--replicas={to}"));
+        cluster.try_kubectl(&["scale", "tj", "scaled-by-people", "--namespace=api", &user, &to], "")
+    };
+    until("the role edit to let people scale", SOON, || scale("may-edit", 4).ok());
+    let denied = scale("may-view", 3).unwrap_err();
+    assert!(denied.contains("cannot patch resource \"trainingjobs/scale\""), "{denied}");
+    let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), "api");
+    assert_eq!(jobs.get("scaled-by-people").await.unwrap().spec.num_workers, 4);
+    jobs.delete("scaled-by-people", &Default::default()).await.unwrap();
 }
 
 /// Of an Indexed Job that is not done, both numbers at once: so the Job of an elastic gang follows.
@@ -1055,11 +1060,15 @@ fn schema(crd: &Value) -> &Value {
     &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 }
 
+fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| Cluster::control("api"))
+}
+
 /// The API server of these tests, with the CRD as checked in and the namespaces of the examples.
 async fn server() -> Client {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     static READY: OnceCell<()> = OnceCell::const_new();
-    let client = CLUSTER.get_or_init(|| Cluster::control("api")).client().await;
+    let client = cluster().client().await;
     READY
         .get_or_init(|| async {
             let crds: Api<CustomResourceDefinition> = Api::all(client.clone());

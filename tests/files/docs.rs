@@ -1,9 +1,11 @@
-//! The documentation: its links lead somewhere, and its tables are those of the CRD.
+//! The documentation: its links lead somewhere, its tables are those of the CRD, and it says what the code does. The examples say
+//! what they need, and the repository holds nothing that a compiler made.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use trainingjob_operator::api::{RESERVED_ENV, Reason};
+use std::process::Command;
+use trainingjob_operator::api::{RESERVED_ENV, Reason, crd};
 use trainingjob_operator::cli::advice::ADVICE;
 
 /// Folders with pages that are not ours.
@@ -114,7 +116,10 @@ fn the_readme_has_every_field() {
     if std::env::var_os("UPDATE").is_some() {
         fs::write(root().join("README.md"), current).unwrap();
     } else {
-        assert!(readme == current, "README.md lacks fields of docs/fields.md: run `UPDATE=1 cargo test --test docs`");
+        assert!(
+            readme == current,
+            "README.md lacks fields of docs/fields.md: run `UPDATE=1 cargo test --test files docs`"
+        );
     }
 }
 
@@ -148,7 +153,7 @@ const NOT_REASONS: [&str; 2] = ["True", "PersistentVolumeClaim"];
 fn every_reason_is_told() {
     let page = read("docs/operate.md");
     let files = ["lifecycle/checkpoints.rs", "lifecycle/decide.rs", "lifecycle/waiting.rs", "observe/events.rs"];
-    let files = files.into_iter().chain(["controller/apply.rs", "controller/status.rs"]);
+    let files = files.into_iter().chain(["controller/apply.rs", "controller/status.rs", "gang/policy.rs"]);
     let code: Vec<String> = files.map(|file| read(format!("src/{file}"))).collect();
     let causes =
         ["disruption", "ending", "evidence", "gang", "memory"].map(|file| read(format!("src/cause/{file}.rs")));
@@ -196,12 +201,13 @@ fn camel_case(page: &str) -> Vec<String> {
         !in_code && !fence
     });
     let quoted = prose.flat_map(|line| line.split('`').skip(1).step_by(2));
-    let is_camel_case = |word: &&str| {
-        word.starts_with(|c: char| c.is_ascii_uppercase())
-            && word.chars().all(|c| c.is_ascii_alphabetic())
-            && word.contains(|c: char| c.is_ascii_lowercase())
-    };
-    quoted.filter(is_camel_case).map(str::to_owned).collect()
+    quoted.filter(|word| is_camel_case(word)).map(str::to_owned).collect()
+}
+
+fn is_camel_case(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_uppercase())
+        && word.chars().all(|c| c.is_ascii_alphabetic())
+        && word.contains(|c: char| c.is_ascii_lowercase())
 }
 
 /// What is compiled, and what is applied.
@@ -222,11 +228,93 @@ fn code() -> String {
 /// The string literals of the code before its tests that are one CamelCase word, but for those of Kubernetes itself.
 fn reasons(code: &str) -> Vec<&str> {
     let code = code.split("#[cfg(test)]").next().unwrap_or_default();
-    let is_reason = |text: &&str| {
-        text.len() > 3
-            && text.starts_with(|c: char| c.is_ascii_uppercase())
-            && text.chars().all(|c| c.is_ascii_alphabetic())
-            && text.contains(|c: char| c.is_ascii_lowercase())
-    };
+    let is_reason = |text: &&str| text.len() > 3 && is_camel_case(text);
     code.split('"').skip(1).step_by(2).filter(is_reason).filter(|text| !NOT_REASONS.contains(text)).collect()
+}
+
+#[test]
+fn every_event_is_told() {
+    let (events, page) = (events_in_the_code(), read("docs/operate.md"));
+    let (_, table) = page.split_once("\n## Events\n").expect("docs/operate.md has a section Events");
+    let table = table.split("\n## ").next().unwrap();
+    assert!(events.contains("RestartRequested") && events.contains("RuntimeTaken"), "{events:?}");
+    let missing: Vec<_> = events.iter().filter(|event| !table.contains(&format!("`{event}`"))).collect();
+    assert!(missing.is_empty(), "the table of events in docs/operate.md lacks {missing:?}");
+}
+
+/// What stands first in quotes where an event is made, in the code before its tests.
+fn events_in_the_code() -> BTreeSet<String> {
+    let folders = ["src/lifecycle", "src/controller"].map(|folder| fs::read_dir(root().join(folder)).unwrap());
+    let files = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs"));
+    let mut found = BTreeSet::new();
+    for code in files.map(read) {
+        let code = code.split("#[cfg(test)]").next().unwrap_or_default();
+        for mark in [".event(", "Event { warning: "] {
+            for rest in code.split(mark).skip(1) {
+                let statement = rest.split(';').next().unwrap_or_default();
+                let name = statement.split('"').nth(1).filter(|name| is_camel_case(name));
+                found.extend(name.map(str::to_owned));
+            }
+        }
+    }
+    found
+}
+
+/// Words of the list of what is planned, and the fields of the API that would make it false.
+const PLANNED: [(&str, &str); 6] = [
+    ("elastic", "elastic"),
+    ("hang", "failurePolicy.hang"),
+    ("kinds of worker", "roles"),
+    ("parameter server", "roles"),
+    ("lost pod", "failurePolicy.nodeLostSeconds"),
+    ("tuning of hyperparameters", "tuning"),
+];
+
+/// Once the README denied four features that users could write into a job.
+#[test]
+fn nothing_is_planned_that_is_there() {
+    let readme = read("README.md");
+    let (_, planned) = readme.split_once("\nPlanned, and not there yet:").expect("README.md says what is planned");
+    let planned = planned.split("\n\n").next().unwrap().to_lowercase();
+    let planned = planned.split_whitespace().collect::<Vec<_>>().join(" ");
+    let crd = serde_json::to_value(crd()).unwrap();
+    let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let is_there = |path: &str| path.split('.').fold(spec, |schema, step| &schema["properties"][step]).is_object();
+    assert!(is_there("failurePolicy.hang") && !is_there("failurePolicy.none"), "fields are found by their paths");
+    let wrong: Vec<_> = PLANNED.iter().filter(|(words, field)| planned.contains(words) && is_there(field)).collect();
+    assert!(wrong.is_empty(), "README.md calls planned what is a field of the API: {wrong:?}");
+}
+
+#[test]
+fn examples_say_what_they_need() {
+    let files = fs::read_dir(root().join("examples")).unwrap().map(|entry| entry.unwrap().path());
+    for path in files.filter(|path| path.extension().is_some_and(|end| end == "yaml")) {
+        let text = read(&path);
+        let top: Vec<&str> = text.lines().take_while(|line| line.starts_with('#')).collect();
+        let says =
+            ["# Runs as it is", "# Replace: "].map(|start| top.iter().filter(|line| line.starts_with(start)).count());
+        let name = path.file_name().unwrap_or_default();
+        assert_eq!(says.iter().sum::<usize>(), 1, "{name:?} does not say whether it runs as it is or what to replace");
+        let has_no_image = text.lines().any(|line| line.trim_start().starts_with("image:") && line.contains("example"));
+        assert!(!has_no_image || says == [0, 1], "{name:?} can't run: its image does not exist");
+    }
+}
+
+/// A compiled file is out of date as soon as its source changes.
+#[test]
+fn git_tracks_no_compiled_file() {
+    let list = Command::new("git").args(["-c", "safe.directory=*", "ls-files", "-z"]).current_dir(root()).output();
+    let list = list.expect("git can be run");
+    assert!(list.status.success(), "{}", String::from_utf8_lossy(&list.stderr));
+    let list = String::from_utf8(list.stdout).unwrap();
+    let files: Vec<&str> = list.split_terminator('\0').collect();
+    assert!(files.contains(&"tests/files/docs.rs"), "{} files", files.len());
+    let by_name = |file: &str| {
+        let ends = [".pyc", ".pyo", ".o", ".a", ".so", ".rlib", ".class", ".exe"];
+        file.contains("__pycache__/") || ends.iter().any(|end| file.ends_with(end))
+    };
+    let is_program = |file: &str| fs::read(root().join(file)).is_ok_and(|content| content.starts_with(b"\x7fELF"));
+    let compiled: Vec<_> = files.into_iter().filter(|file| by_name(file) || is_program(file)).collect();
+    assert!(compiled.is_empty(), "git tracks {compiled:?}");
 }
