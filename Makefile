@@ -4,8 +4,13 @@ SHELL := /bin/bash -o pipefail
 
 CACHE ?= $(or $(TRAININGJOB_CACHE),$(HOME)/.cache/trainingjob)
 export TRAININGJOB_CACHE := $(CACHE)
-# Compiled dependencies are found again by the next checkout.
-export CARGO_BUILD_BUILD_DIR ?= $(CACHE)/cargo
+# A folder below CACHE for each checkout, so that none runs what another one compiled; it begins with the dependencies of
+# others (tests/runner/buildfolder.py). Found once, before the first command of a goal that may compile.
+ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)
+ifndef CARGO_BUILD_BUILD_DIR
+export CARGO_BUILD_BUILD_DIR := $(shell tests/build-dir)
+endif
+endif
 # The cluster of `make demo` and `make cluster`, and how many real nodes a new one gets.
 CLUSTER ?= demo
 NODES ?= 1
@@ -35,54 +40,31 @@ demo-cluster:
 cluster: ## start a cluster (CLUSTER=name NODES=1) and print `export KUBECONFIG=...`
 	@devcluster/cluster up --name $(CLUSTER) --nodes $(NODES)
 
-# The tests start clusters of their own by `devcluster/cluster up --owner-pid`; all they need is built beforehand.
-test: lint image ## lint, unit tests and the tests against real clusters
-	@devcluster/cluster packages --tests
-	@python3 -B tests/devcluster.py
-	@devcluster/cluster tools kueue > /dev/null
-	@devcluster/cluster tools versitygw > /dev/null
-	@devcluster/cluster tools fake-gcs-server > /dev/null
-	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
-	frameworks=$$(devcluster/cluster images small-frameworks) && \
-	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \
-	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE=$$frameworks && \
-	cargo test
+# Phases and lanes: tests/runner/plan.py and tests/runner/lanes.py.
+test: ## lint, unit tests and the tests against real clusters
+	@tests/run
 
-# Hours for the machine, not for CI; each has a short form in `make test`.
-soak: image ## long trials: the gang's rules, fuzzed parsers, 200 jobs in a storm, on real nodes 20 minutes of faults, 50 kills in a save, a hostile volume of 2,000,000 files, a node that is away for two minutes and an API server for three, gangs placed by Volcano and by the coscheduling plugin, programs of Hugging Face and Lightning, TensorFlow, Paddle, MXNet and the newest XGBoost
-	tests/fuzz/run
-	TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) STORM_JOBS=200 STORM_SECONDS=600 cargo test --test storm -- --nocapture
-	@devcluster/cluster tools volcano > /dev/null
-	@devcluster/cluster tools coscheduling > /dev/null
-	TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) TRAININGJOB_TEST_GANG_SCHEDULERS=1 cargo test --test gang_scheduling
-	TRAININGJOB_GANG_SEEDS=2000 TRAININGJOB_WALKS=4000 TRAININGJOB_MODEL_FAULTS=1 cargo test --release --lib -- gang::tests
-	@tools=$$(devcluster/cluster tools) && images=$$(devcluster/cluster images) && \
-	trainers=$$(devcluster/cluster images trainers) && \
-	small=$$(devcluster/cluster images small-frameworks) && large=$$(devcluster/cluster images large-frameworks) && \
-	export TRAININGJOB_TEST_TOOLS=$$tools TRAININGJOB_TEST_IMAGE=$(CURDIR)/dist/image.tar \
-	       TRAININGJOB_TEST_DEMO_IMAGE=$$(tail -n 1 <<< "$$images") TRAININGJOB_TEST_TRAINERS_IMAGE=$$trainers \
-	       TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE=$$small TRAININGJOB_TEST_LARGE_FRAMEWORKS_IMAGE=$$large && \
-	KILLS=50 FILES=1000000 CUT_SECONDS=120 AWAY_SECONDS=180 GANG_STORM_SECONDS=1200 cargo test --test node -- \
-	    kills_in_a_save hostile_folder unchanged_trainers lost_node without_an_api_server through_a_storm \
-	    frameworks::
+# Hours for the machine, not for CI; each trial has a short form in `make test`. Their table: tests/runner/soak.py.
+soak: ## long trials: storms, kills, hostile volumes, lost nodes, frameworks (`tests/run --list` lists them)
+	@tests/run --soak
 
-unit: need-rust ## the tests that need no cluster
-	cargo test --lib --bins
-	python3 -B tests/devcluster.py
+unit: ## the tests that need no cluster
+	@tests/run --unit
 
-lint: need-rust $(CACHE)/bin/cargo-deny $(RUFF) ## formatting, clippy, ruff, licences and sources of the dependencies
-	cargo fmt --all --check
-	cargo clippy --all-targets -- -D warnings
-	$(RUFF) check --quiet --no-cache
-	$(DENY) --log-level warn check bans licenses sources
+lint: ## formatting, clippy, ruff, licences and sources of the dependencies
+	@tests/run --lint
+
+.PHONY: ruff
+ruff: $(RUFF)
+	@$(RUFF) check --quiet --no-cache
 
 fmt: need-rust ## format the code
 	cargo fmt --all
 
-audit: need-rust $(CACHE)/bin/cargo-deny ## known vulnerabilities of the dependencies (fetches the RustSec database)
-	$(DENY) check advisories
+audit: need-rust $(CACHE)/bin/cargo-deny ## known vulnerabilities of the dependencies (fetches the RustSec database), and what `make lint` checks of them
+	$(DENY) --log-level warn check
 
-# Once per machine; two and a half minutes on two cores. One that is on PATH serves as well.
+# Once per machine, for `make audit` alone; two and a half minutes on two cores. One that is on PATH serves as well.
 $(CACHE)/bin/cargo-deny:
 	@if deny=$$(command -v cargo-deny); then mkdir -p $(@D) && ln -sf "$$deny" $@; else \
 	  echo "installing cargo-deny into $(CACHE)/bin (once)" >&2 && \

@@ -1,0 +1,73 @@
+"""What cargo has built, by the messages of `--message-format=json`, kept where a later build doesn't change it."""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Built:
+    tests: dict = field(default_factory=dict)  # name of the test program -> its file
+    programs: dict = field(default_factory=dict)  # name of the binary -> its file
+
+
+def read(messages, root):
+    """The executables in cargo's messages. Unit tests are `lib` of the package at `root`, `lib-PACKAGE` of others.
+
+    Those of a binary are `bin-NAME`.
+    """
+    built = Built()
+    for line in messages.splitlines():
+        if not line.startswith("{"):
+            continue
+        message = json.loads(line)
+        if message.get("reason") != "compiler-artifact" or not message.get("executable"):
+            continue
+        target, file = message["target"], Path(message["executable"])
+        kinds = target["kind"]
+        if not message["profile"]["test"]:
+            if "bin" in kinds:
+                built.programs[target["name"]] = file
+        elif "test" in kinds:
+            built.tests[target["name"]] = file
+        elif "bin" in kinds:
+            built.tests[f"bin-{target['name']}"] = file
+        else:
+            is_root = Path(message["manifest_path"]) == Path(root, "Cargo.toml")
+            built.tests["lib" if is_root else f"lib-{target['name']}"] = file
+    return built
+
+
+def keep(built, folder):
+    """Links the executables into a folder of this run, and returns where they are now.
+
+    A linker that writes a program again makes a new file, so a link keeps the old one; where the file system has no
+    links, or the build folder is on another one, they are copied.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    kept = Built()
+    for kind in ("tests", "programs"):
+        (folder / kind).mkdir(parents=True)
+        for name, file in getattr(built, kind).items():
+            place = folder / kind / name
+            link_or_copy(file, place)
+            getattr(kept, kind)[name] = place
+    return kept
+
+
+def link_or_copy(source, place):
+    try:
+        os.link(source, place)
+    except OSError:
+        shutil.copy2(source, place)
+
+
+def environment(kept, root):
+    """What cargo gives a test program when it runs it, by which the harness finds the project's own programs."""
+    return {
+        **{f"CARGO_BIN_EXE_{name}": file for name, file in kept.programs.items()},
+        "CARGO_MANIFEST_DIR": root,
+        "INSTA_WORKSPACE_ROOT": root,  # else insta asks cargo, which may be busy
+    }

@@ -1,0 +1,86 @@
+"""Which test programs there are, in which lanes they run, and what each needs.
+
+Lanes run side by side: one with the real nodes, whose deadlines want an undisturbed machine; one that mostly waits; one
+that computes, with what the others leave of the processors. The programs of a lane run one after the other, a program
+whose needs are not there yet after those whose are.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+BUDGETS = Path(__file__).with_name("budgets.toml")
+OVER = "An issue may add 60 CPU seconds or says what it took out (tests/runner/budgets.toml)."
+
+
+@dataclass(frozen=True)
+class Program:
+    """A test program and the steps (tests/runner/plan.py) that bring what it needs."""
+
+    name: str
+    needs: tuple = ()
+    file: str | None = None  # of a program in Python; Rust's are built by cargo
+    has_harness: bool = True
+    makes_cgroups: bool = False  # below its own, which version 2 allows at the root alone
+    limit: int = 2400  # seconds, after which it is ended: it hangs
+
+
+@dataclass(frozen=True)
+class Lane:
+    name: str
+    programs: tuple
+    threads: int  # of each program
+    nice: int = 0
+
+
+PROGRAMS = {program.name: program for program in (
+    Program("node", ("tools", "stores", "images", "small-frameworks", "dev-image")),
+    Program("planes", ("tools", "kueue", "kwok", "python")),
+    Program("agents", ("python",), makes_cgroups=True),
+    Program("plane", ("tools", "kwok")),
+    Program("lib"),
+    Program("files", ("stores", "python")),
+    Program("api", ("tools",)),
+    Program("wire", ("tools",)),
+    Program("runs", has_harness=False),
+    Program("devcluster", file="tests/devcluster.py"),
+    Program("runner", file="tests/runner_test.py"),
+)}
+
+LANES = (
+    Lane("node", ("node",), threads=4),
+    Lane("waits", ("agents", "planes", "plane"), threads=8),
+    Lane("cpu", ("runner", "devcluster", "lib", "runs", "files", "api", "wire"), threads=2, nice=10),
+)
+# One more, for what the table above forgets: it runs, and the run fails.
+STRAYS = "strays"
+
+
+def lane_of(program):
+    return next((lane for lane in LANES if program in lane.programs), None)
+
+
+def budgets():
+    return tomllib.loads(BUDGETS.read_text())
+
+
+def allowed(lane, found, unit):
+    """CPU seconds that a lane may use on a machine whose unit() takes this long; None if it has no budget."""
+    budget = found["lanes"].get(lane)
+    return None if budget is None else budget * max(1.0, unit / found["unit"])
+
+
+def over_budget(used, found, unit):
+    """A sentence for each lane of `used` (lane -> CPU seconds) that has used more than it may."""
+    said = []
+    for lane, seconds in used.items():
+        limit = allowed(lane, found, unit)
+        if limit is not None and seconds > limit:
+            said.append(f"lane {lane} used {seconds:.0f} CPU seconds of {limit:.0f}. {OVER}")
+    return said
+
+
+def unplaced(built):
+    """Test programs that cargo built and that are in no lane, and those of the lanes that it did not build."""
+    known = {name for lane in LANES for name in lane.programs if PROGRAMS[name].file is None}
+    return sorted(set(built) - known), sorted(known - set(built))

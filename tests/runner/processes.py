@@ -1,0 +1,123 @@
+"""Programs that the runner starts: each in a session of its own, and all of them ended when the runner is."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+
+from runner.console import Failure, clean_environment, quoted, say
+
+PATIENCE = 10  # seconds that a program gets after SIGTERM
+CLUSTERS_END = 60  # seconds in which the watchdogs of clusters have taken them down
+
+
+class Stopping(Exception):
+    """The runner is about to end: nothing more is started."""
+
+
+class Processes:
+    def __init__(self):
+        self.lock, self.living, self.is_stopping = threading.Lock(), {}, False
+
+    def start(self, words, group, env=None, **options):
+        """Starts a command in a group."""
+        with self.lock:
+            if self.is_stopping:
+                raise Stopping
+            process = subprocess.Popen(group.command(words), stdin=subprocess.DEVNULL, start_new_session=True,
+                                       env=clean_environment(**(env or {})), **options)
+            self.living[process] = group
+            return process
+
+    def wait(self, process, limit=None):
+        """Waits for the end of a process, and returns its exit code; one that takes longer than `limit` is ended."""
+        group = self.living[process]
+        deadline = None if limit is None else time.monotonic() + limit
+        while True:
+            # It stays a zombie until its resources are counted, so its pid is not another process's yet.
+            found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | (os.WNOHANG if deadline else 0))
+            if found is not None:
+                break
+            if time.monotonic() > deadline:
+                end(process, signal.SIGKILL)
+                deadline = None
+            else:
+                time.sleep(0.05)
+        with self.lock:
+            _, status, rusage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            del self.living[process]
+        group.add_child(rusage)
+        return process.returncode
+
+    def run(self, words, group, log, env=None, prefix=None, shows_all=False, limit=None,
+            cwd=None):
+        """Runs a command to its end and returns what it wrote to its standard output.
+
+        Both outputs go into the file `log` as well. With `prefix` the lines of its standard error are shown, with
+        `shows_all` those of its standard output too. A Failure quotes the end of what it wrote.
+        """
+        with open(log, "a") as file:
+            shown = " ".join(str(word) for word in words)
+            file.write(f"$ {shown}\n")
+            file.flush()
+            process = self.start(words, group, env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                 errors="replace", cwd=cwd)
+            output = []
+
+            def read(stream, keep, prefix):
+                for line in stream:
+                    keep.append(line)
+                    file.write(line)
+                    file.flush()
+                    if prefix:
+                        say(f"{prefix}: {line.strip()}")
+
+            errors = []
+            readers = [threading.Thread(target=read, args=(process.stdout, output, prefix if shows_all else None),
+                                        daemon=True),
+                       threading.Thread(target=read, args=(process.stderr, errors, prefix), daemon=True)]
+            for reader in readers:
+                reader.start()
+            code = self.wait(process, limit)
+            for reader, stream in zip(readers, (process.stdout, process.stderr), strict=True):
+                reader.join(5)
+                if not reader.is_alive():  # a daemon may hold the pipe for longer
+                    stream.close()
+        if code != 0 and self.is_stopping:
+            raise Stopping
+        if code != 0:
+            words = "".join(errors or output)
+            raise Failure(f"`{shown}` ended with {code}; its output is in {log}:\n{quoted(words)}")
+        return "".join(output)
+
+    def end_all(self):
+        """Ends what was started, by SIGTERM, then SIGKILL. The watchdogs of clusters get the time to take them down."""
+        with self.lock:
+            self.is_stopping = True
+            living = dict(self.living)
+            for process in living:
+                end(process, signal.SIGTERM)
+        deadline = time.monotonic() + PATIENCE
+        while self.living and time.monotonic() < deadline:
+            time.sleep(0.1)
+        with self.lock:
+            for process in self.living:
+                end(process, signal.SIGKILL)
+        deadline = time.monotonic() + CLUSTERS_END
+        for group in set(living.values()):
+            kill(group.wait_empty(max(0, deadline - time.monotonic())))
+
+
+def end(process, number):
+    """Sends a signal to a process that was not waited for yet, and to those of its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def kill(pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,108 @@
+"""The soak: trials that take hours, and the slice of them that one run of `make test` takes.
+
+Each trial has a short form in `make test`. A test that only the soak runs is `#[ignore = "soak: ..."]`. A trial without
+names runs every such test of its program that no other trial names.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from runner.records import Records
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A test program with what makes it long, or a command."""
+
+    name: str
+    what: str
+    program: str | None = None
+    tests: tuple = ()  # parts of names
+    env: dict = field(default_factory=dict, hash=False)
+    needs: tuple = ()  # beside those of the program
+    is_release: bool = False  # compiled with full optimisation
+    command: tuple = ()
+    threads: int = 2
+
+
+NODE_IMAGES = ("trainers", "large-frameworks")
+TRIALS = (
+    Trial("fuzz", "every parser of src/fuzz.rs, a minute each", command=("tests/fuzz/run",)),
+    Trial("storm", "200 jobs in a storm of 10 minutes", "wire", ("storm",),
+          {"STORM_JOBS": 200, "STORM_SECONDS": 600}),
+    Trial("gang-schedulers", "gangs placed by Volcano and by the coscheduling plugin", "planes", ("gang_scheduling",),
+          {"TRAININGJOB_TEST_GANG_SCHEDULERS": 1}, ("gang-schedulers",)),
+    Trial("gang-model", "the gang's rules: seeds, walks and a model with faults", "lib", ("gang::tests",),
+          {"TRAININGJOB_GANG_SEEDS": 2000, "TRAININGJOB_WALKS": 4000, "TRAININGJOB_MODEL_FAULTS": 1}, is_release=True),
+    Trial("kills", "50 kills in a save", "node", ("kills_in_a_save",), {"KILLS": 50}, ("release-image",)),
+    Trial("hostile", "a hostile volume of 1,000,000 files for each of two workers", "node", ("hostile_folder",),
+          {"FILES": 1000000}, ("release-image",)),
+    Trial("trainers", "programs of Hugging Face and Lightning, unchanged", "node", ("unchanged_trainers",),
+          {}, ("release-image", "trainers")),
+    Trial("lost-node", "a node that is away for two minutes", "node", ("lost_node",), {"CUT_SECONDS": 120},
+          ("release-image",)),
+    Trial("outage", "an API server that is away for three minutes", "node", ("without_an_api_server",),
+          {"AWAY_SECONDS": 180}, ("release-image",)),
+    Trial("gang-storm", "20 minutes of faults on real nodes", "node", ("through_a_storm",),
+          {"GANG_STORM_SECONDS": 1200}, ("release-image",)),
+    Trial("frameworks", "TensorFlow, Paddle, MXNet and the newest XGBoost", "node", ("frameworks::",),
+          {}, ("release-image", "large-frameworks")),
+    Trial("moved-node", "all other tests on real nodes that only the soak runs", "node", (), {},
+          ("release-image", *NODE_IMAGES)),
+    Trial("moved-planes", "those on control planes", "planes"),
+    Trial("moved-plane", "those on one control plane", "plane"),
+    Trial("moved-wire", "those of every crash and change", "wire"),
+    Trial("moved-agents", "those of agents as processes", "agents"),
+    Trial("moved-files", "those of files and stores", "files"),
+)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one run of `make test` takes of the soak: some two minutes. `{seed}` in a value is a number of the commit's.
+
+    One that joins runs within the program's run in its lane, whose cluster it shares; others are a lane of their own.
+    """
+
+    name: str
+    program: str
+    tests: tuple
+    env: dict = field(default_factory=dict, hash=False)
+    joins: bool = False
+
+
+SLICES = (
+    Slice("gang-walks", "lib", ("gang::tests",), {"TRAININGJOB_GANG_SEEDS": 100, "TRAININGJOB_WALKS": 200}),
+    Slice("storm", "wire", ("storm",), {"STORM_JOBS": 60, "STORM_SECONDS": 60, "STORM_SEED": "{seed}"}),
+    Slice("damages", "files", ("checkpoints::",), {"DAMAGES": 6000}),
+    Slice("kills", "node", ("kills_in_a_save",), {"KILLS": 10}, joins=True),
+)
+
+
+def slice_of(commit, slices):
+    """The slice of a commit: always the same one for it, and each as likely."""
+    number = int(commit[:12], 16)
+    chosen = slices[number % len(slices)]
+    seed = number // len(slices) % 1_000_000
+    env = {name: str(value).replace("{seed}", str(seed)) for name, value in chosen.env.items()}
+    return replace(chosen, env=env)
+
+
+def names_of(trial, ignored, trials):
+    """The tests of a trial that has no names: those that are ignored, and that no other trial names."""
+    named = [part for other in trials if other.program == trial.program for part in other.tests]
+    return [name for name in ignored if not any(part in name for part in named)]
+
+
+class Results:
+    """What has passed, by commit, so that a soak that was cut short resumes."""
+
+    def __init__(self, file, commit):
+        self.records, self.commit = Records(file, "commit", "trial", "result", "seconds"), commit
+
+    def passed(self):
+        """Trial -> its seconds."""
+        return {row["trial"]: float(row["seconds"]) for row in self.records.rows()
+                if row["commit"] == self.commit and row["result"] == "passed"}
+
+    def add(self, trial, result, seconds):
+        self.records.add(self.commit, trial, result, float(seconds))
