@@ -45,12 +45,13 @@ PROGRAMS = {program.name: program for program in (
     Program("runs", has_harness=False),
     Program("devcluster", file="tests/devcluster.py"),
     Program("runner", file="tests/runner_test.py"),
+    Program("evidence", ("compile",), file="tests/evidence_test.py"),
 )}
 
 LANES = (
     Lane("node", ("node",), threads=4),
     Lane("waits", ("agents", "planes", "plane"), threads=8),
-    Lane("cpu", ("runner", "devcluster", "lib", "runs", "files", "api", "wire"), threads=2, nice=10),
+    Lane("cpu", ("runner", "devcluster", "evidence", "lib", "runs", "files", "api", "wire"), threads=2, nice=10),
 )
 # One more, for what the table above forgets: it runs, and the run fails.
 STRAYS = "strays"

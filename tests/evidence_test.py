@@ -1,0 +1,315 @@
+"""The scripts of tests/evidence, with small repositories instead of this one. `python3 -B tests/evidence_test.py`."""
+
+import difflib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import tomllib
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+
+from runner import lanes, libtest, moved, mutants, soak
+from runner.records import Records
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "tests" / "evidence"
+
+
+def script(name):
+    """A script as a module."""
+    loader = importlib.machinery.SourceFileLoader(name, str(SCRIPTS / name))
+    spec = importlib.util.spec_from_loader(name, loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="evidence-test-"))
+        self.addCleanup(shutil.rmtree, self.folder, True)
+
+    def repository(self, *commits):
+        """A repository with these commits, each a dict of files; returns it and the commits' names."""
+        root = self.folder / "repository"
+        root.mkdir()
+        self.git(root, "init", "--quiet")
+        names = []
+        for files in commits:
+            for path, text in files.items():
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text(text)
+            self.git(root, "add", "--all")
+            author = ("-c", "user.name=test", "-c", "user.email=test@example.com")
+            self.git(root, *author, "commit", "--quiet", "--message", "test")
+            names.append(self.git(root, "rev-parse", "--short=12", "HEAD"))
+        return root, names
+
+    def git(self, root, *words):
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
+    def run_script(self, name, *words):
+        done = subprocess.run([SCRIPTS / name, *map(str, words)], capture_output=True, text=True, check=False,
+                              env={**os.environ, "TRAININGJOB_CACHE": str(self.folder / "cache")})
+        return done.returncode, done.stdout + done.stderr
+
+
+class Rows(Folder):
+    def test_a_line_that_was_cut_short_is_left_out(self):
+        records = Records(self.folder / "some.tsv", "a", "b")
+        records.add("one\ttwo", 1.25)
+        with open(records.file, "a") as file:
+            file.write("cut")
+        self.assertEqual(records.rows(), [{"a": "one two", "b": "1.2"}])
+
+
+MAKEFILE = """
+demo:
+	@echo "$$HOME $$CARGO_HOME $$GOCACHE $$GOMODCACHE" > {log}.env
+	@echo "$$PIP_CACHE_DIR $$npm_config_cache $$TRAININGJOB_CACHE" >> {log}.env
+	@test ! -e $$TRAININGJOB_CACHE || {{ echo "the cache is not empty"; exit 1; }}
+	@echo done
+test:
+	@echo "$$(if [ -e $$TRAININGJOB_CACHE ]; then echo warm; else echo cold; fi)" >> {log}
+	@mkdir -p $$TRAININGJOB_CACHE
+	@echo "3 passed, {failed} failed"
+	@exit {failed}
+clean:
+	@echo clean >> {log}
+"""
+
+
+class Compare(Folder):
+    def make(self, failed=0):
+        return {"README": str(failed), "Makefile": MAKEFILE.format(failed=failed, log=self.folder / "log")}
+
+    def compare(self, *words):
+        return self.run_script("compare", *words, "--folder", self.folder / "out", "--repository", self.root)
+
+    def rows(self):
+        return Records(self.folder / "out" / "results.tsv").rows()
+
+    def test_two_commits_in_turns(self):
+        self.root, names = self.repository(self.make(), {"README": "newer"})
+        _, said = self.compare(*names)
+        self.assertEqual([(row["kind"], row["commit"], row["result"]) for row in self.rows()],
+                         [(kind, commit, "green") for kind in ("demo", "cold", "warm") for commit in names])
+        self.assertEqual([line for line in (self.folder / "log").read_text().split() if line != "clean"],
+                         ["cold", "cold", "warm", "warm"])
+        caches = (self.folder / "log.env").read_text().split()
+        self.assertTrue(all(cache.startswith(str(self.folder / "out" / names[1])) for cache in caches), caches)
+        self.assertRegex(said, r"warm +green +green +\d")
+        self.assertEqual(self.rows()[-1]["last"], "3 passed, 0 failed")
+
+        # What is there is not measured again.
+        self.compare(*names)
+        self.assertEqual(len(self.rows()), 6)
+        self.compare(*names, "--busy")
+        self.assertEqual((self.rows()[-1]["kind"], self.rows()[-1]["commit"]), ("busy", names[1]))
+
+    def test_what_is_red_is_no_success_and_is_measured_again(self):
+        self.root, names = self.repository(self.make(), self.make(failed=1))
+        for count in (1, 2):
+            code, said = self.compare(*names, "--only", "cold")
+            self.assertEqual(code, 1, said)
+            self.assertEqual([row["result"] for row in self.rows() if row["commit"] == names[1]], ["red"] * count)
+
+    def test_aims(self):
+        self.root, names = self.repository(self.make(), {"README": "newer"})
+        comparison = script("compare").Comparison(*names, self.folder / "out", self.root)
+        for kind, commit, seconds in (("demo", 0, 100), ("demo", 1, 50), ("warm", 0, 100), ("warm", 1, 40),
+                                      ("warm", 1, 42)):
+            comparison.records.add(names[commit], kind, 1, "green", float(seconds), seconds * 2.0, 0.1, "", "now")
+        self.assertTrue(comparison.is_green())
+        self.assertRegex(comparison.report(), r"warm +green +green +100\.0 +41\.0 +0\.41 +0\.45 +200\.0 +82\.0 +0\.41")
+        comparison.records.add(names[1], "demo", 2, "green", 60.0, 1.0, 0.1, "", "now")
+        self.assertFalse(comparison.is_green(), "the median is 0.55")
+
+    def test_a_commit_that_is_none(self):
+        self.root, _ = self.repository(self.make())
+        code, said = self.compare("nothing", "HEAD")
+        self.assertEqual(code, 1)
+        self.assertIn("nothing is no commit here", said)
+
+    def test_a_folder_that_is_in_this_checkout(self):
+        code, said = self.run_script("compare", "--folder", ROOT / "target" / "compare")
+        self.assertEqual(code, 1)
+        self.assertIn("is in this checkout", said)
+
+
+LIB = """
+pub mod plan;
+"""
+PLAN = """pub fn twice(number: u32) -> u32 {
+    number + number
+}
+
+pub fn thrice(number: u32) -> u32 {
+    number * 3
+}
+
+pub fn name() -> String {
+    String::from("plan")
+}
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn twice() { assert_eq!(super::twice(3), 6); }
+}
+"""
+CARGO = '[package]\nname = "toy"\nversion = "0.1.0"\nedition = "2021"\n[profile.dev]\ndebug = false\n'
+LOCK = 'version = 4\n\n[[package]]\nname = "toy"\nversion = "0.1.0"\n'
+CATCHERS = "".join(f"[{folder}]\nold = []\nnew = []\n" for folder in mutants.FOLDERS if folder != "plan") + """
+[plan]
+old = [{ program = "red" }, { program = "old" }]
+new = [{ program = "new", filter = ["thr"] }]
+"""
+
+
+def fault(before, after):
+    """As cargo-mutants describes it."""
+    change = f"replace {before} with {after} /* fault */"
+    lines = PLAN.splitlines(keepends=True), PLAN.replace(before, f"{after} /* fault */").splitlines(keepends=True)
+    diff = "".join(difflib.unified_diff(*lines, "src/plan/mod.rs", change, n=8))
+    return {"name": f"src/plan/mod.rs: {change}", "file": "src/plan/mod.rs", "package": "toy", "diff": diff}
+
+
+class Mutants(Folder):
+    FAULTS = (
+        fault("number + number", "number - number"),  # caught by the unit test
+        fault("number * 3", "number + 3"),
+        fault('String::from("plan")', "String::new()"),
+        fault('String::from("plan")', "0"),  # does not compile
+    )
+
+    def setUp(self):
+        super().setUp()
+        files = {"Cargo.toml": CARGO, "Cargo.lock": LOCK, "src/lib.rs": LIB, "src/plan/mod.rs": PLAN}
+        test = "#[test]\nfn {0}() {{ assert_eq!(toy::plan::{0}({1}), {2}); }}\n"
+        self.root, self.names = self.repository(
+            files | {"tests/old.rs": test.format("thrice", 3, 9), "tests/red.rs": "#[test]\nfn fails() { panic!() }\n"},
+            {"tests/new.rs": test.format("thrice", 3, 9)})
+        (self.folder / "faults.json").write_text(json.dumps(self.FAULTS))
+        (self.folder / "catchers.toml").write_text(CATCHERS)
+
+    def try_faults(self, count):
+        return self.run_script("mutants", *self.names, "--list", self.folder / "faults.json", "--count", count,
+                               "--folder", self.folder / "out", "--catchers", self.folder / "catchers.toml",
+                               "--repository", self.root)
+
+    def test_faults_are_judged_once(self):
+        code, said = self.try_faults(2)
+        self.assertEqual(code, 0, said)
+        file = next((self.folder / "out").glob("results-*.tsv"))
+        rows = {(row["mutant"].split("with ")[-1], row["side"]): row["result"] for row in Records(file).rows()
+                if row["mutant"] != mutants.BASELINE}
+        wanted = {("number + 3 /* fault */", "unit"): "missed", ("number + 3 /* fault */", "old"): "caught",
+                  ("number + 3 /* fault */", "new"): "caught", ("String::new() /* fault */", "unit"): "missed",
+                  ("String::new() /* fault */", "old"): "missed", ("String::new() /* fault */", "new"): "missed"}
+        self.assertEqual({key: value for key, value in rows.items() if key in wanted}, wanted, said)
+        others = {("number - number /* fault */", "unit"): "caught", ("0 /* fault */", "unit"): "unviable"}
+        self.assertLessEqual({key: value for key, value in rows.items() if key not in wanted}.items(), others.items())
+        self.assertIn("old: 1 of 2 caught (50 %)", said)
+        self.assertIn("new: 1 of 2 caught (50 %)", said)
+        self.assertIn("not used, for they fail without a fault: old red", said)
+        before = file.read_text()
+        self.assertEqual(self.try_faults(2)[0], 0)
+        self.assertEqual(file.read_text(), before)
+
+    def test_too_few_faults_are_no_success(self):
+        code, said = self.try_faults(3)
+        self.assertEqual(code, 1, said)
+        self.assertIn("4 faults tried: 1 do not compile, 1 are caught by unit tests, 2 are not", said)
+
+    def test_the_order_follows_from_the_seed(self):
+        listed = [{"name": str(n), "file": "src/plan/mod.rs", "diff": ""} for n in range(50)]
+        self.assertEqual(mutants.shuffled(listed, 1), mutants.shuffled(reversed(listed), 1))
+        self.assertNotEqual(mutants.shuffled(listed, 1), mutants.shuffled(listed, 2))
+
+    def test_folders_have_catchers_in_this_repository(self):
+        found = tomllib.loads((SCRIPTS / "catchers.toml").read_text())
+        self.assertEqual(sorted(found), sorted(mutants.FOLDERS))
+        self.assertEqual(mutants.Mutant("", "src/cause.rs", "").folder, "cause")
+
+
+TABLE = """# old, program, test, kind
+demo\tnode\tdemo_and_more\tkept
+suspended\tnode\tdemo_and_more\tkept
+newest\tagents\tkeeper::newest\tkept
+hostile\tnode\thostile\tsoak
+"""
+
+
+class Repeat(Folder):
+    def repetition(self, runs=None):
+        (self.folder / "table.tsv").write_text(TABLE)
+        module = script("repeat")
+        args = SimpleNamespace(folder=self.folder, runs=runs, load=2)
+        return module.Repetition(moved.read(self.folder / "table.tsv"), args)
+
+    def add(self, repetition, test, result, count=1, program="node"):
+        for _ in range(count):
+            repetition.records.add(repetition.commit, program, test, result, 2.0, 1.0, "now")
+
+    def test_each_test_lacks_its_runs(self):
+        repetition = self.repetition()
+        self.add(repetition, "demo_and_more", "passed", 19)
+        self.add(repetition, "hostile", "passed", 5)
+        self.assertEqual(repetition.lacking(),
+                         {("node", False): ["demo_and_more"], ("agents", False): ["keeper::newest"]})
+        self.add(repetition, "demo_and_more", "passed")
+        self.add(repetition, "keeper::newest", "passed", 20, "agents")
+        self.assertEqual(repetition.lacking(), {})
+        self.assertTrue(repetition.is_green())
+
+    def test_a_failure_is_no_success(self):
+        repetition = self.repetition(runs=1)
+        for test, program in (("demo_and_more", "node"), ("keeper::newest", "agents"), ("hostile", "node")):
+            self.add(repetition, test, "failed" if test == "hostile" else "passed", 1, program)
+        self.assertFalse(repetition.is_green())
+        self.assertRegex(repetition.report(), r"hostile +node hostile +soak +1 +1 +-")
+        self.assertRegex(repetition.report(), r"suspended +node demo_and_more +kept +1 +0 +2\.0")
+
+    def test_faults_of_a_table(self):
+        rows = moved.read(self.repetition().args.folder / "table.tsv")
+        names = {"node": {"demo_and_more": "soak: no", "hostile": "soak: yes"}, "agents": {}}
+        self.assertEqual(moved.faults([*rows, moved.Moved("demo", "lib", "x", "gone")], names), [
+            "demo: node demo_and_more is said to be kept, and is ignored",
+            "suspended: node demo_and_more is said to be kept, and is ignored",
+            "newest: agents has no test keeper::newest",
+            "demo: 'gone' is neither of kept, soak", "demo: it is there twice"])
+
+
+class Names(unittest.TestCase):
+    """The tables name tests that exist. It is looked at where all programs were compiled, as in a whole run."""
+
+    def listed(self):
+        """Program -> its tests."""
+        folder = os.environ.get("TRAININGJOB_TEST_PROGRAMS")
+        programs = [name for name, program in lanes.PROGRAMS.items() if not program.file and program.has_harness]
+        return {program: libtest.list_of(Path(folder, program), ROOT) for program in programs} if folder else {}
+
+    def test_of_slices_trials_and_catchers(self):
+        listed = self.listed()
+        wanted = [(f"{type(row).__name__} {row.name}", row.program, row.tests) for row in (*soak.SLICES, *soak.TRIALS)
+                  if row.program]
+        for folder, sides in tomllib.loads((SCRIPTS / "catchers.toml").read_text()).items():
+            wanted += [(f"catchers.toml {folder}", row["program"], row.get("filter", [])) for row in sides["new"]]
+        for where, program, parts in wanted:
+            self.assertIn(program, lanes.PROGRAMS, where)
+            for part in parts if listed else ():
+                self.assertTrue(any(part in name for name in listed[program]), f"{where}: {program} has no {part}")
+
+    def test_of_node_tests(self):
+        rows = moved.read()
+        self.assertEqual(moved.faults(rows, self.listed()), [])
+        self.assertEqual(len(rows), moved.OLD_COUNT)
+
+
+if __name__ == "__main__":
+    unittest.main()

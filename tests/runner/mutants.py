@@ -1,0 +1,54 @@
+"""Faults put into the code: which of them the tests notice. tests/evidence/mutants has the commands."""
+
+import random
+from dataclasses import dataclass
+
+FOLDERS = ("lifecycle", "cause", "checkpoint", "gang", "store", "plan")
+BASELINE = "(none)"  # the name under which a program's run without a fault is kept
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str
+    diff: str
+
+    @property
+    def folder(self):
+        return self.file.split("/")[1].removesuffix(".rs")
+
+    @property
+    def patch(self):
+        """The diff with a head that `git apply` understands: cargo-mutants names the change there."""
+        body = self.diff.splitlines()[2:]
+        return "\n".join([f"--- a/{self.file}", f"+++ b/{self.file}", *body]) + "\n"
+
+
+def shuffled(listed, seed):
+    """The mutants of cargo's list, in an order that follows from the seed alone."""
+    found = sorted((Mutant(one["name"], one["file"], one["diff"]) for one in listed), key=lambda mutant: mutant.name)
+    random.Random(seed).shuffle(found)
+    return found
+
+
+@dataclass
+class Verdicts:
+    """What is known of each mutant: (mutant, side) -> (result, by whom). Sides are unit, old and new."""
+
+    known: dict
+
+    @classmethod
+    def of(cls, rows):
+        return cls({(row["mutant"], row["side"]): (row["result"], row["by"]) for row in rows})
+
+    def result(self, mutant, side):
+        return self.known.get((mutant, side), (None, ""))[0]
+
+    def counts(self, order):
+        """The mutants that count: viable, missed by the unit tests, and judged by both sides."""
+        return [mutant for mutant in order if self.result(mutant.name, "unit") == "missed" and all(
+            self.result(mutant.name, side) in ("caught", "missed") for side in ("old", "new"))]
+
+    def share(self, order, side):
+        found = self.counts(order)
+        return sum(self.result(mutant.name, side) == "caught" for mutant in found), len(found)
