@@ -170,11 +170,12 @@ class Node(Plane):
 
 
 def find_programs():
-    """Builds the control plane's programs, if they are not there, and puts them on PATH."""
-    tools = subprocess.run([CLUSTER, "tools"], stdout=subprocess.PIPE, text=True, check=False)
-    if tools.returncode:
-        raise Failure("the control plane's programs could not be built; why stands above")
-    os.environ["PATH"] = f"{tools.stdout.strip()}:{os.environ['PATH']}"
+    """Builds the control plane's programs and kwok, if they are not there, and puts them on PATH."""
+    for extra in ([], ["kwok"]):
+        tools = subprocess.run([CLUSTER, "tools", *extra], stdout=subprocess.PIPE, text=True, check=False)
+        if tools.returncode:
+            raise Failure("the control plane's programs could not be built; why stands above")
+        os.environ["PATH"] = f"{tools.stdout.strip()}:{os.environ['PATH']}"
 
 
 def machine():

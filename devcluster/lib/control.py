@@ -1,10 +1,10 @@
 """The control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, and the claims' provisioner."""
 
 import json
-import subprocess
 import sys
 
-from . import pki, process, tools
+from . import pki, process, storage, tools
+from .api import Api
 from .host import HERE, Failure, run, step, wait
 
 AUDIT_POLICY = {
@@ -24,7 +24,7 @@ def start(cluster, args):
         "kube-controller-manager": [
             f"--service-account-private-key-file={secrets}/sa.key", f"--root-ca-file={secrets}/ca.crt",
             "--use-service-account-credentials=true", f"--kube-api-qps={args.kcm_qps}",
-            f"--kube-api-burst={args.kcm_burst}", *args.kcm_arg],
+            f"--kube-api-burst={args.kcm_burst}", *grace(args), *args.kcm_arg],
         "kube-scheduler": [f"--kube-api-qps={args.scheduler_qps}", f"--kube-api-burst={args.scheduler_qps}"],
     }.items():
         # no port of their own: two clusters share the loopback
@@ -38,9 +38,14 @@ def gates(args):
     return [f"--feature-gates={args.feature_gates}"] if args.feature_gates else []
 
 
+def grace(args):
+    return [f"--node-monitor-grace-period={args.node_monitor_grace_period}"] if args.node_monitor_grace_period else []
+
+
 def wait_service_account(cluster):
     """The controller manager takes some seconds to begin; without this account no pod is admitted."""
-    wait(lambda: kubectl(cluster, "get", "serviceaccount", "default", check=False).returncode == 0, 60,
+    api, path = client(cluster), "/api/v1/namespaces/default/serviceaccounts/default"
+    wait(lambda: api.says(path, lambda account: True), 60,
          lambda: "the controller manager to make the default service account:\n"
          + process.last_lines(cluster, "kube-controller-manager"))
 
@@ -95,12 +100,14 @@ def start_apiserver(cluster, args):
 
 
 def wait_ready(cluster):
+    api = client(cluster)
+
     def ready():
         for name in ("etcd", "kube-apiserver"):
             if not process.pid(cluster, name):
                 raise Failure(f"{name} has ended; the end of {cluster.logs}/{name}.log:\n"
                               + process.last_lines(cluster, name))
-        return kubectl(cluster, "get", "--raw", "/readyz", check=False).stdout == "ok"
+        return api.is_ready()
 
     wait(ready, 90, lambda: f"the API server to be ready; the end of {cluster.logs}/kube-apiserver.log:\n"
          + process.last_lines(cluster, "kube-apiserver"))
@@ -108,7 +115,7 @@ def wait_ready(cluster):
 
 def start_provisioner(cluster):
     (cluster.dir / "volumes").mkdir(exist_ok=True)
-    kubectl(cluster, "apply", "-f", HERE / "storage-class.yaml")
+    client(cluster).call("POST", storage.CLASSES, storage.STANDARD)
     process.start(cluster, "provisioner", [sys.executable, HERE / "cluster", "_provision", "--name", cluster.name,
                                            "--state-dir", cluster.dir])
 
@@ -137,11 +144,15 @@ def create(cluster, objects):
         raise Failure("these objects could not be made: " + "\n".join(wrong))
 
 
+def client(cluster, timeout=10):
+    """A client with the rights of the cluster's own machinery."""
+    return Api(json.loads((cluster.pki / "devcluster.kubeconfig").read_text()), timeout)
+
+
 def reachable(cluster):
     try:
-        asked = kubectl(cluster, "--request-timeout=3s", "get", "--raw", "/readyz", check=False, timeout=10)
-        return asked.stdout == "ok"
-    except subprocess.TimeoutExpired:
+        return client(cluster, timeout=3).is_ready()
+    except FileNotFoundError:  # it was left before it had credentials
         return False
 
 
@@ -154,4 +165,5 @@ def start_apiserver_again(cluster):
     """It is back, and so is whoever has ended without it; returns when it is ready."""
     for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler"):
         process.start_again(cluster, name)
-    wait(lambda: reachable(cluster), 90, lambda: "the API server to answer again")
+    api = client(cluster, timeout=3)
+    wait(api.is_ready, 90, lambda: "the API server to answer again")

