@@ -3,7 +3,7 @@
 //! damage may be unseen by which it can't be loaded.
 //!
 //! Short form: the small ones in `tests/fixtures/checkpoints`. Long form: `tests/checkpoints/make_torch.py FOLDER` makes more;
-//! `CHECKPOINTS=FOLDER CHECKPOINTS_CASES=FILE DAMAGES=20000 cargo test --test checkpoints` damages them and writes what was done and
+//! `CHECKPOINTS=FOLDER CHECKPOINTS_CASES=FILE DAMAGES=20000 cargo test --test files checkpoints::` damages them and writes what was done and
 //! what was said; `tests/checkpoints/check_torch.py FOLDER FILE` does the same to files, loads them, and compares.
 //!
 //! The long form over 29 checkpoints, with `DAMAGES=13500`: in each cell how many the library then loads as they were / with other

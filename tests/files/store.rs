@@ -4,7 +4,8 @@
 //! The servers are built once from their pinned Go modules and are kept in the cache. Google's store is S3's server behind
 //! a translator, of which `harness::servers` says what it proves and what it does not.
 
-use harness::servers::{ACCOUNT, ACCOUNT_KEY, Asked, BUCKET, Fault, KEY, Proxy, Room, SECRET, Server};
+use harness::room::Room;
+use harness::servers::{ACCOUNT, ACCOUNT_KEY, Asked, BUCKET, Fault, KEY, Proxy, SECRET, Server};
 use harness::wait::{SOON, until};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -22,8 +23,13 @@ use trainingjob_operator::store::{
 };
 
 const MIB: u64 = 1024 * 1024;
-/// Long enough to be sent in parts: three of 16 MiB, the last of them short.
-const LARGE: u64 = 40 * MIB;
+/// What is sent at once: longer files are sent in parts of it.
+const PART: u64 = 16 * MIB;
+/// Long enough to be sent in parts: three, the last of them short.
+const LARGE: u64 = 2 * PART + MIB;
+/// Long enough to be fetched by two requests, of which the second brings no more than that.
+const SECOND: u64 = MIB;
+const FETCHED_IN_TWO: u64 = 64 * MIB + SECOND;
 
 // ---- what the tests are made of
 
@@ -111,7 +117,7 @@ fn checkpoint(root: &Path, path: &str, step: u64) -> Found {
     write(root, &format!("{path}/trainer_state.json"), format!(r#"{{"global_step": {step}}}"#).as_bytes());
     write(root, &format!("{path}/empty"), b"");
     write(root, &format!("{path}/a/b/Größe & [1]+~%23 #1.bin"), &bytes(step + 1, 1000));
-    write(root, &format!("{path}/just-one-part"), &bytes(step + 2, 16 * MIB));
+    write(root, &format!("{path}/just-one-part"), &bytes(step + 2, PART));
     found(root, path, step)
 }
 
@@ -216,7 +222,7 @@ in_each_store! {
 fn what_is_uploaded_comes_back_byte_for_byte_and_lies_where_people_look(start: fn() -> Server) {
     let server = start();
     for checksum in [Checksum::Sha256, Checksum::Crc64Nvme, Checksum::None] {
-        let (room, prefix) = (Room::new(), format!("runs/{checksum:?}"));
+        let (room, prefix) = (Room::new("store"), format!("runs/{checksum:?}"));
         let access = Access { checksum, ..access(&server, &server.url()) };
         let store = Store::open(&place(&server, &prefix), &access, "worker 0").unwrap();
         let root = room.folder("root");
@@ -241,7 +247,7 @@ fn what_is_uploaded_comes_back_byte_for_byte_and_lies_where_people_look(start: f
 }
 
 fn a_file_and_a_prefix_are_checkpoints_too(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let root = room.folder("root");
     write(&root, "lightning/last.ckpt", &bytes(1, 20 * MIB));
@@ -267,7 +273,7 @@ fn a_file_and_a_prefix_are_checkpoints_too(start: fn() -> Server) {
 }
 
 fn what_is_there_already_is_not_sent_again(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
     let root = room.folder("root");
@@ -292,7 +298,7 @@ fn data(asked: &[Asked]) -> u64 {
 }
 
 fn an_upload_that_is_dropped_in_the_middle_sends_no_finished_part_again(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
     let root = room.folder("root");
@@ -322,7 +328,7 @@ fn an_upload_that_is_dropped_in_the_middle_sends_no_finished_part_again(start: f
         proxy.take();
         let manifest = store.upload(&root, &found).await.unwrap();
         let again = data(&proxy.take());
-        assert_eq!(again, LARGE - 32 * MIB, "only the last part was missing");
+        assert_eq!(again, LARGE - 2 * PART, "only the last part was missing");
         let now = store.progress().now();
         assert_eq!((now.bytes, now.skipped, now.total, now.files), (again, total - again, total, 5));
         let back = restored(&store, &manifest, &room).await.unwrap();
@@ -342,7 +348,7 @@ fn a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next(start: fn(
         println!("{} files, {} bytes", manifest.files.len(), manifest.bytes);
         return;
     }
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let root = room.folder("root");
     let found = checkpoint(&root, "checkpoint-1", 1);
@@ -352,7 +358,7 @@ fn a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next(start: fn(
     let arguments =
         [place(&server, "runs").to_string(), proxy.url(), secret.display().to_string(), root.display().to_string()];
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "s3::a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next"])
+        .args(["--exact", "store::s3::a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next"])
         .env(HELPER, arguments.join("\n"))
         .spawn()
         .unwrap();
@@ -369,7 +375,7 @@ fn a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next(start: fn(
     run(async {
         assert!(paths(&store).await.is_empty());
         let manifest = store.upload(&root, &found).await.unwrap();
-        assert_eq!(data(&proxy.take()), 16 * MIB, "only the second part was missing");
+        assert_eq!(data(&proxy.take()), PART, "only the second part was missing");
         let back = restored(&store, &manifest, &room).await.unwrap();
         assert!(content(&back) == content(&root));
     });
@@ -377,7 +383,7 @@ fn a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next(start: fn(
 
 /// Whatever request fails, and whether or not the store has done what it was asked.
 fn at_no_cut_is_a_checkpoint_shown_that_cannot_be_restored(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let direct = store(&server, &server.url(), "runs");
     let mut through = access(&server, &proxy.url());
@@ -439,7 +445,7 @@ fn at_no_cut_is_a_checkpoint_shown_that_cannot_be_restored(start: fn() -> Server
 }
 
 fn what_is_overwritten_is_there_until_the_new_is_and_goes_then(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let root = room.folder("root");
     run(async {
@@ -456,7 +462,7 @@ fn what_is_overwritten_is_there_until_the_new_is_and_goes_then(start: fn() -> Se
 }
 
 fn what_is_written_to_meanwhile_is_tried_again_and_no_error_for_a_person(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
     let root = room.folder("root");
@@ -486,11 +492,11 @@ fn what_is_written_to_meanwhile_is_tried_again_and_no_error_for_a_person(start: 
 }
 
 fn a_restore_that_is_cut_goes_on_where_it_was_and_nothing_is_there_before(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
     let (root, back) = (room.folder("root"), room.folder("back"));
-    write(&root, "checkpoint-1/model", &bytes(1, 150 * MIB));
+    write(&root, "checkpoint-1/model", &bytes(1, FETCHED_IN_TWO));
     write(&root, "checkpoint-1/small", &bytes(2, 100));
     write(&back, "checkpoint-1/old", b"what was there before");
     let found = found(&root, "checkpoint-1", 1);
@@ -502,7 +508,7 @@ fn a_restore_that_is_cut_goes_on_where_it_was_and_nothing_is_there_before(start:
             let is_data = asked.method == "GET" && asked.target.ends_with("/model");
             match count.fetch_add(usize::from(is_data), Ordering::SeqCst) {
                 _ if !is_data => Fault::Pass,
-                number if number < 5 => Fault::CutAfter(30 * MIB),
+                number if number < 4 => Fault::CutAfter(20 * MIB),
                 _ => Fault::Answer(503),
             }
         });
@@ -516,7 +522,7 @@ fn a_restore_that_is_cut_goes_on_where_it_was_and_nothing_is_there_before(start:
         store.restore(&manifest, &back).await.unwrap();
         let now = store.progress().now();
         assert!(
-            now.skipped >= 22 * MIB && now.skipped + now.bytes == now.total,
+            now.skipped >= SECOND && now.skipped + now.bytes == now.total,
             "whole ranges are not fetched again: {now:?}"
         );
         assert!(content(&back) == content(&root), "what was there before is replaced");
@@ -530,7 +536,7 @@ fn a_restore_that_is_cut_goes_on_where_it_was_and_nothing_is_there_before(start:
 // ---- trouble
 
 fn what_is_damaged_on_its_way_is_refused_by_the_store(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
     let root = room.folder("root");
@@ -553,7 +559,7 @@ fn what_is_damaged_on_its_way_is_refused_by_the_store(start: fn() -> Server) {
 }
 
 fn what_is_damaged_or_gone_in_the_store_is_not_restored(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let (root, back) = (room.folder("root"), room.folder("back"));
     let found = small(&root, "checkpoint-1", 1);
@@ -578,7 +584,7 @@ fn what_is_damaged_or_gone_in_the_store_is_not_restored(start: fn() -> Server) {
 
 #[test]
 fn a_key_that_is_wrong_is_named_with_its_remedy() {
-    let (server, room) = (Server::s3(), Room::new());
+    let (server, room) = (Server::s3(), Room::new("store"));
     let root = room.folder("root");
     let found = small(&root, "checkpoint-1", 1);
     let open = |uri: &str, access: &Access| Store::open(&Destination::parse(uri).unwrap(), access, "w").unwrap();
@@ -594,7 +600,7 @@ fn a_key_that_is_wrong_is_named_with_its_remedy() {
 }
 
 fn what_is_not_there_is_named_with_its_remedy(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let root = room.folder("root");
     let found = small(&root, "checkpoint-1", 1);
     let open = |bucket: &str, access: &Access| {
@@ -622,7 +628,7 @@ fn what_is_not_there_is_named_with_its_remedy(start: fn() -> Server) {
 
 #[test]
 fn a_secret_is_read_anew_each_time_it_is_opened() {
-    let (server, room) = (Server::s3(), Room::new());
+    let (server, room) = (Server::s3(), Room::new("store"));
     let folder = secret(&room, &server.url(), "rotated");
     let access = Access { credentials: Some(folder.clone()), patience: impatient(), ..Access::default() };
     let destination = Destination::parse("s3://bucket/runs").unwrap();
@@ -634,7 +640,7 @@ fn a_secret_is_read_anew_each_time_it_is_opened() {
 }
 
 fn a_store_that_has_trouble_for_a_time_is_waited_for_and_one_that_always_has_is_an_error(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let root = room.folder("root");
     let found = small(&root, "checkpoint-1", 1);
@@ -662,7 +668,7 @@ fn a_store_that_has_trouble_for_a_time_is_waited_for_and_one_that_always_has_is_
 }
 
 fn a_store_that_is_silent_is_an_error_after_a_while(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let mut access = access(&server, &proxy.url());
     access.patience = Patience { silence: Duration::from_millis(300), retries: 1, ..impatient() };
@@ -679,7 +685,7 @@ fn a_store_that_is_silent_is_an_error_after_a_while(start: fn() -> Server) {
 }
 
 fn a_manifest_that_lies_hides_no_other_and_is_not_followed(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let root = room.folder("root");
     run(async {
@@ -699,7 +705,7 @@ fn a_manifest_that_lies_hides_no_other_and_is_not_followed(start: fn() -> Server
 
 #[test]
 fn a_link_in_the_way_of_a_restore_is_not_followed() {
-    let (server, room) = (Server::s3(), Room::new());
+    let (server, room) = (Server::s3(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let (root, back, outside) = (room.folder("root"), room.folder("back"), room.folder("outside"));
     run(async {
@@ -714,7 +720,7 @@ fn a_link_in_the_way_of_a_restore_is_not_followed() {
 // ---- sharded, removed, foreign
 
 fn a_sharded_checkpoint_exists_when_all_workers_have_sent_their_files(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let roots: Vec<PathBuf> = (0..3).map(|worker| room.folder(&format!("worker-{worker}"))).collect();
     for (worker, root) in roots.iter().enumerate() {
@@ -746,7 +752,7 @@ fn a_sharded_checkpoint_exists_when_all_workers_have_sent_their_files(start: fn(
 }
 
 fn a_removal_that_is_cut_has_removed_the_checkpoint_and_is_ended_later(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
     let root = room.folder("root");
@@ -777,7 +783,7 @@ fn a_removal_that_is_cut_has_removed_the_checkpoint_and_is_ended_later(start: fn
 }
 
 fn what_was_begun_and_is_not_wanted_leaves_nothing(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
     let root = room.folder("root");
@@ -795,7 +801,7 @@ fn what_was_begun_and_is_not_wanted_leaves_nothing(start: fn() -> Server) {
 }
 
 fn parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
     let root = room.folder("root");
@@ -813,10 +819,10 @@ fn parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again(start: fn() -> 
 }
 
 fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Server) {
-    let (server, room) = (start(), Room::new());
+    let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     for (key, size) in
-        [("resnet/epoch-50/model.pt", 70 * MIB), ("resnet/epoch-50/sub/state", 10), ("resnet/epoch-500/x", 3)]
+        [("resnet/epoch-50/model.pt", FETCHED_IN_TWO), ("resnet/epoch-50/sub/state", 10), ("resnet/epoch-500/x", 3)]
     {
         server.put(key, &bytes(size, size));
     }
@@ -832,10 +838,10 @@ fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Serv
         assert_eq!(theirs.restore_prefix(&to).await.unwrap(), to.join("epoch-50"));
         let files = content(&to);
         assert_eq!(files.keys().collect::<Vec<_>>(), ["epoch-50/model.pt", "epoch-50/sub/state"]);
-        assert_eq!(files["epoch-50/model.pt"], bytes(70 * MIB, 70 * MIB));
+        assert_eq!(files["epoch-50/model.pt"], bytes(FETCHED_IN_TWO, FETCHED_IN_TWO));
 
         let file = store(&server, &proxy.url(), "resnet/epoch-50/model.pt");
-        assert_eq!(fs::read(file.restore_prefix(&to).await.unwrap()).unwrap().len() as u64, 70 * MIB);
+        assert_eq!(fs::read(file.restore_prefix(&to).await.unwrap()).unwrap().len() as u64, FETCHED_IN_TWO);
         let (kind, told) = trouble(store(&server, &proxy.url(), "resnet/epoch-5").restore_prefix(&to).await);
         assert_eq!(kind, Trouble::NotFound, "{told}");
         assert!(told.contains("://bucket/resnet/epoch-5"), "{told}");
@@ -855,7 +861,7 @@ fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Serv
 
 #[test]
 fn google_s_answers_to_a_removal_of_what_is_gone_and_to_a_token_that_has_run_out_are_understood() {
-    let (server, room) = (Server::google(), Room::new());
+    let (server, room) = (Server::google(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
     let root = room.folder("root");
@@ -873,7 +879,7 @@ fn google_s_answers_to_a_removal_of_what_is_gone_and_to_a_token_that_has_run_out
 
 #[test]
 fn a_folder_of_another_volume_is_a_store_too() {
-    let room = Room::new();
+    let room = Room::new("store");
     let (root, volume, back) = (room.folder("root"), room.folder("volume"), room.folder("back"));
     let destination = Destination::parse(&format!("file://{}/backup", volume.display())).unwrap();
     let store = Store::open(&destination, &Access::default(), "worker 0").unwrap();
@@ -901,7 +907,7 @@ fn a_folder_of_another_volume_is_a_store_too() {
 
 #[test]
 fn azure_s_store_keeps_checkpoints_too() {
-    let (server, room) = (Server::azure(), Room::new());
+    let (server, room) = (Server::azure(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let (root, secret, to) = (room.folder("root"), room.folder("secret"), room.folder("to"));
     fs::write(secret.join("AZURE_STORAGE_ACCOUNT_NAME"), ACCOUNT).unwrap();
@@ -943,7 +949,7 @@ fn azure_s_store_keeps_checkpoints_too() {
 /// The emulator takes objects only by Google's other protocol, so the test itself puts them there.
 #[test]
 fn a_strangers_odd_key_disturbs_no_checkpoint_of_ours_and_is_named_where_it_does() {
-    let (server, room) = (Server::gcs(), Room::new());
+    let (server, room) = (Server::gcs(), Room::new("store"));
     let (root, volume, back, to) = (room.folder("root"), room.folder("volume"), room.folder("back"), room.folder("to"));
     let folder = Destination::parse(&format!("file://{}", volume.display())).unwrap();
     let folder = Store::open(&folder, &Access::default(), "worker 0").unwrap();

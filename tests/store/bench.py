@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Uploads 2 GiB in one file, and 10,000 small files, with our client, `rclone` and `aws` in turns to one S3 server.
 
-    cargo test --release --test store --no-run
+    cargo test --release --test files --no-run
     tests/store/bench.py PATH-OF-THE-TEST-PROGRAM
 
 Prints seconds and the greatest memory of each, and ours by each other's. The server is built by
@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 KEY, SECRET, BUCKET = "test-key", "test-secret", "bucket"
-TEST = "s3::a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next"
+TEST = "store::s3::a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next"
 ROUNDS = 2
 
 

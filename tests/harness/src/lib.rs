@@ -11,7 +11,7 @@ pub mod servers;
 pub mod support;
 pub mod wait;
 
-pub use ports::free_port;
+pub use ports::{free_port, free_ports};
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -38,12 +38,31 @@ pub fn binary(name: &str) -> &'static str {
     })
 }
 
+/// Says that a test is skipped because something is missing. Where `TRAININGJOB_TEST_ALL` is set, as `make test` sets it, nothing
+/// may be missing, and the test fails.
+pub fn skipped(why: &str) {
+    let all = std::env::var_os("TRAININGJOB_TEST_ALL").is_some_and(|value| !value.is_empty());
+    assert!(!all, "{why} (TRAININGJOB_TEST_ALL is set: no test may be skipped)");
+    let thread = std::thread::current();
+    // Past libtest, which shows nothing of what a test prints that passes.
+    let _ = writeln!(std::io::stderr(), "SKIPPED {}: {why}", thread.name().unwrap_or("test"));
+}
+
 /// A folder of this process, for files that all of its tests use.
 pub fn scratch() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let path = PathBuf::from(root(&format!("target/tmp/process-{}", std::process::id())));
+        let all = PathBuf::from(root("target/tmp"));
+        let path = all.join(format!("process-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a folder below target");
+        // Of processes that have left nothing only the empty folder is there: it can be removed, and others can't.
+        for other in std::fs::read_dir(&all).into_iter().flatten().flatten() {
+            let name = other.file_name();
+            let process = name.to_str().and_then(|name| name.strip_prefix("process-"));
+            if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+                let _ = std::fs::remove_dir(other.path());
+            }
+        }
         path.canonicalize().expect("it is there")
     })
 }

@@ -2,7 +2,7 @@
 
 use super::cache;
 use sha2::{Digest, Sha256};
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -12,6 +12,13 @@ pub fn packages(kind: &str, packages: &[&str]) -> PathBuf {
     let name: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let folder = cache().join(kind).join(name);
     let complete = folder.join("complete");
+    if complete.exists() {
+        return folder;
+    }
+    fs::create_dir_all(cache().join(kind)).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    // Other tests may want the same, of this program and of others.
+    let lock = File::create(folder.with_extension("lock")).expect("a file in the cache");
+    lock.lock().expect("it can be locked");
     if complete.exists() {
         return folder;
     }

@@ -1,30 +1,40 @@
 //! A place for what a test writes.
 
-use super::{binary, root};
+use super::{binary, scratch};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A directory of one test, removed at its end; after a failed test it stays.
 pub struct Room(pub PathBuf);
 
 impl Room {
+    /// Another one each time, whatever the name.
     pub fn new(test: &str) -> Self {
-        let name = format!("{test}-{}", std::process::id());
-        let path = PathBuf::from(root("target/tmp")).join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path.canonicalize().unwrap())
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let path = scratch().join(format!("{test}-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+        // A failed test of an earlier process of this number may have left it.
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        Self(path)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
+    /// A folder in it, made if it is not there.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
     /// An agent with what belongs to it, as the init container installs it.
     pub fn installed(&self) -> PathBuf {
-        let agent = self.path("installed/agent");
-        fs::create_dir_all(agent.parent().unwrap()).unwrap();
+        let agent = self.folder("installed").join("agent");
         let mut install = Command::new(binary("agent"));
         assert!(install.arg("install").arg("--to").arg(&agent).status().unwrap().success());
         agent

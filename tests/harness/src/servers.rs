@@ -15,10 +15,10 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use super::room::Room;
 use super::wait::{SOON, until};
 use super::{cache, free_port, root};
 
@@ -28,32 +28,6 @@ pub const BUCKET: &str = "bucket";
 pub const ACCOUNT: &str = "devstoreaccount1";
 pub const ACCOUNT_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
-
-/// A folder that is gone after the test.
-pub struct Room(pub PathBuf);
-
-impl Room {
-    pub fn new() -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("trainingjob-store-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        drop(fs::remove_dir_all(&path));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn folder(&self, name: &str) -> PathBuf {
-        let path = self.0.join(name);
-        fs::create_dir_all(&path).unwrap();
-        path
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
-    }
-}
 
 /// Where a program for tests is: built once per machine from its pinned Go module.
 fn program(name: &'static str) -> PathBuf {
@@ -107,7 +81,7 @@ impl Drop for Server {
 impl Server {
     /// Speaks S3, and keeps objects as files below `room/store/BUCKET`.
     pub fn s3() -> Self {
-        let room = Room::new();
+        let room = Room::new("s3");
         let store = room.folder("store");
         fs::create_dir_all(store.join(BUCKET)).unwrap();
         Self::start("s3", room, |port| {
@@ -128,7 +102,7 @@ impl Server {
 
     /// Speaks Google's protocol, and keeps objects in memory. It takes them only by the JSON API.
     pub fn gcs() -> Self {
-        let server = Self::start("gs", Room::new(), |port| {
+        let server = Self::start("gs", Room::new("gcs"), |port| {
             let mut command = Command::new(program("fake-gcs-server"));
             let url = format!("http://127.0.0.1:{port}");
             command.args(["-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-log-level", "error"]);
@@ -150,7 +124,7 @@ impl Server {
     /// Speaks Azure's protocol. The account and its key are the emulator's own, which everybody knows.
     pub fn azure() -> Self {
         let azurite = azurite();
-        let room = Room::new();
+        let room = Room::new("azure");
         let data = room.folder("azure");
         let server = Self::start("az", room, |port| {
             let mut command = Command::new("node");
@@ -173,12 +147,18 @@ impl Server {
 
     fn start(scheme: &'static str, room: Room, command: impl FnOnce(u16) -> Command) -> Self {
         let port = free_port();
-        let log = fs::File::create(room.0.join("log")).unwrap();
+        let log = fs::File::create(room.path("log")).unwrap();
         let mut command = command(port);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let child = command.spawn().expect("the server can be started");
-        until("the server to listen", SOON, || TcpStream::connect(("127.0.0.1", port)).ok());
-        Self { port, room, scheme, behind: port, child }
+        let mut server = Self { port, room, scheme, behind: port, child };
+        until("the server to listen", SOON, || {
+            let ended = server.child.try_wait().expect("its end can be asked for");
+            let said = || fs::read_to_string(server.room.path("log")).unwrap_or_default();
+            assert!(ended.is_none(), "the server has ended: {}", said());
+            TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        server
     }
 
     pub fn url(&self) -> String {
