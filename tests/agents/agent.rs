@@ -1,15 +1,14 @@
 //! The agent's binary, run for real. Each test has a directory of its own, which is also the program's working
 //! directory, and leaves no process behind.
 
-use harness::binary;
-use harness::free_port;
+use harness::room::Room;
 use harness::wait::until;
+use harness::{binary, free_port, skipped};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -26,42 +25,14 @@ use trainingjob_operator::protocol::stacks::{Place, ProcessStacks, ProcessState,
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A room in which agents run.
-struct Room(harness::room::Room);
-
-impl Deref for Room {
-    type Target = harness::room::Room;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl Room {
-    fn new(test: &str) -> Self {
-        Self(harness::room::Room::new(test))
-    }
-
-    fn write(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
-        let path = self.path(name);
-        fs::write(&path, content).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        path
-    }
+/// What these tests do in their rooms.
+trait Runs {
+    fn write(&self, name: &str, content: &[u8], mode: u32) -> PathBuf;
 
     /// `agent run OPTIONS -- PROGRAM`, everything piped, nothing started yet.
-    fn agent(&self, options: &[&str], program: &[&str]) -> Command {
-        // As in a container: what was started in the background of a shell ignores SIGINT.
-        let mut command = Command::new("/usr/bin/env");
-        command.args(["--default-signal", binary("agent")]);
-        self.arguments(&mut command, options, program);
-        command
-    }
+    fn agent(&self, options: &[&str], program: &[&str]) -> Command;
 
-    fn arguments(&self, command: &mut Command, options: &[&str], program: &[&str]) {
-        command.args(["run", "--termination-log"]).arg(self.path("message")).args(options).arg("--").args(program);
-        command.current_dir(&self.0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    }
+    fn arguments(&self, command: &mut Command, options: &[&str], program: &[&str]);
 
     fn run(&self, options: &[&str], program: &[&str]) -> Output {
         self.agent(options, program).output().unwrap()
@@ -75,18 +46,47 @@ impl Room {
         Running(self.agent(options, &["sh", "-c", script]).spawn().unwrap())
     }
 
+    /// The last words of an agent that has ended.
+    fn report(&self) -> Report;
+
+    /// Waits for a report that `wanted` likes. An agent that lives may be writing the next one.
+    fn report_with(&self, what: &str, wanted: impl Fn(&Report) -> bool) -> Report;
+
+    /// The PID that the program has written to the file `name`, once it is there.
+    fn pid(&self, name: &str) -> i32;
+}
+
+impl Runs for Room {
+    fn write(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    fn agent(&self, options: &[&str], program: &[&str]) -> Command {
+        // As in a container: what was started in the background of a shell ignores SIGINT.
+        let mut command = Command::new("/usr/bin/env");
+        command.args(["--default-signal", binary("agent")]);
+        self.arguments(&mut command, options, program);
+        command
+    }
+
+    fn arguments(&self, command: &mut Command, options: &[&str], program: &[&str]) {
+        command.args(["run", "--termination-log"]).arg(self.path("message")).args(options).arg("--").args(program);
+        command.current_dir(&self.0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+
     fn report(&self) -> Report {
         let message = fs::read_to_string(self.path("message")).unwrap();
         assert!(message.len() <= MAX_BYTES, "{} bytes", message.len());
         Report::parse(&message).unwrap_or_else(|| panic!("no report: {message}"))
     }
 
-    /// Waits for a report that `wanted` likes.
-    fn report_with(&self, what: &str, wanted: impl Fn(&Report) -> bool) {
-        until(what, DEADLINE, || Report::parse(&fs::read_to_string(self.path("message")).ok()?).filter(&wanted));
+    fn report_with(&self, what: &str, wanted: impl Fn(&Report) -> bool) -> Report {
+        until(what, DEADLINE, || Report::parse(&fs::read_to_string(self.path("message")).ok()?).filter(&wanted))
     }
 
-    /// The PID that the program has written to the file `name`, once it is there.
     fn pid(&self, name: &str) -> i32 {
         until(name, DEADLINE, || fs::read_to_string(self.path(name)).ok()?.strip_suffix('\n')?.parse().ok())
     }
@@ -164,7 +164,7 @@ fn exit_codes_are_the_programs() {
 fn signals_are_forwarded() {
     let room = Room::new("signals");
     for signal in ["HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH"] {
-        let script = format!("trap 'exit 42' {signal}; echo ready; while :; do sleep 0.02; done");
+        let script = format!("trap 'exit 42' {signal}; echo ready; while :; do sleep 0.1; done");
         let mut agent = room.start(&[], &script);
         agent.ready();
         agent.signal(format!("SIG{signal}").parse().unwrap());
@@ -177,7 +177,7 @@ fn never_0_after_a_stop_from_outside() {
     let room = Room::new("stopped");
     for (signal, own, code) in [(Signal::SIGTERM, 0, 143), (Signal::SIGINT, 0, 130), (Signal::SIGTERM, 5, 5)] {
         let name = signal.as_str().strip_prefix("SIG").unwrap();
-        let mut agent = room.start(&[], &format!("trap 'exit {own}' {name}; echo ready; while :; do sleep 0.02; done"));
+        let mut agent = room.start(&[], &format!("trap 'exit {own}' {name}; echo ready; while :; do sleep 0.1; done"));
         agent.ready();
         agent.signal(signal);
         assert_eq!(agent.exit_code(), Some(code));
@@ -213,7 +213,7 @@ fn what_ignores_sigterm_is_killed_after_the_grace() {
 fn those_left_behind_get_sigterm_and_what_is_left_of_the_grace() {
     let room = Room::new("saves");
     // The shell dies at once and passes nothing on to the program that it runs.
-    let program = "trap 'sleep 0.1; echo saved > saved; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
+    let program = "trap 'sleep 0.1; echo saved > saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
     room.write("train", program.as_bytes(), 0o755);
     let mut agent = room.start(&[], "sh ./train; true");
     agent.ready();
@@ -290,10 +290,13 @@ fn what_is_parsed_passes_byte_for_byte_too() {
         let part = parts[usize::from(*byte) % parts.len()];
         data.extend_from_slice(&part[..part.len().min(if n % 50 == 0 { usize::MAX } else { 200 })]);
     }
+    // What comes last is read after all of that.
+    data.extend_from_slice(b"\n{\"step\": 7, \"total_steps\": 8, \"loss\": 0.25}\n");
     room.write("data", &data, 0o644);
     let output = room.sh("cat data & cat data >&2; wait");
     assert!(output.stdout == data && output.stderr == data, "{} bytes", data.len());
-    assert!(room.report().progress.is_some());
+    let reached = room.report().progress.unwrap();
+    assert_eq!((reached.step, reached.steps, reached.loss), (Some(7.0), Some(8.0), Some(0.25)));
 }
 
 #[test]
@@ -342,8 +345,8 @@ fn a_blocked_reader_keeps_no_signal_away() {
     let mut agent = room.start(&["--grace-seconds", "1"], "trap '' TERM; echo ready; cat /dev/zero >&2");
     agent.ready();
     agent.signal(Signal::SIGTERM);
-    room.report_with("the program's end", |report| report.phase == Phase::Exited);
-    assert_eq!(room.report().stopped_by, Some(15));
+    let report = room.report_with("the program's end", |report| report.phase == Phase::Exited);
+    assert_eq!(report.stopped_by, Some(15));
     drop(agent.0.stderr.take());
     assert_eq!(agent.exit_code(), Some(137));
 }
@@ -351,7 +354,7 @@ fn a_blocked_reader_keeps_no_signal_away() {
 #[test]
 fn a_stranger_who_holds_stderr_does_not_keep_the_agent() {
     let room = Room::new("stranger");
-    let mut agent = room.start(&[], "echo $$ > pid; echo ready; sleep 0.05; until [ -e go ]; do sleep 0.02; done");
+    let mut agent = room.start(&[], "echo $$ > pid; echo ready; sleep 0.05; until [ -e go ]; do sleep 0.1; done");
     agent.ready();
     // Opened by this process, which no agent may kill.
     let stderr = fs::OpenOptions::new().write(true).open(format!("/proc/{}/fd/2", room.pid("pid"))).unwrap();
@@ -363,7 +366,7 @@ fn a_stranger_who_holds_stderr_does_not_keep_the_agent() {
 #[test]
 fn without_a_reader_the_program_goes_on() {
     let room = Room::new("no-reader");
-    let mut agent = room.start(&[], "until [ -e go ]; do sleep 0.02; done; head -c 300000 /dev/zero >&2; echo end >&2");
+    let mut agent = room.start(&[], "until [ -e go ]; do sleep 0.1; done; head -c 300000 /dev/zero >&2; echo end >&2");
     drop(agent.0.stderr.take());
     room.write("go", b"", 0o644);
     assert_eq!(agent.exit_code(), Some(0));
@@ -466,7 +469,7 @@ fn what_the_agent_is_given_is_its_programs_and_is_left_for_a_shell() {
 fn the_message_outlives_a_killed_agent() {
     let room = Room::new("killed");
     let script = "echo $$ > pid; dirname $TRAININGJOB_PROGRESS_FILE > folder
-        echo step 1 >&2; until [ -e go ]; do sleep 0.02; done; echo step 2 >&2; exec sleep 1000";
+        echo step 1 >&2; until [ -e go ]; do sleep 0.1; done; echo step 2 >&2; exec sleep 1000";
     let mut agent = room.start(&["--attempt", "3"], script);
     let program = room.pid("pid");
     room.report_with("step 1", |report| report.stderr_tail == "step 1\n");
@@ -545,7 +548,7 @@ fn install_copies_the_running_executable() {
 /// Runs `script` by python3, if there is one, prepared by `run`.
 fn python<T>(room: &Room, script: &str, run: impl FnOnce(&mut Command) -> T) -> Option<T> {
     if Command::new("python3").arg("--version").output().is_err() {
-        skip("there is no python3");
+        skipped("there is no python3");
         return None;
     }
     let mut command = Command::new("python3");
@@ -604,7 +607,7 @@ fn an_exception_that_can_not_end_the_program_is_helped() {
     assert_eq!((report.signal, report.stopped_by), (Some(15), None));
     let exception = report.exception.clone().unwrap();
     let took = report.finished_at.unwrap().duration_since(exception.time).as_millis();
-    assert!((1000..20_000).contains(&took), "after its grace, which is 1 s: {took} ms");
+    assert!(took >= 1000, "after its grace, which is 1 s: {took} ms");
     let cause = cause(report);
     assert_eq!(cause.reason.to_string(), "PythonException");
     assert!(cause.message.contains("ValueError: label 11"), "{}", cause.message);
@@ -613,9 +616,9 @@ fn an_exception_that_can_not_end_the_program_is_helped() {
     let says = "import threading\ndef work():\n    raise ValueError('in a thread')\n\
                 threading.Thread(target=work).start()\ntime.sleep(2.5)\nimport os; os._exit(4)";
     assert_eq!(run(&["--grace-seconds", "1"], says).exit_code, Some(4));
-    let late = "def say():\n    for n in range(25):\n        print(n, flush=True); time.sleep(0.1)\n    import os; os._exit(5)\n\
+    let late = "def say():\n    for n in range(40):\n        print(n, flush=True); time.sleep(0.1)\n    import os; os._exit(5)\n\
                 atexit.register(say)\nraise ValueError('label 11')";
-    assert_eq!(run(&["--grace-seconds", "1"], late).exit_code, Some(5));
+    assert_eq!(run(&["--grace-seconds", "3"], late).exit_code, Some(5));
 }
 
 #[test]
@@ -841,7 +844,7 @@ fn progress_by_file_goes_before_output_and_checkpoints() {
         echo step 7/9 loss=0.5 lr=0.1
         echo '{\"step\": 600, \"loss\": 0.25}' >> \"$TRAININGJOB_PROGRESS_FILE\"
         echo 'no JSON' >> \"$TRAININGJOB_PROGRESS_FILE\"
-        echo done > done; until [ -e go ]; do sleep 0.02; done";
+        echo done > done; until [ -e go ]; do sleep 0.1; done";
     let mut agent = room.agent(&[], &["sh", "-c", script]);
     let mut agent = Running(agent.env("CHECKPOINT_DIR", &room.0).env_remove("NODE_RANK").spawn().unwrap());
     let wanted = |reached: &Reached| {
@@ -894,7 +897,7 @@ fn lost(room: &Room, script: &str) -> (Option<i32>, Report) {
 #[test]
 fn a_loss_that_is_no_number_ends_the_program() {
     let room = Room::new("nan");
-    let wait = "while :; do sleep 0.02; done";
+    let wait = "while :; do sleep 0.1; done";
     for (script, code, own, signal) in [
         (format!("trap 'exit 0' TERM; {LOST}; {wait}"), 1, Some(0), None),
         (format!("trap 'exit 9' TERM; {LOST}; {wait}"), 9, Some(9), None),
@@ -933,7 +936,7 @@ fn a_loss_that_is_no_number_may_be_nothing_but_told() {
 fn the_loss_of_whoever_is_believed_counts() {
     let room = Room::new("nan-believed");
     let script =
-        format!("echo '{{\"loss\": 0.5}}' >> $TRAININGJOB_PROGRESS_FILE; until [ -e go ]; do sleep 0.02; done; {LOST}");
+        format!("echo '{{\"loss\": 0.5}}' >> $TRAININGJOB_PROGRESS_FILE; until [ -e go ]; do sleep 0.1; done; {LOST}");
     let mut agent = room.start(&FAIL, &script);
     room.report_with("the loss in the file", |report| report.progress.is_some_and(|reached| reached.loss == Some(0.5)));
     room.write("go", b"", 0o644);
@@ -941,7 +944,7 @@ fn the_loss_of_whoever_is_believed_counts() {
     // What a checkpoint says was so before.
     let script = "mkdir checkpoint-5
         echo '{\"global_step\": 5, \"log_history\": [{\"loss\": NaN, \"step\": 5}]}' > checkpoint-5/trainer_state.json
-        until [ -e gone ]; do sleep 0.02; done";
+        until [ -e gone ]; do sleep 0.1; done";
     let mut agent = room.agent(&FAIL, &["sh", "-c", script]);
     let mut agent = Running(agent.env("CHECKPOINT_DIR", &room.0).env_remove("NODE_RANK").spawn().unwrap());
     room.report_with("the checkpoint", |report| report.progress.is_some_and(|reached| reached.step == Some(5.0)));
@@ -953,7 +956,7 @@ fn the_loss_of_whoever_is_believed_counts() {
 #[test]
 fn a_stop_from_outside_goes_before_the_loss() {
     let room = Room::new("nan-stopped");
-    let script = format!("trap '{LOST}; exit 0' TERM; echo ready; while :; do sleep 0.02; done");
+    let script = format!("trap '{LOST}; exit 0' TERM; echo ready; while :; do sleep 0.1; done");
     let mut agent = room.start(&FAIL, &script);
     agent.ready();
     agent.signal(Signal::SIGTERM);
@@ -978,7 +981,7 @@ fn status_and_metrics() {
     let room = Room::new("serve");
     let port = free_port();
     let options = ["--attempt", "2", "--metrics-port", &port.to_string()];
-    let script = "echo secret words >&2; echo 'Epoch 3/4 loss: 0.5'; until [ -e go ]; do sleep 0.02; done; exit 7";
+    let script = "echo secret words >&2; echo 'Epoch 3/4 loss: 0.5'; until [ -e go ]; do sleep 0.1; done; exit 7";
     let mut agent = room.agent(&options, &["sh", "-c", script]);
     agent.env("TRAINING_JOB_NAME", "mnist").env("NODE_RANK", "1").env_remove("CHECKPOINT_DIR");
     let mut agent = Running(agent.spawn().unwrap());
@@ -1023,7 +1026,7 @@ fn watched_metrics_are_told_with_every_reading() {
         "mIoU",
     ];
     let script = r#"echo '{"step": 1, "loss": 0.5, "acc": 0.1}'; echo '{"step": 2, "loss": 0.4, "acc": 0.2}'
-        echo '{"step": 3, "eval_loss": "NaN", "loss": 1}'; until [ -e go ]; do sleep 0.02; done"#;
+        echo '{"step": 3, "eval_loss": "NaN", "loss": 1}'; until [ -e go ]; do sleep 0.1; done"#;
     let mut agent = room.start(&options, script);
     let status = until("all readings", DEADLINE, || {
         let status: AgentStatus = serde_json::from_str(&get(port, "/status")?.1).ok()?;
@@ -1047,7 +1050,7 @@ fn watched_metrics_are_told_with_every_reading() {
 fn who_holds_connections_harms_nobody() {
     let room = Room::new("held");
     let port = free_port();
-    let mut agent = room.start(&["--metrics-port", &port.to_string()], "until [ -e go ]; do sleep 0.02; done; exit 7");
+    let mut agent = room.start(&["--metrics-port", &port.to_string()], "until [ -e go ]; do sleep 0.1; done; exit 7");
     until("the port", DEADLINE, || get(port, "/healthz"));
     // More than are served, none of which says anything.
     let held: Vec<_> = (0..100).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
@@ -1079,7 +1082,7 @@ fn nothing_is_left_in_memory() {
 fn a_kill_for_lack_of_memory_is_counted() {
     let room = Room::new("oom");
     let Some(group) = MemoryGroup::new(32 << 20) else {
-        skip("no memory cgroup can be made here (it takes root and a writable cgroup file system)");
+        skipped("no memory cgroup can be made here (it takes root and a writable cgroup file system)");
         return;
     };
     // Enters the group before it becomes the agent. tail keeps the last line, which is endless here.
@@ -1135,14 +1138,14 @@ fn as_pid_1() {
         (sh -c 'echo $$ > orphan' &)
         until [ -s rank ] && [ -s orphan ] && [ ! -e /proc/$(cat orphan) ]; do sleep 0.01; done
         echo ready
-        while :; do sleep 0.02; done";
+        while :; do sleep 0.1; done";
     room.arguments(command.arg(binary("agent")), &["--grace-seconds", "1"], &["sh", "-c", script]);
     let mut unshared = Running(command.spawn().unwrap());
     unshared.ready();
     let agent = init_of(&unshared);
 
     // What `kubectl exec` does: a process of the namespace that is nobody's descendant in it.
-    let guest = "trap 'echo hit > hit' TERM; echo $$ > guest; while :; do sleep 0.02; done";
+    let guest = "trap 'echo hit > hit' TERM; echo $$ > guest; while :; do sleep 0.1; done";
     let target = agent.to_string();
     let nsenter = Command::new("nsenter")
         .args(["--target", &target, "--pid", "--mount", "--wd=."])
@@ -1164,7 +1167,7 @@ fn as_pid_1() {
 fn as_init() -> Option<Command> {
     let init = harness::init::as_init();
     if init.is_none() {
-        skip("unshare may not make a PID namespace here (it takes root)");
+        skipped("unshare may not make a PID namespace here (it takes root)");
     }
     init
 }
@@ -1185,7 +1188,7 @@ fn any_signal_from_outside_of_the_container_is_a_stop() {
     // 37 is SIGRTMIN+3, by which images that run systemd are stopped; httpd's are stopped by SIGWINCH.
     for signal in [Signal::SIGQUIT as i32, Signal::SIGUSR1 as i32, Signal::SIGWINCH as i32, 37] {
         let Some(mut command) = as_init() else { return };
-        let script = format!("trap '' {signal}; echo ready; while :; do sleep 0.02; done");
+        let script = format!("trap '' {signal}; echo ready; while :; do sleep 0.1; done");
         room.arguments(command.arg(binary("agent")), &["--grace-seconds", "1"], &["sh", "-c", &script]);
         let mut unshared = Running(command.spawn().unwrap());
         unshared.ready();
@@ -1200,14 +1203,14 @@ fn a_signal_from_inside_of_the_container_is_none() {
     let room = Room::new("own-signal");
     for (signal, code) in [("QUIT", 0), ("HUP", 0), ("USR1", 0), ("ALRM", 0), ("37", 0), ("TERM", 143)] {
         let Some(mut command) = as_init() else { return };
-        let script = format!("trap 'exit 0' {signal}; kill -{signal} 1; while :; do sleep 0.02; done");
+        let script = format!("trap 'exit 0' {signal}; kill -{signal} 1; while :; do sleep 0.1; done");
         room.arguments(command.arg(binary("agent")), &["--grace-seconds", "1"], &["sh", "-c", &script]);
         assert_eq!(Running(command.spawn().unwrap()).exit_code(), Some(code), "{signal}");
         assert_eq!(room.report().stopped_by, (code != 0).then_some(15));
     }
     // A SIGCONT undoes a SIGSTOP, whoever sends it.
     let Some(mut command) = as_init() else { return };
-    let script = "trap 'exit 0' CONT; echo ready; while :; do sleep 0.02; done";
+    let script = "trap 'exit 0' CONT; echo ready; while :; do sleep 0.1; done";
     room.arguments(command.arg(binary("agent")), &[], &["sh", "-c", script]);
     let mut unshared = Running(command.spawn().unwrap());
     unshared.ready();
@@ -1221,7 +1224,7 @@ fn half_a_line_is_no_number() {
     let room = Room::new("half");
     let port = free_port();
     let script = "printf 'loss: 0.0'; printf '\\rEpoch 3/4:  50%%|#####     | 5/10 [00:01<00:01,  1.00it/s]' >&2
-        until [ -e go ]; do sleep 0.02; done; echo 423; until [ -e end ]; do sleep 0.02; done";
+        until [ -e go ]; do sleep 0.1; done; echo 423; until [ -e end ]; do sleep 0.1; done";
     let mut agent = room.start(&["--metrics-port", &port.to_string()], script);
     let progress = || serde_json::from_str::<AgentStatus>(&get(port, "/status")?.1).ok().map(|status| status.progress);
     let bar = |progress: &Progress| progress.epoch.map(|epoch| epoch.value) == Some(3.0);
@@ -1239,7 +1242,7 @@ fn the_status_says_whose_it_is() {
     let room = Room::new("pod-uid");
     let port = free_port();
     let options = ["--metrics-port", &port.to_string()];
-    let mut agent = room.agent(&options, &["sh", "-c", "until [ -e go ]; do sleep 0.02; done"]);
+    let mut agent = room.agent(&options, &["sh", "-c", "until [ -e go ]; do sleep 0.1; done"]);
     let mut agent = Running(agent.env("POD_UID", "0c1f-uid").spawn().unwrap());
     let (_, body) = until("the status", DEADLINE, || get(port, "/status"));
     let status: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -1261,7 +1264,7 @@ fn a_full_stderr_does_not_keep_the_agent_from_its_work() {
     };
     let mut agent = Command::new("/usr/bin/env");
     agent.args(["--default-signal", binary("agent"), "run", "--termination-log", "/no/such/place", "--"]);
-    agent.args(["sh", "-c", "trap 'exit 3' TERM; echo $$ > pid; while :; do sleep 0.02; done"]);
+    agent.args(["sh", "-c", "trap 'exit 3' TERM; echo $$ > pid; while :; do sleep 0.1; done"]);
     agent.current_dir(&room.0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
     let mut agent = { Running(agent.spawn().unwrap()) };
     room.pid("pid");
@@ -1286,18 +1289,13 @@ fn the_last_line_of_the_progress_file_needs_no_end() {
 fn who_holds_connections_blinds_nobody() {
     let room = Room::new("blind");
     let port = free_port();
-    let mut agent = room.start(&["--metrics-port", &port.to_string()], "until [ -e go ]; do sleep 0.02; done");
+    let mut agent = room.start(&["--metrics-port", &port.to_string()], "until [ -e go ]; do sleep 0.1; done");
     until("the port", DEADLINE, || get(port, "/healthz"));
     let held: Vec<_> = (0..100).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     assert_eq!(get(port, "/healthz").map(|(_, body)| body).as_deref(), Some("ok\n"));
     drop(held);
     room.write("go", b"", 0o644);
     assert_eq!(agent.exit_code(), Some(0));
-}
-
-/// Where it can be seen: the test harness keeps what a passing test prints by `eprintln!` to itself.
-fn skip(why: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
 /// Two ranks below a launcher, as torchrun starts them: one waits in a collective for the other, which is stopped.
@@ -1364,7 +1362,8 @@ fn a_rank_that_is_stopped_is_found_and_the_program_ended() {
 fn a_program_that_hangs_may_be_nothing_but_told_and_go_on() {
     let room = Room::new("hang-report");
     let port = free_port();
-    let script = r#"echo '{"step": 7, "loss": 0.5}'; until [ -e go ]; do sleep 0.3; done; echo '{"step": 8, "loss": 0.4}'; until [ -e end ]; do sleep 0.3; done"#;
+    let script = r#"echo '{"step": 7, "loss": 0.5}'; until [ -e go ]; do sleep 0.3; done; n=8
+        until [ -e end ]; do echo "{\"step\": $n, \"loss\": 0.4}"; n=$((n + 1)); sleep 0.3; done"#;
     let options = ["--hang-timeout", "2", "--metrics-port", &port.to_string()];
     let mut agent = room.agent(&options, &["sh", "-c", script]);
     let mut agent = Running(agent.env("RANK", "0").env_remove("CHECKPOINT_DIR").spawn().unwrap());

@@ -1,10 +1,9 @@
 //! Gangs of real agents, each PID 1 of its own, that restart their programs where they are.
 
-use harness::binary;
 use harness::init::{as_init, init_of};
 use harness::room::Room;
 use harness::wait::{SOON, until};
-use harness::{ask, free_port};
+use harness::{ask, binary, free_port, free_ports, skipped};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -14,6 +13,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
+use trainingjob_operator::gang::Timing;
 use trainingjob_operator::protocol::agent_status::AgentStatus;
 use trainingjob_operator::protocol::gang::{EndedAttempt, GangPhase, GangStatus};
 use trainingjob_operator::protocol::report::Report;
@@ -24,8 +24,8 @@ me=$NODE_RANK.$ATTEMPT
 echo "begin $me $MASTER_PORT" >> log
 trap 'code=$?; echo "end $me" >> log; exit $code' EXIT
 trap 'exit 143' TERM
-wait_for() { until [ -e "$1" ]; do sleep 0.02; done; }
-wait_at_peers() { for i in $(seq 0 $((SIZE - 1))); do until grep -q "begin $i.$ATTEMPT " log; do sleep 0.02; done; done; }
+wait_for() { until [ -e "$1" ]; do sleep 0.1; done; }
+wait_at_peers() { for i in $(seq 0 $((SIZE - 1))); do until grep -q "begin $i.$ATTEMPT " log; do sleep 0.1; done; done; }
 "#;
 
 /// A gang of one machine.
@@ -33,6 +33,8 @@ struct Gang {
     room: Room,
     size: u32,
     metrics: u16,
+    /// Where the ranks meet in the first attempt, and at the next port in the second.
+    master: u16,
     command: Vec<String>,
     /// Seconds from SIGTERM to SIGKILL where a program may save.
     grace: u32,
@@ -56,13 +58,12 @@ impl Gang {
     /// None where no process can be made PID 1.
     fn new(test: &str, size: u32, setup: Value, script: &str) -> Option<Self> {
         if as_init().is_none() {
-            let _ =
-                writeln!(std::io::stderr(), "gangs are SKIPPED: no PID namespace can be made here, that takes root");
+            skipped("gangs: no PID namespace can be made here, that takes root");
             return None;
         }
-        let room = Room::new(test);
+        let (room, master) = (Room::new(test), free_ports(2));
         let mut all = json!({
-            "uid": "uid-1", "workers": size, "leader": "127.0.0.1", "port": free_port(), "masterPort": 29500,
+            "uid": "uid-1", "workers": size, "leader": "127.0.0.1", "port": free_port(), "masterPort": master,
             "restarts": "OnFailure", "backoffLimit": 3,
         });
         all.as_object_mut().unwrap().extend(setup.as_object().unwrap().clone());
@@ -74,6 +75,7 @@ impl Gang {
             room,
             size,
             metrics: free_port(),
+            master,
             command,
             grace: 5,
             options: Vec::new(),
@@ -143,6 +145,15 @@ impl Gang {
         (0..self.size).map(output).collect()
     }
 
+    /// Changes the setup as a node does: at once, and never half.
+    fn change(&self, change: impl FnOnce(&mut Value)) {
+        let (file, new) = (self.room.path("gang.json"), self.room.path("gang.new"));
+        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        change(&mut setup);
+        fs::write(&new, setup.to_string()).unwrap();
+        fs::rename(new, file).unwrap();
+    }
+
     fn allow(&self, name: &str) {
         fs::write(self.room.path(name), "").unwrap();
     }
@@ -155,8 +166,14 @@ impl Gang {
         until("the leader tells", SOON, || self.told()).ended
     }
 
+    /// The last words of an agent that has ended.
     fn report(&self, index: u32) -> Report {
-        Report::parse(&fs::read_to_string(self.room.path(&format!("message-{index}"))).unwrap()).unwrap()
+        self.written(index).unwrap()
+    }
+
+    /// What an agent has written so far, which may be half.
+    fn written(&self, index: u32) -> Option<Report> {
+        Report::parse(&fs::read_to_string(self.room.path(&format!("message-{index}"))).ok()?)
     }
 
     fn exit_code(&self, agent: &mut Agent) -> Option<i32> {
@@ -189,7 +206,8 @@ impl Gang {
                 _ => assert_eq!(attempt, last, "ended after a later one had begun: {:?}", self.log()),
             }
         }
-        assert!(ports.get(&1).is_none_or(|port| port == "29500"), "the first attempt has masterPort itself");
+        let master = self.master.to_string();
+        assert!(ports.get(&1).is_none_or(|port| *port == master), "the first attempt has masterPort itself");
         let in_turn = |two: &[&String]| two[0] != two[1];
         assert!(ports.values().collect::<Vec<_>>().windows(2).all(in_turn), "no straggler meets the next attempt");
     }
@@ -246,7 +264,7 @@ fn who_does_not_end_is_killed_before_the_next_attempt() {
     let script = r#"
         if [ $NODE_RANK.$ATTEMPT = 1.1 ]; then
             trap '' TERM
-            setsid sh -c 'trap "" TERM; while :; do echo "end 1.1" >> log; sleep 0.05; done' &
+            setsid sh -c 'trap "" TERM; while :; do echo "end 1.1" >> log; sleep 0.1; done' &
             while :; do sleep 1; done
         fi
         [ $NODE_RANK.$ATTEMPT = 0.1 ] && wait_at_peers && exit 1
@@ -303,13 +321,18 @@ fn whoever_is_told_to_end_is_waited_for_in_another_pod() {
 /// As a suspension does: the others have nothing to save, and are gone long before.
 #[test]
 fn who_saves_for_long_is_not_cut_short_by_those_who_have_left() {
-    let script = "[ $NODE_RANK = 0 ] && trap 'sleep 9; exit 0' TERM; wait_for never";
+    let script = "[ $NODE_RANK = 0 ] && trap 'wait_for saved; exit 0' TERM; wait_for never";
     let Some(gang) = Gang::new("gang-saves", 3, json!({}), script) else { return };
     let gang = Gang { grace: 45, ..gang };
     let mut agents = gang.start();
     gang.until_all_began(1);
     agents.iter().for_each(|agent| agent.signal(Signal::SIGTERM));
-    agents.iter_mut().rev().for_each(|agent| assert_eq!(gang.exit_code(agent), Some(143)));
+    agents[1..].iter_mut().for_each(|agent| assert_eq!(gang.exit_code(agent), Some(143)));
+    // What it would have if those who have left were taken for lost: time is what this is about.
+    let Timing { reconnect, short_grace, margin, .. } = Timing::default();
+    std::thread::sleep(reconnect + short_grace + margin);
+    gang.allow("saved");
+    assert_eq!(gang.exit_code(&mut agents[0]), Some(143));
     let report = gang.report(0);
     assert_eq!((report.stopped_by, report.signal), (Some(15), None), "it had 45 s");
 }
@@ -342,10 +365,7 @@ fn what_was_before_these_pods_counts_and_so_does_a_change_of_the_budget() {
         let gang = Gang { begins: (4, Some(json!({ "failures": 3 }))), ..gang };
         let agents = gang.start();
         gang.until_all_began(4);
-        let file = gang.room.path("gang.json");
-        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-        setup["backoffLimit"] = json!(limit);
-        fs::write(&file, setup.to_string()).unwrap();
+        gang.change(|setup| setup["backoffLimit"] = json!(limit));
         gang.allow("go");
         gang.all_exit(agents, code);
         let (report, failures) = (gang.report(0), if code == 0 { 4 } else { 3 });
@@ -404,13 +424,9 @@ fn a_restart_that_is_asked_for_begins_another_attempt() {
     let setup = json!({ "backoffLimit": 0, "restartRequested": "before these pods" });
     let Some(gang) = Gang::new("gang-asked", 2, setup, "wait_for go-$ATTEMPT") else { return };
     let agents = gang.start();
-    let file = gang.room.path("gang.json");
     for (attempt, request) in [(1, "one"), (2, "two")] {
         gang.until_all_began(attempt);
-        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-        setup["restartRequested"] = json!(request);
-        fs::write(gang.room.path("gang.new"), setup.to_string()).unwrap();
-        fs::rename(gang.room.path("gang.new"), &file).unwrap();
+        gang.change(|setup| setup["restartRequested"] = json!(request));
     }
     gang.until_all_began(3);
     let told = gang.told().unwrap();
@@ -435,11 +451,7 @@ fn a_gang_changes_its_size_while_it_runs() {
     gang.options = ["--env=NPROC_PER_NODE=2", "--env=TF_CONFIG=$(TRAININGJOB_ADDRESSES)"].map(str::to_owned).to_vec();
     let agents = gang.start();
     let resize = |workers: u32, largest: u32| {
-        let file = gang.room.path("gang.json");
-        let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-        (setup["workers"], setup["largest"]) = (json!(workers), json!(largest));
-        fs::write(gang.room.path("gang.new"), setup.to_string()).unwrap();
-        fs::rename(gang.room.path("gang.new"), &file).unwrap();
+        gang.change(|setup| (setup["workers"], setup["largest"]) = (json!(workers), json!(largest)));
     };
     let began = |attempt: u32, workers: u32| {
         until(&format!("attempt {attempt} of {workers}, {:?}", gang.output()), SOON, || {
@@ -471,7 +483,8 @@ fn a_gang_changes_its_size_while_it_runs() {
             resized(3, "3 workers instead of 1")
         ]
     );
-    assert!(fs::read_to_string(gang.room.path("tf")).unwrap().contains(r#"["127.0.0.1:29500","127.0.0.1:29500"]"#));
+    let two = format!(r#"["127.0.0.1:{0}","127.0.0.1:{0}"]"#, gang.master);
+    assert!(fs::read_to_string(gang.room.path("tf")).unwrap().contains(&two));
     // Nobody waits for a spare, and those that are there exit with the rest.
     agents[3] = gang.pod(3);
     until("the spare says so", SOON, || gang.output()[3].contains("waits until it is of more than 3").then_some(()));
@@ -503,7 +516,7 @@ fn success_waits_for_all() {
     let Some(gang) = Gang::new("gang-success", 2, json!({}), "[ $NODE_RANK = 0 ] || wait_for go") else { return };
     let mut agents = gang.start();
     until("the first has ended", SOON, || gang.log().iter().any(|line| line == "end 0.1").then_some(()));
-    until("its last words say so", SOON, || (gang.report(0).exit_code == Some(0)).then_some(()));
+    until("its last words say so", SOON, || gang.written(0).filter(|report| report.exit_code == Some(0)));
     assert!(agents[0].unshared.try_wait().unwrap().is_none(), "it stays while the other may still fail");
     gang.allow("go");
     gang.all_exit(agents, 0);
@@ -514,7 +527,7 @@ fn success_waits_for_all() {
 fn roles_start_together_and_the_chief_decides() {
     let script = r#"
         echo "$PADDLE_MASTER" > master-$ROLE-$NODE_RANK
-        until [ $(grep -c "begin .*[.]$ATTEMPT " log) = $SIZE ]; do sleep 0.02; done
+        until [ $(grep -c "begin .*[.]$ATTEMPT " log) = $SIZE ]; do sleep 0.1; done
         if [ $ROLE.$ATTEMPT = ps.1 ]; then echo "KeyError: 'weights'" >&2; exit 5; fi
         if [ $ROLE.$ATTEMPT = chief.2 ]; then wait_for go; exit 0; fi
         wait_for never"#;
@@ -536,7 +549,7 @@ fn roles_start_together_and_the_chief_decides() {
     }
     let addresses = ["worker-0", "worker-1", "chief-0", "ps-0"]
         .map(|name| fs::read_to_string(gang.room.path(&format!("master-{name}"))).unwrap());
-    assert_eq!(addresses, ["127.0.0.1:29501\n"; 4].map(str::to_owned));
+    assert!(addresses.iter().all(|address| *address == format!("127.0.0.1:{}\n", gang.master + 1)), "{addresses:?}");
 }
 
 /// What is sent to the gang's port by those who lack its key neither stops nor delays anything.
@@ -545,8 +558,8 @@ fn strangers_are_not_heard() {
     let Some(gang) = Gang::new("gang-strangers", 2, json!({}), "wait_for go-$ATTEMPT") else { return };
     let agents = gang.start();
     gang.until_all_began(1);
-    let setup: Value = serde_json::from_slice(&fs::read(gang.room.path("gang.json")).unwrap()).unwrap();
-    let port = u16::try_from(setup["port"].as_u64().unwrap()).unwrap();
+    let mut port = 0;
+    gang.change(|setup| port = u16::try_from(setup["port"].as_u64().unwrap()).unwrap());
     let dial = || TcpStream::connect(("127.0.0.1", port)).unwrap();
     // They hang on, and say nothing: more of them than are borne with at a time.
     let silent: Vec<_> = (0..300).map(|_| dial()).collect();

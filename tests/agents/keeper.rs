@@ -1,17 +1,23 @@
 //! How an agent takes care of checkpoints: its binary, run for real, over folders in which shell scripts write them.
 
-use harness::binary;
 use harness::room::Room;
+use harness::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
 use harness::wait::until;
+use harness::{ask, binary, free_port};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, Uid, mkfifo};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
-use trainingjob_operator::protocol::checkpoints::ProblemKind;
+use trainingjob_operator::protocol::agent_status::AgentStatus;
+use trainingjob_operator::protocol::checkpoints::{Checkpoints, ProblemKind};
 use trainingjob_operator::protocol::report::{LaunchErrorKind, Report};
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -28,6 +34,8 @@ save() {
 struct World {
     room: Room,
     policy: Value,
+    /// Where an agent that is started serves its status.
+    metrics: u16,
 }
 
 impl World {
@@ -36,17 +44,23 @@ impl World {
         fs::create_dir_all(room.path("checkpoints")).unwrap();
         let mut all = json!({ "uid": "uid-1", "job": "x", "workers": 1, "retention": 3, "lookSeconds": 1 });
         all.as_object_mut().unwrap().extend(policy.as_object().unwrap().clone());
-        Self { room, policy: all }
+        Self { room, policy: all, metrics: free_port() }
     }
 
     fn checkpoints(&self) -> PathBuf {
         self.room.path("checkpoints")
     }
 
+    /// The checkpoint of that name, as a program is given it.
+    fn path(&self, name: &str) -> String {
+        self.checkpoints().join(name).display().to_string()
+    }
+
     fn agent(&self, attempt: u32, more: &[&str], script: &str) -> Command {
         fs::write(self.room.path("policy"), self.policy.to_string()).unwrap();
         let mut command = Command::new("/usr/bin/env");
-        command.args(["--default-signal", binary("agent"), "run", "--grace-seconds", "1", "--termination-log"]);
+        command.arg("--default-signal").args(unprivileged());
+        command.args([binary("agent"), "run", "--grace-seconds", "1", "--termination-log"]);
         command.arg(self.room.path("message")).arg(format!("--checkpoints={}", self.room.path("policy").display()));
         command.arg(format!("--attempt={attempt}")).args(more).args([
             "--",
@@ -84,8 +98,24 @@ impl World {
         self.agent(attempt, more, script).output().unwrap()
     }
 
+    /// The last words of an agent that has ended.
     fn report(&self) -> Report {
         Report::parse(&fs::read_to_string(self.room.path("message")).unwrap()).unwrap()
+    }
+
+    /// Waits until an agent that lives tells of such checkpoints.
+    fn told(&self, what: &str, wanted: impl Fn(&Checkpoints) -> bool) -> Checkpoints {
+        until(what, DEADLINE, || {
+            let status: AgentStatus = serde_json::from_str(&ask(self.metrics, "GET", "/status", "")?).ok()?;
+            status.checkpoints.filter(&wanted)
+        })
+    }
+
+    /// Starts an agent that ends with its test.
+    fn start(&self, script: &str) -> Running {
+        let error = File::create(self.room.path("words")).unwrap();
+        let port = format!("--metrics-port={}", self.metrics);
+        Running(self.agent(1, &[&port], script).stdout(Stdio::null()).stderr(error).spawn().unwrap())
     }
 
     /// The checkpoints that are there, by step.
@@ -96,9 +126,25 @@ impl World {
 
     fn command(&self, args: &[&str]) -> Output {
         fs::write(self.room.path("policy"), self.policy.to_string()).unwrap();
-        let mut command = Command::new(binary("agent"));
+        let mut command = Command::new("/usr/bin/env");
+        command.args(unprivileged()).arg(binary("agent"));
         command.arg("checkpoints").arg(args[0]).arg("--policy").arg(self.room.path("policy"));
         command.arg("--root").arg(self.checkpoints()).args(&args[1..]).stdin(Stdio::null()).output().unwrap()
+    }
+}
+
+/// What runs a command so that it can't open what it may not, which root always can.
+fn unprivileged() -> &'static [&'static str] {
+    if Uid::effective().is_root() { &["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"] } else { &[] }
+}
+
+/// A started agent; killed if the test ends before it does.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -120,12 +166,8 @@ fn a_run_goes_on_from_the_newest_that_is_whole() {
     assert_eq!(stdout(&second), format!("from={path} step=2 args=--load {path}\n"));
     assert_eq!(world.report().checkpoints.unwrap().resumed_from.unwrap().path, "step-2");
 
-    // A bit that nobody has written is seen before it is gone on from.
-    world.run(
-        3,
-        &[],
-        "save 4; until grep -q step-4 .gone 2>/dev/null; do [ -e checkpoints/.trainingjob ] && break; done; sleep 7",
-    );
+    // A bit that nobody has written is seen before it is gone on from: at the program's end every byte was read.
+    world.run(3, &[], "save 4");
     let weights = world.checkpoints().join("step-4/weights");
     let (mut bytes, times) = (fs::read(&weights).unwrap(), fs::metadata(&weights).unwrap().modified().unwrap());
     bytes[100] ^= 1;
@@ -140,32 +182,25 @@ fn a_run_goes_on_from_the_newest_that_is_whole() {
 
 #[test]
 fn what_was_asked_for_is_taken_first_and_has_to_be_good() {
-    let world = World::new("keeper-asked", json!({}));
+    let mut world = World::new("keeper-asked", json!({}));
     world.run(1, &[], "save 1; save 2; save 3 half");
-    let from = |name: &str| world.checkpoints().join(name).display().to_string();
     let tell = r#"echo "$RESUME_FROM_CHECKPOINT""#;
-    let asked = World { policy: json!({ "uid": "uid-1", "resumeFrom": from("step-1"), "retention": 3 }), ..world };
-    assert_eq!(stdout(&asked.run(1, &[], tell)).trim(), from_of(&asked, "step-1"));
-    assert_eq!(stdout(&asked.run(2, &[], tell)).trim(), from_of(&asked, "step-2"), "only the first attempt");
+    world.policy["resumeFrom"] = json!(world.path("step-1"));
+    assert_eq!(stdout(&world.run(1, &[], tell)).trim(), world.path("step-1"));
+    assert_eq!(stdout(&world.run(2, &[], tell)).trim(), world.path("step-2"), "only the first attempt");
     for (name, why) in [("step-3", "incomplete"), ("step-9", "no such file or folder")] {
-        let bad = json!({ "uid": "uid-1", "resumeFrom": from_of(&asked, name), "retention": 3 });
-        let bad = World { policy: bad, room: Room(asked.room.0.clone()) };
-        let refused = bad.run(1, &[], tell);
-        let error = bad.report().error.unwrap();
+        world.policy["resumeFrom"] = json!(world.path(name));
+        let refused = world.run(1, &[], tell);
+        let error = world.report().error.unwrap();
         assert_eq!((refused.status.code(), stdout(&refused).as_str()), (Some(126), ""));
         assert_eq!(error.kind, LaunchErrorKind::CheckpointUnusable);
         assert!(error.message.contains(why), "{}", error.message);
-        std::mem::forget(bad); // the room is the other one's
     }
 }
 
-fn from_of(world: &World, name: &str) -> String {
-    world.checkpoints().join(name).display().to_string()
-}
-
 #[test]
-fn the_newest_are_kept_and_the_best_and_what_others_wrote() {
-    let world = World::new("keeper-retention", json!({}));
+fn the_newest_are_kept_and_what_others_wrote() {
+    let mut world = World::new("keeper-retention", json!({}));
     fs::create_dir_all(world.checkpoints().join("step-0")).unwrap();
     fs::write(world.checkpoints().join("step-0/.complete"), "").unwrap();
     fs::write(world.checkpoints().join("step-0/weights"), "of another job").unwrap();
@@ -175,10 +210,46 @@ fn the_newest_are_kept_and_the_best_and_what_others_wrote() {
     let told = world.report().checkpoints.unwrap();
     assert_eq!((told.deleted, told.complete), (17, 4), "what is there now");
     // More are kept as soon as the policy says so.
-    let more = json!({ "uid": "uid-1", "job": "x", "workers": 1, "retention": 5 });
-    let world = World { policy: more, ..world };
+    world.policy["retention"] = json!(5);
     world.run(2, &[], "for n in $(seq 21 30); do save $n; done");
     assert_eq!(world.steps(), BTreeSet::from([0, 20, 26, 27, 28, 29, 30]), "20 was gone on from");
+}
+
+/// As the Trainer of Hugging Face writes it, which tells of what it has measured.
+const SAVE_MEASURED: &str = r#"
+measured() {
+    mkdir -p "$CHECKPOINT_DIR/checkpoint-$1"
+    cp "$WEIGHTS" "$CHECKPOINT_DIR/checkpoint-$1/model.safetensors"
+    echo "{\"epoch\": $1, \"global_step\": $1, \"max_steps\": 9, \"log_history\": [{\"eval_accuracy\": $2, \"step\": $1}]}" \
+        > "$CHECKPOINT_DIR/checkpoint-$1/trainer_state.json"
+}
+"#;
+
+/// By the greatest or the least of what the program has measured; and who comes later keeps it, too.
+#[test]
+fn the_best_is_kept_beside_the_newest() {
+    for (mode, best, value, kept) in [("max", 2, 0.9, [2, 5, 6]), ("min", 1, 0.1, [1, 5, 6])] {
+        let by = json!({ "metric": "accuracy", "max": mode == "max" });
+        let world = World::new(&format!("keeper-best-{mode}"), json!({ "retention": 2, "keepBest": by }));
+        let weights = harness::root("tests/fixtures/checkpoints/safetensors/sharded/model-00002-of-00002.safetensors");
+        let run = |attempt: u32, script: &str| {
+            let mut agent = world.agent(attempt, &[], &format!("{SAVE_MEASURED}{script}"));
+            let output = agent.env("WEIGHTS", &weights).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            world.report().checkpoints.unwrap()
+        };
+        let there = || {
+            let names = names(&world.checkpoints()).into_iter();
+            names.map(|name| name.strip_prefix("checkpoint-").unwrap().parse().unwrap()).collect::<BTreeSet<u64>>()
+        };
+        let saves = [0.1, 0.9, 0.3, 0.2, 0.4, 0.5].iter().zip(1..).map(|(value, n)| format!("measured {n} {value}; "));
+        let told = run(1, &saves.collect::<String>());
+        assert_eq!(there(), BTreeSet::from(kept), "{mode}");
+        let told = told.best.unwrap();
+        assert_eq!((told.path, told.metric), (format!("checkpoint-{best}"), Some(value)), "{mode}");
+        run(2, "measured 7 0.5; measured 8 0.6");
+        assert_eq!(there(), BTreeSet::from([best, 6, 7, 8]), "{mode}: 6 was gone on from");
+    }
 }
 
 /// Whatever is killed, and whenever: the next run goes on from a whole checkpoint, and never from further back than the
@@ -211,7 +282,11 @@ fn fifty_kills_lose_nothing() {
         agent.wait().unwrap();
         saved = number("saved").unwrap();
     }
-    assert!(world.steps().len() < 1000, "rotation kept up: {}", world.steps().len());
+    // Of all that they have left, what is kept is exactly what was asked for.
+    let last = world.run(51, &[], &script.replace("while :;", "for _ in 1 2 3 4;"));
+    assert!(last.status.success(), "{}", String::from_utf8_lossy(&last.stderr));
+    let (from, saved) = (number("from").unwrap(), number("saved").unwrap());
+    assert_eq!(world.steps(), BTreeSet::from([from, saved - 2, saved - 1, saved]), "{from} was gone on from");
 }
 
 #[test]
@@ -231,12 +306,11 @@ fn a_checkpoint_with_which_runs_fail_is_set_aside() {
 
 #[test]
 fn copies_are_made_and_come_back() {
-    let world = World::new("keeper-copies", json!({}));
+    let mut world = World::new("keeper-copies", json!({}));
     let bucket = world.room.path("bucket");
     fs::create_dir_all(&bucket).unwrap();
-    let place = json!({ "uri": format!("file://{}", bucket.display()) });
-    let policy = json!({ "uid": "uid-1", "job": "x", "workers": 1, "retention": 2, "lookSeconds": 1, "store": place });
-    let world = World { policy, ..world };
+    world.policy["retention"] = json!(2);
+    world.policy["store"] = json!({ "uri": format!("file://{}", bucket.display()) });
     world.run(1, &[], "for n in 1 2 3; do save $n; done");
     let told = world.report().checkpoints.unwrap();
     assert_eq!((told.copied.unwrap().path.as_str(), told.to_copy), ("step-3", None));
@@ -280,7 +354,7 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
     let stores = ["store", "backup"].map(|name| Room::new(&format!("{test}-{name}")));
     let [store, backup] = stores.each_ref().map(|room| json!({ "uri": format!("file://{}", room.0.display()) }));
     let mut policy = places(&store, &backup);
-    (policy["workers"], policy["port"]) = (json!(2), json!(harness::free_port()));
+    (policy["workers"], policy["port"]) = (json!(2), json!(free_port()));
     let workers = [0, 1].map(|index| World::new(&format!("{test}-{index}"), policy.clone()));
     let fixture = harness::root("tests/fixtures/checkpoints/dcp/ranks/step_9");
     let shard = |step: u64, names: &str| {
@@ -289,7 +363,7 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
     };
     let own = [shard(9, "__0_0.distcp __2_0.distcp .metadata"), shard(9, "__1_0.distcp")];
     let lacks = shard(10, "__0_0.distcp __2_0.distcp .metadata");
-    let gang = harness::free_port();
+    let gang = free_port();
     let run = |attempt: u32, worker: usize, script: &str| {
         workers[worker].worker(attempt, worker, gang, script).spawn().unwrap()
     };
@@ -322,7 +396,7 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
 fn another_attempt_does_not_wait_for_the_files_of_the_one_before() {
     let store = Room::new("keeper-rounds-store");
     let mut policy = json!({ "store": { "uri": format!("file://{}", store.0.display()) } });
-    (policy["workers"], policy["port"]) = (json!(2), json!(harness::free_port()));
+    (policy["workers"], policy["port"]) = (json!(2), json!(free_port()));
     let [first, mut lost, other] = [0, 1, 2].map(|n| World::new(&format!("keeper-rounds-{n}"), policy.clone()));
     // It looks but once before it goes.
     lost.policy["lookSeconds"] = json!(600);
@@ -335,7 +409,7 @@ fn another_attempt_does_not_wait_for_the_files_of_the_one_before() {
     let names = "__0_0.distcp __2_0.distcp .metadata";
     let [before, after] = [shard("9", names), shard("10", names)];
     let begins = format!(r#"if [ "$ATTEMPT" = 1 ]; then {before}; {stay}; fi; {after}"#);
-    let gang = harness::free_port();
+    let gang = free_port();
     let mut agents = [first.worker(1, 0, gang, &begins), lost.worker(1, 1, gang, stay)].map(|mut a| a.spawn().unwrap());
     let part = store.path(".trainingjob/parts/step_9/0.json");
     until("the first worker's part", DEADLINE, || part.exists().then_some(()));
@@ -369,17 +443,17 @@ fn people_are_told_what_there_is_and_why() {
 /// The others wait for the first worker's agent, which chooses for all; also where the image has no certificates.
 #[test]
 fn all_workers_go_on_from_the_same() {
-    let port = harness::free_port();
+    let port = free_port();
     let policy = json!({ "uid": "uid-1", "job": "x", "workers": 2, "retention": 3, "shared": true, "port": port });
     let world = World::new("keeper-gang", policy);
     let tell = r#"echo "$RESUME_FROM_CHECKPOINT""#;
-    let gang = harness::free_port();
+    let gang = free_port();
     let worker = |attempt: u32, index: usize, script: &str| {
         let mut agent = world.worker(attempt, index, gang, script);
         agent.env("SSL_CERT_FILE", "/nowhere").env("SSL_CERT_DIR", "/nowhere");
         agent
     };
-    for (attempt, expected) in [(1, String::new()), (2, from_of(&world, "step-1"))] {
+    for (attempt, expected) in [(1, String::new()), (2, world.path("step-1"))] {
         let second = worker(attempt, 1, tell).spawn().unwrap();
         let first = worker(attempt, 0, &format!("{tell}; save {attempt}")).spawn().unwrap();
         let second = second.wait_with_output().unwrap();
@@ -389,18 +463,200 @@ fn all_workers_go_on_from_the_same() {
     }
 }
 
-/// Also where it saves faster than anybody looks.
+/// Also where it saves faster than anybody looks: at each moment there is what was asked for, and not much more.
 #[test]
 fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
     let world = World::new("keeper-fast", json!({ "shared": true }));
-    let script = r#"
-        n=0
-        until [ -e "$ROOM/enough" ]; do n=$((n + 1)); save $n; sleep 0.2; done
-    "#;
-    let mut agent = world.agent(1, &[], script);
-    let mut agent = agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    until("the first one to go", DEADLINE, || (!world.steps().contains(&1) && world.steps().len() > 3).then_some(()));
+    let mut agent = world.start(SAVES_ALL_THE_TIME);
+    let mut seen = BTreeSet::new();
+    until("the first ones to go", DEADLINE, || {
+        let now = world.steps();
+        seen.extend(&now);
+        // What is gone has three after it.
+        let newest = now.iter().rev().nth(2).copied();
+        assert!(seen.difference(&now).all(|gone| newest.is_some_and(|third| *gone < third)), "of {seen:?} {now:?}");
+        (!now.contains(&1) && !now.contains(&10) && now.len() > 3).then_some(())
+    });
     fs::write(world.room.path("enough"), "").unwrap();
-    assert!(agent.wait().unwrap().success());
-    assert_eq!(world.steps().len(), 3, "once all is done what is kept is what was asked for");
+    assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
+    let newest: BTreeSet<u64> = world.steps();
+    assert_eq!(newest.len(), 3, "once all is done what is kept is what was asked for");
+    assert_eq!(newest.last().unwrap() - newest.first().unwrap(), 2, "the newest: {newest:?}");
+}
+
+fn has(told: &Checkpoints, kind: ProblemKind, words: &str) -> bool {
+    told.problems.iter().any(|problem| problem.kind == kind && problem.message.contains(words))
+}
+
+const SAVES_ALL_THE_TIME: &str = r#"
+    n=0
+    until [ -e "$ROOM/enough" ] || ! kill -0 $PPID; do n=$((n + 1)); save $n; sleep 0.2; done
+"#;
+
+/// Whatever the store does, the training goes on and saves, the agent tells what is wrong, and the copies catch up.
+#[test]
+fn a_store_that_fails_holds_up_no_training() {
+    let (server, mut world) = (Server::s3(), World::new("keeper-failing", json!({ "shared": true })));
+    let (proxy, keys) = (Proxy::before(&server), world.room.folder("keys"));
+    fs::write(keys.join("AWS_ACCESS_KEY_ID"), KEY).unwrap();
+    fs::write(keys.join("AWS_SECRET_ACCESS_KEY"), SECRET).unwrap();
+    let uri = format!("s3://{BUCKET}/failing");
+    let place = json!({ "uri": uri, "endpoint": proxy.url(), "region": "us-east-1", "credentials": keys });
+    world.policy["backup"] = json!({ "place": place, "intervalSeconds": 1 });
+    let mut agent = world.start(SAVES_ALL_THE_TIME);
+    let step = |told: &Checkpoints| told.latest.as_ref().and_then(|kept| kept.step);
+    let copied = |told: &Checkpoints| told.copied.as_ref().and_then(|kept| kept.step);
+    world.told("a first copy", |told| copied(told).is_some());
+    for (status, words) in [(500, "500"), (403, "403")] {
+        proxy.set(move |_| Fault::Answer(status));
+        let is_failing = |told: &Checkpoints| has(told, ProblemKind::CopyFailing, words);
+        let bad = world.told("the failure", is_failing);
+        world.told("saves meanwhile", |told| is_failing(told) && step(told) > step(&bad).map(|step| step + 10));
+        proxy.set(|_| Fault::Pass);
+        world.told("newer copies", |told| copied(told) > step(&bad) && !is_failing(told));
+    }
+    fs::write(world.room.path("enough"), "").unwrap();
+    assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
+}
+
+/// A new line, then colours, the title of the window, and the way back to the beginning of the line.
+const UGLY: &str = "ugly\n\u{1b}[31mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r";
+
+/// What harms whoever looks at it: the training goes on, and its own checkpoints are found, copied and rotated. Nothing is
+/// loaded, nothing outside is read or removed, nobody waits for a FIFO, no name reaches a terminal as it is, and what could
+/// not be looked at is named.
+#[test]
+fn a_hostile_folder_harms_nobody() {
+    let mut world = World::new("keeper-hostile", json!({}));
+    let (root, outside, bucket) = (world.checkpoints(), world.room.folder("outside"), world.room.folder("bucket"));
+    let place = json!({ "uri": format!("file://{}", bucket.display()) });
+    world.policy["backup"] = json!({ "place": place, "intervalSeconds": 1 });
+    let script = r#"
+        : > "$ROOM/runs"
+        until [ -e "$ROOM/full" ]; do sleep 0.1; done
+        n=10
+        until [ -e "$ROOM/enough" ] || ! kill -0 $PPID; do
+            if [ -e "$ROOM/pause" ]; then : > "$ROOM/paused"; else n=$((n + 1)); save $n; fi
+            sleep 0.5
+        done
+        save 500; ln -s "$ROOM/outside/secret" "$CHECKPOINT_DIR/step-500/secret"
+    "#;
+    // More files than are looked at. They are there before it starts: while they become more each look takes long.
+    saved(&root.join("step-3"), "weights");
+    for number in 0..=100_000 {
+        File::create(root.join(format!("step-3/{number}"))).unwrap();
+    }
+    let mut agent = world.start(script);
+    until("the program to run", DEADLINE, || world.room.path("runs").exists().then_some(()));
+    fs::write(outside.join("secret"), "SECRET").unwrap();
+    saved(&outside.join("step-90000"), "SECRET");
+    fill(&root, &outside, &world.room.path("pwned"));
+    let (before, hostile) = (names(&outside), names(&root));
+    fs::write(world.room.path("full"), "").unwrap();
+
+    // While it runs what is damaged is named, and the newest of its own are seen.
+    let told = world.told("what is damaged", |told| has(told, ProblemKind::Corrupted, "ugly"));
+    told.problems.iter().for_each(|problem| drop(plain(problem.message.as_bytes())));
+    let step = |told: &Checkpoints| told.latest.as_ref().and_then(|kept| kept.step);
+    world.told("newer ones of its own", |now| step(now) > step(&told));
+    let listed = world.command(&["list"]);
+    let listed = plain(&[listed.stdout, listed.stderr].concat());
+    for words in [
+        "ugly",
+        "bomb.pt",
+        "1 name is not UTF-8",
+        "locked: not looked into: Permission denied",
+        "more than 100000 entries",
+    ] {
+        assert!(listed.contains(words), "{words} is not in {listed}");
+    }
+    for words in ["step-9000", "passwd", "step-77"] {
+        assert!(!listed.contains(words), "{words} is in {listed}");
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.0.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+    assert!(peak.is_some_and(|peak: u64| peak < 64 << 10), "{peak:?} kB of memory for what is in the folder");
+
+    // A folder that can't be read at all is told of, and no reason to forget what is in it.
+    fs::write(world.room.path("pause"), "").unwrap();
+    until("the program to save nothing", DEADLINE, || world.room.path("paused").exists().then_some(()));
+    fs::set_permissions(&root, Permissions::from_mode(0o000)).unwrap();
+    let unreadable = |told: &Checkpoints| has(told, ProblemKind::Unreadable, "Permission denied");
+    world.told("that it is unreadable", unreadable);
+    fs::set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
+    world.told("that it is read again", |told| !unreadable(told) && has(told, ProblemKind::Corrupted, "ugly"));
+
+    fs::write(world.room.path("enough"), "").unwrap();
+    assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
+    let told = world.report().checkpoints.unwrap();
+    assert_eq!(step(&told), Some(500));
+    // Of the program's own those are left that the rules keep, and what is no checkpoint of a series.
+    let own =
+        |name: &String| name.strip_prefix("step-").is_some_and(|n| n.parse().is_ok_and(|n: u64| n < 1000 && n != 3));
+    let (own, others): (BTreeSet<_>, BTreeSet<_>) = names(&root).into_iter().partition(own);
+    assert!(own.len() == 3 && own.contains("step-500"), "{own:?}");
+    let series = ["step-1", "step-2"].map(str::to_owned);
+    assert_eq!(others, hostile.into_iter().filter(|name| !series.contains(name)).collect::<BTreeSet<_>>());
+    assert_eq!(names(&outside), before);
+    assert!(!world.room.path("pwned").exists(), "something was loaded");
+    assert!(bucket.join("step-500/weights").exists(), "what would go with the pod is copied first");
+    assert!(all_bytes(&bucket).windows(6).all(|six| six != b"SECRET"), "what lies outside was copied");
+    plain(&fs::read(world.room.path("words")).unwrap());
+}
+
+/// Puts into a folder of checkpoints what is meant to do harm.
+fn fill(root: &Path, outside: &Path, pwned: &Path) {
+    // Links out of the root: to folders, to a checkpoint, and within checkpoints.
+    symlink("/etc", root.join("etc")).unwrap();
+    symlink("/", root.join("all")).unwrap();
+    symlink(outside.join("step-90000"), root.join("step-90001")).unwrap();
+    symlink(outside.join("secret"), root.join("step-90002.pt")).unwrap();
+    saved(&root.join("step-1"), "weights");
+    symlink(outside.join("secret"), root.join("step-1/secret")).unwrap();
+    symlink(outside, root.join("step-1/more")).unwrap();
+    // Who opens these waits for ever.
+    mkfifo(&root.join("step-90003.pt"), Mode::S_IRWXU).unwrap();
+    saved(&root.join("step-2"), "weights");
+    mkfifo(&root.join("step-2/more"), Mode::S_IRWXU).unwrap();
+    // Names that are to be seen by nobody as they are, and a name that is no text.
+    saved(&root.join(UGLY), "weights");
+    fs::write(root.join(format!("{UGLY}.pt")), [0_u8; 1000]).unwrap();
+    fs::write(root.join(OsStr::from_bytes(b"\xff\xfe.pt")), "").unwrap();
+    // What would run when Python loads it.
+    fs::write(root.join("bomb.pt"), format!("cos\nsystem\n(S'touch {}'\ntR.", pwned.display())).unwrap();
+    // What may not be opened.
+    saved(&root.join("locked/step-77"), "weights");
+    fs::set_permissions(root.join("locked"), Permissions::from_mode(0o000)).unwrap();
+}
+
+fn saved(folder: &Path, weights: &str) {
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("weights"), weights).unwrap();
+    fs::write(folder.join(".complete"), "").unwrap();
+}
+
+/// What is in a folder, but for what is hidden.
+fn names(folder: &Path) -> BTreeSet<String> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    names.filter(|name| !name.starts_with('.')).collect()
+}
+
+fn all_bytes(folder: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => bytes.extend(all_bytes(&entry.path())),
+            false => bytes.extend(fs::read(entry.path()).unwrap()),
+        }
+    }
+    bytes
+}
+
+/// A text, in which no line has what a terminal would act on.
+fn plain(bytes: &[u8]) -> String {
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    for line in text.lines() {
+        assert!(!line.contains(char::is_control) && !line.starts_with("FAKE"), "{line:?} in {text}");
+    }
+    text
 }

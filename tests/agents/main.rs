@@ -4,4 +4,6 @@ mod agent;
 mod gang;
 mod keeper;
 mod mpi;
+mod pods;
 mod trackers;
+mod workload;

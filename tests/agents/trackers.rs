@@ -6,6 +6,7 @@
 
 use harness::packages::packages;
 use harness::pod::as_the_kubelet_does;
+use harness::room::Room;
 use harness::wait::until;
 use harness::{ask, free_port};
 use nix::sys::signal::{Signal, killpg};
@@ -13,7 +14,6 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::ops::Deref;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -25,7 +25,7 @@ use trainingjob_operator::plan::{self, Plan, Runtime};
 use trainingjob_operator::protocol::gang::GangPast;
 
 /// The longest that anything is waited for: servers written in Python start slowly on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(180);
+const DEADLINE: Duration = Duration::from_secs(300);
 /// What a call may wait for an MLflow server that refuses: twice it is asked again, after a second or two each.
 const FEW_SECONDS: f64 = 5.0;
 const PACKAGES: [&str; 4] = ["mlflow==3.17.2", "tensorboard==2.21.0", "tensorboardX==2.6.5", "wandb==0.31.0"];
@@ -220,23 +220,12 @@ fn field(path: &str) -> String {
     value.to_owned()
 }
 
-/// A room in which an agent runs a program with trackers.
-struct Room(harness::room::Room);
-
-impl Deref for Room {
-    type Target = harness::room::Room;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
+trait Trains {
+    /// Runs a program as worker 0 of a job with this spec, in an attempt.
+    fn train(&self, spec: &Value, attempt: i32, secret: &[(&str, &str)], program: &str) -> Output;
 }
 
-impl Room {
-    fn new(test: &str) -> Self {
-        Self(harness::room::Room::new(test))
-    }
-
-    /// Runs a program as worker 0 of a job with this spec, in an attempt.
+impl Trains for Room {
     fn train(&self, spec: &Value, attempt: i32, secret: &[(&str, &str)], program: &str) -> Output {
         fs::write(self.path("train.py"), program).unwrap();
         let incarnation = plan::Incarnation { number: attempt, attempt };
