@@ -68,8 +68,8 @@ impl World {
         let name = format!("{test}-{}", std::process::id());
         let namespace = json!({ "metadata": { "name": name, "labels": labels } });
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &parsed(namespace)).await.unwrap();
-        let folders =
-            ["tests/node/programs", "tests/checkpoints/jobs"].map(|folder| std::fs::read_dir(root(folder)).unwrap());
+        let folders = ["tests/node/programs", "tests/checkpoints/jobs", "tests/programs"]
+            .map(|folder| std::fs::read_dir(root(folder)).unwrap());
         let programs: BTreeMap<String, String> = folders
             .into_iter()
             .flatten()
