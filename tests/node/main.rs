@@ -10,12 +10,14 @@ mod failures;
 mod frameworks;
 mod gang;
 mod hostile;
+mod lost;
 mod mpi;
 mod presets;
 mod roles;
 mod stores;
 mod success;
 mod trainers;
+mod training;
 mod world;
 
 use harness::wait::eventually;

@@ -1,24 +1,22 @@
-//! A cluster with a real node and the operator installed in it, and jobs that are watched from their first moment on.
+//! Clusters with real nodes and the operator installed in them.
 
-use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use harness::cluster::Cluster;
+use harness::evidence::Guard;
+pub use harness::job::{attempt, condition, training, worker};
 use harness::root;
 use harness::wait::eventually;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams,
-    ValidationDirective,
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, ValidationDirective,
 };
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::io::Write;
-use std::sync::OnceLock;
-use std::time::Duration;
-use tokio::sync::watch;
-use trainingjob_operator::api::{Condition, State, TrainingJob, TrainingJobStatus};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use trainingjob_operator::api::TrainingJob;
 
 pub const DEMO_IMAGE: &str = "localhost/trainingjob-demo:cpu";
 /// For everything that should be there within seconds. Far more than it takes: other tests keep the machine busy.
@@ -28,28 +26,29 @@ pub struct World {
     pub cluster: Cluster,
 }
 
-/// The one cluster of this program; none, and a line that says so, where its parts have not been built.
+/// The cluster that the tests of this program share; none, and a line that says so, where its parts have not been built.
 pub fn world() -> Option<&'static World> {
-    static WORLD: OnceLock<Option<World>> = OnceLock::new();
-    let world = WORLD.get_or_init(|| {
-        let parts = ["TRAININGJOB_TEST_TOOLS", "TRAININGJOB_TEST_IMAGE", "TRAININGJOB_TEST_DEMO_IMAGE"];
-        if let Some(missing) = parts.iter().find(|name| std::env::var_os(name).is_none()) {
-            let why = format!("{missing} is not set: `make test` builds what tests on a real node need, and runs them");
-            assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "{why}");
-            // Past the test harness, which keeps what is printed from whoever only sees that a test has passed.
-            let _ = writeln!(std::io::stderr(), "tests on a real node are SKIPPED. {why}");
-            return None;
-        }
-        Some(World::up("node", &["--kcm-arg=--node-monitor-grace-period=20s"]))
-    });
-    world.as_ref()
+    static WORLD: OnceLock<World> = OnceLock::new();
+    is_built().then(|| WORLD.get_or_init(|| World::up("node", &[])))
+}
+
+/// Whether clusters with real nodes can be started.
+pub fn is_built() -> bool {
+    let parts = ["TRAININGJOB_TEST_TOOLS", "TRAININGJOB_TEST_IMAGE", "TRAININGJOB_TEST_DEMO_IMAGE"];
+    let missing = parts.iter().find(|name| std::env::var_os(name).is_none());
+    if let Some(missing) = missing {
+        harness::skipped(&format!(
+            "{missing} is not set: `make test` builds what tests on a real node need, and runs them"
+        ));
+    }
+    missing.is_none()
 }
 
 impl World {
     /// A cluster of that name with a real node, the images and the operator.
     pub fn up(name: &str, flags: &[&str]) -> Self {
         let [operator, demo] = ["TRAININGJOB_TEST_IMAGE", "TRAININGJOB_TEST_DEMO_IMAGE"]
-            .map(|name| std::env::var(name).expect("`world` has looked"));
+            .map(|name| std::env::var(name).expect("`is_built` has looked"));
         let flags: Vec<_> = ["--image", &demo, "--image", &operator].iter().chain(flags).copied().collect();
         let world = Self { cluster: Cluster::up(name, &flags) };
         if world.cluster.name().is_some() {
@@ -78,7 +77,13 @@ impl World {
                 (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read_to_string(&path).unwrap())
             })
             .collect();
-        let space = Space { world: self, client, name };
+        let operator = || {
+            let logs = ["logs", "-n", "ml-training", "deployment/trainingjob-operator", "--all-pods", "--tail=-1"];
+            let text = self.cluster.try_kubectl(&[&logs[..], &["--request-timeout=10s"]].concat(), "");
+            text.map_or_else(|error| error, |text| String::from_utf8_lossy(&text).into_owned())
+        };
+        let guard = Arc::new(Guard::new(&self.cluster, &name, operator));
+        let space = Space { world: self, client, name, guard };
         space.create::<ConfigMap>(json!({ "metadata": { "name": "programs" }, "data": programs })).await;
         // The controller manager makes it; until then no pod is admitted.
         let accounts = space.api::<k8s_openapi::api::core::v1::ServiceAccount>();
@@ -93,6 +98,7 @@ pub struct Space {
     pub world: &'static World,
     pub client: Client,
     pub name: String,
+    guard: Arc<Guard>,
 }
 
 impl Space {
@@ -128,12 +134,14 @@ impl Space {
         job["kind"] = json!("TrainingJob");
         job["metadata"]["namespace"] = json!(self.name);
         let name = job["metadata"]["name"].as_str().unwrap().to_owned();
-        let watched = Job::watch(self, &name);
+        let mut watched = harness::job::Job::watch(&self.client, &self.name, &name).await;
+        watched.patient = SOON;
+        self.guard.add(&watched);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &self.name, &ApiResource::erase::<TrainingJob>(&()));
         let params = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply("tests") };
         api.patch(&name, &params, &Patch::Apply(job)).await.unwrap();
-        watched
+        Job { space: self.clone(), watched }
     }
 
     pub async fn pods(&self) -> Vec<Pod> {
@@ -146,165 +154,41 @@ impl Space {
 
     /// What a pod's program has printed, as `kubectl logs` shows it.
     pub fn logs(&self, pod: &str) -> Vec<u8> {
-        self.world.cluster.try_kubectl(&["logs", pod, "-n", &self.name, "-c", "training"], "").unwrap()
+        let args = ["logs", pod, "-n", &self.name, "-c", "training"];
+        let begun = Instant::now();
+        loop {
+            match self.world.cluster.try_kubectl(&args, "") {
+                Ok(log) => return log,
+                // A container that is just starting again has none for a moment.
+                Err(_) if begun.elapsed() < Duration::from_secs(30) => std::thread::sleep(Duration::from_millis(200)),
+                Err(error) => panic!("no log of {pod}: {error}"),
+            }
+        }
     }
 
-    /// Removes the namespace with all that is in it, to leave the machine to the other tests. After a failed test it stays.
+    /// Removes the namespace with all that is in it, to leave the machine to the other tests.
     pub async fn end(self) {
         Api::<Namespace>::all(self.client.clone()).delete(&self.name, &DeleteParams::default()).await.unwrap();
     }
 }
 
-/// A TrainingJob, everything that its status ever said, and the last that was seen of each of its pods.
+/// A TrainingJob in its namespace.
 pub struct Job {
     pub space: Space,
-    pub name: String,
-    statuses: watch::Receiver<Vec<TrainingJobStatus>>,
-    pods: watch::Receiver<BTreeMap<String, Pod>>,
-    /// How long what should come may take.
-    pub patient: Duration,
+    watched: harness::job::Job,
 }
 
-impl Job {
-    fn watch(space: &Space, name: &str) -> Self {
-        let (told, statuses) = watch::channel(Vec::new());
-        let jobs =
-            watcher(space.api::<TrainingJob>(), watcher::Config::default().fields(&format!("metadata.name={name}")));
-        // Whatever breaks a watch, it begins again.
-        tokio::spawn(jobs.default_backoff().applied_objects().for_each(move |job| {
-            if let Some(status) = job.ok().and_then(|job| job.status) {
-                told.send_if_modified(|statuses: &mut Vec<_>| {
-                    let new = statuses.last() != Some(&status);
-                    statuses.extend(new.then_some(status));
-                    new
-                });
-            }
-            futures::future::ready(())
-        }));
-        let (seen, pods) = watch::channel(BTreeMap::new());
-        let workers = watcher(space.api::<Pod>(), watcher::Config::default().labels(&format!("training-job={name}")));
-        tokio::spawn(workers.default_backoff().touched_objects().for_each(move |pod| {
-            if let Ok(pod) = pod {
-                seen.send_modify(|pods: &mut BTreeMap<_, _>| drop(pods.insert(pod.uid().unwrap(), pod)));
-            }
-            futures::future::ready(())
-        }));
-        Self { space: space.clone(), name: name.to_owned(), statuses, pods, patient: SOON }
-    }
+impl Deref for Job {
+    type Target = harness::job::Job;
 
-    /// Waits until the status is as wanted.
-    pub async fn until(&mut self, what: &str, wanted: impl Fn(&TrainingJobStatus) -> bool) -> TrainingJobStatus {
-        let mut statuses = self.statuses.clone();
-        let found = statuses.wait_for(|all| all.last().is_some_and(&wanted));
-        match tokio::time::timeout(self.patient, found).await {
-            Ok(all) => all.expect("the watch goes on").last().unwrap().clone(),
-            Err(_) => self.explain(&format!("waited {:?} for {what}", self.patient)),
-        }
+    fn deref(&self) -> &Self::Target {
+        &self.watched
     }
+}
 
-    /// Waits for a state; Failed or Completed instead ends the test at once.
-    pub async fn state(&mut self, state: State) -> TrainingJobStatus {
-        let status = self
-            .until(state.as_str(), |status| status.state.is_some_and(|now| now == state || now.is_finished()))
-            .await;
-        if status.state != Some(state) {
-            self.explain(&format!("it is not {} but {:?}", state.as_str(), status.state));
-        }
-        status
-    }
-
-    /// Waits for a condition with this status and reason.
-    pub async fn condition(&mut self, type_: &str, value: &str, reason: &str) -> (Condition, TrainingJobStatus) {
-        let is = |c: &&Condition| c.type_ == type_ && c.status == value && c.reason == reason;
-        let status = self
-            .until(&format!("condition {type_}={value} {reason}"), |status| status.conditions.iter().any(|c| is(&c)))
-            .await;
-        (status.conditions.iter().find(is).unwrap().clone(), status)
-    }
-
-    /// Whether it is Completed or Failed.
-    pub fn has_ended(&self) -> bool {
-        self.statuses.borrow().last().and_then(|status| status.state).is_some_and(State::is_finished)
-    }
-
-    /// The states that it went through.
-    pub fn states(&self) -> Vec<State> {
-        let mut states: Vec<_> = self.statuses.borrow().iter().filter_map(|status| status.state).collect();
-        states.dedup();
-        states
-    }
-
-    /// The status that was the first with this state.
-    pub fn first(&self, state: State) -> TrainingJobStatus {
-        self.statuses.borrow().iter().find(|status| status.state == Some(state)).unwrap().clone()
-    }
-
-    /// Every pod that it ever had, as it was last seen, by attempt and worker.
-    pub fn pods(&self) -> Vec<Pod> {
-        let mut pods: Vec<Pod> = self.pods.borrow().values().cloned().collect();
-        pods.sort_by_key(|pod| (attempt(pod), worker(pod)));
-        pods
-    }
-
-    /// Waits until the pod of a worker is as wanted.
-    pub async fn pod(&mut self, attempt: i32, worker: i32, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
-        let is = |pod: &&Pod| self::attempt(pod) == attempt && self::worker(pod) == worker && wanted(pod);
-        let mut pods = self.pods.clone();
-        let found = pods.wait_for(|all| all.values().any(|pod| is(&pod)));
-        match tokio::time::timeout(SOON, found).await {
-            Ok(all) => all.expect("the watch goes on").values().find(is).unwrap().clone(),
-            Err(_) => self.explain(&format!("waited {SOON:?} for worker {worker} of attempt {attempt}: {what}")),
-        }
-    }
-
-    /// Waits until the program of a worker has printed this.
-    pub async fn says(&mut self, attempt: i32, worker: i32, words: &str) {
-        let started = |pod: &Pod| training(pod).is_some_and(|c| c.state.is_some_and(|s| s.waiting.is_none()));
-        let pod = self.pod(attempt, worker, "to have started", started).await.name_any();
-        let params = LogParams { container: Some("training".into()), follow: true, ..LogParams::default() };
-        let mut lines = self.space.api::<Pod>().log_stream(&pod, &params).await.unwrap().lines();
-        let mut log = String::new();
-        let said = async {
-            while let Some(line) = lines.try_next().await.unwrap() {
-                log += &format!("{line}\n");
-                if line.contains(words) {
-                    return true;
-                }
-            }
-            false
-        };
-        if tokio::time::timeout(SOON, said).await != Ok(true) {
-            self.explain(&format!("{pod} never says {words:?}:\n{log}"));
-        }
-    }
-
-    pub async fn patch(&self, spec: Value) {
-        let patch = Patch::Merge(json!({ "spec": spec }));
-        self.space.api::<TrainingJob>().patch(&self.name, &PatchParams::default(), &patch).await.unwrap();
-    }
-
-    pub async fn delete(&self) {
-        self.space.api::<TrainingJob>().delete(&self.name, &DeleteParams::default()).await.unwrap();
-    }
-
-    /// Ends the test with everything that a person would look at.
-    pub fn explain(&self, what: &str) -> ! {
-        let world = self.space.world;
-        let mut text = format!("{}: {what}\nstates: {:?}\n", self.name, self.states());
-        let ns = self.space.name.as_str();
-        let logs = format!("training-job={}", self.name);
-        for args in [
-            &["get", "tj", &self.name, "-n", ns, "-o", "yaml"][..],
-            &["get", "pods", "-n", ns, "-o", "wide"],
-            &["get", "events", "-n", ns, "--sort-by=.metadata.creationTimestamp"],
-            &["logs", "-n", ns, "-l", &logs, "--all-containers", "--prefix", "--tail=30"],
-            &["logs", "-n", "ml-training", "deployment/trainingjob-operator", "--all-pods", "--tail=50"],
-        ] {
-            let output = world.cluster.try_kubectl(args, "");
-            let output = output.map_or_else(|error| error, |out| String::from_utf8_lossy(&out).into_owned());
-            text += &format!("---- kubectl {}\n{output}\n", args.join(" "));
-        }
-        panic!("{text}");
+impl DerefMut for Job {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.watched
     }
 }
 
@@ -312,26 +196,6 @@ impl Job {
 pub fn merged(mut one: Value, other: &Value) -> Value {
     one.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
     one
-}
-
-pub fn worker(pod: &Pod) -> i32 {
-    pod.labels().get("batch.kubernetes.io/job-completion-index").map_or(-1, |index| index.parse().unwrap())
-}
-
-/// The condition of this type, which must be there.
-pub fn condition<'a>(status: &'a TrainingJobStatus, type_: &str) -> &'a Condition {
-    status.conditions.iter().find(|condition| condition.type_ == type_).unwrap()
-}
-
-pub fn attempt(pod: &Pod) -> i32 {
-    // One that looks after checkpoints is of none.
-    pod.labels().get(trainingjob_operator::build::labels::INCARNATION).map_or(0, |number| number.parse().unwrap())
-}
-
-/// How the container `training` stands.
-pub fn training(pod: &Pod) -> Option<k8s_openapi::api::core::v1::ContainerStatus> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    statuses.iter().find(|status| status.name == "training").cloned()
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> T {

@@ -2,13 +2,17 @@
 #![allow(clippy::missing_panics_doc, reason = "a test panics where anything is not as expected")]
 
 pub mod cluster;
+pub mod evidence;
 pub mod init;
+pub mod job;
 pub mod packages;
 pub mod pod;
 pub mod ports;
+pub mod process;
 pub mod room;
 pub mod servers;
 pub mod support;
+pub mod training;
 pub mod wait;
 
 pub use ports::{free_port, free_ports};

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 /// For everything that should be there within seconds. Far more than it takes: others keep the machine busy.
 pub const SOON: Duration = Duration::from_secs(120);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// Time between two looks.
+pub(crate) const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// Looks again and again until there is something to see.
 pub fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {

@@ -1,0 +1,70 @@
+//! Processes of this machine, those in containers too, and signals that reach no other process than the one that was meant.
+
+pub use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use std::collections::BTreeMap;
+use std::fs;
+
+/// A process that has not ended.
+#[derive(Clone, Debug)]
+pub struct Process {
+    pub pid: i32,
+    /// Clock ticks from the machine's start to its own: with the PID, which process it is.
+    pub start: u64,
+    pub command: Vec<u8>,
+    pub environment: BTreeMap<String, String>,
+}
+
+impl PartialEq for Process {
+    fn eq(&self, other: &Self) -> bool {
+        (self.pid, self.start) == (other.pid, other.start)
+    }
+}
+
+impl Process {
+    /// All that can be read.
+    pub fn all() -> Vec<Self> {
+        let entries = fs::read_dir("/proc").expect("/proc can be read").flatten();
+        entries.filter_map(|entry| Self::read(entry.file_name().to_str()?.parse().ok()?)).collect()
+    }
+
+    /// The process with this PID. None of one that has ended: its environment is empty.
+    pub fn read(pid: i32) -> Option<Self> {
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
+        let environment = read("environ").filter(|bytes| !bytes.is_empty())?;
+        let environment = environment.split(|byte| *byte == 0).filter_map(|variable| {
+            let (name, value) = std::str::from_utf8(variable).ok()?.split_once('=')?;
+            Some((name.to_owned(), value.to_owned()))
+        });
+        let environment = environment.collect();
+        Some(Self { pid, start: start_of(pid)?, command: read("cmdline")?, environment })
+    }
+
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.get(name).map(String::as_str)
+    }
+
+    /// Whether it has not ended.
+    pub fn is_alive(&self) -> bool {
+        start_of(self.pid) == Some(self.start)
+    }
+
+    /// Sends it a signal. False if it has ended by then: another process that has its PID now gets nothing.
+    pub fn strike(&self, signal: Signal) -> bool {
+        // The descriptor stays that process's, whatever becomes of its PID.
+        let opened = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let opened = opened.filter(|_| self.is_alive());
+        opened.is_some_and(|process| pidfd_send_signal(process, signal).is_ok())
+    }
+}
+
+/// Field 22 of /proc/PID/stat; none of a process that has ended and is only remembered.
+fn start_of(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it may have anything in it.
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    if matches!(fields.first(), Some(&("Z" | "X"))) {
+        return None;
+    }
+    fields.get(19)?.parse().ok()
+}

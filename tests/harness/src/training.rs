@@ -1,0 +1,92 @@
+//! What tests/programs/gang.py computes, computed again, and the files by which a test leads it.
+
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const BATCH: u32 = 8;
+
+/// The weights after so many steps, whatever befell the training: `weights(k)` of gang.py.
+pub fn weights(steps: u32) -> String {
+    let mut weights = [0; 32];
+    for step in 1..=steps {
+        let total = (0..BATCH).fold(0_u64, |sum, i| sum.wrapping_add(sample(step, i)));
+        let mut sha = Sha256::new();
+        sha.update(weights);
+        sha.update(total.to_le_bytes());
+        weights = sha.finalize().into();
+    }
+    hex(&weights)
+}
+
+fn sample(step: u32, i: u32) -> u64 {
+    let hash: [u8; 32] = Sha256::digest(format!("{step} {i}")).into();
+    u64::from_le_bytes(hash[..8].try_into().expect("8 bytes"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The steps that a program has trained and the weights that it ended with, by its log.
+pub fn ended(log: &str) -> Option<(u32, &str)> {
+    let last = |before: &str| log.lines().rev().find_map(|line| line.split_once(before)).map(|(_, after)| after);
+    Some((last("trained ")?.strip_suffix(" steps")?.parse().ok()?, last("weights ")?))
+}
+
+/// The step of a checkpoint of gang.py, if the file is whole and has the weights of that step.
+pub fn whole(file: &Path) -> Option<u32> {
+    let data = fs::read(file).ok()?;
+    let length = usize::try_from(u64::from_le_bytes(data.get(..8)?.try_into().ok()?)).ok()?;
+    let header: serde_json::Value = serde_json::from_slice(data.get(8..8 + length)?).ok()?;
+    let step: u32 = header["__metadata__"]["step"].as_str()?.parse().ok()?;
+    let size = usize::try_from(header["ballast"]["data_offsets"][1].as_u64()?).ok()?;
+    let tensors = &data[8 + length..];
+    (tensors.len() == size && hex(&tensors[..32]) == weights(step)).then_some(step)
+}
+
+/// The folder in which a training saves.
+#[derive(Clone, Debug)]
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// The steps of the checkpoints that are whole, in order.
+    pub fn saved(&self) -> Vec<u32> {
+        let files = fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path());
+        let files = files.filter(|path| path.extension().is_some_and(|kind| kind == "safetensors"));
+        let mut steps: Vec<u32> = files.filter_map(|path| whole(&path)).collect();
+        steps.sort_unstable();
+        steps
+    }
+
+    /// Of each attempt whose ranks have met its number and the step that it has resumed from.
+    pub fn history(&self) -> Vec<(i32, u32)> {
+        let text = fs::read_to_string(self.0.join("history")).unwrap_or_default();
+        let line = |line: &str| line.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        text.lines().filter_map(line).collect()
+    }
+
+    /// Ends the training after its current step.
+    pub fn enough(&self) {
+        fs::write(self.0.join("enough"), "").expect("the folder can be written to");
+    }
+
+    /// Stops the next save of this attempt in its middle.
+    pub fn hold(&self, attempt: i32) {
+        let (new, name) = (self.0.join(".hold"), self.0.join("hold"));
+        fs::write(&new, attempt.to_string())
+            .and_then(|()| fs::rename(new, name))
+            .expect("the folder can be written to");
+    }
+
+    /// The step of the save that this attempt is held in.
+    pub fn held(&self, attempt: i32) -> Option<u32> {
+        let text = fs::read_to_string(self.0.join("held")).ok()?;
+        let (held, step) = text.trim_end().split_once(' ')?;
+        (held == attempt.to_string()).then(|| step.parse().ok())?
+    }
+}
