@@ -1,11 +1,14 @@
 //! Checkpoints of real trainings by torchrun.
 
-use super::world::{Job, SOON, Space, condition, merged, world};
-use super::{folder, worker};
-use k8s_openapi::api::core::v1::Pod;
+use super::training::Training;
+use super::world::{Job, Space, condition, merged, world};
+use super::{behind, environment, worker};
+use harness::root;
+use harness::training::ended;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::fs;
 use trainingjob_operator::api::State::{Completed, Failed};
 use trainingjob_operator::api::TrainingJobStatus;
 
@@ -34,15 +37,7 @@ pub async fn job_of(space: &Space, name: &str, workers: i32, env: Value, more: V
 
 /// What each worker's last pod has said, in all attempts that it had, by its index.
 pub async fn logs(space: &Space, job: &Job) -> Vec<String> {
-    let last = last_pods(job);
-    last.values().map(|pod| String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()).collect()
-}
-
-/// The last pod of each worker.
-pub fn last_pods(job: &Job) -> BTreeMap<i32, Pod> {
-    let mut pods: Vec<_> = job.pods().into_iter().filter(|pod| worker(pod) >= 0).collect();
-    pods.sort_by_key(|pod| (super::attempt(pod), pod.creation_timestamp().map(|time| time.0)));
-    pods.into_iter().map(|pod| (worker(&pod), pod)).collect()
+    job.workers().values().map(|pod| String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()).collect()
 }
 
 pub fn weights(log: &str) -> &str {
@@ -53,14 +48,16 @@ pub fn checkpoint(status: &TrainingJobStatus) -> &trainingjob_operator::api::Che
     status.checkpoint.as_ref().expect("checkpoints are told of")
 }
 
-/// Killed in the middle of a save: the next attempt goes on from the newest whole one, in every worker, and ends with what an
-/// undisturbed run ends with.
+/// Killed in the middle of a save by torch: the next attempt resumes from the newest whole one, in every worker, and ends with
+/// what an undisturbed run ends with.
 #[tokio::test]
 async fn a_save_that_was_cut_is_passed_over() {
     let Some(world) = world() else { return };
     let space = world.space("cut", json!({})).await;
-    let mut whole = submit(&space, "whole", json!({}), json!({})).await;
-    let mut cut = submit(&space, "cut", json!({ "CUT_SAVE": "20", "CUT_ON": "1" }), json!({})).await;
+    // Both ranks in one pod: the weights depend on their number only.
+    let together = json!({ "procsPerWorker": 2, "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } } });
+    let whole = job_of(&space, "whole", 1, json!({ "STEP_SECONDS": "0" }), together).await;
+    let cut = submit(&space, "cut", json!({ "CUT_SAVE": "20", "CUT_ON": "1" }), json!({})).await;
     let undisturbed = whole.state(Completed).await;
     let status = cut.state(Completed).await;
 
@@ -72,7 +69,7 @@ async fn a_save_that_was_cut_is_passed_over() {
         assert_eq!((told.latest_path.as_deref(), told.latest_step), (Some("step-30.pt"), Some(30)));
     }
     let (first, second) = (logs(&space, &whole).await, logs(&space, &cut).await);
-    assert_eq!((first.len(), second.len()), (2, 2));
+    assert_eq!((first.len(), second.len()), (1, 2));
     for log in &second {
         assert!(log.contains("resumed from /checkpoints/step-15.pt at step 15"), "{log}");
         assert_eq!(weights(log), weights(&first[0]));
@@ -81,91 +78,74 @@ async fn a_save_that_was_cut_is_passed_over() {
     space.end().await;
 }
 
-/// Killed in the middle of a save again and again: each attempt goes on from what the one before it had wholly written, never
-/// from less, and the end is what an undisturbed run ends with. KILLS of them, in a few jobs.
+/// Killed in the middle of a save again and again, with half of the file under its own name: each attempt resumes from what the
+/// one before it had wholly written, never from less, and the end is what an undisturbed run ends with. KILLS of them, in a few
+/// jobs.
 #[tokio::test]
 async fn kills_in_a_save_lose_nothing() {
     let Some(world) = world() else { return };
-    let kills: usize = std::env::var("KILLS").map_or(4, |kills| kills.parse().expect("KILLS is a number"));
+    let kills: u32 = std::env::var("KILLS").map_or(3, |kills| kills.parse().expect("KILLS is a number"));
     let space = world.space("kills", json!({})).await;
-    let jobs = kills.min(5).div_ceil(2);
-    let of_each = kills.div_ceil(jobs);
+    let of_each = kills.div_ceil(kills.div_ceil(10));
+    // The last attempt saves twice, too.
     let steps = 5 * (of_each + 2);
-    let env = |cuts: usize| {
-        json!({ "STEPS": steps.to_string(), "CUT_ATTEMPTS": cuts.to_string(), "STEP_SECONDS": "0",
-                "HISTORY": "/checkpoints/history" })
-    };
-    let mut whole = submit(&space, "whole", env(0), json!({})).await;
-    let mut cut = Vec::new();
-    for number in 0..jobs {
-        cut.push(submit(&space, &format!("cut-{number}"), env(of_each), json!({})).await);
+    let mut jobs = Vec::new();
+    for number in 0..kills.div_ceil(of_each) {
+        let env = json!({ "STEPS": steps.to_string(), "CUT_ATTEMPTS": of_each.to_string(), "ATOMIC": "0" });
+        jobs.push(Training::submit(&space, &format!("cut-{number}"), 2, env, json!({})).await);
     }
-    whole.state(Completed).await;
-    let undisturbed = logs(&space, &whole).await;
-    let last = i32::try_from(of_each).unwrap() + 1;
-    for job in &mut cut {
-        job.patient = SOON * u32::try_from(of_each).unwrap();
+    let last = i32::try_from(of_each).unwrap();
+    for job in &jobs {
         let status = job.state(Completed).await;
-        assert_eq!((status.attempt, status.restart_count), (Some(last), Some(last - 1)));
-        let claim = format!("{}-checkpoints", job.name);
-        let history = folder(&space, &claim).await.find(|file| file.0 == "history").unwrap().1;
-        let expected: String = (0..=of_each).map(|before| format!("{} {}\n", before + 1, 5 * before)).collect();
-        assert_eq!(std::fs::read_to_string(history).unwrap(), expected, "attempt, and the step that it went on from");
+        assert_eq!((status.attempt, status.restart_count), (Some(last + 1), Some(last)));
+        let expected: Vec<(i32, u32)> = (0..=of_each).map(|before| (before as i32 + 1, 5 * before)).collect();
+        assert_eq!(job.folder().await.history(), expected, "attempt, and the step that it resumed from");
         for log in logs(&space, job).await {
-            assert_eq!(weights(&log), weights(&undisturbed[0]));
+            assert_eq!(ended(&log), Some((steps, harness::training::weights(steps).as_str())));
         }
     }
     space.end().await;
 }
 
-/// What is kept is what `retention` says, and what was there before is nobody's to delete.
-#[tokio::test]
-async fn the_newest_are_kept() {
-    let Some(world) = world() else { return };
-    let space = world.space("kept", json!({})).await;
-    let env = json!({ "STEPS": "100", "STEP_SECONDS": "0.4" });
-    let mut job = submit(&space, "kept", env, json!({ "retention": 2 })).await;
-    let status = job.state(Completed).await;
-    let mut left: Vec<String> = folder(&space, "kept-checkpoints").await.map(|file| file.0).collect();
-    left.sort();
-    // Between two looks some more may be there.
-    assert!(left.len() < 16 && left.contains(&"step-100.pt".to_owned()), "{left:?}");
-    assert_eq!(checkpoint(&status).latest_step, Some(100));
-    space.end().await;
-}
-
-/// A checkpoint that can't be gone on from fails the job before any worker has a pod.
+/// A checkpoint that can't be resumed from fails the job before any worker has a pod, and a good one is given to every worker.
 #[tokio::test]
 async fn a_bad_checkpoint_to_begin_with_is_named() {
+    // A byte of a tensor in it.
+    const DAMAGED: usize = 2700;
     let Some(world) = world() else { return };
     let space = world.space("bad-resume", json!({})).await;
-    let mut first = submit(&space, "first", json!({}), json!({ "retention": 10 })).await;
-    first.state(Completed).await;
-    let claim = json!({ "storage": { "type": "pvc", "pvcName": "first-checkpoints" } });
-    let with = |from: &str| {
-        let mut checkpoint = claim.clone();
-        checkpoint["resumeFrom"] = json!(from);
-        checkpoint
+    let claim = json!({
+        "metadata": { "name": "given" },
+        "spec": { "accessModes": ["ReadWriteMany"], "resources": { "requests": { "storage": "1Gi" } } },
+    });
+    space.create::<PersistentVolumeClaim>(claim).await;
+    let folder = behind(&space, "given").await;
+    let mut bytes = fs::read(root("tests/fixtures/checkpoints/torch/full/step-7.pt")).unwrap();
+    fs::write(folder.join("step-7.pt"), &bytes).unwrap();
+    bytes[DAMAGED] ^= 1;
+    fs::write(folder.join("step-8.pt"), &bytes).unwrap();
+    let from = |name: &str| {
+        json!({
+            "command": ["python3", "/programs/environment.py"],
+            "checkpoint": { "storage": { "type": "pvc", "pvcName": "given" }, "resumeFrom": name },
+        })
     };
-    let path = folder(&space, "first-checkpoints").await.find(|file| file.0 == "step-20.pt").unwrap().1;
-    let mut bytes = std::fs::read(&path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
 
-    let mut bad = submit(&space, "bad", json!({}), with("step-20.pt")).await;
+    let bad = space.submit("bad", from("step-8.pt")).await;
     let status = bad.state(Failed).await;
     assert_eq!(status.failure_reason.as_ref().map(ToString::to_string).as_deref(), Some("CheckpointCorrupted"));
     let message = status.failure_message.unwrap();
-    assert!(message.starts_with("checkpoint.resumeFrom /checkpoints/step-20.pt: corrupted: "), "{message}");
+    assert!(message.starts_with("checkpoint.resumeFrom /checkpoints/step-8.pt: corrupted: "), "{message}");
     let is_worker = |pod: &Pod| pod.labels().get("component").is_some_and(|component| component == "worker");
     assert!(!bad.pods().iter().any(is_worker), "no worker was ever made");
 
-    let mut good = submit(&space, "good", json!({ "STEPS": "40" }), with("step-10.pt")).await;
+    let good = space.submit("good", from("step-7.pt")).await;
     let status = good.state(Completed).await;
-    assert_eq!(status.attempt, Some(1));
-    for log in logs(&space, &good).await {
-        assert!(log.contains("resumed from /checkpoints/step-10.pt at step 10"), "{log}");
+    assert_eq!((status.attempt, checkpoint(&status).resumed_from.as_deref()), (Some(1), Some("step-7.pt")));
+    for pod in good.workers().values() {
+        let env = environment(&space, pod).await["env"].take();
+        let resumed = (env["RESUME_FROM_CHECKPOINT"].as_str(), env["RESUME_FROM_STEP"].as_str());
+        assert_eq!(resumed, (Some("/checkpoints/step-7.pt"), Some("7")), "worker {}", worker(pod));
     }
     space.end().await;
 }

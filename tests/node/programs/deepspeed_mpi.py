@@ -1,4 +1,5 @@
-"""A rank of DeepSpeed's, started by mpirun: what RAISES says raises in the first attempt."""
+"""A rank of DeepSpeed's, started by mpirun: what RAISES says raises in the first attempt. The attempt that STAYS names stays at
+its 20th step until it is ended."""
 
 import os
 import socket
@@ -17,10 +18,13 @@ if os.environ["ATTEMPT"] == "1" and os.environ.get("RAISES") == str(rank):
 model = torch.nn.Linear(8, 10)
 engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
                                   config={"train_micro_batch_size_per_gpu": 4})
-for step in range(1, 41):
+last = 20 if os.environ["ATTEMPT"] == os.environ.get("STAYS") else 40
+step = 0
+while step < 40:
+    step = min(step + 1, last)
     loss = torch.nn.functional.cross_entropy(engine(torch.randn(4, 8)), torch.randint(0, 10, (4,)))
     engine.backward(loss)
     engine.step()
     if rank == 0:
         print(f"step {step}/40 loss={loss.item():.4f}", flush=True)
-    time.sleep(float(os.environ.get("STEP_SECONDS", "0.05")))
+    time.sleep(0.05)
