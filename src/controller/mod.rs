@@ -34,9 +34,9 @@ use crate::observe::{Blocked, Cell, Children, Index, JobKey, Wanted, digest};
 use crate::plan::{self, AgentDelivery, Incarnation, Runtime};
 use crate::protocol::gang::GangPast;
 use crate::telemetry::Metrics;
-use futures::FutureExt;
 use futures::channel::mpsc;
 use futures::future::{self, Either};
+use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use kube::runtime::controller::{self, Controller};
 use kube::runtime::reflector::ObjectRef;
@@ -186,19 +186,28 @@ pub async fn run(
         let Either::Left((Ok(()), _)) = future::select(synced, stop.clone()).await else { return };
         metrics.set_leading(true);
         info!("watching TrainingJobs");
+        let (known, there, exists) = (context.clone(), store.clone(), store.clone());
         let config = controller::Config::default().concurrency(context.options.concurrency);
         let results = Controller::for_stream(jobs, store)
             .with_config(config)
             .reconcile_on(touched)
-            .reconcile_all_on(relisted)
+            .reconcile_all_on(relisted.inspect(move |()| {
+                let backlog = known.metrics.backlog();
+                backlog.retain(|job| there.get(job).is_some());
+                backlog.changed(there.state().iter().map(|job| ObjectRef::from_obj(&**job)));
+            }))
             .graceful_shutdown_on(stop)
             .run(reconcile, error_policy, context.clone());
-        futures::StreamExt::for_each(results, |result| async {
-            if let Err(error) = result {
-                debug!(%error, "reconcile");
+        let log = |error: controller::Error<Error, _>| {
+            debug!(%error, "reconcile");
+            // What its children left to do is nobody's.
+            let controller::Error::ObjectNotFound(job) = error else { return };
+            let job = ObjectRef::new(&job.name).within(job.namespace.as_deref().unwrap_or_default());
+            if exists.get(&job).is_none() {
+                context.metrics.backlog().taken(&job);
             }
-        })
-        .await;
+        };
+        results.for_each(|result| future::ready(result.map_or_else(log, drop))).await;
     };
     let watching = future::join3(children, polling, context.look_at_turns());
     future::select(std::pin::pin!(watching), std::pin::pin!(reconciling)).await;
@@ -209,18 +218,22 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
     let Some(_turn) = context.turn(&object) else { return Ok(controller::Action::await_change()) };
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     let started = Instant::now();
-    let _in_flight = context.metrics.reconciling();
+    let (_in_flight, this) = (context.metrics.reconciling(), ObjectRef::from_obj(&*object));
+    context.metrics.backlog().taken(&this);
     let span = info_span!("reconcile", %namespace, %name);
     let result = match &object.0 {
-        Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(controller::Action::await_change()),
+        Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(Requeue::default()),
         Ok(job) => reconcile_job(&context, job).instrument(span).await,
-        Err(invalid) => context.unreadable(invalid).instrument(span).await,
+        Err(invalid) => context.unreadable(invalid).instrument(span).await.map(|()| Requeue::default()),
     };
     context.metrics.reconciled(&object, started.elapsed(), result.as_ref().err().map(Error::label));
-    result
+    // How long after an error, `error_policy` says in a moment.
+    let wait = result.as_ref().map_or(Some(Duration::ZERO), |requeue| requeue.0);
+    wait.into_iter().for_each(|wait| context.metrics.backlog().due(this.clone(), wait));
+    Ok(result?.0.map_or_else(controller::Action::await_change, controller::Action::requeue))
 }
 
-async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<controller::Action, Error> {
+async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, Error> {
     let mut pass = Pass::over(context, job)?;
     let whole = match pass.runtime().await? {
         None => Cow::Borrowed(job),
@@ -232,7 +245,7 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<controlle
         }
         Some(Err(waits)) => {
             pass.tell_waiting(&waits).await?;
-            return Ok(controller::Action::requeue(runtimes::LOOK_AGAIN));
+            return Ok(Requeue(Some(runtimes::LOOK_AGAIN)));
         }
     };
     let wanted = context.wanted(&whole, &pass.key);
@@ -253,7 +266,7 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<controlle
         try_again(cell)
     });
     requeue.within(again.flatten());
-    Ok(requeue.0.map_or_else(controller::Action::await_change, controller::Action::requeue))
+    Ok(requeue)
 }
 
 /// When to try again what could not be made: every ten seconds, and up to a minute where somebody says no.
@@ -391,6 +404,7 @@ fn error_policy(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> c
         failures = cell.failures;
     });
     let wait = backoff(failures);
+    context.metrics.backlog().due(ObjectRef::from_obj(&*object), wait);
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     if error.is_expected() {
         debug!(%namespace, %name, %error, ?wait, "trying again");

@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::error_boundary::InvalidObject;
-use kube::runtime::controller;
 use kube::{Api, Resource};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -89,12 +88,12 @@ impl Pass<'_, TrainingJob> {
 
 impl Context {
     /// A TrainingJob that this operator can't read: it says so on itself, and what runs of it goes on.
-    pub(super) async fn unreadable(&self, invalid: &InvalidObject) -> Result<controller::Action, Error> {
+    pub(super) async fn unreadable(&self, invalid: &InvalidObject) -> Result<(), Error> {
         let meta = &invalid.metadata;
         let key = JobKey::of(meta);
         let told = (meta.generation, invalid.error.clone());
         if self.index.read(&key, |cell| cell.writes.unreadable.as_ref() == Some(&told)).unwrap_or(false) {
-            return Ok(controller::Action::await_change());
+            return Ok(());
         }
         let (namespace, name) =
             (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
@@ -126,7 +125,7 @@ impl Context {
         });
         call("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await?;
         self.index.update_known(&key, |cell| cell.writes.unreadable = Some(told));
-        Ok(controller::Action::await_change())
+        Ok(())
     }
 }
 

@@ -45,8 +45,11 @@ impl Context {
     }
 
     pub(super) fn wake(&self, jobs: impl IntoIterator<Item = ObjectRef<Guarded>>) {
-        // A receiver that is gone has stopped reconciling.
-        jobs.into_iter().for_each(|job| drop(self.touch.unbounded_send(job)));
+        for job in jobs {
+            self.metrics.backlog().changed([job.clone()]);
+            // A receiver that is gone has stopped reconciling.
+            let _ = self.touch.unbounded_send(job);
+        }
     }
 
     /// A job that exists no more waits for no turn.

@@ -61,7 +61,7 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
     let (sync, synced) = oneshot::channel();
     let (reader, writer) = reflector::store();
     Watches {
-        children: Box::pin(forward(news, context.touch.clone(), relist.clone(), sync)),
+        children: Box::pin(forward(context.clone(), news, relist.clone(), sync)),
         jobs: jobs(context, writer, relist),
         store: reader,
         relisted,
@@ -70,8 +70,8 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
 }
 
 async fn forward(
+    context: Arc<Context>,
     mut news: SelectAll<BoxStream<'static, News>>,
-    touch: mpsc::UnboundedSender<ObjectRef<Guarded>>,
     relist: mpsc::UnboundedSender<()>,
     sync: oneshot::Sender<()>,
 ) {
@@ -79,9 +79,9 @@ async fn forward(
     let mut touched = HashSet::new();
     let mut gathering = pin!(Fuse::terminated());
     loop {
-        // A receiver that is gone has stopped reconciling; nothing is left to wake.
         match future::select(news.next(), gathering.as_mut()).await {
             Either::Left((Some(News::Touched(job)), _)) => {
+                context.metrics.backlog().changed([job.clone()]);
                 touched.insert(job);
                 if gathering.is_terminated() {
                     gathering.set(tokio::time::sleep(GATHER).fuse());
@@ -102,7 +102,7 @@ async fn forward(
                 }
             }
             Either::Left((None, _)) => return,
-            Either::Right(((), _)) => touched.drain().for_each(|job| drop(touch.unbounded_send(job))),
+            Either::Right(((), _)) => context.wake(touched.drain()),
         }
     }
 }
@@ -205,10 +205,14 @@ pub(super) fn woken(
                     let _ = relist.unbounded_send(()); // nobody reconciles any more
                     None
                 }
-                Ok(Event::Apply(job)) => (!met(&job).1).then_some(Ok(job)),
+                Ok(Event::Apply(job)) => (!met(&job).1).then(|| {
+                    context.metrics.backlog().changed([ObjectRef::from_obj(&job)]);
+                    Ok(job)
+                }),
                 Ok(Event::Delete(job)) => {
                     context.forget(&JobKey::of(job.meta()));
                     context.forget_turn(&job);
+                    context.metrics.backlog().taken(&ObjectRef::from_obj(&job));
                     None
                 }
                 Err(error) => {

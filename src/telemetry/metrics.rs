@@ -1,6 +1,7 @@
 //! Metrics, under the names of the requirements. Counters and histograms carry the namespace at most, unless the
 //! operator was asked for more: a label with the names of jobs outlives them. What is of one job alone is in [`jobs`].
 
+use super::backlog::Backlog;
 use super::jobs;
 use crate::api::{ConditionType, Guarded, State, TrainingJob, TrainingJobStatus};
 use crate::exposition::Page;
@@ -47,6 +48,7 @@ pub struct Metrics {
     errors: IntCounterVec,
     in_flight: IntGauge,
     waiting: IntGauge,
+    backlog: Backlog,
     requests: IntCounterVec,
     request_durations: HistogramVec,
     watch_errors: IntCounterVec,
@@ -150,6 +152,10 @@ impl Metrics {
                 "trainingjob_reconciliations_waiting",
                 "TrainingJobs that wait for their turn, since their namespace has its share of reconciles or of new jobs.",
             ),
+            backlog: Backlog::new(gauge(
+                "trainingjob_reconciliations_pending",
+                "TrainingJobs of which something changed that no reconcile has looked at yet.",
+            )),
             requests: counter(
                 "trainingjob_api_requests_total",
                 "Requests to the API server, by the code of the answer; error without one, cancelled if not waited for.",
@@ -200,6 +206,17 @@ impl Metrics {
     pub(crate) fn reconciling(&self) -> InFlight {
         self.in_flight.inc();
         InFlight(self.in_flight.clone())
+    }
+
+    pub(crate) fn backlog(&self) -> &Backlog {
+        &self.backlog
+    }
+
+    /// Whether the operator has nothing to do: no reconcile is under way, no change waits for one, and no job is due within
+    /// that time.
+    #[must_use]
+    pub fn is_idle(&self, within: Duration) -> bool {
+        self.phase() == Phase::Leading && self.backlog.is_empty(within) && self.in_flight.get() == 0
     }
 
     /// So many wait for their turn.
@@ -349,6 +366,7 @@ impl Metrics {
             self.lock().0 = Phase::Leading;
         } else {
             *self.lock() = (Phase::Standby, None);
+            self.backlog.clear();
         }
     }
 

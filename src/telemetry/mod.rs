@@ -1,5 +1,6 @@
 //! What can be seen of the operator: logs, metrics, health.
 
+mod backlog;
 mod jobs;
 mod log;
 mod metrics;

@@ -1,0 +1,106 @@
+//! TrainingJobs that the operator has yet to look at: because something of them changed, or when their time comes.
+
+use crate::api::Guarded;
+use kube::runtime::reflector::ObjectRef;
+use parking_lot::Mutex;
+use prometheus::IntGauge;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+type Job = ObjectRef<Guarded>;
+
+/// What is left to do. A reconcile takes its job from here when it begins, and says at its end when it wants to come again.
+pub(crate) struct Backlog {
+    left: Mutex<Left>,
+    pending: IntGauge,
+}
+
+#[derive(Default)]
+struct Left {
+    changed: HashSet<Job>,
+    due: HashMap<Job, Instant>,
+}
+
+impl Backlog {
+    pub(super) fn new(pending: IntGauge) -> Self {
+        Self { left: Mutex::default(), pending }
+    }
+
+    /// Something of these jobs changed.
+    pub fn changed(&self, jobs: impl IntoIterator<Item = Job>) {
+        self.change(|left| left.changed.extend(jobs));
+    }
+
+    /// A reconcile of the job begins: it sees all that changed before.
+    pub fn taken(&self, job: &Job) {
+        self.change(|left| {
+            left.changed.remove(job);
+            left.due.remove(job);
+        });
+    }
+
+    /// The job is reconciled again after that time, if nothing changes before.
+    pub fn due(&self, job: Job, wait: Duration) {
+        self.left.lock().due.insert(job, Instant::now() + wait);
+    }
+
+    /// Only these jobs exist.
+    pub fn retain(&self, exists: impl Fn(&Job) -> bool) {
+        self.change(|left| {
+            left.changed.retain(&exists);
+            left.due.retain(|job, _| exists(job));
+        });
+    }
+
+    /// Whether no job has changed, and none is due within that time.
+    pub(super) fn is_empty(&self, within: Duration) -> bool {
+        let (left, end) = (self.left.lock(), Instant::now() + within);
+        left.changed.is_empty() && left.due.values().all(|at| *at > end)
+    }
+
+    pub(super) fn clear(&self) {
+        self.retain(|_| false);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Left)) {
+        let mut left = self.left.lock();
+        change(&mut left);
+        self.pending.set(i64::try_from(left.changed.len()).unwrap_or(i64::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_left_from_its_change_until_a_reconcile_begins_and_again_when_it_is_due() {
+        let pending = IntGauge::new("pending", "p").unwrap();
+        let backlog = Backlog::new(pending.clone());
+        let [one, other] = ["one", "other"].map(|name| Job::new(name).within("ns"));
+        let soon = Duration::from_secs(60);
+        assert!(backlog.is_empty(soon));
+        backlog.changed([one.clone(), one.clone(), other.clone()]);
+        assert_eq!((pending.get(), backlog.is_empty(Duration::ZERO)), (2, false));
+        backlog.taken(&one);
+        backlog.due(one.clone(), soon / 2);
+        backlog.taken(&other);
+        assert_eq!(pending.get(), 0);
+        assert!(backlog.is_empty(Duration::ZERO) && !backlog.is_empty(soon));
+        backlog.taken(&one);
+        assert!(backlog.is_empty(soon), "a reconcile that has begun waits no more");
+    }
+
+    #[test]
+    fn a_job_that_exists_no_more_is_not_left() {
+        let pending = IntGauge::new("pending", "p").unwrap();
+        let backlog = Backlog::new(pending.clone());
+        let [gone, stays] = ["gone", "stays"].map(|name| Job::new(name).within("ns"));
+        backlog.changed([gone.clone(), stays.clone()]);
+        backlog.due(gone.clone(), Duration::ZERO);
+        backlog.retain(|job| *job != gone);
+        assert_eq!(pending.get(), 1);
+        backlog.taken(&stays);
+        assert!(backlog.is_empty(Duration::ZERO));
+    }
+}
