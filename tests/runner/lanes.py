@@ -41,7 +41,7 @@ PROGRAMS = {program.name: program for program in (
     Program("lib"),
     Program("files", ("stores", "python")),
     Program("api", ("tools",)),
-    Program("wire", ("tools",)),
+    Program("wire", ("tools", "kwok")),
     Program("runs", has_harness=False),
     Program("devcluster", file="tests/devcluster.py"),
     Program("runner", file="tests/runner_test.py"),

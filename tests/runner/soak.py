@@ -28,9 +28,11 @@ NODE_IMAGES = ("trainers", "large-frameworks")
 TRIALS = (
     Trial("fuzz", "every parser of src/fuzz.rs, a minute each", command=("tests/fuzz/run",)),
     Trial("storm", "200 jobs in a storm of 10 minutes", "wire", ("storm",),
-          {"STORM_JOBS": 200, "STORM_SECONDS": 600}),
+          {"STORM_JOBS": 200, "STORM_SECONDS": 600, "STORM_SEED": "random"}),
+    Trial("crash", "the operator is ended at each of its writes, in every way", "wire", ("crash",),
+          {"TRAININGJOB_CRASH": "all"}),
     Trial("gang-schedulers", "gangs placed by Volcano and by the coscheduling plugin", "planes", ("gang_scheduling",),
-          {"TRAININGJOB_TEST_GANG_SCHEDULERS": 1}, ("gang-schedulers",)),
+          {}, ("gang-schedulers",)),
     Trial("gang-model", "the gang's rules: seeds, walks and a model with faults", "lib", ("gang::tests",),
           {"TRAININGJOB_GANG_SEEDS": 2000, "TRAININGJOB_WALKS": 4000, "TRAININGJOB_MODEL_FAULTS": 1}, is_release=True),
     Trial("kills", "50 kills in a save", "node", ("kills_in_a_save",), {"KILLS": 50}, ("release-image",)),

@@ -8,8 +8,10 @@
 //! same objects and the same status as after the undisturbed run; `outcome::invariants` must hold all the way.
 //!
 //! Left out by default is what would be tried twice: the writes up to the first running gang are those of
-//! [`Scenario::Complete`] in most scenarios. `TRAININGJOB_CRASH=TEXT` runs the trials whose name contains TEXT among all
-//! that there are, `TRAININGJOB_CRASH=all` runs them all.
+//! [`Scenario::Complete`] in most scenarios. And of the ways in which the operator comes back, each write gets one on either
+//! side; `TRAININGJOB_CRASH_SEED`, which may be a commit's hash, says at which write the ways begin to take turns, so that
+//! other commits try other pairs. `TRAININGJOB_CRASH=TEXT` runs the trials whose name contains TEXT among all that there
+//! are, `TRAININGJOB_CRASH=all` runs them all.
 
 use futures::future::{self, Either};
 use futures::{StreamExt, stream};
@@ -17,7 +19,7 @@ use harness::support::operator::Operator;
 use harness::support::outcome::{self, Outcome};
 use harness::support::wire::{Instructions, Past, Point};
 use harness::support::witness::{Kind, Space};
-use harness::support::{World, jobs_url, kubelet, runtime};
+use harness::support::{DEADLINE, World, jobs_url, kubelet, runtime};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -108,19 +110,41 @@ const BEHIND: [Return; 4] = [
     Return::Behind(3, View::All),
 ];
 
-/// How the operator comes back after its end at the k-th write: each way on both sides of it. The stale views take
-/// turns, and absence is the same on both sides; with `everything` nothing is left out.
-fn trials(scenario: Scenario, k: usize, everything: bool) -> Vec<Trial> {
-    let mut ways = Vec::new();
-    for (side, point) in [Point::Before(k), Point::After(k)].into_iter().enumerate() {
-        ways.push((point, Return::AtOnce));
-        if everything || side == 1 {
-            ways.push((point, Return::Later));
-        }
-        let behind = BEHIND.iter().enumerate().filter(|(turn, _)| everything || *turn == (k + 2 * side) % BEHIND.len());
-        ways.extend(behind.map(|(_, behind)| (point, *behind)));
+/// How the operator comes back after its end at the k-th write.
+#[derive(Clone, Copy)]
+enum Ways {
+    /// Every way on both sides of the write.
+    All,
+    /// One way on either side, by turns that begin here.
+    Turns(usize),
+}
+
+impl Ways {
+    fn trials(self, scenario: Scenario, k: usize) -> Vec<Trial> {
+        let [before, after] = [Point::Before(k), Point::After(k)];
+        let all = [Return::AtOnce, Return::Later].into_iter().chain(BEHIND);
+        let points: Vec<_> = match self {
+            Self::All => {
+                [before, after].into_iter().flat_map(|point| all.clone().map(move |way| (point, way))).collect()
+            }
+            Self::Turns(first) => {
+                // Absence is the same on both sides.
+                let turn = first + k;
+                let behind = |turn: usize| BEHIND[turn % BEHIND.len()];
+                let of_before = [Return::AtOnce, behind(turn / 2)][turn % 2];
+                let of_after = [Return::AtOnce, Return::Later, behind(turn / 3)][turn % 3];
+                vec![(before, of_before), (after, of_after)]
+            }
+        };
+        points.into_iter().map(|point| Trial { scenario, point: Some(point) }).collect()
     }
-    ways.into_iter().map(|way| Trial { scenario, point: Some(way) }).collect()
+}
+
+/// A number, or the beginning of a commit's hash.
+fn seed() -> usize {
+    let text = std::env::var("TRAININGJOB_CRASH_SEED").unwrap_or_default();
+    let hash = || usize::from_str_radix(text.get(..8)?, 16).ok();
+    text.parse().ok().or_else(hash).unwrap_or(0)
 }
 
 /// One run of a scenario; without a point the undisturbed one.
@@ -158,13 +182,19 @@ struct Ended {
     reached: bool,
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_comes_out_the_same_wherever_the_operator_is_ended() {
+#[test]
+fn a_job_comes_out_the_same_wherever_the_operator_is_ended() {
+    harness::support::run(all_trials());
+}
+
+async fn all_trials() {
     let started = Instant::now();
     let only = std::env::var("TRAININGJOB_CRASH").unwrap_or_default();
     let everything = !only.is_empty();
+    let ways = if everything { Ways::All } else { Ways::Turns(seed()) };
+    println!("TRAININGJOB_CRASH_SEED={}", seed());
     let only = if only == "all" { String::new() } else { only };
-    let world = World::start("crash").await;
+    let world = World::shared().await;
     let named = |scenario: &Scenario| only.starts_with(&format!("{scenario:?}").to_lowercase());
     let mut wanted = SCENARIOS.to_vec();
     if wanted.iter().any(named) {
@@ -172,7 +202,7 @@ async fn a_job_comes_out_the_same_wherever_the_operator_is_ended() {
     }
     let undisturbed: Vec<Trial> = wanted.iter().map(|scenario| Trial { scenario: *scenario, point: None }).collect();
     let mut expected = BTreeMap::new();
-    for (trial, ended) in run_all(&world, &undisturbed, |_, _| Ok(())).await {
+    for (trial, ended) in run_all(&world, &undisturbed, &BTreeMap::new()).await {
         let ended = ended.unwrap_or_else(|wrong| panic!("{} undisturbed: {wrong}", trial.name()));
         expected.insert(trial.scenario, ended);
     }
@@ -182,20 +212,11 @@ async fn a_job_comes_out_the_same_wherever_the_operator_is_ended() {
         .iter()
         .flat_map(|scenario| {
             let first = if everything { 1 } else { expected[scenario].first };
-            (first..=expected[scenario].writes).flat_map(|k| trials(*scenario, k, everything))
+            (first..=expected[scenario].writes).flat_map(|k| ways.trials(*scenario, k))
         })
         .filter(|trial| only.is_empty() || trial.name().contains(&only))
         .collect();
-    let check = |trial: &Trial, ended: &Ended| {
-        let [one, other] = [&expected[&trial.scenario], ended].map(|ended| without_lost_words(&ended.outcome));
-        let differences = one.differences(&other);
-        if differences.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("the end differs from the undisturbed one:\n{differences}"))
-        }
-    };
-    let results = run_all(&world, &trials, check).await;
+    let results = run_all(&world, &trials, &expected).await;
 
     let (mut missed, mut wrong) = (Vec::new(), Vec::new());
     let mut tried: BTreeMap<Scenario, usize> = BTreeMap::new();
@@ -243,21 +264,23 @@ fn without_lost_words(outcome: &Outcome) -> Outcome {
     outcome
 }
 
-/// Runs trials side by side; what is wrong with one comes with what its operators sent and said.
+/// Runs trials side by side, each until it has come to the end that its scenario has undisturbed, if that is known; what is
+/// wrong with one comes with what its operators sent and said.
 async fn run_all(
     world: &Arc<World>,
     trials: &[Trial],
-    check: impl Fn(&Trial, &Ended) -> Result<(), String> + Copy,
+    expected: &BTreeMap<Scenario, Ended>,
 ) -> Vec<(Trial, Result<Ended, String>)> {
     let done = AtomicUsize::new(0);
     stream::iter(trials.iter().copied())
         .map(|trial| {
             let done = &done;
             async move {
+                let _place = world.place().await;
                 let life = Life::new(world, trial).await;
-                let result = life.run().await;
-                let result = result.and_then(|ended| check(&trial, &ended).map(|()| ended));
+                let result = life.run(expected.get(&trial.scenario).map(|ended| &ended.outcome)).await;
                 let result = result.map_err(|wrong| format!("{wrong}{}", life.chronicle()));
+                world.forget(&life.namespace);
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
                 if let Err(wrong) = &result {
                     eprintln!("{done}/{}: {}: {wrong}", trials.len(), trial.name());
@@ -267,19 +290,19 @@ async fn run_all(
                 (trial, result)
             }
         })
-        .buffer_unordered(SIDE_BY_SIDE)
+        .buffer_unordered(trials.len().max(1))
         .collect()
         .await
 }
 
-/// Trials wait most of their time.
-const SIDE_BY_SIDE: usize = 40;
 /// The TrainingJob of every trial.
 const NAME: &str = "x";
-/// An operator with nothing to do sends nothing for this long.
-const QUIET: Duration = Duration::from_secs(2);
 /// Longer than any of the cluster's own pauses: the Job controller gathers for a second.
 const REST: Duration = Duration::from_millis(1500);
+
+fn is_over(status: &Value) -> bool {
+    status["state"] == "Completed" || status["state"] == "Failed"
+}
 
 /// One trial under way.
 struct Life<'a> {
@@ -304,7 +327,7 @@ impl<'a> Life<'a> {
         Self { world, trial, namespace, away, operators, first }
     }
 
-    async fn run(&self) -> Result<Ended, String> {
+    async fn run(&self, expected: Option<&Outcome>) -> Result<Ended, String> {
         let end = self.trial.point.map(|(point, _)| point);
         let note = self.trial.point.and_then(|(point, back)| match back {
             Return::Behind(writes, _) => Some(point.write().saturating_sub(writes).max(1)),
@@ -321,16 +344,34 @@ impl<'a> Life<'a> {
             Either::Right(((), live)) => live.await?,
         }
         let last = self.operators().last().cloned().expect("it was started");
-        last.quiet(QUIET).await?;
-        self.world.witness.rest(&self.namespace, REST, |_| true).await;
+        if expected.is_none() {
+            self.world.witness.rest(&self.namespace, REST, |_| true).await;
+        }
+        let outcome = self.settled(&last, expected).await?;
         last.kill();
-        let (outcome, invariants) = self
-            .world
-            .witness
-            .read(&self.namespace, |space| (Outcome::of(&self.namespace, space), outcome::invariants(space, false)));
-        invariants?;
+        self.world.witness.read(&self.namespace, |space| outcome::invariants(space, false))?;
         let reached = end.is_none() || first.wire.has_ended() && !Arc::ptr_eq(&first, &last);
         Ok(Ended { outcome, first: self.first.load(Ordering::Relaxed).max(1), writes: first.wire.writes(), reached })
+    }
+
+    /// Waits until the operator has nothing to do any more and what is left is as expected.
+    async fn settled(&self, operator: &Operator, expected: Option<&Outcome>) -> Result<Outcome, String> {
+        let expected = expected.map(without_lost_words);
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            operator.idle().await?;
+            let outcome = self.world.witness.read(&self.namespace, |space| Outcome::of(&self.namespace, space));
+            let Some(expected) = &expected else { return Ok(outcome) };
+            let found = without_lost_words(&outcome);
+            if *expected == found {
+                return Ok(outcome);
+            }
+            if Instant::now() > deadline {
+                let differences = expected.differences(&found);
+                return Err(format!("the end differs from the undisturbed one:\n{differences}"));
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
     }
 
     /// Waits for the first operator's end and brings the next. Never done if that doesn't come.
@@ -543,17 +584,25 @@ impl<'a> Life<'a> {
         let what = format!("attempt {attempt} to run");
         self.until(&what, |space| {
             let status = &space.get(Kind::TrainingJob, NAME)?["status"];
+            if is_over(status) {
+                return Some(Err(format!("it ended instead of running: {status}")));
+            }
             let told = status["state"] == "Running" && status["attempt"] == attempt;
             let has_actor = self.trial.scenario == Scenario::Roles;
             let run = (0..2).all(|worker| kubelet::running(space, attempt, worker).is_some())
                 && (!has_actor || kubelet::running_of(space, "actor", attempt, 0).is_some());
-            (run && (told || self.away.load(Ordering::Relaxed))).then_some(())
+            (run && (told || self.away.load(Ordering::Relaxed))).then_some(Ok(()))
         })
-        .await
+        .await?
     }
 
     async fn is(&self, state: &str) -> Result<(), String> {
-        self.until(state, |space| (space.get(Kind::TrainingJob, NAME)?["status"]["state"] == state).then_some(())).await
+        self.until(state, |space| {
+            let status = &space.get(Kind::TrainingJob, NAME)?["status"];
+            let instead = || Err(format!("it ended otherwise than {state}: {status}"));
+            if status["state"] == state { Some(Ok(())) } else { is_over(status).then(instead) }
+        })
+        .await?
     }
 
     /// Everything that the operator and the cluster clear up after an end.

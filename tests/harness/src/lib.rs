@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod evidence;
 pub mod init;
 pub mod job;
+pub mod order;
 pub mod packages;
 pub mod pod;
 pub mod ports;

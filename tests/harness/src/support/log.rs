@@ -35,6 +35,10 @@ impl Log {
         LOG.get_or_init(start).clone()
     }
 
+    pub fn forget(&self, namespace: &str) {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
+    }
+
     pub fn of(&self, namespace: &str) -> Vec<Line> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.get(namespace).cloned().unwrap_or_default()

@@ -17,13 +17,26 @@ use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, Config};
 use log::Log;
 use serde_json::Value;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::runtime::{self, Runtime};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use trainingjob_operator::api::{self, RuntimeKind, TrainingJob};
 use witness::Witness;
 
-/// The longest that anything is waited for. Generous: many trials share few cores.
-pub const DEADLINE: Duration = Duration::from_secs(90);
+/// The longest that anything is waited for: many trials share few cores, which others keep busy too. A trial that can't come
+/// to its end any more does not wait for it.
+pub const DEADLINE: Duration = Duration::from_secs(240);
+
+/// Trials wait most of their time; what they share are two cores and one API server.
+const SIDE_BY_SIDE: usize = 40;
+
+/// Runs a test on the runtime that all tests of this program share, as their world does.
+pub fn run(test: impl Future<Output = ()>) {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    let runtime = || runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    RUNTIME.get_or_init(runtime).block_on(test);
+}
 
 /// A control plane with nodes, a kubelet and a witness.
 pub struct World {
@@ -32,16 +45,22 @@ pub struct World {
     pub admin: Client,
     pub witness: Arc<Witness>,
     pub log: Log,
+    trials: Semaphore,
     _cluster: Cluster,
 }
 
 impl World {
-    /// Starts all of it. Give each test binary its own name.
-    pub async fn start(name: &str) -> Arc<Self> {
+    /// The one world of this program. Its tests run by [`run`], for it lives on their runtime.
+    pub async fn shared() -> Arc<Self> {
+        static WORLD: OnceCell<Arc<World>> = OnceCell::const_new();
+        WORLD.get_or_init(Self::start).await.clone()
+    }
+
+    async fn start() -> Arc<Self> {
         let log = Log::start();
         let stages = concat!(env!("CARGO_MANIFEST_DIR"), "/src/support/nodes.yaml");
         let cluster = Cluster::up(
-            name,
+            "wire",
             &[
                 "--control-only",
                 "--no-audit",
@@ -58,7 +77,18 @@ impl World {
         apply_crd(&admin).await;
         let witness = Witness::start(&admin);
         kubelet::start(admin.clone(), &witness);
-        Arc::new(Self { config, admin, witness, log, _cluster: cluster })
+        Arc::new(Self { config, admin, witness, log, trials: Semaphore::new(SIDE_BY_SIDE), _cluster: cluster })
+    }
+
+    /// Waits for a place among the trials that run side by side, whatever test they are of.
+    pub async fn place(&self) -> SemaphorePermit<'_> {
+        self.trials.acquire().await.expect("it is never closed")
+    }
+
+    /// Drops what was seen and logged in a namespace whose trial is over.
+    pub fn forget(&self, namespace: &str) {
+        self.witness.forget(namespace);
+        self.log.forget(namespace);
     }
 
     /// A namespace in which pods can be made at once.

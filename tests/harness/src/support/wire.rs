@@ -1,12 +1,17 @@
-//! What lies between an operator and the API server: it counts requests, ends the operator at the one it is told, and
-//! shows it the world as it was.
+//! What lies between an operator and the API server: it counts requests, ends the operator at a chosen one, shows it the
+//! world as it was, and knows how far its watches have come.
 
 use super::agents::Agents;
 use super::witness::Kind;
+use bytes::Bytes;
 use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
 use kube::Client;
 use kube::client::Body;
+use serde::Deserialize;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -69,6 +74,23 @@ struct Log {
     noted: Option<String>,
     /// When a request other than a watch was sent or answered.
     last: Instant,
+    /// Requests other than watches that have no answer yet.
+    under_way: usize,
+    /// By kind the version up to which a watch has brought everything.
+    watched: HashMap<Kind, u64>,
+}
+
+type Answer = Response<UnsyncBoxBody<Bytes, kube::Error>>;
+
+/// A request under way; over when dropped, as one is that nobody waits for any more.
+struct UnderWay<'a>(&'a Wire);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut log = self.0.log();
+        log.under_way -= 1;
+        log.last = Instant::now();
+    }
 }
 
 impl Wire {
@@ -77,7 +99,14 @@ impl Wire {
             upstream,
             namespace: namespace.to_owned(),
             instructions,
-            log: Mutex::new(Log { sent: Vec::new(), writes: 0, noted: None, last: Instant::now() }),
+            log: Mutex::new(Log {
+                sent: Vec::new(),
+                writes: 0,
+                noted: None,
+                last: Instant::now(),
+                under_way: 0,
+                watched: HashMap::new(),
+            }),
             ended: watch::Sender::default(),
             present: watch::Sender::default(),
         })
@@ -129,12 +158,46 @@ impl Wire {
         self.log().noted.clone()
     }
 
-    /// For how long no request but watches has passed.
+    /// For how long no request but watches has been under way.
     pub fn idle(&self) -> Duration {
-        self.log().last.elapsed()
+        let log = self.log();
+        if log.under_way == 0 { log.last.elapsed() } else { Duration::ZERO }
     }
 
-    async fn pass(&self, mut request: Request<Body>) -> Result<Response<Body>, kube::Error> {
+    /// Whether a watch has brought everything of this kind up to this version.
+    pub fn has_brought(&self, kind: Kind, version: u64) -> bool {
+        self.log().watched.get(&kind).is_some_and(|watched| *watched >= version)
+    }
+
+    async fn pass(self: Arc<Self>, request: Request<Body>) -> Result<Answer, kube::Error> {
+        let watched = collection(&request).filter(|_| is_watch(&request)).map(|kind| (kind, begin(&request)));
+        let (head, body) = self.answer(request).await?.into_parts();
+        let Some((kind, begin)) = watched.filter(|_| head.status.is_success()) else {
+            return Ok(Response::from_parts(head, body.boxed_unsync()));
+        };
+        // What came before was in the list from which the watch goes on.
+        self.brought(kind, begin);
+        let mut rest = Vec::new();
+        let body = body.map_frame(move |frame| {
+            if let Some(data) = frame.data_ref() {
+                rest.extend_from_slice(data);
+                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = rest.drain(..=end).collect();
+                    self.brought(kind, version(&line));
+                }
+            }
+            frame
+        });
+        Ok(Response::from_parts(head, body.boxed_unsync()))
+    }
+
+    fn brought(&self, kind: Kind, version: Option<u64>) {
+        let mut log = self.log();
+        let watched = log.watched.entry(kind).or_default();
+        *watched = version.unwrap_or_default().max(*watched);
+    }
+
+    async fn answer(&self, mut request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         if self.has_ended() {
             return std::future::pending().await;
         }
@@ -148,6 +211,10 @@ impl Wire {
         }
         let watch = is_watch(&request);
         let write = self.note(&request, watch);
+        let _under_way = (!watch).then(|| {
+            self.log().under_way += 1;
+            UnderWay(self)
+        });
         if write.is_some() && write == self.instructions.note {
             let revision = self.revision().await?;
             self.log().noted = Some(revision);
@@ -174,9 +241,6 @@ impl Wire {
         if write.map(Point::After).is_some_and(|point| Some(point) == self.instructions.end) {
             self.end();
             return std::future::pending().await;
-        }
-        if !watch {
-            self.log().last = Instant::now();
         }
         answer
     }
@@ -212,7 +276,30 @@ fn is_watch(request: &Request<Body>) -> bool {
     request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
 }
 
-/// Events are told beside the work, and a lost one is none of its state.
+/// The version after which a watch begins.
+fn begin(request: &Request<Body>) -> Option<u64> {
+    request.uri().query()?.split('&').find_map(|pair| pair.strip_prefix("resourceVersion=")?.parse().ok())
+}
+
+/// The version that a line of a watch speaks of.
+fn version(line: &[u8]) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Event {
+        object: Object,
+    }
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        resource_version: String,
+    }
+    serde_json::from_slice::<Event>(line).ok()?.object.metadata.resource_version.parse().ok()
+}
+
+/// Events are sent beside the work, and a lost one is none of its state.
 fn is_write(request: &Request<Body>) -> bool {
     !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
         && !request.uri().path().ends_with("/events")

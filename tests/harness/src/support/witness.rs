@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
+use trainingjob_operator::build::labels;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
@@ -43,6 +44,8 @@ pub struct Space {
     pub history: Vec<Seen>,
     /// What there is.
     pub now: BTreeMap<(Kind, String), Arc<Value>>,
+    /// By kind the newest version of an object that an operator watches.
+    pub newest: BTreeMap<Kind, u64>,
     /// When something changed last.
     pub changed: Instant,
     bell: watch::Sender<()>,
@@ -50,8 +53,8 @@ pub struct Space {
 
 impl Default for Space {
     fn default() -> Self {
-        let now = BTreeMap::new();
-        Self { history: Vec::new(), now, changed: Instant::now(), bell: watch::Sender::default() }
+        let (now, newest) = (BTreeMap::new(), BTreeMap::new());
+        Self { history: Vec::new(), now, newest, changed: Instant::now(), bell: watch::Sender::default() }
     }
 }
 
@@ -151,6 +154,11 @@ impl Witness {
         self.read(namespace, |space| space.bell.send_replace(()));
     }
 
+    /// Drops what was seen in a namespace that nobody looks at any more.
+    pub fn forget(&self, namespace: &str) {
+        self.lock().remove(namespace);
+    }
+
     pub fn read<T>(&self, namespace: &str, read: impl FnOnce(&Space) -> T) -> T {
         read(self.lock().entry(namespace.to_owned()).or_default())
     }
@@ -177,6 +185,10 @@ impl Witness {
             space.now.remove(&(kind, name));
         } else {
             space.now.insert((kind, name), object.clone());
+        }
+        let is_ours = object["metadata"]["labels"][labels::MANAGED_BY] == labels::OPERATOR;
+        if kind == Kind::TrainingJob || is_ours {
+            space.newest.insert(kind, version);
         }
         space.history.push(Seen { version, kind, uid, gone, object });
         space.changed = Instant::now();
