@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
+use std::time::Duration;
 use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running};
 use trainingjob_operator::build::labels;
 
@@ -121,8 +122,7 @@ async fn a_deleted_job_comes_back_as_another_attempt() {
         let gone = &status.restarts[0];
         assert_eq!((gone.reason.as_str(), gone.attempt, gone.disruption), ("JobDeleted", 1, true), "{name}");
         assert_eq!((status.restart_count, status.disruption_count), (Some(1), Some(1)), "{name}: nobody's failure");
-        let after = job.states().into_iter().skip_while(|state| *state != Running);
-        assert_eq!(after.collect::<Vec<_>>(), [Running, Initializing, Running], "{name}");
+        job.went_through(&[Running, Initializing, Running], &[Failed, Completed]);
     }
     space.end(operator).await;
 }
@@ -204,10 +204,12 @@ async fn a_changed_service_or_config_map_is_put_right() {
         let again = space.until::<ConfigMap>("x-config", &wanted, right).await;
         assert_eq!(again.uid(), config.uid());
     }
-    // One update for each change; the first create of all, and one that finds it exists where a watch lost sight of it.
+    operator.idle(Duration::from_secs(1)).await;
+    // An update for each change; the first create of all, and one that finds it exists where a watch lost sight of it.
     for (kind, changes) in [("services", of_both.len() + of_services.len()), ("configmaps", 7 + of_configs.len())] {
         let updates = space.writes(kind).iter().filter(|r| r.verb == "update").count();
-        assert_eq!(updates, changes, "{kind}: {:?}", space.writes(kind));
+        // And one more where the first found that it was out of date.
+        assert!((changes..=2 * changes).contains(&updates), "{kind}: {changes} changes, {:?}", space.writes(kind));
     }
     assert_eq!(uids(&space.pods("x").await), pods);
     assert_eq!(job.states().last(), Some(&Running));
@@ -245,7 +247,7 @@ async fn what_others_add_stays() {
     // Of the children: the log may be late with the status that said Running.
     let of_children = |r: &&Request| ["services", "configmaps"].contains(&r.resource.as_str());
     let updates = since.iter().filter(of_children).filter(|r| r.verb != "get").count();
-    assert_eq!(updates, 2, "one each: {since:?}");
+    assert!((2..=4).contains(&updates), "one each, or one more where the first was out of date: {since:?}");
     space.end(operator).await;
 }
 
@@ -267,8 +269,12 @@ async fn what_admission_changes_is_no_quarrel() {
     space.until::<Service>("x-headless", "put right", right).await;
     job.set(json!({ "suspend": true })).await;
     job.state(trainingjob_operator::api::State::Suspended).await;
+    // An argument with the policy would never end.
+    operator.idle(Duration::from_secs(5)).await;
     let writes = space.writes("services");
-    assert!(writes.len() <= 3, "{writes:?}");
+    let count = |verb: &str| writes.iter().filter(|write| write.verb == verb && write.code < 300).count();
+    assert_eq!((count("create"), count("delete")), (1, 0), "{writes:?}");
+    assert!((1..=2).contains(&count("update")), "{writes:?}");
     space.end(operator).await;
 }
 
@@ -298,8 +304,9 @@ async fn a_changed_job_is_left_as_it_is() {
     let now = job.job().await;
     assert_eq!(now.uid(), first.uid());
     assert_eq!((now.labels()["app"].as_str(), now.labels()["queue"].as_str()), ("theirs", "theirs"));
+    operator.idle(Duration::from_secs(1)).await;
     let writes = space.writes("jobs");
-    assert_eq!(writes.len(), 1, "the operator wrote a Job after it had made it: {writes:?}");
+    assert!(writes.iter().all(|write| write.verb == "create"), "a Job was written after it was made: {writes:?}");
     space.end(operator).await;
 }
 
@@ -318,7 +325,9 @@ async fn a_job_of_less_parallelism_is_left_as_it_is() {
                  the Job, which is made again";
     assert_eq!((why.message.as_str(), job.status().state), (words, Some(Pending)));
     assert_eq!(job.job().await.spec.unwrap().parallelism, Some(1));
-    assert_eq!(space.writes("jobs").len(), 1);
+    operator.idle(Duration::ZERO).await;
+    let writes = space.writes("jobs");
+    assert!(writes.iter().all(|write| write.verb == "create"), "{writes:?}");
     space.end(operator).await;
 }
 

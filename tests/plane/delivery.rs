@@ -24,4 +24,5 @@ async fn the_agent_comes_as_it_always_can_or_as_is_wanted() {
         let asked: Vec<_> = space.requests().into_iter().filter(|request| request.resource == "nodes").collect();
         assert!(asked.len() == 1 && asked[0].forbidden, "{asked:?}");
     }
+    space.close(&["nodes"]).await;
 }

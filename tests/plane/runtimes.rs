@@ -154,4 +154,5 @@ async fn who_may_not_read_a_template_says_so() {
     assert!(condition.message.contains("with a TrainingRuntime of this namespace"), "{}", condition.message);
     job.delete().await;
     operator.end().await;
+    space.close(&["clustertrainingruntimes"]).await;
 }

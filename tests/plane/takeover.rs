@@ -6,6 +6,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::json;
+use std::time::Duration;
 use trainingjob_operator::api::State::{Pending, Running};
 use trainingjob_operator::api::TrainingJob;
 use trainingjob_operator::build::labels;
@@ -104,8 +105,10 @@ async fn a_job_that_cannot_be_read_harms_no_other() {
             s.spec.as_ref().unwrap().selector.is_some()
         })
         .await;
+    // Each time for another version: one more where the first was refused, since the job had just changed.
+    operator.idle(Duration::ZERO).await;
     let of_bad = |r: &&Request| r.name == "bad" && r.verb != "get";
-    assert_eq!(space.acts().iter().filter(of_bad).count(), 1, "{:?}", space.acts());
+    assert!((1..=2).contains(&space.acts().iter().filter(of_bad).count()), "{:?}", space.acts());
     assert_eq!(good.states().first(), Some(&Pending));
     space.delete::<TrainingJob>("good").await;
     api.delete("bad", &kube::api::DeleteParams::default()).await.unwrap();
@@ -126,4 +129,5 @@ async fn secrets_are_out_of_reach() {
     for answer in refused {
         assert!(matches!(&answer, Err(kube::Error::Api(status)) if status.is_forbidden()), "{answer:?}");
     }
+    space.close(&["secrets"]).await;
 }

@@ -35,13 +35,14 @@ async fn a_flood_of_new_jobs_holds_up_none_that_is_under_way() {
     let all = space.api::<TrainingJob>().list(&ListParams::default()).await.unwrap();
     let are_new = all.iter().filter(|job| job.status.is_none()).count();
     assert!(are_new > 0, "none of {} waits", all.items.len());
-    assert!(operator.metric("trainingjob_reconciliations_waiting") > 0.0);
+    let waiting = || operator.metric("trainingjob_reconciliations_waiting");
+    eventually("the metric to say so", SOON, async || (waiting() > 0.0).then_some(())).await;
 
     let names = all.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("flood-"));
     futures::stream::iter(names).for_each_concurrent(4, async |name| space.delete::<TrainingJob>(&name).await).await;
     let after = space.submit("after", json!({ "numWorkers": 1 })).await;
     after.state(Running).await;
-    assert_eq!(operator.metric("trainingjob_reconciliations_waiting"), 0.0);
+    eventually("none to wait any more", SOON, async || (waiting() == 0.0).then_some(())).await;
     space.end(operator).await;
 }
 

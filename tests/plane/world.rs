@@ -3,6 +3,7 @@
 
 use futures::{StreamExt, future};
 use harness::cluster::{self, Cluster};
+use harness::order::assert_in_order;
 use harness::root;
 use harness::wait::{SOON, eventually};
 use k8s_openapi::NamespaceResourceScope;
@@ -19,6 +20,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use trainingjob_operator::api::{self, Condition, State, TrainingJob, TrainingJobStatus};
 use trainingjob_operator::build::labels;
@@ -155,6 +157,11 @@ impl Operator {
     pub async fn end(self) {
         let _ = self.stop.send(());
         tokio::time::timeout(SOON, self.task).await.expect("the operator ends when it is told to").unwrap();
+    }
+
+    /// Waits until it has nothing to do, and will have nothing to do within that time.
+    pub async fn idle(&self, within: Duration) {
+        eventually("the operator to be idle", SOON, async || self.metrics.is_idle(within).then_some(())).await;
     }
 
     /// The value of the series with these labels, 0 if there is none.
@@ -355,10 +362,17 @@ impl Space {
         self.acts().into_iter().filter(|r| r.resource == resource && r.verb != "get").collect()
     }
 
-    /// Removes the namespace, to leave the machine to the other tests. After a failed test it stays.
+    /// Ends the last operator of this namespace, and then [closes](Self::close) it.
     pub async fn end(self, operator: Operator) {
         operator.end().await;
-        let refused: Vec<_> = self.requests().into_iter().filter(|r| r.forbidden).collect();
+        self.close(&[]).await;
+    }
+
+    /// Every test ends by this, for nothing that an operator did here was forbidden, but requests for these resources. Removes the
+    /// namespace, to leave the machine to the other tests; after a failed test it stays.
+    pub async fn close(self, forbidden: &[&str]) {
+        let is_known = |request: &Request| forbidden.contains(&request.resource.as_str());
+        let refused: Vec<_> = self.requests().into_iter().filter(|r| r.forbidden && !is_known(r)).collect();
         assert!(refused.is_empty(), "the Role of deploy/ does not allow {refused:?}");
         Api::<Namespace>::all(self.client.clone()).delete(&self.name, &DeleteParams::default()).await.unwrap();
     }
@@ -453,6 +467,11 @@ impl Watched {
         let mut states: Vec<_> = self.seen.borrow().iter().filter_map(|status| status.state).collect();
         states.dedup();
         states
+    }
+
+    /// It went through these states in this order, and never through those.
+    pub fn went_through(&self, wanted: &[State], never: &[State]) {
+        assert_in_order(&self.states(), wanted, never);
     }
 
     /// Changes the spec.
