@@ -10,6 +10,7 @@ use crate::api::{Guarded, State};
 use crate::observe::{AgentPolls, JobKey, ObservedPod};
 use crate::plan::Gang;
 use crate::protocol::agent_status::AgentStatus;
+use crate::protocol::checkpoints::{Checkpoints, Kept, ProblemKind};
 use crate::protocol::role::{Place, RoleName};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -158,7 +159,25 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
             || old.progress != status.progress
             || old.histories != status.histories
             || old.report.error_patterns != status.report.error_patterns
+            || suspicion(old) != suspicion(&status)
+            || folder(old) != folder(&status)
     });
     context.index.update_known(&asked.key, |cell| cell.agents.answered(status));
     Polled { is_up: true, is_news }
+}
+
+/// Whether the program may hang, and who. The words change with every look, and are no news.
+fn suspicion(status: &AgentStatus) -> Option<(bool, Option<u64>)> {
+    status.stall.as_ref().map(|stall| (stall.hangs, stall.rank))
+}
+
+/// What of the checkpoints is news: not the bytes that are free, nor what a store says of itself.
+fn folder(status: &AgentStatus) -> Option<([Option<&str>; 4], Vec<ProblemKind>)> {
+    fn path(kept: &Option<Kept>) -> Option<&str> {
+        kept.as_ref().map(|kept| kept.path.as_str())
+    }
+    let checkpoints = status.checkpoints.as_ref()?;
+    let Checkpoints { latest, best, copied, resumed_from, problems, .. } = checkpoints;
+    let paths = [path(latest), path(best), path(copied), path(resumed_from)];
+    Some((paths, problems.iter().map(|problem| problem.kind).collect()))
 }

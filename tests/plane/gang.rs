@@ -17,13 +17,13 @@ use trainingjob_operator::api::{Condition, TrainingJob, TrainingJobStatus};
 use trainingjob_operator::observe::JOB_TRACKING;
 
 /// An agent that answers what the test says.
-struct Agent {
-    port: u16,
+pub struct Agent {
+    pub port: u16,
     answer: Arc<Mutex<Value>>,
 }
 
 impl Agent {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (port, answer) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(json!({}))));
         let told = answer.clone();
@@ -44,8 +44,12 @@ impl Agent {
     /// From now on the leader in this pod tells this of its gang.
     fn tells(&self, pod: &Pod, gang: Value) {
         let report = json!({ "version": 1, "attempt": gang["attempt"] });
-        *self.answer.lock().unwrap() =
-            json!({ "trainingJob": "x", "worker": 0, "podUid": pod.uid(), "report": report, "gang": gang });
+        self.answers(json!({ "trainingJob": "x", "worker": 0, "podUid": pod.uid(), "report": report, "gang": gang }));
+    }
+
+    /// From now on this is its answer.
+    pub fn answers(&self, answer: Value) {
+        *self.answer.lock().unwrap() = answer;
     }
 }
 
@@ -63,7 +67,7 @@ async fn is(space: &Space, pod: &Pod, phase: &str, restarts: i32, state: Value, 
     space.set_pod(pod, status).await;
 }
 
-async fn runs(space: &Space, pod: &Pod, restarts: i32) {
+pub async fn runs(space: &Space, pod: &Pod, restarts: i32) {
     is(space, pod, "Running", restarts, json!({ "running": { "startedAt": Timestamp::now() } }), json!({})).await;
 }
 

@@ -10,6 +10,7 @@ mod delivery;
 mod gang;
 mod group;
 mod life;
+mod reports;
 mod roles;
 mod runtimes;
 mod strangers;
