@@ -3,21 +3,42 @@
 
 use harness::cluster::{Cluster, job};
 use harness::wait::{SOON, eventually};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use serde_json::{Value, json};
-use std::io::Write;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tokio::task::JoinHandle;
-use trainingjob_operator::api::{self, State, TrainingJob};
+use trainingjob_operator::api::{self, Condition, State, TrainingJob};
 use trainingjob_operator::controller::{self, Options};
 use trainingjob_operator::plan::Runtime;
 use trainingjob_operator::telemetry::Metrics;
 
 const NAMESPACE: &str = "gangs";
 const GPUS: usize = 8;
+const NODES: [&str; 2] = ["sim-0", "sim-1"];
 const WORKERS: usize = 6;
+
+const DROPS_GROUPS: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: { name: drops-groups }
+spec:
+  failurePolicy: Fail
+  reinvocationPolicy: Never
+  matchConstraints:
+    resourceRules: [{ apiGroups: [batch], apiVersions: [v1], operations: [CREATE], resources: [jobs] }]
+  matchConditions: [{ name: one, expression: "object.metadata.name == 'dropped-training'" }]
+  mutations:
+    - patchType: JSONPatch
+      jsonPatch: { expression: '[JSONPatch{ op: "remove", path: "/spec/template/spec/schedulingGroup" }]' }
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: { name: drops-groups }
+spec: { policyName: drops-groups }
+"#;
 
 /// Gangs of so many pods with a GPU each: workers alone, and workers beside another role.
 fn gangs() -> [Value; 2] {
@@ -35,22 +56,23 @@ async fn placed_one_by_one_two_gangs_starve_each_other_and_as_gangs_one_is_place
     let world = World::new("native", &[gates, "--runtime-config=scheduling.k8s.io/v1alpha2=true"]).await;
     world.both_hold_what_the_other_one_lacks().await;
     world.one_is_placed_whole_and_the_other_follows("native", "Insufficient nvidia.com/gpu").await;
+    world.pods_whose_group_is_dropped_are_placed_one_by_one().await;
 }
 
 #[tokio::test]
+#[ignore = "soak: gangs placed by Volcano; its objects are proved in make test by plane::group"]
 async fn volcano_places_one_of_two_gangs_whole() {
-    if let Some(world) = World::with_scheduler("volcano").await {
-        world
-            .one_is_placed_whole_and_the_other_follows("volcano", "pod group is not ready, 6 Pending, 6 minAvailable")
-            .await;
-    }
+    let world = World::with_scheduler("volcano").await;
+    world
+        .one_is_placed_whole_and_the_other_follows("volcano", "pod group is not ready, 6 Pending, 6 minAvailable")
+        .await;
 }
 
 #[tokio::test]
+#[ignore = "soak: gangs placed by the coscheduling plugin; gangs by Kubernetes' own scheduler are in make test"]
 async fn coscheduling_places_one_of_two_gangs_whole() {
-    if let Some(world) = World::with_scheduler("coscheduling").await {
-        world.one_is_placed_whole_and_the_other_follows("coscheduling", "Insufficient nvidia.com/gpu").await;
-    }
+    let world = World::with_scheduler("coscheduling").await;
+    world.one_is_placed_whole_and_the_other_follows("coscheduling", "Insufficient nvidia.com/gpu").await;
 }
 
 /// A control plane with eight GPUs on two simulated nodes, and the operator.
@@ -78,26 +100,25 @@ impl World {
     }
 
     /// With one that takes minutes to build. It works beside the cluster's own.
-    async fn with_scheduler(name: &str) -> Option<Self> {
-        if std::env::var_os("TRAININGJOB_TEST_GANG_SCHEDULERS").is_none() {
-            // Past the test harness, which keeps to itself what a test prints that has passed.
-            let why = "TRAININGJOB_TEST_GANG_SCHEDULERS is not set, `make soak` sets it";
-            let _ = writeln!(std::io::stderr(), "gangs placed by {name} are SKIPPED: {why}");
-            return None;
-        }
+    async fn with_scheduler(name: &str) -> Self {
         let world = Self::new(name, &[]).await;
         world.cluster.devcluster(&["gangs", name]);
-        Some(world)
+        world
     }
 
     async fn submit(&self, names: [&str; 2], gang: &str, of: &Value) {
-        let mut fields =
-            json!({ "gpusPerWorker": 1, "scheduling": { "gang": gang }, "checkpoint": { "enabled": false } });
+        let mut fields = json!({ "scheduling": { "gang": gang } });
         fields.as_object_mut().unwrap().extend(of.as_object().unwrap().clone());
         for name in names {
-            let job = serde_json::from_value(job(name, &fields)).unwrap();
-            self.jobs.create(&PostParams::default(), &job).await.unwrap();
+            self.submit_one(name, &fields).await;
         }
+    }
+
+    async fn submit_one(&self, name: &str, of: &Value) {
+        let mut fields = json!({ "gpusPerWorker": 1, "checkpoint": { "enabled": false } });
+        fields.as_object_mut().unwrap().extend(of.as_object().unwrap().clone());
+        let job = serde_json::from_value(job(name, &fields)).unwrap();
+        self.jobs.create(&PostParams::default(), &job).await.unwrap();
     }
 
     /// How many pods of a job have a node.
@@ -129,34 +150,37 @@ impl World {
 
     /// Two jobs without a gang: neither runs, and both tell what would help. Both are gone in the end.
     async fn both_hold_what_the_other_one_lacks(&self) {
-        // Whose pods come first is chance: now and then it is all of one job's.
-        for pair in 0..20 {
-            let names = [&*format!("one-{pair}"), &*format!("two-{pair}")];
-            self.submit(names, "none", &gangs()[0]).await;
-            let held = eventually("every GPU is held", SOON, async || {
-                let held = [self.placed(names[0]).await, self.placed(names[1]).await];
-                (held.iter().sum::<usize>() == GPUS).then_some(held)
-            })
-            .await;
-            let starved = held.iter().all(|held| *held < WORKERS);
-            if starved {
-                println!("pair {pair}: {held:?} of {GPUS} GPUs, each wants {WORKERS}");
-                for (name, held) in names.iter().zip(held) {
-                    let remedy = format!(
-                        "meanwhile {held} of its workers hold {held} GPUs for nothing, which a queue (scheduling.queue) or \
-                         a gang scheduler (scheduling.gang) would not let happen"
-                    );
-                    let words = self.unschedulable(name, &remedy).await;
-                    assert!(words.contains("Insufficient nvidia.com/gpu"), "{words}");
-                    assert!(!self.runs(name).await);
-                }
-            }
-            self.remove(&names).await;
-            if starved {
-                return;
-            }
+        let names = ["one", "two"];
+        // Whose pods come first is chance. So each gets a node first, and the other's too when it has filled its own.
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let open = async |node: &str, names: &[&str]| {
+            let labels: Map<String, Value> = names.iter().map(|name| (format!("open-to-{name}"), json!(""))).collect();
+            let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+            nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+        };
+        for (node, name) in NODES.into_iter().zip(names) {
+            open(node, &[name]).await;
+            let there = json!({ "gang": "none", "nodeSelector": { format!("open-to-{name}"): "" } });
+            self.submit_one(name, &json!({ "numWorkers": WORKERS, "scheduling": there })).await;
         }
-        panic!("of twenty pairs none starved");
+        let half = GPUS / NODES.len();
+        for name in names {
+            eventually("half of the GPUs are held", SOON, async || (self.placed(name).await == half).then_some(()))
+                .await;
+        }
+        for node in NODES {
+            open(node, &names).await;
+        }
+        let remedy = format!(
+            "meanwhile {half} of its workers hold {half} GPUs for nothing, which a queue (scheduling.queue) or a gang scheduler \
+             (scheduling.gang) would not let happen"
+        );
+        for name in names {
+            let words = self.unschedulable(name, &remedy).await;
+            assert!(words.contains("Insufficient nvidia.com/gpu"), "{words}");
+            assert!(!self.runs(name).await);
+        }
+        self.remove(&names).await;
     }
 
     async fn remove(&self, names: &[&str]) {
@@ -205,6 +229,45 @@ impl World {
         eventually("the first one runs again", SOON, async || self.runs(first).await.then_some(())).await;
         assert_eq!(self.placed(first).await, WORKERS);
         self.remove(&[first]).await;
+    }
+
+    /// An API server that knows the group and not the field of pods drops that without a word, as this policy does.
+    async fn pods_whose_group_is_dropped_are_placed_one_by_one(&self) {
+        self.cluster.kubectl_with(&["apply", "-f", "-"], DROPS_GROUPS);
+        let template = json!({
+            "schedulingGroup": { "podGroupName": "any" }, "restartPolicy": "Never",
+            "containers": [{ "name": "any", "image": "none" }],
+        });
+        let probe = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "dropped-training", "namespace": NAMESPACE },
+            "spec": { "template": { "spec": template } },
+        });
+        eventually("the policy to be in force", SOON, async || {
+            let dry = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
+            let made = self.cluster.kubectl_with(&dry, &probe.to_string());
+            (!made.contains("schedulingGroup")).then_some(())
+        })
+        .await;
+        // More than there is room for: what is placed is not the whole.
+        self.submit_one("dropped", &json!({ "numWorkers": GPUS + 1, "scheduling": { "gang": "native" } })).await;
+        eventually("all but one to be placed", SOON, async || (self.placed("dropped").await == GPUS).then_some(()))
+            .await;
+        let words = "the API server has dropped schedulingGroup from the pods, so that they are placed one by one";
+        let events: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let warned = eventually("the Event PlacedOneByOne", SOON, async || {
+            let events = events.list(&ListParams::default()).await.unwrap().items;
+            events.into_iter().find(|event| event.reason.as_deref() == Some("PlacedOneByOne"))
+        });
+        let warned = warned.await;
+        assert_eq!(warned.type_.as_deref(), Some("Warning"));
+        assert!(warned.note.as_ref().is_some_and(|note| note.contains(words)), "{warned:?}");
+        eventually("the condition to say so", SOON, async || {
+            let conditions = self.jobs.get("dropped").await.unwrap().status?.conditions;
+            let says = |c: &Condition| c.reason == "GangSchedulerMissing" && c.message.contains(words);
+            conditions.iter().any(says).then_some(())
+        })
+        .await;
+        self.remove(&["dropped"]).await;
     }
 
     async fn suspend(&self, job: &str, suspend: bool) {

@@ -92,7 +92,7 @@ fn metrics_of_the_agent() -> BTreeSet<String> {
 #[test]
 fn both_forms_of_the_rules_are_one() {
     const HEAD: &str =
-        "# Made from rules.yaml by `UPDATE=1 cargo test --test monitoring`: change that file, not this one.
+        "# Made from rules.yaml by `UPDATE=1 cargo test --test planes monitoring`: change that file, not this one.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
@@ -107,7 +107,10 @@ spec:
     if std::env::var_os("UPDATE").is_some() {
         fs::write(root(path), current).unwrap();
     } else {
-        assert!(read(path) == current, "{path} is not made from rules.yaml: UPDATE=1 cargo test --test monitoring");
+        assert!(
+            read(path) == current,
+            "{path} is not made from rules.yaml: UPDATE=1 cargo test --test planes monitoring"
+        );
     }
 }
 
