@@ -310,13 +310,11 @@ async fn a_job_is_stored_as_it_was_written() {
     assert_eq!(written, bare);
 }
 
-/// The people who made them apply the same files after an upgrade, by whatever way.
-#[tokio::test]
-async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
-    let cluster = Cluster::control("api-upgrade");
-    let client = cluster.client().await;
-    cluster.apply_crd(&old_crd());
-    cluster.kubectl(&["create", "namespace", "ml-training"]);
+/// The namespace of the jobs that were there before the CRD had its present form.
+const UPGRADED: &str = "upgraded";
+
+/// Jobs that the CRD of before took.
+fn old_jobs() -> Vec<Value> {
     // What had no field then could not be stored.
     let is_old = |job: &Value| {
         let checkpoint = &job["spec"]["checkpoint"];
@@ -331,30 +329,47 @@ async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
     jobs.extend(accepted().into_iter().map(|(name, spec)| job(&name, spec)));
     jobs.retain(is_old);
     for (index, job) in jobs.iter_mut().enumerate() {
-        job["metadata"]["namespace"] = json!("ml-training");
+        job["metadata"]["namespace"] = json!(UPGRADED);
         if index > 0 {
             let name = format!("{}-{index}", job["metadata"]["name"].as_str().unwrap());
             job["metadata"]["name"] = json!(if name.len() > 51 { format!("x-{index}") } else { name });
         }
     }
-    let list = |jobs: &[Value]| json!({ "apiVersion": "v1", "kind": "List", "items": jobs }).to_string();
+    jobs
+}
+
+fn list(jobs: &[Value]) -> String {
+    json!({ "apiVersion": "v1", "kind": "List", "items": jobs }).to_string()
+}
+
+/// Has jobs stored by the CRD of before, and then gives the API server the present one.
+async fn upgrade(cluster: &Cluster, client: &Client) {
+    cluster.apply_crd(&old_crd());
     until("TrainingJobs are served", SOON, || cluster.try_kubectl(&["get", "trainingjobs", "-A"], "").ok());
+    let jobs = old_jobs();
     cluster.kubectl_with(&["apply", "-f", "-"], &list(&jobs));
-    let url = |job: &Value| format!("{}/{}", url("ml-training"), job["metadata"]["name"].as_str().unwrap());
-    let stored = send(&client, "GET", &url(&jobs[0]), &Value::Null).await.unwrap();
+    let url = format!("{}/{}", url(UPGRADED), jobs[0]["metadata"]["name"].as_str().unwrap());
+    let stored = send(client, "GET", &url, &Value::Null).await.unwrap();
     assert_eq!(stored["spec"]["networking"]["masterPort"], 29500, "the old API server writes defaults down: {stored}");
 
     cluster.apply_crd(&parse(&root().join("crds/trainingjobs.yaml")));
     let probe = job("probe", json!({})).to_string();
     until("the new CRD is served", SOON, || {
-        let framework = ["-n", "ml-training", "--dry-run=server", "-o", "jsonpath={.spec.framework}"];
+        let framework = ["-n", UPGRADED, "--dry-run=server", "-o", "jsonpath={.spec.framework}"];
         cluster.try_kubectl(&[&["create", "-f", "-"], &framework[..]].concat(), &probe).ok()?.is_empty().then_some(())
     });
+}
+
+/// The people who made them apply the same files after an upgrade, by whatever way.
+#[tokio::test]
+async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
+    let (client, cluster, jobs) = (server().await, cluster(), old_jobs());
     cluster.kubectl_with(&["apply", "-f", "-"], &list(&jobs));
     cluster.kubectl_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list(&jobs));
     cluster.kubectl_with(&["replace", "-f", "-"], &list(&jobs));
     for job in &jobs {
-        let stored = send(&client, "GET", &url(job), &Value::Null).await.unwrap();
+        let url = format!("{}/{}", url(UPGRADED), job["metadata"]["name"].as_str().unwrap());
+        let stored = send(&client, "GET", &url, &Value::Null).await.unwrap();
         assert_eq!(
             stored["spec"].get("framework"),
             job["spec"].get("framework"),
@@ -1065,19 +1080,21 @@ fn cluster() -> &'static Cluster {
     CLUSTER.get_or_init(|| Cluster::control("api"))
 }
 
-/// The API server of these tests, with the CRD as checked in and the namespaces of the examples.
+/// The API server of these tests, with the CRD as checked in, the namespaces of the examples, and jobs from before.
 async fn server() -> Client {
     static READY: OnceCell<()> = OnceCell::const_new();
     let client = cluster().client().await;
     READY
         .get_or_init(|| async {
+            cluster().kubectl(&["create", "namespace", UPGRADED]);
+            upgrade(cluster(), &client).await;
             let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
             for file in ["trainingjobs", "clustertrainingruntimes", "trainingruntimes"] {
                 let crd = parse(&root().join(format!("crds/{file}.yaml")));
                 let name = crd["metadata"]["name"].as_str().unwrap();
                 crds.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(&crd)).await.unwrap();
                 let established = await_condition(crds.clone(), name, conditions::is_crd_established());
-                tokio::time::timeout(Duration::from_secs(30), established).await.unwrap().unwrap();
+                tokio::time::timeout(SOON, established).await.unwrap().unwrap();
             }
             for name in ["api", "ml-training"] {
                 let namespace = Namespace {
@@ -1097,7 +1114,7 @@ async fn server() -> Client {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             };
-            tokio::time::timeout(Duration::from_secs(30), served).await.expect("TrainingJobs are served");
+            tokio::time::timeout(SOON, served).await.expect("TrainingJobs are served");
         })
         .await;
     client
