@@ -72,7 +72,7 @@ impl Container {
         let told = Arc::default();
         // Where nobody wants to know it costs nothing.
         let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };
-        let server = Server::start(public, &current, keeper.as_ref(), &told, &gpus)?;
+        let server = Server::start(public, &current, keeper.as_ref(), &told, options.gang.is_some(), &gpus)?;
         let join = |gang| Party::join(gang, options.grace, &server.runtime, &wake, &words, &told);
         let party = match options.gang.as_ref().map(join).transpose() {
             Ok(party) => party,

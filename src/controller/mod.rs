@@ -207,7 +207,13 @@ pub async fn run(
                 context.metrics.backlog().taken(&job);
             }
         };
-        results.for_each(|result| future::ready(result.map_or_else(log, drop))).await;
+        let each = |result: Result<_, _>| {
+            if let Err(error) = result {
+                log(error);
+            }
+            future::ready(())
+        };
+        results.for_each(each).await;
     };
     let watching = future::join3(children, polling, context.look_at_turns());
     future::select(std::pin::pin!(watching), std::pin::pin!(reconciling)).await;

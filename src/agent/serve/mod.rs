@@ -52,6 +52,7 @@ impl Server {
         run: &Arc<CurrentRun>,
         keeper: Option<&Arc<Keeper>>,
         gang: &Arc<Mutex<Option<GangStatus>>>,
+        in_gang: bool,
         gpus: &Gpus,
     ) -> io::Result<Self> {
         // Where nobody is to see metrics, the other workers still have to ask what is put into the store.
@@ -82,7 +83,7 @@ impl Server {
                         .route("/healthz", get(|| async { "ok\n" }))
                         .route("/status", get(status_json))
                         .route("/metrics", get(metrics_text))
-                        .with_state(Arc::new(StatusSource::new(run, keeper, gang_status, gpus)))
+                        .with_state(Arc::new(StatusSource::new(run, keeper, gang_status, in_gang, gpus)))
                         .merge(of_stacks());
                     serve(listener, gang.unwrap_or_default().merge(routes));
                 }
@@ -114,8 +115,12 @@ fn serve(listener: TcpListener, routes: Router) {
 }
 
 async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {
+    if source.awaits_gang() {
+        let words = "the gang's state is not known yet: ask again\n".to_owned();
+        return (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "text/plain")], words);
+    }
     let json = serde_json::to_string(&source.status()).expect("a struct of numbers, strings and maps by name is JSON");
-    ([(header::CONTENT_TYPE, "application/json")], json)
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
 }
 
 /// What the processes are doing. One look at a time: whoever asks meanwhile gets what that brings.
@@ -159,5 +164,23 @@ async fn progress(State(run): State<Arc<CurrentRun>>, Path(secret): Path<String>
             (StatusCode::OK, String::new())
         }
         Err(error) => (StatusCode::BAD_REQUEST, format!("the message tells no progress: {error}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the operator would read as "no gang" while the leader starts.
+    #[tokio::test]
+    async fn a_leader_gives_no_status_before_that_of_its_gang() {
+        let gang = Arc::new(Mutex::new(None));
+        let ask = async |in_gang| {
+            let source = StatusSource::new(Arc::default(), None, Arc::clone(&gang), in_gang, Gpus::default());
+            status_json(State(Arc::new(source))).await.into_response().status()
+        };
+        assert_eq!((ask(true).await, ask(false).await), (StatusCode::SERVICE_UNAVAILABLE, StatusCode::OK));
+        *gang.lock() = Some(GangStatus::default());
+        assert_eq!(ask(true).await, StatusCode::OK);
     }
 }

@@ -21,6 +21,8 @@ pub struct StatusSource {
     run: Arc<CurrentRun>,
     keeper: Option<Arc<Keeper>>,
     gang: Arc<Mutex<Option<GangStatus>>>,
+    /// Whether the agent leads its gang: then an answer without the gang's state would say that there is none.
+    leads: bool,
     gpus: Gpus,
     meter: Meter,
 }
@@ -31,12 +33,16 @@ impl StatusSource {
         run: Arc<CurrentRun>,
         keeper: Option<Arc<Keeper>>,
         gang: Arc<Mutex<Option<GangStatus>>>,
+        in_gang: bool,
         gpus: Gpus,
     ) -> Self {
+        let role = variable("TRAININGJOB_ROLE").filter(|role| role != RoleName::WORKER.as_str());
+        let worker = variable("NODE_RANK").and_then(|rank| rank.parse().ok());
         Self {
             training_job: variable("TRAINING_JOB_NAME"),
-            role: variable("TRAININGJOB_ROLE").filter(|role| role != RoleName::WORKER.as_str()),
-            worker: variable("NODE_RANK").and_then(|rank| rank.parse().ok()),
+            leads: in_gang && role.is_none() && worker.unwrap_or(0) == 0,
+            role,
+            worker,
             pod_uid: variable("POD_UID"),
             run,
             keeper,
@@ -44,6 +50,12 @@ impl StatusSource {
             gpus,
             meter: Meter::default(),
         }
+    }
+
+    /// Whether the gang's state is still to come. A leader that has just started has none for a moment, in which the operator
+    /// must not conclude that its gang is gone.
+    pub fn awaits_gang(&self) -> bool {
+        self.leads && self.gang.lock().is_none()
     }
 
     /// The status now. Before the first run it says no more than that the program does not run yet.
