@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use trainingjob_operator::protocol::report::Phase;
 
 /// Leaves its environment, and ends when all others have left theirs: the end of one may be the end of all.
-const TELLS: &str = r#"
+const TELLS: &str = r"
 me=$(hostname)
 env -0 > .$me && mv .$me env-$me
 until [ $(ls | grep -c ^env-) = $MEMBERS ]; do sleep 0.1; done
-"#;
+";
 
 /// What each member's program has found, by the pod's host name.
 type Environments = BTreeMap<String, BTreeMap<String, String>>;
