@@ -58,7 +58,7 @@ struct Fault {
 
 const FAULTS: [Fault; 5] = [
     Fault { what: "SIGKILL of a rank", target: Target::Rank(1), signal: Signal::KILL, worker: 1, reason: "Signal" },
-    Fault { what: "SIGTERM of a rank", target: Target::Rank(3), signal: Signal::TERM, worker: 3, reason: "Signal" },
+    Fault { what: "SIGTERM of a rank", target: Target::Rank(3), signal: Signal::TERM, worker: 3, reason: "ExitCode" },
     Fault {
         what: "SIGKILL of an agent (PID 1)",
         target: Target::Agent(2),
@@ -125,6 +125,8 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     assert!(met.from >= saved, "resumed from {}, though step {saved} was whole", met.from);
     row("a restart is asked for", at, executed, met.at);
     assert_eq!(pods_ever(&gang), 4, "no pod was made again");
+    // Of an attempt that ends before the operator has heard of it nothing is left when all pods go.
+    gang.until("attempt 7 in the status", |status| status.attempt == Some(7)).await;
 
     // What the operator does where no gang is left.
     let saved = gang.saves(met.from + 5).await;
