@@ -107,10 +107,7 @@ impl Training {
     /// Waits for a checkpoint of this step or a later one that is whole, by what is in it; its step.
     pub async fn saves(&self, step: u32) -> u32 {
         let folder = self.folder().await;
-        self.eventually(&format!("step {step} to be saved"), async || {
-            folder.saved().last().copied().filter(|&newest| newest >= step)
-        })
-        .await
+        self.eventually(&format!("step {step} to be saved"), async || folder.saved_since(step)).await
     }
 
     /// Every process of its workers that has not ended.
@@ -128,7 +125,7 @@ impl Training {
                 process,
             })
         };
-        Process::all().into_iter().filter_map(member).collect()
+        Process::with_variable("POD_UID").into_iter().filter_map(member).collect()
     }
 
     /// Waits until the programs of this attempt run in every worker, and no other program does; when that was first seen.

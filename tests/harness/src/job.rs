@@ -144,7 +144,7 @@ impl Job {
             let end = self.end_of_wait(begun, had_ended, ended);
             match tokio::time::timeout_at(end, seen.changed()).await {
                 Ok(changed) => changed.expect("the watches go on"),
-                Err(_) => self.explain(&waited(begun, what)),
+                Err(_) => self.explain(&self.waited(begun, what)),
             }
         }
     }
@@ -159,10 +159,19 @@ impl Job {
                 return found;
             }
             if Instant::now() > self.end_of_wait(begun, had_ended, ended) {
-                self.explain(&waited(begun, what));
+                self.explain(&self.waited(begun, what));
             }
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
+    }
+
+    fn waited(&self, begun: Instant, what: &str) -> String {
+        let end = match &*self.seen.borrow() {
+            Seen { is_deleted: true, .. } => ", and the job was deleted",
+            Seen { ended: Some(_), .. } => ", and the job has ended",
+            _ => "",
+        };
+        format!("waited {:.1} s for {what}{end}", begun.elapsed().as_secs_f64())
     }
 
     /// A wait that began before its job had ended ends soon after it.
@@ -315,10 +324,6 @@ impl Job {
         let folder = evidence::folder(&self.namespace);
         panic!("{}: {what}\nstates: {:?}{failure}\nevidence: {}", self.name, self.states(), folder.display());
     }
-}
-
-fn waited(begun: Instant, what: &str) -> String {
-    format!("waited {:.1} s for {what}", begun.elapsed().as_secs_f64())
 }
 
 /// Notes every version of every object of a watch. Whatever breaks it, it begins again.

@@ -22,16 +22,20 @@ impl PartialEq for Process {
 }
 
 impl Process {
-    /// All that can be read.
-    pub fn all() -> Vec<Self> {
+    /// All that have this variable in their environment.
+    pub fn with_variable(name: &str) -> Vec<Self> {
         let entries = fs::read_dir("/proc").expect("/proc can be read").flatten();
-        entries.filter_map(|entry| Self::read(entry.file_name().to_str()?.parse().ok()?)).collect()
+        entries.filter_map(|entry| Self::read(entry.file_name().to_str()?.parse().ok()?, name)).collect()
     }
 
-    /// The process with this PID. None of one that has ended: its environment is empty.
-    pub fn read(pid: i32) -> Option<Self> {
+    /// The process with this PID, if it has the variable. One that has ended has none.
+    fn read(pid: i32, variable: &str) -> Option<Self> {
         let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
-        let environment = read("environ").filter(|bytes| !bytes.is_empty())?;
+        let has_it = |environment: &Vec<u8>| {
+            let mut variables = environment.split(|byte| *byte == 0);
+            variables.any(|one| one.strip_prefix(variable.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'=')))
+        };
+        let environment = read("environ").filter(has_it)?;
         let environment = environment.split(|byte| *byte == 0).filter_map(|variable| {
             let (name, value) = std::str::from_utf8(variable).ok()?.split_once('=')?;
             Some((name.to_owned(), value.to_owned()))
