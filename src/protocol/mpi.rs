@@ -174,12 +174,14 @@ fn is_hydras(line: &str) -> bool {
     who.is_some_and(|who| who.contains('@') && (who.starts_with("mpiexec@") || who.starts_with("proxy:")))
 }
 
-/// What Open MPI says in a process of its own account: that another one has gone, or which signal it has got; and that a remote
-/// shell which it has just started was quicker than itself, which means nothing.
+/// What Open MPI says in a process of its own account: that another one has gone, or which signal it has got; that a remote
+/// shell which it has just started was quicker than itself, which means nothing; and what its libevent says of a socket that a
+/// peer has closed, which is an echo.
 fn is_librarys(line: &str) -> bool {
     static OWN: LazyLock<Regex> = LazyLock::new(|| {
-        let words = r"^\[[^\s:\[\]]+:\d{5,}\] (?:\*\*\* |Signal: |Signal code: |Associated errno: |Failing at address: |\[ ?\d+\] |plm:(?:ssh|rsh): Warning: setpgid\(\d+,\d+\) failed in (?:parent|child) with errno=)";
-        Regex::new(words).expect("a constant")
+        let process = r"^\[[^\s:\[\]]+:\d{5,}\] (?:\*\*\* |Signal: |Signal code: |Associated errno: |Failing at address: |\[ ?\d+\] |plm:(?:ssh|rsh): Warning: setpgid\(\d+,\d+\) failed in (?:parent|child) with errno=)";
+        let events = r"^\[warn\] Epoll (?:ADD|MOD|DEL)\(\d+\) on fd \d+ failed\b";
+        Regex::new(&format!("(?:{process})|(?:{events})")).expect("a constant")
     });
     OWN.is_match(line)
 }
@@ -208,6 +210,23 @@ mod tests {
 
     fn between(words: &str) -> String {
         format!("{RULER}\n{words}\n{RULER}\n")
+    }
+
+    #[test]
+    fn what_libevent_says_of_a_closed_socket_is_no_programs_word() {
+        let own = |text: &'static str| without_mpirun(&text.lines().collect::<Vec<_>>()).join("\n");
+        let echo = "[warn] Epoll MOD(4) on fd 23 failed. Old events were 6; read change was 0 (none); write change was 2 (del): \
+                    Bad file descriptor";
+        assert_eq!(own(echo), "");
+        for line in [
+            "[warn] Epoll of 3 rounds on fd 23 failed",
+            "[warn] Epoch MOD(4) on fd 23 failed",
+            "[warn] loss on fd 23 failed to fall",
+            "data.py: [warn] Epoll MOD(4) on fd 23 failed",
+            "[warning] Epoll MOD(4) on fd 23 failed",
+        ] {
+            assert_eq!(own(line), line);
+        }
     }
 
     type Told<'t> = (Option<u64>, Option<&'t str>, i32);

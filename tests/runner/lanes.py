@@ -34,7 +34,7 @@ class Lane:
 
 
 PROGRAMS = {program.name: program for program in (
-    Program("node", ("tools", "stores", "images", "small-frameworks", "dev-image")),
+    Program("node", ("tools", "stores", "images", "dev-image", "python")),
     Program("planes", ("tools", "kueue", "kwok", "python")),
     Program("agents", ("python",), makes_cgroups=True),
     Program("plane", ("tools", "kwok")),

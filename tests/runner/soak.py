@@ -24,7 +24,7 @@ class Trial:
     threads: int = 2
 
 
-NODE_IMAGES = ("trainers", "large-frameworks")
+NODE_IMAGES = ("trainers", "small-frameworks", "large-frameworks")
 TRIALS = (
     Trial("fuzz", "every parser of src/fuzz.rs, a minute each", command=("tests/fuzz/run",)),
     Trial("storm", "200 jobs in a storm of 10 minutes", "wire", ("storm",),
@@ -47,7 +47,7 @@ TRIALS = (
     Trial("gang-storm", "20 minutes of faults on real nodes", "node", ("through_a_storm",),
           {"GANG_STORM_SECONDS": 1200}, ("release-image",)),
     Trial("frameworks", "TensorFlow, Paddle, MXNet and the newest XGBoost", "node", ("frameworks::",),
-          {}, ("release-image", "large-frameworks")),
+          {}, ("release-image", "small-frameworks", "large-frameworks")),
     Trial("moved-node", "all other tests on real nodes that only the soak runs", "node", (), {},
           ("release-image", *NODE_IMAGES)),
     Trial("moved-planes", "those on control planes", "planes"),
