@@ -1,5 +1,5 @@
-"""A rank of DeepSpeed's, started by mpirun: what RAISES says raises in the first attempt. The attempt that STAYS names stays at
-its 20th step until it is ended."""
+"""A rank of DeepSpeed's, started by mpirun: what RAISES says raises in the first attempt. The attempt that STAYS names
+stays at its 20th step until it is ended."""
 
 import os
 import socket

@@ -1,5 +1,5 @@
-"""A rank of MPI: what RAISES says raises in the first attempt, and nobody waits for it. The attempt that STAYS names stays at its 20th
-step until it is ended."""
+"""A rank of MPI: what RAISES says raises in the first attempt, and no other rank waits for it. The attempt that STAYS
+names stays at its 20th step until it is ended."""
 
 import os
 import socket
