@@ -153,8 +153,12 @@ class Messages(unittest.TestCase):
 
     def test_environment_of_a_test(self):
         kept = cargo.Built({}, {"kubectl-trainingjob": Path("/run/kubectl-trainingjob")})
-        self.assertEqual(cargo.environment(kept, "/c")["CARGO_BIN_EXE_kubectl-trainingjob"],
-                         Path("/run/kubectl-trainingjob"))
+        self.assertEqual(cargo.environment(kept, "/c")["TRAININGJOB_TEST_BINARIES"], Path("/run"))
+
+    def test_no_shell_drops_a_variable_of_a_test(self):
+        kept = cargo.Built({}, {"kubectl-trainingjob": Path("/run/kubectl-trainingjob")})
+        for name in cargo.environment(kept, "/c"):
+            self.assertRegex(name, "^[A-Z_]+$")
 
 
 class Lanes(unittest.TestCase):
@@ -502,7 +506,8 @@ fn the_library() { assert_eq!(from_registry::built(), "once"); }
     "tests/which.rs": """
 #[test]
 fn says_which() {
-    let agent = std::process::Command::new(std::env::var_os("CARGO_BIN_EXE_agent").unwrap()).output().unwrap();
+    let folder = std::env::var("TRAININGJOB_TEST_BINARIES").unwrap();
+    let agent = std::process::Command::new(format!("{folder}/agent")).output().unwrap();
     panic!("program WORD, library {}, agent {}", toy_operator::CHECKOUT, String::from_utf8(agent.stdout).unwrap());
 }
 #[test]
@@ -682,6 +687,7 @@ TOY_LANES = """
 PROGRAMS = {program.name: program for program in (
     Program("slow", ("tools", "images", "dev-image")), Program("lib"), Program("py", file="tests/py.py"))}
 LANES = (Lane("node", ("slow",), threads=4), Lane("cpu", ("py", "lib"), threads=2, nice=10))
+HEAVY = {"clippy": ("node",)}
 """
 TOY_SOAK = """
 TRIALS = (

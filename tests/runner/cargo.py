@@ -65,9 +65,13 @@ def link_or_copy(source, place):
 
 
 def environment(kept, root):
-    """What cargo gives a test program when it runs it, by which the harness finds the project's own programs."""
+    """What a test program finds: the folder of the project's own programs, and what cargo gives it when it runs it.
+
+    Cargo gives a variable for each of the programs instead, which a shell drops where the name has a dash in it.
+    """
+    folder = next((file.parent for file in kept.programs.values()), "")
     return {
-        **{f"CARGO_BIN_EXE_{name}": file for name, file in kept.programs.items()},
+        "TRAININGJOB_TEST_BINARIES": folder,
         "CARGO_MANIFEST_DIR": root,
         "INSTA_WORKSPACE_ROOT": root,  # else insta asks cargo, which may be busy
     }

@@ -1,8 +1,9 @@
 """Which test programs there are, in which lanes they run, and what each needs.
 
 Lanes run side by side: one with the real nodes, whose deadlines want an undisturbed machine; one that mostly waits; one
-that computes, with what the others leave of the processors. The programs of a lane run one after the other, a program
-whose needs are not there yet after those whose are.
+that computes, with what the others leave of the processors. What computes for minutes begins when the real nodes are
+done (HEAVY). The programs of a lane run one after the other, a program whose needs are not there yet after those whose
+are.
 """
 
 import tomllib
@@ -31,6 +32,7 @@ class Lane:
     programs: tuple
     threads: int  # of each program
     nice: int = 0
+    after: tuple = ()  # lanes that have ended before it begins
 
 
 PROGRAMS = {program.name: program for program in (
@@ -51,8 +53,11 @@ PROGRAMS = {program.name: program for program in (
 LANES = (
     Lane("node", ("node",), threads=4),
     Lane("waits", ("agents", "planes", "plane"), threads=8),
-    Lane("cpu", ("runner", "devcluster", "evidence", "lib", "runs", "files", "api", "wire"), threads=2, nice=10),
+    Lane("cpu", ("runner", "devcluster", "evidence", "lib", "runs", "files", "api"), threads=2, nice=10),
+    Lane("heavy", ("wire",), threads=2, nice=10, after=("node",)),
 )
+# Steps (tests/runner/plan.py) that wait for these lanes, for the same reason.
+HEAVY = {"clippy": ("node",)}
 # One more, for what the table above forgets: it runs, and the run fails.
 STRAYS = "strays"
 

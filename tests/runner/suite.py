@@ -55,7 +55,8 @@ class Suite:
     def lane_step(self, lane, runs, schedule):
         """A step that runs these programs, one after the other, each when its needs are there."""
         return Step(f"lane {lane.name}", f"{', '.join(run.name for run in runs)} with {lane.threads} threads",
-                    lambda step: self.run_lane(step, lane, runs, schedule), is_lane=True)
+                    lambda step: self.run_lane(step, lane, runs, schedule), is_lane=True,
+                    after=tuple(f"lane {name}" for name in lane.after))
 
     def run_lane(self, step, lane, runs, schedule):
         group = self.plan.group(f"lane-{lane.name}", lane.nice)

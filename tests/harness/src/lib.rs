@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// A path of the checkout.
@@ -32,15 +32,19 @@ pub fn root(path: &str) -> String {
 
 /// One of the programs under test: `operator`, `agent`, `kubectl-trainingjob` or `crdgen`.
 ///
-/// The runner of the tests names it in the environment, and so does `cargo test`.
+/// The runner of the tests names their folder in `TRAININGJOB_TEST_BINARIES`; `cargo test` names each of them.
 pub fn binary(name: &str) -> &'static str {
-    static KNOWN: OnceLock<Mutex<BTreeMap<String, &'static str>>> = OnceLock::new();
-    let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap();
-    known.entry(name.to_owned()).or_insert_with(|| {
-        let variable = format!("CARGO_BIN_EXE_{name}");
-        let path = std::env::var(&variable);
-        path.unwrap_or_else(|_| panic!("{variable} is not set: run this program by `cargo test` or tests/run")).leak()
-    })
+    static KNOWN: Mutex<BTreeMap<String, &'static str>> = Mutex::new(BTreeMap::new());
+    let find = || match std::env::var("TRAININGJOB_TEST_BINARIES") {
+        Ok(folder) => format!("{folder}/{name}"),
+        Err(_) => {
+            let variable = format!("CARGO_BIN_EXE_{name}");
+            let path = std::env::var(&variable);
+            path.unwrap_or_else(|_| panic!("{variable} is not set: run this program by `cargo test` or tests/run"))
+        }
+    };
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry(name.to_owned()).or_insert_with(|| find().leak())
 }
 
 /// Says that a test is skipped because something is missing. Where `TRAININGJOB_TEST_ALL` is set, as `make test` sets it, nothing
