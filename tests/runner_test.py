@@ -391,15 +391,15 @@ deny = [{ name = "openssl-sys", reason = "TLS is rustls" }]
 unknown-registry = "deny"
 unknown-git = "deny"
 """
-CRATES_IO = "registry+https://github.com/rust-lang/crates.io-index"
+DEFAULT_REGISTRY = licences.DEFAULT_REGISTRY
 
 
 class Licences(unittest.TestCase):
     def check(self, rules=RULES, **package):
         """The faults of a workspace with one package that depends on one other."""
-        other = {"id": "other", "name": "other", "version": "1.0.0", "license": "MIT", "source": CRATES_IO,
+        other = {"id": "other", "name": "other", "version": "1.0.0", "license": "MIT", "source": DEFAULT_REGISTRY,
                  "dependencies": [], "publish": None, **package}
-        wanted = {"name": other["name"], "req": "^1", "source": CRATES_IO}
+        wanted = {"name": other["name"], "req": "^1", "source": DEFAULT_REGISTRY}
         own = {"id": "own", "name": "own", "version": "0.1.0", "license": None, "source": None, "publish": [],
                "dependencies": [wanted | package.pop("wanted", {})]}
         metadata = {"packages": [own, other], "workspace_members": ["own"], "workspace_default_members": ["own"],
@@ -431,7 +431,7 @@ class Licences(unittest.TestCase):
     def test_sources(self):
         for source in ("git+https://x.example/other?rev=1", "registry+https://x.example/index", "sparse+https://x/",
                        "registry+https://github.com/rust-lang/crates.io-index.evil"):
-            self.assertIn("not from crates.io", "".join(self.check(source=source)))
+            self.assertIn("not from the default registry", "".join(self.check(source=source)))
         self.assertIn("not part of this workspace", "".join(self.check(source=None)))
 
     def test_bans(self):

@@ -8,8 +8,8 @@ import json
 import re
 import tomllib
 
-CRATES_IO = {"registry+https://github.com/rust-lang/crates.io-index", "sparse+https://index.crates.io/",
-             "registry+sparse+https://index.crates.io/"}
+# The default registry, as cargo's metadata and Cargo.lock name it however it is reached.
+DEFAULT_REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
 KNOWN = {
     "graph": {"targets"},
     "licenses": {"allow", "private"},
@@ -162,8 +162,8 @@ def source_faults(metadata):
         if source is None:
             if package["id"] not in members:
                 found.append(f"{label}: it comes from a folder that is not part of this workspace")
-        elif source not in CRATES_IO:
-            found.append(f"{label}: it comes from {source}, not from crates.io")
+        elif source != DEFAULT_REGISTRY:
+            found.append(f"{label}: it comes from {source}, not from the default registry")
     return found
 
 
