@@ -20,7 +20,8 @@ use trainingjob_operator::protocol::agent_status::AgentStatus;
 use trainingjob_operator::protocol::checkpoints::{Checkpoints, ProblemKind};
 use trainingjob_operator::protocol::report::{LaunchErrorKind, Report};
 
-const DEADLINE: Duration = Duration::from_secs(120);
+/// A client of a store asks again for a minute before a failure is reported; on a busy machine that takes longer.
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Writes checkpoint N: a folder with some bytes, and the mark that it is whole at last; or the mark alone.
 const SAVE: &str = r#"

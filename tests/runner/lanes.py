@@ -52,10 +52,10 @@ PROGRAMS = {program.name: program for program in (
 
 LANES = (
     Lane("node", ("node",), threads=4),
-    Lane("waits", ("planes", "plane"), threads=8),
+    Lane("planes", ("planes",), threads=4),
     Lane("cpu", ("runner", "devcluster", "evidence", "lib", "runs", "files", "api"), threads=2, nice=10),
-    # These have the deadlines of real nodes, and not their weight.
-    Lane("agents", ("agents",), threads=8, after=("node",)),
+    # These have deadlines as the real nodes have, and not their weight.
+    Lane("waits", ("agents", "plane"), threads=8, after=("node",)),
     Lane("heavy", ("wire",), threads=2, nice=10, after=("node",)),
 )
 # Steps (tests/runner/plan.py) that wait for these lanes, for the same reason.
