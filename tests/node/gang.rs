@@ -243,6 +243,8 @@ async fn workers_that_go_are_replaced_alone() {
         let [executed, together] = [executed, met.at].map(|time| (time - at).as_secs_f64());
         let _ = writeln!(table, "| {what} | {executed:.1} | {together:.1} |");
         from = met.from;
+        // Of what happens between two looks of the operator it names one cause.
+        gang.until(&format!("attempt {attempt} in the status"), |status| status.attempt == Some(attempt)).await;
     }
     let status = gang.completes(WORKERS).await;
     let _ = writeln!(std::io::stderr(), "{table}");

@@ -3,6 +3,7 @@
 
 use futures::{StreamExt, future};
 use harness::cluster::{self, Cluster};
+use harness::evidence::Guard;
 use harness::order::assert_in_order;
 use harness::root;
 use harness::wait::{SOON, eventually};
@@ -118,7 +119,8 @@ impl Plane {
         let name = format!("{test}-{}", std::process::id());
         let namespace = json!({ "metadata": { "name": name, "labels": namespace_labels } });
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &parsed(namespace)).await.unwrap();
-        let mut space = Space { plane: self, token: String::new(), client, name };
+        let guard = Arc::new(Guard::new(&self.cluster, &name, || "it runs in the test's process".to_owned()));
+        let mut space = Space { plane: self, token: String::new(), client, name, _guard: guard };
         for object in &self.rights {
             let object = object.to_string().replace("\"ml-training\"", &format!("{:?}", space.name));
             space.create_any(parsed(serde_json::from_str(&object).unwrap())).await;
@@ -143,6 +145,8 @@ pub struct Space {
     pub client: Client,
     pub name: String,
     token: String,
+    /// Writes down what is in the namespace if the test fails.
+    _guard: Arc<Guard>,
 }
 
 /// An operator of this process.
