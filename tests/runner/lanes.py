@@ -57,8 +57,8 @@ LANES = (
     Lane("waits", ("planes", "agents", "plane"), threads=8, after=("node",)),
     Lane("heavy", ("wire",), threads=2, nice=10, after=("node", "waits")),
 )
-# Steps (tests/runner/plan.py) that wait for these lanes, for the same reason.
-HEAVY = {"clippy": ("node", "waits")}
+# The step (tests/runner/plan.py) and the slice of the soak that wait for these lanes, for the same reason.
+HEAVY = {"clippy": ("node", "waits"), "slice": ("node", "waits")}
 # One more, for what the table above forgets: it runs, and the run fails.
 STRAYS = "strays"
 
