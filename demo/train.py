@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -71,7 +72,7 @@ def main():
                 save(model, optimizer, done, say)
     except (Stopped, RuntimeError):
         # A rank that is stopped a moment earlier leaves its peers in a collective that fails: the same end.
-        if not stop:
+        if not stopped(stop):
             raise
         if rank == 0:
             save(model, optimizer, done, say)
@@ -79,6 +80,14 @@ def main():
         os._exit(0)  # the process group can't be left in order: the peers may be gone
     dist.barrier()  # nobody leaves before rank 0 has saved
     dist.destroy_process_group()
+
+
+def stopped(stop):
+    """Whether SIGTERM has come. It does not reach all pods of a gang at the same moment."""
+    end = time.monotonic() + 5
+    while not stop and time.monotonic() < end:
+        time.sleep(0.05)
+    return bool(stop)
 
 
 def digits():
