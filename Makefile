@@ -23,7 +23,7 @@ TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUFF := $(CACHE)/ruff-0.17.6/bin/ruff
 DENY = $(firstword $(wildcard $(CACHE)/bin/cargo-deny) $(shell command -v cargo-deny))
 
-.PHONY: help demo demo-cluster dev-image test soak unit lint fmt audit cluster image binaries plugin bench clean need-rust
+.PHONY: help demo demo-cluster dev-image test soak unit lint fmt audit generate cluster image binaries plugin bench clean need-rust
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -102,6 +102,18 @@ dev-image: need-rust
 	$(call static,operator agent,debug)
 	@devcluster/cluster operator-image --operator target/$(TRIPLE)/debug/operator --agent target/$(TRIPLE)/debug/agent \
 	  --out dist/dev-image.tar
+
+# The tests fail where one of these files is not what would be made.
+generate: need-rust ## make anew what is made from code: CRDs, tables of the docs, snapshots, alert rules
+	cargo build --quiet --bin crdgen
+	@crdgen=target/$(TRIPLE)/debug/crdgen && $$crdgen > crds/trainingjobs.yaml && \
+	 $$crdgen --runtime ClusterTrainingRuntime > crds/clustertrainingruntimes.yaml && \
+	 $$crdgen --runtime TrainingRuntime > crds/trainingruntimes.yaml && \
+	 $$crdgen --fields > docs/fields.md && $$crdgen --refusals > docs/refusals.md
+	UPDATE=1 cargo test --quiet --test files docs::
+	UPDATE=1 cargo test --quiet --test planes both_forms_of_the_rules_are_one
+	INSTA_UPDATE=always cargo test --quiet --lib --package objects --package kubectl-trainingjob
+	@git diff --stat
 
 plugin: need-rust ## build `kubectl trainingjob` into target/release/kubectl-trainingjob
 	cargo build --release --bin kubectl-trainingjob

@@ -1,7 +1,8 @@
 //! The CRD, its examples and its tables: offline, and as a real API server sees them.
 
-use harness::cluster::Cluster;
-use harness::wait::{SOON, until};
+use api::{
+    self, RESERVED_ENV, RULES, Rule, RuntimeKind, SCHEMA_REFUSALS, TakenRuntime, TrainingJob, TrainingJobStatus,
+};
 use k8s_openapi::{
     api::batch::v1::Job, api::core::v1::Namespace,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -12,6 +13,9 @@ use kube::{
     core::cel::{CompiledSchema, apply_defaults, compile_schema, validate_compiled},
     runtime::wait::{await_condition, conditions},
 };
+use kubectl_trainingjob::convert::{Answers, convert};
+use plan::{self, Incarnation, Runtime};
+use protocol::gang::GangPast;
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,14 +25,9 @@ use std::{
     sync::OnceLock,
     time::Duration,
 };
+use testkit::cluster::Cluster;
+use testkit::wait::{SOON, until};
 use tokio::sync::OnceCell;
-use trainingjob_operator::api::{
-    self, RESERVED_ENV, RULES, Rule, RuntimeKind, SCHEMA_REFUSALS, TakenRuntime, TrainingJob, TrainingJobStatus,
-};
-use trainingjob_operator::build;
-use trainingjob_operator::cli::convert::{Answers, convert};
-use trainingjob_operator::plan::{self, Incarnation, Runtime};
-use trainingjob_operator::protocol::gang::GangPast;
 
 // ---- files that are made from the types
 
@@ -562,7 +561,7 @@ async fn the_number_of_a_jobs_pods_may_change() {
     owner.metadata.namespace = Some("api".into());
     owner.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
     let runtime = Runtime { agent_image: "operator:1".into(), ..Runtime::default() };
-    let mut objects = build::objects(&plan::resolve(&owner, &runtime).plan, Incarnation::FIRST, GangPast::default());
+    let mut objects = objects::objects(&plan::resolve(&owner, &runtime).plan, Incarnation::FIRST, GangPast::default());
     // It has no owner here, and would be collected.
     objects.jobs[0].metadata.owner_references = None;
     let jobs: Api<Job> = Api::namespaced(client.clone(), "api");
@@ -1187,7 +1186,7 @@ fn root() -> &'static Path {
 }
 
 fn made(flags: &[&str]) -> String {
-    let made = Command::new(harness::binary("crdgen")).args(flags).output().unwrap();
+    let made = Command::new(testkit::binary("crdgen")).args(flags).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     String::from_utf8(made.stdout).unwrap()
 }

@@ -131,7 +131,7 @@ class Messages(unittest.TestCase):
             "warning: not JSON",
             self.message("operator", "lib", False, None),
             self.message("operator", "lib", True, "/lib"),
-            self.message("harness", "lib", True, "/harness", "/checkout/tests/harness/Cargo.toml"),
+            self.message("harness", "lib", True, "/harness", "/checkout/crates/harness/Cargo.toml"),
             self.message("agent", "bin", False, "/agent"),
             self.message("agent", "bin", True, "/agent-test"),
             self.message("node", "test", True, "/node"),

@@ -4,20 +4,21 @@
 //! It is a program of its own without the test harness: the agent must be the process's first thread, for the kernel drops
 //! a SIGCHLD that another thread would ignore, and it reaps every child of its process.
 
-use harness::free_port;
-use harness::room::Room;
-use harness::wait::until;
+use agent::attempt::Attempt;
+use agent::container::Container;
+use agent::surroundings::Options;
 use nix::sys::signal::{Signal, raise};
+use protocol::agent_status::AgentStatus;
+use protocol::report::{Phase, Report};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
-use trainingjob_operator::agent::container::Container;
-use trainingjob_operator::agent::surroundings::{Attempt, Options};
-use trainingjob_operator::protocol::agent_status::AgentStatus;
-use trainingjob_operator::protocol::error_pattern::ErrorPattern;
-use trainingjob_operator::protocol::report::{Phase, Report};
+use testkit::free_port;
+use testkit::room::Room;
+use testkit::wait::until;
+use text::error_pattern::ErrorPattern;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 

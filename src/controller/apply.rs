@@ -3,19 +3,19 @@
 use super::error::{Error, call, refusal};
 use super::pass::{Child, Created, Pass, is_ours};
 use super::refused;
-use crate::api::{Reason, TrainingJob};
-use crate::build::{self, CoschedulingPodGroup, NativePodGroup, PodGroup, VolcanoPodGroup, labels, names};
-use crate::lifecycle::{self, Event};
-use crate::observe::{
-    Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, ObservedJob, SlimJob, Wanted, digest,
-};
-use crate::plan::{CheckpointVolume, Delivery, GroupKind, Incarnation, Plan, Runtime, Upkeep};
-use crate::protocol::gang::GangPast;
+use api::{Reason, TrainingJob};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use lifecycle::{self, Event};
+use objects::{self, CoschedulingPodGroup, NativePodGroup, PodGroup, VolcanoPodGroup, labels, names};
+use observe::{
+    Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, ObservedJob, SlimJob, Wanted, digest,
+};
+use plan::{CheckpointVolume, Delivery, GroupKind, Incarnation, Plan, Runtime, Upkeep};
+use protocol::gang::GangPast;
 use tracing::{info, warn};
 
 impl Pass<'_, TrainingJob> {
@@ -35,8 +35,8 @@ impl Pass<'_, TrainingJob> {
         if children.service.is_none() || children.config.is_none() || !claimed {
             self.confirm().await?;
         }
-        let build::Objects { service, config, claim, .. } =
-            build::objects(plan, Incarnation::FIRST, GangPast::default());
+        let objects::Objects { service, config, claim, .. } =
+            objects::objects(plan, Incarnation::FIRST, GangPast::default());
         let claim = claim.filter(|_| !claimed);
         // The Jobs will follow, and their pods mount it.
         let is_first = children.service.is_none() && children.jobs.is_empty();
@@ -141,10 +141,10 @@ impl Pass<'_, TrainingJob> {
         if !self.ensure_group(plan).await? {
             return Ok(());
         }
-        let jobs = build::objects(plan, incarnation, past).jobs;
+        let jobs = objects::objects(plan, incarnation, past).jobs;
         for (role, wanted) in plan.gang.roles.iter().zip(jobs).rev() {
             let key = ChildKey::job(role.name);
-            match self.create(&build::posted(plan, &wanted)).await? {
+            match self.create(&objects::posted(plan, &wanted)).await? {
                 Created::Made(job) | Created::Found(job) => {
                     let dropped = is_native(plan) && !job.has_group();
                     if dropped {
@@ -167,7 +167,7 @@ impl Pass<'_, TrainingJob> {
 
     /// Makes sure that the gang's key is there; false if it is not.
     async fn ensure_key(&self, plan: &Plan) -> Result<bool, Error> {
-        let Some(key) = build::gang_key(plan, &rand::random()) else { return Ok(true) };
+        let Some(key) = objects::gang_key(plan, &rand::random()) else { return Ok(true) };
         let blocked = self.create_unseen(&key).await?;
         let is_there = blocked.is_none();
         self.block(ChildKey::GANG_KEY, blocked);
@@ -177,7 +177,7 @@ impl Pass<'_, TrainingJob> {
     /// Makes sure that the group is there in which the workers are placed; false if it is not. Nobody watches it, for most
     /// clusters don't know its kind.
     pub(super) async fn ensure_group(&self, plan: &Plan) -> Result<bool, Error> {
-        let blocked = match build::pod_group(plan) {
+        let blocked = match objects::pod_group(plan) {
             None => return Ok(true),
             Some(PodGroup::Volcano(group)) => self.create_group(&group, "install Volcano with its CRDs").await?,
             Some(PodGroup::Coscheduling(group)) => {
@@ -227,7 +227,7 @@ impl Pass<'_, TrainingJob> {
 
     /// Makes the Job that looks after the checkpoints.
     pub(super) async fn create_upkeep(&self, plan: &Plan, task: Upkeep) -> Result<(), Error> {
-        let Some(wanted) = build::upkeep(plan, task) else { return Ok(()) };
+        let Some(wanted) = objects::upkeep(plan, task) else { return Ok(()) };
         match self.create(&wanted).await? {
             Created::Made(job) | Created::Found(job) => {
                 self.block(ChildKey::UPKEEP, None);
@@ -373,8 +373,8 @@ fn group_dropped() -> Blocked {
 
 const _: () = {
     // Every kind of child has its place above; a new field of `Objects` that nobody makes does not compile.
-    fn _exhaustive(objects: build::Objects) -> (Service, ConfigMap, Option<PersistentVolumeClaim>, Vec<Job>) {
-        let build::Objects { service, config, claim, jobs } = objects;
+    fn _exhaustive(objects: objects::Objects) -> (Service, ConfigMap, Option<PersistentVolumeClaim>, Vec<Job>) {
+        let objects::Objects { service, config, claim, jobs } = objects;
         (service, config, claim, jobs)
     }
 };

@@ -1,15 +1,15 @@
 //! One question to one agent: how it is reached, what of its answer is read, and whose answer it is.
 
 use super::Context;
-use crate::observe::ObservedPod;
-use crate::protocol::agent_status::AgentStatus;
-use crate::protocol::report;
-use crate::protocol::text::start_of;
 use http::header::CONNECTION;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
+use observe::ObservedPod;
+use protocol::agent_status::AgentStatus;
+use protocol::report;
 use serde_json::Value;
+use text::start_of;
 
 /// Bytes of an answer that are read.
 const MAX_ANSWER: usize = 256 * 1024;
@@ -106,7 +106,7 @@ fn is_of(status: &AgentStatus, job: &JobName, pod: &ObservedPod) -> Result<(), S
 }
 
 /// Reads an answer. Whoever wrote it, no more is kept than an agent of ours has to tell.
-pub(crate) fn decode(bytes: &[u8]) -> serde_json::Result<AgentStatus> {
+pub fn decode(bytes: &[u8]) -> serde_json::Result<AgentStatus> {
     let mut answer = serde_json::from_slice(bytes)?;
     bound(&mut answer);
     serde_json::from_value(answer)

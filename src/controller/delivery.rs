@@ -1,10 +1,10 @@
 //! What the cluster can do to bring the agent into pods: looked at when Jobs are made, and remembered for some minutes.
 
 use super::error::{call, refusal};
-use crate::plan::{AgentDelivery, Delivery, node_has_image_volumes, server_has_image_volumes};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Client};
+use plan::{AgentDelivery, Delivery, node_has_image_volumes, server_has_image_volumes};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tracing::{info, warn};

@@ -2,12 +2,12 @@
 
 use super::error::{Error, call};
 use super::pass::Pass;
-use crate::api::{Reason, State, TrainingJob, TrainingJobStatus};
-use crate::lifecycle::whole_second;
-use crate::observe::events::telling;
+use api::{Reason, State, TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::ListParams;
+use lifecycle::whole_second;
+use observe::events::telling;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;

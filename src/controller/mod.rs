@@ -23,17 +23,11 @@ mod turnstile;
 mod watch;
 
 pub use ask::AgentAccess;
-#[cfg(any(test, fuzzing))]
-pub(crate) use ask::decode;
+pub use ask::decode;
 pub use error::Error;
 
-use crate::api::{ElasticStatus, Guarded, State, TrainingJob};
-use crate::build;
-use crate::lifecycle::{self, Action, Input, Verdict};
-use crate::observe::{Blocked, Cell, Children, Index, JobKey, Wanted, digest};
-use crate::plan::{self, AgentDelivery, Incarnation, Runtime};
-use crate::protocol::gang::GangPast;
 use crate::telemetry::Metrics;
+use api::{ElasticStatus, Guarded, State, TrainingJob};
 use futures::channel::mpsc;
 use futures::future::{self, Either};
 use futures::{FutureExt, StreamExt};
@@ -41,8 +35,12 @@ use jiff::Timestamp;
 use kube::runtime::controller::{self, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, Resource, ResourceExt};
+use lifecycle::{self, Action, Input, Verdict};
+use observe::{Blocked, Cell, Children, Index, JobKey, Wanted, digest};
 use parking_lot::Mutex;
 use pass::Pass;
+use plan::{self, AgentDelivery, Incarnation, Runtime};
+use protocol::gang::GangPast;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::future::Future;
@@ -143,7 +141,7 @@ impl Context {
 fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     let planned = plan::resolve(job, runtime);
     let refused = planned.accepted().err().map(ToString::to_string);
-    let objects = planned.accepted().ok().map(|plan| build::objects(plan, Incarnation::FIRST, GangPast::default()));
+    let objects = planned.accepted().ok().map(|plan| objects::objects(plan, Incarnation::FIRST, GangPast::default()));
     let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
     let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
     let size = decided.map(|elastic| (elastic.workers, elastic.largest));

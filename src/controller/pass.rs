@@ -6,11 +6,7 @@
 use super::error::{Error, call, refusal};
 use super::{Context, refused};
 
-use crate::api::{Reason, TakenRuntime};
-use crate::build::labels;
-use crate::lifecycle::Event;
-use crate::observe::{Blocked, JobKey, owner, version};
-use crate::protocol::text::start_of;
+use api::{Reason, TakenRuntime};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1 as core;
@@ -18,9 +14,13 @@ use k8s_openapi::api::events::v1 as events;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
+use lifecycle::Event;
+use objects::labels;
+use observe::{Blocked, JobKey, owner, version};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use text::start_of;
 use tracing::{debug, info};
 
 /// A kind of ours, of which one object owns others.
@@ -29,7 +29,7 @@ pub(super) trait Owner:
 {
 }
 
-impl Owner for crate::api::TrainingJob {}
+impl Owner for api::TrainingJob {}
 
 /// Whatever an owner may have.
 pub(super) trait Child:

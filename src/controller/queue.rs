@@ -3,18 +3,18 @@
 use super::error::{Error, call, refusal};
 use super::pass::{Created, Pass};
 use super::refused;
-use crate::api::{Reason, TrainingJob};
-use crate::build::{self, PriorityClassRef, ResourceFlavor, WholeJob, Workload, names};
-use crate::lifecycle::{self, News};
-use crate::observe::{Blocked, ChildKey};
-use crate::plan::{Incarnation, Plan};
-use crate::protocol::gang::GangPast;
-use crate::protocol::role::RoleName;
+use api::{Reason, TrainingJob};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use lifecycle::{self, News};
+use objects::{self, PriorityClassRef, ResourceFlavor, WholeJob, Workload, names};
+use observe::{Blocked, ChildKey};
+use plan::{Incarnation, Plan};
+use protocol::gang::GangPast;
+use protocol::role::RoleName;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use tracing::info;
@@ -31,7 +31,7 @@ struct WholeWorkload {
 impl Pass<'_, TrainingJob> {
     /// Makes the Workload, which the watch then tells of.
     pub(super) async fn ensure_workload(&self, plan: &Plan) -> Result<(), Error> {
-        let Some(mut workload) = build::workload(plan) else { return Ok(()) };
+        let Some(mut workload) = objects::workload(plan) else { return Ok(()) };
         if let Some(class) = &plan.gang.workers().pod.scheduling.priority {
             let api: Api<PriorityClass> = Api::all(self.context.client.clone());
             // Pods of a class that is not there are refused by the API server, in its own words.
@@ -63,7 +63,7 @@ impl Pass<'_, TrainingJob> {
         flavors: &BTreeSet<String>,
     ) -> Result<(), Error> {
         let at = plan.gang.roles.iter().position(|known| known.name == role);
-        let jobs = build::objects(plan, Incarnation::FIRST, GangPast::default()).jobs;
+        let jobs = objects::objects(plan, Incarnation::FIRST, GangPast::default()).jobs;
         let pod =
             at.and_then(|at| jobs.into_iter().nth(at)).and_then(|job| job.spec?.template.spec).unwrap_or_default();
         let (mut selector, mut tolerations) =

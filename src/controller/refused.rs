@@ -3,9 +3,9 @@
 //! The words of policies and webhooks are looked for at the beginning only, where the API server puts them: further on
 //! stand the values of fields, in which a person may have written anything.
 
-use crate::api::Reason;
-use crate::observe::Blocked;
+use api::Reason;
 use kube::core::Status;
+use observe::Blocked;
 
 /// What stands in the way, if the API server or somebody whom it asks has refused; none for a trouble of its own.
 pub(super) fn blocked(status: &Status) -> Option<Blocked> {

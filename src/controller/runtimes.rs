@@ -4,12 +4,12 @@ use super::error::{Error, call, refusal};
 use super::pass::Pass;
 use super::refused;
 use super::status::newest;
-use crate::api::{ConditionType, Reason, RuntimeKind, RuntimeRef, State, TakenRuntime, TrainingJob};
-use crate::lifecycle::{Event, set_condition, whole_second};
-use crate::plan;
+use api::{ConditionType, Reason, RuntimeKind, RuntimeRef, State, TakenRuntime, TrainingJob};
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::Api;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
+use lifecycle::{Event, set_condition, whole_second};
 use serde_json::json;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Pass<'_, TrainingJob> {
     pub(super) async fn runtime(&self) -> Result<Option<Result<TakenRuntime, Waits>>, Error> {
         let job = self.owner;
         let Some(named) = &job.spec.runtime_ref else { return Ok(None) };
-        let known = |status: Option<&crate::api::TrainingJobStatus>| status.and_then(|status| status.runtime.clone());
+        let known = |status: Option<&api::TrainingJobStatus>| status.and_then(|status| status.runtime.clone());
         if known(job.status.as_ref()).is_some() {
             return Ok(None);
         }
@@ -50,7 +50,11 @@ impl Pass<'_, TrainingJob> {
 
     async fn read(&self, named: &RuntimeRef) -> Result<Result<TakenRuntime, Waits>, Error> {
         let (kind, name) = (named.kind(), &named.name);
-        let api = kind.api(self.context.client.clone(), &self.key.namespace);
+        let (client, resource) = (self.context.client.clone(), kind.resource());
+        let api: Api<DynamicObject> = match kind {
+            RuntimeKind::ClusterTrainingRuntime => Api::all_with(client, &resource),
+            RuntimeKind::TrainingRuntime => Api::namespaced_with(client, &self.key.namespace, &resource),
+        };
         let error = match call("get runtime", api.get(name)).await {
             Ok(found) => {
                 let found = serde_json::to_value(found).unwrap_or_default();

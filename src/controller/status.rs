@@ -3,14 +3,14 @@
 use super::Context;
 use super::error::{Error, call};
 use super::pass::Pass;
-use crate::api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus};
-use crate::lifecycle::{set_condition, whole_second};
-use crate::observe::{JobKey, Writes, version};
+use api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::error_boundary::InvalidObject;
 use kube::{Api, Resource};
+use lifecycle::{set_condition, whole_second};
+use observe::{JobKey, Writes, version};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -202,7 +202,7 @@ pub(super) fn is_echo(object: &Guarded, writes: &Writes) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{ProgramMetrics, Workers};
+    use api::{ProgramMetrics, Workers};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     #[test]

@@ -6,14 +6,13 @@
 
 use super::error::{Error, call};
 use super::pass::{Created, Pass};
-use crate::api::{State, TrainingJob, TrainingJobStatus};
-use crate::build::{self, Board};
-use crate::lifecycle;
-use crate::observe::{ObservedBoard, Wanted};
-use crate::plan::{BoardPlan, TensorBoard};
+use api::{State, TrainingJob, TrainingJobStatus};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
+use objects::{self, Board};
+use observe::{ObservedBoard, Wanted};
+use plan::{BoardPlan, TensorBoard};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -62,7 +61,7 @@ impl Pass<'_, TrainingJob> {
         }
         // Outdated, or no answer: the pass that follows comes here, too.
         self.confirm().await.ok()?;
-        let Board { deployment, service } = build::board(plan)?;
+        let Board { deployment, service } = objects::board(plan)?;
         let mut trouble = None;
         if todo.service {
             trouble = trouble.or(trouble_of(self.create(&service).await));
@@ -110,10 +109,10 @@ fn unexpected(error: Error) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::BoardPart;
-    use crate::plan::{BoardVolume, ClaimPath};
     use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use observe::BoardPart;
+    use plan::{BoardVolume, ClaimPath};
 
     fn planned(one_node: bool) -> BoardPlan {
         let volume = BoardVolume::Claim(ClaimPath { claim: "c".into(), path: None });

@@ -1,16 +1,16 @@
 //! Passes against an API server of the test's own, which answers as the test says; and agents of the test's own.
 
 use super::*;
-use crate::api::Reason;
-use crate::observe::{AgentPolls, ChildKey, ObservedPod};
-use crate::plan::Delivery;
-use crate::protocol::role::RoleName;
+use api::Reason;
 use futures::StreamExt;
 use http::Method;
 use http_body_util::{BodyExt, Full};
 use kube::client::Body;
 use kube::runtime::watcher::Event;
+use observe::{AgentPolls, ChildKey, ObservedPod};
 use parking_lot::Mutex;
+use plan::Delivery;
+use protocol::role::RoleName;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 

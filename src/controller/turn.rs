@@ -2,9 +2,9 @@
 
 use super::turnstile::{self, Turnstile};
 use super::{Context, status};
-use crate::api::{Guarded, TrainingJob, TrainingJobStatus};
-use crate::observe::{Cell, JobKey};
+use api::{Guarded, TrainingJob, TrainingJobStatus};
 use kube::runtime::reflector::ObjectRef;
+use observe::{Cell, JobKey};
 use std::time::Instant;
 
 /// A pass that may go on; who waits for its end is woken by it.

@@ -1,9 +1,7 @@
 //! Watches: what they bring goes into the index, and wakes the job that it belongs to.
 
 use super::{Context, status};
-use crate::api::Guarded;
-use crate::build::labels;
-use crate::observe::{self, JobKey, SlimWorkload};
+use api::Guarded;
 use futures::channel::{mpsc, oneshot};
 use futures::future::{self, BoxFuture, Either, Fuse, FusedFuture};
 use futures::stream::{BoxStream, SelectAll};
@@ -14,6 +12,8 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt};
+use objects::labels;
+use observe::{self, JobKey, SlimWorkload};
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::fmt::Debug;

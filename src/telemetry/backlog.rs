@@ -1,6 +1,6 @@
 //! TrainingJobs that the operator has yet to look at: because something of them changed, or when their time comes.
 
-use crate::api::Guarded;
+use api::Guarded;
 use kube::runtime::reflector::ObjectRef;
 use parking_lot::Mutex;
 use prometheus::IntGauge;

@@ -3,16 +3,16 @@
 //! Written as text at once: the metrics of a library would be built anew for each scrape, some thirty objects a job, and
 //! thrown away.
 
-use crate::api::{Condition, ConditionType, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
-use crate::exposition::{Page, labels, seconds};
-use crate::lifecycle::{condition_is, goodput};
-use crate::observe::{AgentAnswer, Index, JobKey};
-use crate::protocol::agent_status::AgentStatus;
-use crate::protocol::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
+use api::{Condition, ConditionType, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
+use exposition::{Page, labels, seconds};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
+use lifecycle::{condition_is, goodput};
+use observe::{AgentAnswer, Index, JobKey};
+use protocol::agent_status::AgentStatus;
+use protocol::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
 use std::collections::BTreeMap;
 
 const STATES: [State; 6] =
@@ -303,11 +303,11 @@ fn measured(of: fn(&ProgramMetrics) -> Option<f64>) -> impl Fn(&TrainingJobStatu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::gpu::Gpu;
-    use crate::protocol::progress::{Progress, Source, Update};
-    use crate::protocol::report::Report;
     use kube::runtime::reflector;
     use kube::runtime::watcher::Event;
+    use protocol::gpu::Gpu;
+    use protocol::progress::{Progress, Source, Update};
+    use protocol::report::Report;
     use serde_json::{Value, json};
 
     fn store(jobs: Vec<Value>) -> Store<Guarded> {

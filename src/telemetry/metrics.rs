@@ -3,14 +3,14 @@
 
 use super::backlog::Backlog;
 use super::jobs;
-use crate::api::{ConditionType, Guarded, State, TrainingJob, TrainingJobStatus};
-use crate::exposition::Page;
-use crate::lifecycle::condition_is;
-use crate::observe::Index;
-use crate::usage::of_self;
+use api::{ConditionType, Guarded, State, TrainingJob, TrainingJobStatus};
+use exposition::Page;
+use exposition::usage::of_self;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
+use lifecycle::condition_is;
+use observe::Index;
 use prometheus::{
     Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };

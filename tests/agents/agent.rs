@@ -1,11 +1,15 @@
 //! The agent's binary, run for real. Each test has a directory of its own, which is also the program's working
 //! directory, and leaves no process behind.
 
-use harness::room::Room;
-use harness::wait::until;
-use harness::{binary, free_port, skipped};
+use api::Reason;
+use failure::{Cause, Container, WorkerFacts, first_cause};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use protocol::agent_status::AgentStatus;
+use protocol::progress::{Progress, Source};
+use protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
+use protocol::role::RoleName;
+use protocol::stacks::{Place, ProcessStacks, ProcessState, Stacks};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,14 +18,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use trainingjob_operator::api::Reason;
-use trainingjob_operator::cause::{Cause, Container, WorkerFacts, first_cause};
-use trainingjob_operator::protocol::agent_status::AgentStatus;
-use trainingjob_operator::protocol::error_pattern::ErrorPattern;
-use trainingjob_operator::protocol::progress::{Progress, Source};
-use trainingjob_operator::protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
-use trainingjob_operator::protocol::role::RoleName;
-use trainingjob_operator::protocol::stacks::{Place, ProcessStacks, ProcessState, Stacks};
+use testkit::room::Room;
+use testkit::wait::until;
+use testkit::{binary, free_port, skipped};
+use text::error_pattern::ErrorPattern;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -1165,7 +1165,7 @@ fn as_pid_1() {
 
 /// What a command becomes PID 1 with, if that can be had here.
 fn as_init() -> Option<Command> {
-    let init = harness::init::as_init();
+    let init = testkit::init::as_init();
     if init.is_none() {
         skipped("unshare may not make a PID namespace here (it takes root)");
     }
@@ -1174,7 +1174,7 @@ fn as_init() -> Option<Command> {
 
 /// The PID, seen from here, of what `unshare` has made PID 1.
 fn init_of(unshared: &Running) -> i32 {
-    harness::init::init_of(unshared.0.id()).unwrap()
+    testkit::init::init_of(unshared.0.id()).unwrap()
 }
 
 fn signal_by_number(pid: i32, signal: i32) {

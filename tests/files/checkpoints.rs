@@ -24,15 +24,15 @@
 //! `DAMAGES=80000` two more were found in a `config.json` of the Trainer. What is valid is all of formats with a checksum of every
 //! byte, and the library loads it as it was.
 
+use checkpoint::files::{Files, Member, ReadSeek};
+use checkpoint::formats::{
+    Claim, Listing, Rules, dcp, deepspeed, hugging_face, keras, lightning, marked, megatron, safetensors, torch,
+};
+use checkpoint::found::{Depth, Verdict};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Cursor, Write as _};
 use std::path::{Path, PathBuf};
-use trainingjob_operator::checkpoint::files::{Files, Member, ReadSeek};
-use trainingjob_operator::checkpoint::formats::{
-    Claim, Listing, Rules, dcp, deepspeed, hugging_face, keras, lightning, marked, megatron, safetensors, torch,
-};
-use trainingjob_operator::checkpoint::found::{Depth, Verdict};
 
 /// By the name of the folder in which their checkpoints are.
 const FORMATS: [(&str, &Rules); 9] = [

@@ -5,15 +5,15 @@
 //! complete; `TRAININGJOB_PYTHON` is a Python that has TensorFlow, JAX and Orbax. What comes out is printed as a table
 //! (`--nocapture`).
 
-use harness::room::Room;
+use checkpoint::files::{Files, Member, ReadSeek};
+use checkpoint::formats::{Claim, Listing, Rules, orbax, tensorflow};
+use checkpoint::found::{Depth, Judgement, Verdict};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Cursor, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use trainingjob_operator::checkpoint::files::{Files, Member, ReadSeek};
-use trainingjob_operator::checkpoint::formats::{Claim, Listing, Rules, orbax, tensorflow};
-use trainingjob_operator::checkpoint::found::{Depth, Judgement, Verdict};
+use testkit::room::Room;
 
 /// The files of a folder, in memory.
 #[derive(Clone)]

@@ -1,12 +1,12 @@
 //! The documentation: its links lead somewhere, its tables are those of the CRD, and it says what the code does. The examples say
 //! what they need, and the repository holds nothing that a compiler made.
 
+use api::{RESERVED_ENV, Reason, crd};
+use kubectl_trainingjob::advice::ADVICE;
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use trainingjob_operator::api::{RESERVED_ENV, Reason, crd};
-use trainingjob_operator::cli::advice::ADVICE;
 
 /// Folders with pages that are not ours.
 const NOT_OURS: [&str; 4] = ["target", "dist", "shared", "node_modules"];
@@ -125,7 +125,7 @@ fn the_readme_has_every_field() {
 
 #[test]
 fn variables_and_images_are_told() {
-    let (code, page) = (read("src/plan/mod.rs"), read("docs/jobs.md"));
+    let (code, page) = (read("crates/plan/src/lib.rs"), read("docs/jobs.md"));
     let (_, images) = code.split_once("fn default_image").unwrap();
     let images = images.split("\n}\n").next().unwrap().split('"').skip(1).step_by(2);
     let missing: Vec<&str> = images.chain(RESERVED_ENV).filter(|name| !page.contains(&format!("`{name}"))).collect();
@@ -152,11 +152,14 @@ const NOT_REASONS: [&str; 2] = ["True", "PersistentVolumeClaim"];
 #[test]
 fn every_reason_is_told() {
     let page = read("docs/operate.md");
-    let files = ["lifecycle/checkpoints.rs", "lifecycle/decide.rs", "lifecycle/waiting.rs", "observe/events.rs"];
-    let files = files.into_iter().chain(["controller/apply.rs", "controller/status.rs", "gang/policy.rs"]);
-    let code: Vec<String> = files.map(|file| read(format!("src/{file}"))).collect();
-    let causes =
-        ["disruption", "ending", "evidence", "gang", "memory"].map(|file| read(format!("src/cause/{file}.rs")));
+    let files = ["lifecycle/src/checkpoints.rs", "lifecycle/src/decide.rs", "lifecycle/src/waiting.rs"];
+    let files = files.into_iter().chain(["observe/src/events.rs", "gang/src/policy.rs"]);
+    let files = files
+        .map(|file| format!("crates/{file}"))
+        .chain(["src/controller/apply.rs", "src/controller/status.rs"].map(str::to_owned));
+    let code: Vec<String> = files.map(read).collect();
+    let causes = ["disruption", "ending", "evidence", "gang", "memory"]
+        .map(|file| read(format!("crates/failure/src/{file}.rs")));
     let is_cause = |reason: &&Reason| causes.iter().any(|code| code.contains(&format!("Reason::{reason:?}")));
     let reasons = code.iter().flat_map(|code| reasons(code));
     let reasons: Vec<&str> = reasons.chain(Reason::ALL.iter().filter(is_cause).map(Reason::as_str)).collect();
@@ -212,7 +215,8 @@ fn is_camel_case(word: &str) -> bool {
 
 /// What is compiled, and what is applied.
 fn code() -> String {
-    let (mut code, mut folders) = (String::new(), ["src", "crds", "deploy"].map(|folder| root().join(folder)).to_vec());
+    let (mut code, mut folders) =
+        (String::new(), ["src", "crates", "crds", "deploy"].map(|folder| root().join(folder)).to_vec());
     while let Some(folder) = folders.pop() {
         for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
@@ -244,7 +248,7 @@ fn every_event_is_told() {
 
 /// What stands first in quotes where an event is made, in the code before its tests.
 fn events_in_the_code() -> BTreeSet<String> {
-    let folders = ["src/lifecycle", "src/controller"].map(|folder| fs::read_dir(root().join(folder)).unwrap());
+    let folders = ["crates/lifecycle/src", "src/controller"].map(|folder| fs::read_dir(root().join(folder)).unwrap());
     let files = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
     let files = files.filter(|path| path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs"));
     let mut found = BTreeSet::new();

@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod checkpoints_jax_tf;
+mod crates;
 mod deploy;
 mod docs;
 mod store;

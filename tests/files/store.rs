@@ -2,11 +2,10 @@
 //! lies and is silent.
 //!
 //! The servers are built once from their pinned Go modules and are kept in the cache. Google's store is S3's server behind
-//! a translator, of which `harness::servers` says what it proves and what it does not.
+//! a translator, of which `testkit::servers` says what it proves and what it does not.
 
-use harness::room::Room;
-use harness::servers::{ACCOUNT, ACCOUNT_KEY, Asked, BUCKET, Fault, KEY, Proxy, SECRET, Server};
-use harness::wait::{SOON, until};
+use checkpoint::files::Member;
+use checkpoint::found::{Depth, Format, Found, Verdict};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,11 +15,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use trainingjob_operator::checkpoint::files::Member;
-use trainingjob_operator::checkpoint::found::{Depth, Format, Found, Verdict};
-use trainingjob_operator::store::{
-    Access, Checksum, Destination, Layout, Manifest, Patience, Store, StoreError, Trouble,
-};
+use store::{Access, Checksum, Destination, Layout, Manifest, Patience, Store, StoreError, Trouble};
+use testkit::room::Room;
+use testkit::servers::{ACCOUNT, ACCOUNT_KEY, Asked, BUCKET, Fault, KEY, Proxy, SECRET, Server};
+use testkit::wait::{SOON, until};
 
 const MIB: u64 = 1024 * 1024;
 /// What is sent at once: longer files are sent in parts of it.

@@ -2,10 +2,10 @@
 
 #![no_main]
 
+#[cfg(fuzzing)]
+use fuzz::{TARGETS, Target};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
-#[cfg(fuzzing)]
-use trainingjob_operator::fuzz::{TARGETS, Target};
 
 #[cfg(fuzzing)]
 static CHOSEN: LazyLock<&Target> = LazyLock::new(|| {

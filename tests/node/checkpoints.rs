@@ -3,14 +3,14 @@
 use super::training::Training;
 use super::world::{Job, Space, condition, merged, world};
 use super::{behind, environment, worker};
-use harness::root;
-use harness::training::ended;
+use api::State::{Completed, Failed};
+use api::TrainingJobStatus;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use std::fs;
-use trainingjob_operator::api::State::{Completed, Failed};
-use trainingjob_operator::api::TrainingJobStatus;
+use testkit::root;
+use testkit::training::ended;
 
 /// Two workers that train by torchrun and save every fifth of 30 steps to a claim.
 pub async fn submit(space: &Space, name: &str, env: Value, checkpoint: Value) -> Job {
@@ -44,7 +44,7 @@ pub fn weights(log: &str) -> &str {
     log.lines().rev().find_map(|line| line.split_once("weights ")).expect("the program has said its weights").1
 }
 
-pub fn checkpoint(status: &TrainingJobStatus) -> &trainingjob_operator::api::CheckpointStatus {
+pub fn checkpoint(status: &TrainingJobStatus) -> &api::CheckpointStatus {
     status.checkpoint.as_ref().expect("checkpoints are told of")
 }
 
@@ -101,7 +101,7 @@ async fn kills_in_a_save_lose_nothing() {
         let expected: Vec<(i32, u32)> = (0..=of_each).map(|before| (before as i32 + 1, 5 * before)).collect();
         assert_eq!(job.folder().await.history(), expected, "attempt, and the step that it resumed from");
         for log in logs(&space, job).await {
-            assert_eq!(ended(&log), Some((steps, harness::training::weights(steps).as_str())));
+            assert_eq!(ended(&log), Some((steps, testkit::training::weights(steps).as_str())));
         }
     }
     space.end().await;

@@ -2,19 +2,18 @@
 
 use super::world::{DEMO_IMAGE, Job, Space, World, training, worker, world};
 use super::{SOON, eventually, example};
+use api::State::{Completed, Pending, Running};
+use api::TrainingJob;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job as KubernetesJob;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service};
 use kube::api::{ListParams, PostParams};
 use kube::{Resource, ResourceExt};
+use plan::{self, Delivery, Runtime};
+use protocol::gang::GangPast;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::fmt::Debug;
-use trainingjob_operator::api::State::{Completed, Pending, Running};
-use trainingjob_operator::api::TrainingJob;
-use trainingjob_operator::build;
-use trainingjob_operator::plan::{self, Delivery, Runtime};
-use trainingjob_operator::protocol::gang::GangPast;
 
 /// Begins when a file says so.
 const BEGINS: &str = "until [ -e /tmp/go ]; do sleep 0.2; done; exec ";
@@ -78,7 +77,7 @@ async fn the_agent_comes_either_way_and_no_change_of_it_touches_what_runs() {
     // Its own cluster: the operator is given another way of delivery.
     let world: &'static World = Box::leak(Box::new(World::up("delivery", &[])));
     if world.cluster.name().is_none() {
-        return harness::skipped("the operator of a cluster that was there before is not changed");
+        return testkit::skipped("the operator of a cluster that was there before is not changed");
     }
     let space = world.space("delivery", json!({ "pod-security.kubernetes.io/enforce": "restricted" })).await;
     let uids = async |job: &Job| -> Value {
@@ -125,13 +124,13 @@ async fn create_by_hand(space: &Space, mut job: Value) {
     };
     let planned = plan::resolve(&job, &runtime);
     let plan = planned.accepted().unwrap_or_else(|refusals| panic!("{refusals}"));
-    let objects = build::objects(plan, plan::Incarnation::FIRST, GangPast::default());
+    let objects = objects::objects(plan, plan::Incarnation::FIRST, GangPast::default());
     create::<Service>(space, objects.service).await;
     create::<ConfigMap>(space, objects.config).await;
     if let Some(claim) = objects.claim {
         create::<PersistentVolumeClaim>(space, claim).await;
     }
-    if let Some(key) = build::gang_key(plan, &[7; 32]) {
+    if let Some(key) = objects::gang_key(plan, &[7; 32]) {
         create::<Secret>(space, key).await;
     }
     for job in objects.jobs {

@@ -3,14 +3,14 @@
 //! had here.
 
 use super::world::{Space, merged, world};
-use harness::root;
+use api::State::Completed;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
+use kubectl_trainingjob::convert::{Answers, convert};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use trainingjob_operator::api::State::Completed;
-use trainingjob_operator::cli::convert::{Answers, convert};
+use testkit::root;
 
 /// The manifests of other kinds, each with the name of its file.
 fn manifests() -> Vec<(String, String)> {
@@ -60,7 +60,7 @@ async fn run(space: &Space, file: &str, mut job: Value) {
     if !image.is_empty()
         && std::env::var_os(format!("TRAININGJOB_TEST_{}_FRAMEWORKS_IMAGE", image.to_uppercase())).is_none()
     {
-        return harness::skipped(&format!("{name} of {file}: its image is made by `make soak`"));
+        return testkit::skipped(&format!("{name} of {file}: its image is made by `make soak`"));
     }
     let spec = job["spec"].as_object_mut().unwrap();
     // What is not here: GPUs, their program, and its volumes. And eight workers are many for this machine.

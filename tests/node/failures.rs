@@ -4,8 +4,8 @@
 
 use crate::report;
 use crate::world::{DEMO_IMAGE, Job, SOON, training, world};
-use harness::root;
-use harness::wait::eventually;
+use api::State::{Completed, Failed, Running};
+use api::TrainingJobStatus;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
@@ -14,8 +14,8 @@ use nix::unistd::Pid;
 use regex::Regex;
 use serde_json::{Value, json};
 use std::fs;
-use trainingjob_operator::api::State::{Completed, Failed, Running};
-use trainingjob_operator::api::TrainingJobStatus;
+use testkit::root;
+use testkit::wait::eventually;
 
 const PAGE: &str = "docs/failures.md";
 

@@ -7,14 +7,14 @@
 use super::checkpoints::checkpoint;
 use super::world::{Job, SOON, Space, merged, world};
 use super::{folder, wait::eventually, worker};
-use harness::{root, skipped};
+use api::State::{Completed, Failed, Running};
+use api::TrainingJobStatus;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use std::fs;
-use trainingjob_operator::api::State::{Completed, Failed, Running};
-use trainingjob_operator::api::TrainingJobStatus;
+use testkit::{root, skipped};
 
 /// One way to train with a framework.
 struct Mode {

@@ -5,19 +5,19 @@
 use super::training::{Target, Training};
 use super::wait::eventually;
 use super::world::{Job, SOON, condition, training, worker, world};
-use harness::process::Signal;
+use api::State::{Completed, Running};
+use api::{TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as KubernetesJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
+use lifecycle::goodput;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::time::{Duration, Instant};
-use trainingjob_operator::api::State::{Completed, Running};
-use trainingjob_operator::api::{TrainingJob, TrainingJobStatus};
-use trainingjob_operator::lifecycle::goodput;
+use testkit::process::Signal;
 
 const WORKERS: i32 = 4;
 

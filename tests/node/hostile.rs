@@ -5,14 +5,14 @@ use super::checkpoints::{checkpoint, logs};
 use super::stores::Bucket;
 use super::wait::eventually;
 use super::world::{Job, SOON, Space, world};
-use harness::binary;
-use harness::servers::BUCKET;
+use api::State::Completed;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use trainingjob_operator::api::State::Completed;
+use testkit::binary;
+use testkit::servers::BUCKET;
 
 /// More files than that are in no checkpoint that is looked at.
 const MOST: u32 = 100_000;

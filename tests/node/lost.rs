@@ -4,7 +4,6 @@
 use super::training::{Target, Training};
 use super::wait::eventually;
 use super::world::{SOON, Space, World, condition, is_built, worker};
-use harness::process::Signal;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -12,6 +11,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use testkit::process::Signal;
 use tokio::sync::{Mutex, MutexGuard};
 
 const WORKERS: i32 = 4;
@@ -26,7 +26,7 @@ async fn world() -> Option<(&'static World, MutexGuard<'static, ()>)> {
     let turn = TURN.lock().await;
     let world = WORLD.get_or_init(|| World::up("lost", &["--kcm-arg=--node-monitor-grace-period=20s"]));
     if world.cluster.name().is_none() {
-        harness::skipped("TRAININGJOB_TEST_KUBECONFIG names a cluster whose nodes are not ours to kill");
+        testkit::skipped("TRAININGJOB_TEST_KUBECONFIG names a cluster whose nodes are not ours to kill");
         return None;
     }
     Some((world, turn))

@@ -20,16 +20,16 @@ mod trainers;
 mod training;
 mod world;
 
-use harness::wait::eventually;
-use harness::{root, wait};
+use api::State::{Completed, Failed, Running, Suspended};
+use api::TrainingJobStatus;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{Api, ResourceExt};
+use protocol::report::Report;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
-use trainingjob_operator::api::State::{Completed, Failed, Running, Suspended};
-use trainingjob_operator::api::TrainingJobStatus;
-use trainingjob_operator::protocol::report::Report;
+use testkit::wait::eventually;
+use testkit::{root, wait};
 use world::{SOON, Space, condition, training, worker, world};
 
 /// More than a training is through with before it is ended.

@@ -10,14 +10,14 @@
 use super::presets::packages;
 use super::worker;
 use super::world::{Job, SOON, Space, World, merged, training, world};
-use harness::skipped;
-use harness::wait::eventually;
+use api::State::{Completed, Failed, Running};
+use api::TrainingJobStatus;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
-use trainingjob_operator::api::State::{Completed, Failed, Running};
-use trainingjob_operator::api::TrainingJobStatus;
+use testkit::skipped;
+use testkit::wait::eventually;
 
 /// A node on which the image is.
 fn node() -> Option<&'static World> {

@@ -1,12 +1,12 @@
 //! Programs that know nothing of TrainingJob, each with its own library: their progress is seen while they run.
 
 use crate::world::{Job, Space, world};
-use harness::{cache, root};
+use api::State::Running;
+use api::TrainingJobStatus;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::Command;
-use trainingjob_operator::api::State::Running;
-use trainingjob_operator::api::TrainingJobStatus;
+use testkit::{cache, root};
 
 /// The libraries of these lists, on this machine: its node is the only one.
 pub fn packages(lists: &[&str]) -> PathBuf {
@@ -48,7 +48,7 @@ async fn submit(space: &Space, name: &str, workers: i32, command: &[&str], list:
 async fn unchanged_programs_show_their_progress() {
     let Some(world) = world() else { return };
     if world.cluster.name().is_none() {
-        return harness::skipped("the packages are on this machine, and its nodes are not");
+        return testkit::skipped("the packages are on this machine, and its nodes are not");
     }
     let space = world.space("presets", json!({})).await;
     let train: &[&str] = &["torchrun", "/workspace/train.py"];

@@ -3,13 +3,13 @@
 use super::wait::eventually;
 use super::world::{Job, SOON, Space, merged, training, world};
 use super::{behind, environment};
+use api::State::{Completed, Running};
 use k8s_openapi::api::batch::v1::Job as KubernetesJob;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use trainingjob_operator::api::State::{Completed, Running};
 
 fn place(pod: &Pod) -> String {
     format!("{} {}", pod.labels()["component"], super::worker(pod))

@@ -4,16 +4,16 @@ use super::checkpoints::{self, checkpoint, job, logs, submit};
 use super::training::Training;
 use super::world::{SOON, Space, merged, world};
 use super::{folder, wait::eventually};
-use harness::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
-use harness::training::{ended, weights};
+use api::State::{Completed, Running};
+use api::TrainingJobStatus;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
-use trainingjob_operator::api::State::{Completed, Running};
-use trainingjob_operator::api::TrainingJobStatus;
+use testkit::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
+use testkit::training::{ended, weights};
 
 /// An S3 server that pods reach by an address of this machine, with a proxy before it that can break what goes between.
 pub struct Bucket {

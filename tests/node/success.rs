@@ -2,10 +2,10 @@
 
 use crate::report;
 use crate::world::{Job, condition, training, world};
+use api::State::{Completed, Failed, Running};
+use api::TrainingJobStatus;
+use protocol::report::Report;
 use serde_json::json;
-use trainingjob_operator::api::State::{Completed, Failed, Running};
-use trainingjob_operator::api::TrainingJobStatus;
-use trainingjob_operator::protocol::report::Report;
 
 /// The target accuracy is the demo's, in the test of that.
 #[tokio::test]

@@ -3,8 +3,8 @@
 
 use super::checkpoints::{checkpoint, logs, weights};
 use super::world::world;
+use api::State::Completed;
 use serde_json::{Value, json};
-use trainingjob_operator::api::State::Completed;
 
 #[tokio::test]
 #[ignore = "soak: Hugging Face and Lightning themselves; proved in make test by node::checkpoints, \
@@ -12,7 +12,7 @@ use trainingjob_operator::api::State::Completed;
 async fn unchanged_trainers_go_on_from_what_is_whole() {
     let Some(world) = world() else { return };
     let Ok(image) = std::env::var("TRAININGJOB_TEST_TRAINERS_IMAGE") else {
-        return harness::skipped("TRAININGJOB_TEST_TRAINERS_IMAGE is not set, `make soak` sets it");
+        return testkit::skipped("TRAININGJOB_TEST_TRAINERS_IMAGE is not set, `make soak` sets it");
     };
     world.cluster.devcluster(&["import", &image]);
     let space = world.space("trainers", json!({})).await;

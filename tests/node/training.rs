@@ -2,16 +2,16 @@
 
 use crate::behind;
 use crate::world::{Job, SOON, Space, merged};
-use harness::job::worker;
-use harness::process::{Process, Signal};
-use harness::training::{self, Folder};
+use api::{State, TrainingJobStatus};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::time::Instant;
+use testkit::job::worker;
+use testkit::process::{Process, Signal};
+use testkit::training::{self, Folder};
 use tokio::sync::OnceCell;
-use trainingjob_operator::api::{State, TrainingJobStatus};
 
 /// Such a job.
 pub struct Training {
@@ -185,7 +185,7 @@ impl Training {
         let mut all = BTreeSet::new();
         for worker in 0..workers {
             let pod = pods[&worker].name_any();
-            let (steps, weights) = harness::wait::eventually(&format!("the end of {pod}'s log"), SOON, async || {
+            let (steps, weights) = testkit::wait::eventually(&format!("the end of {pod}'s log"), SOON, async || {
                 let log = String::from_utf8_lossy(&self.space.logs(&pod)).into_owned();
                 training::ended(&log).map(|(steps, weights)| (steps, weights.to_owned()))
             })

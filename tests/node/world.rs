@@ -1,10 +1,6 @@
 //! Clusters with real nodes and the operator installed in them.
 
-use harness::cluster::Cluster;
-use harness::evidence::Guard;
-pub use harness::job::{condition, training, worker};
-use harness::root;
-use harness::wait::eventually;
+use api::TrainingJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, ValidationDirective,
@@ -16,7 +12,11 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use trainingjob_operator::api::TrainingJob;
+use testkit::cluster::Cluster;
+use testkit::evidence::Guard;
+pub use testkit::job::{condition, training, worker};
+use testkit::root;
+use testkit::wait::eventually;
 
 pub const DEMO_IMAGE: &str = "localhost/trainingjob-demo:cpu";
 /// For everything that should be there within seconds. Far more than it takes: other tests keep the machine busy.
@@ -37,7 +37,7 @@ pub fn is_built() -> bool {
     let parts = ["TRAININGJOB_TEST_TOOLS", "TRAININGJOB_TEST_IMAGE", "TRAININGJOB_TEST_DEMO_IMAGE"];
     let missing = parts.iter().find(|name| std::env::var_os(name).is_none());
     if let Some(missing) = missing {
-        harness::skipped(&format!(
+        testkit::skipped(&format!(
             "{missing} is not set: `make test` builds what tests on a real node need, and runs them"
         ));
     }
@@ -134,7 +134,7 @@ impl Space {
         job["kind"] = json!("TrainingJob");
         job["metadata"]["namespace"] = json!(self.name);
         let name = job["metadata"]["name"].as_str().unwrap().to_owned();
-        let mut watched = harness::job::Job::watch(&self.client, &self.name, &name).await;
+        let mut watched = testkit::job::Job::watch(&self.client, &self.name, &name).await;
         watched.patient = SOON;
         self.guard.add(&watched);
         let api: Api<DynamicObject> =
@@ -175,11 +175,11 @@ impl Space {
 /// A TrainingJob in its namespace.
 pub struct Job {
     pub space: Space,
-    watched: harness::job::Job,
+    watched: testkit::job::Job,
 }
 
 impl Deref for Job {
-    type Target = harness::job::Job;
+    type Target = testkit::job::Job;
 
     fn deref(&self) -> &Self::Target {
         &self.watched

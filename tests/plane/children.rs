@@ -1,16 +1,16 @@
 //! Children deleted or changed by somebody else.
 
 use crate::world::{DURATION, Request, attempt, plane, uids};
-use harness::wait::{SOON, eventually};
+use api::State::{Completed, Failed, Initializing, Pending, Running};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, PropagationPolicy};
+use objects::labels;
 use serde_json::{Value, json};
 use std::time::Duration;
-use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running};
-use trainingjob_operator::build::labels;
+use testkit::wait::{SOON, eventually};
 
 #[tokio::test]
 async fn a_deleted_service_or_config_map_comes_back() {
@@ -114,8 +114,7 @@ async fn a_deleted_job_comes_back_as_another_attempt() {
         let params = DeleteParams { propagation_policy: Some(cascade), ..DeleteParams::default() };
         space.delete_with::<Job>(&format!("{name}-training"), params).await;
 
-        let running =
-            |s: &trainingjob_operator::api::TrainingJobStatus| s.attempt == Some(2) && s.state == Some(Running);
+        let running = |s: &api::TrainingJobStatus| s.attempt == Some(2) && s.state == Some(Running);
         let status = job.until("attempt 2 to run", running).await;
         let pods = space.pods(name).await;
         assert!(uids(&pods).is_disjoint(&before) && pods.iter().all(|pod| attempt(pod) == 2), "{name}");
@@ -268,7 +267,7 @@ async fn what_admission_changes_is_no_quarrel() {
     let right = |s: &Service| s.spec.as_ref().unwrap().selector == service.spec.as_ref().unwrap().selector;
     space.until::<Service>("x-headless", "put right", right).await;
     job.set(json!({ "suspend": true })).await;
-    job.state(trainingjob_operator::api::State::Suspended).await;
+    job.state(api::State::Suspended).await;
     // An argument with the policy would never end.
     operator.idle(Duration::from_secs(5)).await;
     let writes = space.writes("services");

@@ -3,10 +3,7 @@
 //! The nodes are simulated, so that nothing is logged: of logs only what is kept of them is tested here.
 
 use crate::world::{BY_HAND, DURATION, Space, Watched, parsed, plane};
-use harness::binary;
-use harness::cluster::tools;
-use harness::root;
-use harness::wait::{SOON, eventually};
+use api::State::{Completed, Failed, Pending, Running};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
@@ -20,7 +17,10 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
-use trainingjob_operator::api::State::{Completed, Failed, Pending, Running};
+use testkit::binary;
+use testkit::cluster::tools;
+use testkit::root;
+use testkit::wait::{SOON, eventually};
 
 /// A kubeconfig of the cluster, for this user if it is one that the API server lets us be.
 fn kubeconfig(user: Option<&str>) -> PathBuf {
@@ -29,7 +29,7 @@ fn kubeconfig(user: Option<&str>) -> PathBuf {
     if let Some(user) = user {
         config["users"][0]["user"]["as"] = json!(user);
     }
-    let path = harness::scratch().join(format!("plugin-{}", user.unwrap_or("admin")));
+    let path = testkit::scratch().join(format!("plugin-{}", user.unwrap_or("admin")));
     // Another test may be reading it.
     let thread = format!("{:?}", std::thread::current().id());
     let new = path.with_file_name(format!("plugin-new-{}", thread.trim_matches(|c: char| !c.is_ascii_digit())));
@@ -398,7 +398,7 @@ async fn errors_tell_the_remedy() {
         assert!(error.contains("no context other: choose one of "), "{error}");
         let error = refused(Path::new("/nowhere/kubeconfig"), &["top"]);
         assert!(error.starts_with("error: no cluster: "), "{error}");
-        let dead = harness::scratch().join("plugin-dead");
+        let dead = testkit::scratch().join("plugin-dead");
         let mut config: Value = serde_json::from_slice(&std::fs::read(&admin).unwrap()).unwrap();
         // Port 9 is that of the service "discard", which nobody offers any more.
         config["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:9");

@@ -1,9 +1,9 @@
 //! How the agent comes into the pods.
 
 use crate::world::plane;
+use api::State::Running;
+use plan::AgentDelivery;
 use serde_json::json;
-use trainingjob_operator::api::State::Running;
-use trainingjob_operator::plan::AgentDelivery;
 
 /// An operator of one namespace may not look at the nodes: it does what always works, and asks no second time. What it is
 /// told the API server takes.

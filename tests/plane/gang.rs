@@ -1,20 +1,20 @@
 //! A gang that restarts in its pods: what its leader tells, the key of its members, and what the operator makes of it.
 
 use crate::world::{BY_HAND, Space, Watched, attempt, plane, uids};
-use harness::wait::{SOON, eventually};
+use api::State::{Completed, Failed, Initializing, Pending, Running};
+use api::{Condition, TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams};
+use observe::JOB_TRACKING;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
+use testkit::wait::{SOON, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running};
-use trainingjob_operator::api::{Condition, TrainingJob, TrainingJobStatus};
-use trainingjob_operator::observe::JOB_TRACKING;
 
 /// An agent that answers what the test says.
 pub struct Agent {

@@ -1,11 +1,11 @@
 //! A gang that is placed as a whole, where its scheduler comes late and its PodGroup goes.
 
 use crate::world::plane;
-use harness::cluster::pod_groups;
+use api::State::{Pending, Running};
 use kube::ResourceExt;
+use objects::VolcanoPodGroup;
 use serde_json::json;
-use trainingjob_operator::api::State::{Pending, Running};
-use trainingjob_operator::build::VolcanoPodGroup;
+use testkit::cluster::pod_groups;
 
 #[tokio::test]
 async fn a_gang_waits_for_its_scheduler_and_keeps_its_group() {

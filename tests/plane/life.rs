@@ -1,15 +1,15 @@
 //! A job's life: each state when it is true, few requests, and an end that leaves what it should.
 
 use crate::world::{BY_HAND, DURATION, Request, Space, attempt, plane, uids};
-use harness::wait::{SOON, eventually};
+use api::State::{Completed, Failed, Initializing, Pending, Running, Suspended};
+use api::{TrainingJob, TrainingJobStatus};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use std::time::Duration;
-use trainingjob_operator::api::State::{Completed, Failed, Initializing, Pending, Running, Suspended};
-use trainingjob_operator::api::{TrainingJob, TrainingJobStatus};
+use testkit::wait::{SOON, eventually};
 
 fn by_hand() -> Value {
     json!({ "podTemplate": { "metadata": { "annotations": { BY_HAND: "" } } } })

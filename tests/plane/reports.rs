@@ -2,14 +2,14 @@
 
 use crate::gang::{Agent, runs};
 use crate::world::{BY_HAND, Watched, plane};
-use harness::wait::{SOON, eventually};
+use api::State::Running;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use trainingjob_operator::api::State::Running;
+use testkit::wait::{SOON, eventually};
 
 /// What the leader in this pod answers: the gang runs, and these things besides.
 fn answer(pod: &Pod, more: Value) -> Value {

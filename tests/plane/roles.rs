@@ -1,15 +1,15 @@
 //! A gang of several roles: a Job for each, one life.
 
 use crate::world::{BY_HAND, Space, attempt, plane};
-use harness::wait::{SOON, eventually};
+use api::State::{Completed, Pending, Running, Suspended};
+use api::TrainingJobStatus;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Service};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
-use trainingjob_operator::api::State::{Completed, Pending, Running, Suspended};
-use trainingjob_operator::api::TrainingJobStatus;
+use testkit::wait::{SOON, eventually};
 
 /// Two workers, two actors, and a chief who decides. The test says how their pods stand.
 fn spec() -> Value {

@@ -1,19 +1,19 @@
 //! Templates: taken once, checked by the API server's own rules, and kept with the job.
 
 use crate::world::{BY_HAND, Space, plane};
-use harness::wait::{SOON, eventually};
+use api::RuntimeKind;
+use api::State::{Pending, Running};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use trainingjob_operator::api::RuntimeKind;
-use trainingjob_operator::api::State::{Pending, Running};
+use testkit::wait::{SOON, eventually};
 
 const KIND: RuntimeKind = RuntimeKind::TrainingRuntime;
 
 fn runtimes(space: &Space) -> Api<DynamicObject> {
-    KIND.api(space.client.clone(), &space.name)
+    Api::namespaced_with(space.client.clone(), &space.name, &KIND.resource())
 }
 
 async fn create(space: &Space, name: &str, spec: Value) {

@@ -1,15 +1,15 @@
 //! Objects of the names that a job needs, which are not its own.
 
 use crate::world::{DURATION, Space, plane};
+use api::State::{Completed, Pending, Running, Suspended};
+use api::TrainingJob;
 use futures::future::join_all;
-use harness::wait::{SOON, eventually};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
 use kube::api::{DeleteParams, PropagationPolicy};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
-use trainingjob_operator::api::State::{Completed, Pending, Running, Suspended};
-use trainingjob_operator::api::TrainingJob;
+use testkit::wait::{SOON, eventually};
 
 #[tokio::test]
 async fn an_object_of_somebody_else_is_left_alone_and_named() {
@@ -91,9 +91,7 @@ async fn a_predecessors_objects_are_waited_for() {
 
         let job = space.submit(name, spec).await;
         let uid = space.has::<TrainingJob>(name).await.uid().unwrap();
-        let running = |s: &trainingjob_operator::api::TrainingJobStatus| {
-            s.state == Some(Running) && s.workers.is_some_and(|w| w.active == 2)
-        };
+        let running = |s: &api::TrainingJobStatus| s.state == Some(Running) && s.workers.is_some_and(|w| w.active == 2);
         job.until("the second to run", running).await;
         assert_ne!(job.job().await.uid(), first.uid());
         assert_eq!(job.status().restart_count, Some(0), "what was left of the first is no failure of the second");

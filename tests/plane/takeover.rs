@@ -1,15 +1,15 @@
 //! Operators after each other, and TrainingJobs that this one can't read.
 
 use crate::world::{Request, plane, uids};
-use harness::wait::{SOON, eventually};
+use api::State::{Pending, Running};
+use api::TrainingJob;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use objects::labels;
 use serde_json::json;
 use std::time::Duration;
-use trainingjob_operator::api::State::{Pending, Running};
-use trainingjob_operator::api::TrainingJob;
-use trainingjob_operator::build::labels;
+use testkit::wait::{SOON, eventually};
 
 #[tokio::test]
 async fn another_version_restarts_nothing() {

@@ -1,13 +1,13 @@
 //! The TensorBoard beside a job.
 
 use crate::world::{parsed, plane, uids};
-use harness::wait::{SOON, eventually};
+use api::State::{Pending, Running, Suspended};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, Service};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use trainingjob_operator::api::State::{Pending, Running, Suspended};
+use testkit::wait::{SOON, eventually};
 
 fn with_board(more: Value) -> Value {
     let mut fields = json!({

@@ -1,10 +1,10 @@
 //! What a job waits for, and why one can't run at all, in the words that people read.
 
 use crate::world::{BY_HAND, Space, Watched, parsed, plane};
+use api::State::{Failed, Initializing, Pending, Running, Suspended};
+use api::{TrainingJob, TrainingJobStatus};
 use futures::StreamExt;
 use futures::future::join_all;
-use harness::cluster::job;
-use harness::wait::{SOON, eventually};
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
 };
@@ -14,8 +14,8 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use trainingjob_operator::api::State::{Failed, Initializing, Pending, Running, Suspended};
-use trainingjob_operator::api::{TrainingJob, TrainingJobStatus};
+use testkit::cluster::job;
+use testkit::wait::{SOON, eventually};
 
 /// Hundreds of new jobs at once: those that are under way are looked at all the same, and what was deleted while it waited
 /// takes no turn of what comes after it.

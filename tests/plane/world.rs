@@ -1,12 +1,8 @@
 //! One control plane with simulated nodes for all tests of this program; for each test a namespace of its own, in which
 //! an operator works under the rights of `deploy/namespaced` and nothing else.
 
+use api::{self, Condition, State, TrainingJob, TrainingJobStatus};
 use futures::{StreamExt, future};
-use harness::cluster::{self, Cluster};
-use harness::evidence::Guard;
-use harness::order::assert_in_order;
-use harness::root;
-use harness::wait::{SOON, eventually};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::batch::v1::Job;
@@ -15,6 +11,8 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, Pat
 use kube::config::Kubeconfig;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config, Resource, ResourceExt};
+use objects::labels;
+use plan::{AgentDelivery, Runtime};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -22,11 +20,13 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use testkit::cluster::{self, Cluster};
+use testkit::evidence::Guard;
+use testkit::order::assert_in_order;
+use testkit::root;
+use testkit::wait::{SOON, eventually};
 use tokio::sync::{oneshot, watch};
-use trainingjob_operator::api::{self, Condition, State, TrainingJob, TrainingJobStatus};
-use trainingjob_operator::build::labels;
 use trainingjob_operator::controller::{self, AgentAccess, Options};
-use trainingjob_operator::plan::{AgentDelivery, Runtime};
 use trainingjob_operator::telemetry::Metrics;
 
 /// A pod with this annotation is left alone by the simulated kubelets: the test says how it stands.
@@ -45,7 +45,7 @@ pub struct Plane {
 pub fn plane() -> &'static Plane {
     static PLANE: OnceLock<Plane> = OnceLock::new();
     PLANE.get_or_init(|| {
-        let stages = harness::scratch().join("stages.yaml");
+        let stages = testkit::scratch().join("stages.yaml");
         std::fs::write(&stages, self::stages()).unwrap();
         let flags =
             ["--control-only", "--simulated-nodes", "4", "--kcm-qps", "200", "--kcm-burst", "400", "--scheduler-qps"];

@@ -1,18 +1,18 @@
 //! Two gangs that would starve each other: placed one by one they do, and each of the schedulers of gangs places one of them
 //! whole and the other after it.
 
-use harness::cluster::{Cluster, job};
-use harness::wait::{SOON, eventually};
+use api::{self, Condition, State, TrainingJob};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use plan::Runtime;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use testkit::cluster::{Cluster, job};
+use testkit::wait::{SOON, eventually};
 use tokio::task::JoinHandle;
-use trainingjob_operator::api::{self, Condition, State, TrainingJob};
 use trainingjob_operator::controller::{self, Options};
-use trainingjob_operator::plan::Runtime;
 use trainingjob_operator::telemetry::Metrics;
 
 const NAMESPACE: &str = "gangs";

@@ -2,10 +2,8 @@
 //!
 //! They work for all namespaces, with the rights of `deploy/cluster` and nothing else.
 
+use api::{self, RuntimeKind, State, TrainingJob};
 use futures::{StreamExt, future};
-use harness::cluster::{self, Cluster};
-use harness::wait::{SOON, eventually};
-use harness::{free_port, root};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::Pod;
@@ -21,10 +19,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use testkit::cluster::{self, Cluster};
+use testkit::wait::{SOON, eventually};
+use testkit::{free_port, root};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use trainingjob_operator::api::{self, RuntimeKind, State, TrainingJob};
 
 /// How long a lease lasts that nobody renews. With a look every 2.25 s at the latest, and the 1.5 s in which a living leader
 /// renews it, a dead one is replaced within 15 s: this is the waiting, the rest is the machine's business.
@@ -172,8 +172,8 @@ impl World {
     /// Starts an operator and waits until it serves its metrics.
     async fn operator(&self, name: &'static str, kubeconfig: &Path) -> Operator {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let log = harness::scratch().join(format!("{name}.log"));
-        let process = Command::new(harness::binary("operator"))
+        let log = testkit::scratch().join(format!("{name}.log"));
+        let process = Command::new(testkit::binary("operator"))
             .args(["--metrics-address", &address.to_string(), "--identity", name, "--agent-access", "off"])
             .env("KUBECONFIG", kubeconfig)
             .env_remove("KUBERNETES_SERVICE_HOST")
@@ -279,7 +279,7 @@ fn account(admin: &Kubeconfig, token: &str, server: &str, name: &str) -> PathBuf
     let mut config = serde_json::to_value(admin).unwrap();
     config["clusters"][0]["cluster"]["server"] = json!(server);
     config["users"][0]["user"] = json!({ "token": token });
-    let path = harness::scratch().join(format!("{name}.kubeconfig"));
+    let path = testkit::scratch().join(format!("{name}.kubeconfig"));
     fs::write(&path, config.to_string()).unwrap();
     path
 }

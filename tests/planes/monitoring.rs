@@ -3,13 +3,12 @@
 //!
 //! Prometheus and its promtool are Debian's, unpacked into the cache and never installed.
 
-use harness::cluster::{self, Cluster, tools};
-use harness::wait::{SOON, eventually};
-use harness::{ask, cache, free_port, root};
+use api::{self, State, TrainingJob};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use nix::sys::signal::Signal;
+use protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,8 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use trainingjob_operator::api::{self, State, TrainingJob};
-use trainingjob_operator::protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
+use testkit::cluster::{self, Cluster, tools};
+use testkit::wait::{SOON, eventually};
+use testkit::{ask, cache, free_port, root};
 
 /// What NVIDIA's exporter says of a worker's GPU, with the labels that it has in Kubernetes.
 const DCGM: [(&str, &str); 6] = [
@@ -80,7 +80,7 @@ fn metrics_of_the_operator() -> BTreeSet<String> {
 }
 
 fn metrics_of_the_agent() -> BTreeSet<String> {
-    let code = read("src/agent/serve/metrics.rs");
+    let code = read("crates/agent/src/serve/metrics.rs");
     let constants = code.split("#[cfg(test)]").next().unwrap().split('"');
     let names = constants.filter(|text| text.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
     names.map(|name| format!("trainingjob_worker_{name}")).collect()
@@ -240,7 +240,7 @@ fn the_configuration_that_is_shown_is_one() {
     let shown = format!("scrape_configs:{}", rest.split("```").next().unwrap());
     // Debian's Prometheus is built without the discovery by Kubernetes.
     let known = shown.lines().filter(|line| !line.contains("kubernetes_sd_configs:") && !line.contains("- {role: "));
-    let config = harness::scratch().join("shown.yaml");
+    let config = testkit::scratch().join("shown.yaml");
     fs::write(&config, known.collect::<Vec<_>>().join("\n")).unwrap();
     promtool(&["check", "config", config.to_str().unwrap()]);
 }
@@ -385,7 +385,7 @@ struct World {
 impl World {
     async fn new() -> Self {
         let cluster = Cluster::up("monitoring", &["--control-only", "--no-audit", "--simulated-nodes", "2"]);
-        let folder = harness::scratch().join("monitoring");
+        let folder = testkit::scratch().join("monitoring");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let client = cluster.client().await;
@@ -397,7 +397,7 @@ impl World {
     }
 
     fn operator(&self, port: u16) -> Process {
-        let mut command = Command::new(harness::binary("operator"));
+        let mut command = Command::new(testkit::binary("operator"));
         command.args(["--metrics-address", &format!("127.0.0.1:{port}"), "--identity", "operator-0"]);
         // By the pods' addresses, as in a cluster.
         command.env("AGENT_ACCESS", "direct");
@@ -411,7 +411,7 @@ impl World {
         fs::write(&smi, "#!/bin/sh\necho '0, GPU-0, 40, 1024, 81559, 300, 50'\n").unwrap();
         fs::set_permissions(&smi, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let path = format!("{}:{}", self.folder.display(), std::env::var("PATH").unwrap_or_default());
-        let mut command = Command::new(harness::binary("agent"));
+        let mut command = Command::new(testkit::binary("agent"));
         command.args(["run", "--attempt", "1", "--grace-seconds", "1", "--metrics-port", &port.to_string()]);
         command.arg("--termination-log").arg(self.folder.join("termination-log"));
         let checkpoints = self.folder.join("checkpoints");

@@ -35,12 +35,18 @@ class Lane:
     after: tuple = ()  # lanes that have ended before it begins
 
 
+# The unit tests of each crate but the operator, whose are `lib`.
+UNITS = tuple(f"lib-{crate}" for crate in (
+    "agent", "api", "checkpoint", "exposition", "failure", "fuzz", "gang", "kubectl_trainingjob", "lifecycle", "objects",
+    "observe", "plan", "protocol", "store", "text"))
+
 PROGRAMS = {program.name: program for program in (
     Program("node", ("tools", "stores", "images", "dev-image", "python")),
     Program("planes", ("tools", "kueue", "kwok", "python")),
     Program("agents", ("python",), makes_cgroups=True),
     Program("plane", ("tools", "kwok")),
     Program("lib"),
+    *map(Program, UNITS),
     Program("files", ("stores", "python")),
     Program("api", ("tools",)),
     Program("wire", ("tools", "kwok")),
@@ -52,7 +58,7 @@ PROGRAMS = {program.name: program for program in (
 
 LANES = (
     Lane("node", ("node",), threads=3),
-    Lane("cpu", ("runner", "devcluster", "evidence", "lib", "runs", "files", "api"), threads=2, nice=10),
+    Lane("cpu", ("runner", "devcluster", "evidence", "lib", *UNITS, "runs", "files", "api"), threads=2, nice=10),
     # These have deadlines as the real nodes have, and not their weight.
     Lane("waits", ("planes", "agents", "plane"), threads=8, after=("node",)),
     Lane("heavy", ("wire",), threads=2, nice=10, after=("node", "waits")),

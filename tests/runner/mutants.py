@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-FOLDERS = ("lifecycle", "cause", "checkpoint", "gang", "store", "plan")
+FOLDERS = ("lifecycle", "failure", "checkpoint", "gang", "store", "plan")
 BASELINE = "(none)"  # the name under which a program's run without a fault is kept
 
 
@@ -15,13 +15,19 @@ class Mutant:
 
     @property
     def folder(self):
-        return self.file.split("/")[1].removesuffix(".rs")
+        return self.file.split("/")[1]
 
     @property
-    def patch(self):
-        """The diff with a head that `git apply` understands: cargo-mutants names the change there."""
+    def old_file(self):
+        """Where the file was when all crates were modules of one."""
+        room = "cause" if self.folder == "failure" else self.folder
+        path = self.file.split("/src/", 1)[-1]
+        return f"src/{room}/{'mod.rs' if path == 'lib.rs' else path}"
+
+    def patch(self, file):
+        """The diff of a file, with a head that `git apply` understands: cargo-mutants names the change there."""
         body = self.diff.splitlines()[2:]
-        return "\n".join([f"--- a/{self.file}", f"+++ b/{self.file}", *body]) + "\n"
+        return "\n".join([f"--- a/{file}", f"+++ b/{file}", *body]) + "\n"
 
 
 def shuffled(listed, seed):

@@ -13,6 +13,8 @@ from runner.steps import Step
 CLUSTER = "devcluster/cluster"
 # One compilation for the image and the tests: the same profile, flags and features.
 COMPILE = ("cargo", "test", "--no-run", "--message-format=json-render-diagnostics")
+# The programs of other packages than a test's own are built if they are named.
+ALL = ("--lib", "--bins", "--tests")
 COMPILE_RELEASE = (*COMPILE, "--release")
 IMAGE = "localhost/trainingjob-operator:dev"
 
@@ -165,9 +167,10 @@ class Plan:
     def compile(self, step):
         if self.wanted is not None and not self.wanted:
             return  # programs of Python alone
-        words = list(COMPILE)
+        words = list(COMPILE if self.wanted is not None else (*COMPILE, *ALL))
         for name in sorted(self.wanted) if self.wanted is not None else ():
-            words += ["--lib"] if name == "lib" else ["--test", name]
+            # Of all crates, whose dependencies would have other features if only one of them were compiled.
+            words += ["--lib"] if is_unit(name) else ["--test", name]
         if self.wanted is not None:
             words.append("--bins")
         built = cargo.read(self.command(step, *words), self.root)
@@ -177,7 +180,8 @@ class Plan:
             self.env["TRAININGJOB_TEST_PROGRAMS"] = self.folder / "tests"  # all of them are there
 
     def compile_release(self, step, program):
-        words = [*COMPILE_RELEASE, "--bins", *(["--lib"] if program == "lib" else ["--test", program])]
+        crate = ["--package", program.removeprefix("lib-").replace("_", "-")] if program.startswith("lib-") else []
+        words = [*COMPILE_RELEASE, *crate, *(["--lib"] if is_unit(program) else ["--bins", "--test", program])]
         built = cargo.read(self.command(step, *words), self.root)
         return cargo.keep(built, self.folder.with_name("run-release"))
 
@@ -207,6 +211,10 @@ class Plan:
         finally:
             # Of a demo that has failed or was ended the cluster is there still.
             subprocess.run([self.root / CLUSTER, "down", "--name", name], check=False, capture_output=True)
+
+
+def is_unit(program):
+    return program == "lib" or program.startswith("lib-")
 
 
 def missing_tools():

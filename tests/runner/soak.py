@@ -26,14 +26,14 @@ class Trial:
 
 NODE_IMAGES = ("trainers", "small-frameworks", "large-frameworks")
 TRIALS = (
-    Trial("fuzz", "every parser of src/fuzz.rs, a minute each", command=("tests/fuzz/run",)),
+    Trial("fuzz", "every parser of crates/fuzz, a minute each", command=("tests/fuzz/run",)),
     Trial("storm", "200 jobs in a storm of 10 minutes", "wire", ("storm",),
           {"STORM_JOBS": 200, "STORM_SECONDS": 600, "STORM_SEED": "random"}),
     Trial("crash", "the operator is ended at each of its writes, in every way", "wire", ("crash",),
           {"TRAININGJOB_CRASH": "all"}),
     Trial("gang-schedulers", "gangs placed by Volcano and by the coscheduling plugin", "planes", ("gang_scheduling",),
           {}, ("gang-schedulers",)),
-    Trial("gang-model", "the gang's rules: seeds, walks and a model with faults", "lib", ("gang::tests",),
+    Trial("gang-model", "the gang's rules: seeds, walks and a model with faults", "lib-gang", ("tests::",),
           {"TRAININGJOB_GANG_SEEDS": 2000, "TRAININGJOB_WALKS": 4000, "TRAININGJOB_MODEL_FAULTS": 1}, is_release=True),
     Trial("kills", "50 kills in a save", "node", ("kills_in_a_save",), {"KILLS": 50}, ("release-image",)),
     Trial("hostile", "a hostile volume of 1,000,000 files for each of two workers", "node", ("hostile_folder",),
@@ -73,7 +73,7 @@ class Slice:
 
 
 SLICES = (
-    Slice("gang-walks", "lib", ("gang::tests",), {"TRAININGJOB_GANG_SEEDS": 100, "TRAININGJOB_WALKS": 200}),
+    Slice("gang-walks", "lib-gang", ("tests::",), {"TRAININGJOB_GANG_SEEDS": 100, "TRAININGJOB_WALKS": 200}),
     Slice("storm", "wire", ("storm",), {"STORM_JOBS": 60, "STORM_SECONDS": 60, "STORM_SEED": "{seed}"}),
     Slice("damages", "files", ("checkpoints::",), {"DAMAGES": 6000}),
     Slice("kills", "node", ("kills_in_a_save",), {"KILLS": 10}, joins=True),

@@ -15,11 +15,6 @@
 
 use futures::future::{self, Either};
 use futures::{StreamExt, stream};
-use harness::support::operator::Operator;
-use harness::support::outcome::{self, Outcome};
-use harness::support::wire::{Instructions, Past, Point};
-use harness::support::witness::{Kind, Space};
-use harness::support::{DEADLINE, World, jobs_url, kubelet, runtime};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,6 +23,11 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use testkit::support::operator::Operator;
+use testkit::support::outcome::{self, Outcome};
+use testkit::support::wire::{Instructions, Past, Point};
+use testkit::support::witness::{Kind, Space};
+use testkit::support::{DEADLINE, World, jobs_url, kubelet, runtime};
 
 /// Lives of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -184,7 +184,7 @@ struct Ended {
 
 #[test]
 fn a_job_comes_out_the_same_wherever_the_operator_is_ended() {
-    harness::support::run(all_trials());
+    testkit::support::run(all_trials());
 }
 
 async fn all_trials() {

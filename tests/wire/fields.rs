@@ -5,12 +5,6 @@
 //! server refuses that with the message that names the way out, and nothing happens; or the job comes to the state that
 //! a new job with that spec has. Either way the operator comes to rest and logs no error.
 
-use harness::support::operator::Operator;
-use harness::support::outcome::Outcome;
-use harness::support::wire::Instructions;
-use harness::support::witness::{Kind, Space};
-use harness::support::{DEADLINE, World, jobs_url, kubelet, runtime};
-use harness::wait::eventually;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ServiceAccount};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -22,8 +16,13 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
+use testkit::support::operator::Operator;
+use testkit::support::outcome::Outcome;
+use testkit::support::wire::Instructions;
+use testkit::support::witness::{Kind, Space};
+use testkit::support::{DEADLINE, World, jobs_url, kubelet, runtime};
+use testkit::wait::eventually;
 use tracing::Level;
-use trainingjob_operator::api;
 
 /// A field and what is tried with it.
 struct Case {
@@ -289,7 +288,7 @@ fn changes() -> Vec<Change> {
 
 #[test]
 fn every_change_is_refused_or_comes_to_what_a_new_job_has() {
-    harness::support::run(all_changes());
+    testkit::support::run(all_changes());
 }
 
 async fn all_changes() {
@@ -541,7 +540,7 @@ fn no_errors(world: &World, namespace: &str) -> Result<(), String> {
 async fn prepare(world: &World) {
     let class = json!({ "metadata": { "name": "high" }, "value": 1000 });
     create::<PriorityClass>(&Api::all(world.admin.clone()), class).await;
-    let groups = harness::cluster::pod_groups("scheduling.x-k8s.io", "v1alpha1");
+    let groups = testkit::cluster::pod_groups("scheduling.x-k8s.io", "v1alpha1");
     create::<CustomResourceDefinition>(&Api::all(world.admin.clone()), groups).await;
     let served = async || world.send("GET", "/apis/scheduling.x-k8s.io/v1alpha1/podgroups", &Value::Null).await.ok();
     eventually("PodGroups are served", DEADLINE, served).await;

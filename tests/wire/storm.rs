@@ -4,11 +4,7 @@
 //! `STORM_JOBS` and `STORM_SECONDS` make it longer. `STORM_SEED` has it make other choices, and always the same ones with the
 //! same seed; `random` draws one. The seed is printed.
 
-use harness::support::agents::{Agents, job_of, runs};
-use harness::support::operator::Operator;
-use harness::support::wire::Instructions;
-use harness::support::witness::{Kind, Space};
-use harness::support::{World, jobs_url, kubelet, outcome};
+use protocol::gang::GangPhase;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -16,7 +12,11 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use trainingjob_operator::protocol::gang::GangPhase;
+use testkit::support::agents::{Agents, job_of, runs};
+use testkit::support::operator::Operator;
+use testkit::support::wire::Instructions;
+use testkit::support::witness::{Kind, Space};
+use testkit::support::{World, jobs_url, kubelet, outcome};
 
 /// Each has an operator of its own.
 const JOBS_OF_A_NAMESPACE: usize = 10;
@@ -217,7 +217,7 @@ fn alone(space: &Space, job: &str) -> Space {
 
 #[test]
 fn every_job_ends_as_it_should_after_a_storm() {
-    harness::support::run(storm());
+    testkit::support::run(storm());
 }
 
 async fn storm() {

@@ -6,14 +6,14 @@
 
 mod world;
 
-use harness::free_port;
-use harness::order::assert_in_order;
-use harness::wait::{SOON, eventually};
+use api::State::{Completed, Failed, Pending, Running, Suspended};
 use jiff::Timestamp;
 use serde_json::json;
 use std::fs::OpenOptions;
 use std::io::Write;
-use trainingjob_operator::api::State::{Completed, Failed, Pending, Running, Suspended};
+use testkit::free_port;
+use testkit::order::assert_in_order;
+use testkit::wait::{SOON, eventually};
 use world::Space;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,11 +1,7 @@
 //! One control plane with simulated nodes and Kueue for all tests of this program; for each test a namespace with a queue
 //! of its own, in which the operator's program works.
 
-use harness::cluster::{self, Cluster};
-use harness::room::Room;
-use harness::support::witness::{Kind, Witness};
-use harness::wait::{SOON, eventually, until};
-use harness::{ask, free_port};
+use api::{self, Condition, State, TrainingJob, TrainingJobStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -14,7 +10,11 @@ use serde_json::{Value, json};
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
-use trainingjob_operator::api::{self, Condition, State, TrainingJob, TrainingJobStatus};
+use testkit::cluster::{self, Cluster};
+use testkit::room::Room;
+use testkit::support::witness::{Kind, Witness};
+use testkit::wait::{SOON, eventually, until};
+use testkit::{ask, free_port};
 
 /// A pod with this annotation ends well after that time.
 const DURATION: &str = "simulated/duration";
@@ -357,7 +357,7 @@ impl Queued<'_> {
         let log = fs::File::create(self.space.file(&format!("{uid}.log"))).unwrap();
         let mut args: Vec<_> = args.filter(|arg| !arg.starts_with("--gang")).map(str::to_owned).collect();
         args.insert(1, format!("--termination-log={}", self.space.file(uid)));
-        let mut agent = Command::new(harness::binary("agent"));
+        let mut agent = Command::new(testkit::binary("agent"));
         agent
             .args(args)
             .env_clear()
@@ -457,7 +457,7 @@ impl Operator {
     async fn start(namespace: &str, room: &Room) -> Self {
         let port = free_port();
         let log = fs::OpenOptions::new().create(true).append(true).open(room.path("operator.log")).unwrap();
-        let operator = Command::new(harness::binary("operator"))
+        let operator = Command::new(testkit::binary("operator"))
             .args(["--namespace", namespace, "--no-leader-election", "--agent-access", "direct"])
             .args(["--metrics-address", &format!("127.0.0.1:{port}")])
             .env("KUBECONFIG", plane().kubeconfig())

@@ -1,0 +1,224 @@
+//! What lives as long as the container: PID 1 with its signals, the server, the termination message.
+//!
+//! [`Container`] has the one loop of the agent. Whatever goes on, a run of the program or the time between two, each turn of
+//! it takes in all signals that have come: a stop from outside holds for the container, so that no run begins after it.
+
+use crate::attempt::Attempt;
+use crate::channels::Channels;
+use crate::gang::Party;
+use crate::keeper::Keeper;
+use crate::message::MessageFile;
+use crate::run::descendants::{Reaped, reap};
+use crate::run::unstarted::{never_started, unstarted};
+use crate::run::view::CurrentRun;
+use crate::run::{Next, Run};
+use crate::serve::Server;
+use crate::serve::gpu::Gpus;
+use crate::serve::ports::listen;
+use crate::signals::Signals;
+use crate::surroundings::{Options, Surroundings};
+use crate::survive::tell_of_panics;
+use crate::wake::Wake;
+use crate::words::Words;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use protocol::report::{LaunchError, LaunchErrorKind};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a program's start may be held up so that the agent's own words come before the program's.
+const WORDS_FIRST: Duration = Duration::from_secs(1);
+
+/// The agent in its container. Nothing of one run stays in it but the message, until the next run begins.
+pub struct Container {
+    surroundings: Surroundings,
+    signals: Signals,
+    message: MessageFile,
+    current: Arc<CurrentRun>,
+    /// This agent's part in its gang, until the gang runs.
+    party: Option<Party>,
+    /// The signal by which the container was told to stop.
+    stopped_by: Option<i32>,
+}
+
+impl Container {
+    /// Makes this process the one that finds and reaps what nobody else adopts, and opens all that serves every run.
+    ///
+    /// It has to be called by the process's first thread, before there are others.
+    ///
+    /// # Errors
+    /// Only where the kernel denies what every process may have: a signalfd, an eventfd, a thread.
+    pub fn open(options: Options) -> io::Result<Self> {
+        // Before anything can end.
+        nix::sys::prctl::set_child_subreaper(true)?;
+        let signals = Signals::take_over()?;
+        let wake = Arc::new(Wake::new()?);
+        let words = Words::new(Arc::clone(&wake));
+        tell_of_panics(&words);
+        let mut message = MessageFile::open(&options.termination_log, Arc::clone(&words));
+        let port = options.metrics_port.filter(|&port| port != 0);
+        let public = port.and_then(|port| {
+            let unseen = |error| {
+                words.say(format_args!(
+                    "can't serve --metrics-port {port}: {error}; nobody will see how far the program is"
+                ));
+            };
+            listen(port).map_err(unseen).ok()
+        });
+        let current = Arc::new(CurrentRun::default());
+        let keeper = options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, &current, &wake, &words));
+        let told = Arc::default();
+        // Where nobody wants to know it costs nothing.
+        let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };
+        let server = Server::start(public, &current, keeper.as_ref(), &told, options.gang.is_some(), &gpus)?;
+        let join = |gang| Party::join(gang, options.grace, &server.runtime, &wake, &words, &told);
+        let party = match options.gang.as_ref().map(join).transpose() {
+            Ok(party) => party,
+            Err(error) => {
+                let message_of = LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error.to_string() };
+                message.write(&unstarted(0, message_of));
+                return Err(io::Error::other(error));
+            }
+        };
+        if let Some(copy) = party.as_ref().and_then(Party::report_copy) {
+            message.copy_to(copy);
+        }
+        let channels = Channels::new(server.runtime, server.local_url);
+        let surroundings =
+            Surroundings { options, keeper, signal_mask: signals.mask_before, channels, gpus, wake, words };
+        Ok(Self { surroundings, signals, message, current, party, stopped_by: None })
+    }
+
+    /// Waits until all words so far have been said, so that they come before the program's, but not for long.
+    pub(super) fn say_words(&mut self) -> io::Result<()> {
+        let words_first = Instant::now() + WORDS_FIRST;
+        while !self.surroundings.words.all_said() && Instant::now() < words_first {
+            self.turn(None, Some(words_first))?;
+        }
+        Ok(())
+    }
+
+    /// This agent's part in its gang, once.
+    pub(super) fn take_party(&mut self) -> Option<Party> {
+        self.party.take()
+    }
+
+    /// Runs the command once, without a gang; returns the agent's exit code.
+    pub(super) fn run_alone(&mut self, attempt: &Attempt) -> io::Result<i32> {
+        if let Some(signal) = self.stopped_by {
+            self.message.write(&never_started(attempt.number.unwrap_or(0), signal));
+            return Ok(128 + signal);
+        }
+        let (attempt, obstacle) = match self.choose(attempt)? {
+            Some(Ok(attempt)) => (attempt, None),
+            Some(Err(obstacle)) => (attempt.clone(), Some(obstacle)),
+            None => return Ok(128 + self.stopped_by.unwrap_or(Signal::SIGTERM as i32)),
+        };
+        let mut run = self.start(&attempt, obstacle)?;
+        while let Next::Turn { until } = run.advance(&mut self.message) {
+            self.turn(Some(&mut run), until)?;
+        }
+        Ok(run.exit_code())
+    }
+
+    /// What the run goes on from; none if the container was told to stop meanwhile. It may take long: a checkpoint is read
+    /// whole, or fetched, before it is used.
+    fn choose(&mut self, attempt: &Attempt) -> io::Result<Option<Result<Attempt, LaunchError>>> {
+        let Some(keeper) = self.surroundings.keeper.clone() else { return Ok(Some(Ok(attempt.clone()))) };
+        keeper.begin(attempt.number.unwrap_or(0), None)?;
+        loop {
+            if let Some(signal) = self.stopped_by {
+                self.message.write(&never_started(attempt.number.unwrap_or(0), signal));
+                return Ok(None);
+            }
+            match keeper.chosen() {
+                None => self.turn(None, None)?,
+                Some(Err(obstacle)) => return Ok(Some(Err(obstacle))),
+                Some(Ok(choice)) => return Ok(Some(Ok(attempt.from(&choice)))),
+            }
+        }
+    }
+
+    /// Waits between two runs, as long as `time` or until the container is told to stop; returns the signal that did.
+    ///
+    /// # Errors
+    /// Only where the kernel denies what every process may have.
+    pub fn wait(&mut self, time: Duration) -> io::Result<Option<i32>> {
+        let until = Instant::now() + time;
+        while self.stopped_by.is_none() && Instant::now() < until {
+            self.turn(None, Some(until))?;
+        }
+        Ok(self.stopped_by)
+    }
+
+    /// What its runs are given.
+    pub(super) fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
+    }
+
+    /// Its last words.
+    pub(super) fn message(&mut self) -> &mut MessageFile {
+        &mut self.message
+    }
+
+    /// The signal by which it was told to stop.
+    pub(super) fn stopped_by(&self) -> Option<i32> {
+        self.stopped_by
+    }
+
+    /// Starts the program, unless there is an obstacle.
+    ///
+    /// # Errors
+    /// Only where the kernel denies a thread.
+    pub(super) fn start(&mut self, attempt: &Attempt, obstacle: Option<LaunchError>) -> io::Result<Run> {
+        Run::start(&self.surroundings, attempt, obstacle, &mut self.message, &self.current)
+    }
+
+    /// One turn of the loop: sleeps until a signal, news of the run, or `until`; then takes in what has come. What is sent to
+    /// the program while there is none is a stop or nothing.
+    pub(super) fn turn(&mut self, mut run: Option<&mut Run>, until: Option<Instant>) -> io::Result<()> {
+        self.sleep(until)?;
+        while let Some(signal) = self.signals.next()? {
+            if signal.is_stop() {
+                self.stopped_by.get_or_insert(signal.number);
+            }
+            if let Some(run) = &mut run {
+                run.on_signal(signal);
+            }
+        }
+        loop {
+            match reap() {
+                Reaped::NoneEnded => return Ok(()),
+                Reaped::NoneLeft => {
+                    if let Some(run) = &mut run {
+                        run.on_none_left();
+                    }
+                    return Ok(());
+                }
+                Reaped::Process(pid, status) => {
+                    if let Some(run) = &mut run {
+                        run.on_process_ended(pid, status);
+                    }
+                }
+            }
+        }
+    }
+
+    fn sleep(&self, until: Option<Instant>) -> io::Result<()> {
+        let timeout = until.map_or(PollTimeout::NONE, |until| {
+            // Rounded up: a millisecond early would spin until it is over.
+            let millis = until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
+            PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+        });
+        let wake = &self.surroundings.wake;
+        let mut fds = [PollFd::new(self.signals.fd(), PollFlags::POLLIN), PollFd::new(wake.fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        wake.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Why an attempt ended, by the reports of all members: the rules are those of [`failure`], as for the operator.
+
+use crate::now;
+use failure::{Cause as Found, Container, Disruption, WorkerFacts, first_cause};
+use gang::message::{Cause, End, Outcome};
+use gang::policy::{Counts, Ended, Judged, Judgement, MemberEnd, Why, by_what_was_seen};
+use jiff::Timestamp;
+use protocol::gang::{EndedAttempt, KILLED};
+use protocol::report::Report;
+use protocol::role::{Place, RoleName};
+
+/// Judges an attempt that has ended.
+pub fn judge(ended: &Ended) -> Judgement {
+    let seen = by_what_was_seen(ended);
+    let step = ended.members.values().filter_map(|member| step(&report(member.end.as_ref()?)?)).max();
+    let found = match &ended.why {
+        Why::Ordered(_) | Why::Resized { .. } => None,
+        _ => first(ended),
+    };
+    match found {
+        Some(found) => Judgement {
+            cause: Cause { reason: found.reason.as_str().to_owned(), message: found.message },
+            counts: if found.disruption { Counts::Disruption } else { Counts::Failure },
+            permanent: found.permanent,
+            step,
+            exit_code: found.exit_code,
+            ruling: None,
+        },
+        None => Judgement { step, ..seen },
+    }
+}
+
+/// What is told of it.
+pub fn told(judged: &Judged) -> EndedAttempt {
+    let Judged { ended, judgement, ran } = judged;
+    let found = if judgement.counts == Counts::Nothing { None } else { first(ended) };
+    EndedAttempt {
+        attempt: ended.attempt,
+        reason: judgement.cause.reason.clone(),
+        message: judgement.cause.message.clone(),
+        role: found.as_ref().map(|found| found.role).filter(|role| !role.is_worker()).map(|role| role.to_string()),
+        worker: found.as_ref().and_then(|found| found.worker),
+        rank: found.as_ref().and_then(|found| found.rank),
+        exit_code: found.as_ref().and_then(|found| found.exit_code),
+        disruption: judgement.counts != Counts::Failure,
+        permanent: judgement.permanent,
+        rule: judgement.ruling.map(|ruling| ruling.number),
+        time: found.as_ref().and_then(|found| found.time).or_else(|| Some(now())),
+        ran_seconds: ran.as_secs(),
+    }
+}
+
+/// The first cause, if anybody has failed or was lost: of a gang in which all were only told to stop nothing is to be found.
+fn first(ended: &Ended) -> Option<Found> {
+    let failed = |member: &MemberEnd| member.end.as_ref().is_some_and(|end| end.outcome == Outcome::Failed);
+    let unchosen = match &ended.why {
+        Why::Unchosen(report) => Some(Container::of(&End { outcome: Outcome::Failed, report: report.clone() })),
+        _ => None,
+    };
+    let is_taken = |member: &MemberEnd| member.lost || member.leaving.is_some();
+    if unchosen.is_none() && !ended.members.values().any(|member| failed(member) || is_taken(member)) {
+        return None;
+    }
+    let facts: Vec<_> = ended
+        .members
+        .iter()
+        .map(|(member, end)| {
+            let role = RoleName::parse(&member.role).unwrap_or_default();
+            let place = Place { role, index: i32::try_from(member.index).unwrap_or(i32::MAX) };
+            let container = match (&end.end, &unchosen) {
+                (_, Some(unchosen)) if place == Place::FIRST_WORKER => unchosen.clone(),
+                (Some(end), _) => Container::of(end),
+                (None, _) => Container::Waiting,
+            };
+            (place, container, disruption(end))
+        })
+        .collect();
+    let attempt = i32::try_from(ended.attempt).unwrap_or(i32::MAX);
+    first_cause(facts.iter().map(|(place, training, disruption)| WorkerFacts {
+        role: place.role,
+        index: place.index,
+        pod: "",
+        node: None,
+        attempt,
+        created: None,
+        deletion: None,
+        gone: false,
+        ended: match training {
+            Container::Terminated { exit_code, .. } => Some(*exit_code == 0),
+            _ => None,
+        },
+        pod_reason: None,
+        disruption: disruption.as_ref(),
+        failed_init: None,
+        training,
+    }))
+}
+
+/// What was done to a member from outside. One of whose end its own agent has told has not been lost, whatever it looked like.
+fn disruption(member: &MemberEnd) -> Option<Disruption> {
+    let disrupted = |reason: &str, message: &str| {
+        Some(Disruption { reason: reason.to_owned(), message: message.to_owned(), time: None })
+    };
+    let failed = member.end.as_ref().is_some_and(|end| end.outcome == Outcome::Failed);
+    match member.leaving {
+        _ if failed => None,
+        Some(_) => disrupted("EvictionByEvictionAPI", "its pod was told to end"),
+        None if member.lost && member.end.is_none() => disrupted("DeletionByPodGC", "its agent has fallen silent"),
+        None => None,
+    }
+}
+
+trait OfEnd {
+    fn of(end: &End) -> Self;
+}
+
+impl OfEnd for Container {
+    /// How a container would have ended that ends with its program.
+    fn of(end: &End) -> Self {
+        let report = report(end);
+        let code = match (&report, end.outcome) {
+            (_, Outcome::Succeeded) => 0,
+            (Some(report), _) => {
+                let signal = report.signal.or(report.stopped_by).map(|signal| 128 + signal);
+                report.exit_code.filter(|code| *code != 0).or(signal).unwrap_or(KILLED)
+            }
+            (None, _) => KILLED,
+        };
+        let finished = report.as_ref().and_then(|report| report.finished_at);
+        let whole = finished.and_then(|time| Timestamp::from_second(time.as_second()).ok());
+        Self::Terminated {
+            started: report.as_ref().and_then(|report| report.started_at),
+            finished: whole,
+            exit_code: code,
+            reason: String::new(),
+            report: report.map(Box::new),
+            message: None,
+        }
+    }
+}
+
+fn report(end: &End) -> Option<Report> {
+    Report::parse(&end.report)
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a step is a whole number, and none is so large
+fn step(report: &Report) -> Option<u64> {
+    report.progress?.step.filter(|step| *step >= 0.0).map(|step| step as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gang::message::MemberId;
+    use protocol::report::{Phase, Reached};
+    use std::collections::BTreeMap;
+
+    fn ended(why: Why, members: impl IntoIterator<Item = MemberEnd>) -> Ended {
+        let worker = |index: usize| MemberId::new("worker", u32::try_from(index).unwrap());
+        let members: BTreeMap<_, _> = members.into_iter().enumerate().map(|(i, end)| (worker(i), end)).collect();
+        Ended { attempt: 2, why, members }
+    }
+
+    fn end(outcome: Outcome, report: &Report) -> MemberEnd {
+        let report = Report { version: 1, attempt: 2, phase: Phase::Exited, ..report.clone() };
+        MemberEnd { end: Some(End { outcome, report: report.to_message() }), lost: false, leaving: None }
+    }
+
+    fn stopped(step: f64) -> MemberEnd {
+        let progress = Some(Reached { step: Some(step), ..Reached::default() });
+        end(Outcome::Stopped, &Report { signal: Some(15), stopped_by: Some(15), progress, ..Report::default() })
+    }
+
+    fn failed(code: i32, words: &str) -> MemberEnd {
+        let report = Report { exit_code: Some(code), stderr_tail: words.to_owned(), ..Report::default() };
+        end(Outcome::Failed, &report)
+    }
+
+    fn silent() -> MemberEnd {
+        MemberEnd { end: None, lost: true, leaving: None }
+    }
+
+    fn first_worker() -> MemberId {
+        MemberId::new("worker", 0)
+    }
+
+    #[test]
+    fn who_failed_by_itself_is_named_and_not_who_was_stopped() {
+        let ended = ended(Why::Failed(first_worker()), [stopped(7.0), failed(3, "ValueError: boom\n"), stopped(9.0)]);
+        let judged = judge(&ended);
+        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("ExitCode", Counts::Failure));
+        assert!(judged.cause.message.starts_with("worker 1: exit code 3"), "{judged:?}");
+        assert_eq!(judged.step, Some(9));
+        let told = told(&Judged { ended, judgement: judged, ran: std::time::Duration::from_secs(8) });
+        assert_eq!((told.attempt, told.worker, told.exit_code, told.ran_seconds), (2, Some(1), Some(3), 8));
+    }
+
+    #[test]
+    fn a_lost_node_goes_before_what_follows_from_it() {
+        let echo = "RuntimeError: Connection closed by peer [10.0.0.7]:4242\n";
+        let judged = judge(&ended(Why::Failed(first_worker()), [failed(1, echo), silent()]));
+        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("NodeLost", Counts::Disruption), "{judged:?}");
+        assert!(judged.cause.message.contains("fallen silent"), "{judged:?}");
+    }
+
+    #[test]
+    fn whoever_leaves_is_no_failure_of_the_program() {
+        let leaving = MemberEnd { leaving: Some(15), ..stopped(1.0) };
+        let judged = judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), leaving]));
+        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("Evicted", Counts::Disruption));
+        // One that had failed before it was told to end has failed.
+        let failed = MemberEnd { leaving: Some(15), ..failed(1, "OSError: no space\n") };
+        assert_eq!(judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), failed])).counts, Counts::Failure);
+    }
+
+    #[test]
+    fn an_agent_that_was_killed_is_a_failure_of_its_worker() {
+        let report = Report { version: 1, attempt: 2, phase: Phase::Running, ..Report::default() };
+        let end = End { outcome: Outcome::Failed, report: report.to_message() };
+        let killed = MemberEnd { end: Some(end), lost: true, leaving: None };
+        let judged = judge(&ended(Why::Lost(first_worker()), [stopped(1.0), killed]));
+        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("Signal", Counts::Failure));
+        assert!(judged.cause.message.contains("ended by SIGKILL"), "{judged:?}");
+    }
+
+    /// The one who tells first is the one that waits: whom it waits for may tell no steps at all.
+    #[test]
+    fn of_a_gang_that_hangs_the_one_to_blame_is_named() {
+        use protocol::hang::Hang;
+        use protocol::stacks::Place;
+        use text::error_pattern::ErrorPattern;
+        let hang = |place, rank, text: &str| {
+            Some(Hang { place, rank: Some(rank), time: Timestamp::from_second(50).unwrap(), text: text.to_owned() })
+        };
+        let tells = |place| {
+            let hang = hang(place, 0, "no step for 30 s after step 41, no output for as long");
+            let report = Report { signal: Some(15), ended_for: Some(ErrorPattern::Hang), hang, ..Report::default() };
+            end(Outcome::Failed, &report)
+        };
+        let told = |hang| {
+            let report = Report { signal: Some(15), stopped_by: Some(15), hang, ..Report::default() };
+            end(Outcome::Stopped, &report)
+        };
+        let judged = |members: [MemberEnd; 3]| {
+            let judged = judge(&ended(Why::Failed(first_worker()), members));
+            assert_eq!(
+                (judged.cause.reason.as_str(), judged.counts, judged.permanent),
+                ("Hang", Counts::Failure, false)
+            );
+            judged.cause.message
+        };
+        let halted = || told(hang(Place::Stopped, 2, "process 57 is stopped (SIGSTOP)"));
+        let waits = || told(hang(Place::Collective, 1, "rank 1 is in all_reduce"));
+        let of_2 = "worker 2, rank 2: process 57 is stopped (SIGSTOP)";
+        assert_eq!(judged([tells(Place::Collective), waits(), halted()]), of_2);
+        assert_eq!(judged([tells(Place::Unknown), waits(), halted()]), of_2);
+        let elsewhere = || told(hang(Place::Elsewhere, 2, "rank 2 is in read (/app/data.py:7)"));
+        let of_2 = "worker 2, rank 2: rank 2 is in read (/app/data.py:7)";
+        assert_eq!(judged([tells(Place::Collective), waits(), elsewhere()]), of_2);
+        assert!(judged([tells(Place::Collective), waits(), waits()]).starts_with("worker 0, rank 0: no step for 30 s"));
+        assert!(judged([tells(Place::Elsewhere), waits(), stopped(1.0)]).starts_with("worker 0, rank 0: no step"));
+        assert_eq!(
+            judged([tells(Place::Elsewhere), elsewhere(), halted()]),
+            "worker 2, rank 2: process 57 is stopped (SIGSTOP)"
+        );
+        assert!(judged([tells(Place::Elsewhere), waits(), elsewhere()]).starts_with("worker 0, rank 0: no step"));
+        assert!(judged([tells(Place::Stopped), waits(), elsewhere()]).starts_with("worker 0, rank 0: no step"));
+    }
+
+    #[test]
+    fn a_stop_that_was_asked_for_counts_as_nothing() {
+        let judged = judge(&ended(Why::Ordered("by a person".to_owned()), [stopped(1.0), failed(1, "")]));
+        assert_eq!((judged.counts, judged.cause.message.as_str()), (Counts::Nothing, "by a person"));
+        let judged = judge(&ended(Why::LeaderLost, [stopped(1.0), stopped(1.0)]));
+        assert_eq!(judged.counts, Counts::Disruption, "a leader that forgot how it ended");
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_gone_on_from_is_for_good() {
+        use protocol::report::{LaunchError, LaunchErrorKind};
+        let error =
+            LaunchError { kind: LaunchErrorKind::CheckpointUnusable, message: "resumeFrom: no such".to_owned() };
+        let report = Report { version: 1, phase: Phase::Exited, error: Some(error), ..Report::default() };
+        let nothing = MemberEnd { end: None, lost: false, leaving: None };
+        let judged = judge(&ended(Why::Unchosen(report.to_message()), [nothing.clone(), nothing]));
+        assert_eq!((judged.cause.reason.as_str(), judged.permanent), ("CheckpointCorrupted", true), "{judged:?}");
+    }
+
+    /// What no agent has written is no reason to panic, nor to stop.
+    #[test]
+    fn words_that_are_no_report_are_borne() {
+        for words in ["", "null", "[]", "{}", "{\"version\":1", "\u{0}"] {
+            let end = End { outcome: Outcome::Failed, report: words.to_owned() };
+            let judged =
+                judge(&ended(Why::Failed(first_worker()), [MemberEnd { end: Some(end), lost: false, leaving: None }]));
+            assert_eq!(judged.counts, Counts::Failure, "{words}: {judged:?}");
+        }
+    }
+}

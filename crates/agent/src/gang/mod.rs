@@ -1,0 +1,576 @@
+//! This agent's part in its gang: what [`gang`] orders becomes connections, files and words.
+//!
+//! [`Party`] owns the machine and all that it talks with. The loop of the container tells it what has happened, asks what
+//! has come from the others, and does with the program what is ordered.
+
+pub(super) mod clock;
+mod judge;
+mod memory;
+mod net;
+
+use crate::attempt::Workers;
+use crate::keeper::choice::Choice;
+use crate::read_json;
+use crate::remote::Shell;
+use crate::serve::ports::listen;
+use crate::variables::variable;
+use crate::wake::Wake;
+use crate::words::Words;
+use clock::now;
+use gang::frame::Secret;
+use gang::message::{self, Finish, History, Incarnation, MAX_PLACES, MemberId, Outcome, RunState, Time};
+use gang::policy::Policy;
+use gang::{Chosen, Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
+use jiff::Timestamp;
+use memory::Place;
+use net::{Identity, Net, NetSetup, News};
+use parking_lot::Mutex;
+use protocol::gang::{self as wire, EndedAttempt, GangEnd, GangPast, GangPhase, GangSetup, GangStatus};
+use protocol::report::Report;
+use protocol::role::RoleName;
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// So many kinds of reasons to wait are told at once.
+const MAX_KINDS: usize = 3;
+/// So often the leader looks whether somebody has asked for another attempt.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Why an attempt ends that nobody has failed.
+const ASKED_FOR: &str = "a restart was asked for (annotation ml.example.com/restart-requested)";
+/// What is waited for so long is said in the log.
+const SAY_AFTER: Duration = Duration::from_secs(10);
+
+/// Where an agent finds what it needs to take part in a gang.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The file with the [`GangSetup`].
+    pub setup: PathBuf,
+    /// The role of this member.
+    pub role: RoleName,
+    /// The file with the gang's key; a gang of one needs none.
+    pub key: Option<PathBuf>,
+    /// The folder that outlives this container; without one nothing is remembered.
+    pub state: Option<PathBuf>,
+    /// What was before these pods.
+    pub past: GangPast,
+    /// Their first attempt, from 1.
+    pub first: u32,
+}
+
+/// What the loop of the container has to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Task {
+    /// Choose what this attempt goes on from.
+    Choose {
+        /// The attempt.
+        attempt: u32,
+    },
+    /// Start the program.
+    Start {
+        /// The attempt.
+        attempt: u32,
+        /// Its workers, where their number may be another one in each attempt.
+        workers: Option<Workers>,
+        /// Where its ranks meet.
+        port: u16,
+        /// What it goes on from.
+        choice: Choice,
+        /// The remote shell of a gang whose programs one member starts.
+        shell: Option<Box<Shell>>,
+    },
+    /// Stop the program.
+    Stop {
+        /// The attempt.
+        attempt: u32,
+        /// Between SIGTERM and SIGKILL.
+        grace: Duration,
+    },
+    /// Exit.
+    Exit(Exit),
+}
+
+/// This agent's part in its gang.
+pub struct Party {
+    gang: Gang,
+    setup_file: PathBuf,
+    setup: GangSetup,
+    boot: u64,
+    /// The remote shell, but for what changes from attempt to attempt.
+    shell: Option<Shell>,
+    place: Option<Place>,
+    net: Option<Net>,
+    words: Arc<Words>,
+    leads: bool,
+    /// What is told of the gang, if this agent leads it.
+    told: Arc<Mutex<Option<GangStatus>>>,
+    ended: Vec<EndedAttempt>,
+    /// The last attempt that was judged.
+    last: u32,
+    /// Restarts for each kind of cause, up to the beginning of the last attempt.
+    counts: GangEnd,
+    waits: Waits,
+    /// When it was last looked whether somebody has changed the setup.
+    looked: Time,
+}
+
+/// What the gang waits for.
+#[derive(Default)]
+struct Waits {
+    words: String,
+    since: Time,
+    is_said: bool,
+}
+
+/// What cannot be mended by trying again.
+#[derive(Debug, thiserror::Error)]
+#[error("can't take part in the gang: {what} {file}: {source}")]
+pub struct GangError {
+    what: &'static str,
+    file: String,
+    source: io::Error,
+}
+
+impl Party {
+    /// Takes the place of this pod's agent in its gang.
+    ///
+    /// # Errors
+    /// If the setup or the key can't be read, or the leader's port can't be listened to.
+    pub fn join(
+        options: &Options,
+        grace: Duration,
+        runtime: &Handle,
+        wake: &Arc<Wake>,
+        words: &Arc<Words>,
+        told: &Arc<Mutex<Option<GangStatus>>>,
+    ) -> Result<Self, GangError> {
+        let failed = |what, file: &dyn ToString| {
+            let file = file.to_string();
+            move |source| GangError { what, file, source }
+        };
+        let setup: GangSetup =
+            read_json(&options.setup).map_err(failed("can't read --gang", &options.setup.display()))?;
+        let index = variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0);
+        let member = MemberId::new(options.role.as_str(), index);
+        let pod = variable("POD_UID").unwrap_or_else(|| std::process::id().to_string());
+        let place = options.state.clone().map(Place::new);
+        let before = place.as_ref().and_then(Place::load);
+        let since_1970 = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
+        let boot = before.as_ref().map_or(since_1970, |(boot, _)| since_1970.max(boot + 1));
+        let memory = remembered(options, before.map(|(_, memory)| memory));
+        let leads = options.role.is_worker() && index == 0;
+        let leader = leads.then(|| LeaderSetup {
+            members: members(&setup),
+            deciding: deciding(&setup),
+            was_larger: setup.largest.is_some_and(|largest| largest > setup.workers),
+            policy: policy(&setup),
+            judge: judge::judge,
+            ports: (setup.master_port, 2),
+        });
+        let shell = setup.mpi.as_ref().map(|mpi| Shell {
+            job: setup.uid.clone(),
+            key: options.key.clone().unwrap_or_default(),
+            port: mpi.port,
+            slots: mpi.slots,
+            role: member.role.clone(),
+            index,
+            pod: pod.clone(),
+            serves: !deciding(&setup).contains(&member),
+            ..Shell::default()
+        });
+        let mut net = None;
+        if setup.workers > 1 || setup.largest.is_some() || !setup.roles.is_empty() {
+            let file = options.key.clone().unwrap_or_default();
+            let key = std::fs::read(&file).map_err(failed("can't read --gang-key", &file.display()))?;
+            let identity = Identity {
+                secret: Secret::new(key.trim_ascii()),
+                job: setup.uid.clone(),
+                member: member.clone(),
+                pod: pod.clone(),
+            };
+            let shared = NetSetup { identity, wake: Arc::clone(wake), words: Arc::clone(words) };
+            net = Some(if leads {
+                let port = format!("port {}", setup.port);
+                let listener = listen(setup.port).map_err(failed("can't listen on its", &port))?;
+                Net::lead(runtime, listener, shared).map_err(failed("can't listen on its", &port))?
+            } else {
+                Net::follow(runtime, setup.leader.clone(), setup.port, shared)
+            });
+        }
+        let history = &memory.history;
+        let counts = GangEnd { failures: history.failures, disruptions: history.disruptions, ..GangEnd::default() };
+        let timing = timing(grace);
+        let incarnation = Incarnation { boot, pod };
+        let gang = Gang::new(Setup { job: setup.uid.clone(), member, incarnation, timing, memory, leader }, now());
+        if options.role.is_worker() && index >= setup.workers.max(1) {
+            let workers = setup.workers;
+            words.say(format_args!(
+                "the gang is of {workers} by now; this worker waits until it is of more than {index}"
+            ));
+        }
+        Ok(Self {
+            gang,
+            setup_file: options.setup.clone(),
+            setup,
+            boot,
+            shell,
+            place,
+            net,
+            words: Arc::clone(words),
+            leads,
+            told: Arc::clone(told),
+            ended: Vec::new(),
+            last: 0,
+            counts,
+            waits: Waits::default(),
+            looked: now(),
+        })
+    }
+
+    /// Where the last words of each run are to be kept as well.
+    pub fn report_copy(&self) -> Option<PathBuf> {
+        self.place.as_ref().map(Place::report)
+    }
+
+    /// What of the gang belongs into the last words of the attempt that begins.
+    pub fn counts(&self) -> GangEnd {
+        self.counts.clone()
+    }
+
+    /// Takes in what has come from the others, and what time has made due.
+    pub fn turn(&mut self) -> Vec<Task> {
+        let mut tasks = self.heed();
+        tasks.extend(self.step(Input::Tick));
+        while let Some(news) = self.net.as_mut().and_then(Net::next) {
+            let input = match news {
+                News::Dialed(conn) => Input::Dialed(conn),
+                News::Accepted { conn, member, pod } => Input::Accepted { conn, member, pod },
+                News::Received(conn, message) => Input::Received(conn, message),
+                News::Closed(conn) => Input::Closed(conn),
+            };
+            tasks.extend(self.step(input));
+        }
+        // Once for all: what is told looks at every member.
+        self.tell();
+        tasks
+    }
+
+    /// The leader's agent has chosen what the attempt goes on from, or its report tells why it could not.
+    pub fn chosen(&mut self, attempt: u32, choice: Result<&Choice, &Report>) -> Vec<Task> {
+        let chosen = choice.map_err(Report::to_message).map(|choice| message::Choice {
+            checkpoint: choice.path.clone(),
+            detail: serde_json::to_string(choice).unwrap_or_default(),
+        });
+        self.take(Input::Chosen(attempt, chosen))
+    }
+
+    /// The program has failed, and what it leaves behind is being ended.
+    pub fn failing(&mut self, attempt: u32) -> Vec<Task> {
+        self.take(Input::Failing(attempt))
+    }
+
+    /// No process of the attempt lives any more.
+    pub fn ended(&mut self, attempt: u32, outcome: Outcome, report: &Report) -> Vec<Task> {
+        self.take(Input::Ended { attempt, outcome, report: report.to_message() })
+    }
+
+    /// The agent was told to end.
+    pub fn terminated(&mut self, signal: i32) -> Vec<Task> {
+        self.take(Input::Terminated(signal))
+    }
+
+    /// When [`Party::turn`] has to be called, at the latest.
+    pub fn wake_at(&self) -> Option<Instant> {
+        let now = now();
+        self.gang.wake_at(now).map(|at| Instant::now() + at.since(now))
+    }
+
+    /// Has what is still to be told sent, and no more.
+    pub fn close(&self) {
+        if let Some(net) = &self.net {
+            net.close_all();
+        }
+    }
+
+    /// Whether that is done.
+    pub fn is_closed(&self) -> bool {
+        self.net.as_ref().is_none_or(Net::has_closed_all)
+    }
+
+    /// The last words of what an earlier agent of this pod ran.
+    pub fn last_words(&self) -> Option<Report> {
+        match &self.gang.status().run.as_ref()?.state {
+            RunState::Ended(end) => Report::parse(&end.report),
+            _ => None,
+        }
+    }
+
+    /// What of the gang stands in this agent's last words.
+    pub fn end(&self) -> GangEnd {
+        let history = &self.gang.memory().history;
+        let failed = match history.finish.clone() {
+            Some(Finish::Failed(cause)) => Some((cause.reason, cause.message)),
+            _ => None,
+        };
+        // How the last one ended all else of these words tells, and there is little room.
+        let before = self.ended.iter().filter(|ended| ended.attempt < history.attempt);
+        let ended = before.clone().skip(before.count().saturating_sub(wire::LAST_RESTARTS)).cloned().collect();
+        GangEnd { ended, failed, ..self.counts.clone() }
+    }
+
+    /// Whether there are more members than this one.
+    pub fn has_others(&self) -> bool {
+        self.net.is_some()
+    }
+
+    /// Where the first worker is: for one that does not lead, where it was reached last.
+    pub fn first_worker(&self) -> Option<IpAddr> {
+        if self.leads { variable("POD_IP")?.parse().ok() } else { self.net.as_ref()?.leader() }
+    }
+
+    /// Whether this agent leads.
+    pub fn leads(&self) -> bool {
+        self.leads
+    }
+
+    fn take(&mut self, input: Input) -> Vec<Task> {
+        let mut tasks = self.heed();
+        tasks.extend(self.step(input));
+        self.tell();
+        tasks
+    }
+
+    fn step(&mut self, input: Input) -> Vec<Task> {
+        let orders = self.gang.step(now(), input);
+        let mut tasks = Vec::new();
+        for order in orders {
+            match order {
+                Order::Send { conn, message } => {
+                    if let Some(net) = &self.net {
+                        net.send(conn, message);
+                    }
+                }
+                Order::Close { conn, .. } => {
+                    if let Some(net) = &self.net {
+                        net.close(conn);
+                    }
+                }
+                Order::Choose { attempt } => tasks.push(Task::Choose { attempt }),
+                Order::Start { attempt, size, port, choice } => {
+                    let Memory { history, .. } = self.gang.memory();
+                    (self.counts.failures, self.counts.disruptions) = (history.failures, history.disruptions);
+                    self.remember();
+                    let choice = serde_json::from_str(&choice.detail).unwrap_or_default();
+                    let workers = self.setup.largest.map(|_| self.workers(size, port));
+                    let shell = self.shell(attempt, size).map(Box::new);
+                    tasks.push(Task::Start { attempt, workers, port, choice, shell });
+                }
+                Order::Stop { attempt, grace } => tasks.push(Task::Stop { attempt, grace }),
+                Order::Exit(exit) => {
+                    self.remember();
+                    tasks.push(Task::Exit(exit));
+                }
+            }
+        }
+        tasks
+    }
+
+    /// Leaves what is known to the next agent of this pod.
+    fn remember(&mut self) {
+        let Some(place) = &self.place else { return };
+        if let Err(error) = place.save(self.boot, &self.gang.memory()) {
+            self.words.say(format_args!(
+                "can't write to the folder of --gang-state: {error}; an agent that is killed will not know what it ran"
+            ));
+            self.place = None;
+        }
+    }
+
+    /// Takes in what somebody has changed in the setup since this agent has begun: a policy, for the attempts that are still to
+    /// be judged; another size; another attempt. What was asked for before has been done by the beginning.
+    fn heed(&mut self) -> Vec<Task> {
+        let (now, mut tasks) = (now(), Vec::new());
+        let is_ending = self.gang.view(now).is_some_and(|view| matches!(view.phase, Phase::Ending { .. }));
+        if !self.leads || (!is_ending && now.since(self.looked) < LOOK_EVERY) {
+            return tasks;
+        }
+        self.looked = now;
+        let Ok(setup) = read_json::<GangSetup>(&self.setup_file) else { return tasks };
+        if is_ending {
+            self.gang.set_policy(policy(&setup));
+        }
+        if self.setup.largest.is_some() && setup.largest.is_some() && setup.workers != self.setup.workers {
+            self.words.say(format_args!("the gang is to be of {} instead of {}", setup.workers, self.setup.workers));
+            self.setup.workers = setup.workers;
+            tasks.extend(self.step(Input::Resize(members(&setup))));
+        }
+        if setup.restart_requested.is_some() && setup.restart_requested != self.setup.restart_requested {
+            self.words.say("a restart was asked for");
+            self.setup.restart_requested = setup.restart_requested;
+            tasks.extend(self.step(Input::Restart(ASKED_FOR.to_owned())));
+        }
+        tasks
+    }
+
+    /// The workers of an attempt, and where their ranks listen.
+    fn workers(&self, count: u32, port: u16) -> Workers {
+        let addresses: Vec<_> = (0..count).map(|index| format!("{}:{port}", self.setup.host(index))).collect();
+        Workers { count, addresses: serde_json::to_string(&addresses).unwrap_or_default() }
+    }
+
+    /// The remote shell of an attempt.
+    fn shell(&self, attempt: u32, size: u32) -> Option<Shell> {
+        let count = self.setup.largest.map_or(self.setup.workers, |_| size);
+        let hosts = (0..count).map(|index| self.setup.host(index)).collect();
+        self.shell.as_ref().map(|shell| Shell { attempt, hosts, ..shell.clone() })
+    }
+
+    /// Tells how the gang stands, and says what is new to those who read this agent's log.
+    fn tell(&mut self) {
+        let now = now();
+        let Some(view) = self.gang.view(now) else { return };
+        let judged = view.judged.filter(|judged| self.last < judged.ended.attempt);
+        let news = judged.map(judge::told);
+        let status = status(&view, &self.counts);
+        let (waits, phase) = (status.waits_for.clone(), status.phase);
+        let awaits_others = view.missing.iter().any(|(_, missing)| *missing != Missing::Preparing);
+        let is_said = awaits_others && phase == GangPhase::Gathering;
+        if let Some(news) = news {
+            let follows = match view.history.finish {
+                None => "; the gang starts again",
+                Some(_) => "",
+            };
+            self.words
+                .say(format_args!("attempt {} has ended: {}: {}{follows}", news.attempt, news.reason, news.message));
+            self.last = news.attempt;
+            self.ended.push(news);
+            if self.ended.len() > wire::MAX_RESTARTS {
+                self.ended.remove(0);
+            }
+        }
+        // The program's own words come first, and mostly nobody is waited for long.
+        if self.waits.words != waits || !is_said {
+            self.waits = Waits { words: waits, since: now, is_said: !is_said };
+        } else if !self.waits.is_said && now.since(self.waits.since) >= SAY_AFTER {
+            self.waits.is_said = true;
+            self.words.say(format_args!("waiting for {waits}"));
+        }
+        let told = GangStatus { ended: self.ended.clone(), ..status };
+        let mut known = self.told.lock();
+        if known.as_ref() != Some(&told) {
+            *known = Some(told);
+        }
+    }
+}
+
+/// How the gang stands, but for the attempts that have ended.
+fn status(view: &View<'_>, counts: &GangEnd) -> GangStatus {
+    let (phase, attempt) = match view.phase {
+        Phase::Running { attempt, .. } => (GangPhase::Running, *attempt),
+        Phase::Ending { attempt, .. } => (GangPhase::Stopping, *attempt),
+        Phase::Gathering { .. } => (GangPhase::Gathering, view.history.attempt),
+        Phase::Over { .. } => (GangPhase::Over, view.history.attempt),
+    };
+    GangStatus {
+        attempt,
+        workers: u32::try_from(view.members).unwrap_or(u32::MAX),
+        failures: counts.failures,
+        disruptions: counts.disruptions,
+        phase,
+        waits_for: if phase == GangPhase::Running { String::new() } else { waits_for(view) },
+        ended: Vec::new(),
+    }
+}
+
+/// Whom the gang waits for, the first of each kind by name.
+fn waits_for(view: &View<'_>) -> String {
+    let words = |missing: &Missing| match missing {
+        Missing::NeverSeen => Some("has not come yet"),
+        Missing::Unreachable => Some("can't be reached"),
+        Missing::Leaving => Some("was told to end"),
+        Missing::Stopping => Some("is stopping"),
+        Missing::Fenced(_) => Some("may still run in the pod before"),
+        // It is there, and soon done with that.
+        Missing::Preparing => None,
+    };
+    let mut told: Vec<(&'static str, String, usize)> = Vec::new();
+    for (member, missing) in &view.missing {
+        let Some(words) = words(missing) else { continue };
+        match told.iter_mut().find(|(known, ..)| *known == words) {
+            Some((.., count)) => *count += 1,
+            None => told.push((words, member.to_string(), 1)),
+        }
+    }
+    let told = told.into_iter().take(MAX_KINDS).map(|(words, first, count)| match count {
+        1 => format!("{first}, which {words}"),
+        more => format!("{first} and {} more, which {}", more - 1, plural(words)),
+    });
+    let told = told.collect::<Vec<_>>().join("; ");
+    match view.phase {
+        _ if !told.is_empty() => told,
+        Phase::Gathering { choice: Chosen::Asked, .. } => {
+            "what to go on from, which is read whole before it is used".to_owned()
+        }
+        Phase::Gathering { choice: Chosen::Choice(_), .. } => {
+            "the time between failures that follow each other quickly".to_owned()
+        }
+        _ if !view.quiet_in.is_zero() => {
+            "the time after which nothing of an earlier attempt can run any more".to_owned()
+        }
+        _ => told,
+    }
+}
+
+fn plural(words: &str) -> String {
+    words.replacen("has ", "have ", 1).replacen("was ", "were ", 1).replacen("is ", "are ", 1)
+}
+
+/// What the operator knows, or what this pod's last agent has known, whichever is newer.
+fn remembered(options: &Options, before: Option<Memory>) -> Memory {
+    let GangPast { failures, disruptions, failures_in_a_row, disruptions_in_a_row } = options.past;
+    let last = options.first.saturating_sub(1);
+    let told = History {
+        attempt: last,
+        judged: last,
+        failures,
+        disruptions,
+        failures_in_a_row,
+        disruptions_in_a_row,
+        ..History::default()
+    };
+    let mut memory = before.unwrap_or_default();
+    if told.is_newer_than(&memory.history) {
+        memory.history = told;
+    }
+    memory
+}
+
+fn members(setup: &GangSetup) -> BTreeSet<MemberId> {
+    let workers = (RoleName::WORKER.as_str(), setup.workers.max(1));
+    let others = setup.roles.iter().map(|(role, replicas)| (role.as_str(), *replicas));
+    others.chain([workers]).flat_map(|(role, replicas)| of_role(role, replicas)).collect()
+}
+
+/// Those by whose success the gang has succeeded.
+fn deciding(setup: &GangSetup) -> BTreeSet<MemberId> {
+    setup.success.iter().flat_map(|(role, count)| of_role(role, *count)).collect()
+}
+
+/// The first so many members of a role.
+fn of_role(role: &str, count: u32) -> impl Iterator<Item = MemberId> {
+    (0..count.min(MAX_PLACES)).map(move |index| MemberId::new(role, index))
+}
+
+fn policy(setup: &GangSetup) -> Policy {
+    let GangSetup { restarts, backoff_limit: failures, rules, .. } = setup.clone();
+    Policy { restarts, failures, disruptions: None, rules }
+}
+
+fn timing(grace: Duration) -> Timing {
+    let usual = Timing::default();
+    Timing { grace, short_grace: usual.short_grace.min(grace), ..usual }
+}

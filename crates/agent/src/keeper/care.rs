@@ -1,0 +1,528 @@
+//! What is done about one folder of checkpoints.
+
+use crate::keeper::choice::{Choice, From};
+use crate::keeper::copies::{Copies, Where, open_uri, places, put_together};
+use crate::keeper::found::{bad_ones, failing, kept, look_at, read_whole};
+use crate::keeper::problem::failed;
+use crate::keeper::{Keeper, Until, block_on};
+use checkpoint::budget::Budget;
+use checkpoint::choose::{Candidate, Place, choose};
+use checkpoint::folder::Folder;
+use checkpoint::found::{Depth, Format, Found, Verdict};
+use checkpoint::inventory::{Inventory, Known, Scan, Stage};
+use checkpoint::keep::{Fate, Keep, Mode, fates};
+use checkpoint::ledger::OURS;
+use checkpoint::remove::{empty_trash, remove};
+use checkpoint::space::{nearly_full, space};
+use checkpoint::wording::shown;
+use jiff::{SignedDuration, Timestamp};
+use protocol::checkpoints::{CheckpointPolicy, Checkpoints, Kept, Problem, ProblemKind};
+use protocol::report::{LaunchError, LaunchErrorKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use store::{Manifest, StoreError};
+
+/// What of the disk reading may take, in bytes per second, so that a training that reads its data does not wait.
+const PACE: u64 = 256 << 20;
+/// What a look may take before it leaves the rest to the next one.
+const LOOK: Duration = Duration::from_secs(60);
+/// How long a store is asked again before a start from nothing, where its checkpoints are the only ones.
+const ONLY_STORE: Duration = Duration::from_secs(600);
+/// The same where it is but a backup, of which the first attempt of a new job may have none.
+const BACKUP: Duration = Duration::from_secs(60);
+/// How long the first worker's agent does not answer any more until it is gone.
+const GONE: Duration = Duration::from_secs(15);
+/// Between two words on copies for which the end of the pod waits.
+const TELL: Duration = Duration::from_secs(5);
+/// Between two questions to a store that does not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Below the root: what was fetched for `resumeFrom`.
+const FETCHED: &str = "resumed-from";
+
+/// Takes care of one folder during one attempt.
+pub(super) struct Care<'a> {
+    keeper: &'a Arc<Keeper>,
+    inventory: Inventory,
+    started: Timestamp,
+    attempt: u32,
+    resumed: Option<Kept>,
+    /// The program has told of progress, or was found to have failed before it.
+    is_judged: bool,
+    deleted: u64,
+    /// What this worker has put into the store of checkpoints that several workers write.
+    put: BTreeSet<String>,
+    copies: Vec<Arc<Copies>>,
+    /// Ends what takes long.
+    stop: Arc<AtomicBool>,
+}
+
+impl<'a> Care<'a> {
+    pub(super) fn new(keeper: &'a Arc<Keeper>, attempt: u32) -> Self {
+        let policy = &keeper.policy;
+        Self {
+            keeper,
+            inventory: Inventory::new(&keeper.root, &policy.uid, &policy.job),
+            started: Timestamp::now(),
+            attempt,
+            resumed: None,
+            is_judged: false,
+            deleted: 0,
+            put: BTreeSet::new(),
+            copies: Vec::new(),
+            stop: keeper.stop_flag(),
+        }
+    }
+
+    /// What the attempt goes on from. The error says why what was asked for can't be gone on from.
+    pub(super) fn choose(&mut self) -> Result<Choice, LaunchError> {
+        let scan = self.see_what_is_there();
+        let asked = self.keeper.policy.resume_from.clone().filter(|_| self.attempt <= 1);
+        let found = match asked {
+            Some(from) => Some(self.asked_for(&from)?),
+            None => self.newest(&scan)?,
+        };
+        let choice = Choice { uid: self.keeper.policy.uid.clone(), attempt: self.attempt, ..Choice::default() };
+        let Some((found, path, from)) = found else {
+            return Ok(choice);
+        };
+        let kept = kept(&found, None);
+        let at = found.step.map(|step| format!(" (step {step})")).unwrap_or_default();
+        self.keeper.words.say(format_args!("goes on from {}{at}", path.display()));
+        self.resumed = Some(kept.clone());
+        Ok(Choice { path: path.to_string_lossy().into_owned(), from: Some(kept), fetched: from, ..choice })
+    }
+
+    /// What is there before the program starts is not its own.
+    fn see_what_is_there(&mut self) -> Scan {
+        let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
+        let scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
+        if let Ok(root) = Folder::root(&self.keeper.root) {
+            let _ = empty_trash(&root, &budget);
+        }
+        scan
+    }
+
+    /// The checkpoint of `resumeFrom`, which has to be good.
+    fn asked_for(&mut self, from: &str) -> Result<(Found, PathBuf, From), LaunchError> {
+        if from.contains("://") {
+            let path = fetch_uri(&self.keeper.root, &self.keeper.policy, from, &|error| self.keeper.words.say(error))?;
+            let found = look_at(&path).map_err(|why| unusable(from, &why))?;
+            return Ok((found, path, From::Uri(from.to_owned())));
+        }
+        let path = PathBuf::from(from);
+        let found = look_at(&path).map_err(|why| unusable(from, &why))?;
+        Ok((found, path, From::Here))
+    }
+
+    /// The newest good one on the volume and in the stores; every byte of it has been read.
+    fn newest(&mut self, scan: &Scan) -> Result<Option<(Found, PathBuf, From)>, LaunchError> {
+        let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
+        let on_volume: Vec<_> = scan.found.iter().filter(|known| may_go_on_from(known, scan)).collect();
+        let mut candidates: Vec<_> = on_volume.iter().map(|known| Candidate::on_volume(known)).collect();
+        let has_good = on_volume.iter().any(|known| known.found.is_good());
+        let mut manifests: Vec<(String, Manifest)> = Vec::new();
+        for place in places(&self.keeper.policy) {
+            for manifest in self.listed(&place, has_good)? {
+                let failed = scan.found.iter().find(|known| known.found.path == manifest.path);
+                let failed = failed.map_or(0, |known| known.failed_starts);
+                candidates.push(Candidate::in_store(manifest.found(), &place.uri, failed));
+                manifests.push((place.uri.clone(), manifest));
+            }
+        }
+        let (keeper, inventory) = (self.keeper, &mut self.inventory);
+        let choice = choose(candidates, |candidate| match &candidate.place {
+            Place::Volume => read_whole(inventory, &candidate.found, &budget).map(drop),
+            Place::Store(uri) => {
+                let manifest = manifests.iter().find(|(at, it)| at == uri && it.path == candidate.found.path);
+                let place = places(&keeper.policy).find(|place| place.uri == *uri);
+                let (Some((_, manifest)), Some(place)) = (manifest, place) else { return Err("it is gone".into()) };
+                let store = place.open(&keeper.policy.uid).map_err(|error| error.to_string())?;
+                block_on(store.restore(manifest, &keeper.root)).map_err(|error| error.to_string())?;
+                // Its bytes are those that were put there; whether they can be loaded is the format's to say.
+                let restored = Found { members: Vec::new(), ..candidate.found.clone() };
+                read_whole(inventory, &restored, &budget).map(drop)
+            }
+        });
+        for passed in &choice.passed {
+            let path = shown(&passed.path);
+            self.keeper.words.say(format_args!("does not go on from {path}: {}", passed.why));
+        }
+        Ok(choice.taken.map(|(found, place)| {
+            let path = self.keeper.root.join(&found.path);
+            let from = match place {
+                Place::Volume => From::Here,
+                Place::Store(uri) => From::Store(uri),
+            };
+            (found, path, from)
+        }))
+    }
+
+    /// What a store has. Where its checkpoints are the only ones it is asked for long: to begin anew instead would be to lose
+    /// them.
+    fn listed(&self, place: &Where, has_good: bool) -> Result<Vec<Manifest>, LaunchError> {
+        let is_only = !place.is_backup && !self.keeper.policy.shared;
+        let patience = match (is_only, has_good, self.attempt) {
+            (true, ..) => ONLY_STORE,
+            (false, true, _) => Duration::ZERO,
+            (false, false, 0 | 1) => BACKUP,
+            (false, false, _) => ONLY_STORE,
+        };
+        let since = Instant::now();
+        let mut told = false;
+        loop {
+            let answer = place.open(&self.keeper.policy.uid).and_then(|store| block_on(store.list()));
+            let error = match answer {
+                Ok(listing) => {
+                    for unreadable in &listing.unreadable {
+                        self.keeper.words.say(unreadable);
+                    }
+                    return Ok(listing.manifests);
+                }
+                Err(error) => error,
+            };
+            let is_over = since.elapsed() >= patience || self.keeper.until() != Until::Run;
+            if is_over || !told {
+                self.keeper.words.say(format_args!("can't see which checkpoints there are: {error}"));
+                told = true;
+                self.keeper.tell(Checkpoints { problems: vec![failing(&error)], ..Checkpoints::default() });
+            }
+            if is_over && is_only {
+                // To be tried again by the next attempt.
+                return Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error.to_string() });
+            }
+            if is_over {
+                return Ok(Vec::new());
+            }
+            std::thread::sleep(ASK_AGAIN);
+        }
+    }
+
+    /// What the first worker has fetched, for one that has a folder of its own.
+    pub(super) fn fetch_as_chosen(&mut self, choice: &Choice) -> Result<(), LaunchError> {
+        self.see_what_is_there();
+        self.resumed.clone_from(&choice.from);
+        match &choice.fetched {
+            From::Here => Ok(()),
+            From::Uri(uri) => {
+                let say = |error: &StoreError| self.keeper.words.say(error);
+                fetch_uri(&self.keeper.root, &self.keeper.policy, uri, &say).map(drop)
+            }
+            From::Store(uri) => {
+                let path = choice.from.as_ref().map(|kept| kept.path.clone()).unwrap_or_default();
+                let place = places(&self.keeper.policy).find(|place| place.uri == *uri);
+                let fetch = || {
+                    let store = place.as_ref()?.open(&self.keeper.policy.uid).ok()?;
+                    let manifest = block_on(store.manifest(&path)).ok()??;
+                    block_on(store.restore(&manifest, &self.keeper.root)).ok()
+                };
+                let since = Instant::now();
+                while fetch().is_none() {
+                    if since.elapsed() >= ONLY_STORE || self.keeper.until() != Until::Run {
+                        let message = format!("{path} could not be fetched from {uri}, as the first worker has");
+                        return Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message });
+                    }
+                    std::thread::sleep(ASK_AGAIN);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Looks at what is there, deletes what may go, says what is to be copied, and tells of it all.
+    pub(super) fn look(&mut self, policy: &CheckpointPolicy, until: Until) {
+        let is_last = until != Until::Run;
+        let mut now = Timestamp::now();
+        let budget = Budget::default().bytes_per_second(PACE).time(LOOK).stopped_by(Arc::clone(&self.stop));
+        let mut scan = self.inventory.scan(now, Some(self.started), &budget);
+        if is_last {
+            // Whoever could write is dead: what was written last need not be quiet for a while first.
+            now += SignedDuration::from_secs(10);
+            scan = self.inventory.scan(now, Some(self.started), &budget);
+        }
+        let most = usize::try_from(policy.retention).unwrap_or(0).saturating_add(1);
+        // What stays on a volume is read before it is used: where another attempt follows it does not wait for that here.
+        let run = self.keeper.current.get();
+        let is_done = run.is_some_and(|run| run.observations.snapshot().0.exit_code == Some(0));
+        if !is_last || (until == Until::Pod && !policy.shared) || is_done {
+            self.inventory.prove(&mut scan, most, now, &budget);
+        }
+        self.judge_start(is_last);
+        let is_first = self.keeper.index == 0;
+        if is_first {
+            self.copies = self.keeper.copies(policy);
+        }
+        self.note_put_together(&mut scan);
+        for copies in &self.copies {
+            copies.want(self.to_copy(&scan, now, until), keep(policy, self.resumed.as_ref(), None, &scan));
+        }
+        if is_first {
+            self.rotate(policy, &mut scan, now, &budget);
+        } else {
+            self.join_in(policy, &scan, until);
+        }
+        while self.is_leaving(until)
+            && !self.copies.iter().filter(|copies| copies.is_needed()).all(|copies| copies.drain(TELL))
+        {
+            // What it waits for is to be seen.
+            self.keeper.tell(self.describe(policy, &scan));
+        }
+        if is_first {
+            self.note_put_together(&mut scan);
+            let told = self.describe(policy, &scan);
+            self.keeper.tell(told);
+        }
+        if is_last {
+            self.keeper.call_done();
+            let _ = self.inventory.leave();
+        }
+    }
+
+    /// Whether the end of the pod waits for this look. Of one that began before the program's end another follows, and what
+    /// it waits for may be called off.
+    fn is_leaving(&self, until: Until) -> bool {
+        until == Until::Pod && self.keeper.until() == Until::Pod
+    }
+
+    /// Puts this worker's files where the first worker's agent asks for them, in a store or in the backup, and keeps of its own
+    /// folder what is as new.
+    fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan, until: Until) {
+        let places: Vec<_> = places(policy).collect();
+        if places.is_empty() {
+            return;
+        }
+        let mut heard = Instant::now();
+        loop {
+            let rounds = self.keeper.rounds_of_first();
+            if rounds.is_some() {
+                heard = Instant::now();
+            }
+            for (path, round) in rounds.as_ref().map(|rounds| rounds.rounds.clone()).unwrap_or_default() {
+                let Some(place) = places.iter().find(|place| place.is_for(&round)) else { continue };
+                let found = scan.found.iter().find(|known| known.found.path == path).map(|known| known.found.clone());
+                let found = found.unwrap_or_else(|| nothing_at(&path));
+                let put = place.open(&self.keeper.policy.uid).and_then(|store| {
+                    block_on(store.upload_part(&self.keeper.root, &found, self.keeper.index, &round))
+                });
+                match put {
+                    Ok(()) => drop(self.put.insert(path)),
+                    Err(error) => self.keeper.words.say(error),
+                }
+            }
+            // Whoever is gone asks for nothing more.
+            let is_over = rounds.as_ref().map_or(heard.elapsed() > GONE, |rounds| rounds.done);
+            if !self.is_leaving(until) || is_over {
+                break;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        let Ok(root) = Folder::root(&self.keeper.root) else { return };
+        let put: Vec<_> = scan.found.iter().filter(|known| known.own && self.put.contains(&known.found.path)).collect();
+        for known in put.into_iter().skip(usize::try_from(policy.retention).unwrap_or(usize::MAX)) {
+            if let Err(error) = remove(&root, &known.found, &Budget::default()) {
+                self.keeper.words.say(error);
+            }
+        }
+    }
+
+    /// A checkpoint with which an attempt has failed before its first progress is not taken for ever.
+    fn judge_start(&mut self, is_last: bool) {
+        let Some(resumed) = self.resumed.as_ref().filter(|_| !self.is_judged) else { return };
+        let Some(run) = self.keeper.current.get() else { return };
+        let (report, progress, _) = run.observations.snapshot();
+        let since = report.started_at.unwrap_or(self.started);
+        if progress.last().is_some_and(|reading| reading.time > since) {
+            self.inventory.good_start(&resumed.path);
+            self.is_judged = true;
+        } else if is_last && report.stopped_by.is_none() && report.exit_code != Some(0) {
+            self.inventory.failed_start(&resumed.path);
+            self.is_judged = true;
+        }
+    }
+
+    /// What is in the store is whole, though of the files only some are here.
+    fn note_put_together(&self, scan: &mut Scan) {
+        if !self.keeper.is_sharded() {
+            return;
+        }
+        let is_incomplete = |known: &Known| matches!(known.found.verdict, Verdict::Incomplete { .. });
+        for known in scan.found.iter_mut().filter(|known| known.own && is_incomplete(known)) {
+            if self.copies.iter().any(|copies| copies.has(&known.found)) {
+                (known.found.verdict, known.found.depth) = (put_together(), Depth::Content);
+                known.stage = Stage::Written;
+            }
+        }
+    }
+
+    /// Good ones of this job, the newest first; and where other workers have files of them, those that may be. What was left
+    /// in parts by an attempt before may be written anew by some and not yet by others: while the program runs it is not one.
+    fn to_copy(&self, scan: &Scan, now: Timestamp, until: Until) -> Vec<Found> {
+        let may_be = |known: &Known| {
+            let is_part = matches!(known.found.verdict, Verdict::Incomplete { .. });
+            let is_of_now = until != Until::Run || known.found.modified >= self.started;
+            self.keeper.is_sharded() && is_part && is_of_now && known.is_quiet(now)
+        };
+        let own = scan.found.iter().filter(|known| known.own && (known.is_proven() || may_be(known)));
+        own.map(|known| known.found.clone()).collect()
+    }
+
+    /// Deletes what may go, from what was seen too.
+    fn rotate(&mut self, policy: &CheckpointPolicy, scan: &mut Scan, now: Timestamp, budget: &Budget) {
+        let Ok(root) = Folder::root(&self.keeper.root) else { return };
+        let _ = empty_trash(&root, budget);
+        let held: BTreeSet<String> = self.copies.iter().flat_map(|copies| copies.held()).collect();
+        let all = scan.found.iter().map(|known| known.found.path.clone());
+        let copied = (!self.copies.is_empty()).then(|| all.filter(|path| !held.contains(path)).collect());
+        let keep = keep(policy, self.resumed.as_ref(), copied, scan);
+        let mut gone = BTreeSet::new();
+        for (known, fate) in fates(&scan.found, &keep, now) {
+            let Fate::Delete(_) = fate else { continue };
+            match remove(&root, &known.found, budget) {
+                Ok(()) => _ = gone.insert(known.found.path.clone()),
+                Err(error) => self.keeper.words.say(error),
+            }
+        }
+        self.deleted += gone.len() as u64;
+        scan.found.retain(|known| !gone.contains(&known.found.path));
+    }
+
+    fn describe(&self, policy: &CheckpointPolicy, scan: &Scan) -> Checkpoints {
+        let written = |known: &&Known| known.found.is_good() && known.stage == Stage::Written;
+        let latest = scan.found.iter().find(written).map(|known| kept(&known.found, None));
+        let space = Folder::root(&self.keeper.root).and_then(|root| space(&root)).ok();
+        let best = policy.keep_best.as_ref().and_then(|by| {
+            let valued = scan.found.iter().filter(written).filter_map(|known| {
+                let metrics = &known.found.metrics;
+                let value = metrics.get(&by.metric).or_else(|| metrics.get(&format!("eval_{}", by.metric)))?;
+                value.is_finite().then_some((&known.found, *value))
+            });
+            let better = |a: &f64, b: &f64| if by.max { a > b } else { a < b };
+            let best = valued.reduce(|best, other| if better(&other.1, &best.1) { other } else { best })?;
+            Some(kept(best.0, Some(best.1)))
+        });
+        let copied = self.copies.iter().filter_map(|copies| copies.last()).min_by_key(|kept| kept.time);
+        Checkpoints {
+            best,
+            resumed_from: self.resumed.clone(),
+            valid: scan.count(|verdict| *verdict == Verdict::Valid),
+            complete: scan.count(|verdict| matches!(verdict, Verdict::Complete { .. })),
+            incomplete: scan.count(|verdict| matches!(verdict, Verdict::Incomplete { .. })),
+            corrupted: scan.count(|verdict| matches!(verdict, Verdict::Corrupted { .. })),
+            deleted: self.deleted,
+            free_bytes: space.map(|space| space.free),
+            total_bytes: space.map(|space| space.total),
+            copied,
+            to_copy: self.copies.iter().find_map(|copies| copies.pending()),
+            problems: self.problems(scan, latest.as_ref(), space),
+            latest,
+        }
+    }
+
+    fn problems(&self, scan: &Scan, latest: Option<&Kept>, space: Option<checkpoint::space::Space>) -> Vec<Problem> {
+        let mut problems = bad_ones(scan);
+        if let Some(message) = space.and_then(|space| nearly_full(&space, latest.map(|latest| latest.bytes))) {
+            problems.push(Problem { kind: ProblemKind::NearlyFull, message });
+        }
+        problems.extend(self.copies.iter().filter_map(|copies| copies.failing()));
+        if !scan.others.is_empty() {
+            let names: Vec<_> = scan.others.iter().map(|name| shown(name)).collect();
+            let message = format!(
+                "the folder of checkpoints is also used by {}: nothing is deleted from it; give each job a claim or a folder \
+                 of its own",
+                names.join(", ")
+            );
+            problems.push(Problem { kind: ProblemKind::Shared, message });
+        }
+        if !scan.whole
+            && let Some(note) = scan.notes.first()
+        {
+            problems.push(Problem { kind: ProblemKind::Unreadable, message: note.clone() });
+        }
+        problems.sort_by_key(|problem| problem.kind);
+        problems
+    }
+}
+
+/// What others write to the same folder is none of this job's while they do; what was there before is.
+fn may_go_on_from(known: &Known, scan: &Scan) -> bool {
+    known.own || scan.others.is_empty()
+}
+
+/// What the rules of the policy ask to be kept.
+pub(super) fn keep(
+    policy: &CheckpointPolicy,
+    resumed: Option<&Kept>,
+    copied: Option<BTreeSet<String>>,
+    scan: &Scan,
+) -> Keep {
+    let mode = |max: bool| if max { Mode::Max } else { Mode::Min };
+    Keep {
+        retention: usize::try_from(policy.retention).unwrap_or(usize::MAX),
+        best: policy.keep_best.as_ref().map(|best| (best.metric.clone(), mode(best.max))),
+        resumed_from: resumed.map(|kept| kept.path.clone()),
+        backup: copied,
+        is_shared: !scan.others.is_empty(),
+    }
+}
+
+/// What a worker has of a checkpoint that only others have written to.
+fn nothing_at(path: &str) -> Found {
+    Found {
+        path: path.to_owned(),
+        folder: true,
+        format: Format::Marked,
+        step: None,
+        epoch: None,
+        metrics: BTreeMap::new(),
+        bytes: 0,
+        modified: Timestamp::UNIX_EPOCH,
+        verdict: Verdict::Valid,
+        depth: Depth::Structure,
+        members: Vec::new(),
+    }
+}
+
+fn unusable(from: &str, why: &str) -> LaunchError {
+    let message = format!("checkpoint.resumeFrom {from}: {why}");
+    LaunchError { kind: LaunchErrorKind::CheckpointUnusable, message }
+}
+
+/// Fetches what lies at a URI, once for the job, and returns where it is now. `say` is told of what may heal.
+pub(super) fn fetch_uri(
+    root: &Path,
+    policy: &CheckpointPolicy,
+    uri: &str,
+    say: &dyn Fn(&StoreError),
+) -> Result<PathBuf, LaunchError> {
+    let failed = |error: &StoreError| {
+        let LaunchError { kind, message } = failed(error);
+        LaunchError { kind, message: format!("checkpoint.resumeFrom: {message}") }
+    };
+    let name = uri.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let folder = root.join(FETCHED).join(&policy.uid);
+    let path = folder.join(name);
+    if path.exists() && look_at(&path).is_ok() {
+        return Ok(path);
+    }
+    std::fs::create_dir_all(&folder).map_err(|error| LaunchError {
+        kind: LaunchErrorKind::LaunchFailed,
+        message: format!("{}: {error}", folder.display()),
+    })?;
+    let since = Instant::now();
+    loop {
+        let store = open_uri(policy, uri).map_err(|error| failed(&error))?;
+        match block_on(store.restore_prefix(&folder)) {
+            Ok(path) => {
+                let _ = std::fs::remove_dir_all(folder.join(OURS));
+                return Ok(path);
+            }
+            Err(error) if error.is_temporary() && since.elapsed() < ONLY_STORE => {
+                say(&error);
+                std::thread::sleep(ASK_AGAIN);
+            }
+            Err(error) => return Err(failed(&error)),
+        }
+    }
+}

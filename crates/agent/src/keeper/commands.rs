@@ -1,0 +1,349 @@
+//! What a person, or the operator while no worker runs, has done about the checkpoints of a job.
+
+use crate::keeper::block_on;
+use crate::keeper::care::keep;
+use crate::keeper::copies::{Where, copied as as_copied, open_uri, places};
+use crate::keeper::found::{bad_ones, describe, kept, look_at, read_whole};
+use crate::keeper::problem::{failed, in_store};
+use checkpoint::budget::Budget;
+use checkpoint::choose::{Candidate, Place, choose, explain};
+use checkpoint::folder::Folder;
+use checkpoint::found::Verdict;
+use checkpoint::inventory::{Inventory, Scan, Stage};
+use checkpoint::keep::{Fate, fates};
+use checkpoint::remove::{empty_trash, remove};
+use checkpoint::report::Report as Table;
+use checkpoint::space::space;
+use checkpoint::wording::shown;
+use jiff::Timestamp;
+use protocol::checkpoints::{CheckpointPolicy, Checkpoints};
+use protocol::report::{LaunchError, LaunchErrorKind, Report, VERSION};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use store::{Manifest, StoreError};
+
+/// What is asked for.
+pub enum Command {
+    /// What there is, on the volume and in the stores.
+    List,
+    /// Read every byte on the volume. Fails if one is corrupted.
+    Verify,
+    /// Which one would be gone on from, and why not a newer one.
+    Why,
+    /// Delete what the rules don't keep, or only say so.
+    Prune {
+        /// Only say so.
+        dry_run: bool,
+    },
+    /// Fetch one from a store.
+    Restore {
+        /// Its path; the newest without one.
+        checkpoint: Option<String>,
+        /// The folder that it comes to, below the root unless it is absolute.
+        to: PathBuf,
+    },
+    /// Before the first attempt: whether `resumeFrom` can be gone on from.
+    Check {
+        /// Whether the volume is there, so that what lies in a store can be fetched to it.
+        has_volume: bool,
+    },
+    /// After the last attempt: copy what is not copied yet.
+    Copy,
+}
+
+/// One command over the checkpoints of a job.
+pub struct Commands {
+    /// What the job asks for.
+    pub policy: CheckpointPolicy,
+    /// Where its checkpoints are.
+    pub root: PathBuf,
+    /// For programs instead of people.
+    pub json: bool,
+}
+
+/// What one place has.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct At {
+    place: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkpoints: Option<Table>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// How long a store that does not answer is asked again.
+const PATIENCE: Duration = Duration::from_secs(120);
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+impl Commands {
+    /// Does it, and prints what a person wants to know of it.
+    ///
+    /// # Errors
+    /// What was found wrong, or could not be done.
+    pub fn run(&self, command: &Command) -> Result<(), LaunchError> {
+        match command {
+            Command::List => self.list(),
+            Command::Verify => self.verify(),
+            Command::Why => self.why(),
+            Command::Prune { dry_run } => self.prune(*dry_run),
+            Command::Restore { checkpoint, to } => self.restore(checkpoint.as_deref(), to),
+            Command::Check { has_volume } => self.check(*has_volume),
+            Command::Copy => self.copy().map(drop),
+        }
+    }
+
+    /// The same for the operator, which reads the report that comes of it.
+    pub fn report(&self, command: &Command) -> Report {
+        let report = Report { version: VERSION, ..Report::default() };
+        let done = match command {
+            Command::Copy => self.copy().map(Some),
+            other => self.run(other).map(|()| None),
+        };
+        match done {
+            Ok(checkpoints) => Report { exit_code: Some(0), checkpoints, ..report },
+            Err(error) => Report { exit_code: Some(1), error: Some(error), ..report },
+        }
+    }
+
+    /// A look that writes nothing.
+    fn scan(&self) -> (Inventory, Scan) {
+        let mut inventory = Inventory::new(&self.root, "", "");
+        let scan = inventory.scan(Timestamp::now(), None, &Budget::default());
+        (inventory, scan)
+    }
+
+    fn print(&self, table: &Table) {
+        if self.json {
+            println!("{}", serde_json::to_string(table).unwrap_or_default());
+        } else {
+            print!("{}", table.table(Timestamp::now()));
+        }
+    }
+
+    fn list(&self) -> Result<(), LaunchError> {
+        let (_, scan) = self.scan();
+        let room = Folder::root(&self.root).and_then(|root| space(&root)).ok();
+        let mut all =
+            vec![At { place: self.root.display().to_string(), checkpoints: Some(Table::of(&scan, room)), error: None }];
+        for place in places(&self.policy) {
+            let listed = self.listed(&place);
+            let table = |manifests: &Vec<Manifest>| {
+                let found = manifests.iter().map(|manifest| in_store(manifest, &self.policy.uid)).collect();
+                Table::of(&Scan { found, whole: true, ..Scan::default() }, None)
+            };
+            let (checkpoints, error) = (listed.as_ref().ok().map(table), listed.err().map(|error| error.to_string()));
+            all.push(At { place: place.uri.clone(), checkpoints, error });
+        }
+        if self.json {
+            println!("{}", serde_json::to_string(&all).unwrap_or_default());
+            return Ok(());
+        }
+        for (index, at) in all.iter().enumerate() {
+            println!("{}in {}:", if index > 0 { "\n" } else { "" }, shown(&at.place));
+            if let Some(table) = &at.checkpoints {
+                print!("{}", table.table(Timestamp::now()));
+            }
+            if let Some(error) = &at.error {
+                println!("{error}");
+            }
+        }
+        Ok(())
+    }
+
+    fn verify(&self) -> Result<(), LaunchError> {
+        let scan = Inventory::new(&self.root, "", "").read(Timestamp::now(), &Budget::default());
+        self.print(&Table::of(&scan, None));
+        let bad = scan.found.iter().filter(|known| known.stage == Stage::Written && !known.found.is_good());
+        let bad: Vec<_> =
+            bad.map(|known| format!("{}: {}", shown(&known.found.path), describe(&known.found.verdict))).collect();
+        if bad.is_empty() { Ok(()) } else { Err(unusable(bad.join("; "))) }
+    }
+
+    fn why(&self) -> Result<(), LaunchError> {
+        let (mut inventory, scan) = self.scan();
+        let mut candidates: Vec<_> = scan.found.iter().map(Candidate::on_volume).collect();
+        for place in places(&self.policy) {
+            match self.listed(&place) {
+                Ok(manifests) => {
+                    candidates.extend(manifests.iter().map(|it| Candidate::in_store(it.found(), &place.uri, 0)));
+                }
+                Err(error) => println!("{error}"),
+            }
+        }
+        let choice = choose(candidates, |candidate| match &candidate.place {
+            Place::Store(_) => Ok(()),
+            Place::Volume => read_whole(&mut inventory, &candidate.found, &Budget::default()).map(drop),
+        });
+        if self.json {
+            println!("{}", serde_json::to_string(&choice).unwrap_or_default());
+        } else {
+            explain(&choice).iter().for_each(|line| println!("{line}"));
+        }
+        Ok(())
+    }
+
+    fn prune(&self, dry_run: bool) -> Result<(), LaunchError> {
+        let now = Timestamp::now();
+        let mut inventory = Inventory::new(&self.root, &self.policy.uid, &self.policy.job);
+        let mut scan = inventory.scan(now, None, &Budget::default());
+        let most = usize::try_from(self.policy.retention).unwrap_or(usize::MAX).saturating_add(1);
+        inventory.prove(&mut scan, most, now, &Budget::default());
+        // What is not copied yet has to be asked for.
+        let mut copied: Option<BTreeSet<String>> = None;
+        for place in places(&self.policy) {
+            let paths = self.listed(&place).map_err(|error| failed(&error))?.into_iter().map(|manifest| manifest.path);
+            let paths: BTreeSet<_> = paths.collect();
+            copied = Some(copied.map_or(paths.clone(), |known| known.intersection(&paths).cloned().collect()));
+        }
+        let rules = keep(&self.policy, None, copied, &scan);
+        let fates = fates(&scan.found, &rules, now);
+        if !dry_run {
+            let root = Folder::root(&self.root).map_err(|error| broken(&self.root, &error))?;
+            for (known, fate) in &fates {
+                if matches!(fate, Fate::Delete(_)) {
+                    remove(&root, &known.found, &Budget::default()).map_err(|error| broken(&self.root, &error))?;
+                }
+            }
+            empty_trash(&root, &Budget::default()).map_err(|error| broken(&self.root, &error))?;
+        }
+        if self.json {
+            self.print(&Table::of(&scan, None).with_fates(&fates));
+            return Ok(());
+        }
+        for (known, fate) in &fates {
+            let path = shown(&known.found.path);
+            match fate {
+                Fate::Keep(why) => println!("{path}: stays: {why}"),
+                Fate::Delete(why) if dry_run => println!("{path}: would be deleted: {why}"),
+                Fate::Delete(why) => println!("{path}: deleted: {why}"),
+            }
+        }
+        if fates.is_empty() {
+            println!("there are no checkpoints");
+        }
+        Ok(())
+    }
+
+    fn restore(&self, checkpoint: Option<&str>, to: &Path) -> Result<(), LaunchError> {
+        let to = self.root.join(to);
+        if to.exists() && to.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+            return Err(unusable(format!("{} is there already: name a new folder in --to", to.display())));
+        }
+        let mut errors = Vec::new();
+        let mut newest: Option<(Where, Manifest)> = None;
+        for place in places(&self.policy) {
+            match self.listed(&place) {
+                Ok(manifests) => {
+                    let found = manifests.into_iter().find(|it| checkpoint.is_none_or(|path| it.path == path));
+                    if let Some(found) = found
+                        && newest.as_ref().is_none_or(|(_, known)| found.newer(known).is_gt())
+                    {
+                        newest = Some((place, found));
+                    }
+                }
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        let Some((place, manifest)) = newest else {
+            let what = checkpoint.map_or("no checkpoint".to_owned(), |path| format!("no checkpoint {}", shown(path)));
+            let stores: Vec<_> = places(&self.policy).map(|place| place.uri).collect();
+            errors.push(match stores.is_empty() {
+                true => {
+                    "the job has no object store: neither checkpoint.backup nor a bucket in checkpoint.storage".into()
+                }
+                false => format!("there is {what} in {}", stores.join(" and in ")),
+            });
+            return Err(unusable(errors.join("; ")));
+        };
+        let store = place.open(&self.policy.uid).map_err(|error| failed(&error))?;
+        std::fs::create_dir_all(&to).map_err(|error| broken(&to, &error))?;
+        let path = block_on(store.restore(&manifest, &to)).map_err(|error| failed(&error))?;
+        println!("{} is restored from {} and was read whole: {}", shown(&manifest.path), place.uri, path.display());
+        Ok(())
+    }
+
+    fn check(&self, has_volume: bool) -> Result<(), LaunchError> {
+        let Some(from) = &self.policy.resume_from else { return Ok(()) };
+        if !from.contains("://") {
+            return match look_at(Path::new(from)) {
+                Ok(found) => {
+                    println!("{from} is good: {}", found.format.as_str());
+                    Ok(())
+                }
+                Err(why) => Err(unusable(format!("checkpoint.resumeFrom {from}: {why}"))),
+            };
+        }
+        if has_volume {
+            let fetched = crate::keeper::care::fetch_uri(&self.root, &self.policy, from, &|error| println!("{error}"))?;
+            return match look_at(&fetched) {
+                Ok(_) => Ok(()),
+                Err(why) => Err(unusable(format!("checkpoint.resumeFrom {from}: {why}"))),
+            };
+        }
+        let (files, bytes) =
+            patiently(|| block_on(open_uri(&self.policy, from)?.look())).map_err(|error| failed(&error))?;
+        println!("{from} is there: {files} files, {bytes} bytes");
+        Ok(())
+    }
+
+    /// Copies what is not copied yet: the newest good one.
+    fn copy(&self) -> Result<Checkpoints, LaunchError> {
+        let now = Timestamp::now();
+        let mut inventory = Inventory::new(&self.root, &self.policy.uid, &self.policy.job);
+        let mut scan = inventory.scan(now, None, &Budget::default());
+        inventory.prove(&mut scan, 1, now, &Budget::default());
+        let newest = scan.found.iter().find(|known| known.own && known.found.is_good());
+        let mut told = Checkpoints {
+            latest: newest.map(|known| kept(&known.found, None)),
+            valid: scan.count(|verdict| *verdict == Verdict::Valid),
+            complete: scan.count(|verdict| matches!(verdict, Verdict::Complete { .. })),
+            incomplete: scan.count(|verdict| matches!(verdict, Verdict::Incomplete { .. })),
+            corrupted: scan.count(|verdict| matches!(verdict, Verdict::Corrupted { .. })),
+            problems: bad_ones(&scan),
+            ..Checkpoints::default()
+        };
+        for place in places(&self.policy) {
+            let Some(known) = newest else { break };
+            let upload = || block_on(place.open(&self.policy.uid)?.upload(&self.root, &known.found));
+            match patiently(upload) {
+                Ok(manifest) => {
+                    println!("{} is copied to {}", shown(&manifest.path), place.uri);
+                    told.copied = Some(as_copied(&manifest));
+                }
+                Err(error) => {
+                    println!("{error}");
+                    return Err(failed(&error));
+                }
+            }
+        }
+        let _ = inventory.leave();
+        Ok(told)
+    }
+
+    fn listed(&self, place: &Where) -> Result<Vec<Manifest>, StoreError> {
+        let store = place.open(&self.policy.uid)?;
+        block_on(store.list()).map(|listing| listing.manifests)
+    }
+}
+
+/// Again while it may heal by itself.
+fn patiently<T>(work: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let since = Instant::now();
+    loop {
+        match work() {
+            Err(error) if error.is_temporary() && since.elapsed() < PATIENCE => std::thread::sleep(ASK_AGAIN),
+            other => return other,
+        }
+    }
+}
+
+fn unusable(message: String) -> LaunchError {
+    LaunchError { kind: LaunchErrorKind::CheckpointUnusable, message }
+}
+
+fn broken(path: &Path, error: &std::io::Error) -> LaunchError {
+    LaunchError { kind: LaunchErrorKind::LaunchFailed, message: format!("{}: {error}", path.display()) }
+}

@@ -1,0 +1,367 @@
+//! Copies in object stores, made in a thread of their own: neither the training nor the looks at the folder wait for them.
+
+use crate::keeper::found::{failing, kept};
+use crate::keeper::problem::in_store;
+use crate::keeper::{Keeper, stand_back};
+use crate::survive::survive;
+use checkpoint::budget::Budget;
+use checkpoint::files::Member;
+use checkpoint::found::{Found, Verdict};
+use checkpoint::inventory::Inventory;
+use checkpoint::keep::{Keep, to_delete};
+use jiff::Timestamp;
+use parking_lot::{Condvar, Mutex};
+use protocol::checkpoints::{CheckpointPolicy, Kept, Problem, StorePlace};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use store::{Access, Destination, Manifest, Store, StoreError, Trouble};
+
+/// Between two tries after a failure: doubling to the second of them.
+const AGAIN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
+/// How long the other workers' files of a checkpoint are waited for.
+const PARTS: Duration = Duration::from_secs(600);
+/// Between two looks whether they are there.
+const PARTS_AGAIN: Duration = Duration::from_secs(2);
+
+/// A place in a store, and what it is for.
+#[derive(Clone)]
+pub(super) struct Where {
+    pub uri: String,
+    place: StorePlace,
+    interval: Duration,
+    /// A copy of what is kept elsewhere.
+    pub is_backup: bool,
+}
+
+/// The stores of a policy: where checkpoints are kept, then where they are copied to.
+pub(super) fn places(policy: &CheckpointPolicy) -> impl Iterator<Item = Where> {
+    let store = policy.store.clone().map(|place| (place, Duration::ZERO, false));
+    let backup = policy.backup.clone().map(|backup| (backup.place, Duration::from_secs(backup.interval_seconds), true));
+    let all = store.into_iter().chain(backup);
+    all.map(|(place, interval, is_backup)| Where { uri: place.uri.clone(), place, interval, is_backup })
+}
+
+impl Where {
+    /// Opens it with the credentials as they are now.
+    pub(super) fn open(&self, writer: &str) -> Result<Store, StoreError> {
+        open(Destination::parse(&self.uri)?, &self.place, writer)
+    }
+
+    /// The name of a round in which every worker puts its files into this place and no other.
+    fn round(&self, of: &str) -> String {
+        format!("{} {of}", self.uri)
+    }
+
+    /// Whether it is this place that a round is for.
+    pub(super) fn is_for(&self, round: &str) -> bool {
+        round.strip_prefix(&self.uri).is_some_and(|rest| rest.starts_with(' '))
+    }
+
+    /// Whether its credentials are likely those of `destination`: of the same cloud.
+    fn serves(&self, destination: &Destination) -> bool {
+        Destination::parse(&self.uri).is_ok_and(|ours| ours.scheme == destination.scheme)
+    }
+}
+
+/// Opens what a person names, the way the job's own store of that cloud is opened, if it has one.
+pub(super) fn open_uri(policy: &CheckpointPolicy, uri: &str) -> Result<Store, StoreError> {
+    let destination = Destination::parse(uri)?;
+    let place = places(policy).find(|place| place.serves(&destination)).map(|place| place.place);
+    open(destination, &place.unwrap_or_default(), &policy.uid)
+}
+
+fn open(mut destination: Destination, place: &StorePlace, writer: &str) -> Result<Store, StoreError> {
+    destination.account = destination.account.or_else(|| place.azure_account.clone());
+    let access = Access {
+        endpoint: place.endpoint.clone(),
+        region: place.region.clone(),
+        credentials: place.credentials.as_ref().map(PathBuf::from),
+        ..Access::default()
+    };
+    Store::open(&destination, &access, writer)
+}
+
+/// The copies of one folder in one store.
+pub(super) struct Copies {
+    place: Where,
+    /// What the program wrote goes with the pod.
+    is_last_chance: bool,
+    /// It is kept in another store as well.
+    is_second: bool,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is kept in the store.
+    keep: Keep,
+    /// Good ones, the newest first.
+    wanted: Vec<Found>,
+    /// What the store has; unknown until it was asked.
+    have: Option<BTreeMap<String, Timestamp>>,
+    /// Path of what is under way.
+    copying: Option<String>,
+    /// Paths of what is not whole yet, or was changed: the next look tells more.
+    passed_over: BTreeSet<String>,
+    /// The newest copy.
+    last: Option<Kept>,
+    error: Option<StoreError>,
+    /// Nothing more will come: what is wanted is copied at once.
+    drains: bool,
+    /// The thread has nothing to do any more.
+    is_drained: bool,
+}
+
+impl State {
+    fn has(&self, found: &Found) -> bool {
+        self.have.as_ref().is_some_and(|have| have.get(&found.path) == Some(&found.modified))
+    }
+
+    /// What is not copied yet of what is to be: of a store those that are kept, of a backup the newest.
+    fn waiting(&self, is_backup: bool) -> impl Iterator<Item = &Found> {
+        let most = if is_backup { 1 } else { self.keep.retention.max(1) };
+        let possible = self.wanted.iter().filter(|found| !self.passed_over.contains(&found.path));
+        possible.take(most).filter(|found| !self.has(found))
+    }
+}
+
+impl Copies {
+    /// Begins; none if there can't be a thread.
+    pub(super) fn start(keeper: &Arc<Keeper>, place: Where) -> Option<Self> {
+        let is_last_chance = keeper.is_only_copy();
+        let is_second = place.is_backup && keeper.policy.store.is_some();
+        let shared = Arc::<Shared>::default();
+        let (theirs, at, keeper) = (Arc::clone(&shared), place.clone(), Arc::clone(keeper));
+        let work = move || {
+            stand_back();
+            let _ = survive(|| work(&theirs, &at, &keeper));
+            theirs.state.lock().is_drained = true;
+            theirs.changed.notify_all();
+        };
+        thread::Builder::new().name("copies".to_owned()).spawn(work).ok()?;
+        Some(Self { place, is_last_chance, is_second, shared })
+    }
+
+    /// Whether this very checkpoint is in the store.
+    pub(super) fn has(&self, found: &Found) -> bool {
+        self.shared.state.lock().has(found)
+    }
+
+    /// These are good, or may be with what other workers have, the newest first. What of them is kept decides what stays in the store.
+    pub(super) fn want(&self, found: Vec<Found>, keep: Keep) {
+        let mut state = self.shared.state.lock();
+        (state.wanted, state.keep) = (found, keep);
+        state.passed_over.clear();
+        state.drains = false;
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Whether the end of the pod waits for it: what is not copied is lost with the pod. What another store has is no reason
+    /// to wait for one that fails.
+    pub(super) fn is_needed(&self) -> bool {
+        self.is_last_chance && !(self.is_second && self.failing().is_some())
+    }
+
+    /// Nothing more will come: waits until all that is wanted is copied, for this long at most. Whether it is.
+    pub(super) fn drain(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.shared.state.lock();
+        state.drains = true;
+        self.shared.changed.notify_all();
+        while !state.is_drained && !self.shared.changed.wait_until(&mut state, until).timed_out() {}
+        state.is_drained
+    }
+
+    /// Whether nothing is copied any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.shared.state.lock().is_drained
+    }
+
+    /// Paths of what has to stay on the volume until it is copied.
+    pub(super) fn held(&self) -> BTreeSet<String> {
+        let state = self.shared.state.lock();
+        let waiting = state.waiting(self.place.is_backup).map(|found| found.path.clone());
+        waiting.chain(state.copying.clone()).collect()
+    }
+
+    /// The last copy.
+    pub(super) fn last(&self) -> Option<Kept> {
+        self.shared.state.lock().last.clone()
+    }
+
+    /// The newest that is not copied yet.
+    pub(super) fn pending(&self) -> Option<String> {
+        let state = self.shared.state.lock();
+        state.wanted.first().filter(|found| !state.has(found)).map(|found| found.path.clone())
+    }
+
+    /// What keeps copies from being made.
+    pub(super) fn failing(&self) -> Option<Problem> {
+        self.shared.state.lock().error.as_ref().map(failing)
+    }
+}
+
+fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
+    let (root, uid) = (&keeper.root, &keeper.policy.uid);
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    let mut failures = 0_u32;
+    let mut rounds = 0_u64;
+    let mut due = Instant::now();
+    loop {
+        let found = {
+            let mut state = shared.state.lock();
+            loop {
+                let next = state.waiting(place.is_backup).next().cloned();
+                let is_asked = state.have.is_some();
+                if state.drains && next.is_none() && is_asked {
+                    return;
+                }
+                let wait = due.saturating_duration_since(Instant::now());
+                let is_due = wait.is_zero() || (state.drains && failures == 0);
+                match next {
+                    _ if !is_asked && is_due => break None,
+                    Some(found) if is_due => break Some(found),
+                    Some(_) => drop(shared.changed.wait_for(&mut state, wait)),
+                    None if is_asked => shared.changed.wait(&mut state),
+                    None => drop(shared.changed.wait_for(&mut state, wait)),
+                }
+            }
+        };
+        shared.state.lock().copying = found.as_ref().map(|found| found.path.clone());
+        let done: Result<Done, StoreError> = runtime.block_on(async {
+            let store = place.open(uid)?;
+            match &found {
+                None => Ok(Done::Listed(store.list().await?.manifests)),
+                Some(found) => {
+                    let manifest = match keeper.is_sharded() {
+                        true => {
+                            rounds += 1;
+                            gather(keeper, &store, place, found, rounds).await?
+                        }
+                        false => store.upload(root, found).await?,
+                    };
+                    if !place.is_backup {
+                        let keep = shared.state.lock().keep.clone();
+                        rotate(&store, uid, &keep).await;
+                    }
+                    Ok(Done::Copied(Box::new(manifest)))
+                }
+            }
+        });
+        let mut state = shared.state.lock();
+        state.copying = None;
+        match done {
+            Ok(Done::Listed(manifests)) => {
+                state.last = manifests.iter().filter(|it| it.writer == *uid).max_by_key(|it| it.stored).map(copied);
+                state.have = Some(manifests.into_iter().map(|it| (it.path, it.modified)).collect());
+                (failures, state.error) = (0, None);
+                due = next_due(state.last.as_ref(), place.interval);
+            }
+            Ok(Done::Copied(manifest)) => {
+                let kept = copied(&manifest);
+                // The newest is copied first, and others may follow.
+                if state.last.as_ref().is_none_or(|last| kept.step >= last.step) {
+                    state.last = Some(kept);
+                }
+                state.have.get_or_insert_default().insert(manifest.path, manifest.modified);
+                (failures, state.error) = (0, None);
+                due = Instant::now() + place.interval;
+            }
+            // The program goes on with it, or took it away.
+            Err(error) if error.trouble == Trouble::Changed => {
+                state.passed_over.extend(found.map(|found| found.path));
+                due = Instant::now();
+            }
+            Err(error) => {
+                due = Instant::now() + (AGAIN[0] * 2_u32.saturating_pow(failures.min(8))).min(AGAIN[1]);
+                failures = failures.saturating_add(1);
+                state.error = Some(error);
+            }
+        }
+        shared.changed.notify_all();
+    }
+}
+
+/// What an exchange with a store has brought.
+enum Done {
+    Listed(Vec<Manifest>),
+    Copied(Box<Manifest>),
+}
+
+/// A backup of before the agent's start counts.
+fn next_due(last: Option<&Kept>, interval: Duration) -> Instant {
+    let age = last.and_then(|kept| kept.time).map(|time| Timestamp::now().duration_since(time));
+    let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or(interval);
+    Instant::now() + interval.saturating_sub(age)
+}
+
+/// Every worker has its own folder, with files of its own: this one's, and then those of the others, who ask for what is wanted.
+/// What was sent in another round may have changed since, and a round ends with the attempt in which it was called: nobody
+/// hears of it any more.
+async fn gather(
+    keeper: &Keeper,
+    store: &Store,
+    place: &Where,
+    found: &Found,
+    round: u64,
+) -> Result<Manifest, StoreError> {
+    let round = place.round(&format!("{} {} {} {round}", found.path, found.modified, keeper.started));
+    let found = &Found { verdict: put_together(), ..found.clone() };
+    let inventory = Inventory::new(&keeper.root, "", "");
+    let lacks = |files: &[Member]| {
+        inventory.lacks(found, files, &Budget::default()).unwrap_or_else(|error| Some(error.to_string()))
+    };
+    keeper.call_for(&found.path, &round);
+    let since = Instant::now();
+    let result = async {
+        store.upload_part(&keeper.root, found, 0, &round).await?;
+        loop {
+            match store.finish(found, keeper.policy.workers, &round, lacks).await {
+                Err(error) if error.trouble == Trouble::Incomplete && !keeper.calls_for(&round) => {
+                    let message = format!("{}: another attempt has begun", found.path);
+                    return Err(StoreError::new(Trouble::Changed, message));
+                }
+                Err(error) if error.trouble == Trouble::Incomplete && since.elapsed() < PARTS => {
+                    tokio::time::sleep(PARTS_AGAIN).await;
+                }
+                other => return other,
+            }
+        }
+    };
+    let result = result.await;
+    keeper.call_off(&round);
+    result
+}
+
+/// What a checkpoint is worth whose files several workers have written, each into a folder of its own.
+pub(super) fn put_together() -> Verdict {
+    Verdict::Complete { why: "of the files of other workers only names and lengths were looked at".to_owned() }
+}
+
+/// Deletes from the store in which this job keeps its checkpoints what the rules don't keep. What can't be deleted now is deleted
+/// with the next copy.
+async fn rotate(store: &Store, uid: &str, keep: &Keep) {
+    let Ok(listing) = store.list().await else { return };
+    let all: Vec<_> = listing.manifests.iter().map(|manifest| in_store(manifest, uid)).collect();
+    for path in to_delete(&all, &Keep { backup: None, ..keep.clone() }, Timestamp::now()) {
+        if let Some(manifest) = listing.manifests.iter().find(|manifest| manifest.path == path) {
+            let _ = store.remove(manifest).await;
+        }
+    }
+    let _ = store.sweep().await;
+}
+
+/// As it is told: with the time at which the copy was whole.
+pub(super) fn copied(manifest: &Manifest) -> Kept {
+    Kept { time: Some(manifest.stored), ..kept(&manifest.found(), None) }
+}

@@ -1,0 +1,360 @@
+//! Who takes care of the checkpoints: chooses the one that a run goes on from, looks at what the program writes, deletes
+//! what is not needed any more, and copies what must outlive the pod.
+//!
+//! All of it happens in threads of its own, at the lowest priority for processor and disk: the training never waits for it.
+//! One worker's agent takes care of a folder that all share; where each has its own, each takes care of its own.
+
+mod care;
+pub mod choice;
+pub mod commands;
+mod copies;
+mod found;
+mod problem;
+
+use crate::keeper::care::Care;
+use crate::keeper::choice::{Choice, Rounds};
+use crate::keeper::copies::{Copies, places};
+use crate::read_json;
+use crate::run::view::CurrentRun;
+use crate::survive::survive;
+use crate::variables::variable;
+use crate::wake::Wake;
+use crate::words::Words;
+use jiff::Timestamp;
+use parking_lot::{Condvar, Mutex};
+use protocol::checkpoints::{CheckpointPolicy, Checkpoints};
+use protocol::report::{LaunchError, LaunchErrorKind};
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two looks at the folder.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// A look may take this share of the time, on a file server that is slow.
+const SHARE: u32 = 10;
+/// How long the end of a pod may wait until what the program wrote last was looked at.
+const LAST_LOOK: Duration = Duration::from_secs(30);
+/// How long the end of a pod may wait until what would be lost with it is copied.
+const LAST_COPY: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// Takes care of the checkpoints as long as the container lives.
+pub struct Keeper {
+    policy_file: PathBuf,
+    /// The policy as it was when the container started.
+    policy: CheckpointPolicy,
+    /// Where the checkpoints are.
+    root: PathBuf,
+    /// Index of this worker.
+    index: u32,
+    /// When the container started, in words that no other start has.
+    started: Timestamp,
+    current: Arc<CurrentRun>,
+    wake: Arc<Wake>,
+    words: Arc<Words>,
+    state: Mutex<State>,
+    /// Wakes the thread.
+    changed: Condvar,
+    /// Ends what takes long.
+    stop: Arc<AtomicBool>,
+    /// The one that works.
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+    /// In the stores, over all attempts of this pod.
+    copies: Mutex<Vec<Arc<Copies>>>,
+}
+
+#[derive(Default)]
+struct State {
+    chosen: Option<Result<Choice, LaunchError>>,
+    told: Option<Checkpoints>,
+    /// What is still to be done.
+    until: Until,
+    has_settled: bool,
+    /// What was asked for last waits for what was under way.
+    is_pending: bool,
+    /// Of which checkpoints every worker is to put its files into the store.
+    rounds: Rounds,
+}
+
+/// What is still to be done in an attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Until {
+    /// The program runs.
+    #[default]
+    Run,
+    /// It has ended, and another attempt may follow in this pod: one more look, and nobody waits for copies.
+    Attempt,
+    /// It has ended, and the pod with it: what would be lost is copied first.
+    Pod,
+}
+
+impl Keeper {
+    /// Reads the policy; without one that can be read nobody takes care, which is said.
+    pub fn new(
+        policy_file: &Path,
+        current: &Arc<CurrentRun>,
+        wake: &Arc<Wake>,
+        words: &Arc<Words>,
+    ) -> Option<Arc<Self>> {
+        // Fails if it was chosen already, which serves as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let policy = match read_policy(policy_file) {
+            Ok(policy) => policy,
+            Err(error) => {
+                let file = policy_file.display();
+                words.say(format_args!(
+                    "can't read --checkpoints {file}: {error}; nobody takes care of the checkpoints"
+                ));
+                return None;
+            }
+        };
+        Some(Arc::new(Self {
+            policy_file: policy_file.to_owned(),
+            policy,
+            root: PathBuf::from(variable("CHECKPOINT_DIR")?),
+            started: Timestamp::now(),
+            index: variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0),
+            current: Arc::clone(current),
+            wake: Arc::clone(wake),
+            words: Arc::clone(words),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stop: Arc::default(),
+            thread: Mutex::default(),
+            copies: Mutex::default(),
+        }))
+    }
+
+    /// The port at which the others ask this agent, if they have to and no other port serves.
+    pub fn port(&self) -> Option<u16> {
+        (self.policy.workers > 1 && self.index == 0 && self.policy.port != 0).then_some(self.policy.port)
+    }
+
+    /// Begins with an attempt: chooses, or fetches what was chosen, then looks after what is written.
+    ///
+    /// # Errors
+    /// Only where the kernel denies a thread.
+    pub fn begin(self: &Arc<Self>, attempt: u32, given: Option<Choice>) -> io::Result<()> {
+        self.work_on(move |keeper| keeper.work(attempt, given))
+    }
+
+    /// Copies what would be lost with the pod. [`Keeper::has_settled`] tells when that is done.
+    ///
+    /// # Errors
+    /// Only where the kernel denies a thread.
+    pub fn finish(self: &Arc<Self>, attempt: u32) -> io::Result<()> {
+        self.work_on(move |keeper| {
+            keeper.state.lock().until = Until::Pod;
+            Care::new(keeper, attempt).look(&keeper.current_policy(), Until::Pod);
+        })
+    }
+
+    fn work_on(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) -> io::Result<()> {
+        // What was begun before has its last look behind it, or is told here that it has no time for more.
+        self.end_attempt();
+        self.state.lock().is_pending = true;
+        let before = self.thread.lock().take();
+        let keeper = Arc::clone(self);
+        let thread = thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
+            stand_back();
+            // Two at once in one folder would get in each other's way.
+            let _ = before.map(thread::JoinHandle::join);
+            let told = keeper.state.lock().told.take();
+            *keeper.state.lock() = State { told, ..State::default() };
+            if survive(|| work(&keeper)).is_none() {
+                // To begin anew instead would be to lose what there is.
+                let message = "choosing the checkpoint to go on from failed by a bug of the agent's".to_owned();
+                keeper.choose(Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message }));
+            }
+            keeper.settle();
+        })?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// What the run goes on from, once that is known. The error says why it can't be started.
+    pub fn chosen(&self) -> Option<Result<Choice, LaunchError>> {
+        let state = self.state.lock();
+        state.chosen.clone().filter(|_| !state.is_pending)
+    }
+
+    /// How the checkpoints stand, as far as this agent takes care of them.
+    pub fn told(&self) -> Option<Checkpoints> {
+        self.state.lock().told.clone()
+    }
+
+    /// The program has ended, and the pod will. Returns how long it is worth waiting for [`Keeper::has_settled`].
+    pub fn look_a_last_time(&self) -> Duration {
+        self.state.lock().until = Until::Pod;
+        self.changed.notify_all();
+        if self.is_only_copy() { LAST_COPY } else { LAST_LOOK }
+    }
+
+    /// The program has ended, and another attempt may follow in this pod. Returns how long it is worth waiting for
+    /// [`Keeper::has_settled`].
+    pub fn end_attempt(&self) -> Duration {
+        self.state.lock().until = Until::Attempt;
+        self.changed.notify_all();
+        LAST_LOOK
+    }
+
+    /// What is still to be done.
+    fn until(&self) -> Until {
+        self.state.lock().until
+    }
+
+    /// Whether each worker has files of its own of a checkpoint.
+    fn is_sharded(&self) -> bool {
+        !self.policy.shared && self.policy.workers > 1
+    }
+
+    /// Whether what the program wrote goes with the pod, unless it is copied.
+    pub fn is_only_copy(&self) -> bool {
+        !self.policy.shared && (self.policy.store.is_some() || self.policy.backup.is_some())
+    }
+
+    /// Whether all is done that the end of the pod has to wait for.
+    pub fn has_settled(&self) -> bool {
+        let state = self.state.lock();
+        state.has_settled && !state.is_pending
+    }
+
+    /// Which checkpoints the others are to put their files of into the store.
+    pub fn rounds(&self) -> Rounds {
+        Rounds { uid: self.policy.uid.clone(), ..self.state.lock().rounds.clone() }
+    }
+
+    fn call_for(&self, path: &str, round: &str) {
+        self.state.lock().rounds.rounds.push((path.to_owned(), round.to_owned()));
+    }
+
+    fn call_off(&self, round: &str) {
+        self.state.lock().rounds.rounds.retain(|(_, called)| called != round);
+    }
+
+    /// Whether it is still asked for: another attempt, which may write anew what it is about, calls off what was before.
+    fn calls_for(&self, round: &str) -> bool {
+        self.state.lock().rounds.rounds.iter().any(|(_, called)| called == round)
+    }
+
+    fn call_done(&self) {
+        self.state.lock().rounds.done = true;
+    }
+
+    fn rounds_of_first(&self) -> Option<Rounds> {
+        block_on(choice::ask_rounds(&self.address_of_first(), &self.policy.uid))
+    }
+
+    fn address_of_first(&self) -> String {
+        format!("{}:{}", variable("MASTER_ADDR").unwrap_or_default(), self.policy.port)
+    }
+
+    fn work(self: &Arc<Self>, attempt: u32, given: Option<Choice>) {
+        if self.index != 0 && self.policy.shared {
+            return self.choose(Ok(given.unwrap_or_default()));
+        }
+        let mut care = Care::new(self, attempt);
+        let choice = match given {
+            None => care.choose(),
+            Some(choice) => care.fetch_as_chosen(&choice).map(|()| choice),
+        };
+        let goes_on = choice.is_ok();
+        self.choose(choice);
+        if !goes_on {
+            return;
+        }
+        loop {
+            let began = Instant::now();
+            let until = self.until();
+            care.look(&self.current_policy(), until);
+            if until != Until::Run {
+                return;
+            }
+            let every = match self.policy.look_seconds {
+                0 => LOOK_EVERY,
+                seconds => Duration::from_secs(seconds),
+            };
+            self.wait(every.max(began.elapsed() * SHARE));
+        }
+    }
+
+    fn choose(&self, choice: Result<Choice, LaunchError>) {
+        self.state.lock().chosen.get_or_insert(choice);
+        self.wake.wake();
+    }
+
+    fn tell(&self, told: Checkpoints) {
+        let mut state = self.state.lock();
+        let is_news = state.told.as_ref() != Some(&told);
+        state.told = Some(told);
+        drop(state);
+        if is_news && let Some(run) = self.current.get() {
+            run.observations.changes.change();
+        }
+    }
+
+    fn settle(&self) {
+        self.state.lock().has_settled = true;
+        self.wake.wake();
+    }
+
+    /// Until the time is over, or the program has ended.
+    fn wait(&self, time: Duration) {
+        let mut state = self.state.lock();
+        if state.until == Until::Run {
+            self.changed.wait_for(&mut state, time);
+        }
+    }
+
+    /// The policy as it is now: part of it may be changed while the program runs.
+    fn current_policy(&self) -> CheckpointPolicy {
+        read_policy(&self.policy_file).unwrap_or_else(|_| self.policy.clone())
+    }
+
+    /// Those who copy: made once, and made again when they have ended.
+    fn copies(self: &Arc<Self>, policy: &CheckpointPolicy) -> Vec<Arc<Copies>> {
+        let mut copies = self.copies.lock();
+        if copies.is_empty() || copies.iter().any(|copies| copies.has_ended()) {
+            *copies = places(policy).filter_map(|place| Copies::start(self, place)).map(Arc::new).collect();
+        }
+        copies.clone()
+    }
+
+    fn stop_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits for what a store does. One thread waits for one thing at a time.
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("the kernel gives an epoll instance to who has a thread").block_on(work)
+}
+
+/// Reads a policy.
+///
+/// # Errors
+/// If there is no such file, or it holds something else.
+pub fn read_policy(file: &Path) -> io::Result<CheckpointPolicy> {
+    read_json(file)
+}
+
+/// This thread gets processor and disk when nobody else wants them.
+pub fn stand_back() {
+    const IOPRIO_WHO_PROCESS: i32 = 1;
+    const IDLE: i32 = 3 << 13;
+    // SAFETY: both calls take numbers and change this thread alone: on Linux a niceness is a thread's.
+    unsafe {
+        nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, 19);
+        nix::libc::syscall(nix::libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IDLE);
+    }
+}

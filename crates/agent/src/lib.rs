@@ -1,0 +1,50 @@
+//! The agent, which runs as PID 1 of every worker's `training` container.
+//!
+//! Two lives are kept apart. `container` has what lives as long as the container: the signals, the one loop that serves
+//! them, the server, the termination message. `run` has what lives as long as one run of the program: its process, its
+//! folder with its secret, its report. Beside them, in threads of their own, `output` passes on what the program prints and
+//! looks through it, `channels` are the ways by which a program can tell something (an address, files, the exceptions of
+//! its Python), and `serve` answers those who ask. They meet in the run's `observations`. What they tell the operator, and
+//! the rules by which text becomes evidence, are in [`protocol`].
+
+pub mod attempt;
+mod channels;
+pub mod container;
+pub mod environment;
+mod failure;
+pub mod gang;
+pub mod hang;
+pub mod install;
+pub mod keeper;
+mod member;
+mod message;
+mod observations;
+pub mod output;
+pub mod progress;
+pub mod remote;
+mod run;
+pub mod serve;
+mod signals;
+mod stacks;
+mod start;
+pub mod surroundings;
+mod survive;
+pub mod variables;
+mod wake;
+mod words;
+
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::path::Path;
+
+/// What a file of the operator's says.
+fn read_json<T: DeserializeOwned>(file: &Path) -> io::Result<T> {
+    serde_json::from_slice(&std::fs::read(file)?).map_err(io::Error::from)
+}
+
+/// Now, to the millisecond.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
+}

@@ -1,0 +1,394 @@
+//! Runs a worker's program as PID 1 of its container; see [`agent`].
+
+use agent::attempt::Attempt;
+use agent::container::Container;
+use agent::gang;
+use agent::hang;
+use agent::install;
+use agent::keeper::{commands as keeper, read_policy};
+use agent::remote::{call::call, serve::serve};
+use agent::surroundings::Options;
+use agent::variables;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::{SFlag, fstat};
+use protocol::gang::{GangPast, RSH};
+use protocol::role::RoleName;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Runs the program of one worker of a TrainingJob and leaves no process behind.
+#[derive(Parser)]
+#[command(name = "agent", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
+enum Command {
+    /// Copy this executable to a volume that the training container mounts
+    ///
+    /// Writes to the directory of PATH alone (temporary files, then renames), so the root file system may be read-only.
+    /// The directory python beside it goes first on the command's PYTHONPATH: it has a sitecustomize.py that tells the
+    /// agent of exceptions. Doing it again replaces both.
+    Install {
+        /// The file to write, mode 0755; its directory must exist
+        #[arg(long, value_name = "PATH")]
+        to: PathBuf,
+    },
+    /// Run a command, forward signals to it, and end every process that it leaves behind
+    ///
+    /// Works as PID 1 of the container, or as child subreaper where the pod shares its process namespace.
+    ///
+    /// stdout and stderr are passed through byte for byte. HUP, INT, QUIT, USR1, USR2, ALRM, TERM, CONT, WINCH and the
+    /// real-time signals are forwarded to the command. TERM and INT also start the grace, at whose end every process that
+    /// descends from the command is killed, in whatever session or process group it is. So does any of the others but
+    /// CONT that comes from outside of the container's PID namespace: an image may name another signal to be stopped by.
+    ///
+    /// How far the command is, and what it measures, is read from what it tells: a POST to the address in
+    /// TRAININGJOB_PROGRESS_URL (also KUBEFLOW_TRAINER_SERVER_URL, which the Hugging Face Trainer posts to by itself),
+    /// lines in the file TRAININGJOB_PROGRESS_FILE, both JSON such as {"step": 10, "total_steps": 100, "loss": 0.5}; its
+    /// output, where many forms are known; trainer_state.json in CHECKPOINT_DIR. The first of them wins for each value.
+    ///
+    /// $(NAME) of the variables that the options below set, --env among them, is expanded in COMMAND, in its arguments and in the values
+    /// of all inherited environment variables; $$(NAME) stands for the literal $(NAME).
+    #[command(after_help = "\
+Exit code:
+  the command's own, or 128+n if signal n ended it
+  128+n (143 for TERM) if signal n told the agent to stop, and the command then exited 0 or was not started
+  1    with --gang, if the gang has failed and the command has not, or was ended by KILL (137 is for who ends the agent itself)
+  1    if --nan-policy is fail, the loss was NaN or infinite and the command exited 0
+  126  COMMAND can't be executed, or an option is wrong
+  127  COMMAND, or the interpreter it needs, was not found")]
+    Run {
+        /// The gang's attempt, from 1: sets ATTEMPT
+        #[arg(long, value_name = "N")]
+        attempt: Option<u32>,
+        /// The rendezvous port of this attempt: sets MASTER_PORT and PET_MASTER_PORT
+        #[arg(long, value_name = "PORT")]
+        master_port: Option<u16>,
+        /// Set a variable for COMMAND and for the agent, over what the environment has; may be repeated
+        ///
+        /// In VALUE only those of the other options are expanded. With --gang-state all that COMMAND is given so is left in
+        /// the file env there, for a shell to read.
+        #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+        env: Vec<(String, String)>,
+        /// The checkpoint to go on from: sets RESUME_FROM_CHECKPOINT, which is empty without this
+        #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+        resume_from: String,
+        /// Take care of the job's checkpoints as this file says, and choose the one to go on from: JSON, read anew before
+        /// each look at CHECKPOINT_DIR. The first worker's agent chooses for its gang, and tells the others at MASTER_ADDR what is put into a store.
+        #[arg(long, value_name = "FILE")]
+        checkpoints: Option<PathBuf>,
+        /// Run COMMAND as often as the gang wants it: JSON that names the gang's members, port and policy. The agent of
+        /// the first worker leads; --attempt is the first one of these pods, and --master-port is not heeded
+        #[arg(long, value_name = "FILE")]
+        gang: Option<PathBuf>,
+        /// The role of this member of the gang
+        #[arg(long, value_name = "NAME", requires = "gang", default_value = "worker", value_parser = role)]
+        role: RoleName,
+        /// The key by which the gang's agents know each other; needed for more than one worker
+        #[arg(long, value_name = "FILE", requires = "gang")]
+        gang_key: Option<PathBuf>,
+        /// Where an agent that is killed leaves what it knows to the next one of its pod
+        #[arg(long, value_name = "DIR", requires = "gang")]
+        gang_state: Option<PathBuf>,
+        /// What was before these pods: JSON
+        #[arg(long, value_name = "JSON", requires = "gang", value_parser = past)]
+        gang_past: Option<GangPast>,
+        /// Add this to COMMAND where there is a checkpoint to go on from; may be repeated
+        #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+        resume_arg: Vec<OsString>,
+        /// Seconds between a stop and SIGKILL; should be less than the pod's terminationGracePeriodSeconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 45)]
+        grace_seconds: u32,
+        /// The file kept up to date with what is known of the command: JSON, at most 4096 bytes
+        #[arg(long, value_name = "PATH", default_value = "/dev/termination-log")]
+        termination_log: PathBuf,
+        /// Serve /status, /metrics and /healthz on this port of all addresses; 0 is none
+        #[arg(long, value_name = "PORT")]
+        metrics_port: Option<u16>,
+        /// Read progress off lines that match, instead of the forms known by themselves; may be repeated
+        ///
+        /// Named groups say what is what: epoch, epochs, step, steps, loss, accuracy, lr, throughput; any other name is a
+        /// metric of its own. Example: 'it (?P<step>\d+)/(?P<steps>\d+) l=(?P<loss>\S+)'
+        #[arg(long, value_name = "REGEX")]
+        progress_pattern: Vec<String>,
+        /// What a loss that is NaN or infinite means: it is only told of, or ends the command as a failure
+        ///
+        /// fail: the command gets TERM and the grace, then what is left is killed. A command that exits 0 after such a loss
+        /// has failed too.
+        #[arg(long, value_name = "POLICY", value_enum, default_value = "report")]
+        nan_policy: NanPolicy,
+        /// Watch whether the command goes on: it may hang if it has told a step and tells no other for so long
+        ///
+        /// Only if a second sign agrees: it prints nothing for as long, or none of its processes computes, or its GPUs show
+        /// always the same, or a signal has stopped one of its processes. Files that are written in CHECKPOINT_DIR are a sign
+        /// of life.
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+        hang_timeout: Option<u32>,
+        /// What a command that hangs means: it is only told of, or it is ended as a failure
+        ///
+        /// The stacks of all its processes are printed in either case. fail: then it gets TERM and the grace, and what is
+        /// left is killed.
+        #[arg(long, value_name = "POLICY", value_enum, default_value = "report", requires = "hang_timeout")]
+        hang_policy: HangPolicy,
+        /// Keep every reading of this metric for /status, the last 100 of them; may be repeated
+        #[arg(long, value_name = "NAME")]
+        watch_metric: Vec<String>,
+        /// The command, looked up in PATH, and its arguments
+        #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
+        command: Vec<OsString>,
+    },
+    /// Run what others of the gang want: `run --gang` starts it where mpirun on another member starts the programs
+    #[command(hide = true)]
+    Serve {
+        /// The folder with what it has to know
+        folder: PathBuf,
+    },
+    /// Look after the checkpoints of a job while no worker runs, or for a person
+    Checkpoints {
+        #[command(subcommand)]
+        verb: Verb,
+    },
+}
+
+/// What holds for all that is done about checkpoints.
+#[derive(Args)]
+struct OfCheckpoints {
+    /// What the job asks for: the file that `run --checkpoints` has
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// Where its checkpoints are
+    #[arg(long, value_name = "DIR", default_value = "/checkpoints")]
+    root: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// What there is, on the volume and in the stores
+    List(OfCheckpoints),
+    /// Read every byte of those on the volume; exits 1 if one is corrupted
+    Verify(OfCheckpoints),
+    /// Which one would be gone on from, and why not a newer one
+    Why(OfCheckpoints),
+    /// Delete what the job's rules don't keep
+    Prune {
+        #[command(flatten)]
+        of: OfCheckpoints,
+        /// Only say what would be deleted
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Fetch a checkpoint from the job's store or backup
+    Restore {
+        #[command(flatten)]
+        of: OfCheckpoints,
+        /// A new folder for it, below DIR unless it is absolute
+        #[arg(long, value_name = "PATH")]
+        to: PathBuf,
+        /// Which one, as list prints it; the newest without it
+        checkpoint: Option<String>,
+    },
+    /// What the operator has done while no worker runs; leaves its result as last words
+    Upkeep {
+        #[command(flatten)]
+        of: OfCheckpoints,
+        /// The volume is not there
+        #[arg(long)]
+        without_volume: bool,
+        #[arg(value_enum)]
+        task: Task,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Task {
+    /// Whether resumeFrom can be gone on from
+    Check,
+    /// Copy what is not copied yet
+    Copy,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum NanPolicy {
+    Report,
+    Fail,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum HangPolicy {
+    Report,
+    Fail,
+}
+
+fn role(name: &str) -> Result<RoleName, String> {
+    RoleName::parse(name)
+        .ok_or_else(|| "write a lower-case letter, then such letters and digits, 15 at most".to_owned())
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = parts.ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn past(json: &str) -> Result<GangPast, String> {
+    serde_json::from_str(json).map_err(|error| error.to_string())
+}
+
+/// Leaves an init container's last words where its node looks for them, if this is a container.
+fn leave(words: &str) {
+    if let Ok(mut message) = OpenOptions::new().write(true).open("/dev/termination-log") {
+        let _ = message.write_all(words.as_bytes());
+    }
+}
+
+/// Does what is asked about checkpoints, and says what went wrong.
+fn checkpoints(verb: Verb) -> ExitCode {
+    end_when_told();
+    let is_upkeep = matches!(verb, Verb::Upkeep { .. });
+    let (of, command) = match verb {
+        Verb::List(of) => (of, keeper::Command::List),
+        Verb::Verify(of) => (of, keeper::Command::Verify),
+        Verb::Why(of) => (of, keeper::Command::Why),
+        Verb::Prune { of, dry_run } => (of, keeper::Command::Prune { dry_run }),
+        Verb::Restore { of, to, checkpoint } => (of, keeper::Command::Restore { checkpoint, to }),
+        Verb::Upkeep { of, task: Task::Copy, .. } => (of, keeper::Command::Copy),
+        Verb::Upkeep { of, without_volume, task: Task::Check } => {
+            (of, keeper::Command::Check { has_volume: !without_volume })
+        }
+    };
+    let policy = match read_policy(&of.policy) {
+        Ok(policy) => policy,
+        Err(error) => {
+            eprintln!("agent: {}: {error}", of.policy.display());
+            return ExitCode::FAILURE;
+        }
+    };
+    let commands = keeper::Commands { policy, root: of.root, json: of.json };
+    let failed = if is_upkeep {
+        let report = commands.report(&command);
+        leave(&report.to_message());
+        report.error
+    } else {
+        commands.run(&command).err()
+    };
+    match failed {
+        None => ExitCode::SUCCESS,
+        Some(error) => {
+            // A pod's log has both streams: by their beginning the plugin knows these lines.
+            error.message.lines().for_each(|line| eprintln!("agent: {line}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ends with TERM, INT and HUP, which the first process of a container is not ended by otherwise; and with the end of a pipe
+/// that somebody holds open, for what is executed in a container outlives whoever asked for it.
+fn end_when_told() {
+    let mut signals = SigSet::empty();
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
+    if signals.thread_block().is_ok() {
+        std::thread::spawn(move || {
+            let signal = signals.wait().unwrap_or(Signal::SIGTERM);
+            std::process::exit(128 + signal as i32);
+        });
+    }
+    let kind = fstat(std::io::stdin()).map(|found| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT);
+    if kind.is_ok_and(|kind| kind == SFlag::S_IFIFO || kind == SFlag::S_IFSOCK) {
+        std::thread::spawn(|| {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            std::process::exit(1);
+        });
+    }
+}
+
+fn main() -> ExitCode {
+    let failed = |error: &dyn std::fmt::Display| {
+        eprintln!("agent: {error}");
+        ExitCode::FAILURE
+    };
+    // What mpirun calls instead of rsh. In the folder of that name lies what it has to know.
+    let mut args = std::env::args_os();
+    let name = PathBuf::from(args.next().unwrap_or_default());
+    if name.file_name().is_some_and(|name| name == RSH) {
+        return ExitCode::from(call(name.parent().unwrap_or(Path::new(".")), args));
+    }
+    match Cli::parse().command {
+        Command::Checkpoints { verb } => checkpoints(verb),
+        Command::Serve { folder } => match serve(&folder) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => failed(&error),
+        },
+        Command::Install { to } => match install::install(&to) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                leave(&error.to_string());
+                failed(&error)
+            }
+        },
+        Command::Run {
+            attempt,
+            master_port,
+            env,
+            resume_from,
+            checkpoints,
+            gang,
+            role,
+            gang_key,
+            gang_state,
+            gang_past,
+            resume_arg,
+            grace_seconds,
+            termination_log,
+            metrics_port,
+            progress_pattern,
+            nan_policy,
+            hang_timeout,
+            hang_policy,
+            watch_metric,
+            command,
+        } => {
+            variables::give(env);
+            let options = Options {
+                argv: command,
+                grace: Duration::from_secs(grace_seconds.into()),
+                termination_log,
+                metrics_port,
+                progress_patterns: progress_pattern,
+                checkpoints,
+                resume_args: resume_arg,
+                fail_on_nan: nan_policy == NanPolicy::Fail,
+                hang: hang_timeout.map(|seconds| hang::Policy {
+                    timeout: Duration::from_secs(seconds.into()),
+                    ends: hang_policy == HangPolicy::Fail,
+                }),
+                watch_metrics: watch_metric,
+                gang: gang.map(|setup| gang::Options {
+                    setup,
+                    role,
+                    key: gang_key,
+                    state: gang_state,
+                    past: gang_past.unwrap_or_default(),
+                    first: attempt.unwrap_or(1),
+                }),
+            };
+            let attempt = Attempt { number: attempt, master_port, resume_from, ..Attempt::default() };
+            match Container::open(options).and_then(|mut container| container.run(&attempt)) {
+                // An exit code of a process is a byte, and 128 + the highest signal is 192.
+                Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
+                Err(error) => failed(&error),
+            }
+        }
+    }
+}

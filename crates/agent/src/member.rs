@@ -1,0 +1,245 @@
+//! A container whose program runs as often as its gang wants it.
+
+use crate::attempt::Attempt;
+use crate::container::Container;
+use crate::gang::{Party, Task};
+use crate::keeper::Keeper;
+use crate::keeper::choice::Choice;
+use crate::run::unstarted::{never_started, unstarted};
+use crate::run::{Next, Run, launch};
+use gang::Exit;
+use gang::message::Outcome;
+use protocol::gang::{GangEnd, KILLED};
+use protocol::report::{LaunchError, Report};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long what is still to be told may take at the end.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a member that is told to end stays at least: the operator takes its pod from the Job's count before it ends, so that
+/// no other pod has to be made anew.
+const LEAVE: Duration = Duration::from_secs(2);
+
+/// One member of a gang, as long as its container lives.
+pub struct Member<'a> {
+    container: &'a mut Container,
+    party: Party,
+    keeper: Option<Arc<Keeper>>,
+    doing: Doing,
+    tasks: VecDeque<Task>,
+    /// The last words of the last run, and the exit code of its program.
+    last: Option<(Report, i32)>,
+    /// When the gang was told that this agent was told to end.
+    told: Option<Instant>,
+}
+
+/// What a member does.
+enum Doing {
+    Nothing,
+    /// Chooses what this attempt goes on from.
+    Choosing(u32),
+    /// Fetches what its attempt goes on from.
+    Fetching(Box<Attempt>),
+    Running {
+        attempt: u32,
+        run: Box<Run>,
+        /// The gang knows that the program has failed.
+        is_told: bool,
+    },
+}
+
+impl<'a> Member<'a> {
+    /// Takes its place.
+    pub fn new(party: Party, container: &'a mut Container) -> Self {
+        // Of what the kernel has killed with the container before nothing but its last words is left.
+        let last = party.last_words().map(|report| (report, 0));
+        let keeper = container.surroundings().keeper.clone();
+        let tasks = VecDeque::new();
+        Self { container, party, keeper, doing: Doing::Nothing, tasks, last, told: None }
+    }
+
+    /// Does what the gang wants until that has ended, or this agent has to; returns the agent's exit code.
+    ///
+    /// # Errors
+    /// Only where the kernel denies what every process may have.
+    pub fn run(mut self) -> io::Result<i32> {
+        let exit = loop {
+            let until = self.look()?;
+            if let Some(exit) = self.work()? {
+                break exit;
+            }
+            if !self.tasks.is_empty() {
+                continue;
+            }
+            let until = until.into_iter().chain(self.party.wake_at()).min();
+            let run = match &mut self.doing {
+                Doing::Running { run, .. } => Some(&mut **run),
+                _ => None,
+            };
+            self.container.turn(run, until)?;
+        };
+        self.leave(exit)
+    }
+
+    /// Tells the gang what is new here, and takes in what it wants. Returns when the run has to be looked at again.
+    fn look(&mut self) -> io::Result<Option<Instant>> {
+        if let Some(signal) = self.container.stopped_by().filter(|_| self.told.is_none()) {
+            self.told = Some(Instant::now());
+            self.tasks.extend(self.party.terminated(signal));
+        }
+        self.tasks.extend(self.party.turn());
+        match std::mem::replace(&mut self.doing, Doing::Nothing) {
+            Doing::Nothing => {}
+            Doing::Choosing(attempt) => match self.keeper.as_ref().and_then(|keeper| keeper.chosen()) {
+                None => self.doing = Doing::Choosing(attempt),
+                Some(Ok(choice)) => self.tasks.extend(self.party.chosen(attempt, Ok(&choice))),
+                Some(Err(obstacle)) => self.tell_obstacle(attempt, obstacle),
+            },
+            Doing::Fetching(attempt) => match self.keeper.as_ref().and_then(|keeper| keeper.chosen()) {
+                None => self.doing = Doing::Fetching(attempt),
+                Some(fetched) => self.start(&attempt, fetched.err())?,
+            },
+            Doing::Running { attempt, mut run, is_told } => {
+                let next = run.advance(self.container.message());
+                let is_failing = run.is_failing();
+                if is_failing && !is_told {
+                    self.tasks.extend(self.party.failing(attempt));
+                }
+                let is_told = is_told || is_failing;
+                match next {
+                    Next::Turn { until } => {
+                        self.doing = Doing::Running { attempt, run, is_told };
+                        return Ok(until);
+                    }
+                    Next::Over => {
+                        let (outcome, code) = (run.outcome(), run.exit_code());
+                        let report = run.into_report();
+                        self.tasks.extend(self.party.ended(attempt, outcome, &report));
+                        self.last = Some((report, code));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Does what the gang wants. Returns how it ended, once it has.
+    fn work(&mut self) -> io::Result<Option<Exit>> {
+        while let Some(task) = self.tasks.pop_front() {
+            match task {
+                Task::Choose { attempt } => match self.keeper.clone() {
+                    Some(keeper) => {
+                        keeper.begin(attempt, None)?;
+                        self.doing = Doing::Choosing(attempt);
+                    }
+                    None => self.tasks.extend(self.party.chosen(attempt, Ok(&Choice::default()))),
+                },
+                Task::Start { attempt, workers, port, choice, shell } => {
+                    let attempt = Attempt {
+                        number: Some(attempt),
+                        master_port: Some(port),
+                        master_ip: self.party.first_worker(),
+                        workers,
+                        shell,
+                        gang: Some(self.party.counts()),
+                        ..Attempt::default()
+                    };
+                    let attempt = attempt.from(&choice);
+                    match self.keeper.clone().filter(|_| !self.party.leads()) {
+                        Some(keeper) => {
+                            keeper.begin(attempt.number.unwrap_or(0), Some(choice))?;
+                            self.doing = Doing::Fetching(Box::new(attempt));
+                        }
+                        None => self.start(&attempt, None)?,
+                    }
+                }
+                Task::Stop { attempt, grace } => match &mut self.doing {
+                    Doing::Running { attempt: running, run, .. } if *running == attempt => run.stop(grace),
+                    Doing::Fetching(fetching) if fetching.number == Some(attempt) => {
+                        self.doing = Doing::Nothing;
+                        let report = never_started(attempt, nix::libc::SIGTERM);
+                        self.tasks.extend(self.party.ended(attempt, Outcome::Stopped, &report));
+                    }
+                    _ => {}
+                },
+                Task::Exit(exit) => return Ok(Some(exit)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn start(&mut self, attempt: &Attempt, obstacle: Option<LaunchError>) -> io::Result<()> {
+        let run = Box::new(self.container.start(attempt, obstacle)?);
+        self.doing = Doing::Running { attempt: attempt.number.unwrap_or(0), run, is_told: false };
+        Ok(())
+    }
+
+    /// The attempt can't begin.
+    fn tell_obstacle(&mut self, attempt: u32, obstacle: LaunchError) {
+        let code = launch::exit_code(obstacle.kind);
+        self.container.surroundings().words.say(&obstacle.message);
+        let report = unstarted(attempt, obstacle);
+        self.tasks.extend(self.party.chosen(attempt, Err(&report)));
+        self.last = Some((report, code));
+    }
+
+    /// Does what is left to be done, and writes the last words.
+    fn leave(mut self, exit: Exit) -> io::Result<i32> {
+        if exit == Exit::Displaced {
+            self.container.surroundings().words.say("a later pod holds this worker's place; this one ends");
+        }
+        let end = self.party.end();
+        let attempt = self.last.as_ref().map(|(report, _)| report.attempt);
+        if let Some(attempt) = attempt.filter(|_| matches!(exit, Exit::Failed(_))) {
+            self.write_last(&end);
+            self.save(attempt)?;
+        }
+        self.party.close();
+        let until = Instant::now() + FAREWELL;
+        while !(self.party.is_closed() && self.container.surroundings().words.all_said()) && Instant::now() < until {
+            self.container.turn(None, Some(until))?;
+        }
+        let told = self.told.filter(|_| matches!(exit, Exit::Signalled(_)) && self.party.has_others());
+        while let Some(until) = told.map(|told| told + LEAVE).filter(|until| Instant::now() < *until) {
+            self.container.turn(None, Some(until))?;
+        }
+        let code = self.last.as_ref().map_or(0, |(_, code)| *code);
+        if let Exit::Signalled(signal) = exit
+            && self.last.is_none()
+        {
+            self.last = Some((never_started(0, signal), 0));
+        }
+        self.write_last(&end);
+        Ok(match exit {
+            Exit::Succeeded => 0,
+            Exit::Signalled(signal) if code == 0 || code == KILLED => 128 + signal,
+            // By the code of a container that was killed it would be started again, for ever.
+            _ if code == 0 || code == KILLED => 1,
+            _ => code,
+        })
+    }
+
+    fn write_last(&mut self, end: &GangEnd) {
+        if let Some((report, _)) = &mut self.last {
+            report.gang = Some(end.clone());
+            report.checkpoints = self.keeper.as_ref().and_then(|keeper| keeper.told()).or(report.checkpoints.take());
+            self.container.message().write(report);
+        }
+    }
+
+    /// Copies what would be lost with the pod. Told to end, it has no more time than the pod.
+    fn save(&mut self, attempt: u32) -> io::Result<()> {
+        let Some(keeper) = self.keeper.clone().filter(|keeper| keeper.is_only_copy()) else { return Ok(()) };
+        keeper.finish(attempt)?;
+        let mut until = None;
+        while !keeper.has_settled() && until.is_none_or(|until| Instant::now() < until) {
+            if self.container.stopped_by().is_some() && until.is_none() {
+                until = Some(Instant::now() + self.container.surroundings().options.grace);
+            }
+            self.container.turn(None, until)?;
+        }
+        Ok(())
+    }
+}

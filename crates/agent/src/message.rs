@@ -1,0 +1,86 @@
+//! The file that becomes the container's termination message.
+
+use crate::install::replace;
+use crate::survive::survive;
+use crate::words::Words;
+use protocol::report::{MAX_BYTES, Report};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The file, written in place: it is a bind mount, which no other file can be renamed over.
+pub struct MessageFile {
+    path: PathBuf,
+    /// `None` once writing has failed: a warning a second would drown the program's own words.
+    file: Option<File>,
+    /// Bytes in the file.
+    length: usize,
+    /// Where the next agent of this pod finds the same: of a container that was killed nothing else is left in its pod.
+    copy: Option<PathBuf>,
+    words: Arc<Words>,
+}
+
+impl MessageFile {
+    /// Never fails: a program must not be kept from running by what is only told of it. `words` say what is wrong.
+    pub fn open(path: &Path, words: Arc<Words>) -> Self {
+        let mut message = Self { path: path.to_owned(), file: None, length: 0, copy: None, words };
+        match open(path) {
+            Ok((file, length)) => (message.file, message.length) = (Some(file), length),
+            Err(error) => message.give_up(&error),
+        }
+        message
+    }
+
+    /// Has a copy of all that is written from now on, for what is to be replaced at once.
+    pub fn copy_to(&mut self, path: PathBuf) {
+        self.copy = Some(path);
+    }
+
+    /// Replaces what the file says by `report`.
+    pub fn write(&mut self, report: &Report) {
+        // What it was of the program's words that could not be put into a message, the next one may lack.
+        let Some(text) = survive(|| report.to_message()) else { return };
+        if let Some(copy) = &self.copy {
+            // Without it an agent that comes back knows less.
+            let _ = replace(copy, text.as_bytes());
+        }
+        if let Some(file) = &self.file
+            && let Err(error) = overwrite(file, &text, &mut self.length)
+        {
+            self.give_up(&error);
+        }
+    }
+
+    fn give_up(&mut self, error: &io::Error) {
+        self.file = None;
+        self.words.say(format_args!(
+            "can't write --termination-log {}: {error}; the pod's status will not tell why the program ended",
+            self.path.display()
+        ));
+    }
+}
+
+fn open(path: &Path) -> io::Result<(File, usize)> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    if length > MAX_BYTES {
+        file.set_len(0)?;
+        return Ok((file, 0));
+    }
+    Ok((file, length))
+}
+
+/// Replaces the content, so that a kill at any moment leaves JSON: one write covers all that was there (a page at
+/// most, with blanks at the end, which JSON allows), and only then is the file cut.
+fn overwrite(file: &File, text: &str, length: &mut usize) -> io::Result<()> {
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.resize(bytes.len().max(*length), b' ');
+    file.write_all_at(&bytes, 0)?;
+    if bytes.len() > text.len() {
+        file.set_len(text.len() as u64)?;
+    }
+    *length = text.len();
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Passes the program's output on, byte for byte and at once, and lets others read along.
+
+use crate::observations::Observations;
+use crate::output::queue::{Queue, Stream};
+use crate::output::recent_lines::RecentLines;
+use crate::run::view::RunView;
+use crate::survive::survive;
+use crate::words::write_all;
+use parking_lot::Mutex;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::process::{ChildStderr, ChildStdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use text::mpi;
+
+/// A thread for each of the program's streams that copies it to this process's own.
+///
+/// They are threads of their own, because a reader that doesn't read blocks them, and must block nobody else. They sleep in
+/// the kernel while the program is silent.
+pub struct Forwarder {
+    /// stderr, then stdout if that is piped.
+    streams: Vec<Arc<Copy>>,
+}
+
+struct Copy {
+    stream: Stream,
+    recent_lines: Mutex<RecentLines>,
+    /// Bytes that the reader has taken.
+    passed: AtomicU64,
+    ended: AtomicBool,
+    observations: Arc<Observations>,
+    parser: Arc<Queue>,
+    /// Of stdout: where stderr's lines are kept.
+    errors: Option<Arc<Self>>,
+}
+
+impl Forwarder {
+    /// Starts the threads for one program, whose run is `run`. They end when nobody is left who could write.
+    pub fn start(stdout: Option<ChildStdout>, stderr: ChildStderr, run: &RunView) -> io::Result<Self> {
+        let copy = |stream, errors| {
+            Arc::new(Copy {
+                stream,
+                recent_lines: Mutex::default(),
+                passed: AtomicU64::new(0),
+                ended: AtomicBool::new(false),
+                observations: Arc::clone(&run.observations),
+                parser: Arc::clone(&run.output),
+                errors,
+            })
+        };
+        let mut streams = vec![copy(Stream::Stderr, None)];
+        spawn(&streams[0], stderr)?;
+        if let Some(stdout) = stdout {
+            streams.push(copy(Stream::Stdout, Some(Arc::clone(&streams[0]))));
+            spawn(&streams[1], stdout)?;
+        }
+        Ok(Self { streams })
+    }
+
+    /// Lets `read` look at the last lines of stderr so far.
+    pub fn recent_lines(&self, read: impl FnOnce(&RecentLines)) {
+        read(&self.streams[0].recent_lines.lock());
+    }
+
+    /// Whether all that was written has been passed on, and nobody is left who could write more.
+    pub fn has_ended(&self) -> bool {
+        self.streams.iter().all(|copy| copy.ended.load(SeqCst))
+    }
+
+    /// How many bytes the readers have taken so far.
+    pub fn passed(&self) -> u64 {
+        self.streams.iter().map(|copy| copy.passed.load(SeqCst)).sum()
+    }
+}
+
+fn spawn(copy: &Arc<Copy>, from: impl Read + Send + 'static) -> io::Result<()> {
+    let name = match copy.stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    };
+    let copy = Arc::clone(copy);
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || copy.run(from))?;
+    Ok(())
+}
+
+impl Copy {
+    fn run(&self, mut from: impl Read) {
+        let (stdout, stderr) = (io::stdout(), io::stderr());
+        let to = match self.stream {
+            Stream::Stdout => stdout.as_fd(),
+            Stream::Stderr => stderr.as_fd(),
+        };
+        let on_taken = |count| _ = self.passed.fetch_add(count as u64, SeqCst);
+        let mut buffer = vec![0; 64 * 1024];
+        let (mut reader_is_there, mut is_farewell) = (true, false);
+        loop {
+            let bytes = match from.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => &buffer[..count],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            self.observations.prints(bytes.len());
+            if self.stream == Stream::Stderr {
+                // Before it is passed on: what blocks there may be the last words.
+                survive(|| self.recent_lines.lock().push(bytes));
+                self.observations.changes.change();
+            }
+            if let Some(errors) = &self.errors {
+                let at = if is_farewell { Some(0) } else { mpi::farewell_on_stdout(bytes) };
+                if let Some(at) = at {
+                    is_farewell = true;
+                    survive(|| errors.recent_lines.lock().push(&bytes[at..]));
+                }
+            }
+            // Without a reader it goes on reading: the program must not block, and its last words still count.
+            reader_is_there = reader_is_there && write_all(to, bytes, on_taken).is_ok();
+            self.parser.push(self.stream, bytes);
+        }
+        self.ended.store(true, SeqCst);
+        self.observations.changes.wake();
+    }
+}

@@ -1,0 +1,154 @@
+//! Reads the program's output for progress and for the lines by which libraries tell of errors, at leisure.
+
+use crate::observations::Observations;
+use crate::output::lines::Lines;
+use crate::output::queue::{Next, Queue};
+use crate::progress::text::Text;
+use crate::run::view::RunView;
+use crate::survive::survive;
+use protocol::progress::{Source, Update};
+use protocol::progress_pattern::ProgressPatterns;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use text::error_pattern;
+use text::printable;
+
+/// For each second of work it rests that many: it takes at most a twentieth of a core, however much is printed.
+const REST: u32 = 19;
+/// The longest rest, for a piece that took long only since others had the processor.
+const MAX_REST: Duration = Duration::from_millis(200);
+/// A bar that has begun is looked at when nothing has come for so long: the next one may be minutes away.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// What is done with each line.
+pub struct Parser {
+    text: Text,
+    /// The user's own; the forms known by themselves are not looked for where there are any.
+    patterns: ProgressPatterns,
+    observations: Arc<Observations>,
+}
+
+impl Parser {
+    /// A parser that tells `observations` what it finds; `epochs` in all, for programs that don't say it.
+    pub fn new(patterns: ProgressPatterns, epochs: Option<f64>, observations: Arc<Observations>) -> Self {
+        Self { text: Text::new(epochs), patterns, observations }
+    }
+
+    /// Reads the output of `run` in a thread of its own until it is closed, and then what is left of it without a rest.
+    pub fn start(mut self, run: &RunView) -> io::Result<Parsing> {
+        let parsing = Parsing { has_ended: Arc::default() };
+        let (output, ending) = (Arc::clone(&run.output), Ending(parsing.clone(), Arc::clone(&run.observations)));
+        std::thread::Builder::new().name("parser".to_owned()).spawn(move || {
+            let _ending = ending;
+            read(&output, &mut self);
+        })?;
+        Ok(parsing)
+    }
+}
+
+/// A parser at work.
+#[derive(Clone)]
+pub struct Parsing {
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Parsing {
+    /// Whether all output has been read. The loop is woken when that becomes true.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(SeqCst)
+    }
+}
+
+/// Tells of the parser's end, however it comes.
+struct Ending(Parsing, Arc<Observations>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, SeqCst);
+        self.1.changes.wake();
+    }
+}
+
+/// What lines are read for.
+trait LineReader {
+    /// Lines of another piece of output come.
+    fn on_piece(&mut self) {}
+    fn on_line(&mut self, line: &[u8]);
+}
+
+impl LineReader for Parser {
+    fn on_piece(&mut self) {
+        self.text.expect_steps(self.observations.steps());
+    }
+
+    fn on_line(&mut self, line: &[u8]) {
+        if let Some(kind) = error_pattern::of_line(line) {
+            self.observations.error_pattern(kind, printable(line).trim());
+        }
+        let update: Option<Update> =
+            if self.patterns.is_empty() { self.text.line(line) } else { self.patterns.line(line) };
+        if let Some(update) = update {
+            self.observations.progress(Source::Output, &update, Some(printable(line).trim()));
+        }
+    }
+}
+
+/// Reads all of `output`. A line that the reader can't bear is passed over.
+fn read(output: &Queue, reader: &mut impl LineReader) {
+    let mut streams = [Lines::default(), Lines::default()];
+    loop {
+        let next = output.next(streams.iter().any(Lines::has_drawn_bar).then_some(SILENCE));
+        let started = Instant::now();
+        let mut on_line = |line: &[u8]| _ = survive(|| reader.on_line(line));
+        match next {
+            Next::Nothing => streams.iter_mut().filter_map(Lines::drawn_bar).for_each(on_line),
+            Next::End => return streams.iter_mut().filter_map(Lines::end).for_each(|line| on_line(&line)),
+            Next::Piece { stream, bytes, gap } => {
+                let lines = &mut streams[stream as usize];
+                if gap {
+                    lines.skip();
+                }
+                survive(|| reader.on_piece());
+                lines.push(&bytes, |line| _ = survive(|| reader.on_line(line)));
+                output.rest((started.elapsed() * REST).min(MAX_REST));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::queue::Stream;
+
+    /// Keeps the lines, except for some that it can't bear.
+    struct Fragile(Vec<String>);
+
+    impl LineReader for Fragile {
+        fn on_line(&mut self, line: &[u8]) {
+            assert_ne!(line, b"boom", "a panic that is meant to be seen in this test's output");
+            self.0.push(String::from_utf8_lossy(line).into_owned());
+        }
+    }
+
+    fn read_by_thread(pieces: &[&[u8]]) -> Vec<String> {
+        let queue = Queue::default();
+        pieces.iter().for_each(|piece| queue.push(Stream::Stdout, piece));
+        queue.close();
+        let mut reader = Fragile(Vec::new());
+        read(&queue, &mut reader);
+        reader.0
+    }
+
+    #[test]
+    fn a_line_that_ends_in_a_panic_is_the_only_one_lost() {
+        assert_eq!(read_by_thread(&[b"one\nboom\nthree\nboom"]), ["one", "three"]);
+    }
+
+    #[test]
+    fn a_last_line_needs_no_end() {
+        assert_eq!(read_by_thread(&[b"one\ntw", b"o"]), ["one", "two"]);
+    }
+}

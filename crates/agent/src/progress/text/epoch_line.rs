@@ -1,0 +1,84 @@
+//! A line with the word epoch and a number, as programs print it in forms of their own: `Epoch 3/10 loss: 0.12`.
+
+use super::pairs::{held_out, pairs};
+use super::run::{Epoch, Run, find_step};
+use super::words::is_of_another_time;
+use protocol::progress::Update;
+
+/// One that measures something, or begins an epoch.
+pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
+    let (epoch, found) = Epoch::find(text)?;
+    let mut update = Update::default();
+    pairs(text, held_out(text), &mut update);
+    let step = find_step(&text[found.end()..]);
+    if update.metrics.is_empty() && step.is_none() {
+        // "Epoch 3" alone on its line, or with decoration; a sentence that mentions one says nothing.
+        let alone = found.len() + 10 >= text.len();
+        return Some(if alone || epoch.of.is_some() { run.begin(epoch) } else { Update::default() });
+    }
+    // "Best epoch: 7, val_loss: 0.3": what was measured then was told then.
+    if is_of_another_time(&text[..found.start()]) {
+        return Some(Update::default());
+    }
+    let measures = |name: &String| name.contains("loss") || name.contains("acc");
+    if epoch.of.is_none() && !update.metrics.keys().any(measures) {
+        return Some(Update::default());
+    }
+    let within = match step {
+        Some((step, Some(steps), _)) => run.within(epoch, step, steps),
+        _ => Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() },
+    };
+    run.begun = None;
+    Some(Update { metrics: update.metrics, percentages: update.percentages, ..within })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::progress::text::testing::*;
+    use protocol::progress::LOSS;
+
+    /// As its Speedometer and its module print it.
+    #[test]
+    fn mxnet() {
+        let (updates, last) = read(&mut Text::new(Some(3.0)), recorded!("mxnet-1.9.stderr"));
+        assert_eq!(counts(&last)[..2], [Some(2.0), Some(3.0)]);
+        assert_eq!(names(&last), ["Speed", "accuracy", "cross-entropy"]);
+        assert_eq!(updates[0].epoch, Some(0.0));
+    }
+
+    /// By a chief with parameter servers, in a loop of its own.
+    #[test]
+    fn tensorflow() {
+        let last = progress(None, std::str::from_utf8(recorded!("tensorflow-2.21-ps.stdout")).unwrap());
+        assert_eq!((counts(&last), last.metric(LOSS)), ([Some(17.0), Some(20.0), None, None], Some(0.1802)));
+    }
+
+    /// What `paddle.distributed.launch` passes on of its first process, in a loop as Paddle's examples have it.
+    #[test]
+    fn paddle_under_its_launcher() {
+        let (updates, last) = read(&mut Text::default(), recorded!("paddle-3.3.stdout"));
+        assert_eq!(
+            (counts(&last), last.metric(LOSS)),
+            ([Some(5.0), Some(5.0), Some(100.0), Some(100.0)], Some(0.2816))
+        );
+        assert_eq!(updates.len(), 10);
+    }
+
+    /// As `Model.fit` prints it.
+    #[test]
+    fn paddle() {
+        let lines = "Epoch 1/3\nstep 10/20 [=====>....] - loss: 0.5000 - acc: 0.7500 - ETA: 1s - 21ms/step\n\
+                     step 20/20 [==========] - loss: 0.2500 - acc: 0.8000 - 20ms/step";
+        let last = progress(None, lines);
+        assert_eq!((counts(&last), last.metric(LOSS)), ([Some(1.0), Some(3.0), Some(20.0), Some(60.0)], Some(0.25)));
+    }
+
+    #[test]
+    fn the_demo_of_which_the_first_rank_counts() {
+        let (updates, last) = read(&mut Text::default(), recorded!("torchrun-demo.stdout"));
+        assert_eq!(counts(&last), [Some(4.0), Some(4.0), None, None]);
+        assert_eq!((last.metric(LOSS), last.metric("test_accuracy")), (Some(0.1825), Some(0.95)));
+        assert_eq!(updates.iter().map(|update| update.epoch.unwrap()).collect::<Vec<_>>(), [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(last.percent(), Some(100.0));
+    }
+}

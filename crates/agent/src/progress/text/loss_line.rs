@@ -1,0 +1,153 @@
+//! A line without the word epoch that has a loss: `step 7/9 | loss: 0.12`.
+
+use super::pairs::{held_out, pairs};
+use super::run::{Run, find_step};
+use super::words::is_of_another_time;
+use protocol::progress::Update;
+
+const LOSSES: [&str; 8] =
+    ["loss", "val_loss", "valid_loss", "validation_loss", "test_loss", "eval_loss", "val loss", "test loss"];
+
+pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
+    let mut update = Update::default();
+    pairs(text, held_out(text), &mut update);
+    if !LOSSES.iter().any(|&name| update.metrics.contains_key(name)) {
+        return None;
+    }
+    let at = match (find_step(text), run.begun) {
+        (Some((.., before)), _) if is_of_another_time(before) => return Some(Update::default()),
+        (Some((step, Some(steps), _)), Some(epoch)) => run.within(epoch, step, steps),
+        (None, Some(epoch)) => Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() },
+        // Of the epoch or of all: it doesn't say.
+        (Some(_), _) if run.has_epochs => Update { is_certain: true, ..Update::default() },
+        (Some((step, steps, _)), None) => Update { step: Some(step), steps, ..Update::default() },
+        _ => Update::default(),
+    };
+    Some(Update { metrics: update.metrics, percentages: update.percentages, ..at })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::progress::text::testing::*;
+    use protocol::progress::{ACCURACY, LOSS};
+
+    /// What one of `lines` counts as `metric` each.
+    fn all(metric: &str, lines: &[&str]) -> Vec<Option<f64>> {
+        lines.iter().map(|line| progress(Some(10.0), line).metric(metric)).collect()
+    }
+
+    #[test]
+    fn only_the_trainings_own_loss_is_the_loss() {
+        let others = [
+            "best loss: inf",
+            "Best loss = inf",
+            "step 0/100 | best loss: inf",
+            "Epoch 1/9 best train loss: inf",
+            "Epoch 1/9 lowest average loss=inf",
+            "[INFO] initial loss: nan",
+            "target loss: 0.05",
+            "Target Loss=0.05",
+            "Epoch 1/9, target loss: 0.05",
+            "step 1/100 goal loss: 0.05",
+            "training stops at loss: 0.05",
+            "step 1/100 stops if mean loss = 0.05",
+            "step 3/9 ce loss: 2.1, aux loss: 0.01",
+            "Epoch 3/9 aux loss: 0.01",
+            "Epoch 3/9 kl loss: 0.01 recon loss: 0.2",
+            "step 3/9 | router z loss: 0.001",
+            "iter 3: L2 loss=0.001",
+            "Best epoch 3 loss: 0.02",
+            "Best epoch: 3, loss: 0.02",
+            "resuming from epoch 3 (loss: 0.02)",
+            "best step 7: loss=0.02",
+            "5loss: 0.1, \u{df}loss: 0.1",
+        ];
+        assert_eq!(all(LOSS, &others), vec![None; others.len()], "{others:?}");
+        let accuracies = [
+            "Epoch 1/9 top-5 acc: 0.95",
+            "Epoch 1/9 top 5 acc: 0.95",
+            "Epoch 1/9 Top5 accuracy: 95%",
+            "Epoch 1/9 best acc: 0.95",
+            "Epoch 1/9 target accuracy: 0.95",
+            "Epoch 1/9 per-class acc=0.95",
+        ];
+        assert_eq!(all(ACCURACY, &accuracies), vec![None; accuracies.len()]);
+        let own = [
+            "loss: 0.5",
+            "INFO loss: 0.5",
+            "Epoch 1/9 train loss: 0.5",
+            "Epoch 1/9 | 12s | avg loss: 0.5",
+            "Epoch 1 finished with loss: 0.5",
+            "step 3/9 mean loss=0.5",
+            "step 3/9\tLoss: 0.5",
+            "iter 3 lr 0.001 loss: 0.5",
+            "[rank 0] iter 3 training batch loss: 0.5",
+            "rank 0 step 3 loss: 0.5",
+            "Epoch 1/9 50% 9.5it/s loss: 0.5",
+            "2026-03-02 10:00:00 INFO train.py:33 loss: 0.5",
+        ];
+        assert_eq!(all(LOSS, &own), vec![Some(0.5); own.len()]);
+    }
+
+    #[test]
+    fn the_first_of_a_line_is_the_loss() {
+        let lines = [
+            "step 3/9 loss: 0.5, aux loss: 0.01",
+            "step 3/9 loss: 0.5 | loss: 0.01",
+            "Epoch 3/9 loss: 0.5 best loss: 0.01",
+            "Epoch 3/9 train loss: 0.5 - total: 3 - loss=0.01",
+            "Epoch 3/9 ce loss: 0.4, total loss: 0.5, loss: 0.3",
+            "Epoch 3/9 (best loss: 0.1) loss: 0.5",
+        ];
+        assert_eq!(all(LOSS, &lines), vec![Some(0.5); lines.len()]);
+    }
+
+    #[test]
+    fn what_is_measured_on_held_out_data_has_its_name() {
+        for (line, name) in [
+            ("Epoch 3/9 val loss: 0.5", "val_loss"),
+            ("Epoch 3/9 train loss: 1 val avg loss: 0.5", "val_loss"),
+            ("Test set: Average loss: 0.5", "test_loss"),
+            ("Epoch 3/9 eval Loss: 0.5 train loss: 1", "eval_loss"),
+            ("validation mean loss=0.5", "validation_loss"),
+        ] {
+            assert_eq!(progress(None, line).metric(name), Some(0.5), "{line}");
+            assert_ne!(progress(None, line).metric(LOSS), Some(0.5), "{line}");
+        }
+        for line in ["best val loss: 0.5", "Epoch 3/9 lowest val loss: 0.5", "Best epoch: 7, val_loss: 0.5"] {
+            assert_eq!(progress(None, line).metrics.len(), 0, "{line}");
+        }
+    }
+
+    #[test]
+    fn decisions_rest_on_what_comes_with_an_epoch_or_a_step() {
+        let is_sure = |lines: &str| {
+            let (updates, _) = read(&mut Text::new(None), lines.as_bytes());
+            let last = updates.iter().rfind(|update| update.metrics.contains_key(LOSS));
+            last.is_some_and(|update| update.is_sure(Source::Output))
+        };
+        for lines in [
+            "Epoch 3/9 loss: nan",
+            "step 3 loss: nan",
+            "Epoch 3/9\n----\nloss: nan",
+            "Epoch 2/9 loss: 1\nstep 3 loss: nan",
+            "Epoch 3/5: 50%|█████     | 50/100 [00:05<00:05, 9.5it/s, loss=nan]",
+            "Epoch 3/5\n 3/10 [===>..........] - ETA: 1s - 2ms/step - loss: nan",
+            " iteration 3/ 9 | lm loss: NAN |",
+            "{'loss': nan, 'epoch': 0.5}",
+            r#"{"step": 3, "loss": NaN}"#,
+        ] {
+            assert!(is_sure(lines), "{lines}");
+        }
+        for lines in [
+            "loss: inf",
+            "best: loss: inf",
+            "target | loss: 0.05",
+            "{'loss': 0.05, 'patience': 3}",
+            r#"{"loss": 0.05}"#,
+            "loss = 0.05 is what we want",
+        ] {
+            assert!(!is_sure(lines), "{lines}");
+        }
+    }
+}

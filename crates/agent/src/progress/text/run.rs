@@ -1,0 +1,117 @@
+//! Where in the run a program is, as far as what it has printed so far tells.
+
+use super::number::group;
+use protocol::progress::Update;
+use regex::Match;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What one program has printed so far, as far as later lines need it.
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    /// Epochs in all where the text doesn't say it.
+    pub epochs: Option<f64>,
+    /// Steps in all, from whoever told: they tell the training's bar from others.
+    pub steps: Option<f64>,
+    /// A line that only began an epoch. It counts once something of it was reported, or the next one began.
+    pub begun: Option<Epoch>,
+    /// The last epoch with its step, and whether steps go on over epochs.
+    at: Option<(f64, f64)>,
+    steps_go_on: bool,
+    /// Steps in an epoch, of Keras' bar.
+    pub per_epoch: Option<f64>,
+    /// What the last bars showed when they stood at 0, by their titles.
+    bars: VecDeque<(String, BTreeMap<String, f64>)>,
+    pub counts_from_0: bool,
+    pub has_epochs: bool,
+}
+
+/// The number of an epoch, and of how many.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Epoch {
+    pub number: f64,
+    pub of: Option<f64>,
+}
+
+regexes! {
+    EPOCH = r"(?i)\bepoch\]? *[:=#]? *\[? *([0-9]+(?:[.][0-9]+)?)(?: *(?:/|of) *([0-9]+))?";
+    STEP = r"(?i)\b(?:global[_ ])?(?:step|iter|iteration)\]? *[:=#]? *\[? *([0-9]+)(?: *(?:/|of) *([0-9]+))?";
+}
+
+impl Epoch {
+    /// The first that `text` speaks of, and the text of it.
+    pub fn find(text: &str) -> Option<(Self, Match<'_>)> {
+        let found = EPOCH.captures(text)?;
+        let epoch = Self { number: group(&found, 1)?, of: group(&found, 2).filter(|&of| of > 0.0) };
+        Some((epoch, found.get(0)?))
+    }
+}
+
+/// The first step that `text` speaks of, of how many, and the text before it.
+pub(super) fn find_step(text: &str) -> Option<(f64, Option<f64>, &str)> {
+    let found = STEP.captures(text)?;
+    Some((group(&found, 1)?, group(&found, 2), &text[..found.get(0)?.start()]))
+}
+
+impl Run {
+    pub fn new(epochs: Option<f64>) -> Self {
+        Self { epochs, ..Self::default() }
+    }
+
+    /// An epoch has begun, of which nothing is known yet; that the one before it is over is.
+    pub fn begin(&mut self, epoch: Epoch) -> Update {
+        let before = self.begun.replace(epoch).filter(|before| before.number + 1.0 == epoch.number);
+        Update { epoch: before.map(|before| before.number), epochs: epoch.of, ..Update::default() }
+    }
+
+    /// Step `step` of the `steps` in `epoch`, as steps of the run.
+    pub fn within(&mut self, epoch: Epoch, step: f64, steps: f64) -> Update {
+        self.counts_from_0 |= epoch.number == 0.0;
+        let epochs = epoch.of.or(self.epochs);
+        let done = epoch.number - if self.counts_from_0 { 0.0 } else { 1.0 };
+        // The next epoch goes on counting where the last one ended, and stands where the run would stand.
+        self.steps_go_on |= self.at.is_some_and(|(number, last)| epoch.number > number && step > last)
+            && epochs.is_some_and(|epochs| step / steps >= done / epochs);
+        self.at = Some((epoch.number, step));
+        let mut update = Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() };
+        // At 0 Lightning draws the bar of the next epoch under the number of the last one.
+        if step > 0.0 && self.steps_go_on {
+            (update.step, update.steps) = (Some(step), Some(steps));
+        } else if step > 0.0 {
+            update.step = Some(done * steps + step);
+            update.steps = epochs.map(|epochs| epochs * steps);
+        }
+        update
+    }
+
+    /// Takes from `shown` what a bar has shown since it stood at 0: there it shows what it begins with, be it a 0, and
+    /// that stays until something was measured.
+    pub fn measured(&mut self, title: &str, step: f64, shown: &mut BTreeMap<String, f64>) {
+        const BARS: usize = 8;
+        if step == 0.0 {
+            self.bars.retain(|(known, _)| known != title);
+            self.bars.truncate(BARS - 1);
+            self.bars.push_front((title.to_owned(), std::mem::take(shown)));
+        } else if let Some((_, first)) = self.bars.iter_mut().find(|(known, _)| known == title) {
+            first.retain(|name, value| {
+                let stands = shown.get(name).is_some_and(|now| now.to_bits() == value.to_bits());
+                // Another value than 0 may have been measured at the first step.
+                stands && (*value == 0.0 || step < 2.0)
+            });
+            shown.retain(|name, _| !first.contains_key(name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::progress::text::testing::*;
+
+    #[test]
+    fn steps_that_go_on_over_epochs() {
+        let one = "Epoch 1/4, step 90/400, loss: 0.5\n";
+        let two = "Epoch 2/4, step 110/400, loss: 0.5\n";
+        assert_eq!(counts(&progress(None, &format!("{one}{two}"))), [Some(2.0), Some(4.0), Some(110.0), Some(400.0)]);
+        let missed = "Epoch 1/4, step 10/100, loss: 0.5\nEpoch 2/4, step 20/100, loss: 0.5\n";
+        assert_eq!(counts(&progress(None, missed)), [Some(2.0), Some(4.0), Some(120.0), Some(400.0)]);
+    }
+}

@@ -1,0 +1,285 @@
+//! What the agent runs on a member whose program another member starts: it does what comes with the gang's key.
+
+use super::{Broken, Incoming, SHELL, Sender, Shell};
+use crate::gang::clock::now;
+use crate::run::descendants::descendants_of;
+use gang::frame::{Channel, Event, FrameError, PROVEN_WITHIN, Secret};
+use gang::remote::{MAX_PIECE, Packet};
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::unistd::{Pid, getpid, getppid};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Connections of which nobody has proven anything yet. Of more the oldest goes.
+const STRANGERS: usize = 128;
+/// Between two words on connections that prove nothing.
+const TELL_EVERY: Duration = Duration::from_secs(600);
+/// Between SIGTERM and SIGKILL of a command whose connection is gone.
+const GRACE: Duration = Duration::from_secs(5);
+/// Between two looks at what is still there.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Serves until it is told to end, and then until all that it has started has ended: that is for who has started it to do, for
+/// it may save first. What never ends its agent kills. Returns the exit code. In `folder` lies what has to be known.
+///
+/// # Errors
+/// If the port can't be listened to, or the key can't be read.
+pub fn serve(folder: &Path) -> io::Result<u8> {
+    let agent = getppid();
+    // Before there are threads, which then have it blocked too.
+    let all = SigSet::all();
+    all.thread_block()?;
+    let shell = Shell::load(folder)?;
+    let server = Arc::new(Server {
+        secret: shell.secret()?,
+        session: shell.session(),
+        is_over: AtomicBool::new(false),
+        told: Mutex::default(),
+    });
+    let listener = listen(shell.port)
+        .map_err(|error| io::Error::new(error.kind(), format!("can't listen on port {}: {error}", shell.port)))?;
+    let accepting = Arc::clone(&server);
+    thread::spawn(move || accept(&listener, &accepting));
+    eprintln!("agent: runs what mpirun starts here, and no program of its own");
+    let signal = loop {
+        let signal = all.wait()?;
+        if matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP) {
+            break signal;
+        }
+    };
+    server.is_over.store(true, Relaxed);
+    // Daemons have no parent any more but the agent.
+    while getppid() == agent && descendants_of(agent).iter().any(|process| process.pid != getpid().as_raw()) {
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(128 + signal as u8)
+}
+
+/// At the pod's own address, if that is known.
+fn listen(port: u16) -> io::Result<TcpListener> {
+    let own = std::env::var("POD_IP").ok().and_then(|address| address.parse::<IpAddr>().ok());
+    match own {
+        Some(own) => TcpListener::bind((own, port)),
+        None => TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))),
+    }
+}
+
+struct Server {
+    secret: Secret,
+    session: String,
+    /// Nothing more is begun.
+    is_over: AtomicBool,
+    /// When a connection of a stranger was last told of.
+    told: Mutex<Option<Instant>>,
+}
+
+/// A connection, as long as it has proven nothing.
+struct Stranger {
+    stream: TcpStream,
+    /// It has proven itself, or it is over.
+    is_known: AtomicBool,
+}
+
+fn accept(listener: &TcpListener, server: &Arc<Server>) {
+    let mut strangers: VecDeque<Arc<Stranger>> = VecDeque::new();
+    loop {
+        let accepted = listener.accept().and_then(|(stream, from)| Ok((stream.try_clone()?, stream, from)));
+        let Ok((stream, other, from)) = accepted else {
+            // Out of file descriptors, mostly; some end meanwhile.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        strangers.retain(|stranger| !stranger.is_known.load(Relaxed));
+        while strangers.len() >= STRANGERS {
+            strangers.pop_front().inspect(|stranger| drop(stranger.stream.shutdown(Shutdown::Both)));
+        }
+        let stranger = Arc::new(Stranger { stream, is_known: AtomicBool::new(false) });
+        strangers.push_back(Arc::clone(&stranger));
+        let server = Arc::clone(server);
+        // Where there can be no more threads it is closed by and by.
+        let _ = thread::Builder::new().spawn(move || {
+            let end = server.attend(other, &stranger.is_known);
+            stranger.is_known.store(true, Relaxed);
+            let _ = stranger.stream.shutdown(Shutdown::Both);
+            if let Err(Broken::Frame(error)) = end {
+                server.tell_of_stranger(from.ip().to_canonical(), error);
+            }
+        });
+    }
+}
+
+impl Server {
+    /// One connection, while it lasts. A frame that is wrong is what the other side has done.
+    fn attend(&self, stream: TcpStream, is_known: &AtomicBool) -> Result<(), Broken> {
+        stream.set_nodelay(true)?;
+        let (channel, first) = Channel::accept(self.secret.clone(), self.session.clone(), rand::random(), now());
+        let mut incoming = Incoming::new(stream, channel);
+        incoming.stream.write_all(&first)?;
+        let until = Instant::now() + PROVEN_WITHIN;
+        let mut events = VecDeque::new();
+        let command = loop {
+            match events.pop_front() {
+                Some(Event::Proven(_)) => {
+                    is_known.store(true, Relaxed);
+                    continue;
+                }
+                Some(Event::Message(Packet::Run(command))) => break command,
+                Some(Event::Message(_)) => return Err(FrameError::Malformed("a command comes first").into()),
+                None => {}
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            incoming.stream.set_read_timeout(Some(left))?;
+            match incoming.receive() {
+                Ok(Some(more)) => events.extend(more),
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        };
+        incoming.stream.set_read_timeout(None)?;
+        let Some(outgoing) = incoming.channel.take_outgoing() else { return Ok(()) };
+        let sender = Arc::new(Mutex::new(Sender { stream: incoming.stream.try_clone()?, outgoing }));
+        self.run(&command, incoming, &sender, events)
+    }
+
+    fn run(
+        &self,
+        command: &str,
+        mut incoming: Incoming,
+        sender: &Arc<Mutex<Sender>>,
+        mut events: VecDeque<Event<Packet>>,
+    ) -> Result<(), Broken> {
+        let spawned = if self.is_over.load(Relaxed) {
+            Err((255, "this attempt is ending, and nothing more is begun in it".to_owned()))
+        } else {
+            spawn(command).map_err(|error| (127, format!("{SHELL} can't be started: {error}")))
+        };
+        let mut child = match spawned {
+            Ok(child) => child,
+            Err((code, error)) => {
+                let mut sender = sender.lock();
+                sender.send(&Packet::Error(format!("agent: {error}\n").into_bytes()))?;
+                sender.send(&Packet::Exit(code))?;
+                sender.close();
+                return Ok(());
+            }
+        };
+        let (group, mut input) = (Pid::from_raw(child.id().cast_signed()), child.stdin.take());
+        let is_done = Arc::new(AtomicBool::new(false));
+        let waiter = tell_of(child, Arc::clone(sender), Arc::clone(&is_done));
+        let end = loop {
+            while let Some(event) = events.pop_front() {
+                take_input(event, &mut input);
+            }
+            match incoming.receive() {
+                Ok(Some(more)) => events.extend(more),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        drop(input);
+        if !is_done.load(Relaxed) {
+            end_group(group, &is_done);
+        }
+        let _ = waiter.join();
+        // That it has ended may be why there is nothing more to be read.
+        if is_done.load(Relaxed) { Ok(()) } else { end }
+    }
+
+    /// A port scanner does not fill the log.
+    fn tell_of_stranger(&self, from: IpAddr, error: FrameError) {
+        let mut told = self.told.lock();
+        if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+            *told = Some(Instant::now());
+            eprintln!("agent: closed a connection to the remote shell's port from {from}: {error}");
+        }
+    }
+}
+
+/// As sshd would run it, but where the program would have run, and with its environment.
+fn spawn(command: &str) -> io::Result<Child> {
+    let mut shell = Command::new(SHELL);
+    shell.args(["-c", command]).process_group(0);
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let prepare = || Ok(SigSet::empty().thread_set_mask()?);
+    // SAFETY: between fork and exec it makes one system call.
+    unsafe { shell.pre_exec(prepare) };
+    shell.spawn()
+}
+
+/// More for the command's input, unless it takes no more. While it takes its time nothing else is read: then the end of the
+/// connection shows late, and the end of the attempt ends it.
+fn take_input(event: Event<Packet>, input: &mut Option<ChildStdin>) {
+    match event {
+        Event::Message(Packet::Input(bytes)) => {
+            if input.as_mut().is_some_and(|input| input.write_all(&bytes).is_err()) {
+                *input = None;
+            }
+        }
+        Event::Message(Packet::InputEnd) => *input = None,
+        Event::Message(_) | Event::Proven(_) => {}
+    }
+}
+
+/// Tells what a command prints, and then how it has ended.
+fn tell_of(mut child: Child, sender: Arc<Mutex<Sender>>, is_done: Arc<AtomicBool>) -> JoinHandle<()> {
+    let output = child.stdout.take().map(|stdout| pass_on(stdout, Arc::clone(&sender), Packet::Output));
+    let error = child.stderr.take().map(|stderr| pass_on(stderr, Arc::clone(&sender), Packet::Error));
+    thread::spawn(move || {
+        for pump in output.into_iter().chain(error) {
+            let _ = pump.join();
+        }
+        let status = child.wait();
+        is_done.store(true, Relaxed);
+        let code = status.ok().and_then(|status| status.code().or_else(|| status.signal().map(|signal| 128 + signal)));
+        let mut sender = sender.lock();
+        let _ = sender.send(&Packet::Exit(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(255)));
+        sender.close();
+    })
+}
+
+fn pass_on(
+    mut pipe: impl Read + Send + 'static,
+    sender: Arc<Mutex<Sender>>,
+    wrap: fn(Vec<u8>) -> Packet,
+) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let mut buffer = vec![0; MAX_PIECE];
+        loop {
+            match pipe.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return,
+                Ok(count) => {
+                    if sender.lock().send(&wrap(buffer[..count].to_vec())).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// Whoever wanted the command is gone.
+fn end_group(group: Pid, is_done: &AtomicBool) {
+    let _ = killpg(group, Signal::SIGTERM);
+    let until = Instant::now() + GRACE;
+    while !is_done.load(Relaxed) {
+        if Instant::now() >= until {
+            let _ = killpg(group, Signal::SIGKILL);
+            return;
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,642 @@
+//! One run of the program, from its start to the last word of the last process that it leaves behind.
+//!
+//! [`Run`] owns all that begins and ends with it, so that the next run begins with nothing of this one. It never waits: the
+//! loop of the container asks it what it waits for, and tells it what has come.
+
+pub mod descendants;
+pub mod expand;
+pub mod launch;
+pub mod unstarted;
+pub mod view;
+
+use crate::attempt::Attempt;
+use crate::channels::RunChannels;
+use crate::environment;
+use crate::failure::oom::OomKills;
+use crate::hang::{HangWatch, LAST_LOOK};
+use crate::keeper::Keeper;
+use crate::message::MessageFile;
+use crate::now;
+use crate::observations::Observations;
+use crate::output::forwarder::Forwarder;
+use crate::output::parser::{Parser, Parsing};
+use crate::output::queue::Queue;
+use crate::remote::Shell;
+use crate::run::descendants::{continue_stopped, descendants_of_self, send, signal_descendants};
+use crate::run::launch::Program;
+use crate::run::view::{CurrentRun, RunView};
+use crate::signals::Received;
+use crate::surroundings::{Options, Surroundings};
+use crate::survive::survive;
+use crate::variables::variable;
+use crate::words::Words;
+use gang::message::Outcome;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use protocol::progress::{Source, Update};
+use protocol::progress_pattern::ProgressPatterns;
+use protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use text::error_pattern::ErrorPattern;
+
+/// What processes get to end themselves that the program has left behind by its own end.
+const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
+/// How long SIGKILL is repeated: a process that waits for a dead file server can't die, and would keep the pod.
+const KILL_FOR: Duration = Duration::from_secs(10);
+/// Between two rounds of SIGKILL.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+/// The same once it has been of no use for long.
+const KILL_SELDOM: Duration = Duration::from_secs(1);
+/// How long a reader of the output, or of the agent's own words, may take nothing at all after the end.
+const DRAIN_IDLE: Duration = Duration::from_secs(10);
+/// Between two messages while the program goes on telling something.
+const MESSAGE_EVERY: Duration = Duration::from_millis(500);
+
+/// One run of the program.
+pub struct Run {
+    view: Arc<RunView>,
+    channels: RunChannels,
+    oom_kills: Option<OomKills>,
+    grace: Duration,
+    fail_on_nan: bool,
+    /// The program is `mpirun`, or starts it.
+    is_mpi: bool,
+    words: Arc<Words>,
+    keeper: Option<Arc<Keeper>>,
+    /// Who watches whether the program goes on, while it runs.
+    hang: Option<HangWatch>,
+    /// The program is to be told to end, at the latest then: it is looked at before that.
+    tell_by: Option<Instant>,
+    report: Report,
+    /// When the message was last written.
+    written: Instant,
+    /// What the message lacks must not wait.
+    is_urgent: bool,
+    /// An exception that nothing caught is on its way to end the program: since when that is known or the program has last
+    /// printed something, and what it had printed by then.
+    raised: Option<(Instant, u64)>,
+    /// `None` if it could not be started.
+    process: Option<Process>,
+    stage: Stage,
+    /// Whoever reads the output has taken all of it.
+    is_heard: bool,
+    /// The agent was told to end, and its pod will.
+    is_leaving: bool,
+    /// It was said that processes outlive SIGKILL.
+    is_stuck: bool,
+    /// A stop from outside that came after the program's own end, and how long what is still to be done may take then.
+    late_stop: Option<(i32, Instant)>,
+}
+
+/// The program's process, and what goes with it.
+struct Process {
+    pid: Pid,
+    ended: Option<ExitStatus>,
+    /// No process is left that descends from it.
+    none_left: bool,
+    /// When whoever still lives gets SIGKILL: set by a signal from outside, a lost loss, and the program's end.
+    kill_at: Option<Instant>,
+    killing_since: Option<Instant>,
+    forwarder: Forwarder,
+    parsing: Parsing,
+}
+
+/// What the run waits for.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// The end of the program and of all that it leaves behind.
+    Running,
+    /// The readers of the last words. As long as they take any, nothing is lost; not for ever, since a process that is no
+    /// descendant (and so lives on) may have been handed the pipe.
+    Forwarding { passed: u64, give_up_at: Instant },
+    /// The parser, which ends soon: what waits for it is bounded.
+    Parsing,
+    /// Those who take care of the checkpoints: what the program wrote last is looked at, and copied where it would be lost.
+    Keeping { give_up_at: Instant },
+    /// The agent's own words.
+    Speaking { give_up_at: Instant },
+    /// Nothing more.
+    Over,
+}
+
+/// What the loop is to do for a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Next {
+    /// Turn once more when something has come, at the latest at `until`.
+    Turn { until: Option<Instant> },
+    /// The run is over.
+    Over,
+}
+
+impl Run {
+    /// Starts the program, unless there is an obstacle. Where that can't be done the report says why, and the run is over
+    /// soon.
+    ///
+    /// # Errors
+    /// Only where the kernel denies a thread.
+    pub fn start(
+        surroundings: &Surroundings,
+        attempt: &Attempt,
+        obstacle: Option<LaunchError>,
+        message: &mut MessageFile,
+        current: &CurrentRun,
+    ) -> io::Result<Self> {
+        let options = &surroundings.options;
+        let view = Arc::new(RunView {
+            secret: format!("{:032x}", rand::random::<u128>()),
+            observations: Arc::new(Observations::new(Arc::clone(&surroundings.wake), &options.watch_metrics)),
+            output: Arc::new(Queue::default()),
+        });
+        let mut run = Self {
+            channels: surroundings.channels.open(&view),
+            oom_kills: OomKills::start(),
+            grace: options.grace,
+            fail_on_nan: options.fail_on_nan,
+            is_mpi: attempt.shell.is_some(),
+            words: Arc::clone(&surroundings.words),
+            keeper: surroundings.keeper.clone(),
+            hang: None,
+            tell_by: None,
+            report: Report {
+                version: VERSION,
+                attempt: attempt.number.unwrap_or(0),
+                started_at: Some(now()),
+                gang: attempt.gang.clone(),
+                ..Report::default()
+            },
+            is_leaving: false,
+            is_stuck: false,
+            written: Instant::now(),
+            is_urgent: false,
+            raised: None,
+            process: None,
+            stage: Stage::Running,
+            is_heard: true,
+            late_stop: None,
+            view: Arc::clone(&view),
+        };
+        run.write_message(message);
+        current.set(view);
+        let launched = match obstacle {
+            Some(obstacle) => Err(obstacle),
+            None => run.launch(surroundings, attempt)?,
+        };
+        match launched {
+            Ok(process) => {
+                run.process = Some(process);
+                let watch = |policy| HangWatch::start(policy, &run.view, surroundings.gpus.clone(), &run.words);
+                run.hang = options.hang.map(watch).transpose()?;
+                run.report.phase = Phase::Running;
+            }
+            Err(error) => {
+                run.words.say(&error.message);
+                (run.report.phase, run.report.finished_at, run.report.error) =
+                    (Phase::Exited, Some(now()), Some(error));
+                run.stage = Stage::speaking();
+            }
+        }
+        run.write_message(message);
+        Ok(run)
+    }
+
+    fn launch(&self, surroundings: &Surroundings, attempt: &Attempt) -> io::Result<Result<Process, LaunchError>> {
+        let options = &surroundings.options;
+        let state = options.gang.as_ref().and_then(|gang| gang.state.as_deref());
+        let served = match attempt.shell.as_deref().map(|shell| prepare(shell, state)).transpose() {
+            Ok(served) => served.flatten(),
+            Err(error) => return Ok(Err(error)),
+        };
+        let more = options.resume_args.iter().filter(|_| !attempt.resume_from.is_empty());
+        let argv = served.unwrap_or_else(|| options.argv.iter().chain(more).cloned().collect());
+        let variables = environment::of(attempt);
+        if let Some(folder) = state
+            && let Err(error) = environment::leave(folder, &variables)
+        {
+            self.words.say(format_args!("can't leave the variables for a shell in {}: {error}", folder.display()));
+        }
+        let mut program = Program::new(&argv, std::env::vars_os(), &variables);
+        self.channels.add_to(&mut program.env);
+        let started = patterns(&surroundings.options)
+            .and_then(|patterns| Ok((patterns, program.start(surroundings.signal_mask)?)));
+        let (patterns, started) = match started {
+            Ok(started) => started,
+            Err(error) => return Ok(Err(error)),
+        };
+        let epochs = variable("HYPERPARAM_EPOCHS").and_then(|epochs| epochs.parse().ok());
+        let observations = &self.view.observations;
+        observations.progress(Source::Environment, &Update { epochs, ..Update::default() }, None);
+        Ok(Ok(Process {
+            pid: started.pid,
+            ended: None,
+            none_left: false,
+            kill_at: None,
+            killing_since: None,
+            forwarder: Forwarder::start(started.stdout, started.stderr, &self.view)?,
+            parsing: Parser::new(patterns, epochs, Arc::clone(observations)).start(&self.view)?,
+        }))
+    }
+
+    /// Does what can be done by now, and says what has to be waited for.
+    pub fn advance(&mut self, message: &mut MessageFile) -> Next {
+        loop {
+            let step = match self.stage {
+                Stage::Running => self.watch(message),
+                Stage::Forwarding { passed, give_up_at } => self.forward(passed, give_up_at),
+                Stage::Parsing => self.parse(message),
+                Stage::Keeping { give_up_at } => self.keep(message, give_up_at),
+                Stage::Speaking { give_up_at } => self.speak(give_up_at),
+                Stage::Over => return Next::Over,
+            };
+            match step {
+                Step::Stay { until } => return Next::Turn { until },
+                Step::Go(stage) => self.stage = stage,
+            }
+        }
+    }
+
+    /// A signal has come to the agent: it is the program's too.
+    pub fn on_signal(&mut self, signal: Received) {
+        self.is_leaving |= signal.is_stop();
+        let Some(process) = &mut self.process else { return };
+        if signal.is_stop() && process.ended.is_some() {
+            self.late_stop.get_or_insert((signal.number, Instant::now() + self.grace));
+        }
+        // Once the program has ended only its children matter: the rest is being ended already. Until it is reaped, which
+        // happens elsewhere, its PID is nobody else's.
+        if signal.is_of_child() || process.ended.is_some() {
+            return;
+        }
+        if signal.is_stop() && self.report.stopped_by.is_none() {
+            self.report.stopped_by = Some(signal.number);
+            process.kill_at.get_or_insert(Instant::now() + self.grace);
+            self.is_urgent = true;
+        }
+        send(process.pid, signal.number);
+        if signal.is_stop() {
+            continue_stopped();
+        }
+    }
+
+    /// The gang stops: SIGTERM, unless the program was told so already, and what is left gets SIGKILL after the grace, which
+    /// may make an earlier one shorter.
+    pub fn stop(&mut self, grace: Duration) {
+        let at = Instant::now() + grace;
+        let Some(process) = &mut self.process else { return };
+        if process.ended.is_some() {
+            // What its own end has left to be done can wait for the next attempt, unless there is none in this pod.
+            if !self.is_leaving {
+                self.late_stop = Some((Signal::SIGTERM as i32, Instant::now()));
+            }
+        } else if self.report.stopped_by.is_none() && self.report.ended_for.is_none() {
+            self.report.stopped_by = Some(Signal::SIGTERM as i32);
+            self.is_urgent = true;
+            if let Some(hang) = &self.hang {
+                hang.look_a_last_time();
+            }
+            self.tell_by = Some(Instant::now() + LAST_LOOK.min(grace / 2));
+        }
+        process.kill_at = Some(process.kill_at.map_or(at, |known| known.min(at)));
+        self.tell_to_end();
+    }
+
+    /// Whether the program has failed by itself, be its end reaped and told or not.
+    pub fn is_failing(&self) -> bool {
+        let has_ended = self.process.as_ref().is_none_or(|process| process.ended.is_some());
+        let has_failed = has_ended && self.exit_code() != 0;
+        (has_failed || self.report.ended_for.is_some()) && self.report.stopped_by.is_none()
+    }
+
+    /// How the run ended, once it is over.
+    pub fn outcome(&self) -> Outcome {
+        match (self.exit_code(), self.report.stopped_by) {
+            (_, Some(_)) => Outcome::Stopped,
+            (0, None) => Outcome::Succeeded,
+            _ => Outcome::Failed,
+        }
+    }
+
+    /// Its last words.
+    pub fn into_report(self) -> Report {
+        self.report
+    }
+
+    /// A process that had no other parent left, or the program itself, has ended and was reaped.
+    pub fn on_process_ended(&mut self, pid: Pid, status: ExitStatus) {
+        let Some(process) = self.process.as_mut().filter(|process| process.pid == pid && process.ended.is_none())
+        else {
+            return;
+        };
+        process.ended = Some(status);
+        self.report.finished_at = Some(now());
+        (self.report.exit_code, self.report.signal) = (status.code(), status.signal());
+    }
+
+    /// No process is left below the agent.
+    pub fn on_none_left(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.none_left = true;
+        }
+    }
+
+    /// The agent's exit code for this run; what a whole container exits with follows from it.
+    pub fn exit_code(&self) -> i32 {
+        let Some(process) = &self.process else {
+            return launch::exit_code(self.report.error.as_ref().map(|error| error.kind).unwrap_or_default());
+        };
+        let Some(status) = process.ended else { return 128 + Signal::SIGKILL as i32 };
+        match (status.code(), status.signal(), self.report.stopped_by) {
+            (Some(0), ..) if self.report.ended_for.is_some() => 1,
+            (Some(0), _, Some(stop)) => 128 + stop,
+            (Some(code), ..) => code,
+            (None, Some(signal), _) => 128 + signal,
+            (None, None, _) => unreachable!("waitpid was not asked for stopped processes"),
+        }
+    }
+
+    /// Keeps the message up to date and ends whoever has to end, until nobody is left.
+    fn watch(&mut self, message: &mut MessageFile) -> Step {
+        self.on_program_ended(message);
+        self.end_if_lost();
+        self.end_if_hanging();
+        let ends_at = self.end_if_raised();
+        let told_at = self.tell_to_end();
+        let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
+        let is_stuck = process.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR);
+        // In a gang another attempt must not begin beside them, however long it takes; else the pod need not wait for them.
+        if process.none_left || (is_stuck && !self.may_be_followed()) {
+            if !process.none_left {
+                self.tell_of_survivors("giving up on them");
+            }
+            return Step::Go(Stage::forwarding(process.forwarder.passed()));
+        }
+        if is_stuck && !self.is_stuck {
+            self.tell_of_survivors("the gang waits for them");
+            self.is_stuck = true;
+        }
+        let Some(process) = &mut self.process else { return Step::Go(Stage::speaking()) };
+        let now = Instant::now();
+        let mut until = process.kill_at.into_iter().chain(told_at).chain(ends_at).min();
+        if process.kill_at.is_some_and(|at| at <= now) {
+            process.killing_since.get_or_insert(now);
+            signal_descendants(Signal::SIGKILL);
+            until = Some(now + if is_stuck { KILL_SELDOM } else { KILL_AGAIN });
+        }
+        if self.is_urgent || self.view.observations.changes.has_changed() {
+            let due = self.written + MESSAGE_EVERY;
+            if self.is_urgent || due <= now {
+                self.write_message(message);
+            } else {
+                until = Some(until.map_or(due, |until| until.min(due)));
+            }
+        }
+        Step::Stay { until }
+    }
+
+    /// Whether another attempt may follow in this pod.
+    fn may_be_followed(&self) -> bool {
+        self.report.gang.is_some() && !self.is_leaving
+    }
+
+    fn tell_of_survivors(&self, what_follows: &str) {
+        let left = descendants_of_self().len();
+        self.words.say(format_args!(
+            "{left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in the kernel for a disk or file server, or \
+             of another user); {what_follows}"
+        ));
+    }
+
+    /// Puts the program's end into the message, once, and tells those whom it leaves behind to end.
+    fn on_program_ended(&mut self, message: &mut MessageFile) {
+        let has_ended = self.process.as_ref().is_some_and(|process| process.ended.is_some());
+        if !has_ended || self.report.phase == Phase::Exited {
+            return;
+        }
+        self.report.phase = Phase::Exited;
+        (self.hang, self.tell_by) = (None, None);
+        self.channels.read(&self.view.observations);
+        self.write_message(message);
+        // A shell dies of the SIGTERM that its python never hears of. Told to stop, those left have the rest of the
+        // grace to save; else they have no business any more.
+        signal_descendants(Signal::SIGTERM);
+        let soon = Instant::now() + LEFTOVER_GRACE.min(self.grace);
+        if let Some(process) = &mut self.process {
+            process.kill_at.get_or_insert(soon);
+        }
+    }
+
+    /// Ends the program if its loss is no number any more and that is a failure, the way a signal from outside would.
+    fn end_if_lost(&mut self) {
+        if !self.fails_by_loss() {
+            return;
+        }
+        if let Some(process) = self.process.as_mut().filter(|process| process.ended.is_none()) {
+            process.kill_at = Some(Instant::now() + self.grace);
+            self.report.ended_for = Some(ErrorPattern::NanLoss);
+            self.is_urgent = true;
+            send(process.pid, Signal::SIGTERM as i32);
+        }
+    }
+
+    /// Ends the program if it hangs and that is a failure, the way a signal from outside would.
+    fn end_if_hanging(&mut self) {
+        let ends = self.hang.as_ref().is_some_and(HangWatch::ends);
+        if self.has_cause() || !ends || !self.view.observations.is_hanging() {
+            return;
+        }
+        if let Some(process) = self.process.as_mut().filter(|process| process.ended.is_none()) {
+            process.kill_at = Some(Instant::now() + self.grace);
+            self.report.ended_for = Some(ErrorPattern::Hang);
+            self.is_urgent = true;
+            self.tell_by = Some(Instant::now());
+        }
+    }
+
+    /// Ends the program if an exception that nothing caught can't: MXNet's waits at its exit for workers that wait for it. It
+    /// gets as long for that as one that is told to end, since it last printed something. Returns when that is over.
+    fn end_if_raised(&mut self) -> Option<Instant> {
+        let process = self.process.as_mut().filter(|process| process.ended.is_none() && process.kill_at.is_none())?;
+        if !self.view.observations.program_has_raised() {
+            return None;
+        }
+        let (now, printed) = (Instant::now(), self.view.observations.printed());
+        let (since, _) = *self.raised.take_if(|(_, before)| *before == printed).get_or_insert((now, printed));
+        self.raised = Some((since, printed));
+        let at = since + self.grace;
+        if now < at {
+            return Some(at);
+        }
+        process.kill_at = Some(now + self.grace);
+        self.is_urgent = true;
+        self.words.say("an exception has ended the program, and yet it goes on: it is told to end");
+        self.tell_by = Some(now);
+        None
+    }
+
+    /// Tells the program to end once it was looked at. Returns when that has to be done, if it is not done yet.
+    fn tell_to_end(&mut self) -> Option<Instant> {
+        let (at, process) = (self.tell_by?, self.process.as_ref().filter(|process| process.ended.is_none())?);
+        let is_looking = self.hang.as_ref().is_some_and(HangWatch::is_looking);
+        if is_looking && Instant::now() < at {
+            return Some(at);
+        }
+        self.tell_by = None;
+        send(process.pid, Signal::SIGTERM as i32);
+        // What is stopped hears nothing but SIGKILL.
+        continue_stopped();
+        None
+    }
+
+    fn forward(&mut self, passed: u64, give_up_at: Instant) -> Step {
+        let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
+        let so_far = process.forwarder.passed();
+        let is_idle = so_far <= passed;
+        if process.forwarder.has_ended() || (is_idle && Instant::now() >= give_up_at) {
+            self.view.output.close();
+            Step::Go(Stage::Parsing)
+        } else if is_idle {
+            Step::Stay { until: Some(give_up_at) }
+        } else {
+            Step::Go(Stage::forwarding(so_far))
+        }
+    }
+
+    fn parse(&mut self, message: &mut MessageFile) -> Step {
+        let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
+        if !process.parsing.has_ended() {
+            return Step::Stay { until: None };
+        }
+        let is_heard = process.forwarder.has_ended();
+        self.channels.read_to_end(&self.view.observations);
+        self.judge_success();
+        self.write_message(message);
+        self.is_heard = is_heard;
+        if let Some(keeper) = &self.keeper {
+            let goes_on = self.may_be_followed() && self.outcome() != Outcome::Succeeded;
+            let room = if goes_on { keeper.end_attempt() } else { keeper.look_a_last_time() };
+            // Told to stop, there is no more time than the pod has.
+            let room = if self.report.stopped_by.is_some() { room.min(self.grace) } else { room };
+            return Step::Go(Stage::Keeping { give_up_at: Instant::now() + room });
+        }
+        self.close()
+    }
+
+    fn keep(&mut self, message: &mut MessageFile, give_up_at: Instant) -> Step {
+        if self.view.observations.changes.has_changed() {
+            self.write_message(message);
+        }
+        let Some(keeper) = &self.keeper else { return self.close() };
+        let has_settled = keeper.has_settled();
+        let until = match self.late_stop {
+            Some((_, at)) => at.min(give_up_at),
+            None => give_up_at,
+        };
+        if !has_settled && Instant::now() < until {
+            return Step::Stay { until: Some(until) };
+        }
+        // A pod that exits 0 is done, and nobody would do what it leaves undone.
+        let is_undone = self.exit_code() == 0 && !has_settled && keeper.is_only_copy();
+        if let Some((signal, _)) = self.late_stop.filter(|_| is_undone) {
+            self.report.stopped_by.get_or_insert(signal);
+        }
+        self.write_message(message);
+        self.close()
+    }
+
+    fn close(&self) -> Step {
+        if !self.is_heard {
+            // Where the program's own words still wait for their reader, the agent's would too.
+            return Step::Go(Stage::Over);
+        }
+        if self.report.ended_for == Some(ErrorPattern::NanLoss) {
+            self.words.say("the loss is NaN or infinite, and failurePolicy.nanPolicy is Fail");
+        }
+        Step::Go(Stage::speaking())
+    }
+
+    fn speak(&self, give_up_at: Instant) -> Step {
+        if self.words.all_said() || Instant::now() >= give_up_at {
+            return Step::Go(Stage::Over);
+        }
+        Step::Stay { until: Some(give_up_at) }
+    }
+
+    /// A program may end before its last words are read, and think that all is well. `mpirun` of Open MPI 5 that has lost a
+    /// worker gives up, and exits 0.
+    fn judge_success(&mut self) {
+        let was_well =
+            self.process.as_ref().is_some_and(|process| process.ended.is_some_and(|status| status.success()));
+        if was_well && self.fails_by_loss() {
+            self.report.ended_for = Some(ErrorPattern::NanLoss);
+        }
+        if was_well && !self.has_cause() && self.is_mpi && self.view.observations.has_told(ErrorPattern::LostDaemon) {
+            self.report.ended_for = Some(ErrorPattern::LostDaemon);
+        }
+    }
+
+    /// Whether it is known already why it ends.
+    fn has_cause(&self) -> bool {
+        self.report.stopped_by.is_some() || self.report.ended_for.is_some()
+    }
+
+    fn fails_by_loss(&self) -> bool {
+        self.fail_on_nan && !self.has_cause() && self.view.observations.loss_was_lost()
+    }
+
+    fn write_message(&mut self, message: &mut MessageFile) {
+        self.is_urgent = false;
+        self.view.observations.changes.take_change();
+        self.view.observations.complete(&mut self.report);
+        if let Some(process) = &self.process {
+            let report = &mut self.report;
+            survive(|| {
+                process.forwarder.recent_lines(|lines| report.read_stderr(lines.text(), |line| lines.time_of(line)));
+            });
+        }
+        let oom_kills = self.oom_kills.as_ref().map_or(0, OomKills::since_start);
+        if oom_kills > self.report.oom_kills {
+            (self.report.oom_kills, self.report.oom_time) = (oom_kills, Some(now()));
+            self.report.memory = self.oom_kills.as_ref().map(OomKills::memory);
+        }
+        self.report.checkpoints = self.keeper.as_ref().and_then(|keeper| keeper.told());
+        message.write(&self.report);
+        self.written = Instant::now();
+    }
+}
+
+impl Stage {
+    fn forwarding(passed: u64) -> Self {
+        Self::Forwarding { passed, give_up_at: Instant::now() + DRAIN_IDLE }
+    }
+
+    fn speaking() -> Self {
+        Self::Speaking { give_up_at: Instant::now() + DRAIN_IDLE }
+    }
+}
+
+/// What comes of a look at a stage.
+enum Step {
+    Stay { until: Option<Instant> },
+    Go(Stage),
+}
+
+/// What a remote shell needs; and what runs on a member that serves it, in place of the job's program.
+fn prepare(shell: &Shell, state: Option<&Path>) -> Result<Option<Vec<OsString>>, LaunchError> {
+    let failed = |error: io::Error| LaunchError {
+        kind: LaunchErrorKind::LaunchFailed,
+        message: format!("can't leave what mpirun needs in the folder of --gang-state: {error}"),
+    };
+    let folder = shell.prepare(state.unwrap_or(Path::new("."))).map_err(failed)?;
+    let agent = std::env::current_exe().map_err(failed)?;
+    Ok(shell.serves.then(|| vec![agent.into(), "serve".into(), folder.into()]))
+}
+
+fn patterns(options: &Options) -> Result<ProgressPatterns, LaunchError> {
+    ProgressPatterns::new(&options.progress_patterns)
+        .map_err(|message| LaunchError { kind: LaunchErrorKind::InvalidOption, message: format!("--{message}") })
+}

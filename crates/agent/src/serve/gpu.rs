@@ -1,0 +1,142 @@
+//! What `nvidia-smi` says of the GPUs in this container, if it is there.
+
+use crate::survive::survive;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use protocol::gpu::Gpu;
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks: each costs a good part of a CPU second on a node with many GPUs.
+const EVERY: Duration = Duration::from_secs(30);
+/// How old figures may be. Two looks in a row must miss a GPU until it counts as lost: one may be slow, or be ended with
+/// the program.
+const FRESH: Duration = Duration::from_secs(75);
+
+/// The last figures, kept up to date by a thread.
+#[derive(Clone, Default)]
+pub struct Gpus(Arc<Mutex<Known>>);
+
+impl Gpus {
+    /// Looks now and then, until this process ends. Without `nvidia-smi` there are none, and nobody looks again.
+    ///
+    /// Whatever else goes wrong is no reason to look away: just when a GPU dies, `nvidia-smi` says nothing of it, or nothing
+    /// at all, or hangs in the driver. What it said before grows old then.
+    pub fn watch() -> Self {
+        let gpus = Self::default();
+        let of_thread = gpus.clone();
+        let _ = std::thread::Builder::new().name("gpus".to_owned()).spawn(move || {
+            loop {
+                match look() {
+                    Ok(text) => {
+                        survive(|| of_thread.0.lock().take_in(parse(&text, crate::now()), Instant::now()));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+                    Err(_) => {}
+                }
+                std::thread::sleep(EVERY);
+            }
+        });
+        gpus
+    }
+
+    /// The GPUs that are there, and those that were and are not seen any more, with the last figures.
+    pub fn now(&self) -> (Vec<Gpu>, Vec<Gpu>) {
+        self.0.lock().at(Instant::now())
+    }
+}
+
+/// Every GPU that was ever seen, by index and UUID, with when that was last.
+#[derive(Default)]
+struct Known(BTreeMap<(u32, String), (Gpu, Instant)>);
+
+impl Known {
+    fn take_in(&mut self, answer: Vec<Gpu>, now: Instant) {
+        self.0.extend(answer.into_iter().map(|gpu| ((gpu.index, gpu.uuid.clone()), (gpu, now))));
+    }
+
+    fn at(&self, now: Instant) -> (Vec<Gpu>, Vec<Gpu>) {
+        let (fresh, old): (Vec<_>, Vec<_>) =
+            self.0.values().partition(|(_, seen)| now.saturating_duration_since(*seen) <= FRESH);
+        let gpus = |known: Vec<&(Gpu, Instant)>| known.into_iter().map(|(gpu, _)| gpu.clone()).collect();
+        (gpus(fresh), gpus(old))
+    }
+}
+
+/// What `nvidia-smi` says.
+fn look() -> io::Result<String> {
+    const QUERY: &str = "--query-gpu=index,uuid,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu";
+    let mut command = Command::new("nvidia-smi");
+    command.args([QUERY, "--format=csv,noheader,nounits"]);
+    // Not waited for: the loop of the container reaps every child.
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut text = String::new();
+    child.stdout.ok_or(io::ErrorKind::BrokenPipe)?.take(1024 * 1024).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn parse(csv: &str, time: Timestamp) -> Vec<Gpu> {
+    const MIB: f64 = 1024.0 * 1024.0;
+    let gpu = |line: &str| {
+        let mut fields = line.split(',').map(str::trim);
+        let index = fields.next()?.parse().ok()?;
+        let uuid = fields.next()?.to_owned();
+        // "[N/A]", "[Not Supported]"
+        let mut number = || fields.next()?.parse::<f64>().ok();
+        Some(Gpu {
+            index,
+            uuid,
+            utilization_percent: number(),
+            memory_used_bytes: number().map(|mib| mib * MIB),
+            memory_total_bytes: number().map(|mib| mib * MIB),
+            power_watts: number(),
+            temperature_celsius: number(),
+            time,
+        })
+    };
+    csv.lines().filter_map(gpu).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_and_what_is_not_supported() {
+        let csv = "0, GPU-11, 97, 40000, 81559, 612.34, 61\n1, GPU-22, [N/A], 1024, 81559, [Not Supported], 33\n";
+        let gpus = parse(csv, Timestamp::UNIX_EPOCH);
+        assert_eq!(gpus.len(), 2);
+        assert_eq!((gpus[0].utilization_percent, gpus[0].power_watts), (Some(97.0), Some(612.34)));
+        assert_eq!((gpus[1].utilization_percent, gpus[1].power_watts), (None, None));
+        assert_eq!((gpus[1].memory_used_bytes, gpus[1].temperature_celsius), (Some(1_073_741_824.0), Some(33.0)));
+        assert_eq!(parse("No devices were found\n", Timestamp::UNIX_EPOCH), []);
+    }
+    #[test]
+    fn a_gpu_that_is_not_seen_any_more_is_lost() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut known = Known::default();
+        let both = "0, GPU-11, 97, 1, 2, 600, 61\n1, GPU-22, 98, 1, 2, 600, 61\n";
+        let first = "0, GPU-11, 99, 1, 2, 600, 61\n";
+        let broken = "Unable to determine the device handle for GPU1: 0000:41:00.0: Unknown Error\n";
+        let mut look = |text: &str, seconds| {
+            known.take_in(parse(text, Timestamp::from_second(seconds as i64).unwrap()), after(seconds));
+            let (there, lost) = known.at(after(seconds));
+            let figures = |gpus: Vec<Gpu>| {
+                gpus.iter()
+                    .map(|gpu| (gpu.index, gpu.utilization_percent.unwrap(), gpu.time.as_second()))
+                    .collect::<Vec<_>>()
+            };
+            (figures(there), figures(lost))
+        };
+        assert_eq!(look(both, 0), (vec![(0, 97.0, 0), (1, 98.0, 0)], vec![]));
+        assert_eq!(look("", 30), (vec![(0, 97.0, 0), (1, 98.0, 0)], vec![]), "one look may fail");
+        assert_eq!(look(first, 60), (vec![(0, 99.0, 60), (1, 98.0, 0)], vec![]), "with the time of the figures");
+        assert_eq!(look(first, 90), (vec![(0, 99.0, 90)], vec![(1, 98.0, 0)]), "it is told as it last was");
+        assert_eq!(look(broken, 200), (vec![], vec![(0, 99.0, 90), (1, 98.0, 0)]));
+        assert_eq!(look(both, 230), (vec![(0, 97.0, 230), (1, 98.0, 230)], vec![]), "it has come back");
+    }
+}

@@ -1,0 +1,174 @@
+//! What the agent tells over HTTP, and what the program may tell it.
+
+mod bounded;
+pub mod gpu;
+mod metrics;
+pub mod ports;
+mod status;
+pub mod usage;
+
+use crate::keeper::{Keeper, choice};
+use crate::progress::json;
+use crate::run::view::CurrentRun;
+use crate::stacks;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use bounded::Bounded;
+use gpu::Gpus;
+use parking_lot::Mutex;
+use ports::{listen, listen_locally};
+use protocol::gang::GangStatus;
+use protocol::progress::Source;
+use protocol::stacks::PATH as STACKS;
+use status::StatusSource;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// How long a look at the stacks serves: each costs some of the program's processors.
+const STACKS_SERVE: Duration = Duration::from_secs(1);
+/// Bytes of a message of the program's.
+const MAX_BODY: usize = 256 * 1024;
+
+/// Serves as long as the container lives, whichever run is the current one.
+pub struct Server {
+    /// Where other work can be done beside the serving.
+    pub runtime: Handle,
+    /// Where the program may post, which only this machine can reach; the secret of the run has to be added.
+    pub local_url: Option<String>,
+}
+
+impl Server {
+    /// Serves `public` to those who ask from outside and a port of its own to the program, in one thread.
+    ///
+    /// # Errors
+    /// Where the kernel denies a thread, or what it takes to wait for several things.
+    pub fn start(
+        public: Option<TcpListener>,
+        run: &Arc<CurrentRun>,
+        keeper: Option<&Arc<Keeper>>,
+        gang: &Arc<Mutex<Option<GangStatus>>>,
+        in_gang: bool,
+        gpus: &Gpus,
+    ) -> io::Result<Self> {
+        // Where nobody is to see metrics, the other workers still have to ask what is put into the store.
+        let port = keeper.filter(|_| public.is_none()).and_then(|keeper| keeper.port());
+        let only_gang = port.and_then(|port| listen(port).ok());
+        let (keeper, gang_status, gpus) = (keeper.cloned(), Arc::clone(gang), gpus.clone());
+        let local = listen_locally().ok();
+        let local_url =
+            local.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| format!("http://{address}"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let run = Arc::clone(run);
+        std::thread::Builder::new().name("http".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                if let Some(listener) = local {
+                    let routes = Router::new()
+                        .route("/{secret}", post(progress))
+                        .layer(DefaultBodyLimit::max(MAX_BODY))
+                        .with_state(Arc::clone(&run));
+                    serve(listener, routes);
+                }
+                if let (Some(listener), Some(keeper)) = (only_gang, keeper.clone()) {
+                    serve(listener, of_gang(keeper));
+                }
+                if let Some(listener) = public {
+                    let gang = keeper.clone().map(of_gang);
+                    let routes = Router::new()
+                        .route("/healthz", get(|| async { "ok\n" }))
+                        .route("/status", get(status_json))
+                        .route("/metrics", get(metrics_text))
+                        .with_state(Arc::new(StatusSource::new(run, keeper, gang_status, in_gang, gpus)))
+                        .merge(of_stacks());
+                    serve(listener, gang.unwrap_or_default().merge(routes));
+                }
+                std::future::pending::<()>().await;
+            });
+        })?;
+        Ok(Self { runtime: handle, local_url })
+    }
+}
+
+fn serve(listener: TcpListener, routes: Router) {
+    if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
+        tokio::spawn(async { axum::serve(Bounded::new(listener), routes).await });
+    }
+}
+
+async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {
+    if source.awaits_gang() {
+        let words = "the gang's state is not known yet: ask again\n".to_owned();
+        return (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "text/plain")], words);
+    }
+    let json = serde_json::to_string(&source.status()).expect("a struct of numbers, strings and maps by name is JSON");
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
+}
+
+/// What the processes are doing. One look at a time: whoever asks meanwhile gets what that brings.
+fn of_stacks() -> Router {
+    type Last = tokio::sync::Mutex<Option<(Instant, Bytes)>>;
+    async fn stacks(State(last): State<Arc<Last>>) -> impl IntoResponse {
+        let mut last = last.lock().await;
+        if last.as_ref().is_none_or(|(at, _)| at.elapsed() >= STACKS_SERVE) {
+            let look = || serde_json::to_vec(&stacks::take()).expect("a struct of numbers and strings is JSON");
+            let Ok(json) = tokio::task::spawn_blocking(look).await else {
+                return (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], Bytes::new());
+            };
+            *last = Some((Instant::now(), json.into()));
+        }
+        let json = last.as_ref().map(|(_, json)| json.clone()).unwrap_or_default();
+        (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
+    }
+    Router::new().route(STACKS, get(stacks)).with_state(Arc::<Last>::default())
+}
+
+/// What the other workers ask.
+fn of_gang(keeper: Arc<Keeper>) -> Router {
+    let rounds = |State(keeper): State<Arc<Keeper>>| async move {
+        let json = serde_json::to_string(&keeper.rounds()).expect("a struct of strings is JSON");
+        ([(header::CONTENT_TYPE, "application/json")], json)
+    };
+    Router::new().route(choice::ROUNDS, get(rounds)).with_state(keeper)
+}
+
+async fn metrics_text(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::render(&source.status()))
+}
+
+/// The Kubeflow Trainer's protocol, whose clients want a 200. Who knows the secret of the current run may tell of it, and of
+/// no other: a process that has outlived its run is a stranger.
+async fn progress(State(run): State<Arc<CurrentRun>>, Path(secret): Path<String>, body: Bytes) -> (StatusCode, String) {
+    let Some(run) = run.with_secret(&secret) else { return (StatusCode::NOT_FOUND, String::new()) };
+    match std::str::from_utf8(&body).map_err(|error| error.to_string()).and_then(json::parse) {
+        Ok(update) => {
+            run.observations.progress(Source::Post, &update, None);
+            (StatusCode::OK, String::new())
+        }
+        Err(error) => (StatusCode::BAD_REQUEST, format!("the message tells no progress: {error}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the operator would read as "no gang" while the leader starts.
+    #[tokio::test]
+    async fn a_leader_gives_no_status_before_that_of_its_gang() {
+        let gang = Arc::new(Mutex::new(None));
+        let ask = async |in_gang| {
+            let source = StatusSource::new(Arc::default(), None, Arc::clone(&gang), in_gang, Gpus::default());
+            status_json(State(Arc::new(source))).await.into_response().status()
+        };
+        assert_eq!((ask(true).await, ask(false).await), (StatusCode::SERVICE_UNAVAILABLE, StatusCode::OK));
+        *gang.lock() = Some(GangStatus::default());
+        assert_eq!(ask(true).await, StatusCode::OK);
+    }
+}

@@ -1,0 +1,96 @@
+//! Puts the status together for whoever asks.
+
+use crate::keeper::Keeper;
+use crate::run::view::CurrentRun;
+use crate::serve::gpu::Gpus;
+use crate::serve::usage::Meter;
+use crate::variables::variable;
+use parking_lot::Mutex;
+use protocol::agent_status::AgentStatus;
+use protocol::gang::GangStatus;
+use protocol::report::{Phase, Report, VERSION};
+use protocol::role::RoleName;
+use std::sync::Arc;
+
+/// Where the status comes from: of the container what stays, and of the run what is known of it now.
+pub struct StatusSource {
+    training_job: Option<String>,
+    role: Option<String>,
+    worker: Option<u32>,
+    pod_uid: Option<String>,
+    run: Arc<CurrentRun>,
+    keeper: Option<Arc<Keeper>>,
+    gang: Arc<Mutex<Option<GangStatus>>>,
+    /// Whether the agent leads its gang: then an answer without the gang's state would say that there is none.
+    leads: bool,
+    gpus: Gpus,
+    meter: Meter,
+}
+
+impl StatusSource {
+    /// Who this container is stands in its environment.
+    pub fn new(
+        run: Arc<CurrentRun>,
+        keeper: Option<Arc<Keeper>>,
+        gang: Arc<Mutex<Option<GangStatus>>>,
+        in_gang: bool,
+        gpus: Gpus,
+    ) -> Self {
+        let role = variable("TRAININGJOB_ROLE").filter(|role| role != RoleName::WORKER.as_str());
+        let worker = variable("NODE_RANK").and_then(|rank| rank.parse().ok());
+        Self {
+            training_job: variable("TRAINING_JOB_NAME"),
+            leads: in_gang && role.is_none() && worker.unwrap_or(0) == 0,
+            role,
+            worker,
+            pod_uid: variable("POD_UID"),
+            run,
+            keeper,
+            gang,
+            gpus,
+            meter: Meter::default(),
+        }
+    }
+
+    /// Whether the gang's state is still to come. A leader that has just started has none for a moment, in which the operator
+    /// must not conclude that its gang is gone.
+    pub fn awaits_gang(&self) -> bool {
+        self.leads && self.gang.lock().is_none()
+    }
+
+    /// The status now. Before the first run it says no more than that the program does not run yet.
+    pub fn status(&self) -> AgentStatus {
+        let (gpus, lost_gpus) = self.gpus.now();
+        let of_container = AgentStatus {
+            training_job: self.training_job.clone(),
+            role: self.role.clone(),
+            worker: self.worker,
+            pod_uid: self.pod_uid.clone(),
+            usage: self.meter.program(),
+            agent_usage: exposition::usage::of_self(),
+            gpus,
+            lost_gpus,
+            gang: self.gang.lock().clone(),
+            checkpoints: self.keeper.as_ref().and_then(|keeper| keeper.told()),
+            ..AgentStatus::default()
+        };
+        let Some(run) = self.run.get() else {
+            return AgentStatus { report: Report { version: VERSION, ..Report::default() }, ..of_container };
+        };
+        let (mut report, progress, histories) = run.observations.snapshot();
+        let has_failed = report.phase == Phase::Exited && report.exit_code != Some(0);
+        let cause = (has_failed || report.exception.is_some()).then(|| report.summary()).flatten();
+        // Whoever can reach the port may read what is said here, and a program may print anything.
+        report.stderr_tail.clear();
+        AgentStatus {
+            cause,
+            report,
+            percent: progress.percent(),
+            progress,
+            stall: run.observations.stall(),
+            histories,
+            unparsed_lines: run.output.dropped_lines(),
+            ..of_container
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What runs of the program are given: by who started the agent, and by the container.
+
+use crate::channels::Channels;
+use crate::hang;
+use crate::keeper::Keeper;
+use crate::serve::gpu::Gpus;
+use crate::wake::Wake;
+use crate::words::Words;
+use nix::sys::signal::SigSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What holds for every run.
+pub struct Options {
+    /// The command and its arguments.
+    pub argv: Vec<OsString>,
+    /// Between a stop from outside and SIGKILL.
+    pub grace: Duration,
+    pub termination_log: PathBuf,
+    /// Where `/status`, `/metrics` and `/healthz` are served; nowhere without one.
+    pub metrics_port: Option<u16>,
+    /// Regular expressions by which progress is read off the output, instead of the forms known by themselves.
+    pub progress_patterns: Vec<String>,
+    /// A loss that is NaN or infinite ends the program and is a failure.
+    pub fail_on_nan: bool,
+    /// What is done about a program that hangs; it is not watched without one.
+    pub hang: Option<hang::Policy>,
+    /// What is to be done with the job's checkpoints: a file with a
+    /// [`CheckpointPolicy`](protocol::checkpoints::CheckpointPolicy). Nothing without one.
+    pub checkpoints: Option<PathBuf>,
+    /// Added to the command where there is a checkpoint to go on from.
+    pub resume_args: Vec<OsString>,
+    /// Where the agent finds its gang; without one it runs its program once, for itself.
+    pub gang: Option<crate::gang::Options>,
+    /// Metrics whose every reading is kept for `/status`.
+    pub watch_metrics: Vec<String>,
+}
+
+/// What every run needs of the container.
+pub struct Surroundings {
+    pub options: Options,
+    /// Who takes care of the checkpoints.
+    pub keeper: Option<Arc<Keeper>>,
+    /// The signals that the program shall have blocked.
+    pub signal_mask: SigSet,
+    pub channels: Channels,
+    pub gpus: Gpus,
+    pub wake: Arc<Wake>,
+    pub words: Arc<Words>,
+}

@@ -1,0 +1,119 @@
+//! What holds where a job says nothing.
+//!
+//! The schema has none of these: what the API server fills in can't be told from what a person wrote, and then nothing
+//! could stand between a job and its defaults. [`plan`] applies them, the descriptions of the fields tell them,
+//! and the rules of the CRD read a field that is not written as its default.
+
+use super::{
+    Backend, DeletePolicy, Framework, GangScheduler, HangAction, Mode, NanPolicy, ProcsKind, ProcsPerWorker,
+    RestartPolicy, RuntimeKind,
+};
+use serde_json::{Value, json};
+
+/// Default of `gpusPerWorker`.
+pub const GPUS_PER_WORKER: i32 = 1;
+/// Default of `procsPerWorker`.
+pub const PROCS_PER_WORKER: ProcsPerWorker = ProcsPerWorker::Kind(ProcsKind::Auto);
+/// Default of `framework`.
+pub const FRAMEWORK: Framework = Framework::Pytorch;
+/// Default of `checkpoint.enabled`.
+pub const CHECKPOINT_ENABLED: bool = true;
+/// Default of `checkpoint.frequency`, in epochs.
+pub const CHECKPOINT_FREQUENCY: i32 = 5;
+/// Default of `checkpoint.retention`.
+pub const CHECKPOINT_RETENTION: i32 = 3;
+/// Default of `checkpoint.keepBest.mode`.
+pub const KEEP_BEST_MODE: Mode = Mode::Min;
+/// Default of `checkpoint.backup.intervalSeconds`.
+pub const BACKUP_INTERVAL_SECONDS: i32 = 1800;
+/// Default of `checkpoint.storage.deletePolicy`.
+pub const DELETE_POLICY: DeletePolicy = DeletePolicy::Retain;
+/// Default of `monitoring.enabled`.
+pub const MONITORING_ENABLED: bool = true;
+/// Default of `monitoring.metricsPort`.
+pub const METRICS_PORT: i32 = 8080;
+/// Default of `monitoring.tensorboardEnabled`.
+pub const TENSORBOARD_ENABLED: bool = false;
+/// Default of `networking.backend`.
+pub const BACKEND: Backend = Backend::Nccl;
+/// Default of `networking.masterPort`.
+pub const MASTER_PORT: i32 = 29500;
+/// Default of `networking.rdmaEnabled`.
+pub const RDMA_ENABLED: bool = false;
+/// Default of `failurePolicy.restartPolicy`.
+pub const RESTART_POLICY: RestartPolicy = RestartPolicy::OnFailure;
+/// Default of `failurePolicy.backoffLimit`.
+pub const BACKOFF_LIMIT: i32 = 3;
+/// Default of `failurePolicy.nodeLostSeconds`.
+pub const NODE_LOST_SECONDS: i32 = 60;
+/// Default of `failurePolicy.nanPolicy`.
+pub const NAN_POLICY: NanPolicy = NanPolicy::Report;
+/// Default of `failurePolicy.hang.timeoutSeconds`.
+pub const HANG_TIMEOUT_SECONDS: i32 = 1800;
+/// Default of `failurePolicy.hang.action`.
+pub const HANG_ACTION: HangAction = HangAction::Report;
+/// Default of `scheduling.gang`.
+pub const GANG: GangScheduler = GangScheduler::None;
+
+/// Default of `runtimeRef.kind`.
+pub const RUNTIME_KIND: RuntimeKind = RuntimeKind::ClusterTrainingRuntime;
+
+/// Default of `elastic.minWorkers`.
+pub const MIN_WORKERS: i32 = 1;
+/// Default of `elastic.waitSeconds`.
+pub const WAIT_SECONDS: i32 = 60;
+
+/// All of them, each with its field's path from the spec, as in `networking.masterPort`.
+#[must_use]
+pub fn all() -> [(&'static str, Value); 25] {
+    [
+        ("runtimeRef.kind", json!(RUNTIME_KIND)),
+        ("gpusPerWorker", json!(GPUS_PER_WORKER)),
+        ("procsPerWorker", json!(PROCS_PER_WORKER)),
+        ("framework", json!(FRAMEWORK)),
+        ("checkpoint.enabled", json!(CHECKPOINT_ENABLED)),
+        ("checkpoint.frequency", json!(CHECKPOINT_FREQUENCY)),
+        ("checkpoint.retention", json!(CHECKPOINT_RETENTION)),
+        ("checkpoint.keepBest.mode", json!(KEEP_BEST_MODE)),
+        ("checkpoint.backup.intervalSeconds", json!(BACKUP_INTERVAL_SECONDS)),
+        ("checkpoint.storage.deletePolicy", json!(DELETE_POLICY)),
+        ("monitoring.enabled", json!(MONITORING_ENABLED)),
+        ("monitoring.metricsPort", json!(METRICS_PORT)),
+        ("monitoring.tensorboardEnabled", json!(TENSORBOARD_ENABLED)),
+        ("networking.backend", json!(BACKEND)),
+        ("networking.masterPort", json!(MASTER_PORT)),
+        ("networking.rdmaEnabled", json!(RDMA_ENABLED)),
+        ("failurePolicy.restartPolicy", json!(RESTART_POLICY)),
+        ("failurePolicy.backoffLimit", json!(BACKOFF_LIMIT)),
+        ("failurePolicy.nodeLostSeconds", json!(NODE_LOST_SECONDS)),
+        ("failurePolicy.nanPolicy", json!(NAN_POLICY)),
+        ("failurePolicy.hang.timeoutSeconds", json!(HANG_TIMEOUT_SECONDS)),
+        ("failurePolicy.hang.action", json!(HANG_ACTION)),
+        ("elastic.minWorkers", json!(MIN_WORKERS)),
+        ("elastic.waitSeconds", json!(WAIT_SECONDS)),
+        ("scheduling.gang", json!(GANG)),
+    ]
+}
+
+/// Objects that are there or not as a whole: without one nothing in it has a default. Of any other one that is not written the
+/// fields have theirs.
+pub const THERE_OR_NOT: [&str; 5] =
+    ["checkpoint.storage", "checkpoint.keepBest", "checkpoint.backup", "elastic", "runtimeRef"];
+
+/// The default of the field at a path from the spec.
+#[must_use]
+pub fn of(path: &str) -> Option<Value> {
+    all().into_iter().find(|(field, _)| *field == path).map(|(_, default)| default)
+}
+
+/// CEL that says whether `path` is written below `root`, whatever of the way to it is.
+pub(super) fn is_written(root: &str, path: &str) -> String {
+    let ends = path.match_indices('.').map(|(end, _)| end).chain([path.len()]);
+    ends.map(|end| format!("has({root}.{})", &path[..end])).collect::<Vec<_>>().join(" && ")
+}
+
+/// CEL for what is written at `path` below `root`, or for `default`.
+pub(super) fn written_or(root: &str, path: &str, default: &Value) -> String {
+    let literal = default.as_str().map_or_else(|| default.to_string(), |text| format!("'{text}'"));
+    format!("({} ? {root}.{path} : {literal})", is_written(root, path))
+}

@@ -1,0 +1,56 @@
+//! What people write ([`TrainingJobSpec`]) and read ([`TrainingJobStatus`]), one file per concept.
+//!
+//! No I/O and no client here. What the API server can check is checked by schema and CEL, see `rules.rs`; what only the operator can see is decided in the crate `plan`.
+
+mod checkpoint;
+mod condition_type;
+mod container;
+pub mod defaults;
+mod elastic;
+mod failure;
+mod hyperparameters;
+mod monitoring;
+mod networking;
+mod roles;
+mod rules;
+mod runtime;
+mod scheduling;
+mod schema;
+#[allow(clippy::duplicated_attributes)] // printcolumns repeat their keys
+mod spec;
+mod status;
+mod success;
+mod values;
+
+pub use checkpoint::{Backup, Checkpoint, DeletePolicy, KeepBest, Storage, StorageType};
+pub use condition_type::ConditionType;
+pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
+pub use elastic::Elastic;
+pub use failure::{FailurePolicy, FailureRule, Hang, HangAction, NanPolicy, RestartPolicy, RuleAction};
+pub use hyperparameters::Hyperparameters;
+pub use monitoring::{Monitoring, ProgressForms};
+pub use networking::{Backend, HostNames, Networking};
+pub use protocol::reason::Reason;
+pub use roles::RoleSpec;
+pub use rules::{
+    MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal,
+    immutable, immutable_message,
+};
+pub use runtime::{RuntimeKind, RuntimeRef, TakenRuntime};
+pub use scheduling::{GangScheduler, Scheduling};
+pub use schema::{NOT_IN_RUNTIMES, crd, runtime_crd};
+pub use spec::{TrainingJob, TrainingJobSpec};
+pub use status::{
+    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ElasticStatus,
+    ProgramMetrics, Restart, RoleStatus, State, TrainingJobStatus, Workers,
+};
+pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
+pub use values::written_down;
+
+/// A TrainingJob as it is read from the API server: one that can't be decoded is reported on itself and stalls no other.
+pub type Guarded = kube::core::DeserializeGuard<TrainingJob>;
+
+/// API group of every kind of ours.
+pub const GROUP: &str = "ml.example.com";
+/// Version served and stored.
+pub const VERSION: &str = "v1";

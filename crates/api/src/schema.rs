@@ -1,0 +1,314 @@
+//! The CRD: the derived schema, made small and complete enough to apply.
+
+use super::{
+    RuntimeKind, TrainingJob, defaults,
+    rules::{self, MUTABLE, RULES},
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames, JSONSchemaProps,
+    JSONSchemaPropsOrArray, JSONSchemaPropsOrBool, ValidationRule,
+};
+use kube::CustomResourceExt;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::Value;
+
+/// Fields whose types are Kubernetes' own, with hundreds of descriptions below them.
+const EMBEDDED: [&str; 7] = [
+    "spec.env[]",
+    "spec.envFrom[]",
+    "spec.volumes[]",
+    "spec.volumeMounts[]",
+    "spec.imagePullSecrets[]",
+    "spec.scheduling.affinity",
+    "spec.scheduling.tolerations[]",
+];
+
+/// Of these nothing is told but what they are for: what a quantity is takes two pages, and what a variable is stands above.
+const PLAIN: [&str; 6] = [
+    "spec.resources.requests",
+    "spec.resources.limits",
+    "spec.roles[].env[]",
+    "spec.roles[].podTemplate",
+    "spec.roles[].resources.requests",
+    "spec.roles[].resources.limits",
+];
+
+/// Lengths that Kubernetes' own types leave open. The API server needs them to see that a rule is cheap.
+const LENGTHS: [(&str, i64); 18] = [
+    ("spec.env[].name", 253),
+    ("spec.volumes[].name", 63),
+    ("spec.volumeMounts[].name", 63),
+    ("spec.volumeMounts[].mountPath", 1024),
+    ("spec.imagePullSecrets[].name", 253),
+    ("spec.resources.requests{}", 64),
+    ("spec.resources.limits{}", 64),
+    ("spec.checkpoint.storage.size", 64),
+    ("spec.hyperparameters.additionalParams{}", 4096),
+    ("spec.scheduling.nodeSelector{}", 63),
+    ("spec.checkpoint.resumeArgs[]", 4096),
+    ("spec.roles[].env[].name", 253),
+    ("spec.roles[].resources.requests{}", 64),
+    ("spec.roles[].resources.limits{}", 64),
+    ("spec.roles[].command[]", 131_071),
+    ("spec.roles[].args[]", 131_071),
+    ("spec.command[]", 131_071),
+    ("spec.args[]", 131_071),
+];
+
+/// The CustomResourceDefinition as it is applied.
+///
+/// # Panics
+/// If a path of the tables names no field: the tests see it.
+#[must_use]
+pub fn crd() -> CustomResourceDefinition {
+    let mut crd = TrainingJob::crd();
+    let root = crd
+        .spec
+        .versions
+        .first_mut()
+        .and_then(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut())
+        .expect("the derived CRD has one version with a schema");
+    root.description =
+        Some("One distributed training: a gang of workers that starts, fails and restarts together.".into());
+    root.title = None;
+    // Without a length here the API server takes any rule about the name for too expensive.
+    let name = JSONSchemaProps { type_: Some("string".into()), max_length: Some(253), ..JSONSchemaProps::default() };
+    let metadata = JSONSchemaProps {
+        type_: Some("object".into()),
+        properties: Some([("name".to_owned(), name)].into()),
+        ..JSONSchemaProps::default()
+    };
+    root.properties.get_or_insert_default().insert("metadata".into(), metadata);
+    for path in EMBEDDED {
+        // The first level is what a person who reads `kubectl explain` needs; all levels are 230 kB.
+        for_each_child(at(root, path), &mut |field| for_each_child(field, &mut forget_descriptions));
+    }
+    for path in PLAIN {
+        for_each_child(at(root, path), &mut forget_descriptions);
+    }
+    for (path, length) in LENGTHS {
+        at(root, path).max_length = Some(length);
+    }
+    for_each_child(root, &mut tidy);
+    for (path, default) in defaults::all() {
+        tell_default(at(root, &format!("spec.{path}")), &default);
+    }
+    for rule in RULES {
+        let entry = rule.message_expression();
+        // What a job comes to with its template the operator has checked by these rules before anything runs.
+        let cel = if rule.at == "spec" { format!("has(self.runtimeRef) || ({})", rule.cel()) } else { rule.cel() };
+        add(
+            at(root, rule.at),
+            ValidationRule { message_expression: entry, ..refusal(cel, rule.message(), rule.field) },
+        );
+    }
+    forbid_changes(at(root, "spec"));
+    crd
+}
+
+/// Fields of a TrainingJob's spec that its template does not have.
+pub const NOT_IN_RUNTIMES: [&str; 4] = ["model", "dataset", "runtimeRef", "suspend"];
+
+/// The CustomResourceDefinition of a kind of template: the spec of a TrainingJob in which nothing is required. What a job comes
+/// to with it is checked when a job takes it.
+///
+/// # Panics
+/// If the derived CRD has no schema: the tests see it.
+#[must_use]
+pub fn runtime_crd(kind: RuntimeKind) -> CustomResourceDefinition {
+    let mut crd = crd();
+    let (singular, short) = match kind {
+        RuntimeKind::ClusterTrainingRuntime => ("clustertrainingruntime", "ctr"),
+        RuntimeKind::TrainingRuntime => ("trainingruntime", "tr"),
+    };
+    crd.metadata.name = Some(format!("{}.{}", kind.plural(), crd.spec.group));
+    crd.spec.names = CustomResourceDefinitionNames {
+        kind: kind.as_str().into(),
+        list_kind: Some(format!("{}List", kind.as_str())),
+        plural: kind.plural().into(),
+        singular: Some(singular.into()),
+        short_names: Some(vec![short.into()]),
+        categories: None,
+    };
+    let is_of_cluster = kind == RuntimeKind::ClusterTrainingRuntime;
+    crd.spec.scope = if is_of_cluster { "Cluster" } else { "Namespaced" }.into();
+    let version = crd.spec.versions.first_mut().expect("the derived CRD has one version");
+    version.subresources = None;
+    let column = |name: &str, type_: &str, json_path: &str| CustomResourceColumnDefinition {
+        name: name.into(),
+        type_: type_.into(),
+        json_path: json_path.into(),
+        ..CustomResourceColumnDefinition::default()
+    };
+    version.additional_printer_columns = Some(vec![
+        column("Framework", "string", ".spec.framework"),
+        column("Workers", "integer", ".spec.numWorkers"),
+        column("GPUs", "integer", ".spec.gpusPerWorker"),
+        column("Image", "string", ".spec.image"),
+        column("Age", "date", ".metadata.creationTimestamp"),
+    ]);
+    let root = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
+    let root = root.expect("it has a schema");
+    root.description = Some("What TrainingJobs begin with that name it in spec.runtimeRef.".into());
+    forget_rules(root);
+    let fields = root.properties.get_or_insert_default();
+    fields.retain(|name, _| name == "spec");
+    let spec = fields.get_mut("spec").expect("a TrainingJob has a spec");
+    spec.required = None;
+    spec.properties.get_or_insert_default().retain(|name, _| !NOT_IN_RUNTIMES.contains(&name.as_str()));
+    crd
+}
+
+fn forget_rules(schema: &mut JSONSchemaProps) {
+    schema.x_kubernetes_validations = None;
+    for_each_child(schema, &mut forget_rules);
+}
+
+/// An object that was checked elsewhere.
+pub(super) fn anything(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// An object whose fields the API server keeps without a schema: [`plan`] checks it.
+pub(super) fn pod_template(_: &mut SchemaGenerator) -> Schema {
+    let part = |description| serde_json::json!({ "description": description, "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "metadata": part("Labels and annotations of the workers."),
+            "spec": part("As in a Pod; checked when the job is accepted."),
+        },
+    })
+}
+
+/// The rule that compares with the job as it was. It stands at the spec, since a rule at a field itself is not asked when the field
+/// is added or removed.
+///
+/// It is one rule for all fields, and asks first whether anything changed: of a status that is written nothing did, and the API
+/// server looks through all properties of an object for each one that a rule names.
+fn forbid_changes(spec: &mut JSONSchemaProps) {
+    let mut fixed = Vec::new();
+    for (name, field) in spec.properties.iter().flatten().filter(|(name, _)| !MUTABLE.contains(&name.as_str())) {
+        match rules::MUTABLE_WITHIN.iter().find(|(object, _)| object == name) {
+            None if name == "numWorkers" => {
+                fixed.push((name.clone(), format!("has(self.elastic) || {}", unchanged("", name, field))));
+            }
+            None => fixed.push((name.clone(), unchanged("", name, field))),
+            Some((object, mutable)) => {
+                for (name, field) in field.properties.iter().flatten() {
+                    if !mutable.contains(&name.as_str()) {
+                        let path = format!("{object}.{name}");
+                        fixed.push((path.clone(), unchanged("", &path, field)));
+                    }
+                }
+            }
+        }
+    }
+    let each =
+        |form: fn(&(String, String)) -> String, between: &str| fixed.iter().map(form).collect::<Vec<_>>().join(between);
+    let same = each(|(_, same)| format!("({same})"), " && ");
+    // Joining a list is too expensive in the eyes of the API server, whatever its length; this is not.
+    let changed = each(|(field, same)| format!("({same}) ? '' : '{}'", rules::immutable(field)), ", ");
+    let told = rules::immutable_message(&"%s".repeat(fixed.len())).replace('\'', "\\'");
+    add(
+        spec,
+        ValidationRule {
+            message_expression: Some(format!("'{told}'.format([{changed}])")),
+            ..refusal(format!("self == oldSelf || {same}"), rules::immutable_message(" this;"), "")
+        },
+    );
+}
+
+/// CEL that says that what is meant by the field at `path` is the same as it was. `path` begins at `sure`, an object that
+/// is there in both.
+///
+/// To write a default down or to leave it out is no change: versions that had the defaults in the schema have stored all
+/// of them, and whoever replaces such a job by the file that it was made of means what it meant.
+fn unchanged(sure: &str, path: &str, field: &JSONSchemaProps) -> String {
+    let of_spec = format!("{sure}{path}");
+    let [now, before] = ["self", "oldSelf"].map(|root| format!("{root}.{sure}").trim_end_matches('.').to_owned());
+    if let Some(default) = defaults::of(&of_spec) {
+        let [now, before] = [now, before].map(|root| defaults::written_or(&root, path, &default));
+        return format!("{now} == {before}");
+    }
+    let parts = |sure: &str, path: &str| {
+        let parts = field.properties.iter().flatten();
+        parts.map(|(name, part)| unchanged(sure, &format!("{path}{name}"), part)).collect::<Vec<_>>().join(" && ")
+    };
+    let has_defaults = defaults::all().iter().any(|(field, _)| field.starts_with(&format!("{of_spec}.")));
+    if has_defaults && !defaults::THERE_OR_NOT.contains(&of_spec.as_str()) {
+        // An object in which nothing is written is as good as none.
+        return parts(sure, &format!("{path}."));
+    }
+    let [is, was] = [&now, &before].map(|root| defaults::is_written(root, path));
+    match has_defaults {
+        true => format!("({is}) == ({was}) && (!({is}) || {})", parts(&format!("{of_spec}."), "")),
+        // A list has the one value that is written, or none.
+        false => format!("({is} ? [{now}.{path}] : []) == ({was} ? [{before}.{path}] : [])"),
+    }
+}
+
+fn refusal(rule: String, message: String, field: &str) -> ValidationRule {
+    let field_path = (!field.is_empty()).then(|| field.to_owned());
+    ValidationRule { rule, message: Some(message), field_path, ..ValidationRule::default() }
+}
+
+fn add(schema: &mut JSONSchemaProps, rule: ValidationRule) {
+    schema.x_kubernetes_validations.get_or_insert_default().push(rule);
+}
+
+/// What the derive says and the API server does better without.
+fn tidy(schema: &mut JSONSchemaProps) {
+    // A null is then dropped and defaulted instead of kept.
+    schema.nullable = None;
+    // An empty object has no defaults to show.
+    if schema.default.as_ref().is_some_and(|default| default.0 == serde_json::json!({})) {
+        schema.default = None;
+    }
+    if let Some(default) = schema.default.clone().filter(|default| !default.0.is_object()) {
+        tell_default(schema, &default.0);
+    }
+    for_each_child(schema, &mut tidy);
+}
+
+/// `kubectl explain` does not show defaults, and most are not in the schema.
+fn tell_default(schema: &mut JSONSchemaProps, default: &Value) {
+    if let Some(description) = &mut schema.description {
+        description.push_str(&format!(" Default: {default}.").replace('"', ""));
+    }
+}
+
+fn forget_descriptions(schema: &mut JSONSchemaProps) {
+    schema.description = None;
+    for_each_child(schema, &mut forget_descriptions);
+}
+
+fn for_each_child(schema: &mut JSONSchemaProps, act: &mut dyn FnMut(&mut JSONSchemaProps)) {
+    schema.properties.iter_mut().flat_map(|fields| fields.values_mut()).for_each(&mut *act);
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        act(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        act(values);
+    }
+}
+
+/// The schema at a path as in [`rules::Rule::at`].
+fn at<'a>(root: &'a mut JSONSchemaProps, path: &str) -> &'a mut JSONSchemaProps {
+    path.split('.').filter(|step| !step.is_empty()).fold(root, |schema, step| {
+        let name = step.trim_end_matches(['[', ']', '{', '}']);
+        let field = schema.properties.as_mut().and_then(|fields| fields.get_mut(name));
+        let field = field.unwrap_or_else(|| panic!("{path}: no field {name}"));
+        match step.strip_prefix(name) {
+            Some("[]") => match &mut field.items {
+                Some(JSONSchemaPropsOrArray::Schema(items)) => items,
+                _ => panic!("{path}: {name} is no list"),
+            },
+            Some("{}") => match &mut field.additional_properties {
+                Some(JSONSchemaPropsOrBool::Schema(values)) => values,
+                _ => panic!("{path}: {name} is no map"),
+            },
+            _ => field,
+        }
+    })
+}

@@ -1,0 +1,207 @@
+//! What a field that is not written means. Whoever reads the spec asks here.
+
+use crate::{
+    Backend, Backup, Checkpoint, DeletePolicy, Elastic, FailurePolicy, Framework, GangScheduler, Hang, HangAction,
+    KeepBest, Mode, Monitoring, NanPolicy, Networking, ProcsPerWorker, RestartPolicy, RuntimeKind, RuntimeRef,
+    Scheduling, Storage, TrainingJobSpec, defaults,
+};
+use serde_json::{Value, json};
+
+impl TrainingJobSpec {
+    /// GPUs of each worker.
+    #[must_use]
+    pub fn gpus_per_worker(&self) -> i32 {
+        self.gpus_per_worker.unwrap_or(defaults::GPUS_PER_WORKER)
+    }
+
+    /// Processes per worker, as they are asked for.
+    #[must_use]
+    pub fn procs_per_worker(&self) -> ProcsPerWorker {
+        self.procs_per_worker.clone().unwrap_or(defaults::PROCS_PER_WORKER)
+    }
+
+    /// Framework of the program.
+    #[must_use]
+    pub fn framework(&self) -> Framework {
+        self.framework.unwrap_or(defaults::FRAMEWORK)
+    }
+}
+
+impl RuntimeRef {
+    /// Which kind it is of.
+    #[must_use]
+    pub fn kind(&self) -> RuntimeKind {
+        self.kind.unwrap_or(defaults::RUNTIME_KIND)
+    }
+}
+
+impl Elastic {
+    /// With fewer workers the gang does not run.
+    #[must_use]
+    pub fn min_workers(&self) -> i32 {
+        self.min_workers.unwrap_or(defaults::MIN_WORKERS)
+    }
+
+    /// Seconds until it runs without those that find no room.
+    #[must_use]
+    pub fn wait_seconds(&self) -> i32 {
+        self.wait_seconds.unwrap_or(defaults::WAIT_SECONDS)
+    }
+}
+
+impl Checkpoint {
+    /// Whether there is a place for checkpoints.
+    #[must_use]
+    pub fn enabled(&self) -> bool {
+        self.enabled.unwrap_or(defaults::CHECKPOINT_ENABLED)
+    }
+
+    /// Epochs between two checkpoints.
+    #[must_use]
+    pub fn frequency(&self) -> i32 {
+        self.frequency.unwrap_or(defaults::CHECKPOINT_FREQUENCY)
+    }
+
+    /// Newest good checkpoints that are kept.
+    #[must_use]
+    pub fn retention(&self) -> i32 {
+        self.retention.unwrap_or(defaults::CHECKPOINT_RETENTION)
+    }
+}
+
+impl KeepBest {
+    /// Which way is better.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode.unwrap_or(defaults::KEEP_BEST_MODE)
+    }
+}
+
+impl Backup {
+    /// Seconds between two copies.
+    #[must_use]
+    pub fn interval_seconds(&self) -> i32 {
+        self.interval_seconds.unwrap_or(defaults::BACKUP_INTERVAL_SECONDS)
+    }
+}
+
+impl Storage {
+    /// What becomes of a claim that is made for the job.
+    #[must_use]
+    pub fn delete_policy(&self) -> DeletePolicy {
+        self.delete_policy.unwrap_or(defaults::DELETE_POLICY)
+    }
+}
+
+impl Monitoring {
+    /// Whether the job is watched.
+    #[must_use]
+    pub fn enabled(&self) -> bool {
+        self.enabled.unwrap_or(defaults::MONITORING_ENABLED)
+    }
+
+    /// Port of each worker's metrics.
+    #[must_use]
+    pub fn metrics_port(&self) -> i32 {
+        self.metrics_port.unwrap_or(defaults::METRICS_PORT)
+    }
+
+    /// Whether a TensorBoard is asked for.
+    #[must_use]
+    pub fn tensorboard_enabled(&self) -> bool {
+        self.tensorboard_enabled.unwrap_or(defaults::TENSORBOARD_ENABLED)
+    }
+}
+
+impl Networking {
+    /// Collective communication backend.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.backend.unwrap_or(defaults::BACKEND)
+    }
+
+    /// Port of the rendezvous of the first attempt.
+    #[must_use]
+    pub fn master_port(&self) -> i32 {
+        self.master_port.unwrap_or(defaults::MASTER_PORT)
+    }
+
+    /// Whether RDMA is used.
+    #[must_use]
+    pub fn rdma_enabled(&self) -> bool {
+        self.rdma_enabled.unwrap_or(defaults::RDMA_ENABLED)
+    }
+}
+
+impl FailurePolicy {
+    /// When the gang is restarted.
+    #[must_use]
+    pub fn restart_policy(&self) -> RestartPolicy {
+        self.restart_policy.unwrap_or(defaults::RESTART_POLICY)
+    }
+
+    /// Restarts after failures before the job has failed.
+    #[must_use]
+    pub fn backoff_limit(&self) -> i32 {
+        self.backoff_limit.unwrap_or(defaults::BACKOFF_LIMIT)
+    }
+
+    /// Seconds from a node's last sign of life until its worker is replaced.
+    #[must_use]
+    pub fn node_lost_seconds(&self) -> i32 {
+        self.node_lost_seconds.unwrap_or(defaults::NODE_LOST_SECONDS)
+    }
+
+    /// What happens when the loss is NaN or infinite.
+    #[must_use]
+    pub fn nan_policy(&self) -> NanPolicy {
+        self.nan_policy.unwrap_or(defaults::NAN_POLICY)
+    }
+}
+
+impl Hang {
+    /// Seconds without a step after which a program may hang.
+    #[must_use]
+    pub fn timeout_seconds(&self) -> i32 {
+        self.timeout_seconds.unwrap_or(defaults::HANG_TIMEOUT_SECONDS)
+    }
+
+    /// What is done about that.
+    #[must_use]
+    pub fn action(&self) -> HangAction {
+        self.action.unwrap_or(defaults::HANG_ACTION)
+    }
+}
+
+impl Scheduling {
+    /// Who places the workers together.
+    #[must_use]
+    pub fn gang(&self) -> GangScheduler {
+        self.gang.unwrap_or(defaults::GANG)
+    }
+}
+
+/// The spec as JSON with every default written down, as an API server that filled them in would have stored it.
+///
+/// # Panics
+/// Never: a spec is always JSON.
+#[must_use]
+pub fn written_down(spec: &TrainingJobSpec) -> Value {
+    let mut spec = serde_json::to_value(spec).expect("a spec is plain data");
+    for (path, default) in defaults::all() {
+        let (parents, field) = path.rsplit_once('.').unwrap_or(("", path));
+        let whole = parents.split('.').count().checked_sub(1).filter(|_| defaults::THERE_OR_NOT.contains(&parents));
+        let parent = parents.split('.').filter(|step| !step.is_empty()).enumerate().try_fold(
+            &mut spec,
+            // An object of the spec that is not written is one in which nothing is; a storage is there or not.
+            |object, (depth, step)| match whole {
+                Some(last) if depth == last => object.get_mut(step),
+                _ => Some(object.as_object_mut()?.entry(step).or_insert_with(|| json!({}))),
+            },
+        );
+        if let Some(parent) = parent.and_then(Value::as_object_mut) {
+            parent.entry(field).or_insert(default);
+        }
+    }
+    spec
+}

@@ -1,0 +1,504 @@
+//! Reads below a folder without ever leaving it.
+//!
+//! Paths are gone down name by name, each opened from the folder above and never through a link, so that nothing that a
+//! program puts there leads out. A FIFO is opened without waiting for its writer, and then refused.
+
+use crate::budget::Budget;
+use crate::files::{Files, Member, ReadSeek};
+use nix::NixPath;
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, PosixFadviseAdvice, openat, posix_fadvise};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+/// How deep a checkpoint may lie below its root.
+pub(super) const DEPTH: usize = 8;
+/// How deep a file may lie below its checkpoint. Tensor stores make a folder per parameter and dimension.
+const MEMBER_DEPTH: usize = 16;
+/// What is asked for at once, so that a budget is asked often.
+const CHUNK: usize = 1 << 20;
+/// What is summed up at once when nothing else is done with it: it stays in the processor's cache.
+const PIECE: u64 = 256 << 10;
+/// What a reader may skip and is read nevertheless, for its checksum: the padding between a ZIP archive's entries.
+const GAP: u64 = 1 << 20;
+/// What is read when less is asked for: formats ask for a few bytes here and there, of which a small file has all.
+const AHEAD: usize = 32 << 10;
+
+/// A folder that was opened.
+#[derive(Debug)]
+pub struct Folder(OwnedFd);
+
+/// What is in a folder: what is no regular file and no folder is left out, links among them.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Entries {
+    /// Names of regular files, sorted.
+    pub files: Vec<String>,
+    /// Names of folders, sorted.
+    pub folders: Vec<String>,
+    /// Entries whose name is not UTF-8.
+    pub unreadable: u64,
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Folder {
+    /// Opens the folder below which all else is read. Links on the way to it are followed: it is named by who set up the job.
+    ///
+    /// # Errors
+    /// If it is not there, or no folder.
+    pub fn root(path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NONBLOCK;
+        Ok(Self(OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?.into()))
+    }
+
+    /// The folder at `path` below it; `.` is itself.
+    ///
+    /// # Errors
+    /// If it is not there, or there is a link or a file on the way.
+    pub fn folder(&self, path: &str) -> io::Result<Self> {
+        let mut folder = self.child(".")?;
+        if path != "." {
+            for name in names(path)? {
+                folder = folder.child(name)?;
+            }
+        }
+        Ok(folder)
+    }
+
+    /// The folder that `path` lies in, and its name there.
+    ///
+    /// # Errors
+    /// As [`Folder::folder`]. `InvalidInput` if it does not lie below the root.
+    pub(super) fn parent<'p>(&self, path: &'p str) -> io::Result<(Self, &'p str)> {
+        let mut names = names(path)?;
+        let name = names.pop().unwrap_or_default();
+        let mut folder = self.child(".")?;
+        for name in names {
+            folder = folder.child(name)?;
+        }
+        Ok((folder, name))
+    }
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// If it is not there or anything else.
+    pub fn file(&self, path: &str) -> io::Result<File> {
+        let mut names = names(path)?;
+        let name = names.pop().unwrap_or_default();
+        let mut folder = None;
+        for name in names {
+            folder = Some(folder.as_ref().unwrap_or(self).child(name)?);
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = File::from(openat(folder.as_ref().unwrap_or(self), name, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{path} is no regular file")));
+        }
+        Ok(file)
+    }
+
+    /// The folder of that name, made if it is not there.
+    ///
+    /// # Errors
+    /// If it can't be made, or what is there is no folder.
+    pub(super) fn make(&self, name: &str) -> io::Result<Self> {
+        match self.child(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match mkdirat(self, name, Mode::from_bits_truncate(0o777)) {
+                    Ok(()) | Err(Errno::EEXIST) => self.child(name),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// What is known of the entry of that name, which may be a link.
+    pub(super) fn stat(&self, name: &str) -> io::Result<FileStat> {
+        Ok(fstatat(self, name, AtFlags::AT_SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Its entries.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::FileTooLarge`] if it has more than the budget allows for one folder; another kind if nothing is left of the
+    /// budget.
+    pub(super) fn list(&self, budget: &Budget) -> io::Result<Entries> {
+        let mut entries = Entries::default();
+        let limit = budget.entries_of_a_folder();
+        let mut count = 0;
+        let mut dir = Dir::from_fd(self.child(".")?.0)?;
+        for entry in dir.iter() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            budget.in_time()?;
+            count += 1;
+            if count > limit {
+                return Err(budget.too_many());
+            }
+            let Ok(name) = name.to_str() else {
+                entries.unreadable += 1;
+                continue;
+            };
+            let kind = match entry.file_type() {
+                Some(kind) => kind,
+                None => match self.stat(name) {
+                    Ok(stat) if is_file(&stat) => Type::File,
+                    Ok(stat) if is_folder(&stat) => Type::Directory,
+                    Ok(_) => continue,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(error),
+                },
+            };
+            match kind {
+                Type::File => entries.files.push(name.to_owned()),
+                Type::Directory => entries.folders.push(name.to_owned()),
+                _ => {}
+            }
+        }
+        budget.list(count);
+        entries.files.sort_unstable();
+        entries.folders.sort_unstable();
+        Ok(entries)
+    }
+
+    /// The first names in it, whatever they are and whatever they name.
+    pub(super) fn raw(&self, limit: usize) -> io::Result<Vec<CString>> {
+        let mut dir = Dir::from_fd(self.child(".")?.0)?;
+        let names = dir.iter().map(|entry| Ok(entry?.file_name().to_owned()));
+        names.filter(|name| !matches!(name, Ok(name) if matches!(name.to_bytes(), b"." | b".."))).take(limit).collect()
+    }
+
+    /// All regular files below it, sorted by path; at its top without what is called `but_not`.
+    ///
+    /// # Errors
+    /// If any folder can't be listed, or lies too deep: half a list is worse than none.
+    pub(super) fn members(&self, budget: &Budget, but_not: &[&str]) -> io::Result<Vec<Member>> {
+        let mut members = Vec::new();
+        self.gather("", 0, budget, but_not, &mut members)?;
+        members.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        Ok(members)
+    }
+
+    fn gather(&self, at: &str, depth: usize, budget: &Budget, not: &[&str], to: &mut Vec<Member>) -> io::Result<()> {
+        let entries = self.list(budget)?;
+        for name in entries.files.iter().filter(|name| !not.contains(&name.as_str())) {
+            to.extend(self.member(name)?.map(|member| Member { path: format!("{at}{name}"), ..member }));
+        }
+        for name in entries.folders.iter().filter(|name| !not.contains(&name.as_str())) {
+            if depth == MEMBER_DEPTH {
+                return Err(io::Error::other(format!("{at}{name} is more than {MEMBER_DEPTH} folders deep")));
+            }
+            self.child(name.as_str())?.gather(&format!("{at}{name}/"), depth + 1, budget, &[], to)?;
+        }
+        Ok(())
+    }
+
+    /// The regular file of that name, if it (still) is there.
+    pub(super) fn member(&self, name: &str) -> io::Result<Option<Member>> {
+        match self.stat(name) {
+            Ok(stat) if is_file(&stat) => {
+                let size = u64::try_from(stat.st_size).unwrap_or_default();
+                Ok(Some(Member { path: name.to_owned(), size, modified: modified(&stat) }))
+            }
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The folder of that one name.
+    pub(super) fn child<N: ?Sized + NixPath>(&self, name: &N) -> io::Result<Self> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        Ok(Self(openat(self, name, flags, Mode::empty())?))
+    }
+}
+
+pub(super) fn is_file(stat: &FileStat) -> bool {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG
+}
+
+pub(super) fn is_folder(stat: &FileStat) -> bool {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR
+}
+
+fn modified(stat: &FileStat) -> i64 {
+    stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec)
+}
+
+/// The names of a path, all of which lead down.
+fn names(path: &str) -> io::Result<Vec<&str>> {
+    let names: Vec<&str> = path.split('/').collect();
+    if names.iter().any(|name| matches!(*name, "" | "." | "..") || name.contains('\0')) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{path:?} is no path below the root")));
+    }
+    Ok(names)
+}
+
+/// The files of a checkpoint on the volume.
+pub struct OnVolume<'a> {
+    folder: Folder,
+    members: Vec<Member>,
+    budget: &'a Budget,
+    /// Of the files that are read for good: how far from the beginning on they were read, and what the CRC32C is so far.
+    sums: Option<RefCell<BTreeMap<String, Sum>>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    bytes: u64,
+    crc32c: u32,
+}
+
+impl<'a> OnVolume<'a> {
+    /// `members` (sorted by path) of `folder`. With `sums` what is read for good is summed up as it passes.
+    pub(super) fn new(folder: Folder, members: Vec<Member>, budget: &'a Budget, sums: bool) -> Self {
+        Self { folder, members, budget, sums: sums.then(Default::default) }
+    }
+
+    /// When the last of its files was written, or else the folder, in nanoseconds since 1970.
+    pub(super) fn modified(&self) -> io::Result<i64> {
+        match self.members.iter().map(|member| member.modified).max() {
+            Some(newest) => Ok(newest),
+            None => Ok(modified(&fstat(&self.folder)?)),
+        }
+    }
+
+    /// The CRC32C of a file. Reads what nobody has read before.
+    ///
+    /// # Errors
+    /// If it can't be read, or is not as long as it was.
+    pub(super) fn crc32c(&self, member: &Member) -> io::Result<u32> {
+        let known = |sums: &RefCell<BTreeMap<String, Sum>>| sums.borrow().get(&member.path).copied();
+        let mut sum = self.sums.as_ref().and_then(known).unwrap_or_default();
+        if sum.bytes < member.size {
+            let mut file = self.reader(&member.path)?;
+            file.sum = sum;
+            file.seek(SeekFrom::Start(sum.bytes))?;
+            let mut buffer = vec![0; (member.size - sum.bytes).clamp(1, PIECE) as usize];
+            while file.read(&mut buffer)? > 0 {}
+            sum = file.sum;
+        }
+        if sum.bytes != member.size {
+            return Err(io::Error::other(format!("{} changes while it is read", member.path)));
+        }
+        Ok(sum.crc32c)
+    }
+
+    fn reader(&self, path: &str) -> io::Result<Reader<'_>> {
+        let Some(member) = self.member(path) else {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{path} is no file of the checkpoint")));
+        };
+        let file = self.folder.file(path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+        let ahead = vec![0; member.size.min(AHEAD as u64) as usize];
+        Ok(Reader { file, position: 0, ahead, has: 0..0, sum: Sum::default(), path: path.to_owned(), files: self })
+    }
+}
+
+impl Files for OnVolume<'_> {
+    fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadSeek + '_>> {
+        Ok(Box::new(self.reader(path)?))
+    }
+
+    fn member(&self, path: &str) -> Option<&Member> {
+        self.members.binary_search_by(|member| member.path.as_str().cmp(path)).ok().map(|at| &self.members[at])
+    }
+}
+
+/// Reads within a budget, and sums up what passes as long as it passes in order.
+struct Reader<'a> {
+    file: File,
+    position: u64,
+    ahead: Vec<u8>,
+    /// Which bytes of the file are in `ahead`, from its beginning on.
+    has: Range<u64>,
+    sum: Sum,
+    path: String,
+    files: &'a OnVolume<'a>,
+}
+
+impl Reader<'_> {
+    /// Reads what is at `self.position`, within the budget, and adds it to the sum.
+    fn fetch(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = buffer.len().min(CHUNK);
+        if self.files.sums.is_none() {
+            self.files.budget.in_time()?;
+        }
+        let read = self.file.read_at(&mut buffer[..most], self.position)?;
+        self.files.budget.read(read as u64)?;
+        if self.files.sums.is_some() {
+            self.add(&buffer[..read])?;
+        }
+        Ok(read)
+    }
+
+    /// Adds what was read at `self.position`, if it goes on from what was read before.
+    fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let missing = self.position.saturating_sub(self.sum.bytes);
+        if bytes.is_empty() || missing > GAP {
+            return Ok(());
+        }
+        if missing > 0 {
+            let mut gap = vec![0; missing as usize];
+            self.files.budget.read(missing)?;
+            self.file.read_exact_at(&mut gap, self.sum.bytes)?;
+            self.sum = Sum { bytes: self.position, crc32c: crc32c::crc32c_append(self.sum.crc32c, &gap) };
+        }
+        let old = usize::try_from(self.sum.bytes - self.position).unwrap_or(usize::MAX);
+        if let Some(new) = bytes.get(old..) {
+            self.sum.bytes += new.len() as u64;
+            self.sum.crc32c = crc32c::crc32c_append(self.sum.crc32c, new);
+        }
+        Ok(())
+    }
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = if !self.has.contains(&self.position) && buffer.len() >= self.ahead.len() {
+            self.fetch(buffer)?
+        } else {
+            if !self.has.contains(&self.position) {
+                self.has = 0..0;
+                let mut ahead = std::mem::take(&mut self.ahead);
+                let read = self.fetch(&mut ahead);
+                self.ahead = ahead;
+                self.has = self.position..self.position + read? as u64;
+            }
+            let from = (self.position - self.has.start) as usize;
+            let there = &self.ahead[from..(self.has.end - self.has.start) as usize];
+            let read = there.len().min(buffer.len());
+            buffer[..read].copy_from_slice(&there[..read]);
+            read
+        };
+        self.position += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Reader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.position = match to {
+            SeekFrom::Start(position) => position,
+            SeekFrom::Current(by) => self.position.checked_add_signed(by).ok_or(io::ErrorKind::InvalidInput)?,
+            SeekFrom::End(_) => self.file.seek(to)?,
+        };
+        Ok(self.position)
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        let Some(sums) = &self.files.sums else { return };
+        let mut sums = sums.borrow_mut();
+        let best = sums.entry(self.path.clone()).or_default();
+        if self.sum.bytes > best.bytes {
+            *best = self.sum;
+        }
+        // What is read beside the training leaves its pages to the training.
+        if self.files.budget.is_paced() {
+            let _ = posix_fadvise(&self.file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Room;
+    use nix::unistd::mkfifo;
+    use proptest::prelude::*;
+    use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn nothing_leads_out() {
+        let room = Room::new();
+        let (inside, outside) = (room.path("inside"), room.path("outside"));
+        room.write("outside/secret", "secret");
+        room.write("inside/file", "file");
+        symlink(&outside, inside.join("link")).unwrap();
+        symlink(outside.join("secret"), inside.join("secret")).unwrap();
+        let root = Folder::root(&inside).unwrap();
+        for path in
+            ["../outside/secret", "link/secret", "secret", "/etc/passwd", "", ".", "..", "file/", "a\0b", "file/x"]
+        {
+            assert!(root.file(path).is_err(), "{path:?}");
+        }
+        assert!(root.folder("link").is_err());
+        assert!(root.folder("..").is_err());
+        let members = root.members(&Budget::default(), &[]).unwrap();
+        assert_eq!(members.iter().map(|member| member.path.as_str()).collect::<Vec<_>>(), ["file"]);
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let room = Room::new();
+        mkfifo(&room.path("fifo"), Mode::from_bits_truncate(0o600)).unwrap();
+        let _listener = UnixListener::bind(room.path("socket")).unwrap();
+        room.write("line\nbreak", "x");
+        std::fs::write(room.path("").join(std::ffi::OsStr::from_bytes(b"\xff")), "x").unwrap();
+        let root = Folder::root(&room.path("")).unwrap();
+        assert!(root.file("fifo").is_err());
+        assert!(root.file("socket").is_err());
+        let entries = root.list(&Budget::default()).unwrap();
+        assert_eq!(entries, Entries { files: vec!["line\nbreak".into()], folders: vec![], unreadable: 1 });
+        assert!(Folder::root(&room.path("fifo")).is_err());
+    }
+
+    #[test]
+    fn half_a_list_is_no_list() {
+        let room = Room::new();
+        room.write(&format!("{}file", "d/".repeat(MEMBER_DEPTH)), "x");
+        let root = Folder::root(&room.path("")).unwrap();
+        assert_eq!(root.members(&Budget::default(), &[]).unwrap().len(), 1);
+        room.write(&format!("{}file", "d/".repeat(MEMBER_DEPTH + 1)), "x");
+        assert!(root.members(&Budget::default(), &[]).unwrap_err().to_string().contains("folders deep"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn what_passes_is_summed_up(bytes in proptest::collection::vec(any::<u8>(), 0..3000), reads in proptest::collection::vec((0..3000u64, 0..500usize), 0..8)) {
+            let room = Room::new();
+            std::fs::File::create(room.path("file")).unwrap().write_all(&bytes).unwrap();
+            let root = Folder::root(&room.path("")).unwrap();
+            let budget = Budget::default();
+            let members = root.members(&budget, &[]).unwrap();
+            let files = OnVolume::new(root, members, &budget, true);
+            let mut reader = files.open("file").unwrap();
+            for (at, length) in reads {
+                reader.seek(SeekFrom::Start(at)).unwrap();
+                let mut read = Vec::new();
+                reader.by_ref().take(length as u64).read_to_end(&mut read).unwrap();
+                let at = (at as usize).min(bytes.len());
+                prop_assert_eq!(&read, &bytes[at..(at + length).min(bytes.len())]);
+            }
+            drop(reader);
+            prop_assert_eq!(files.crc32c(&files.members()[0]).unwrap(), crc32c::crc32c(&bytes));
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! What is known of one checkpoint.
+
+use crate::files::Member;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+/// Who writes checkpoints of this shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// `torch.distributed.checkpoint`: a folder with `.metadata` and `__R_N.distcp`.
+    Dcp,
+    /// The Hugging Face Trainer: a folder `checkpoint-N` with `trainer_state.json`.
+    HuggingFace,
+    /// `torch.save`: a file, a ZIP archive with a pickle and its tensors.
+    Torch,
+    /// PyTorch Lightning: what `torch.save` writes, named `*.ckpt`.
+    Lightning,
+    /// DeepSpeed: a folder `global_stepN` with `*_model_states.pt`.
+    DeepSpeed,
+    /// Megatron-LM: a folder `iter_NNNNNNN`.
+    Megatron,
+    /// Orbax: a folder named by its step, or by a prefix and its step.
+    Orbax,
+    /// TensorFlow: `PREFIX-N.index` and its data.
+    Tensorflow,
+    /// Keras: a file `*.keras`.
+    Keras,
+    /// Tensors in `*.safetensors` and nothing else that is known here.
+    Safetensors,
+    /// Any other folder that has a file `.complete`.
+    Marked,
+}
+
+impl Format {
+    /// As people call it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dcp => "PyTorch DCP",
+            Self::HuggingFace => "Hugging Face",
+            Self::Torch => "torch.save",
+            Self::Lightning => "Lightning",
+            Self::DeepSpeed => "DeepSpeed",
+            Self::Megatron => "Megatron-LM",
+            Self::Orbax => "Orbax",
+            Self::Tensorflow => "TensorFlow",
+            Self::Keras => "Keras",
+            Self::Safetensors => "safetensors",
+            Self::Marked => "folder with .complete",
+        }
+    }
+}
+
+/// Whether a checkpoint can be gone on from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is")]
+pub enum Verdict {
+    /// Something is still missing: it is being written, or who wrote it died.
+    Incomplete {
+        /// What is missing.
+        why: String,
+    },
+    /// All is written and nothing speaks against it, as deep as it was looked at; but something that its library needs to load it
+    /// has no checksum and is not told twice, so that damage there may be unseen. It is gone on from as a valid one is.
+    Complete {
+        /// Why damage may be unseen.
+        why: String,
+    },
+    /// As deep as it was looked at, nothing speaks against it; and no damage by which its library could not load it would be
+    /// unseen when every byte is read.
+    Valid,
+    /// All seems written, and it can't be loaded or is not what was written.
+    Corrupted {
+        /// The file, relative to the checkpoint; empty for the checkpoint itself.
+        file: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl Verdict {
+    /// Whether nothing speaks against it: a run may go on from it.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        matches!(self, Self::Valid | Self::Complete { .. })
+    }
+}
+
+/// How deep a checkpoint is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Depth {
+    /// Names, lengths, headers, end records.
+    Structure,
+    /// Every byte.
+    Content,
+}
+
+/// What a look at a checkpoint has brought.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// Whether it is good.
+    pub verdict: Verdict,
+    /// Optimiser steps done, over the whole run.
+    pub step: Option<u64>,
+    /// Epochs done, with the fraction where it is known.
+    pub epoch: Option<f64>,
+    /// What the program measured, by its own names (`eval_loss`).
+    pub metrics: BTreeMap<String, f64>,
+}
+
+impl Judgement {
+    /// A verdict, and nothing else known.
+    #[must_use]
+    pub fn of(verdict: Verdict) -> Self {
+        Self { verdict, step: None, epoch: None, metrics: BTreeMap::new() }
+    }
+
+    /// Nothing speaks against it.
+    #[must_use]
+    pub fn valid() -> Self {
+        Self::of(Verdict::Valid)
+    }
+
+    /// All is written, but damage of it may be unseen.
+    #[must_use]
+    pub fn complete(why: impl Into<String>) -> Self {
+        Self::of(Verdict::Complete { why: why.into() })
+    }
+
+    /// The same, but [`Verdict::Complete`] where it was valid and there is something by which damage may be unseen.
+    #[must_use]
+    pub fn but(mut self, unseen: Option<String>) -> Self {
+        if let (Verdict::Valid, Some(why)) = (&self.verdict, unseen) {
+            self.verdict = Verdict::Complete { why };
+        }
+        self
+    }
+
+    /// Something is missing.
+    #[must_use]
+    pub fn incomplete(why: impl Into<String>) -> Self {
+        Self::of(Verdict::Incomplete { why: why.into() })
+    }
+
+    /// `file` (relative to the checkpoint) is wrong.
+    #[must_use]
+    pub fn corrupted(file: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::of(Verdict::Corrupted { file: file.into(), why: why.into() })
+    }
+}
+
+/// A checkpoint that was found below a root.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// Relative to the root: the folder or file that a program would be given, or the prefix of its files.
+    pub path: String,
+    /// Whether it is a folder with everything below it; else it is a file, or the files that begin with `path`.
+    #[serde(default)]
+    pub folder: bool,
+    /// Who wrote it.
+    pub format: Format,
+    /// Optimiser steps done, over the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// Epochs done, with the fraction where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<f64>,
+    /// What the program measured, by its own names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
+    /// Bytes of all its files.
+    pub bytes: u64,
+    /// When the last of its files was written, by the file system's clock.
+    pub modified: Timestamp,
+    /// Whether it is good.
+    pub verdict: Verdict,
+    /// How deep it was looked at.
+    pub depth: Depth,
+    /// The files that it is made of, by path relative to the checkpoint (for a file or a prefix: to its folder).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<Member>,
+}
+
+impl Found {
+    /// Whether a run may go on from it.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.verdict.is_good()
+    }
+
+    /// What is newer compares greater: a total order. By step, then by epoch, then by time, then by path. What tells no step
+    /// is older than what tells one: it is perhaps a final model, and nobody knows how far the training was.
+    #[must_use]
+    pub fn newer(&self, other: &Self) -> Ordering {
+        self.age().newer(&other.age())
+    }
+
+    fn age(&self) -> Age<'_> {
+        Age { step: self.step, epoch: self.epoch, modified: self.modified, path: &self.path }
+    }
+}
+
+/// By what one checkpoint is newer than another, wherever it is; see [`Found::newer`].
+pub struct Age<'a> {
+    pub step: Option<u64>,
+    pub epoch: Option<f64>,
+    pub modified: Timestamp,
+    pub path: &'a str,
+}
+
+impl Age<'_> {
+    /// What is newer compares greater.
+    pub fn newer(&self, other: &Self) -> Ordering {
+        let epoch = |age: &Self| age.epoch.unwrap_or(f64::NEG_INFINITY);
+        (self.step.cmp(&other.step))
+            .then(epoch(self).total_cmp(&epoch(other)))
+            .then(self.modified.cmp(&other.modified))
+            .then_with(|| self.path.cmp(other.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_found() -> impl Strategy<Value = Found> {
+        let epoch = prop_oneof![Just(None), Just(Some(f64::NAN)), (0..3u8).prop_map(|epoch| Some(f64::from(epoch)))];
+        (proptest::option::of(0..3u64), epoch, 0..3i64, "[ab]").prop_map(|(step, epoch, time, path)| Found {
+            path,
+            folder: true,
+            format: Format::Marked,
+            step,
+            epoch,
+            metrics: BTreeMap::new(),
+            bytes: 0,
+            modified: Timestamp::from_second(time).unwrap(),
+            verdict: Verdict::Valid,
+            depth: Depth::Structure,
+            members: Vec::new(),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn newer_is_a_total_order(a in any_found(), b in any_found(), c in any_found()) {
+            prop_assert_eq!(a.newer(&b), b.newer(&a).reverse());
+            prop_assert_eq!(a.newer(&a), Ordering::Equal);
+            if a.newer(&b).is_le() && b.newer(&c).is_le() {
+                prop_assert!(a.newer(&c).is_le());
+            }
+        }
+    }
+}

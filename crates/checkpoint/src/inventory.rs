@@ -1,0 +1,821 @@
+//! What checkpoints there are below a root, and which of them are good.
+
+use crate::budget::Budget;
+use crate::files::{Files, Member, ReadSeek};
+use crate::folder::{DEPTH, Folder, OnVolume};
+use crate::formats::{Claim, FORMATS, Listing, Rules, named};
+use crate::found::{Depth, Found, Judgement, Verdict};
+use crate::ledger::{self, Entry, Ledger, OURS};
+use crate::wording::shown;
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+/// What has not changed for this long is not being written: then a fault is one, and every byte may be read.
+const QUIET: SignedDuration = SignedDuration::from_secs(5);
+/// What is incomplete and has not changed for this long has no writer any more.
+const GRACE: SignedDuration = SignedDuration::from_mins(10);
+/// Never looked into: ours, the file system's, and the snapshots of file servers, in which everything is once more.
+const NOT_OURS: &[&str] = &[OURS, "lost+found", ".snapshot", ".snapshots", ".zfs"];
+/// How often a job says that it uses the root.
+const HEARTBEAT: SignedDuration = SignedDuration::from_mins(1);
+/// What is told of one scan.
+const NOTES: usize = 50;
+
+/// Where a checkpoint is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stage {
+    /// Written: its verdict stands.
+    Written,
+    /// Being written.
+    Writing,
+    /// Incomplete, and its writer is dead.
+    Abandoned,
+    /// It could not be looked at; its verdict says why, and nothing more.
+    Unread,
+}
+
+/// A checkpoint on the volume, with what is remembered of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Known {
+    /// What it is.
+    #[serde(flatten)]
+    pub found: Found,
+    /// Where it is in its life.
+    pub stage: Stage,
+    /// Whether this job, and no other, has written it.
+    pub own: bool,
+    /// Since when it was seen unchanged, by the caller's clock.
+    pub since: Timestamp,
+    /// Attempts that began with it and failed before their first progress.
+    pub failed_starts: u32,
+    /// CRC32C of each of its members, in their order, if every byte was once read and found good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crc32c: Option<Vec<u32>>,
+}
+
+impl Known {
+    /// Whether it has not changed for so long that its writer has likely done with it.
+    #[must_use]
+    pub fn is_quiet(&self, now: Timestamp) -> bool {
+        is_past(self.since, QUIET, now)
+    }
+
+    /// Whether every byte of it was read and found good, and no attempt has failed with it: what is older may go.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        self.stage == Stage::Written
+            && self.found.is_good()
+            && self.found.depth == Depth::Content
+            && self.failed_starts == 0
+    }
+}
+
+/// What a look at a root has brought.
+#[derive(Clone, Debug, Default)]
+pub struct Scan {
+    /// The checkpoints, the newest first.
+    pub found: Vec<Known>,
+    /// What could not be looked at, in words.
+    pub notes: Vec<String>,
+    /// Other jobs that use the root: then nothing is deleted.
+    pub others: Vec<String>,
+    /// Whether the scan came to its end.
+    pub whole: bool,
+}
+
+impl Scan {
+    /// How many of the checkpoints are worth that.
+    #[must_use]
+    pub fn count(&self, is: impl Fn(&Verdict) -> bool) -> u32 {
+        u32::try_from(self.found.iter().filter(|known| is(&known.found.verdict)).count()).unwrap_or(u32::MAX)
+    }
+
+    fn note(&mut self, note: String) {
+        if self.notes.len() < NOTES && !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+}
+
+/// The checkpoints below a root.
+pub struct Inventory {
+    root: PathBuf,
+    uid: String,
+    name: String,
+    formats: &'static [&'static Rules],
+    ledger: Ledger,
+    is_saved: bool,
+    /// When this job last said that it is here, by our clock.
+    said: Option<Timestamp>,
+}
+
+/// When a checkpoint is looked at.
+struct Moment {
+    now: Timestamp,
+    attempt: Option<Timestamp>,
+    /// What is new and was written since then is this job's own; None if nothing can be.
+    own_since: Option<Timestamp>,
+    /// What is valid by its structure is about to be read whole, so that its structure need not be looked at again.
+    is_read_next: bool,
+    /// Every byte is read of what nothing is known of.
+    reads_new: bool,
+}
+
+/// A checkpoint that a format has claimed.
+struct Claimed {
+    path: String,
+    folder: bool,
+    /// The files of what is no folder.
+    names: Vec<String>,
+    rules: &'static Rules,
+}
+
+impl Inventory {
+    /// For the job of that UID and name, which begins to use the root with its first scan: what is there before is not its
+    /// own. With an empty UID for who only looks: then nothing is written below the root, and nothing is anybody's own.
+    #[must_use]
+    pub fn new(root: &Path, uid: &str, name: &str) -> Self {
+        Self::with_formats(root, uid, name, FORMATS)
+    }
+
+    /// As [`Inventory::new`], with other formats.
+    #[must_use]
+    pub fn with_formats(root: &Path, uid: &str, name: &str, formats: &'static [&'static Rules]) -> Self {
+        let (root, uid, name) = (root.to_owned(), uid.to_owned(), name.to_owned());
+        Self { root, uid, name, formats, ledger: Ledger::default(), is_saved: true, said: None }
+    }
+
+    /// Lists the checkpoints and judges by their structure those that have changed. `attempt` is when this attempt began: what
+    /// is older and incomplete has no writer. Fails never; what could not be looked at stands in the notes.
+    pub fn scan(&mut self, now: Timestamp, attempt: Option<Timestamp>, budget: &Budget) -> Scan {
+        self.scan_and(now, attempt, false, budget)
+    }
+
+    /// As [`Inventory::scan`], and reads every byte of what is good by its structure, also if that was done before. What nothing
+    /// is known of is gone through once for both.
+    pub fn read(&mut self, now: Timestamp, budget: &Budget) -> Scan {
+        self.scan_and(now, None, true, budget)
+    }
+
+    fn scan_and(&mut self, now: Timestamp, attempt: Option<Timestamp>, reads_all: bool, budget: &Budget) -> Scan {
+        let mut scan = Scan { whole: true, ..Scan::default() };
+        let root = match Folder::root(&self.root) {
+            Ok(root) => root,
+            Err(error) => {
+                scan.whole = false;
+                scan.note(format!("{}: {error}", shown(&self.root.to_string_lossy())));
+                return scan;
+            }
+        };
+        scan.notes.extend(self.ledger.refresh(&root));
+        let began = self.arrive(&root, now, &mut scan);
+        let is_alone = self.ledger.book.jobs.contains_key(&self.uid) && scan.others.is_empty();
+        let moment =
+            Moment { now, attempt, own_since: began.filter(|_| is_alone), is_read_next: false, reads_new: reads_all };
+
+        budget.list_anew();
+        let mut walk =
+            Walk { formats: self.formats, budget, scan: &mut scan, claims: Vec::new(), paths: BTreeSet::new() };
+        walk.look_below(&root);
+        let Walk { claims, paths, .. } = walk;
+        for claim in &claims {
+            let is_new = !self.ledger.book.checkpoints.contains_key(&claim.path);
+            budget.list_anew();
+            let mut looked = self.look(&root, claim, &moment, budget);
+            if reads_all && looked.is_err() {
+                // It changed before the last byte was read: its structure takes no time.
+                looked = self.look(&root, claim, &moment, budget);
+            }
+            match looked {
+                Ok(known) => {
+                    let was_read = is_new && known.found.depth == Depth::Content;
+                    let known = match reads_all && known.found.is_good() && !was_read {
+                        true => self.verify(&known.found, true, now, budget).unwrap_or_else(|error| {
+                            scan.note(unfinished(&known.found, &error));
+                            known
+                        }),
+                        false => known,
+                    };
+                    scan.found.push(known);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {} // it is being deleted
+                Err(error) => {
+                    scan.whole &= budget.in_time().is_ok();
+                    scan.note(format!("{}: could not be looked at: {error}", shown(&claim.path)));
+                    scan.found.push(self.unread(claim, now, &error.to_string()));
+                }
+            }
+        }
+        scan.found.sort_by(|a, b| b.found.newer(&a.found));
+
+        if scan.whole {
+            let entries = self.ledger.book.checkpoints.len();
+            self.ledger.book.checkpoints.retain(|path, _| paths.contains(path));
+            self.is_saved &= entries == self.ledger.book.checkpoints.len();
+            if !self.uid.is_empty() && !self.ledger.book.jobs.contains_key(&self.uid) {
+                self.ledger.book.jobs.insert(self.uid.clone(), began.unwrap_or(now));
+                self.is_saved = false;
+            }
+        }
+        scan.notes.extend(self.save(&root));
+        scan
+    }
+
+    /// Reads every byte of those of the `most` newest valid ones of which nobody has done it yet, the newest first, and puts
+    /// what it finds into the scan. When the budget's time is over no other one is begun; being stopped ends it at once.
+    pub fn prove(&mut self, scan: &mut Scan, most: usize, now: Timestamp, budget: &Budget) {
+        // A program may save so often that the newest have never been quiet for long: then the newest that have count.
+        let can_be = |known: &Known| known.found.depth == Depth::Content || is_past(known.since, QUIET, now);
+        let valid =
+            scan.found.iter().enumerate().filter(|(_, known)| known.found.is_good() && can_be(known)).take(most);
+        let todo = valid.filter(|(_, known)| known.found.depth == Depth::Structure);
+        for index in todo.map(|(index, _)| index).collect::<Vec<_>>() {
+            if budget.in_time().is_err() {
+                break;
+            }
+            match self.verify(&scan.found[index].found, false, now, budget) {
+                Ok(known) => scan.found[index] = known,
+                Err(error) => {
+                    let note = unfinished(&scan.found[index].found, &error);
+                    scan.note(note);
+                }
+            }
+        }
+    }
+
+    /// Reads every byte of a checkpoint that a scan has found, if that was not done since it last changed. With `again` in any case, as before it is
+    /// gone on from: then also what has changed without a trace in lengths and times shows.
+    ///
+    /// # Errors
+    /// If it could not be read to its end, or changes meanwhile: that says nothing about it.
+    pub fn verify(&mut self, found: &Found, again: bool, now: Timestamp, budget: &Budget) -> io::Result<Known> {
+        let budget = &budget.untimed();
+        let root = Folder::root(&self.root)?;
+        let claim = self.claim_at(&root, found, budget)?;
+        let moment = Moment { now, attempt: None, own_since: None, is_read_next: true, reads_new: false };
+        let mut known = self.look(&root, &claim, &moment, budget)?;
+        if again || (known.found.depth == Depth::Structure && known.found.is_good()) {
+            let files = claim.with(known.found.members.clone(), &root, budget, true)?;
+            let (judgement, verdict, crc32c) =
+                match known.crc32c.take().filter(|sums| sums.len() == files.members().len()) {
+                    Some(sums) => {
+                        // The same bytes are worth what they were worth.
+                        let verdict = match changed(&files, &sums)? {
+                            Some(verdict) => verdict,
+                            None => judge(&claim, &files, Depth::Structure)?.verdict,
+                        };
+                        (None, verdict, Some(sums))
+                    }
+                    None => {
+                        let (judgement, sums) = read_whole(&claim, &files)?;
+                        let verdict = judgement.verdict.clone();
+                        (Some(judgement), verdict, sums)
+                    }
+                };
+            if claim.members(&root, budget)? != known.found.members {
+                return Err(changes());
+            }
+            if let Some(entry) = self.ledger.book.checkpoints.get_mut(&claim.path) {
+                if let Some(judgement) = judgement {
+                    entry.learn(judgement);
+                }
+                entry.verdict = Some(verdict);
+                entry.depth = Depth::Content;
+                entry.settled = true;
+                entry.crc32c = crc32c;
+                known = tell(&claim, entry, &self.uid, None, now);
+            }
+            self.is_saved = false;
+        }
+        self.save(&root);
+        Ok(known)
+    }
+
+    /// Why a checkpoint is not whole whose files `all` lie in the folders of several workers, this one's among them. Of what
+    /// lies elsewhere names and lengths are looked at: where a format would open it, what is here decides.
+    ///
+    /// # Errors
+    /// If what is here could not be read.
+    pub fn lacks(&self, found: &Found, all: &[Member], budget: &Budget) -> io::Result<Option<String>> {
+        let root = Folder::root(&self.root)?;
+        let claim = self.claim_at(&root, found, budget)?;
+        let files = Gathered { here: claim.open(&root, budget, false)?, all };
+        match judge(&claim, &files, Depth::Structure) {
+            Ok(Judgement { verdict: Verdict::Incomplete { why }, .. }) => Ok(Some(why)),
+            Ok(Judgement { verdict: Verdict::Corrupted { file, why }, .. }) => Ok(Some(format!("{file}: {why}"))),
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An attempt that began with this checkpoint has failed before its first progress. Gives how often that has happened since
+    /// the checkpoint was written.
+    pub fn failed_start(&mut self, path: &str) -> u32 {
+        self.set_failed_starts(path, |count| count.saturating_add(1))
+    }
+
+    /// An attempt that began with this checkpoint has made progress.
+    pub fn good_start(&mut self, path: &str) {
+        self.set_failed_starts(path, |_| 0);
+    }
+
+    /// Says that the job does not use the root any more.
+    ///
+    /// # Errors
+    /// If the root can't be written.
+    pub fn leave(&self) -> io::Result<()> {
+        ledger::leave(&Folder::root(&self.root)?, &self.uid)
+    }
+
+    fn set_failed_starts(&mut self, path: &str, next: impl Fn(u32) -> u32) -> u32 {
+        let Some(entry) = self.ledger.book.checkpoints.get_mut(path) else { return 0 };
+        let count = next(entry.failed_starts);
+        if count != entry.failed_starts {
+            entry.failed_starts = count;
+            self.is_saved = false;
+            if let Ok(root) = Folder::root(&self.root) {
+                self.save(&root);
+            }
+        }
+        count
+    }
+
+    /// Says that this job is here and who else is. Gives since when what is written may be its own; None if nothing can be.
+    fn arrive(&mut self, root: &Folder, now: Timestamp, scan: &mut Scan) -> Option<Timestamp> {
+        if self.uid.is_empty() {
+            return None;
+        }
+        let mut clock = now;
+        if self.said.is_none_or(|said| said > now || is_past(said, HEARTBEAT, now)) {
+            match ledger::heartbeat(root, &self.uid, &self.name, now) {
+                Ok(written) => (clock, self.said) = (written, Some(now)),
+                Err(error) => scan
+                    .note(format!("{OURS} can't be written, so what is learned of checkpoints is not kept: {error}")),
+            }
+        }
+        scan.others = ledger::others(root, &self.uid, now).unwrap_or_else(|error| {
+            scan.note(format!("{OURS}/jobs: {error}"));
+            vec!["(jobs that can't be told)".to_owned()]
+        });
+        let first = self.ledger.book.jobs.get(&self.uid).copied();
+        // Times of files may be whole seconds.
+        first.or_else(|| Timestamp::from_second(clock.as_second()).ok())
+    }
+
+    /// Looks at one checkpoint, and judges it if it has changed.
+    fn look(&mut self, root: &Folder, claim: &Claimed, at: &Moment, budget: &Budget) -> io::Result<Known> {
+        let is_new = !self.ledger.book.checkpoints.contains_key(&claim.path);
+        let reads = at.reads_new && is_new;
+        let files = claim.open(root, budget, reads)?;
+        let now = at.now;
+        if let Some(entry) = self.ledger.book.checkpoints.get_mut(&claim.path).filter(|entry| entry.since > now) {
+            (entry.since, self.is_saved) = (now, false); // a clock went back
+        }
+        let known = self.ledger.book.checkpoints.get(&claim.path);
+        let is_same = known.is_some_and(|e| e.format == claim.rules.format && e.members == files.members());
+        let is_known = |entry: &&Entry| match &entry.verdict {
+            Some(verdict) if verdict.is_good() => entry.settled || at.is_read_next,
+            Some(_) => entry.settled,
+            None => false,
+        };
+        if let Some(entry) = known.filter(|entry| is_same && is_known(entry)) {
+            return Ok(tell(claim, entry, &self.uid, at.attempt, now));
+        }
+
+        // What is good with every byte read is so by its structure; of what is not, its structure says whether it is being written.
+        let whole = if reads { read_whole(claim, &files).ok() } else { None };
+        let (judgement, depth, crc32c) = match whole {
+            Some((judgement, Some(sums))) => (Ok(judgement), Depth::Content, Some(sums)),
+            _ => (judge(claim, &files, Depth::Structure), Depth::Structure, None),
+        };
+        let judgement = if claim.members(root, budget)? == files.members() {
+            judgement.map_err(|error| io::Error::other(error.to_string())) // none that says that it is gone
+        } else {
+            Err(changes())
+        };
+        let mut entry = Entry {
+            format: claim.rules.format,
+            verdict: None,
+            depth: Depth::Structure,
+            settled: false,
+            step: None,
+            epoch: None,
+            metrics: Default::default(),
+            members: files.members().to_vec(),
+            crc32c: None,
+            since: now,
+            whole: None,
+            owner: String::new(),
+            failed_starts: 0,
+        };
+        match known {
+            Some(known) => {
+                entry.owner.clone_from(&known.owner);
+                if is_same {
+                    (entry.since, entry.whole, entry.failed_starts) = (known.since, known.whole, known.failed_starts);
+                }
+            }
+            None => {
+                // What came while others could have written it, or was there before, is nobody's.
+                let written = i128::from(files.modified()?);
+                let is_own = at.own_since.is_some_and(|since| written >= since.as_nanosecond());
+                if is_own {
+                    entry.owner.clone_from(&self.uid);
+                }
+            }
+        }
+        let result = judgement.map(|judgement| {
+            (entry.depth, entry.crc32c) = (depth, crc32c);
+            entry.settled = depth == Depth::Content || is_past(entry.since, QUIET, now);
+            if judgement.verdict.is_good() {
+                entry.whole = entry.whole.or(Some(now));
+            }
+            entry.learn(judgement);
+            tell(claim, &entry, &self.uid, at.attempt, now)
+        });
+        self.is_saved &= known == Some(&entry);
+        self.ledger.book.checkpoints.insert(claim.path.clone(), entry);
+        result
+    }
+
+    fn unread(&self, claim: &Claimed, now: Timestamp, why: &str) -> Known {
+        let verdict = Verdict::Incomplete { why: format!("it could not be looked at: {why}") };
+        let known = self.ledger.book.checkpoints.get(&claim.path).map(|entry| tell(claim, entry, &self.uid, None, now));
+        let unknown = || Found {
+            path: claim.path.clone(),
+            folder: claim.folder,
+            format: claim.rules.format,
+            step: None,
+            epoch: None,
+            metrics: Default::default(),
+            bytes: 0,
+            modified: now,
+            verdict: verdict.clone(),
+            depth: Depth::Structure,
+            members: Vec::new(),
+        };
+        match known {
+            Some(known) => Known { found: Found { verdict, ..known.found }, stage: Stage::Unread, ..known },
+            None => {
+                Known { found: unknown(), stage: Stage::Unread, own: false, since: now, failed_starts: 0, crc32c: None }
+            }
+        }
+    }
+
+    /// The claim that a checkpoint was found by.
+    fn claim_at(&self, root: &Folder, found: &Found, budget: &Budget) -> io::Result<Claimed> {
+        let (listed, listed_path) = if found.folder {
+            (root.folder(&found.path)?, found.path.as_str())
+        } else {
+            (root.parent(&found.path)?.0, found.path.rsplit_once('/').map_or("", |(parent, _)| parent))
+        };
+        let name = if listed_path == "." { "" } else { base(listed_path) };
+        let listing = listing(&listed, name, listed_path.is_empty() || listed_path == ".", budget)?.0;
+        let mut claims = claims(&listing, self.formats).into_iter();
+        claims
+            .find_map(|(claim, rules)| match claim {
+                Claim::Folder if found.folder => {
+                    Some(Claimed { path: found.path.clone(), folder: true, names: Vec::new(), rules })
+                }
+                Claim::Files { name, files } if !found.folder && name == base(&found.path) => {
+                    Some(Claimed { path: found.path.clone(), folder: false, names: files, rules })
+                }
+                _ => None,
+            })
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} is no checkpoint", shown(&found.path))))
+    }
+
+    /// Gives what hinders it.
+    fn save(&mut self, root: &Folder) -> Option<String> {
+        if self.is_saved || self.uid.is_empty() {
+            return None;
+        }
+        match self.ledger.save(root) {
+            Ok(()) => {
+                self.is_saved = true;
+                None
+            }
+            Err(error) => Some(format!(
+                "{OURS}/ledger.json can't be written, so what is learned of checkpoints is not kept: {error}"
+            )),
+        }
+    }
+}
+
+impl Entry {
+    /// Takes in what a format says.
+    fn learn(&mut self, judgement: Judgement) {
+        self.step = judgement.step;
+        // What is not a number can't be written down.
+        self.epoch = judgement.epoch.filter(|epoch| epoch.is_finite());
+        self.metrics = judgement.metrics.into_iter().filter(|(_, value)| value.is_finite()).collect();
+        self.verdict = Some(judgement.verdict);
+    }
+}
+
+impl Claimed {
+    fn open<'b>(&self, root: &Folder, budget: &'b Budget, sums: bool) -> io::Result<OnVolume<'b>> {
+        self.with(self.members(root, budget)?, root, budget, sums)
+    }
+
+    fn with<'b>(
+        &self,
+        members: Vec<Member>,
+        root: &Folder,
+        budget: &'b Budget,
+        sums: bool,
+    ) -> io::Result<OnVolume<'b>> {
+        let folder = if self.folder { root.folder(&self.path)? } else { root.parent(&self.path)?.0 };
+        Ok(OnVolume::new(folder, members, budget, sums))
+    }
+
+    fn members(&self, root: &Folder, budget: &Budget) -> io::Result<Vec<Member>> {
+        members(root, &self.path, if self.folder { None } else { Some(&self.names) }, budget)
+    }
+}
+
+/// The files of a checkpoint: those of the folder, or those of these names beside `path`.
+pub(super) fn members(root: &Folder, path: &str, names: Option<&[String]>, budget: &Budget) -> io::Result<Vec<Member>> {
+    let Some(names) = names else {
+        return root.folder(path)?.members(budget, if path == "." { NOT_OURS } else { &[] });
+    };
+    let folder = root.parent(path)?.0;
+    let mut members = Vec::with_capacity(names.len());
+    for name in names {
+        budget.in_time()?;
+        members.extend(folder.member(name)?);
+    }
+    members.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    if members.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(members) }
+}
+
+/// Files of which only some are here.
+struct Gathered<'a> {
+    here: OnVolume<'a>,
+    all: &'a [Member],
+}
+
+impl Files for Gathered<'_> {
+    fn members(&self) -> &[Member] {
+        self.all
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadSeek + '_>> {
+        match self.here.member(path) {
+            Some(_) => self.here.open(path),
+            None => Err(io::Error::new(io::ErrorKind::Unsupported, format!("{path} is another worker's"))),
+        }
+    }
+}
+
+/// A scan on its way down, level by level: a data set deep below must not keep it from what lies beside.
+struct Walk<'s> {
+    formats: &'static [&'static Rules],
+    budget: &'s Budget,
+    scan: &'s mut Scan,
+    claims: Vec<Claimed>,
+    paths: BTreeSet<String>,
+}
+
+impl Walk<'_> {
+    fn look_below(&mut self, root: &Folder) {
+        let mut itself = None;
+        let mut left = VecDeque::from([(String::new(), 0)]);
+        while let Some((path, depth)) = left.pop_front() {
+            if let Err(error) = self.budget.in_time() {
+                self.gave_up(&path, &error);
+                break;
+            }
+            match root.folder(if path.is_empty() { "." } else { &path }) {
+                Ok(folder) => itself = self.look(&folder, &path, depth, &mut left).or(itself),
+                Err(error) => self.gave_up(&path, &error),
+            }
+        }
+        if let Some(rules) = itself.filter(|_| self.claims.is_empty()) {
+            self.claim(Claimed { path: ".".to_owned(), folder: true, names: Vec::new(), rules });
+        }
+    }
+
+    /// Claims what lies in a folder, and leaves the folders in it for later. Gives whose the root itself is.
+    fn look(
+        &mut self,
+        folder: &Folder,
+        path: &str,
+        depth: usize,
+        left: &mut VecDeque<(String, usize)>,
+    ) -> Option<&'static Rules> {
+        let is_root = path.is_empty();
+        let (listing, unreadable) = match listing(folder, base(path), is_root, self.budget) {
+            Ok(listing) => listing,
+            Err(error) => {
+                self.gave_up(path, &error);
+                return None;
+            }
+        };
+        if unreadable > 0 {
+            let count = if unreadable == 1 { "1 name is".to_owned() } else { format!("{unreadable} names are") };
+            self.scan.note(format!("{}: {count} not UTF-8, and passed over", place(path)));
+        }
+        let mut itself = None;
+        for (claim, rules) in claims(&listing, self.formats) {
+            match claim {
+                // A program that saves into the root itself also keeps other things there.
+                Claim::Folder if is_root => itself = Some(rules),
+                Claim::Folder => {
+                    self.claim(Claimed { path: path.to_owned(), folder: true, names: Vec::new(), rules });
+                    return None;
+                }
+                Claim::Files { name, files } => {
+                    self.claim(Claimed { path: join(path, &name), folder: false, names: files, rules });
+                }
+            }
+        }
+        for name in &listing.folders {
+            let path = join(path, name);
+            if depth == DEPTH {
+                self.scan.note(format!("{}: more than {DEPTH} folders deep, not looked into", shown(&path)));
+            } else {
+                left.push_back((path, depth + 1));
+            }
+        }
+        itself
+    }
+
+    fn claim(&mut self, claim: Claimed) {
+        if self.paths.insert(claim.path.clone()) {
+            self.claims.push(claim);
+        } else {
+            self.scan.note(format!(
+                "{}: is both a folder and the beginning of files, one is passed over",
+                shown(&claim.path)
+            ));
+        }
+    }
+
+    fn gave_up(&mut self, path: &str, error: &io::Error) {
+        if error.kind() == io::ErrorKind::NotFound {
+            return; // it is being deleted
+        }
+        // Of what is not seen at all nothing is forgotten.
+        self.scan.whole &= !path.is_empty() && !ends_all(error, self.budget);
+        self.scan.note(format!("{}: not looked into: {error}", place(path)));
+    }
+}
+
+/// Whether a scan broke off, rather than one folder being what it is.
+fn ends_all(error: &io::Error, budget: &Budget) -> bool {
+    let is_the_folders = matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::FileTooLarge);
+    budget.in_time().is_err() || !is_the_folders
+}
+
+fn listing(folder: &Folder, name: &str, is_root: bool, budget: &Budget) -> io::Result<(Listing, u64)> {
+    let mut entries = folder.list(budget)?;
+    let not = if is_root { NOT_OURS } else { &[OURS] };
+    entries.folders.retain(|name| !not.contains(&name.as_str()));
+    Ok((Listing { name: name.to_owned(), files: entries.files, folders: entries.folders }, entries.unreadable))
+}
+
+/// Who claims what: the folder itself goes before its files, which are the first's that claims them.
+fn claims(listing: &Listing, formats: &'static [&'static Rules]) -> Vec<(Claim, &'static Rules)> {
+    let folder = formats.iter().find(|rules| (rules.claim)(listing).contains(&Claim::Folder));
+    let folder = folder.map(|rules| (Claim::Folder, *rules));
+    let is_root = listing.name.is_empty();
+    if let Some(folder) = folder.clone().filter(|_| !is_root) {
+        return vec![folder];
+    }
+    let mut left = listing.clone();
+    let mut all = Vec::new();
+    for rules in formats {
+        for claim in (rules.claim)(&left) {
+            if let Claim::Files { files, .. } = &claim {
+                let files: BTreeSet<&String> = files.iter().collect();
+                left.files.retain(|file| !files.contains(file));
+                all.push((claim, *rules));
+            }
+        }
+    }
+    all.extend(folder);
+    all
+}
+
+/// A format's own fault is no reason to stop.
+fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
+    let name = if claim.path == "." { "" } else { base(&claim.path) };
+    let judged = catch_unwind(AssertUnwindSafe(|| (claim.rules.judge)(name, files, depth))).unwrap_or_else(|_| {
+        Err(io::Error::other(format!("the reader of {} checkpoints failed", claim.rules.format.as_str())))
+    });
+    // Of what is not whole its name says how far it would be: whoever passes over it is to be told.
+    judged.map(|it| match it.verdict {
+        Verdict::Valid | Verdict::Complete { .. } => it,
+        _ => Judgement {
+            step: it.step.or_else(|| named::step(name)),
+            epoch: it.epoch.or_else(|| named::epoch(name)),
+            ..it
+        },
+    })
+}
+
+/// Judges by every byte; the CRC32C of each file where that is good.
+fn read_whole(claim: &Claimed, files: &OnVolume<'_>) -> io::Result<(Judgement, Option<Vec<u32>>)> {
+    let judgement = judge(claim, files, Depth::Content)?;
+    let sums = || files.members().iter().map(|member| files.crc32c(member)).collect::<io::Result<_>>();
+    let sums = if judgement.verdict.is_good() { Some(sums()?) } else { None };
+    Ok((judgement, sums))
+}
+
+/// Which file's bytes are not those that were once found good.
+fn changed(files: &OnVolume<'_>, sums: &[u32]) -> io::Result<Option<Verdict>> {
+    for (member, sum) in files.members().iter().zip(sums) {
+        let now = files.crc32c(member)?;
+        if now != *sum {
+            return Ok(Some(Verdict::Corrupted {
+                file: member.path.clone(),
+                why: format!(
+                    "its bytes are not those that were verified, though its length and time are \
+                     (CRC32C {now:08x}, was {sum:08x})"
+                ),
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// What is known by an entry whose members are there.
+fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, now: Timestamp) -> Known {
+    let modified = newest(&entry.members).unwrap_or(entry.since);
+    let is_old = is_past(modified, GRACE, now) || is_past(entry.since, GRACE, now);
+    let (verdict, stage) = match &entry.verdict {
+        None => (Verdict::Incomplete { why: "it was not looked at yet".to_owned() }, Stage::Unread),
+        Some(Verdict::Incomplete { why }) => {
+            let is_dead = is_old || attempt.is_some_and(|began| modified < began);
+            let stage = if is_dead { Stage::Abandoned } else { Stage::Writing };
+            (Verdict::Incomplete { why: why.clone() }, stage)
+        }
+        // Half a file looks like a bad one.
+        Some(Verdict::Corrupted { file, why }) if !entry.settled && !is_old => {
+            let why = if file.is_empty() { why.clone() } else { format!("{file}: {why}") };
+            (Verdict::Incomplete { why }, Stage::Writing)
+        }
+        Some(verdict) => (verdict.clone(), Stage::Written),
+    };
+    Known {
+        found: Found {
+            path: claim.path.clone(),
+            folder: claim.folder,
+            format: claim.rules.format,
+            step: entry.step,
+            epoch: entry.epoch,
+            metrics: entry.metrics.clone(),
+            bytes: entry.members.iter().fold(0, |sum, member| sum.saturating_add(member.size)),
+            modified,
+            verdict,
+            depth: entry.depth,
+            members: entry.members.clone(),
+        },
+        stage,
+        own: !uid.is_empty() && entry.owner == uid,
+        since: entry.since,
+        failed_starts: entry.failed_starts,
+        crc32c: entry.crc32c.clone(),
+    }
+}
+
+fn newest(members: &[Member]) -> Option<Timestamp> {
+    let newest = members.iter().map(|member| member.modified).max()?;
+    Timestamp::from_nanosecond(i128::from(newest)).ok()
+}
+
+/// Whether something was that long ago.
+pub(super) fn is_past(time: Timestamp, ago: SignedDuration, now: Timestamp) -> bool {
+    now.duration_since(time) >= ago
+}
+
+fn unfinished(found: &Found, error: &io::Error) -> String {
+    format!("{}: could not be read to its end: {error}", shown(&found.path))
+}
+
+fn changes() -> io::Error {
+    io::Error::other("it changes while it is looked at")
+}
+
+/// The last name of a path.
+fn base(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
+}
+
+fn place(path: &str) -> String {
+    if path.is_empty() { "the root".to_owned() } else { shown(path) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,24 @@
+//! Checkpoints in a folder: what is there, which are good, which are kept, and which one a run goes on from.
+//!
+//! Knows the files that training frameworks write, and nothing of Kubernetes. Nothing that a program has written is trusted: no
+//! link is followed, only regular files are opened, every length is checked before memory is asked for, and a pickle is
+//! read as a list of opcodes and never executed.
+
+pub mod budget;
+pub mod choose;
+pub mod files;
+pub mod folder;
+pub mod formats;
+pub mod found;
+pub mod inventory;
+pub mod keep;
+pub mod ledger;
+pub mod remove;
+pub mod report;
+pub mod space;
+mod step;
+
+pub mod wording;
+
+#[cfg(test)]
+mod testing;

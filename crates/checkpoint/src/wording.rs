@@ -1,0 +1,75 @@
+//! Sizes, ages, names and tables for people.
+
+use jiff::Timestamp;
+use unicode_width::UnicodeWidthStr;
+
+/// A count of bytes for people.
+#[must_use]
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A name as it can be printed: without line breaks, and nothing that a terminal obeys or that turns the writing round.
+#[must_use]
+pub fn shown(name: &str) -> String {
+    let is_harmful = |c: char| {
+        c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut text = String::with_capacity(name.len());
+    for c in name.chars() {
+        if is_harmful(c) { text.extend(c.escape_default()) } else { text.push(c) }
+    }
+    text
+}
+
+/// As kubectl writes it.
+pub(super) fn age(then: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(then).as_secs().max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Columns under each other.
+pub(super) fn align(rows: &[[String; 7]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell}{}", " ".repeat(width - cell.width())));
+        text += cells.collect::<Vec<_>>().join("   ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+    #[test]
+    fn sizes_and_ages_are_short() {
+        let sizes: Vec<String> = [0, 1023, 1024, 1_048_575, 1 << 20, u64::MAX].map(bytes).into();
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.0 MiB", "16.0 EiB"]);
+        let ago = |seconds| age(Timestamp::from_second(NOW.as_second() - seconds).unwrap(), NOW);
+        assert_eq!(
+            [-5, 119, 120, 7199, 7200, 172_799, 172_800].map(ago),
+            ["0s", "119s", "2m", "119m", "2h", "47h", "2d"]
+        );
+    }
+}

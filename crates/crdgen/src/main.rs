@@ -1,0 +1,146 @@
+//! Prints what is made from the types in `crates/api`: the CRD in `crds/`, the tables in `docs/`.
+
+use anyhow::Context as _;
+use api::{self, MUTABLE, MUTABLE_WITHIN, RULES, RuntimeKind, SCHEMA_REFUSALS, defaults};
+use clap::Parser;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
+use std::fmt::{self, Write};
+
+/// Prints the CustomResourceDefinition of TrainingJob as YAML, or a table for the documentation.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// Print docs/fields.md: every field of the spec with its type, default and meaning.
+    #[arg(long, conflicts_with = "refusals")]
+    fields: bool,
+    /// Print docs/refusals.md: everything that the API server refuses, and what to write instead.
+    #[arg(long)]
+    refusals: bool,
+    /// Print the CustomResourceDefinition of a kind of template instead: ClusterTrainingRuntime or TrainingRuntime.
+    #[arg(long, conflicts_with_all = ["fields", "refusals"], value_name = "KIND")]
+    runtime: Option<String>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let text = match () {
+        () if args.fields => fields()?,
+        () if args.refusals => refusals()?,
+        () => {
+            let (option, crd) = match args.runtime.as_deref() {
+                None => (String::new(), api::crd()),
+                Some(kind) => {
+                    let kind = RuntimeKind::ALL.into_iter().find(|known| known.as_str() == kind);
+                    let kind = kind.context("--runtime is ClusterTrainingRuntime or TrainingRuntime")?;
+                    (format!(" -- --runtime {}", kind.as_str()), api::runtime_crd(kind))
+                }
+            };
+            format!(
+                "# Made by `cargo run --bin crdgen{option}` from crates/api; do not edit.\n{}",
+                serde_saphyr::to_string(&serde_json::to_value(crd)?)?
+            )
+        }
+    };
+    println!("{}", text.trim_end());
+    Ok(())
+}
+
+fn fields() -> anyhow::Result<String> {
+    let crd = serde_json::to_value(api::crd())?;
+    let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let mut text = String::from(
+        "# Every field of a TrainingJob's spec\n\n\
+         Made by `cargo run --bin crdgen -- --fields` from the CRD. `kubectl explain trainingjob.spec` tells the same, \
+         and what lies below the types of Kubernetes itself.\n\n\
+         | field | type | default | what it does |\n|---|---|---|---|\n",
+    );
+    rows(&mut text, "", &serde_json::from_value(spec.clone())?)?;
+    Ok(text)
+}
+
+fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> fmt::Result {
+    let required = schema.required.as_deref().unwrap_or_default();
+    for (name, field) in schema.properties.iter().flatten() {
+        let ours = matches!(field.type_.as_deref(), Some("object")) && name != "affinity";
+        let in_schema = field.default.clone().map(|default| default.0).filter(|default| !default.is_object());
+        let default = match in_schema.or_else(|| defaults::of(&format!("{prefix}{name}"))) {
+            _ if required.contains(name) => "**required**".to_owned(),
+            Some(value) => format!("`{value}`").replace('"', ""),
+            None => String::new(),
+        };
+        let meaning = field.description.as_deref().unwrap_or_default();
+        // The column before says it.
+        let meaning = meaning.strip_suffix(&format!(" Default: {}.", default.trim_matches('`'))).unwrap_or(meaning);
+        let meaning = meaning.replace('\n', " ").replace('|', "\\|");
+        writeln!(text, "| `{prefix}{name}` | {} | {default} | {meaning} |", kind(field))?;
+        if ours {
+            rows(text, &format!("{prefix}{name}."), field)?;
+        }
+        if !OF_KUBERNETES.contains(&name.as_str())
+            && let Some(JSONSchemaPropsOrArray::Schema(entry)) = &field.items
+        {
+            rows(text, &format!("{prefix}{name}[]."), entry)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists whose entries are types of Kubernetes itself.
+const OF_KUBERNETES: [&str; 6] = ["env", "envFrom", "imagePullSecrets", "tolerations", "volumeMounts", "volumes"];
+
+fn kind(field: &JSONSchemaProps) -> String {
+    if let Some(values) = &field.enum_ {
+        return values.iter().map(|value| value.0.as_str().unwrap_or_default()).collect::<Vec<_>>().join(", ");
+    }
+    match field.type_.as_deref() {
+        Some("array") => match &field.items {
+            Some(JSONSchemaPropsOrArray::Schema(items)) => match kind(items).split_once(", ") {
+                Some((first, others)) if items.enum_.is_some() => format!("list of {first}, {others}"),
+                Some((kind, range)) => format!("list of {kind}s, {range}"),
+                None => format!("list of {}s", kind(items)),
+            },
+            _ => "list".into(),
+        },
+        Some("object") if field.additional_properties.is_some() => "map".into(),
+        Some(kind @ ("integer" | "number")) => match (field.minimum, field.maximum) {
+            (Some(least), Some(most)) => format!("{kind}, {least} to {most}"),
+            (Some(least), None) => format!("{kind}, from {least}"),
+            _ => kind.into(),
+        },
+        Some(kind) => kind.into(),
+        None => "integer or string".into(),
+    }
+}
+
+fn refusals() -> anyhow::Result<String> {
+    let mut text = String::from(
+        "# What the API server refuses\n\n\
+         Made by `cargo run --bin crdgen -- --refusals` from the rules of the CRD. Each row is shown by a file in \
+         `examples/bad`, which a test applies to a real API server. Of an entry of a list or a map, the message has the \
+         name: `the variable MASTER_ADDR of env`, say, for `this variable of env`. What only the operator can see is told \
+         by the condition `Accepted` of the job.\n\n\
+         | file | field | what it says | what to write instead |\n|---|---|---|---|\n",
+    );
+    for rule in RULES {
+        let (field, wrong, remedy) = (rule.path().replace("{}", ".NAME"), rule.wrong_in_general(), rule.remedy);
+        writeln!(text, "| [{0}](../examples/bad/{0}.yaml) | `{field}` | {wrong} | {remedy} |", rule.example)?;
+    }
+    text.push_str(
+        "\n## By type and range\n\nThe API server's own words.\n\n\
+         | file | field | what it says | what to write instead |\n|---|---|---|---|\n",
+    );
+    for refusal in SCHEMA_REFUSALS {
+        let (field, says, remedy) = (refusal.field, refusal.says, refusal.remedy);
+        writeln!(text, "| [{0}](../examples/bad/{0}.yaml) | `{field}` | {says} | {remedy} |", refusal.example)?;
+    }
+    write!(
+        text,
+        "\n## After creation\n\n\
+         Only `{}` of the spec, {}, and with `elastic` `numWorkers` may change, be added or be removed; labels and annotations may, too. Every other \
+         change is refused, here for `image`:\n\n> {}\n",
+        MUTABLE.join("`, `"),
+        MUTABLE_WITHIN.map(|(object, fields)| format!("of `{object}` only `{}`", fields.join("` and `"))).join(", "),
+        api::immutable_message(&api::immutable("image")),
+    )?;
+    Ok(text)
+}

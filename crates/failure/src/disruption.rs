@@ -1,0 +1,106 @@
+//! What happened to a worker's pod, whatever its program did.
+
+use super::facts::{Container, Waiting, WorkerFacts};
+use super::finding::Finding;
+use protocol::reason::Reason;
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// What took the worker away from outside, or would not have it: nobody's failure.
+pub fn finding(worker: &WorkerFacts<'_>) -> Option<Finding> {
+    by_condition(worker).or_else(|| by_node(worker))
+}
+
+/// What it was stopped for by its node as a failure of its own: more storage than it may have.
+///
+/// The kubelet evicts for that too, but tells it by no condition: it would happen on any other node.
+pub fn storage(worker: &WorkerFacts<'_>) -> Option<Finding> {
+    let words = eviction(worker)?;
+    let limit = exceeded(&words.message)?;
+    Some(Finding::why(Reason::StorageExceeded, format!("{limit}; write less to it, or raise that limit")))
+}
+
+/// Reasons of `DisruptionTarget`: Kubernetes documentation, "Pod disruption conditions".
+fn by_condition(worker: &WorkerFacts<'_>) -> Option<Finding> {
+    let disruption = worker.disruption?;
+    let (reason, what) = match disruption.reason.as_str() {
+        "PreemptionByScheduler" => (Reason::Preempted, "preempted"),
+        "NodeLost" | "DeletionByTaintManager" | "DeletionByPodGC" => (Reason::NodeLost, "its node is lost"),
+        _ => (Reason::Evicted, "evicted"),
+    };
+    let words = if disruption.message.is_empty() { &disruption.reason } else { &disruption.message };
+    Some(Finding { time: disruption.time, ..Finding::new(reason, format!("{what} ({words})")) })
+}
+
+/// By what the kubelet has written on the pod.
+fn by_node(worker: &WorkerFacts<'_>) -> Option<Finding> {
+    let words = worker.pod_reason.filter(|_| worker.ended == Some(false) && worker.failed_init.is_none())?;
+    let has_started = !matches!(worker.training, Container::Waiting);
+    let told = format!("{}: {}", words.reason, words.message.trim());
+    let told = told.trim_end_matches(": ");
+    let finding = if !has_started && is_rejection(&words.reason) {
+        Finding::new(Reason::NodeRejected, format!("its node would not run it ({told})"))
+    } else if words.reason == EVICTED && exceeded(&words.message).is_none() {
+        Finding::new(Reason::Evicted, format!("evicted ({told})"))
+    } else {
+        return None;
+    };
+    let finished = match worker.training {
+        Container::Terminated { finished, .. } => *finished,
+        _ => None,
+    };
+    Some(Finding { time: finished.or(worker.created), ..finding })
+}
+
+const EVICTED: &str = "Evicted";
+
+fn eviction<'a>(worker: &WorkerFacts<'a>) -> Option<&'a Waiting> {
+    worker.pod_reason.filter(|words| words.reason == EVICTED && worker.ended == Some(false))
+}
+
+/// Whether a kubelet that would not admit a pod says so by this reason. (Of what it evicts, and of what no node would
+/// run, such as a forbidden sysctl, it says otherwise.)
+fn is_rejection(reason: &str) -> bool {
+    const REASONS: [&str; 13] = [
+        "UnexpectedAdmissionError",
+        "NodeAffinity",
+        "NodeName",
+        "NodePorts",
+        "NodeUnschedulable",
+        "NodeShutdown",
+        "Shutdown",
+        "Terminated",
+        "Preempting",
+        "TaintToleration",
+        "TopologyAffinityError",
+        "VolumeAttachmentLimitExceeded",
+        "InvalidNodeInfo",
+    ];
+    // Of a resource, as in OutOfcpu and OutOfnvidia.com/gpu.
+    REASONS.contains(&reason) || reason.strip_prefix("OutOf").is_some_and(|resource| !resource.is_empty())
+}
+
+/// What of a kubelet's words on an eviction names the limit that was exceeded: of an emptyDir, a container, the pod.
+fn exceeded(words: &str) -> Option<String> {
+    static LIMITS: LazyLock<[Regex; 3]> = LazyLock::new(|| {
+        [
+            r#"^Usage of EmptyDir volume "([^"]+)" exceeds the limit "([^"]+)""#,
+            r#"^Container (\S+) exceeded its local ephemeral storage limit "([^"]+)""#,
+            r"^Pod ephemeral local storage usage exceeds the (total limit) of containers (\S+?)\.(?:\s|$)",
+        ]
+        .map(|words| Regex::new(words).expect("a constant"))
+    });
+    let words = words.trim();
+    let [dir, container, pod] = LIMITS.each_ref().map(|limit| Some(limit.captures(words)?.extract::<2>().1));
+    if let Some([volume, limit]) = dir {
+        return Some(format!("its emptyDir {volume} holds more than its sizeLimit of {limit}"));
+    }
+    if let Some([container, limit]) = container {
+        return Some(format!(
+            "its container {container} uses more storage of the node than resources.limits.ephemeral-storage allows, {limit}"
+        ));
+    }
+    pod.map(|[_, limit]| {
+        format!("it uses more storage of the node than resources.limits.ephemeral-storage of its containers allow, {limit} together")
+    })
+}

@@ -1,0 +1,135 @@
+//! How a worker ended of which nobody tells why: its containers, its signal, its exit code.
+
+use super::facts::{Container, FailedInit, WorkerFacts};
+use super::finding::Finding;
+use protocol::reason::Reason;
+use protocol::report::{LaunchError, LaunchErrorKind, Phase, Report};
+use text::origin::{FailureOrigin, origin_of};
+use text::signal::SIGKILL;
+use text::stderr::{first_rank, is_usage_error};
+
+/// How it ended.
+pub fn finding(worker: &WorkerFacts<'_>) -> Finding {
+    let Container::Terminated { exit_code, reason, report, message, .. } = worker.training else {
+        return before_start(worker);
+    };
+    let words = || message.as_deref().filter(|words| !words.trim().is_empty()).unwrap_or("the node tells no reason");
+    let report = report.as_deref();
+    let code = report.and_then(|report| report.exit_code).unwrap_or(*exit_code);
+    match reason.as_str() {
+        "StartError" => {
+            return Finding::new(Reason::ContainerConfig, format!("its container can't be started: {}", words()));
+        }
+        // Of a node that came back without it.
+        "ContainerStatusUnknown" => {
+            return Finding { exit_code: Some(code), ..Finding::new(Reason::ContainerStatusUnknown, words()) };
+        }
+        _ => {}
+    }
+    let finding = match report.and_then(|report| report.error.as_ref()) {
+        Some(error) => unstarted(error),
+        None => ended(worker, *exit_code, report, message.as_deref()),
+    };
+    Finding { exit_code: finding.exit_code.or(Some(code)), ..finding }
+}
+
+/// Nobody should pay for more gangs to learn of a typo; once it has worked it is something else.
+pub fn is_start(worker: &WorkerFacts<'_>, report: &Report) -> bool {
+    worker.attempt == 1 && report.progress.is_none()
+}
+
+/// Of SIGKILL what it mostly means, for the kernel leaves no other word.
+pub fn ended_by(signal: i32) -> String {
+    let name = signal_name(signal);
+    if signal == SIGKILL {
+        return format!(
+            "ended by {name}, and nobody says by whom; mostly the kernel does that for lack of memory: raise \
+             resources.limits.memory, or use less"
+        );
+    }
+    format!("ended by {name}")
+}
+
+fn before_start(worker: &WorkerFacts<'_>) -> Finding {
+    match (worker.failed_init, worker.pod_reason) {
+        (Some(init), _) => init_container(init),
+        (None, Some(words)) => Finding::new(Reason::from(words.reason.as_str()), words.message.clone()),
+        (None, None) => Finding::new(Reason::PodFailed, "its pod failed before its program started"),
+    }
+}
+
+fn init_container(init: &FailedInit) -> Finding {
+    let how = match init.exit_code {
+        _ if init.reason == "OOMKilled" => "was killed for using more memory than its limit allows".to_owned(),
+        code if code > 128 => format!("was {}", ended_by(code - 128)),
+        code => format!("failed with exit code {code}"),
+    };
+    // "Error" is what every one is called that did not exit 0.
+    let reason = Some(init.reason.as_str()).filter(|reason| !["", "Error", "OOMKilled"].contains(reason));
+    let words = init.message.as_deref().and_then(last_line).or(reason);
+    let what = with(format!("its init container {} {how}", init.name), words);
+    Finding { exit_code: Some(init.exit_code), time: init.finished, ..Finding::new(Reason::InitContainer, what) }
+}
+
+fn unstarted(error: &LaunchError) -> Finding {
+    match error.kind {
+        LaunchErrorKind::InvalidOption => {
+            let words = error.message.strip_prefix("--progress-pattern ").unwrap_or(&error.message);
+            let what = format!("monitoring.progress.patterns: {words}");
+            Finding { permanent: true, ..Finding::new(Reason::InvalidSpec, what) }
+        }
+        LaunchErrorKind::CheckpointUnusable => {
+            Finding { permanent: true, ..Finding::new(Reason::CheckpointCorrupted, error.message.clone()) }
+        }
+        // What the kernel may not refuse another time, such as for lack of memory.
+        LaunchErrorKind::LaunchFailed => Finding::new(Reason::CommandNotFound, error.message.clone()),
+        _ => Finding { permanent: true, ..Finding::new(Reason::CommandNotFound, error.message.clone()) },
+    }
+}
+
+fn ended(worker: &WorkerFacts<'_>, exit_code: i32, report: Option<&Report>, message: Option<&str>) -> Finding {
+    let code = report.and_then(|report| report.exit_code).unwrap_or(exit_code);
+    let line = report.map_or(message, Report::last_words);
+    // An agent that could not tell of the program's end was killed with it.
+    let is_killed = report.is_none_or(|report| report.phase != Phase::Exited) && exit_code > 128;
+    let signal = report.and_then(|report| report.signal);
+    // A program of any language may say last that it has lost its peer.
+    let last_word = line.filter(|_| report.is_some() && signal.is_none());
+    let origin = last_word.map_or(FailureOrigin::Own, origin_of);
+    let signal = signal.or(is_killed.then(|| exit_code - 128));
+    let ended = signal.map_or_else(|| format!("exit code {code}"), ended_by);
+    if let Some(stop) = report.and_then(|report| report.stopped_by) {
+        let stop = signal_name(stop);
+        let what = format!("told to stop by {stop}, and not by Kubernetes ({ended})");
+        return Finding { origin, ..Finding::new(Reason::Signal, what) };
+    }
+    if let Some(signal) = signal {
+        let what = with(ended, line.filter(|_| signal != SIGKILL));
+        return Finding { origin, exit_code: Some(128 + signal), ..Finding::new(Reason::Signal, what) };
+    }
+    // torchrun's own is always 1.
+    let rank = report.and_then(|report| first_rank(&report.stderr_tail));
+    let ranks_code = rank.map_or(code, |(_, code)| code);
+    let is_usage = |line| report.is_some_and(|report| is_usage_error(&report.stderr_tail, line));
+    let is_start = report.is_some_and(|report| is_start(worker, report));
+    let permanent = is_start && ranks_code == 2 && line.is_some_and(is_usage);
+    let line = line.filter(|line| rank.is_none() || !line.contains("exitcode"));
+    let what = with(format!("exit code {ranks_code}"), line);
+    let (rank, is_mute) = (rank.and_then(|(rank, _)| rank), line.is_none());
+    Finding { rank, permanent, origin, is_mute, ..Finding::new(Reason::ExitCode, what) }
+}
+
+fn with(what: String, line: Option<&str>) -> String {
+    match line {
+        Some(line) => format!("{what}: {line}"),
+        None => what,
+    }
+}
+
+fn last_line(text: &str) -> Option<&str> {
+    text.lines().map(str::trim).rfind(|line| !line.is_empty())
+}
+
+fn signal_name(signal: i32) -> String {
+    text::signal::name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+}

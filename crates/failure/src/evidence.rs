@@ -1,0 +1,160 @@
+//! What a worker's agent has left that tells why its program failed.
+
+use super::facts::{Container, WorkerFacts};
+use super::finding::Finding;
+use super::{ending, memory};
+use jiff::{SignedDuration, Timestamp};
+use protocol::hang::Hang;
+use protocol::reason::Reason;
+use protocol::report::{Phase, Report};
+use protocol::stacks::Place;
+use text::error_pattern::{ErrorMatch, ErrorPattern, words};
+use text::exception::{Exception, Sort, sort};
+use text::mpi;
+use text::origin::{FailureOrigin, origin_of};
+use text::signal::{SIGABRT, SIGTERM};
+use text::split_rank;
+use text::stderr::{code_of_paddle, exception, first_rank};
+
+/// What counts most of what the agent has left. `progress` is when any worker last told how far it was.
+pub fn finding(worker: &WorkerFacts<'_>, progress: Option<Timestamp>) -> Option<Finding> {
+    let Container::Terminated { exit_code, reason, report, .. } = worker.training else { return None };
+    let report = report.as_deref();
+    let code = report.and_then(|report| report.exit_code).unwrap_or(*exit_code);
+    let finding = if reason == "OOMKilled" { memory::finding(report) } else { told(worker, report?, progress)? };
+    Some(Finding { exit_code: Some(code), ..finding })
+}
+
+fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) -> Option<Finding> {
+    let by_line = report.error_patterns.iter().find(|known| Some(known.kind) == report.ended_for);
+    if let Some(lost) = by_line.filter(|known| known.kind == ErrorPattern::LostDaemon) {
+        let what = format!("mpirun has lost another worker and exited 0 all the same: {}", lost.text);
+        let origin = FailureOrigin::Peer;
+        return Some(Finding { origin, time: Some(lost.time), ..Finding::why(Reason::ExitCode, what) });
+    }
+    if let Some(lost) = by_line {
+        let what = format!("its loss is NaN or infinite, and failurePolicy.nanPolicy is Fail: {}", lost.text);
+        return Some(Finding { time: Some(lost.time), ..Finding::why(Reason::NanLoss, what) });
+    }
+    let hang = report.hang.as_ref().map(of_hang);
+    if report.ended_for == Some(ErrorPattern::Hang) {
+        return hang;
+    }
+    if report.exit_code == Some(0) {
+        return hang; // else it was told to stop, and that is all
+    }
+    if report.ended_by_oom() {
+        return Some(memory::finding(Some(report)));
+    }
+    // Of one that was killed with its agent nobody knows whether what it told before was the end of it.
+    if report.phase != Phase::Exited {
+        return None;
+    }
+    let is_start = ending::is_start(worker, report);
+    let raised = report.exception.as_ref();
+    let is_end = raised.is_some_and(|raised| is_end(worker, report, raised, progress));
+    let exception = raised.filter(|_| is_end).map(|raised| {
+        let is_permanent = is_start && raised.thread.is_none() && is_of_start(&raised.class, &raised.message);
+        Finding {
+            rank: raised.rank,
+            time: Some(raised.time),
+            permanent: is_permanent && report.own_signal().is_none(),
+            ..of_exception(&raised.class, &raised.message, raised.text())
+        }
+    });
+    // For programs whose Python does not tell. One that does has said the same on stderr, of which this is the first line only.
+    let is_news = |line: &&str| raised.is_none_or(|raised| !raised.is_in(line));
+    let line = report.last_traceback().filter(is_news).and_then(|line| of_line(line, is_start && !report.python_tells));
+    let pattern = |kind| report.last_match(kind).map(of_match);
+    let [timeout, error, no_memory] =
+        [ErrorPattern::NcclTimeout, ErrorPattern::NcclError, ErrorPattern::CudaOutOfMemory].map(pattern);
+    // What allocates in native code aborts; a program that any other signal ends has caught it.
+    let no_memory = no_memory.filter(|_| report.own_signal().is_none_or(|signal| signal == SIGABRT));
+    // Of those that tell equally much the first one here is told.
+    let told = [timeout, exception, killed_rank(report), line, no_memory, error, hang];
+    let told = told.into_iter().flatten().min_by_key(|finding| finding.origin)?;
+    // A rank that fails has mpirun end the others: it is the one that is named.
+    let rank = told.rank.or_else(|| mpi::first_process(&report.stderr_tail)?.rank);
+    Some(Finding { rank, ..told })
+}
+
+/// Whether an exception is why the program ended: it ended soon after, or nobody made progress any more, as when the
+/// others wait for a rank that failed and can't end. What it raised when it was told to stop is not, and of a program
+/// that a signal ended only what that process raised itself.
+fn is_end(worker: &WorkerFacts<'_>, report: &Report, raised: &Exception, progress: Option<Timestamp>) -> bool {
+    /// What was under way at that moment may still have been told.
+    const UNDER_WAY: SignedDuration = SignedDuration::from_secs(30);
+    const SECOND: SignedDuration = SignedDuration::from_secs(1);
+    let stopped = worker.deletion.filter(|_| report.stopped_by.is_some());
+    if stopped.is_some_and(|asked| raised.time.duration_since(asked) >= SECOND) {
+        return false;
+    }
+    if report.own_signal().is_some() && raised.by_program == Some(false) {
+        return false;
+    }
+    let was_last = || progress.is_some_and(|progress| progress.duration_since(raised.time) <= UNDER_WAY);
+    report.last_exception().is_some() || (raised.thread.is_none() && was_last())
+}
+
+/// Of what does not come to pass in a program that has worked before.
+fn is_of_start(class: &str, message: &str) -> bool {
+    matches!(sort(class, message), Sort::Import | Sort::Syntax)
+}
+
+fn of_exception(class: &str, message: &str, what: String) -> Finding {
+    let reason = match sort(class, message) {
+        Sort::CudaOutOfMemory => Reason::CudaOutOfMemory,
+        Sort::NcclTimeout => Reason::NcclTimeout,
+        Sort::NcclError => Reason::NcclError,
+        Sort::NanLoss => Reason::NanLoss,
+        Sort::Import => Reason::ImportError,
+        Sort::Syntax | Sort::Other => Reason::PythonException,
+    };
+    Finding { origin: origin_of(&format!("{class}: {message}")), ..Finding::why(reason, what) }
+}
+
+fn of_line(line: &str, is_start: bool) -> Option<Finding> {
+    let (rank, class, message) = exception(line)?;
+    let permanent = is_start && is_of_start(class, message);
+    Some(Finding { rank, permanent, ..of_exception(class, message, split_rank(line).1.to_owned()) })
+}
+
+fn of_match(found: &ErrorMatch) -> Finding {
+    let reason = match found.kind {
+        ErrorPattern::NcclTimeout => Reason::NcclTimeout,
+        ErrorPattern::CudaOutOfMemory => Reason::CudaOutOfMemory,
+        _ => Reason::NcclError,
+    };
+    let (rank, words) = words(&found.text);
+    Finding { origin: origin_of(&found.text), rank, time: Some(found.time), ..Finding::why(reason, words) }
+}
+
+/// Of a rank that waits in an exchange nobody knows whether it is to blame.
+fn of_hang(hang: &Hang) -> Finding {
+    let origin = match hang.place {
+        Place::Stopped | Place::Elsewhere => FailureOrigin::Own,
+        Place::Collective | Place::Unknown => FailureOrigin::Gang,
+    };
+    Finding { origin, rank: hang.rank, time: Some(hang.time), ..Finding::why(Reason::Hang, hang.text.clone()) }
+}
+
+/// The rank that a signal ended, by the word of torchrun, mpirun or Paddle's launcher. An abort is how libraries end one that
+/// complains of others.
+fn killed_rank(report: &Report) -> Option<Finding> {
+    let tail = &report.stderr_tail;
+    let told = first_rank(tail).or_else(|| code_of_paddle(tail).map(|code| (None, code)));
+    let (rank, code) = told.filter(|(_, code)| *code < 0 && *code != -SIGTERM)?;
+    let of_mpi = mpi::first_process(tail);
+    let may_be_any = of_mpi.as_ref().is_some_and(|first| first.may_be_any);
+    let origin = if code == -SIGABRT || may_be_any { FailureOrigin::Gang } else { FailureOrigin::Own };
+    let on_node = of_mpi.and_then(|first| first.node).map(|node| format!(" (on {node})")).unwrap_or_default();
+    let how = match may_be_any {
+        true => {
+            "ended by SIGKILL: by the kernel, mostly for lack of memory, or by mpiexec itself because another process \
+                 had failed, of which it tells nothing"
+                .to_owned()
+        }
+        false => ending::ended_by(-code),
+    };
+    Some(Finding { rank, origin, ..Finding::why(Reason::Signal, how + &on_node) })
+}

@@ -1,0 +1,133 @@
+//! What is known of one worker: the operator sees it on its pod, an agent on its own container.
+
+use jiff::Timestamp;
+use protocol::report::Report;
+use protocol::role::{Place, RoleName};
+
+/// One worker of the attempt, as far as its failure may need it.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerFacts<'a> {
+    /// Its role.
+    pub role: RoleName,
+    /// Its index, among those of its role.
+    pub index: i32,
+    /// Name of the pod; empty where that is not known.
+    pub pod: &'a str,
+    /// The node, once there is one.
+    pub node: Option<&'a str>,
+    /// The attempt that it belongs to, from 1.
+    pub attempt: i32,
+    /// When its pod was created.
+    pub created: Option<Timestamp>,
+    /// When the deletion of its pod was asked for.
+    pub deletion: Option<Timestamp>,
+    /// Its pod exists no more.
+    pub gone: bool,
+    /// Its pod ended, one way or the other: `Some(true)` if well.
+    pub ended: Option<bool>,
+    /// Why its pod failed, where that is not of its containers: a kubelet's reason and words.
+    pub pod_reason: Option<&'a Waiting>,
+    /// Something outside took it away.
+    pub disruption: Option<&'a Disruption>,
+    /// An init container that failed, and kept the program from starting.
+    pub failed_init: Option<&'a FailedInit>,
+    /// The container `training`.
+    pub training: &'a Container,
+}
+
+/// A reason in one word and a message in the words of who gave it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// For example `ErrImagePull`.
+    pub reason: String,
+    /// May be empty.
+    pub message: String,
+}
+
+/// The condition `DisruptionTarget` of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Disruption {
+    /// `EvictionByEvictionAPI`, `PreemptionByScheduler`, `DeletionByTaintManager`, `DeletionByPodGC`, `TerminationByKubelet`.
+    pub reason: String,
+    /// In Kubernetes' words.
+    pub message: String,
+    /// When.
+    pub time: Option<Timestamp>,
+}
+
+/// An init container that did not end well.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FailedInit {
+    /// Name of the container.
+    pub name: String,
+    /// Its exit code.
+    pub exit_code: i32,
+    /// Kubernetes' reason, such as `OOMKilled` or `Error`.
+    pub reason: String,
+    /// Its termination message, if it left one.
+    pub message: Option<String>,
+    /// When it ended.
+    pub finished: Option<Timestamp>,
+}
+
+/// How the container `training` stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Container {
+    /// Not started.
+    #[default]
+    Waiting,
+    /// Its program runs.
+    Running {
+        /// Since when.
+        since: Option<Timestamp>,
+    },
+    /// It has ended.
+    Terminated {
+        /// When it started.
+        started: Option<Timestamp>,
+        /// When it ended.
+        finished: Option<Timestamp>,
+        /// Exit code of the container.
+        exit_code: i32,
+        /// Kubernetes' reason, such as `OOMKilled` or `Error`.
+        reason: String,
+        /// What its agent left, or whatever stands in the termination message.
+        report: Option<Box<Report>>,
+        /// The termination message, when no agent wrote it.
+        message: Option<String>,
+    },
+}
+
+impl<'a> WorkerFacts<'a> {
+    /// What its agent left.
+    #[must_use]
+    pub fn report(&self) -> Option<&'a Report> {
+        match self.training {
+            Container::Terminated { report, .. } => report.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Its program ended well.
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        self.ended == Some(true) || matches!(self.training, Container::Terminated { exit_code: 0, .. })
+    }
+
+    /// Its place in the gang.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place { role: self.role, index: self.index }
+    }
+
+    /// As people are told of it.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let place = self.place();
+        if self.pod.is_empty() {
+            return place.to_string();
+        }
+        let node = self.node.map(|node| format!(", node {node}")).unwrap_or_default();
+        format!("{place} (pod {}{node})", self.pod)
+    }
+}

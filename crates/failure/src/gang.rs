@@ -1,0 +1,190 @@
+//! Who of a gang failed first.
+//!
+//! Kubernetes' times are whole seconds: within one a disruption goes before a program's failure, a program's failure
+//! before a deletion, and of two programs the agents' milliseconds decide.
+
+use super::facts::{Container, WorkerFacts};
+use super::finding::Finding;
+use super::{Cause, disruption, ending, evidence};
+use jiff::Timestamp;
+use protocol::reason::Reason;
+use protocol::stacks::Place;
+use text::origin::FailureOrigin;
+
+/// The root among all that failed; `None` while nothing has.
+pub fn first_cause<'a, W: Into<WorkerFacts<'a>>>(workers: impl IntoIterator<Item = W>) -> Option<Cause> {
+    let workers: Vec<WorkerFacts<'a>> = workers.into_iter().map(Into::into).collect();
+    let progress = workers.iter().filter_map(|worker| worker.report()?.progress?.time).max();
+    let ends: Vec<End<'_>> = workers.iter().filter_map(|worker| End::of(*worker, progress)).collect();
+    let ranked = ends.iter().map(|end| (end, end.rank(&ends)));
+    let order = |(end, rank): &(&End<'_>, Rank)| {
+        let second = end.second().unwrap_or(Timestamp::MAX);
+        (*rank, second, end.kind, end.moment().unwrap_or(second), end.worker.place())
+    };
+    ranked.min_by_key(order).map(|(end, rank)| end.tell(rank))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Disrupted,
+    Failed,
+    Deleted,
+}
+
+/// How much an end looks like the first one, best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// By itself, or by a hand from outside when nobody had failed.
+    First,
+    /// Told to stop while it was failing by itself: a peer that it took along was faster to end. Of a gang that hangs, a rank
+    /// that waits for no other.
+    Caught,
+    /// Without a word, when one that was told to stop had failed before: MPICH's `mpiexec` ends at an `MPI_Abort` without
+    /// reading what the processes have said last.
+    Mute,
+    /// What they do together failed, such as a collective that timed out.
+    Gang,
+    /// It lost a peer.
+    Echo,
+    /// Told to stop because another one had failed.
+    Stopped,
+}
+
+/// How a worker ended.
+struct End<'a> {
+    worker: WorkerFacts<'a>,
+    kind: Kind,
+    finding: Finding,
+}
+
+impl<'a> End<'a> {
+    /// `None` for one that has not failed. `progress` is when any worker last told how far it was.
+    fn of(worker: WorkerFacts<'a>, progress: Option<Timestamp>) -> Option<Self> {
+        if worker.succeeded() {
+            return None;
+        }
+        if let Some(finding) = disruption::finding(&worker) {
+            return Some(Self { worker, kind: Kind::Disrupted, finding });
+        }
+        let kind = if failed_by_itself(&worker) {
+            Kind::Failed
+        } else if worker.deletion.is_some() || worker.gone {
+            Kind::Deleted
+        } else {
+            return None;
+        };
+        let finding = disruption::storage(&worker)
+            .or_else(|| evidence::finding(&worker, progress))
+            .unwrap_or_else(|| ending::finding(&worker));
+        Some(Self { worker, kind, finding })
+    }
+
+    /// As Kubernetes tells it, unless the program has told that it failed earlier: it may take its time to end.
+    fn second(&self) -> Option<Timestamp> {
+        match (self.kind, self.worker.training) {
+            (Kind::Disrupted, _) => self.finding.time,
+            (Kind::Deleted, _) => self.worker.deletion,
+            (Kind::Failed, Container::Terminated { finished, .. }) => {
+                self.finding.time.map(whole_second).into_iter().chain(*finished).min()
+            }
+            (Kind::Failed, _) => self.finding.time.or(self.worker.created),
+        }
+    }
+
+    /// When its program ended, to the millisecond if its agent has told.
+    fn ended(&self) -> Option<Timestamp> {
+        self.worker.report().and_then(|report| report.finished_at).or_else(|| self.second())
+    }
+
+    /// When it failed, to the millisecond if its agent has told.
+    fn moment(&self) -> Option<Timestamp> {
+        self.finding.time.or_else(|| self.ended())
+    }
+
+    /// Where its rank is, if it hangs.
+    fn hangs_at(&self) -> Option<Place> {
+        let hang = self.worker.report()?.hang.as_ref()?;
+        (self.finding.reason == Reason::Hang).then_some(hang.place)
+    }
+
+    /// Whether it tells why it failed by itself.
+    fn is_own(&self) -> bool {
+        self.finding.tells_why && self.finding.origin == FailureOrigin::Own
+    }
+
+    /// Whether it was told to stop and had told before `other` ended why it was failing by itself.
+    fn failed_before(&self, other: &Self) -> bool {
+        let is_stopped = self.worker.report().is_some_and(|report| report.stopped_by.is_some());
+        is_stopped && self.is_own() && self.finding.time.is_some() && self.finding.time < other.ended()
+    }
+
+    fn rank(&self, all: &[End<'_>]) -> Rank {
+        let stopped = if self.is_own() { Rank::Caught } else { Rank::Stopped };
+        match self.kind {
+            Kind::Disrupted => Rank::First,
+            Kind::Failed if self.finding.reason == Reason::StorageExceeded => Rank::First, // it is stopped for that
+            // All of them hang, and the one that says so first is mostly one that waits.
+            Kind::Failed if self.hangs_at() == Some(Place::Stopped) => Rank::First,
+            Kind::Failed if self.hangs_at() == Some(Place::Elsewhere) => Rank::Caught,
+            Kind::Failed if self.worker.report().is_some_and(|report| report.stopped_by.is_some()) => stopped,
+            Kind::Failed => match self.finding.origin {
+                FailureOrigin::Own if self.finding.is_mute && all.iter().any(|other| other.failed_before(self)) => {
+                    Rank::Mute
+                }
+                FailureOrigin::Own => Rank::First,
+                FailureOrigin::Gang => Rank::Gang,
+                FailureOrigin::Peer => Rank::Echo,
+            },
+            Kind::Deleted => {
+                let mut others = all.iter().filter(|other| other.kind != Kind::Deleted);
+                let first = others.all(|other| self.second() < other.second() || self.ended() < other.ended());
+                // It may have been deleted for that it had failed and did not end.
+                let told = self.finding.time.filter(|_| self.finding.tells_why);
+                let before = told.is_some() && told < self.worker.deletion;
+                if first && !before { Rank::First } else { stopped }
+            }
+        }
+    }
+
+    fn tell(&self, rank: Rank) -> Cause {
+        let deleted;
+        let finding = if self.kind == Kind::Deleted && rank != Rank::Caught {
+            deleted = Finding::new(Reason::PodDeleted, "its pod was deleted, and not by the operator");
+            &deleted
+        } else {
+            &self.finding
+        };
+        let of_rank = finding.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
+        Cause {
+            reason: finding.reason.clone(),
+            message: format!("{}{of_rank}: {}", self.worker.describe(), finding.what),
+            role: self.worker.role,
+            worker: Some(self.worker.index),
+            pod: Some(self.worker.pod.to_owned()),
+            node: self.worker.node.map(str::to_owned),
+            rank: finding.rank,
+            exit_code: finding.exit_code,
+            disruption: self.kind == Kind::Disrupted,
+            permanent: finding.permanent,
+            rule: None,
+            time: self.second(),
+        }
+    }
+}
+
+/// Whether it failed before anybody asked for the deletion of its pod.
+fn failed_by_itself(worker: &WorkerFacts<'_>) -> bool {
+    match (worker.training, worker.deletion) {
+        (Container::Terminated { finished: Some(end), report, .. }, Some(asked)) => {
+            *end <= asked && report.as_ref().is_none_or(|report| report.stopped_by.is_none())
+        }
+        (Container::Terminated { .. }, None) => true,
+        (_, Some(_)) => false,
+        (_, None) => worker.ended == Some(false),
+    }
+}
+
+/// Kubernetes' times have no more.
+fn whole_second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}

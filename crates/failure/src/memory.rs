@@ -1,0 +1,70 @@
+//! How a kill for lack of memory is told: what the limit was, how far it went, and whose process it was.
+
+use super::finding::Finding;
+use protocol::reason::Reason;
+use protocol::report::{Memory, Report};
+use text::signal::SIGKILL;
+use text::stderr::first_rank;
+
+/// What killed a process of this container, and of which rank, as far as anybody knows.
+pub fn finding(report: Option<&Report>) -> Finding {
+    let (rank, who) = report.map_or((None, ""), victim);
+    let memory = report.and_then(|report| report.memory).unwrap_or_default();
+    Finding { rank, ..Finding::why(Reason::OomKilled, format!("{who}{}", words(memory))) }
+}
+
+/// torchrun names the rank that a signal ended. PyTorch's DataLoader names its worker in an exception of the rank's.
+fn victim(report: &Report) -> (Option<u64>, &'static str) {
+    if let Some((rank, _)) = first_rank(&report.stderr_tail).filter(|(_, code)| *code == -SIGKILL) {
+        return (rank, "");
+    }
+    let of_loader = report.last_exception().filter(|raised| {
+        let is_of_loader = raised.message.contains("DataLoader worker");
+        is_of_loader && (raised.message.contains("killed by signal") || raised.message.contains("exited unexpectedly"))
+    });
+    of_loader.map_or((None, ""), |raised| (raised.rank, "one of its DataLoader workers was "))
+}
+
+fn words(Memory { limit, peak }: Memory) -> String {
+    const KILLED: &str = "killed for using more memory than resources.limits.memory allows";
+    let peak = peak.map(mebibytes);
+    match (limit.map(mebibytes), peak) {
+        (Some(limit), Some(peak)) => {
+            format!("{KILLED} (the limit is {limit}, the peak was {peak}); raise it or use less")
+        }
+        (Some(limit), None) => format!("{KILLED} (the limit is {limit}); raise it or use less"),
+        (None, Some(peak)) => format!("{KILLED} (the peak was {peak}); raise it or use less"),
+        (None, None) => format!("{KILLED}; raise it or use less"),
+    }
+}
+
+/// As people write limits: `200Mi`, `1.5Gi`.
+fn mebibytes(bytes: u64) -> String {
+    const GI: u64 = 1 << 30;
+    let mebi = (bytes + (1 << 19)) >> 20;
+    match bytes {
+        ..=0xF_FFFF => format!("{}Ki", bytes >> 10),
+        _ if mebi < 1024 => format!("{mebi}Mi"),
+        _ if mebi.is_multiple_of(1024) => format!("{}Gi", mebi >> 10),
+        _ => format!("{}.{}Gi", bytes / GI, bytes % GI * 10 / GI),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_people_write_it() {
+        for (bytes, text) in [
+            (200 << 20, "200Mi"),
+            ((200 << 20) - 4096, "200Mi"),
+            (64 << 10, "64Ki"),
+            (1 << 30, "1Gi"),
+            (3 << 29, "1.5Gi"),
+            (80 << 30, "80Gi"),
+        ] {
+            assert_eq!(mebibytes(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! The part of an agent that leads the gang: who is there, which attempt runs, and what follows from its end.
+//!
+//! Each message is taken into the seat of its sender; then [`Leader::settle`] looks at all seats and the time, and goes on to
+//! the next phase if nothing is in the way. So it does not matter what came in which order.
+
+use super::message::{
+    Beat, Choice, Command, Directive, Down, Finish, History, Incarnation, MAX_DETAIL, MAX_TEXT, MemberId, Message,
+    Status, Time, cut, millis,
+};
+use super::policy::{Ended, Judge, Judged, Policy, Verdict, Why, begin, decide};
+use super::seat::{Holder, Seat};
+use super::view::{Chosen, Missing, Phase, View};
+use super::{Conn, Order, Timing};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What a leader is given.
+#[derive(Clone, Debug, Hash)]
+pub struct LeaderSetup {
+    /// All members of the next attempt, the leader's own among them.
+    pub members: BTreeSet<MemberId>,
+    /// Those of them by whose success the gang has succeeded, whatever the others do by then; all if none is named.
+    pub deciding: BTreeSet<MemberId>,
+    /// Earlier attempts may have had members that are none any more.
+    pub was_larger: bool,
+    /// What a person has decided.
+    pub policy: Policy,
+    /// Judges an attempt that has ended.
+    pub judge: Judge,
+    /// First port where ranks meet, and how many there are: at least two, better more.
+    pub ports: (u16, u16),
+}
+
+/// The leader's state.
+#[derive(Clone, Debug, Hash)]
+pub struct Leader {
+    pub(super) setup: LeaderSetup,
+    pub(super) me: MemberId,
+    pub(super) job: String,
+    pub(super) incarnation: Incarnation,
+    pub(super) timing: Timing,
+    /// Of members and spares.
+    pub(super) seats: BTreeMap<MemberId, Seat>,
+    /// All members of the attempt that runs or ends, or else of the next one.
+    pub(super) members: BTreeSet<MemberId>,
+    /// Connections that have not said hello: whose they are, and since when.
+    pub(super) strangers: BTreeMap<Conn, (MemberId, String, Time)>,
+    pub(super) history: History,
+    pub(super) phase: Phase,
+    /// By then all that was started under earlier leaders has stopped, whoever it was.
+    pub(super) quiet_at: Time,
+    /// The last attempt whose leader has said that its own processes have stopped.
+    pub(super) cleared: u32,
+    leaving: Option<i32>,
+    /// What was sent last.
+    word: Option<Command>,
+    /// For those who are told.
+    pub(super) judged: Option<Judged>,
+}
+
+impl Leader {
+    pub(super) fn new(
+        setup: LeaderSetup,
+        me: MemberId,
+        job: String,
+        incarnation: Incarnation,
+        timing: Timing,
+        history: History,
+        now: Time,
+    ) -> Self {
+        let members = setup.members.clone();
+        let seats = members.iter().map(|member| (member.clone(), Seat::default())).collect();
+        let phase = match history.finish {
+            Some(_) => Phase::Over { since: now },
+            None => {
+                Phase::Gathering { attempt: history.attempt.saturating_add(1), not_before: now, choice: Chosen::NotYet }
+            }
+        };
+        let strangers = BTreeMap::new();
+        let quiet_at = if setup.was_larger { now + timing.lease + timing.fence() } else { Time::default() };
+        Self {
+            setup,
+            me,
+            job,
+            incarnation,
+            timing,
+            seats,
+            members,
+            strangers,
+            history,
+            phase,
+            quiet_at,
+            cleared: 0,
+            leaving: None,
+            word: None,
+            judged: None,
+        }
+    }
+
+    /// The driver has chosen, or has told in a report why it can't.
+    pub(super) fn chosen(&mut self, now: Time, attempt: u32, chosen: Result<Choice, String>) {
+        let Phase::Gathering { attempt: next, choice, .. } = &mut self.phase else { return };
+        if *next != attempt || *choice != Chosen::Asked {
+            return;
+        }
+        match chosen {
+            Ok(chosen) if chosen.detail.len() > MAX_DETAIL => {
+                let report = "what the checkpoint's choice says is too long to be told".to_owned();
+                self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO);
+            }
+            Ok(chosen) => *choice = Chosen::Choice(Choice { checkpoint: cut(chosen.checkpoint, MAX_TEXT), ..chosen }),
+            Err(report) => self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO),
+        }
+    }
+
+    /// What a person has decided by now.
+    pub(super) fn set_policy(&mut self, policy: Policy) {
+        self.setup.policy = policy;
+    }
+
+    /// Somebody asks for another attempt.
+    pub(super) fn restart(&mut self, now: Time, words: String) {
+        match &mut self.phase {
+            Phase::Gathering { not_before, .. } => *not_before = now,
+            Phase::Running { attempt, since, .. } => {
+                self.phase = ending(*attempt, Why::Ordered(words), now, now.since(*since));
+            }
+            Phase::Ending { .. } | Phase::Over { .. } => {}
+        }
+    }
+
+    /// The agent is told to end.
+    pub(super) fn terminated(&mut self, signal: i32) {
+        self.leaving.get_or_insert(signal);
+    }
+
+    /// Does what time or a message has made due, and tells all members what is new.
+    pub(super) fn settle(&mut self, now: Time, out: &mut Vec<Order>) {
+        for holder in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()) {
+            if now.since(holder.heard) >= self.timing.lease
+                && let Some(link) = holder.link.take()
+            {
+                holder.unlinked = now;
+                out.push(Order::Close { conn: link.conn, why: "the member is silent".to_owned() });
+            }
+        }
+        while let Some(next) = self.next(now, out) {
+            self.phase = next;
+        }
+        self.tell(now, out);
+    }
+
+    /// The phase that follows from how everything stands, if it is another one.
+    fn next(&mut self, now: Time, out: &mut Vec<Order>) -> Option<Phase> {
+        match &self.phase {
+            Phase::Gathering { attempt, not_before, choice } => {
+                let (attempt, not_before, choice) = (*attempt, *not_before, choice.clone());
+                if let Some(run) = self.last_run().filter(|run| *run > self.history.judged) {
+                    self.history.attempt = self.history.attempt.max(run);
+                    return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
+                }
+                self.seat_members();
+                let is_clear = self.spares().all(|seat| self.is_clear(seat, now));
+                if !is_clear || !self.of_members().all(|seat| self.is_there(seat, attempt, now)) || !self.is_quiet(now)
+                {
+                    return None;
+                }
+                match choice {
+                    Chosen::NotYet => {
+                        out.push(Order::Choose { attempt });
+                        Some(Phase::Gathering { attempt, not_before, choice: Chosen::Asked })
+                    }
+                    Chosen::Choice(choice) if now >= not_before => {
+                        begin(&mut self.history, attempt, &choice, self.setup.ports);
+                        self.quiet_at = Time::default();
+                        Some(Phase::Running { attempt, port: self.history.port, choice, since: now })
+                    }
+                    Chosen::Asked | Chosen::Choice(_) => None,
+                }
+            }
+            Phase::Running { attempt, since, .. } => {
+                let (attempt, ran) = (*attempt, now.since(*since));
+                if self.has_succeeded(attempt) {
+                    self.history.finish = Some(Finish::Succeeded);
+                    return Some(Phase::Over { since: now });
+                }
+                self.why_to_end(attempt, now).map(|why| ending(attempt, why, now, ran))
+            }
+            Phase::Ending { attempt, why, since, ran } => {
+                let (attempt, why, since, ran) = (*attempt, why.clone(), *since, *ran);
+                if let Some(run) = self.last_run().filter(|run| *run > attempt) {
+                    self.history.attempt = self.history.attempt.max(run);
+                    return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
+                }
+                let is_settled = |seat: &Seat| seat.is_settled(attempt, since, now, &self.timing);
+                let are_settled = self.of_members().all(is_settled);
+                are_settled.then(|| self.judge(attempt, why, [since, now], ran))
+            }
+            Phase::Over { .. } => None,
+        }
+    }
+
+    fn judge(&mut self, attempt: u32, why: Why, [since, now]: [Time; 2], ran: Duration) -> Phase {
+        let mut wait = Duration::ZERO;
+        if self.history.judged < attempt {
+            let why = match why {
+                // It goes because nobody needs it any more.
+                Why::Left(member, _) if !self.setup.members.contains(&member) => self.resized(),
+                why => why,
+            };
+            let members = self.members.iter().filter_map(|member| Some((member, self.seats.get(member)?)));
+            let members = members.map(|(member, seat)| (member.clone(), seat.came_out(attempt))).collect();
+            let ended = Ended { attempt, why, members };
+            let judgement = self.setup.policy.rule((self.setup.judge)(&ended));
+            self.judged = Some(Judged { ended, judgement: judgement.clone(), ran });
+            match decide(&self.setup.policy, &mut self.history, attempt, &judgement, ran) {
+                Verdict::Restart(after) => wait = after,
+                Verdict::Fail(_) => return Phase::Over { since: now },
+            }
+        }
+        let seen = self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.seen)).max();
+        let last = self.history.attempt.max(attempt).max(seen.unwrap_or(0));
+        Phase::Gathering { attempt: last.saturating_add(1), not_before: since + wait, choice: Chosen::NotYet }
+    }
+
+    /// The last attempt that any member has run.
+    fn last_run(&self) -> Option<u32> {
+        self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.run.as_ref()?.attempt)).max()
+    }
+
+    /// The members may be others from now on.
+    fn seat_members(&mut self) {
+        if self.members != self.setup.members {
+            self.members.clone_from(&self.setup.members);
+            for member in &self.members {
+                self.seats.entry(member.clone()).or_default();
+            }
+        }
+    }
+
+    fn has_succeeded(&self, attempt: u32) -> bool {
+        let deciding = &self.setup.deciding;
+        let decides =
+            |member: &MemberId| self.members.contains(member) && (deciding.is_empty() || deciding.contains(member));
+        let mut seats = self.seats.iter().filter(|(member, _)| decides(member));
+        seats.all(|(_, seat)| seat.succeeded == attempt)
+    }
+
+    fn of_members(&self) -> impl Iterator<Item = &Seat> {
+        self.seats.iter().filter(|(member, _)| self.members.contains(member)).map(|(_, seat)| seat)
+    }
+
+    /// Seats of those who run nothing.
+    fn spares(&self) -> impl Iterator<Item = &Seat> {
+        self.seats.iter().filter(|(member, _)| !self.members.contains(member)).map(|(_, seat)| seat)
+    }
+
+    /// Whether nothing lives of what was started in the place of a spare when it was a member.
+    pub(super) fn is_clear(&self, seat: &Seat, now: Time) -> bool {
+        let is_over =
+            |holder: &Holder| holder.is_out_of(self.history.attempt) || now >= holder.received + self.timing.fence();
+        now >= seat.fence && seat.holder.as_ref().is_none_or(is_over)
+    }
+
+    fn is_there(&self, seat: &Seat, attempt: u32, now: Time) -> bool {
+        now >= seat.fence && seat.holder.as_ref().is_some_and(|holder| holder.is_ready(attempt, now, &self.timing))
+    }
+
+    /// Whether nobody unknown can run anything that an earlier leader has started: enough time has passed, or each place's
+    /// agent of the last attempt has told that it has stopped.
+    pub(super) fn is_quiet(&self, now: Time) -> bool {
+        let Some(last) = self.last_run().filter(|_| now < self.quiet_at) else { return now >= self.quiet_at };
+        let run = |seat: &Seat| seat.holder.as_ref()?.status.run.clone().filter(|run| run.attempt == last);
+        let runs: BTreeMap<_, _> = self.seats.iter().filter_map(|(member, seat)| Some((member, run(seat)?))).collect();
+        let was_here = runs.values().any(|run| run.leader.pod == self.incarnation.pod);
+        let is_known = !runs.contains_key(&self.me) && (was_here || self.cleared == last);
+        // Which members it had nobody needs to know: they hold as many places.
+        let size = runs.values().map(|run| run.size).max().filter(|size| *size > 0);
+        size.is_some_and(|size| runs.len() + usize::from(is_known) >= size as usize)
+    }
+
+    fn resized(&self) -> Why {
+        Why::Resized { from: self.members.len(), to: self.setup.members.len() }
+    }
+
+    fn why_to_end(&self, attempt: u32, now: Time) -> Option<Why> {
+        if let Some(signal) = self.leaving {
+            return Some(Why::Left(self.me.clone(), signal));
+        }
+        // Of one that is about to succeed nothing is to be done again.
+        if self.members != self.setup.members && self.of_members().all(|seat| seat.succeeded != attempt) {
+            return Some(self.resized());
+        }
+        self.seats.iter().filter(|(member, _)| self.members.contains(member)).find_map(|(member, seat)| {
+            let Some(holder) = &seat.holder else { return Some(Why::Lost(member.clone())) };
+            if let Some(signal) = holder.status.leaving {
+                return Some(Why::Left(member.clone(), signal));
+            }
+            if holder.status.seen > attempt {
+                return Some(Why::LeaderLost);
+            }
+            // Even one that has succeeded: it may have found another leader, who counts on this one to have stopped by then.
+            if holder.is_gone(now, &self.timing) {
+                return Some(Why::Lost(member.clone()));
+            }
+            match seat.succeeded == attempt {
+                true => None,
+                false if seat.lost == attempt => Some(Why::Lost(member.clone())),
+                false => (holder.status.closed >= attempt).then(|| Why::Failed(member.clone())),
+            }
+        })
+    }
+
+    fn directive(&self, now: Time) -> Directive {
+        match &self.phase {
+            // The next attempt is the next leader's, who couldn't use the number of one that somebody has prepared for.
+            Phase::Gathering { attempt, .. } if self.leaving.is_some() => {
+                Directive::Stop { attempt: attempt.saturating_sub(1), grace: millis(self.timing.short_grace) }
+            }
+            Phase::Gathering { attempt, .. } => Directive::Prepare { attempt: *attempt },
+            Phase::Running { attempt, port, choice, .. } => {
+                let size = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+                Directive::Start { attempt: *attempt, size, port: *port, choice: choice.clone() }
+            }
+            Phase::Ending { attempt, why, .. } => {
+                // Who has ended what it ran, and left, takes no time from who is still saving.
+                let is_lost = |seat: &Seat| {
+                    let holder = seat.holder.as_ref();
+                    holder.is_none_or(|h| h.is_gone(now, &self.timing) && !h.is_out_of(*attempt))
+                };
+                let is_asked = matches!(why, Why::Left(..) | Why::Ordered(_) | Why::Resized { .. });
+                let may_save = is_asked && !self.of_members().any(is_lost);
+                let grace = if may_save { self.timing.grace } else { self.timing.short_grace };
+                Directive::Stop { attempt: *attempt, grace: millis(grace) }
+            }
+            Phase::Over { .. } => Directive::Exit,
+        }
+    }
+
+    fn tell(&mut self, now: Time, out: &mut Vec<Order>) {
+        let own = self.seats.get(&self.me).and_then(|seat| seat.holder.as_ref());
+        let command = Command {
+            leader: self.incarnation.clone(),
+            directive: self.directive(now),
+            history: self.history.clone(),
+            clear: self.leaving.is_some() && own.is_some_and(|own| own.is_out_of(self.history.attempt)),
+        };
+        let is_news = self.word.as_ref() != Some(&command);
+        if is_news {
+            self.word = Some(command.clone());
+        }
+        let spared = match &command.directive {
+            Directive::Start { attempt, .. } => {
+                Command { directive: Directive::Prepare { attempt: *attempt }, ..command.clone() }
+            }
+            _ => command.clone(),
+        };
+        for (member, seat) in &mut self.seats {
+            let Some(link) = seat.holder.as_mut().and_then(|holder| holder.link.as_mut()) else { continue };
+            let command = if self.members.contains(member) { &command } else { &spared };
+            link.told &= !is_news;
+            if link.told && !link.asks && now.since(link.sent) < self.timing.beat {
+                continue;
+            }
+            (link.told, link.sent, link.asks) = (true, now, false);
+            let down = Down::Command(Beat { at: now, echo: Some(link.echo) }, Box::new(command.clone()));
+            out.push(Order::Send { conn: link.conn, message: Message::Down(down) });
+        }
+    }
+
+    /// Whether everybody knows how the gang ended, or has been gone for long.
+    pub(super) fn is_finished(&self, now: Time) -> bool {
+        let Phase::Over { since } = self.phase else { return false };
+        let is_over = now.since(since) >= self.timing.linger;
+        if !self.strangers.is_empty() && !is_over {
+            return false;
+        }
+        self.seats.iter().filter(|(member, _)| **member != self.me).all(|(member, seat)| match &seat.holder {
+            // A spare that is gone need not know.
+            _ if !self.members.contains(member) && seat.holder.as_ref().is_none_or(|holder| holder.link.is_none()) => {
+                true
+            }
+            Some(holder) => holder.status.over || (holder.link.is_none() && is_over),
+            None => is_over,
+        })
+    }
+
+    /// When [`Leader::settle`] has something to do, at the latest.
+    pub(super) fn wake_at(&self, now: Time) -> Option<Time> {
+        let Timing { beat, lease, reconnect, linger, .. } = self.timing;
+        let of_seat = |seat: &Seat| {
+            let of_holder = seat.holder.as_ref().map(|holder| {
+                let sent = holder.link.as_ref().map_or(holder.unlinked + reconnect, |link| link.sent + beat);
+                [sent, holder.heard + lease, holder.received + lease, holder.received + self.timing.fence()]
+            });
+            [Some(seat.fence)]
+                .into_iter()
+                .chain(of_holder.into_iter().flatten().map(Some))
+                .flatten()
+                .collect::<Vec<_>>()
+        };
+        let of_phase = match &self.phase {
+            Phase::Gathering { not_before, .. } => *not_before,
+            Phase::Running { .. } => now,
+            Phase::Ending { since, .. } => *since + lease,
+            Phase::Over { since } => *since + linger,
+        };
+        let times = self.seats.values().flat_map(of_seat).chain([of_phase, self.quiet_at]);
+        times.filter(|time| *time > now).min()
+    }
+}
+
+fn ending(attempt: u32, why: Why, since: Time, ran: Duration) -> Phase {
+    Phase::Ending { attempt, why, since, ran }
+}
+
+impl Leader {
+    /// How the gang stands.
+    pub fn view(&self, now: Time) -> View<'_> {
+        let missing = |(member, seat)| {
+            let is_member = self.members.contains(member);
+            Some((member, if is_member { self.missing(seat, now) } else { self.holds_up(seat, now) }?))
+        };
+        let quiet_in = if self.is_quiet(now) { Duration::ZERO } else { self.quiet_at.since(now) };
+        View {
+            phase: &self.phase,
+            history: &self.history,
+            judged: self.judged.as_ref(),
+            members: self.members.len(),
+            missing: self.seats.iter().filter_map(missing).collect(),
+            quiet_in,
+        }
+    }
+
+    /// What of a spare keeps the next attempt from starting.
+    fn holds_up(&self, seat: &Seat, now: Time) -> Option<Missing> {
+        if !matches!(self.phase, Phase::Gathering { .. }) || self.is_clear(seat, now) {
+            return None;
+        }
+        Some(if now < seat.fence { Missing::Fenced(seat.fence.since(now)) } else { Missing::Stopping })
+    }
+
+    fn missing(&self, seat: &Seat, now: Time) -> Option<Missing> {
+        let Some(holder) = &seat.holder else { return Some(Missing::NeverSeen) };
+        let Status { seen, leaving, .. } = holder.status;
+        if leaving.is_some() {
+            return Some(Missing::Leaving);
+        }
+        match &self.phase {
+            Phase::Over { .. } => (!holder.status.over).then_some(Missing::Unreachable),
+            Phase::Running { attempt, .. } if seat.succeeded == *attempt => None,
+            _ if holder.is_gone(now, &self.timing) => Some(Missing::Unreachable),
+            Phase::Running { .. } => None,
+            Phase::Ending { attempt, .. } => (!holder.is_out_of(*attempt)).then_some(Missing::Stopping),
+            Phase::Gathering { .. } if holder.status.is_alive() => Some(Missing::Stopping),
+            Phase::Gathering { attempt, .. } if seen != *attempt => Some(Missing::Preparing),
+            Phase::Gathering { .. } => (now < seat.fence).then(|| Missing::Fenced(seat.fence.since(now))),
+        }
+    }
+}

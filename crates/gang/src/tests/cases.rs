@@ -1,0 +1,480 @@
+//! What can be said in a few lines: budgets, and single turns that neither model nor simulation comes to.
+
+use super::super::member::Member;
+use super::super::message::{
+    Beat, Cause, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MAX_TEXT, MemberId, Message,
+    Outcome, Time, Up,
+};
+use super::super::policy::{Counts, Judgement, Policy, Verdict, begin, decide};
+use super::super::{Conn, Exit, Gang, Input, Memory, Order, Setup, Timing};
+use super::model::three;
+use super::state::{Fault, State, Step};
+use super::world::{seconds, worker};
+use protocol::failure_rules::{FailureRule, RuleAction};
+use protocol::gang::Restarts;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+const POLICY: Policy = Policy { restarts: Restarts::OnFailure, failures: 3, disruptions: Some(2), rules: Vec::new() };
+
+fn judged(reason: &str, counts: Counts, step: Option<u64>) -> Judgement {
+    let cause = Cause { reason: reason.to_owned(), message: "it broke".to_owned() };
+    Judgement { cause, counts, permanent: false, step, exit_code: None, ruling: None }
+}
+
+fn verdicts(policy: &Policy, judgements: &[Judgement]) -> Vec<Result<u64, String>> {
+    let mut history = History::default();
+    let mut decide = |(attempt, judged): (usize, &Judgement)| match decide(
+        policy,
+        &mut history,
+        attempt as u32 + 1,
+        judged,
+        Duration::ZERO,
+    ) {
+        Verdict::Restart(wait) => Ok(wait.as_secs()),
+        Verdict::Fail(cause) => Err(cause.reason),
+    };
+    judgements.iter().enumerate().map(&mut decide).collect()
+}
+
+#[test]
+fn failures_spend_the_budget_and_wait_longer_and_disruptions_have_their_own() {
+    let failure = |n: u64| judged(&format!("Reason{n}"), Counts::Failure, None);
+    let disruption = judged("NodeLost", Counts::Disruption, None);
+    let ordered = judged("Restarted", Counts::Nothing, None);
+    let exceeded = || Err("BackoffLimitExceeded".to_owned());
+    assert_eq!(verdicts(&POLICY, &[0, 1, 2, 3].map(failure)), [Ok(0), Ok(1), Ok(2), exceeded()]);
+    let mixed = [failure(1), disruption.clone(), ordered, failure(2), disruption.clone(), disruption.clone()];
+    assert_eq!(verdicts(&POLICY, &mixed), [Ok(0), Ok(0), Ok(0), Ok(1), Ok(0), exceeded()]);
+    let unbounded = Policy { failures: 1000, disruptions: None, ..POLICY };
+    let waits = |one: &dyn Fn(u64) -> Judgement| verdicts(&unbounded, &(0..11).map(one).collect::<Vec<_>>());
+    assert_eq!(waits(&failure), [0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60].map(Ok));
+    assert_eq!(waits(&|_| disruption.clone()), [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300].map(Ok));
+    let progress = |n| judged("ExitCode", Counts::Failure, Some(n * 100));
+    assert_eq!(waits(&progress), [0; 11].map(Ok), "who gets further waits no longer");
+    let none = Policy { failures: 0, ..POLICY };
+    assert_eq!(verdicts(&none, &[failure(7)]), [Err("Reason7".to_owned())]);
+}
+
+#[test]
+fn a_rule_decides_before_budgets_and_restart_policies() {
+    let rule =
+        |reason: &str, action| FailureRule { reasons: vec![reason.to_owned()], action, ..FailureRule::default() };
+    let rules = vec![
+        rule("ImportError", RuleAction::Restart),
+        rule("NodeLost", RuleAction::Fail),
+        rule("ExitCode", RuleAction::Ignore),
+        rule("Restarted", RuleAction::Fail),
+    ];
+    let policy = Policy { disruptions: None, rules, ..POLICY };
+    let verdicts = |restarts, all: &[Judgement]| {
+        let policy = Policy { restarts, ..policy.clone() };
+        verdicts(&policy, &all.iter().map(|judged| policy.rule(judged.clone())).collect::<Vec<_>>())
+    };
+    let permanent = Judgement { permanent: true, ..judged("ImportError", Counts::Failure, None) };
+    let again = vec![permanent; 4];
+    let exceeded = || Err("BackoffLimitExceeded".to_owned());
+    assert_eq!(verdicts(Restarts::OnFailure, &again), [Ok(0), Ok(1), Ok(2), exceeded()], "it spends the budget");
+    let lost = judged("NodeLost", Counts::Disruption, None);
+    assert_eq!(verdicts(Restarts::Always, std::slice::from_ref(&lost)), [Err("NodeLost".to_owned())]);
+    let ignored = vec![judged("ExitCode", Counts::Failure, Some(7)); 9];
+    let waits = [0, 1, 2, 4, 8, 16, 32, 64, 128].map(Ok);
+    assert_eq!(verdicts(Restarts::OnFailure, &ignored)[1..], waits[1..], "as after disruptions");
+    let ordered = judged("Restarted", Counts::Nothing, None);
+    assert_eq!(policy.rule(ordered.clone()), ordered, "nobody's failure");
+    let told = policy.rule(lost).cause;
+    assert_eq!(told.message, "it broke (rule 2 of failurePolicy.rules: Fail)");
+}
+
+#[test]
+fn what_trying_again_cannot_mend_ends_the_gang_at_once() {
+    let permanent = Judgement { permanent: true, ..judged("CommandNotFound", Counts::Failure, None) };
+    let once = |restarts| verdicts(&Policy { restarts, ..POLICY }, std::slice::from_ref(&permanent));
+    assert_eq!(once(Restarts::OnFailure), [Err("CommandNotFound".to_owned())]);
+    assert_eq!(once(Restarts::Never), [Err("CommandNotFound".to_owned())]);
+    assert_eq!(once(Restarts::Always), [Ok(0)]);
+    let lost = judged("NodeLost", Counts::Disruption, None);
+    assert_eq!(verdicts(&Policy { restarts: Restarts::Never, ..POLICY }, &[lost]), [Err("NodeLost".to_owned())]);
+}
+
+#[test]
+fn the_same_failure_from_the_same_checkpoint_ends_the_gang_the_third_time() {
+    let policy = Policy { failures: 1000, ..POLICY };
+    let nan = |step| judged("NaNLoss", Counts::Failure, Some(step));
+    let no_progress = || Err("NoProgress".to_owned());
+    assert_eq!(verdicts(&policy, &[nan(7), nan(7), nan(7)]), [Ok(0), Ok(1), no_progress()]);
+    let untold = judged("ExitCode", Counts::Failure, None);
+    assert_eq!(
+        verdicts(&policy, &[0; 4].map(|_| untold.clone())),
+        [0, 1, 2, 4].map(Ok),
+        "nobody knows how far it came"
+    );
+    let lost = judged("NodeLost", Counts::Disruption, Some(7));
+    assert_eq!(verdicts(&policy, &[nan(7), lost, nan(7), nan(7)])[3], no_progress());
+    assert_eq!(verdicts(&policy, &[nan(7), nan(7), nan(6), nan(7)])[3], Ok(4));
+    let mut history = History::default();
+    for attempt in 1..9 {
+        let choice = Choice { checkpoint: format!("checkpoint-{}", attempt / 2), detail: String::new() };
+        begin(&mut history, attempt, &choice, (29500, 2));
+        let verdict = decide(&policy, &mut history, attempt, &nan(7), Duration::ZERO);
+        assert!(matches!(verdict, Verdict::Restart(_)), "a newer checkpoint is progress");
+    }
+    let long = judged(&"ü".repeat(MAX_TEXT), Counts::Failure, None);
+    assert!(matches!(decide(&Policy { failures: 0, ..POLICY }, &mut history, 9, &long, Duration::ZERO),
+        Verdict::Fail(cause) if cause.reason.len() <= MAX_TEXT));
+}
+
+fn leader() -> Incarnation {
+    Incarnation { boot: 1, pod: "leader".to_owned() }
+}
+
+fn command(at: u64, echo: Time, directive: Directive) -> Down {
+    let command = Command { leader: leader(), directive, history: History::default(), clear: false };
+    Down::Command(Beat { at: Time(at), echo: Some(echo) }, Box::new(command))
+}
+
+fn start(attempt: u32) -> Directive {
+    Directive::Start { attempt, size: 3, port: 29500, choice: Choice::default() }
+}
+
+fn follower(now: Time) -> Member {
+    let incarnation = Incarnation { boot: 2, pod: "pod".to_owned() };
+    Member::new(worker(1), "job".to_owned(), incarnation, Timing::default(), Memory::default(), now)
+}
+
+#[test]
+fn an_order_to_start_that_is_late_is_not_obeyed() {
+    for (late, starts) in [(0, true), (9_999, true), (10_000, false), (60_000, false)] {
+        let (sent, mut out) = (Time(1_000_000), vec![]);
+        let mut member = follower(sent);
+        member.connected(sent, Conn(1), &mut out);
+        member.received(sent, Conn(1), command(5, sent, Directive::Prepare { attempt: 3 }), &mut out);
+        out.clear();
+        member.received(Time(sent.0 + late), Conn(1), command(6, sent, start(3)), &mut out);
+        assert_eq!(out.iter().any(|order| matches!(order, Order::Start { attempt: 3, .. })), starts, "{late} ms");
+    }
+}
+
+#[test]
+fn a_member_that_hears_nothing_stops_by_itself_and_exits_0_only_when_told() {
+    let (now, mut out) = (Time(1_000_000), vec![]);
+    let mut member = follower(now);
+    member.connected(now, Conn(1), &mut out);
+    for directive in [Directive::Prepare { attempt: 1 }, start(1)] {
+        member.received(now, Conn(1), command(5, now, directive), &mut out);
+    }
+    let mut at = |time: u64| {
+        out.clear();
+        member.settle(Time(now.0 + time), &mut out);
+        out.iter().find_map(|order| if let Order::Stop { grace, .. } = order { Some(*grace) } else { None })
+    };
+    assert_eq!([at(2_000), at(9_999), at(10_000), at(10_001)], [None, None, Some(seconds(5)), None]);
+    // It exits 0 while it is being stopped: it has not succeeded, and the agent stays.
+    member.ended(Time(now.0 + 10_500), 1, End { outcome: Outcome::Succeeded, report: String::new() });
+    out.clear();
+    member.settle(Time(now.0 + 10_500), &mut out);
+    let status = member.status();
+    assert!(
+        matches!(&status.run.as_ref().unwrap().state, super::super::message::RunState::Ended(end) if end.outcome == Outcome::Stopped)
+    );
+    assert!(!out.iter().any(|order| matches!(order, Order::Exit(_))));
+    let past = History { finish: Some(Finish::Succeeded), ..History::default() };
+    member.told(Time(now.0 + 11_000), &past, &mut out);
+    member.settle(Time(now.0 + 11_000), &mut out);
+    assert!(out.contains(&Order::Exit(Exit::Succeeded)));
+}
+
+/// A worker that leads, a chief and a parameter server, all of whose messages arrive at once.
+struct Trio {
+    gangs: Vec<Gang>,
+    orders: Vec<Vec<Order>>,
+    now: Time,
+}
+
+impl Trio {
+    fn new(deciding: &[MemberId]) -> Self {
+        let members = [worker(0), MemberId::new("chief", 0), MemberId::new("ps", 0)];
+        let gang = |(seat, member): (usize, &MemberId)| {
+            let leader = (seat == 0).then(|| super::super::LeaderSetup {
+                members: members.iter().cloned().collect(),
+                deciding: deciding.iter().cloned().collect(),
+                was_larger: false,
+                policy: POLICY,
+                judge: super::super::policy::by_what_was_seen,
+                ports: (29500, 2),
+            });
+            let (incarnation, member) = (Incarnation { boot: 1, pod: format!("p{seat}") }, member.clone());
+            let (timing, memory) = (Timing::default(), Memory::default());
+            Gang::new(Setup { job: "job".to_owned(), member, incarnation, timing, memory, leader }, Time(1))
+        };
+        let gangs = members.iter().enumerate().map(gang).collect();
+        let mut trio = Self { gangs, orders: vec![Vec::new(); 3], now: Time(1000) };
+        for (seat, member) in members.iter().enumerate().skip(1) {
+            let conn = Conn(seat as u64);
+            trio.take(0, Input::Accepted { conn, member: member.clone(), pod: format!("p{seat}") });
+            trio.take(seat, Input::Dialed(conn));
+        }
+        trio
+    }
+
+    fn take(&mut self, seat: usize, input: Input) {
+        let mut mail = VecDeque::from([(seat, input)]);
+        while let Some((seat, input)) = mail.pop_front() {
+            for order in self.gangs[seat].step(self.now, input) {
+                match order {
+                    Order::Send { conn, message } => {
+                        let to = if seat == 0 { conn.0 as usize } else { 0 };
+                        mail.push_back((to, Input::Received(conn, message)));
+                    }
+                    Order::Choose { attempt } => mail.push_back((seat, Input::Chosen(attempt, Ok(Choice::default())))),
+                    order => self.orders[seat].push(order),
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, seat: usize, outcome: Outcome) -> Vec<Vec<Order>> {
+        self.orders.iter_mut().for_each(Vec::clear);
+        self.take(seat, Input::Ended { attempt: 1, outcome, report: String::new() });
+        self.orders.clone()
+    }
+}
+
+/// All are told to end at once, as by a suspension: rank 0 saves for long, and the others have nothing to save.
+#[test]
+fn who_has_ended_and_left_takes_no_time_from_who_still_saves() {
+    let mut trio = Trio::new(&[]);
+    (0..3).for_each(|seat| trio.take(seat, Input::Terminated(15)));
+    let orders = trio.ended(1, Outcome::Stopped);
+    assert!(orders[1].contains(&Order::Exit(Exit::Signalled(15))), "{orders:?}");
+    let mut later = |conn: u64| {
+        trio.take(0, Input::Closed(Conn(conn)));
+        trio.orders.iter_mut().for_each(Vec::clear);
+        trio.now = Time(trio.now.0 + 4_000);
+        (0..3).rev().filter(|seat| ![1, conn as usize].contains(seat)).for_each(|seat| trio.take(seat, Input::Tick));
+        trio.orders[0].iter().find_map(|order| if let Order::Stop { grace, .. } = order { Some(*grace) } else { None })
+    };
+    assert_eq!(later(1), None);
+    assert_eq!(later(2), Some(Timing::default().short_grace), "this one may run on");
+}
+
+#[test]
+fn a_gang_has_succeeded_when_those_have_that_decide() {
+    let mut trio = Trio::new(&[MemberId::new("chief", 0)]);
+    assert!(trio.orders.iter().all(|orders| matches!(orders[..], [Order::Start { attempt: 1, size: 3, .. }])));
+    let nothing = trio.ended(2, Outcome::Succeeded);
+    assert_eq!(nothing, vec![Vec::new(); 3], "a parameter server that ends is no end");
+    let grace = Timing::default().grace;
+    let orders = trio.ended(1, Outcome::Succeeded);
+    assert_eq!(orders[0], [Order::Stop { attempt: 1, grace }], "what goes on is ended, with time to save");
+    assert_eq!([&orders[1][..], &orders[2][..]], [&[Order::Exit(Exit::Succeeded)]; 2]);
+    let orders = trio.ended(0, Outcome::Stopped);
+    assert_eq!(orders[0], [Order::Exit(Exit::Succeeded)]);
+}
+
+#[test]
+fn where_none_decides_all_do_and_any_failure_is_the_gangs() {
+    let mut trio = Trio::new(&[]);
+    assert_eq!(trio.ended(1, Outcome::Succeeded), vec![Vec::new(); 3]);
+    assert_eq!(trio.ended(2, Outcome::Succeeded), vec![Vec::new(); 3]);
+    assert!(trio.ended(0, Outcome::Succeeded).iter().flatten().any(|order| matches!(order, Order::Exit(_))));
+    let mut trio = Trio::new(&[MemberId::new("chief", 0)]);
+    let orders = trio.ended(2, Outcome::Failed);
+    assert!(orders[..2].iter().all(|orders| matches!(orders[..], [Order::Stop { attempt: 1, .. }])), "{orders:?}");
+}
+
+#[test]
+fn strangers_are_refused_with_the_reason() {
+    let leads = super::super::LeaderSetup {
+        members: [worker(0), worker(1)].into(),
+        deciding: BTreeSet::new(),
+        was_larger: false,
+        policy: POLICY,
+        judge: super::super::policy::by_what_was_seen,
+        ports: (29500, 2),
+    };
+    let setup = |member, incarnation, leader| Setup {
+        job: "job".to_owned(),
+        member,
+        incarnation,
+        timing: Timing::default(),
+        memory: Memory::default(),
+        leader,
+    };
+    let now = Time(5);
+    let hello = |job: &str, index, pod: &str| {
+        let incarnation = Incarnation { boot: 2, pod: pod.to_owned() };
+        let mut gang = Gang::new(Setup { job: job.to_owned(), ..setup(worker(index), incarnation, None) }, now);
+        let orders = gang.step(now, Input::Dialed(Conn(1)));
+        orders
+            .into_iter()
+            .find_map(|order| if let Order::Send { message, .. } = order { Some(message) } else { None })
+            .unwrap()
+    };
+    for (hello, is_taken) in [
+        (hello("job", 1, "pod"), true),
+        (hello("other", 1, "pod"), false),
+        (hello("job", 2, "pod"), false),
+        (hello("job", 1, "another"), false),
+    ] {
+        let mut gang = Gang::new(setup(worker(0), leader(), Some(leads.clone())), now);
+        gang.step(now, Input::Accepted { conn: Conn(7), member: worker(1), pod: "pod".to_owned() });
+        let orders = gang.step(now, Input::Received(Conn(7), hello));
+        let refused = |order: &Order| matches!(order, Order::Send { message: Message::Down(Down::Refused(_)), .. });
+        assert_eq!(!orders.iter().any(refused), is_taken);
+        assert_eq!(!orders.iter().any(|order| matches!(order, Order::Close { conn: Conn(7), .. })), is_taken);
+        // What is said before a hello, or by the wrong side, is nothing.
+        let status = Message::Up(Up::Status(Beat::default(), Default::default()));
+        assert!(gang.step(now, Input::Received(Conn(8), status)).is_empty());
+        let wrong = gang.step(now, Input::Received(Conn(9), Message::Down(Down::Displaced)));
+        assert!(matches!(wrong[..], [Order::Close { conn: Conn(9), .. }]));
+    }
+}
+
+/// What happens by itself, until the attempt runs or all is over.
+fn go_on(state: &mut State, attempt: u32) {
+    for _ in 0..30 {
+        for i in 0..state.world.agents.len() {
+            state.take(Step::Dial(i));
+            if state.world.kill_at(i).is_some() {
+                state.take(Step::Stopped(i));
+            }
+            state.take(Step::Choose(i));
+        }
+        state.deliver_all();
+        let runs = |attempt: u32| {
+            let run =
+                state.world.agents.iter().map(|agent| agent.process.as_ref().map_or(0, |process| process.attempt));
+            run.min() == Some(attempt)
+        };
+        if state.world.is_over() || runs(attempt) {
+            return;
+        }
+        state.tick();
+    }
+}
+
+#[test]
+fn two_failures_of_the_program_spend_a_budget_of_one() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Fail(1));
+    go_on(&mut state, 2);
+    assert_eq!((state.world.attempt.number, state.world.attempt.seats.len()), (2, 3));
+    assert_eq!(state.world.agents[2].gang.memory().history.failures, 1);
+    state.suffer(Fault::Fail(2));
+    go_on(&mut state, 3);
+    let reason =
+        |finish: Option<Finish>| if let Some(Finish::Failed(cause)) = finish { cause.reason } else { String::new() };
+    assert_eq!((state.world.is_over(), reason(state.world.finish).as_str()), (true, "BackoffLimitExceeded"));
+}
+
+#[test]
+fn failures_that_follow_from_a_lost_node_are_no_failures() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Cut(1));
+    state.suffer(Fault::Fail(2));
+    go_on(&mut state, 2);
+    let view = state.world.agents[0].gang.memory().history;
+    assert_eq!((view.judged, view.failures, view.disruptions), (1, 0, 1));
+}
+
+/// The last attempt's end is all that it leaves: whoever comes after it need not take a number that nothing has run under.
+#[test]
+fn a_leader_that_is_told_to_end_leaves_the_next_attempt_to_the_next_leader() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Terminate(0));
+    for i in [1, 2, 0] {
+        state.deliver_all();
+        state.take(Step::Stopped(i));
+    }
+    state.deliver_all();
+    assert!(!state.world.lives(0), "it has judged the attempt, and is gone");
+    state.take(Step::Replace(0));
+    go_on(&mut state, 2);
+    let view = state.world.agents.last().unwrap().gang.memory().history;
+    assert_eq!((state.world.attempt.number, view.judged), (2, 1));
+}
+
+#[test]
+fn a_connection_that_another_one_has_replaced_is_not_heard() {
+    let (now, mut out) = (Time(1_000_000), vec![]);
+    let mut member = follower(now);
+    member.connected(now, Conn(1), &mut out);
+    member.connected(now, Conn(2), &mut out);
+    assert!(matches!(&out[..], [_, Order::Close { conn: Conn(1), .. }, _]));
+    member.received(now, Conn(1), command(5, now, Directive::Prepare { attempt: 9 }), &mut out);
+    assert_eq!(member.status().seen, 0);
+    member.received(now, Conn(2), command(5, now, Directive::Prepare { attempt: 3 }), &mut out);
+    member.closed(now, Conn(1));
+    assert!(member.status().seen == 3 && member.is_linked());
+}
+
+/// Goes on with those that nothing cuts off; nobody's processes end before they have to.
+fn go_on_slowly(state: &mut State, attempt: u32) {
+    for _ in 0..30 {
+        (0..state.world.agents.len()).for_each(|i| state.take(Step::Dial(i)));
+        state.deliver_all();
+        (0..state.world.agents.len()).for_each(|i| state.take(Step::Choose(i)));
+        state.deliver_all();
+        if state.world.attempt.number >= attempt {
+            return;
+        }
+        state.tick();
+    }
+}
+
+#[test]
+fn a_member_that_is_none_any_more_and_may_still_run_keeps_the_others_from_starting() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Cut(2));
+    // In its place another one waits, which has never run anything.
+    state.take(Step::Replace(2));
+    state.suffer(Fault::Resize(0, 2));
+    go_on_slowly(&mut state, 2);
+    assert_eq!(state.world.broken, None);
+    assert_eq!((state.world.attempt.number, state.world.attempt.size), (2, 2));
+}
+
+/// A new leader that needs nobody, and that nobody has told what runs.
+#[test]
+fn a_new_leader_waits_for_members_that_it_knows_nothing_of() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Kill(0));
+    state.world.resize(1);
+    state.take(Step::Replace(0));
+    // Where both can be asked it need not wait that long.
+    state.suffer(Fault::Cut(1));
+    state.suffer(Fault::Cut(2));
+    go_on_slowly(&mut state, 2);
+    assert_eq!(state.world.broken, None);
+    assert!(state.world.attempt.number >= 2 && state.world.attempt.size == 1, "{:?}", state.world.attempt);
+}
+
+#[test]
+fn a_gang_that_is_about_to_succeed_is_not_disturbed() {
+    let mut state = three(0, true);
+    state.take(Step::Succeed(1));
+    state.deliver_all();
+    state.suffer(Fault::Resize(0, 2));
+    [0, 2].into_iter().for_each(|i| state.take(Step::Succeed(i)));
+    go_on(&mut state, 2);
+    assert_eq!((state.world.attempt.number, &state.world.finish), (1, &Some(Finish::Succeeded)));
+    assert!(state.world.is_over());
+}
+
+#[test]
+fn a_spare_runs_nothing_and_exits_with_the_rest() {
+    let mut state = three(0, true);
+    state.suffer(Fault::Resize(0, 2));
+    go_on(&mut state, 2);
+    for _ in 0..20 {
+        go_on_slowly(&mut state, 2);
+        state.deliver_all();
+        state.tick();
+    }
+    assert_eq!((state.world.attempt.number, state.world.attempt.size), (2, 2));
+    assert!(state.world.agents[2].process.is_none() && state.world.agents[2].gang.member.is_linked());
+    [0, 1].into_iter().for_each(|i| state.take(Step::Succeed(i)));
+    go_on(&mut state, 3);
+    assert!(state.world.is_over() && state.world.finish == Some(Finish::Succeeded), "{:?}", state.world.finish);
+}

@@ -1,0 +1,59 @@
+//! Whether a node is to blame for what ended the attempts of a job.
+
+use api::Restart;
+use lifecycle::place;
+use std::collections::BTreeSet;
+
+/// Reasons that speak of what a node does to a program: its memory, GPUs, links and kubelet.
+const OF_NODES: [&str; 8] = [
+    "Signal",
+    "NcclError",
+    "NcclTimeout",
+    "NodeLost",
+    "PodFailed",
+    "ContainerStatusUnknown",
+    "UnexpectedAdmissionError",
+    "NodeRejected",
+];
+
+/// What CUDA says of a device that does not work, in the words of its runtime. Its other errors are mostly the program's.
+const OF_DEVICES: [&str; 8] = [
+    "uncorrectable ECC error encountered",
+    "uncorrectable NVLink error detected",
+    "hardware stack error",
+    "no CUDA-capable device is detected",
+    "CUDA-capable device(s) is/are busy or unavailable",
+    "all CUDA-capable devices are busy or unavailable",
+    "system not yet initialized",
+    "unknown error",
+];
+
+/// A node on which workers failed in ways that nodes cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blame<'a> {
+    /// The name of the node.
+    pub node: &'a str,
+    /// How many of the failures are of that kind.
+    pub failures: usize,
+}
+
+/// The node that had every failure of a kind that nodes cause, if there were at least two of them.
+///
+/// A worker that has failed on another node, too, brings its failure along, whatever it is: then nobody is blamed.
+#[must_use]
+pub fn node_to_blame(restarts: &[Restart]) -> Option<Blame<'_>> {
+    let failures: Vec<&Restart> = restarts.iter().filter(|restart| is_of_a_node(restart)).collect();
+    let node = failures.first()?.node.as_deref()?;
+    let is_there = |restart: &&Restart| restart.node.as_deref() == Some(node);
+    if failures.len() < 2 || !failures.iter().all(is_there) {
+        return None;
+    }
+    let workers: BTreeSet<_> = failures.iter().filter_map(|restart| place(restart)).collect();
+    let mut of_these = restarts.iter().filter(|restart| place(restart).is_some_and(|place| workers.contains(&place)));
+    of_these.all(|restart| is_there(&restart)).then_some(Blame { node, failures: failures.len() })
+}
+
+fn is_of_a_node(restart: &Restart) -> bool {
+    let device = restart.message.split_once(": CUDA error: ").map_or("", |(_, error)| error);
+    OF_NODES.contains(&restart.reason.as_str()) || OF_DEVICES.iter().any(|words| device.starts_with(words))
+}

@@ -1,0 +1,272 @@
+//! What can be told of a job's checkpoints, and done about them: by the job's own agent, where the checkpoints are.
+//!
+//! That is the first worker, while it runs; else a short Job that is made with the rights of whoever asks.
+
+mod errand;
+mod signals;
+mod worker;
+
+use super::cluster::Cluster;
+use super::gather::pods;
+use super::screen::Style;
+use crate::checkpoints::signals::Signals;
+use anyhow::{anyhow, bail};
+use api::{State, TrainingJob};
+use clap::Subcommand;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
+use kube::ResourceExt;
+use objects::{self, errand_name, labels, names, policy_path};
+use observe::ObservedPod;
+use plan::template::TRAINING;
+use plan::{self, Checkpoint, CheckpointVolume, Plan, Runtime};
+use protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
+use protocol::role;
+use std::io::Write;
+use std::time::Duration;
+
+/// What is wanted.
+#[derive(Subcommand, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Verb {
+    /// All of them: step, epoch, size, age, format, verdict and where each is. It is what is done without a word.
+    #[default]
+    List,
+    /// Reads every byte of them; it exits with 1 if one is corrupted.
+    Verify,
+    /// Which one the job would go on from, and why not from a newer one.
+    Why,
+    /// Deletes what checkpoint.retention and checkpoint.keepBest don't keep.
+    Prune {
+        /// Only tells what would be deleted.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Fetches a checkpoint from the bucket or the backup to the volume.
+    Restore {
+        /// Where to: a path below /checkpoints at which nothing is yet.
+        #[arg(long, value_name = "PATH")]
+        to: String,
+        /// Which one, as `list` names it; default: the newest good one.
+        checkpoint: Option<String>,
+    },
+}
+
+impl Verb {
+    /// Returns the arguments by which the agent is told of it.
+    #[must_use]
+    pub fn args(&self, json: bool) -> Vec<String> {
+        let word = match self {
+            Self::List => "list",
+            Self::Verify => "verify",
+            Self::Why => "why",
+            Self::Prune { .. } => "prune",
+            Self::Restore { .. } => "restore",
+        };
+        let mut args = vec!["checkpoints".into(), word.into(), "--policy".into(), policy_path()];
+        args.extend(json.then(|| "--json".into()));
+        match self {
+            Self::List | Self::Verify | Self::Why => {}
+            Self::Prune { dry_run } => args.extend(dry_run.then(|| "--dry-run".into())),
+            Self::Restore { to, checkpoint } => {
+                args.push(format!("--to={to}"));
+                args.extend(checkpoint.clone());
+            }
+        }
+        args
+    }
+}
+
+/// Where the agent works that is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the pod of this name, beside the program.
+    Worker(String),
+    /// In a Job of its own.
+    Errand,
+}
+
+/// What the agent prints goes here.
+pub struct Streams<'a> {
+    /// What was asked for.
+    pub out: &'a mut dyn Write,
+    /// Its errors, and what is said aside.
+    pub err: &'a mut dyn Write,
+}
+
+impl Streams<'_> {
+    /// Says something that the agent has not said.
+    fn aside(&mut self, text: &str) {
+        // Nobody listens any more: no reason to end.
+        let _ = writeln!(self.err, "{}", Style::Dim.paint(&format!("-- {text} --"), true));
+    }
+}
+
+/// Has the job's agent do it, and returns its exit code. A Job that is made for it has this long to start.
+///
+/// # Errors
+/// If no agent can be asked; the error says why, and what would help.
+pub async fn run(
+    cluster: &Cluster,
+    name: &str,
+    verb: &Verb,
+    patience: Duration,
+    json: bool,
+    streams: &mut Streams<'_>,
+) -> anyhow::Result<u8> {
+    let job = cluster.find(name).await?;
+    let namespace = job.namespace().unwrap_or_default();
+    if !job.spec.checkpoint.enabled() {
+        bail!("{name} keeps no checkpoints: its checkpoint.enabled is false, and only a new job can have it true");
+    }
+    let policy = policy(cluster, &job).await?;
+    let runtime = Runtime { agent_image: policy.agent_image.clone(), ..Runtime::default() };
+    let plan = plan::resolve(&job, &runtime).plan;
+    let checkpoint = plan.storage.checkpoint.as_ref().ok_or_else(|| anyhow!("{name} keeps no checkpoints"))?;
+    let first = match first_worker(&pods(cluster, &job).await?) {
+        Some(pod) => {
+            let what = format!("get pod {pod} in namespace {namespace}");
+            cluster.ask(&what, cluster.api::<Pod>(&namespace).get_opt(&pod)).await?
+        }
+        None => None,
+    };
+    let state = job.status.as_ref().and_then(|status| status.state);
+    let place = place(&plan, checkpoint, first.as_ref(), state, verb).map_err(|why| anyhow!(why))?;
+    if !policy.shared && policy.workers > 1 {
+        streams.aside("each worker has its own folder of checkpoints: this is of worker 0");
+    }
+    match place {
+        Place::Worker(pod) => worker::ask(cluster, &namespace, &pod, &verb.args(json), streams).await,
+        Place::Errand => {
+            claim_exists(cluster, &plan, checkpoint).await?;
+            let random: String = (0..5).map(|_| LETTERS[rand::random_range(0..LETTERS.len())]).collect();
+            let errand = objects::errand(&plan, errand_name(name, &random), &verb.args(json));
+            let errand = errand.ok_or_else(|| anyhow!("{name} keeps no checkpoints"))?;
+            errand::run(cluster, &errand, patience, streams).await
+        }
+    }
+}
+
+/// Letters of random names: those that make no words.
+const LETTERS: [char; 10] = ['b', 'c', 'd', 'f', 'g', 'h', 'k', 'm', 'p', 'x'];
+
+/// Reads what the job's agents are to do.
+async fn policy(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<CheckpointPolicy> {
+    let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
+    let config = names::config_name(&name);
+    let what = format!("get ConfigMap {config} in namespace {namespace}");
+    let found = cluster.ask(&what, cluster.api::<ConfigMap>(&namespace).get_opt(&config)).await?;
+    read_policy(&name, &namespace, job.uid().as_deref(), found.as_ref()).map_err(|why| anyhow!(why))
+}
+
+/// Finds the policy in the ConfigMap; the error is a sentence with the remedy.
+fn read_policy(
+    name: &str,
+    namespace: &str,
+    uid: Option<&str>,
+    config: Option<&ConfigMap>,
+) -> Result<CheckpointPolicy, String> {
+    let missing = || {
+        format!(
+            "ConfigMap {} is missing, in which the agents of {name} read what to do with its checkpoints. The operator \
+             makes it when the job first starts: kubectl trainingjob why {name} -n {namespace}",
+            names::config_name(name)
+        )
+    };
+    // One of an earlier job of this name is on its way out.
+    let config =
+        config.filter(|config| config.labels().get(labels::UID).map(String::as_str) == uid).ok_or_else(missing)?;
+    let older = || {
+        format!(
+            "{name} was started by an operator that did not yet look after checkpoints. Upgrade the operator, then suspend \
+             the job and let it go on; if it has ended, apply it anew with the same storage"
+        )
+    };
+    let text = config.data.as_ref().and_then(|data| data.get(POLICY_FILE)).ok_or_else(older)?;
+    let policy: CheckpointPolicy = serde_json::from_str(text).map_err(|error| {
+        format!(
+            "{POLICY_FILE} in ConfigMap {} can't be read by version {} of this plugin ({error}): upgrade it",
+            config.name_any(),
+            env!("CARGO_PKG_VERSION")
+        )
+    })?;
+    if policy.agent_image.is_empty() { Err(older()) } else { Ok(policy) }
+}
+
+/// Finds the pod of the first worker, if its program runs and is not being stopped.
+fn first_worker(pods: &[ObservedPod]) -> Option<String> {
+    let running =
+        pods.iter().filter(|pod| pod.place() == role::Place::FIRST_WORKER && pod.runs() && pod.deletion.is_none());
+    running.max_by_key(|pod| pod.incarnation).map(|pod| pod.name.clone())
+}
+
+/// Chooses where the agent is asked; the error is a sentence with the remedy.
+fn place(
+    plan: &Plan,
+    checkpoint: &Checkpoint,
+    first: Option<&Pod>,
+    state: Option<State>,
+    verb: &Verb,
+) -> Result<Place, String> {
+    let (name, namespace) = (&plan.identity.name, &plan.identity.namespace);
+    if let Some(pod) = first.filter(|pod| can_be_asked(pod)) {
+        return Ok(Place::Worker(pod.name_any()));
+    }
+    if checkpoint.volume != CheckpointVolume::EmptyDir {
+        return Ok(Place::Errand);
+    }
+    let is_copied = checkpoint.store.is_some() || checkpoint.backup.is_some();
+    if is_copied && matches!(verb, Verb::Restore { .. }) {
+        return Err(format!(
+            "no worker of {name} runs, and its /checkpoints is an emptyDir, which would end with whatever restores into it. \
+             Let a job go on from the copy instead: checkpoint.resumeFrom with the place that `kubectl trainingjob \
+             checkpoints {name} -n {namespace}` lists"
+        ));
+    }
+    if is_copied {
+        return Ok(Place::Errand);
+    }
+    Err(match (first, state) {
+        (Some(pod), _) => format!(
+            "pod {} has the agent of an older operator, which can't tell of checkpoints, and nobody else sees its \
+             /checkpoints, an emptyDir: it can be asked after the next restart",
+            pod.name_any()
+        ),
+        (None, Some(state)) if state.is_finished() => format!(
+            "{name} is {}, and its checkpoints are gone with its pods: /checkpoints was an emptyDir. The next job keeps them \
+             with checkpoint.storage (a claim, NFS or a bucket) or checkpoint.backup",
+            state.as_str()
+        ),
+        (None, _) => format!(
+            "worker 0 of {name} does not run, and nobody else sees its /checkpoints, an emptyDir, which begins and ends \
+             with its pod. What it waits for: kubectl trainingjob why {name} -n {namespace}"
+        ),
+    })
+}
+
+/// Tells whether a worker's agent knows of checkpoints: that of an older operator was not told of any.
+fn can_be_asked(pod: &Pod) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut args = containers.filter(|c| c.name == TRAINING).flat_map(|c| c.args.iter().flatten());
+    args.any(|arg| arg.starts_with("--checkpoints="))
+}
+
+/// A pod whose claim is missing would wait for ever.
+async fn claim_exists(cluster: &Cluster, plan: &Plan, checkpoint: &Checkpoint) -> anyhow::Result<()> {
+    let (name, namespace) = (&plan.identity.name, &plan.identity.namespace);
+    let claim = match &checkpoint.volume {
+        CheckpointVolume::Claim(claim) => claim.clone(),
+        CheckpointVolume::New { .. } => names::claim_name(name),
+        CheckpointVolume::EmptyDir | CheckpointVolume::Nfs { .. } => return Ok(()),
+    };
+    let what = format!("get PersistentVolumeClaim {claim} in namespace {namespace}");
+    let found = cluster.ask(&what, cluster.api::<PersistentVolumeClaim>(namespace).get_opt(&claim)).await?;
+    match found {
+        Some(_) => Ok(()),
+        None => bail!(
+            "there is no PersistentVolumeClaim {claim} in namespace {namespace}, on which {name} keeps its checkpoints: \
+             either nothing was ever written, or somebody deleted it"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

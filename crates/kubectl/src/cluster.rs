@@ -1,0 +1,345 @@
+//! The cluster: how it is reached, and what its refusals mean.
+
+use super::screen::shortened;
+use anyhow::{Context as _, anyhow, bail};
+use api::{Guarded, RuntimeKind, TakenRuntime, TrainingJob};
+use http_body_util::{BodyExt, Limited};
+use kube::api::{DynamicObject, ListParams, ObjectList};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Api, Client, Config, ResourceExt};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long one answer of the API server may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How requests begin that change nothing.
+const READS: [&str; 4] = ["get ", "list ", "watch ", "read "];
+
+/// Which cluster is meant, and where in it.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Place {
+    /// Namespace; default: that of the context.
+    #[arg(short, long, global = true, conflicts_with = "all_namespaces")]
+    pub namespace: Option<String>,
+    /// All namespaces: of a job by its name, the one that has it.
+    #[arg(short = 'A', long, global = true)]
+    pub all_namespaces: bool,
+    /// Context of the kubeconfig; default: its current one.
+    #[arg(long, global = true)]
+    pub context: Option<String>,
+    /// Path of the kubeconfig; default: KUBECONFIG, else ~/.kube/config.
+    #[arg(long, global = true)]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// A cluster that can be asked.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    url: String,
+    /// Where a job is looked for; `None` is everywhere.
+    pub namespace: Option<String>,
+}
+
+impl Cluster {
+    /// Reaches the cluster by the kubeconfig, or from within a pod by its service account.
+    ///
+    /// # Errors
+    /// If it can't be reached; the error is in words for whoever typed the command.
+    pub async fn reach(place: &Place) -> anyhow::Result<Self> {
+        let config = config(place).await?;
+        let namespace = place.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let url = config.cluster_url.to_string();
+        let client = Client::try_from(config).map_err(|error| anyhow!("can't talk to {url}: {}", root(&error)))?;
+        Ok(Self { client, url, namespace: (!place.all_namespaces).then_some(namespace) })
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(client: Client, namespace: &str) -> Self {
+        Self { client, url: "https://test/".into(), namespace: Some(namespace.into()) }
+    }
+
+    /// Returns the API of objects in a namespace.
+    #[must_use]
+    pub fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Waits for one answer.
+    ///
+    /// # Errors
+    /// If there is no good answer; the error says what was asked, what came back, and what may be done about it.
+    pub async fn ask<T>(&self, what: &str, request: impl Future<Output = Result<T, kube::Error>>) -> anyhow::Result<T> {
+        match tokio::time::timeout(PATIENCE, request).await {
+            Ok(answer) => answer.map_err(|error| self.explain(what, &error)),
+            Err(_) => bail!(
+                "can't {what}: {} gave no answer within {} s; is it the right cluster (--context)?",
+                self.url,
+                PATIENCE.as_secs()
+            ),
+        }
+    }
+
+    /// Reads what a path of the API server answers, of bounded size.
+    ///
+    /// # Errors
+    /// If there is no good answer, or it is longer than `most` bytes.
+    pub async fn fetch(&self, what: &str, url: &str, most: usize) -> anyhow::Result<String> {
+        let read = async {
+            let request = http::Request::get(url).body(kube::client::Body::empty()).map_err(kube::Error::HttpError)?;
+            let answer = self.client.send(request).await?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), most).collect().await;
+            let text = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned());
+            Ok((status, text))
+        };
+        let (status, text) = self.ask(what, read).await?;
+        let text = text.map_err(|_| anyhow!("can't {what}: the answer is longer than {most} bytes, or was cut off"))?;
+        if status.is_success() {
+            return Ok(text);
+        }
+        // The API server says in a Status what it refuses; what stands behind it says what it likes.
+        let refusal = serde_json::from_str::<kube::core::Status>(&text).map_err(|_| text);
+        let message = refusal.map_or_else(|text| format!("HTTP {status}: {text}"), |refusal| refusal.message);
+        let refusal = kube::core::Status { message, code: status.as_u16(), ..kube::core::Status::default() };
+        Err(self.explain(what, &kube::Error::Api(Box::new(refusal))))
+    }
+
+    /// Puts an error of the client into words.
+    #[must_use]
+    pub fn explain(&self, what: &str, error: &kube::Error) -> anyhow::Error {
+        let kube::Error::Api(status) = error else {
+            return match error {
+                kube::Error::Auth(error) => anyhow!(
+                    "can't {what}: the credentials of the kubeconfig don't work: {}; log in again, or choose another --context",
+                    root(error)
+                ),
+                _ => anyhow!(
+                    "can't {what}: no answer from {}: {}; is the cluster up, and is it the right one (--context)?",
+                    self.url,
+                    root(error)
+                ),
+            };
+        };
+        let words = shortened(&status.message, 500);
+        match status.code {
+            401 => anyhow!(
+                "can't {what}: {} does not accept your credentials; log in again, or choose another --context",
+                self.url
+            ),
+            403 => {
+                let role = if READS.iter().any(|verb| what.starts_with(verb)) { "view" } else { "edit" };
+                anyhow!(
+                    "you may not {what}: {words}. Ask for the role `{role}` in that namespace (`deploy/admin` adds \
+                     TrainingJobs to it), or choose another with -n"
+                )
+            }
+            _ => anyhow!("can't {what}: {words}"),
+        }
+    }
+
+    /// Tells whether the API server takes restart rules of containers, as the operator asks when it starts.
+    ///
+    /// # Errors
+    /// If it does not tell its version.
+    pub async fn has_restart_rules(&self) -> anyhow::Result<bool> {
+        let version = self.ask("read the version of the API server", self.client.apiserver_version()).await?;
+        Ok(plan::Runtime::has_restart_rules(&version.major, &version.minor))
+    }
+
+    /// Gives a job that has not taken its template yet the one that it would take.
+    ///
+    /// # Errors
+    /// If that is not there, or can't be read.
+    pub async fn take_runtime(&self, job: &mut TrainingJob) -> anyhow::Result<()> {
+        let Some(named) = super::plan::wants(job) else { return Ok(()) };
+        let (kind, namespace) = (named.kind(), job.namespace().unwrap_or_default());
+        let (client, resource) = (self.client.clone(), kind.resource());
+        let (api, place): (Api<DynamicObject>, _) = match kind {
+            RuntimeKind::ClusterTrainingRuntime => (Api::all_with(client, &resource), String::new()),
+            RuntimeKind::TrainingRuntime => {
+                (Api::namespaced_with(client, &namespace, &resource), format!(" in namespace {namespace}"))
+            }
+        };
+        let what = format!("get {} {}{place}", kind.as_str(), named.name);
+        let found = self.ask(&what, api.get(&named.name)).await?;
+        job.status.get_or_insert_default().runtime = Some(TakenRuntime::of(kind, &serde_json::to_value(found)?));
+        Ok(())
+    }
+
+    /// Lists all TrainingJobs of the namespace, or of all namespaces.
+    ///
+    /// # Errors
+    /// If they can't be listed.
+    pub async fn jobs(&self, params: &ListParams) -> anyhow::Result<Vec<Guarded>> {
+        let api: Api<Guarded> = match &self.namespace {
+            Some(namespace) => self.api(namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let what = match &self.namespace {
+            Some(namespace) => format!("list TrainingJobs in namespace {namespace}"),
+            None => "list TrainingJobs in all namespaces".into(),
+        };
+        let list = async {
+            match api.list(params).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+                answer => answer.map(Some),
+            }
+        };
+        let list: Option<ObjectList<Guarded>> = self.ask(&what, list).await?;
+        let list = list.with_context(|| {
+            format!(
+                "{} knows no TrainingJobs: the operator is not installed there (kubectl apply -k deploy/), or it is the \
+                 wrong cluster (--context)",
+                self.url
+            )
+        })?;
+        Ok(list.items)
+    }
+
+    /// Finds the TrainingJob of this name.
+    ///
+    /// # Errors
+    /// If there is none; the error tells of jobs with near names.
+    pub async fn find(&self, name: &str) -> anyhow::Result<TrainingJob> {
+        let found = match &self.namespace {
+            Some(namespace) => {
+                let api: Api<Guarded> = self.api(namespace);
+                let what = format!("get TrainingJob {name} in namespace {namespace}");
+                self.ask(&what, api.get_opt(name)).await?
+            }
+            None => {
+                let mut all = self.jobs(&ListParams::default().fields(&format!("metadata.name={name}"))).await?;
+                if all.len() > 1 {
+                    let namespaces: Vec<String> = all.iter().filter_map(ResourceExt::namespace).collect();
+                    bail!(
+                        "there are {} TrainingJobs {name}: choose one with -n {}",
+                        all.len(),
+                        namespaces.join(" or -n ")
+                    );
+                }
+                all.pop()
+            }
+        };
+        let Some(found) = found else { return Err(self.missing(name).await?) };
+        found.0.map_err(|invalid| {
+            anyhow!(
+                "TrainingJob {name} can't be read by version {} of this plugin ({invalid}): upgrade it",
+                env!("CARGO_PKG_VERSION")
+            )
+        })
+    }
+
+    /// Tells why a name was not found.
+    async fn missing(&self, name: &str) -> anyhow::Result<anyhow::Error> {
+        let here = self.jobs(&ListParams::default()).await?;
+        let names = here.iter().map(ResourceExt::name_any);
+        let near = near(name, &names.collect::<BTreeSet<_>>());
+        let place = self.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
+        let mut text = format!("there is no TrainingJob {name} in {place}");
+        // Whoever may not look elsewhere is told of here alone.
+        let everywhere = Self { namespace: None, ..self.clone() };
+        let same = ListParams::default().fields(&format!("metadata.name={name}"));
+        let elsewhere = match self.namespace {
+            Some(_) => everywhere.jobs(&same).await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        if let Some(namespace) = elsewhere.iter().find_map(ResourceExt::namespace) {
+            text += &format!("; there is one in namespace {namespace}: add -n {namespace}");
+        } else if !near.is_empty() {
+            text += &format!("; did you mean {}?", near.join(" or "));
+        } else if here.is_empty() {
+            text += &format!("; there are none in {place}. `kubectl trainingjob top -A` lists those of all namespaces");
+        } else {
+            text += "; `kubectl trainingjob top` lists those that there are";
+        }
+        Ok(anyhow!(text))
+    }
+
+    /// Lists all objects, page by page.
+    ///
+    /// # Errors
+    /// If they can't be listed.
+    pub async fn pages<K>(&self, what: &str, api: &Api<K>, pages: usize) -> anyhow::Result<Vec<K>>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let mut items = Vec::new();
+        let mut params = ListParams::default().limit(500);
+        for _ in 0..pages {
+            let page = self.ask(what, api.list(&params)).await?;
+            items.extend(page.items);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => break,
+            }
+        }
+        Ok(items)
+    }
+}
+
+async fn config(place: &Place) -> anyhow::Result<Config> {
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    let kubeconfig = match &place.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let kubeconfig = match kubeconfig {
+        Ok(kubeconfig) => kubeconfig,
+        Err(KubeconfigError::FindPath | KubeconfigError::ReadConfig(..)) if in_pod && place.kubeconfig.is_none() => {
+            return Config::incluster()
+                .map_err(|error| anyhow!("this pod's service account can't be used: {}", root(&error)));
+        }
+        Err(KubeconfigError::FindPath) => {
+            bail!("no cluster: set KUBECONFIG or --kubeconfig to the path of a kubeconfig")
+        }
+        Err(KubeconfigError::ReadConfig(error, path)) => bail!(
+            "no cluster: the kubeconfig {} can't be read ({error}); set KUBECONFIG or --kubeconfig to one that can",
+            path.display()
+        ),
+        Err(error) => bail!("the kubeconfig can't be used: {}", root(&error)),
+    };
+    let known: BTreeSet<String> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
+    let options = KubeConfigOptions { context: place.context.clone(), ..KubeConfigOptions::default() };
+    match Config::from_custom_kubeconfig(kubeconfig, &options).await {
+        Ok(config) => Ok(config),
+        Err(KubeconfigError::LoadContext(name)) => {
+            let known = known.into_iter().collect::<Vec<_>>().join(", ");
+            bail!("the kubeconfig has no context {name}: choose one of {known} with --context")
+        }
+        Err(KubeconfigError::CurrentContextNotSet) => {
+            bail!("the kubeconfig has no current context: choose one with --context or `kubectl config use-context`")
+        }
+        Err(error) => bail!("the kubeconfig can't be used: {}", root(&error)),
+    }
+}
+
+/// Returns the innermost cause, which says most.
+fn root(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+/// Finds the names that one may have meant, nearest first.
+#[must_use]
+pub fn near(name: &str, names: &BTreeSet<String>) -> Vec<String> {
+    const SHOWN: usize = 3;
+    let distance = |known: &String| {
+        let part = name.len() >= 3 && (known.contains(name) || name.contains(known.as_str()));
+        let letters = strsim::damerau_levenshtein(name, known);
+        (part || letters <= (name.chars().count() / 3).max(1)).then_some(letters)
+    };
+    let mut near: Vec<(usize, &String)> = names.iter().filter_map(|known| Some((distance(known)?, known))).collect();
+    near.sort();
+    near.into_iter().take(SHOWN).map(|(_, name)| name.clone()).collect()
+}

@@ -1,0 +1,168 @@
+//! `stop`, `resume` and `restart`: what a person wants of a job is written on it, and the operator does it.
+
+use super::cluster::Cluster;
+use super::gather::pods;
+use anyhow::bail;
+use api::{State, TrainingJob};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use objects::names;
+use plan::labels::{LOOK_AGAIN, RESTART_REQUESTED};
+use protocol::gang::{GangSetup, SETUP_FILE};
+use protocol::role::Place;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// How long the operator may take to heed a restart before that is said.
+const HEEDED_WITHIN: Duration = Duration::from_secs(30);
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Has the workers stopped, and with `wait` returns when none runs any more.
+///
+/// # Errors
+/// If the job has ended, can't be changed, or does not stop in time.
+pub async fn stop(cluster: &Cluster, name: &str, wait: Option<Duration>) -> anyhow::Result<String> {
+    let job = cluster.find(name).await?;
+    if let Some(state) = ended(&job) {
+        bail!("{name} is {} already: nothing of it runs", state.as_str());
+    }
+    if !job.spec.suspend {
+        change(cluster, &job, "stop", json!({ "spec": { "suspend": true } })).await?;
+    }
+    let until = wait.map(|wait| Instant::now() + wait);
+    let Some(until) = until else {
+        let resume = format!("`kubectl trainingjob resume {name}` lets it go on");
+        return Ok(match state(&job) {
+            Some(State::Suspended) => format!("{name} is stopped already; {resume}"),
+            _ => format!("{name} stops: its workers have their grace period to save; {resume}"),
+        });
+    };
+    loop {
+        let job = cluster.find(name).await?;
+        match state(&job) {
+            Some(State::Suspended) => return Ok(format!("{name} is stopped, and no worker runs")),
+            Some(state) if state.is_finished() => {
+                return Ok(format!("{name} was {} before it could be stopped", state.as_str()));
+            }
+            _ if Instant::now() >= until => {
+                bail!("{name} has not stopped in time: `kubectl trainingjob why {name}` tells what it waits for")
+            }
+            _ => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
+
+/// Lets a job go on that was stopped.
+///
+/// # Errors
+/// If the job has ended, or can't be changed.
+pub async fn resume(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
+    let job = cluster.find(name).await?;
+    match ended(&job) {
+        Some(State::Failed) => bail!("{name} has failed: `kubectl trainingjob restart {name}` starts it again"),
+        Some(state) => bail!("{name} is {} already: there is nothing to go on with", state.as_str()),
+        None if !job.spec.suspend => return Ok(format!("{name} is not stopped: its spec.suspend is false")),
+        None => {}
+    }
+    change(cluster, &job, "resume", json!({ "spec": { "suspend": false } })).await?;
+    Ok(format!("{name} goes on: its next attempt starts as soon as there is room for it"))
+}
+
+/// Asks for another attempt, of a job that runs or of one that has failed, and returns when the operator has heeded that.
+///
+/// # Errors
+/// If the job is done or stopped, can't be changed, or nobody heeds it.
+pub async fn restart(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
+    let job = cluster.find(name).await?;
+    let has_failed = match ended(&job) {
+        Some(State::Failed) => true,
+        Some(state) => bail!("{name} is {}: it is done; create it under another name to repeat it", state.as_str()),
+        None => false,
+    };
+    if job.spec.suspend {
+        bail!("{name} is stopped: `kubectl trainingjob resume {name}` begins its next attempt");
+    }
+    let request = Timestamp::now().to_string();
+    change(cluster, &job, "restart", json!({ "metadata": { "annotations": { RESTART_REQUESTED: request } } })).await?;
+    let until = Instant::now() + HEEDED_WITHIN;
+    while !is_heeded(&cluster.find(name).await?, &request) {
+        if Instant::now() >= until {
+            bail!(
+                "the restart of {name} was asked for, and the operator has not heeded it within {} s. It does so as soon as \
+                 it runs again, or as soon as it is decided what follows from a failure: `kubectl trainingjob why {name}`",
+                HEEDED_WITHIN.as_secs()
+            );
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    if has_failed {
+        return Ok(format!("{name} starts again, with a new budget of restarts"));
+    }
+    Ok(match hasten(cluster, &job, &request).await {
+        Ok(()) => format!("{name} restarts: its attempt ends, and the next one begins in the same pods"),
+        Err(why) => format!(
+            "{name} restarts within two minutes, when its first worker's node has brought it the news (it could not be \
+             hastened: {why})"
+        ),
+    })
+}
+
+/// Nodes look only once in a while whether a ConfigMap has changed, and at once when the pod has.
+async fn hasten(cluster: &Cluster, job: &TrainingJob, request: &str) -> anyhow::Result<()> {
+    let namespace = job.namespace().unwrap_or_default();
+    let Some(leader) = pods(cluster, job)
+        .await?
+        .into_iter()
+        .filter(|pod| pod.place() == Place::FIRST_WORKER && pod.runs())
+        .max_by_key(|pod| pod.incarnation)
+    else {
+        return Ok(()); // what starts now knows of it
+    };
+    let config = names::config_name(&job.name_any());
+    let what = format!("get ConfigMap {config} in namespace {namespace}");
+    let until = Instant::now() + HEEDED_WITHIN;
+    loop {
+        let found = cluster.ask(&what, cluster.api::<ConfigMap>(&namespace).get_opt(&config)).await?;
+        if found.is_some_and(|config| has_request(&config, request)) {
+            break;
+        }
+        if Instant::now() >= until {
+            bail!("ConfigMap {config} does not tell of it yet");
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    let patch = json!({ "metadata": { "uid": leader.uid, "annotations": { LOOK_AGAIN: request } } });
+    let what = format!("patch pod {} in namespace {namespace}", leader.name);
+    let pods = cluster.api::<Pod>(&namespace);
+    cluster.ask(&what, pods.patch(&leader.name, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
+}
+
+fn has_request(config: &ConfigMap, request: &str) -> bool {
+    let setup = config.data.as_ref().and_then(|data| serde_json::from_str::<GangSetup>(data.get(SETUP_FILE)?).ok());
+    setup.is_some_and(|setup| setup.restart_requested.as_deref() == Some(request))
+}
+
+fn is_heeded(job: &TrainingJob, request: &str) -> bool {
+    let asked = job.status.as_ref().and_then(|status| status.asked_restart.as_ref());
+    asked.is_some_and(|asked| asked.request == request)
+}
+
+fn state(job: &TrainingJob) -> Option<State> {
+    job.status.as_ref().and_then(|status| status.state)
+}
+
+fn ended(job: &TrainingJob) -> Option<State> {
+    state(job).filter(|state| state.is_finished())
+}
+
+/// Of exactly this job, and not of one that has taken its name since.
+async fn change(cluster: &Cluster, job: &TrainingJob, verb: &str, mut patch: Value) -> anyhow::Result<()> {
+    let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
+    patch["metadata"]["uid"] = json!(job.uid());
+    let what = format!("{verb} TrainingJob {name} in namespace {namespace}");
+    let api = cluster.api::<TrainingJob>(&namespace);
+    cluster.ask(&what, api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
+}

@@ -1,0 +1,46 @@
+//! The Trainer's TrainJob (v2), with its runtime.
+
+use super::fields::{Bad, Fields};
+use super::ours::Ours;
+use super::{gang, place, runtime};
+
+pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) -> Result<(), Bad> {
+    let mut reference = spec.object("runtimeRef")?;
+    let trainer = spec.object("trainer")?;
+    runtime::workers(ours, &mut reference, trainer, runtimes)?;
+    let mut initializer = spec.object("initializer")?;
+    for (part, ours_is) in [("dataset", "dataset"), ("model", "model")] {
+        let mut source = initializer.object(part)?;
+        if let Some(uri) = source.text("storageUri")? {
+            place::source(ours, &source.at("storageUri"), ours_is, &uri);
+        }
+        source.left(&mut ours.notes);
+    }
+    initializer.left(&mut ours.notes);
+    children(ours, &mut spec)?;
+    gang::lifetime(ours, &mut spec)?;
+    for patches in ["runtimePatches", "podTemplateOverrides", "podSpecOverrides"] {
+        spec.lose(patches, &mut ours.notes, "is not read: write it into podTemplate");
+    }
+    spec.left(&mut ours.notes);
+    Ok(())
+}
+
+/// Labels and annotations for the objects that are made.
+pub(super) fn children(ours: &mut Ours, spec: &mut Fields) -> Result<(), Bad> {
+    for list in ["labels", "annotations"] {
+        let mut keys = spec.object(list)?;
+        ours.queue_label(&mut keys)?;
+        for (key, value) in keys.clone().rest() {
+            if plan::labels::is_reserved(&key) {
+                ours.notes.lost(keys.at(&key), "is set by the operator");
+                continue;
+            }
+            ours.set_key(&["podTemplate", "metadata", list, &key], value);
+        }
+        if !keys.is_empty() {
+            ours.notes.note(keys.path, "are those of the pods here, not of the objects that make them");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,430 @@
+//! `kubectl trainingjob`: what a job does, and why it does not.
+//!
+//! [`facts`] has what is known, [`gather`] and [`logs`] read it from the cluster; the rest is functions from facts to text.
+//! [`convert`] and [`plan`] are functions of what stands in a file.
+
+pub mod advice;
+pub mod blame;
+pub mod checkpoints;
+pub mod choice;
+pub mod cluster;
+mod complete;
+pub mod control;
+pub mod convert;
+pub mod facts;
+pub mod gather;
+pub mod logs;
+pub mod plan;
+pub mod screen;
+pub mod stacks;
+pub mod status;
+pub mod top;
+pub mod why;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use cluster::{Cluster, Place};
+use facts::Facts;
+use gather::Gatherer;
+use jiff::SignedDuration;
+use kube::api::ListParams;
+use screen::Look;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::{self, Read as _, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use why::Diagnosis;
+
+/// How long `--watch` waits between two looks.
+const WATCH: Duration = Duration::from_secs(2);
+
+/// Shows what TrainingJobs do, and why they don't.
+///
+/// As `kubectl trainingjob`, once this program is on PATH.
+#[derive(Parser)]
+#[command(name = "kubectl-trainingjob", bin_name = "kubectl trainingjob", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    place: Place,
+    /// Form of what is printed.
+    #[arg(short, long, global = true, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// For whom the output is meant.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: one document with the same facts; of logs and with --watch, one a line.
+    Json,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// One job on one screen: state, workers, progress, metrics, what it waits for or why it failed, last events.
+    Status {
+        /// Name of the TrainingJob.
+        job: String,
+        /// Shows it again and again, until the job has ended.
+        #[arg(short, long)]
+        watch: bool,
+    },
+    /// What the workers and all other roles print, in the order of time, each line with role and index.
+    Logs {
+        /// Name of the TrainingJob.
+        job: String,
+        #[command(flatten)]
+        choice: choice::Choice,
+        /// Goes on until the job has ended, also through restarts.
+        #[arg(short, long)]
+        follow: bool,
+        /// Only so many last lines of each worker.
+        #[arg(long, value_parser = clap::value_parser!(i64).range(0..), allow_hyphen_values = true)]
+        tail: Option<i64>,
+        /// Only lines this young: 90s, 10m, 1h30m.
+        #[arg(long, value_parser = screen::read_span)]
+        since: Option<SignedDuration>,
+        /// The worker that caused the last failure: its log, or the last words that were kept of it.
+        #[arg(long, conflicts_with_all = ["role", "worker", "follow"])]
+        failed: bool,
+        /// With the time of each line.
+        #[arg(long)]
+        timestamps: bool,
+    },
+    /// All jobs: state, workers, progress, loss, GPUs and their use.
+    Top,
+    /// Why a job waits, is slow or has failed, and what to do.
+    Why {
+        /// Name of the TrainingJob.
+        job: String,
+    },
+    /// What the processes of its workers are doing: the call stacks of every Python, and which one is stopped.
+    ///
+    /// The workers' agents are asked through the API server, which takes the right to get pods/proxy (role `edit`).
+    Stacks {
+        /// Name of the TrainingJob.
+        job: String,
+        #[command(flatten)]
+        choice: choice::Choice,
+    },
+    /// Its checkpoints, as its own agent sees them: lists, verifies, prunes and restores them.
+    ///
+    /// The agent runs in worker 0 if that runs (which takes the right to exec into pods), else in a short Job (which takes
+    /// the right to create and delete Jobs).
+    Checkpoints {
+        /// Name of the TrainingJob.
+        job: String,
+        #[command(subcommand)]
+        verb: Option<checkpoints::Verb>,
+        /// How long a Job that is made for it may take to start: 90s, 10m, 1h30m.
+        #[arg(long, global = true, value_parser = screen::read_span, default_value = "5m")]
+        timeout: SignedDuration,
+    },
+    /// Stops the workers with their grace period, and keeps the job: `resume` lets it go on.
+    Stop {
+        /// Name of the TrainingJob.
+        job: String,
+        /// Returns only when no worker runs any more.
+        #[arg(long)]
+        wait: bool,
+        /// How long that is waited for: 90s, 10m, 1h30m.
+        #[arg(long, value_parser = screen::read_span, default_value = "10m", requires = "wait")]
+        timeout: SignedDuration,
+    },
+    /// Lets a job go on that was stopped.
+    Resume {
+        /// Name of the TrainingJob.
+        job: String,
+    },
+    /// Begins another attempt, of a job that runs (in the same pods) or of one that has failed (with a new budget).
+    Restart {
+        /// Name of the TrainingJob.
+        job: String,
+    },
+    /// What a job comes to: each value and where it came from, and the objects that would be made. Makes none.
+    #[command(group = clap::ArgGroup::new("what").required(true))]
+    Plan {
+        /// Name of the TrainingJob.
+        #[arg(group = "what")]
+        job: Option<String>,
+        /// The TrainingJobs in this file instead, or in the standard input if it is `-`. A cluster is needed only for the
+        /// template of a job with runtimeRef.
+        #[arg(short, long, group = "what")]
+        file: Option<PathBuf>,
+    },
+    /// Prints TrainingJobs made of jobs of other kinds, with a comment for all that has no place in them.
+    ///
+    /// Kubeflow's PyTorchJob, TFJob, MPIJob, XGBoostJob, PaddleJob, JAXJob and MXJob, the Trainer's TrainJob and OME's TrainingJob with
+    /// their runtime in the same file, JobSets and Jobs. No cluster is asked. It exits with 1 if a job does not mean what it
+    /// meant, and with 2 if the file can't be read.
+    Convert {
+        /// A file with one or more of them, or the standard input if it is `-`.
+        #[arg(short, long)]
+        file: PathBuf,
+        /// What the field `model` is to say.
+        #[arg(long)]
+        model: Option<String>,
+        /// What the field `dataset` is to say.
+        #[arg(long)]
+        dataset: Option<String>,
+    },
+    /// Prints a script that completes the command `kubectl-trainingjob`.
+    Completion {
+        /// The shell.
+        shell: complete::Shell,
+    },
+}
+
+/// Does what the arguments say, and prints it.
+pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let done = match args.get(1) {
+        // kubectl asks what may come next: what follows is half a command line, which is not to be parsed.
+        Some(word) if word == "__complete" => {
+            let words: Vec<String> = args[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
+            print(&complete::answer(&words).await).map(|()| ExitCode::SUCCESS)
+        }
+        _ => run(Args::parse_from(args)).await,
+    };
+    match done {
+        Ok(code) => code,
+        // `kubectl trainingjob logs x | head` is no error.
+        Err(error) if is_closed(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_closed(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let look = Look::of_stdout();
+    let json = args.output == Output::Json;
+    if let Command::Completion { shell } = args.command {
+        io::stdout().write_all(&complete::script(shell))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Command::Convert { file, model, dataset } = args.command {
+        return converted(&file, &convert::Answers { model, dataset }, json);
+    }
+    if let Command::Plan { file: Some(file), .. } = args.command {
+        // As the newest API server would have it.
+        let mut jobs = plan::jobs(&read(&file)?, args.place.namespace.as_deref())?;
+        if jobs.iter().any(|job| plan::wants(job).is_some()) {
+            let cluster = Cluster::reach(&args.place).await?;
+            for job in &mut jobs {
+                cluster.take_runtime(job).await?;
+            }
+        }
+        return planned(&jobs, true, json);
+    }
+    let cluster = Cluster::reach(&args.place).await?;
+    let done = match args.command {
+        Command::Status { job, watch: true } => watch(cluster, &job, json, look).await,
+        Command::Status { job, watch: false } => {
+            let facts = Gatherer::new(cluster).facts(&job).await?;
+            let diagnosis = Diagnosis::of(&facts);
+            print(&if json {
+                document(&StatusDocument { facts, diagnosis })?
+            } else {
+                status::render(&facts, &diagnosis, look)
+            })
+        }
+        Command::Logs { job, choice, follow, tail, since, failed, timestamps } => {
+            let wanted = logs::Wanted { choice, follow, tail, since, failed, timestamps, json };
+            logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(io::stdout())).await
+        }
+        Command::Top => top(&cluster, args.place.all_namespaces, json, look).await,
+        Command::Why { job } => {
+            let facts = Gatherer::new(cluster).facts(&job).await?;
+            let diagnosis = Diagnosis::of(&facts);
+            let Facts { namespace, name, .. } = facts;
+            let why = WhyDocument { namespace, name, state: facts.status.state, diagnosis };
+            print(&if json { document(&why)? } else { why::render(&why.diagnosis, look) })
+        }
+        Command::Stacks { job, choice } => {
+            let stacks = stacks::gather(&cluster, &job, &choice).await?;
+            print(&if json { document(&stacks)? } else { stacks::render(&stacks) })
+        }
+        Command::Checkpoints { job, verb, timeout } => {
+            let (verb, mut out, mut err) = (verb.unwrap_or_default(), io::stdout(), anstream::stderr());
+            let mut streams = checkpoints::Streams { out: &mut out, err: &mut err };
+            let patience = timeout.unsigned_abs();
+            return Ok(checkpoints::run(&cluster, &job, &verb, patience, json, &mut streams).await?.into());
+        }
+        Command::Stop { job, wait, timeout } => {
+            let wait = wait.then(|| timeout.unsigned_abs());
+            done_to(&job, &control::stop(&cluster, &job, wait).await?, json)
+        }
+        Command::Resume { job } => done_to(&job, &control::resume(&cluster, &job).await?, json),
+        Command::Restart { job } => done_to(&job, &control::restart(&cluster, &job).await?, json),
+        Command::Plan { job, .. } => {
+            let mut job = cluster.find(&job.unwrap_or_default()).await?;
+            cluster.take_runtime(&mut job).await?;
+            return planned(&[job], cluster.has_restart_rules().await?, json);
+        }
+        Command::Convert { .. } | Command::Completion { .. } => unreachable!("answered without a cluster"),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Reads a file, or the standard input.
+fn read(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = match file.to_str() {
+        Some("-") => io::stdin().read_to_string(&mut text).map(|_| text),
+        _ => std::fs::read_to_string(file),
+    };
+    read.map_err(|error| anyhow::anyhow!("can't read {}: {error}", file.display()))
+}
+
+/// What `convert -o json` prints of each job.
+#[derive(Serialize)]
+struct ConvertedDocument {
+    job: serde_json::Value,
+    notes: convert::Notes,
+}
+
+/// Converts the jobs of a file; the exit code tells whether they mean what they meant.
+fn converted(file: &Path, answers: &convert::Answers, json: bool) -> anyhow::Result<ExitCode> {
+    let converted = read(file).and_then(|text| Ok(convert::convert(&text, answers)?));
+    let converted = match converted {
+        Ok(converted) => converted,
+        Err(wrong) => {
+            let _ = writeln!(io::stderr(), "error: {wrong:#}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let jobs = converted.jobs.into_iter().map(|(job, notes)| ConvertedDocument { job, notes });
+    print(&if json { document(&jobs.collect::<Vec<_>>())? } else { converted.text })?;
+    Ok(if converted.lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Tells what jobs come to; the exit code tells whether they would run.
+fn planned(jobs: &[api::TrainingJob], restart_rules: bool, json: bool) -> anyhow::Result<ExitCode> {
+    let told: Vec<plan::Told> = jobs.iter().map(|job| plan::told(job, restart_rules)).collect();
+    let text: Vec<String> = told.iter().map(plan::render).collect();
+    print(&if json { document(&told)? } else { text.join("---\n") })?;
+    let refused = told.iter().any(|told| !told.refusals.is_empty());
+    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Says what was done to a job.
+fn done_to(job: &str, words: &str, json: bool) -> anyhow::Result<()> {
+    print(&if json { document(&serde_json::json!({ "name": job, "message": words }))? } else { format!("{words}\n") })
+}
+
+/// What `status -o json` prints.
+#[derive(Serialize)]
+struct StatusDocument {
+    #[serde(flatten)]
+    facts: Facts,
+    diagnosis: Diagnosis,
+}
+
+/// What `why -o json` prints.
+#[derive(Serialize)]
+struct WhyDocument {
+    namespace: String,
+    name: String,
+    state: Option<api::State>,
+    #[serde(flatten)]
+    diagnosis: Diagnosis,
+}
+
+/// What `top -o json` prints.
+#[derive(Serialize)]
+struct TopDocument {
+    jobs: Vec<top::Row>,
+    /// Jobs that this version can't read, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unread: Vec<String>,
+}
+
+async fn top(cluster: &Cluster, all_namespaces: bool, json: bool, look: Look) -> anyhow::Result<()> {
+    let now = gather::now();
+    let mut all = TopDocument { jobs: Vec::new(), unread: Vec::new() };
+    for job in cluster.jobs(&ListParams::default()).await? {
+        match job.0 {
+            Ok(job) => all.jobs.push(top::Row::of(&Facts::of(&job, now))),
+            Err(invalid) => {
+                let name = invalid.metadata.name.clone().unwrap_or_default();
+                all.unread.push(format!("{name} can't be read by this version of the plugin: {invalid}"));
+            }
+        }
+    }
+    top::sort(&mut all.jobs);
+    if json {
+        return print(&document(&all)?);
+    }
+    for unread in &all.unread {
+        let _ = writeln!(io::stderr(), "{unread}");
+    }
+    if all.jobs.is_empty() {
+        let place = cluster.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
+        let _ = writeln!(io::stderr(), "There are no TrainingJobs in {place}.");
+        return Ok(());
+    }
+    print(&top::render(&all.jobs, all_namespaces, look))
+}
+
+/// Shows a job whenever something about it has changed, on a terminal in place.
+async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::Result<()> {
+    let mut gatherer = Gatherer::new(cluster);
+    let mut before: Option<serde_json::Value> = None;
+    if look.terminal && !json {
+        print("\x1b[2J")?;
+    }
+    loop {
+        let facts = gatherer.facts(job).await?;
+        let ended = facts.is_finished();
+        let diagnosis = Diagnosis::of(&facts);
+        // All but the time.
+        let now = serde_json::to_value(Facts { time: jiff::Timestamp::UNIX_EPOCH, ..facts.clone() })?;
+        if look.terminal && !json {
+            print(&frame(&status::render(&facts, &diagnosis, look), look))?;
+        } else if before.as_ref() != Some(&now) {
+            if json {
+                print(&(serde_json::to_string(&StatusDocument { facts, diagnosis })? + "\n"))?;
+            } else {
+                let gap = if before.is_some() { "\n" } else { "" };
+                print(&format!("{gap}{}", status::render(&facts, &diagnosis, look)))?;
+            }
+        }
+        if ended {
+            return Ok(());
+        }
+        before = Some(now);
+        tokio::time::sleep(WATCH).await;
+    }
+}
+
+/// Draws a screen over the last one: no more lines than the terminal has, or the first ones would roll away.
+fn frame(text: &str, look: Look) -> String {
+    let rows = look.height.unwrap_or(usize::MAX).saturating_sub(1);
+    let lines: String = text.lines().take(rows).map(|line| format!("{line}\x1b[K\n")).collect();
+    format!("\x1b[H{lines}\x1b[J")
+}
+
+fn document(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests;

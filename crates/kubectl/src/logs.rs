@@ -1,0 +1,603 @@
+//! What the workers print: all of them in the order of time, also through restarts.
+
+use super::choice::{Choice, roles};
+use super::cluster::{self, Cluster};
+use super::gather::{self, pods};
+use super::screen::{Look, Style, ranges};
+use super::why::Diagnosis;
+use anyhow::bail;
+use api::{Guarded, Reason, Restart, State, TrainingJob};
+use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt, StreamExt, stream};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::LogParams;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
+use lifecycle::{incarnation, place};
+use observe::{Container, ObservedPod, SlimPod};
+use plan::Incarnation;
+use plan::template::TRAINING;
+use protocol::role::{Place, RoleName};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::io::{self, Write};
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// How many logs are read at one time at most: each is a connection of its own.
+const MOST: usize = 256;
+/// How long a log that broke off is left alone.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long logs may still come in once the job has ended.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// Which lines of which workers are wanted, and in which form.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// The pods whose lines are wanted.
+    pub choice: Choice,
+    /// Whether it goes on, also with the pods of later attempts.
+    pub follow: bool,
+    /// How many last lines of each worker are wanted; `None` means all.
+    pub tail: Option<i64>,
+    /// How young lines must be.
+    pub since: Option<SignedDuration>,
+    /// Whether only the worker that caused the last failure is wanted.
+    pub failed: bool,
+    /// Whether the time of each line is shown.
+    pub timestamps: bool,
+    /// Whether each line is printed as a JSON object.
+    pub json: bool,
+}
+
+/// A pod that has a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The name of the pod.
+    pub pod: String,
+    /// The UID of the pod.
+    pub uid: String,
+    /// The last attempt of the pod: it may have had earlier ones.
+    pub attempt: i32,
+    /// Whose it is.
+    pub place: Place,
+}
+
+impl Source {
+    fn of(pod: &ObservedPod, current: Incarnation) -> Self {
+        let attempt = gather::last_attempt(pod, current);
+        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt, place: pod.place() }
+    }
+}
+
+/// A line of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// When the container wrote it.
+    pub time: Option<Timestamp>,
+    /// What it wrote, without the end of the line.
+    pub text: Vec<u8>,
+}
+
+impl Line {
+    /// Reads a line as the API gives it, with its time before it.
+    #[must_use]
+    pub fn of(raw: &[u8]) -> Self {
+        let raw = raw.strip_suffix(b"\n").unwrap_or(raw);
+        let end = raw.iter().position(|byte| *byte == b' ').unwrap_or(raw.len());
+        match std::str::from_utf8(&raw[..end]).ok().and_then(|time| time.parse().ok()) {
+            Some(time) => Self { time: Some(time), text: raw.get(end + 1..).unwrap_or_default().to_vec() },
+            None => Self { time: None, text: raw.to_vec() },
+        }
+    }
+}
+
+/// How lines are printed.
+#[derive(Clone, Debug, Default)]
+pub struct Form {
+    /// The namespace of the job.
+    pub namespace: String,
+    /// The name of the job.
+    pub job: String,
+    /// How many digits the largest index has.
+    pub digits: usize,
+    /// How many characters the longest name of a role has; none if there are only workers.
+    pub roles: usize,
+    /// Whether the time of each line is shown.
+    pub timestamps: bool,
+    /// Whether each line is printed as a JSON object.
+    pub json: bool,
+    /// What the place allows where they are shown.
+    pub look: Look,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JsonLine<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<Timestamp>,
+    namespace: &'a str,
+    job: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<&'a str>,
+    /// The pod or its log is gone, and this is what was kept of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    kept: bool,
+    line: std::borrow::Cow<'a, str>,
+}
+
+impl Form {
+    /// Renders a line of a worker, with its end.
+    #[must_use]
+    pub fn render(&self, source: &Source, line: &Line) -> Vec<u8> {
+        if self.json {
+            let (attempt, place, pod) = (Some(source.attempt), Some(source.place), Some(source.pod.as_str()));
+            return self.json_line(attempt, place, pod, line.time, false, &String::from_utf8_lossy(&line.text));
+        }
+        let mut shown = self.mark(source.place).into_bytes();
+        shown.push(b' ');
+        if let Some(time) = line.time.filter(|_| self.timestamps) {
+            shown.extend(Style::Dim.paint(&format!("{time:.3}"), self.look.colour).bytes());
+            shown.push(b' ');
+        }
+        shown.extend_from_slice(if self.look.terminal { at_last(&line.text) } else { &line.text });
+        shown.push(b'\n');
+        shown
+    }
+
+    /// Renders words that were kept of a worker, or of nobody in particular.
+    #[must_use]
+    pub fn kept(&self, attempt: Option<i32>, place: Option<Place>, pod: Option<&str>, words: &str) -> Vec<u8> {
+        if self.json {
+            return words.lines().flat_map(|line| self.json_line(attempt, place, pod, None, true, line)).collect();
+        }
+        let mark = place.map(|place| self.mark(place) + " ").unwrap_or_default();
+        words.lines().flat_map(|line| format!("{mark}{line}\n").into_bytes()).collect()
+    }
+
+    /// Whose a line is: a worker by its index, and by its role where there are others.
+    fn mark(&self, place: Place) -> String {
+        let Place { role, index } = place;
+        let mark = match self.roles {
+            0 => format!("[{index:>0$}]", self.digits),
+            wide => format!("[{role:>wide$} {index:>0$}]", self.digits),
+        };
+        Style::Worker(index).paint(&mark, self.look.colour)
+    }
+
+    fn json_line(
+        &self,
+        attempt: Option<i32>,
+        place: Option<Place>,
+        pod: Option<&str>,
+        time: Option<Timestamp>,
+        kept: bool,
+        line: &str,
+    ) -> Vec<u8> {
+        let (namespace, job, line) = (self.namespace.as_str(), self.job.as_str(), line.into());
+        let role = place.map(|place| place.role).filter(|role| !role.is_worker()).map(|role| role.to_string());
+        let worker = place.map(|place| place.index);
+        let object = JsonLine { time, namespace, job, attempt, role, worker, pod, kept, line };
+        let mut text = serde_json::to_vec(&object).expect("text and numbers are JSON");
+        text.push(b'\n');
+        text
+    }
+}
+
+/// Returns what a terminal would show of a line that returns to its start, as progress bars do: it would overwrite the mark.
+fn at_last(text: &[u8]) -> &[u8] {
+    let last = text.rsplit(|byte| *byte == b'\r').find(|part| !part.is_empty());
+    last.unwrap_or_default()
+}
+
+/// Shows the logs of a job.
+///
+/// # Errors
+/// If there are none; the error says why.
+pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out: &mut dyn Write) -> anyhow::Result<()> {
+    let job = cluster.find(name).await?;
+    let all = roles(&job);
+    let chosen = wanted.choice.places(name, &all)?;
+    let most = all.iter().map(|(_, replicas)| *replicas).max().unwrap_or(0);
+    let form = Form {
+        namespace: job.namespace().unwrap_or_default(),
+        job: name.to_owned(),
+        digits: (most - 1).max(0).to_string().len(),
+        roles: if all.len() > 1 { all.iter().map(|(role, _)| role.as_str().len()).max().unwrap_or(0) } else { 0 },
+        timestamps: wanted.timestamps,
+        json: wanted.json,
+        look,
+    };
+    let pods_of_job = pods(cluster, &job).await?;
+    let namespace = form.namespace.clone();
+    let current = incarnation(&job.status.clone().unwrap_or_default());
+    let mut logs = Logs { cluster, api: cluster.api(&namespace), form, wanted, current, attempt: None, out };
+    if logs.wanted.failed {
+        return logs.failed(&job, &pods_of_job).await;
+    }
+    let sources = logs.sources(&pods_of_job);
+    let at_once = chosen.len().max(sources.len());
+    if at_once > MOST {
+        bail!("{at_once} logs are too many at one time: choose at most {MOST}, such as --worker 0-{}", MOST - 1);
+    }
+    let follow = logs.wanted.follow && !is_finished(&job);
+    if sources.is_empty() && !follow {
+        let diagnosis = Diagnosis::of(&super::facts::Facts::of(&job, gather::now()));
+        let who = if logs.wanted.choice.is_all() { "no pod" } else { "none of these pods" };
+        bail!("{who} of {name} has a log. {}", diagnosis.says.join(" "));
+    }
+    let seen = logs.backlog(&sources).await?;
+    if follow {
+        return logs.follow(&job, seen).await;
+    }
+    tell_of_missing(&sources, &chosen);
+    Ok(())
+}
+
+fn is_finished(job: &TrainingJob) -> bool {
+    job.status.as_ref().and_then(|status| status.state).is_some_and(State::is_finished)
+}
+
+/// Says which of the chosen pods have no log.
+fn tell_of_missing(sources: &[Source], chosen: &[Place]) {
+    let there: BTreeSet<Place> = sources.iter().map(|source| source.place).collect();
+    let mut missing: BTreeMap<RoleName, Vec<i32>> = BTreeMap::new();
+    for place in chosen.iter().filter(|place| !there.contains(place)) {
+        missing.entry(place.role).or_default().push(place.index);
+    }
+    for (role, indices) in missing {
+        let who = if role.is_worker() { "workers".to_owned() } else { format!("pods of {role}") };
+        aside(&format!("{who} without a log: {}", ranges(&indices)));
+    }
+}
+
+fn has_started(pod: &ObservedPod) -> bool {
+    !matches!(pod.training, Container::Waiting)
+}
+
+struct Logs<'a> {
+    cluster: &'a Cluster,
+    api: Api<Pod>,
+    form: Form,
+    wanted: Wanted,
+    /// Which pods and which attempt are the last ones.
+    current: Incarnation,
+    /// The attempt of the last line shown.
+    attempt: Option<i32>,
+    out: &'a mut dyn Write,
+}
+
+impl Logs<'_> {
+    fn sources(&self, pods: &[ObservedPod]) -> Vec<Source> {
+        let wanted = pods.iter().filter(|pod| has_started(pod) && self.wanted.choice.has(pod.place()));
+        let mut sources: Vec<Source> = wanted.map(|pod| Source::of(pod, self.current)).collect();
+        sources.sort_by_key(|source| (source.attempt, source.place));
+        sources
+    }
+
+    fn show(&mut self, source: &Source, line: &Line) -> io::Result<()> {
+        if self.attempt.is_none_or(|last| last < source.attempt) {
+            if self.attempt.is_some() {
+                self.out.flush()?;
+                aside(&format!("-- attempt {} --", source.attempt));
+            }
+            self.attempt = Some(source.attempt);
+        }
+        self.out.write_all(&self.form.render(source, line))
+    }
+
+    /// Shows what there is, all workers in the order of time. Returns the time of each pod's last line.
+    async fn backlog(&mut self, sources: &[Source]) -> anyhow::Result<HashMap<String, Option<Timestamp>>> {
+        let (tail, since) = (self.wanted.tail, self.wanted.since);
+        let api = &self.api;
+        let opened: Vec<(&Source, Result<Reader, kube::Error>)> = stream::iter(sources)
+            .map(|source| async move {
+                let params = LogParams { tail_lines: tail, since_seconds: since.map(|s| s.as_secs()), ..parameters() };
+                (source, Reader::open(api, source, &params, None).await)
+            })
+            .buffered(16)
+            .collect()
+            .await;
+        let mut readers = Vec::new();
+        let mut refused = None;
+        for (source, reader) in opened {
+            match reader {
+                Ok(reader) => readers.push(reader),
+                Err(error) => {
+                    let error = self.cluster.explain(&format!("read the log of pod {}", source.pod), &error);
+                    aside(&format!("{}: {error:#}", source.place));
+                    refused = Some(error);
+                }
+            }
+        }
+        if let (true, Some(error)) = (readers.is_empty(), refused) {
+            return Err(error);
+        }
+        // The next line of each, the oldest first; a line without a time goes with the one before it.
+        let mut next = BinaryHeap::new();
+        let mut lines: Vec<Option<Line>> = vec![None; readers.len()];
+        let mut queue: Vec<usize> = (0..readers.len()).collect();
+        loop {
+            for at in queue.drain(..) {
+                if let Some(line) = readers[at].next().await? {
+                    let source = &readers[at].source;
+                    next.push(Reverse((source.attempt, line.time.or(readers[at].last), source.place, at)));
+                    lines[at] = Some(line);
+                }
+            }
+            let Some(Reverse((.., at))) = next.pop() else { break };
+            if let Some(line) = lines[at].take() {
+                let source = readers[at].source.clone();
+                self.show(&source, &line)?;
+            }
+            queue.push(at);
+        }
+        self.out.flush()?;
+        Ok(readers.into_iter().map(|reader| (reader.source.uid, reader.last)).collect())
+    }
+
+    /// Shows what comes, of these pods and of those that follow them, until the job has ended.
+    async fn follow(&mut self, job: &TrainingJob, seen: HashMap<String, Option<Timestamp>>) -> anyhow::Result<()> {
+        let name = job.name_any();
+        let (tell, mut told) = mpsc::channel::<(Source, Line)>(1024);
+        let mut tasks = JoinSet::new();
+        let mut followed = HashSet::new();
+        let pods_api: Api<SlimPod> = self.cluster.api(&self.form.namespace);
+        let (api, slim, since) = (self.api.clone(), pods_api.clone(), self.wanted.since);
+        let mut start = |tasks: &mut JoinSet<()>, pod: &ObservedPod, current: Incarnation| {
+            if followed.insert(pod.uid.clone()) {
+                let after = seen.get(&pod.uid).copied().flatten();
+                // A pod of which nothing was shown, since all of it was older than --since or there was nothing yet.
+                let since = since.filter(|_| seen.contains_key(&pod.uid)).map(|since| Timestamp::now() - since);
+                let source = Source::of(pod, current);
+                tasks.spawn(follow_pod(api.clone(), slim.clone(), source, after.max(since), tell.clone()));
+            }
+        };
+        let choice = self.wanted.choice.clone();
+        let is_wanted = |place: Place| choice.has(place);
+        let mut pods_seen = watcher(pods_api, watcher::Config::default().labels(&gather::selector(job)))
+            .default_backoff()
+            .applied_objects()
+            .boxed();
+        let jobs = self.cluster.api::<Guarded>(&self.form.namespace);
+        let mut jobs_seen = watcher(jobs, watcher::Config::default().fields(&format!("metadata.name={name}")))
+            .default_backoff()
+            .boxed();
+        let mut restarts =
+            job.status.as_ref().map_or(0, |status| status.restarts.last().map_or(0, |last| last.attempt));
+        let mut end: Option<String> = None;
+        let mut shown = Vec::new();
+        loop {
+            let over = async {
+                match &end {
+                    Some(_) => tokio::time::sleep(LAST_WORDS).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some((source, line)) = told.recv() => {
+                    shown.push((source, line));
+                    // What has gathered meanwhile goes out in one write.
+                    while let Some(Some(more)) = told.recv().now_or_never() {
+                        shown.push(more);
+                    }
+                }
+                Some(pod) = pods_seen.next() => match pod {
+                    Ok(pod) => {
+                        if let Some(pod) = pod.seen(false).filter(|pod| has_started(pod) && is_wanted(pod.place())) {
+                            start(&mut tasks, &pod, self.current);
+                        }
+                    }
+                    Err(error) => watch_error(self.cluster, "watch pods", error)?,
+                },
+                Some(event) = jobs_seen.next(), if end.is_none() => match event {
+                    Ok(watcher::Event::Apply(job) | watcher::Event::InitApply(job)) => {
+                        let Ok(job) = job.0 else { continue };
+                        let status = job.status.clone().unwrap_or_default();
+                        self.current = incarnation(&status);
+                        if let Some(last) = status.restarts.last().filter(|last| last.attempt > restarts) {
+                            restarts = last.attempt;
+                            aside(&format!("-- attempt {} ended, {}: {} --", last.attempt, last.reason, last.message));
+                        }
+                        if is_finished(&job) {
+                            // Pods that started and ended since the watch last told of them.
+                            for pod in pods(self.cluster, &job).await?.iter().filter(|p| has_started(p) && is_wanted(p.place())) {
+                                start(&mut tasks, pod, self.current);
+                            }
+                            end = Some(status.state.map_or("", State::as_str).to_owned());
+                        }
+                    }
+                    Ok(watcher::Event::Delete(_)) => end = Some("deleted".into()),
+                    Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
+                    Err(error) => watch_error(self.cluster, "watch the TrainingJob", error)?,
+                },
+                Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
+                () = over => break,
+            }
+            for (source, line) in shown.drain(..) {
+                self.show(&source, &line)?;
+            }
+            self.out.flush()?;
+            if end.is_some() && tasks.is_empty() && told.is_empty() {
+                break;
+            }
+        }
+        aside(&format!("-- {name} is {} --", end.unwrap_or_default()));
+        Ok(())
+    }
+
+    /// Shows the log of the worker that failed first in the last attempt that failed, else what was kept of it.
+    async fn failed(&mut self, job: &TrainingJob, pods: &[ObservedPod]) -> anyhow::Result<()> {
+        let name = job.name_any();
+        let status = job.status.clone().unwrap_or_default();
+        let Some(last) = culprit(&status.restarts, status.failure_reason.as_ref().map(Reason::as_str)) else {
+            let Some(message) = &status.failure_message else {
+                bail!("no attempt of {name} has failed, so that there are no last words");
+            };
+            let reason = status.failure_reason.as_ref().map_or("Failed", Reason::as_str);
+            aside(&format!("{name} failed by {reason}, and no worker caused it"));
+            let kept = self.form.kept(None, None, None, message);
+            return self.show_at_last(&kept);
+        };
+        let pod = pods.iter().find(|pod| Some(&pod.name) == last.pod.as_ref());
+        if let Some(pod) = pod.filter(|pod| has_started(pod)) {
+            let source = Source::of(pod, self.current);
+            match self.backlog(std::slice::from_ref(&source)).await {
+                Ok(seen) if seen.values().any(Option::is_some) => {
+                    aside(&format!("-- {}, attempt {}: {} --", last.reason, last.attempt, last.message));
+                    return Ok(());
+                }
+                Ok(_) => aside(&format!("the log of pod {} is empty", source.pod)),
+                Err(_) => {} // told already
+            }
+        }
+        let report = pod.and_then(|pod| match &pod.training {
+            Container::Terminated { report, .. } => report.as_deref(),
+            _ => None,
+        });
+        let tail = report.map(|report| report.stderr_tail.clone()).filter(|tail| !tail.trim().is_empty());
+        let kept = match (&tail, pod) {
+            (Some(_), _) => "the last lines of its stderr, which its pod keeps",
+            (None, Some(_)) => "there is no log; this is what the status has",
+            (None, None) => "its pod is gone; this is what the status has",
+        };
+        aside(&format!("attempt {} of {name} ended, {}: {kept}", last.attempt, last.reason));
+        let words = tail.unwrap_or_else(|| last.message.clone());
+        let shown = self.form.kept(Some(last.attempt), place(last), pod.map(|pod| pod.name.as_str()), &words);
+        self.show_at_last(&shown)
+    }
+
+    fn show_at_last(&mut self, text: &[u8]) -> anyhow::Result<()> {
+        self.out.write_all(text)?;
+        Ok(self.out.flush()?)
+    }
+}
+
+/// Finds the last failure that a worker caused; there is none if the job itself failed for another reason.
+#[must_use]
+pub fn culprit<'a>(restarts: &'a [Restart], failure: Option<&str>) -> Option<&'a Restart> {
+    restarts.last().filter(|last| failure.is_none_or(|failure| last.reason == failure))
+}
+
+/// Ends a watch that is refused; a broken connection is taken up again.
+fn watch_error(cluster: &Cluster, what: &str, error: watcher::Error) -> anyhow::Result<()> {
+    let source = match error {
+        watcher::Error::InitialListFailed(source)
+        | watcher::Error::WatchStartFailed(source)
+        | watcher::Error::WatchFailed(source) => source,
+        _ => return Ok(()),
+    };
+    match &source {
+        kube::Error::Api(status) if [401, 403].contains(&status.code) => Err(cluster.explain(what, &source)),
+        _ => Ok(()),
+    }
+}
+
+/// Shows something that is no line of a log, where it does not get among the lines of a file.
+fn aside(text: &str) {
+    // Nobody listens any more: no reason to end.
+    let _ = writeln!(anstream::stderr(), "{}", Style::Dim.paint(text, true));
+}
+
+fn parameters() -> LogParams {
+    LogParams { container: Some(TRAINING.to_owned()), timestamps: true, ..LogParams::default() }
+}
+
+/// A reader has one log, line by line.
+pub(super) struct Reader {
+    source: Source,
+    stream: Pin<Box<dyn AsyncBufRead + Send>>,
+    /// Lines of this time and earlier have been shown before.
+    after: Option<Timestamp>,
+    /// The time of the last line. Those that were printed at once may have the same: some runtimes stamp whole buffers.
+    last: Option<Timestamp>,
+}
+
+impl Reader {
+    pub(super) async fn open(
+        api: &Api<Pod>,
+        source: &Source,
+        params: &LogParams,
+        after: Option<Timestamp>,
+    ) -> Result<Self, kube::Error> {
+        let opening = tokio::time::timeout(cluster::PATIENCE, api.log_stream(&source.pod, params));
+        let late = |_| kube::Error::Service("its node gave no answer".into());
+        let stream = opening.await.map_err(late)??;
+        Ok(Self { source: source.clone(), stream: Box::pin(stream), after, last: after })
+    }
+
+    /// The time of the last line that was read.
+    pub(super) fn last(&self) -> Option<Timestamp> {
+        self.last
+    }
+
+    pub(super) async fn next(&mut self) -> io::Result<Option<Line>> {
+        loop {
+            let mut raw = Vec::new();
+            if self.stream.read_until(b'\n', &mut raw).await? == 0 {
+                return Ok(None);
+            }
+            let line = Line::of(&raw);
+            if line.time.is_some() && line.time <= self.after {
+                continue;
+            }
+            self.last = line.time.max(self.last);
+            return Ok(Some(line));
+        }
+    }
+}
+
+/// Follows the log of one pod from after this time until it has ended, however often the connection breaks.
+async fn follow_pod(
+    api: Api<Pod>,
+    pods: Api<SlimPod>,
+    source: Source,
+    mut after: Option<Timestamp>,
+    tell: mpsc::Sender<(Source, Line)>,
+) {
+    loop {
+        // The API knows whole seconds only, and rounds; the reader leaves out what was shown.
+        let since_time = after.and_then(|after| Timestamp::from_second(after.as_second() - 1).ok());
+        let params = LogParams { follow: true, since_time, ..parameters() };
+        let mut whole = false;
+        if let Ok(mut reader) = Reader::open(&api, &source, &params, after).await {
+            loop {
+                match reader.next().await {
+                    Ok(Some(line)) => {
+                        if tell.send((source.clone(), line)).await.is_err() {
+                            return;
+                        }
+                    }
+                    Ok(None) => {
+                        whole = true;
+                        break;
+                    }
+                    Err(_) => break,
+                }
+            }
+            after = reader.last;
+        }
+        match pods.get_opt(&source.pod).await {
+            Ok(None) => return,
+            Ok(Some(pod)) => {
+                let same = pod.seen(false).filter(|pod| pod.uid == source.uid);
+                let ended =
+                    same.is_none_or(|pod| !pod.is_alive() || matches!(pod.training, Container::Terminated { .. }));
+                if whole && ended {
+                    return;
+                }
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}

@@ -1,0 +1,153 @@
+//! All jobs in a table.
+
+use super::facts::Facts;
+use super::screen::{Look, Screen, Style, count, number, span};
+use super::why::{Diagnosis, style};
+use api::State;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// A job in one line.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// The namespace of the job.
+    pub namespace: String,
+    /// The name of the job.
+    pub name: String,
+    /// Its state; it is absent while no operator has taken note of the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
+    /// How many workers there are whose program runs.
+    pub active: i32,
+    /// How many workers there should be.
+    pub desired: i32,
+    /// How far it is, for example 45%.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<String>,
+    /// The epoch that it is in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_epoch: Option<i64>,
+    /// How many epochs there are in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_epochs: Option<i64>,
+    /// Its training loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// How many GPUs it holds.
+    #[serde(rename = "allocatedGPUs")]
+    pub allocated_gpus: i32,
+    /// How much they are used, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_utilization: Option<f64>,
+    /// How many seconds remain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated_seconds_remaining: Option<i64>,
+    /// How often it has been restarted.
+    pub restart_count: i32,
+    /// What it waits for, or why it failed, in one word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(skip)]
+    style: Style,
+}
+
+impl Row {
+    /// Tells a job's facts in a row.
+    #[must_use]
+    pub fn of(facts: &Facts) -> Self {
+        let (status, diagnosis) = (&facts.status, Diagnosis::of(facts));
+        let metrics = status.metrics.clone().unwrap_or_default();
+        let running = status.state == Some(State::Running);
+        Self {
+            namespace: facts.namespace.clone(),
+            name: facts.name.clone(),
+            state: status.state,
+            active: status.workers.map_or(0, |w| w.active),
+            desired: facts.spec.num_workers,
+            progress: status.progress.clone(),
+            current_epoch: status.current_epoch,
+            total_epochs: status.total_epochs,
+            loss: metrics.loss,
+            allocated_gpus: status.resources.map_or(0, |r| r.allocated_gpus),
+            gpu_utilization: metrics.gpu_utilization.filter(|_| running),
+            estimated_seconds_remaining: status.estimated_seconds_remaining.filter(|_| running),
+            restart_count: status.restart_count.unwrap_or(0),
+            reason: diagnosis.reason,
+            style: style(diagnosis.verdict),
+        }
+    }
+}
+
+/// Sorts rows: those that hold something first, those that have ended last.
+pub fn sort(rows: &mut [Row]) {
+    let order = |state: Option<State>| match state {
+        Some(State::Running) => 0,
+        Some(State::Initializing) => 1,
+        Some(State::Pending) | None => 2,
+        Some(State::Suspended) => 3,
+        Some(State::Failed) => 4,
+        Some(State::Completed) => 5,
+    };
+    rows.sort_by(|a, b| {
+        let key = |row: &Row| (order(row.state), Reverse(row.allocated_gpus));
+        key(a).cmp(&key(b)).then_with(|| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)))
+    });
+}
+
+/// Renders the jobs as `kubectl trainingjob top` shows them, with the namespace if they are of several.
+#[must_use]
+pub fn render(rows: &[Row], all_namespaces: bool, look: Look) -> String {
+    const HEADINGS: [&str; 12] = [
+        "NAMESPACE",
+        "NAME",
+        "STATE",
+        "WORKERS",
+        "PROGRESS",
+        "EPOCH",
+        "LOSS",
+        "GPUS",
+        "GPU%",
+        "LEFT",
+        "RESTARTS",
+        "REASON",
+    ];
+    let first = usize::from(!all_namespaces);
+    let cells: Vec<Vec<(Style, String)>> = rows.iter().map(|row| cells(row).split_off(first)).collect();
+    let mut screen = Screen::new(look);
+    let flexible: &[usize] = if all_namespaces { &[1, 0] } else { &[0] };
+    screen.table(&HEADINGS[first..], &cells, flexible);
+    let mut states: BTreeMap<&str, i64> = BTreeMap::new();
+    for row in rows {
+        *states.entry(row.state.map_or("unnoticed", State::as_str)).or_default() += 1;
+    }
+    let states: Vec<String> = states.iter().map(|(state, n)| format!("{n} {state}")).collect();
+    let gpus: i64 = rows.iter().map(|row| i64::from(row.allocated_gpus)).sum();
+    let held = if gpus > 0 { format!("; {} held", count(gpus, "GPU")) } else { String::new() };
+    screen.line(&[(Style::Dim, &format!("{}: {}{held}", count(rows.len() as i64, "job"), states.join(", ")))]);
+    screen.text()
+}
+
+fn cells(row: &Row) -> Vec<(Style, String)> {
+    let known = |text: Option<String>| (Style::Plain, text.unwrap_or_else(|| "-".into()));
+    let epoch = row.current_epoch.map(|epoch| match row.total_epochs {
+        Some(all) => format!("{epoch}/{all}"),
+        None => epoch.to_string(),
+    });
+    let use_of_gpus = row.gpu_utilization.map(|gpu| format!("{gpu:.0}"));
+    vec![
+        (Style::Dim, row.namespace.clone()),
+        (Style::Bold, row.name.clone()),
+        (row.style, row.state.map_or("-", State::as_str).to_owned()),
+        (Style::Plain, format!("{}/{}", row.active, row.desired)),
+        known(row.progress.clone()),
+        known(epoch),
+        known(row.loss.map(number)),
+        (Style::Plain, row.allocated_gpus.to_string()),
+        known(use_of_gpus),
+        known(row.estimated_seconds_remaining.map(span)),
+        (Style::Plain, row.restart_count.to_string()),
+        (row.style, row.reason.clone().unwrap_or_default()),
+    ]
+}

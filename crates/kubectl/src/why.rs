@@ -1,0 +1,561 @@
+//! The diagnosis of a job, in sentences for a person.
+
+use super::advice::{advice, needs_another_spec};
+use super::blame::{Blame, node_to_blame};
+use super::facts::{Facts, WorkerState};
+use super::screen::{Look, Screen, Style, age, count, number, span};
+use api::{Condition, Reason, Restart, RestartPolicy, State};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// After how many silent seconds a running program is worth a look; evaluations and checkpoints are shorter.
+const QUIET: i64 = 600;
+/// For how many seconds a program that has just started is not judged.
+const WARM_UP: i64 = 300;
+/// The GPU use, in percent, below which something else holds the program up.
+const LOW_GPU: f64 = 50.0;
+/// After how many seconds an operator that lives would have taken note of a job.
+const UNNOTICED: i64 = 30;
+/// What to do about a job that failed because its attempts repeat the same failure.
+const REPEATED: &str = "Three attempts failed for the same reason at the same step, resumed from the same checkpoint: another one \
+                        would, too. Read the log of the worker that the message names, and look at the data of that step.";
+
+/// How a job stands, for a person.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No operator has taken note of it.
+    Unnoticed,
+    /// It waits for nodes, quota or an object.
+    Pending,
+    /// It has nodes, and waits for images, volumes or programs.
+    Starting,
+    /// An attempt has failed and the next one follows.
+    Restarting,
+    /// It runs, and nothing speaks against it.
+    Running,
+    /// It runs, and something holds it up.
+    Slow,
+    /// It was asked to stop.
+    Suspended,
+    /// It ended well.
+    Completed,
+    /// It won't run any more.
+    Failed,
+    /// It is on its way out.
+    Deleting,
+}
+
+/// What can be said of a job, and what to do.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Diagnosis {
+    /// How it stands, in one word.
+    pub verdict: Verdict,
+    /// The reason of the status that decides, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What makes it wait or made it fail, in the words of whoever did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What can be said of it, in sentences.
+    pub says: Vec<String>,
+    /// What to do, in sentences; there are none if nothing has to be done.
+    pub advice: Vec<String>,
+}
+
+impl Diagnosis {
+    /// Judges these facts.
+    #[must_use]
+    pub fn of(facts: &Facts) -> Self {
+        let mut it = Self { verdict: Verdict::Pending, reason: None, message: None, says: vec![], advice: vec![] };
+        match (facts.deleting, facts.status.state) {
+            (Some(since), _) => {
+                it.verdict = Verdict::Deleting;
+                it.say(format!("{} is being deleted, since {}.", facts.name, age(since, facts.time)));
+                it.advise(
+                    "Its pods have their grace period. If it stays, look at its finalizers: this operator sets none.",
+                );
+            }
+            (_, None) => it.unnoticed(facts),
+            (_, Some(State::Pending)) => it.pending(facts),
+            (_, Some(State::Initializing)) => it.starting(facts),
+            (_, Some(State::Running)) => it.running(facts),
+            (_, Some(State::Suspended)) => it.suspended(facts),
+            (_, Some(State::Completed)) => it.completed(facts),
+            (_, Some(State::Failed)) => it.failed(facts),
+        }
+        it.checkpoints(facts);
+        if facts.is_behind() {
+            it.say("The operator has not yet taken note of the last change of its spec.".into());
+        }
+        for unread in &facts.unread {
+            it.say(format!("Not looked at: {unread}."));
+        }
+        it
+    }
+
+    fn say(&mut self, sentence: String) {
+        self.says.push(sentence);
+    }
+
+    fn advise(&mut self, sentence: impl Into<String>) {
+        self.advice.push(sentence.into());
+    }
+
+    /// Takes reason and message from the condition that decides.
+    fn decided_by(&mut self, condition: &Condition) {
+        self.reason = Some(condition.reason.clone());
+        self.message = Some(condition.message.clone()).filter(|m| !m.is_empty());
+    }
+
+    fn advise_on(&mut self, facts: &Facts, reason: &str) {
+        let Some(advice) = advice(reason, &facts.namespace, &facts.name) else { return };
+        if self.advice.contains(&advice) {
+            return;
+        }
+        self.advise(advice);
+        // A failed job gets this advice whatever the reason.
+        if needs_another_spec(reason) && self.verdict != Verdict::Failed {
+            self.advise_on_spec(facts);
+        }
+    }
+
+    fn advise_on_reason(&mut self, facts: &Facts) {
+        if let Some(reason) = self.reason.clone() {
+            self.advise_on(facts, &reason);
+        }
+    }
+
+    /// The spec is immutable but for a few fields.
+    fn advise_on_spec(&mut self, facts: &Facts) {
+        let advice = format!(
+            "To change its spec: kubectl delete tj {} -n {}, then apply the corrected file. Claims with checkpoints stay.",
+            facts.name, facts.namespace
+        );
+        if !self.advice.contains(&advice) {
+            self.advise(advice);
+        }
+    }
+
+    fn unnoticed(&mut self, facts: &Facts) {
+        self.verdict = Verdict::Unnoticed;
+        let seconds = facts.created.map_or(0, |then| facts.time.duration_since(then).as_secs());
+        if let Some(accepted) = facts.is("Accepted", false) {
+            self.decided_by(accepted);
+            self.say(format!("The operator can't work with {}: {}", facts.name, sentence(&accepted.message)));
+            return self.advise_on_reason(facts);
+        }
+        self.say(format!("No operator has taken note of {} in the {} since its creation.", facts.name, span(seconds)));
+        if seconds < UNNOTICED {
+            self.advise("Nothing yet: look again in a moment.");
+        } else {
+            self.advise(format!(
+                "See that the operator runs (kubectl get pods -n ml-training) and that it watches namespace {}.",
+                facts.namespace
+            ));
+        }
+    }
+
+    fn pending(&mut self, facts: &Facts) {
+        self.verdict = Verdict::Pending;
+        self.say(format!("{}.", has_been(facts, "Pending")));
+        // It waits for its template.
+        if let Some(accepted) = facts.is("Accepted", false) {
+            self.decided_by(accepted);
+            self.say(sentence(&accepted.message));
+            return self.advise_on_reason(facts);
+        }
+        match facts.is("Scheduled", false) {
+            Some(scheduled) => self.waits_by(facts, scheduled),
+            None => self.say("Its condition Scheduled says nothing yet.".into()),
+        }
+        let gpus = match facts.spec.gpus_per_worker() {
+            0 => String::new(),
+            n => format!(" with {} each, {} in all", count(n.into(), "GPU"), facts.gpus()),
+        };
+        self.say(format!("It asks for {}{gpus}.", count(facts.spec.num_workers.into(), "worker")));
+        self.restarted(facts);
+        self.advise_on_reason(facts);
+        // While pods are being made and placed, every gang is half placed for a moment.
+        let is_being_placed = self.reason.as_deref() == Some("Scheduling");
+        let holds = !is_being_placed && self.half_placed(facts);
+        if !holds && !is_being_placed && self.reason.as_deref() != Some("Queued") {
+            self.advise("Nothing is lost by waiting: it starts by itself once that is mended.");
+        }
+    }
+
+    /// Says what a condition says, and since when.
+    fn waits_by(&mut self, facts: &Facts, condition: &Condition) {
+        self.decided_by(condition);
+        let since = age(condition.last_transition_time.0, facts.time);
+        let (type_, reason) = (&condition.type_, &condition.reason);
+        self.say(match condition.message.as_str() {
+            "" => format!("The condition {type_} is {} for {since}: {reason}.", condition.status),
+            words => {
+                format!("The condition {type_} is {} for {since}, {reason}: {}", condition.status, sentence(words))
+            }
+        });
+    }
+
+    fn starting(&mut self, facts: &Facts) {
+        if let Some(restarting) = facts.is("Restarting", true) {
+            self.verdict = Verdict::Restarting;
+            self.decided_by(restarting);
+            let (last, attempt) = (facts.status.restarts.last(), facts.status.attempt.unwrap_or(1));
+            let ended = last.map_or(attempt - 1, |last| last.attempt);
+            let how = if last.is_some_and(Restart::was_interrupted) { "was interrupted" } else { "failed" };
+            let since = age(restarting.last_transition_time.0, facts.time);
+            let reason = &restarting.reason;
+            self.say(format!(
+                "{} starts again: attempt {ended} {how} {since} ago, {reason}: {}",
+                facts.name,
+                sentence(&restarting.message)
+            ));
+            if let Some(scheduled) = facts.is("Scheduled", false).filter(|c| c.reason != "Scheduling") {
+                self.say(format!("The next attempt waits, {}: {}", scheduled.reason, sentence(&scheduled.message)));
+                self.advise_on(facts, &scheduled.reason);
+                self.half_placed(facts);
+            } else if let Some(running) = facts.is("Running", false).filter(|c| is_start(c, restarting)) {
+                // The next one in the same pods has no number before it begins.
+                let attempt = attempt.max(ended + 1);
+                self.say(format!("Attempt {attempt} is starting, {}: {}", running.reason, sentence(&running.message)));
+                self.advise_on(facts, &running.reason);
+            } else {
+                self.say(stopping(facts).unwrap_or_else(|| {
+                    "Between attempts that fail within five minutes it waits 1, 2, 4 up to 60 s.".into()
+                }));
+            }
+            self.restarted(facts);
+            self.advise_on_reason(facts);
+            return;
+        }
+        self.verdict = Verdict::Starting;
+        let been = has_been(facts, "Initializing");
+        self.say(format!("{been}: every worker has a node, and not every program runs yet."));
+        if let Some(running) = facts.is("Running", false) {
+            self.waits_by(facts, running);
+        }
+        self.restarted(facts);
+        self.advise_on_reason(facts);
+    }
+
+    fn running(&mut self, facts: &Facts) {
+        let status = &facts.status;
+        let ran = facts.since.map_or(0, |since| facts.time.duration_since(since).as_secs());
+        let mut why_slow = Vec::new();
+        let reported = status.last_progress_time.as_ref().map(|t| t.0).filter(|t| facts.since.is_none_or(|s| *t >= s));
+        match reported {
+            Some(last) if facts.time.duration_since(last).as_secs() >= QUIET => why_slow.push(format!(
+                "It last reported progress {} ago, at {:.0}{}.",
+                age(last, facts.time),
+                last,
+                at_step(facts)
+            )),
+            Some(last) => self.say(format!("It reported progress {} ago{}.", age(last, facts.time), at_step(facts))),
+            None if status.last_progress_time.is_some() && ran >= QUIET => {
+                why_slow.push(format!("It has reported no progress since this attempt started, {} ago.", span(ran)));
+            }
+            None => self.say("It has reported no progress, so that its pace is not known.".into()),
+        }
+        if let Some(nan) = facts.is("LossFinite", false) {
+            self.decided_by(nan);
+            let since = age(nan.last_transition_time.0, facts.time);
+            why_slow.push(format!("Its loss is no number, for {since}: {}", sentence(&nan.message)));
+            self.advise_on_reason(facts);
+        }
+        if let Some(silent) = facts.is("AgentReady", false) {
+            // What is not heard may well go on.
+            why_slow.retain(|why| !why.contains("progress"));
+            let since = age(silent.last_transition_time.0, facts.time);
+            self.say(format!("Its agent has not answered for {since}: {}", sentence(&silent.message)));
+            self.advise_on(facts, &silent.reason);
+        } else if let Some(stalled) = facts.is("ProgressStalled", true).filter(|_| why_slow.is_empty()) {
+            why_slow.push(format!("Its progress stalls: {}", sentence(&stalled.message)));
+        }
+        if let Some(enough) = facts.is("Stopping", true) {
+            self.say(format!("It is good enough and stops, {}: {}", enough.reason, sentence(&enough.message)));
+        }
+        let gpu = status.metrics.as_ref().and_then(|m| m.gpu_utilization);
+        if let Some(gpu) = gpu.filter(|gpu| *gpu < LOW_GPU && facts.gpus() > 0 && ran >= WARM_UP) {
+            why_slow.push(format!("Its GPUs were used by {} % when last asked.", number(gpu)));
+            self.advise(
+                "GPUs that idle mostly wait for data: more workers of the data loader, data nearer to the nodes, a larger \
+                 batch. Frequent evaluations, checkpoints or slow links between the nodes are other causes.",
+            );
+        }
+        let quiet = why_slow.iter().any(|why| why.contains("progress"));
+        if quiet {
+            self.advise(format!(
+                "Look at what the workers do: kubectl trainingjob stacks {0} -n {1}; and at what they print: kubectl \
+                 trainingjob logs {0} -n {1} -f --tail 20. A long evaluation or checkpoint reports nothing either.",
+                facts.name, facts.namespace
+            ));
+            self.advise(format!(
+                "If it hangs: kubectl trainingjob restart {} -n {} starts it again in the same pods, and does not count against \
+                 backoffLimit.",
+                facts.name, facts.namespace
+            ));
+        }
+        self.verdict = if why_slow.is_empty() { Verdict::Running } else { Verdict::Slow };
+        let how = match (why_slow.is_empty(), facts.is("LossFinite", false)) {
+            (true, _) => "",
+            (false, None) => ", and is slow or stuck",
+            (false, Some(_)) => ", and trains nothing",
+        };
+        self.says.insert(0, format!("{}{how}.", has_been(facts, "Running")));
+        self.says.splice(1..1, why_slow);
+        if let Some(left) = status.estimated_seconds_remaining.filter(|_| !quiet) {
+            self.say(format!("About {} remain.", span(left)));
+        }
+        let ended = facts.workers.iter().filter(|w| w.state == WorkerState::Succeeded).count();
+        if ended > 0 {
+            let all = count(facts.spec.num_workers.into(), "worker");
+            self.say(format!("{ended} of {all} have ended well already; the others still run."));
+        }
+        self.restarted(facts);
+        if let Some(last) = status.restarts.last().filter(|_| status.restarts.len() > 2) {
+            let before = self.advice.len();
+            self.advise_on(facts, last.reason.as_str());
+            if self.advice.len() == before {
+                self.advise("Look at the causes of its restarts.");
+            }
+        }
+    }
+
+    fn suspended(&mut self, facts: &Facts) {
+        self.verdict = Verdict::Suspended;
+        self.say(format!("{}: no worker runs, and claims stay.", has_been(facts, "Suspended")));
+        if facts.spec.suspend {
+            self.say("Its spec.suspend is true.".into());
+            self.advise(format!("To resume it: kubectl trainingjob resume {} -n {}", facts.name, facts.namespace));
+        } else {
+            self.say("Its spec.suspend is false again, so that it is about to start.".into());
+        }
+        self.restarted(facts);
+    }
+
+    fn completed(&mut self, facts: &Facts) {
+        self.verdict = Verdict::Completed;
+        let ago = facts.since.map(|then| format!(" {} ago", age(then, facts.time))).unwrap_or_default();
+        let took = facts.status.duration.as_ref().map(|took| format!(", after {took}")).unwrap_or_default();
+        self.say(format!("{} completed{ago}{took}.", facts.name));
+        if let Some(succeeded) = facts.is("Succeeded", true) {
+            self.decided_by(succeeded);
+            self.say(sentence(&format!("{}: {}", succeeded.reason, succeeded.message)));
+        }
+        self.restarted(facts);
+    }
+
+    fn failed(&mut self, facts: &Facts) {
+        self.verdict = Verdict::Failed;
+        let status = &facts.status;
+        self.reason = status.failure_reason.as_ref().map(ToString::to_string);
+        self.message.clone_from(&status.failure_message);
+        let ago = facts.since.map(|then| format!(" {} ago", age(then, facts.time))).unwrap_or_default();
+        let reason = self.reason.clone().unwrap_or_else(|| "for a reason that the status does not have".into());
+        let attempts = match status.attempt {
+            Some(n) if status.start_time.is_some() => format!(" in attempt {n}"),
+            _ => ", before anything ran".into(),
+        };
+        self.say(format!("{} failed{ago}{attempts}: {reason}.", facts.name));
+        if let Some(message) = &status.failure_message {
+            self.say(sentence(message));
+        }
+        let last = status.restarts.last();
+        let told = |code: &i32| self.message.as_ref().is_some_and(|m| m.contains(&format!("exit code {code}")));
+        if let Some(code) = last.and_then(|last| last.exit_code).filter(|code| !told(code)) {
+            self.say(match (code, code - 128) {
+                (code, signal @ 1..=64) => format!("The exit code was {code}, which is 128 and signal {signal}."),
+                (code, _) => format!("The exit code was {code}."),
+            });
+        }
+        if last.is_some_and(|last| last.permanent)
+            && facts.spec.failure_policy.restart_policy() != RestartPolicy::Always
+        {
+            self.say("Trying again could not have helped.".into());
+        }
+        self.restarted(facts);
+        // The same word is the reason of a stall.
+        if self.reason.as_deref() == Some(Reason::NoProgress.as_str()) {
+            self.advise(REPEATED);
+        } else {
+            self.advise_on_reason(facts);
+        }
+        if last.and_then(|last| last.worker).is_some() {
+            self.advise(format!(
+                "Its last words: kubectl trainingjob logs {} -n {} --failed",
+                facts.name, facts.namespace
+            ));
+        }
+        self.advise(format!(
+            "To start it again as it is, with a new budget of restarts: kubectl trainingjob restart {} -n {}",
+            facts.name, facts.namespace
+        ));
+        self.advise_on_spec(facts);
+    }
+
+    /// Tells what the job could go on from, and what is wrong with its checkpoints.
+    fn checkpoints(&mut self, facts: &Facts) {
+        if let Some(status) = &facts.status.checkpoint {
+            if let Some(path) = &status.resumed_from {
+                self.say(format!("This attempt went on from checkpoint {path}."));
+            }
+            if let Some(path) = &status.latest_path {
+                let step = status.latest_step.map(|step| format!(", step {step}")).unwrap_or_default();
+                let age = status.last_checkpoint_time.as_ref().map(|time| format!(", {} old", age(time.0, facts.time)));
+                let age = age.unwrap_or_default();
+                self.say(format!("Its newest good checkpoint is {path}{step}{age}."));
+            }
+            if let Some(path) = status.pending_backup.as_ref().filter(|_| facts.is_finished()) {
+                self.say(format!("Checkpoint {path} has yet to be copied."));
+            }
+        }
+        if let Some(bad) = facts.is("CheckpointsHealthy", false) {
+            let since = age(bad.last_transition_time.0, facts.time);
+            self.say(format!("Its checkpoints need a look, for {since}, {}: {}", bad.reason, sentence(&bad.message)));
+            self.advise_on(facts, &bad.reason);
+            self.advise(format!(
+                "What there is, and what may be gone on from: kubectl trainingjob checkpoints {} -n {}",
+                facts.name, facts.namespace
+            ));
+        }
+    }
+
+    /// Tells of the restarts so far, and whether they have something in common.
+    fn restarted(&mut self, facts: &Facts) {
+        let Some(restarts) = facts.status.restart_count.filter(|n| *n > 0) else { return };
+        let disruptions = facts.status.disruption_count.unwrap_or(0);
+        let counted = restarts - disruptions;
+        let limit = facts.spec.failure_policy.backoff_limit();
+        let mut text = format!("It has been restarted {}", times(restarts));
+        if disruptions > 0 {
+            let ignored = facts.status.restarts.iter().any(|restart| restart.disruption && restart.rule.is_some());
+            let or = if ignored { " or what a rule of failurePolicy.rules ignores" } else { "" };
+            text += &format!(
+                ", {} of them after evictions, preemptions or lost nodes{or}, which don't count",
+                times(disruptions)
+            );
+        }
+        self.say(format!("{text}; {counted} of the {limit} restarts that failurePolicy.backoffLimit allows are used."));
+        let causes: Vec<&Restart> = facts.status.restarts.iter().collect();
+        let reasons: BTreeSet<&str> = causes.iter().map(|r| r.reason.as_str()).collect();
+        if causes.len() > 1 && reasons.len() == 1 {
+            self.say(format!("The last {} attempts ended alike: {}.", causes.len(), causes[0].reason));
+        }
+        if let Some(Blame { node, failures }) = node_to_blame(&facts.status.restarts) {
+            self.say(if failures == causes.len() {
+                format!("Every time the first failure was on node {node}.")
+            } else {
+                format!(
+                    "Of the last {} failures {failures} are of a kind that nodes cause, all of them on node {node}.",
+                    causes.len()
+                )
+            });
+            self.advise(format!("Look at that node, and keep new pods off it meanwhile: kubectl cordon {node}"));
+        }
+    }
+
+    /// Tells what the placed part of a gang holds while it waits for the rest, and what would help; whether it holds anything.
+    fn half_placed(&mut self, facts: &Facts) -> bool {
+        let (placed, all) = (facts.placed(), facts.spec.num_workers);
+        if placed < 1 || placed >= all {
+            return false;
+        }
+        let (have, hold, their) = if placed == 1 { ("has", "holds", "its") } else { ("have", "hold", "their") };
+        let gpus = placed * facts.spec.gpus_per_worker();
+        let held = if gpus == 0 { format!("{their} CPUs and memory") } else { count(gpus.into(), "GPU") };
+        // Of GPUs the condition says it itself.
+        let is_said = gpus > 0
+            && facts
+                .is("Scheduled", false)
+                .is_some_and(|c| ["Unschedulable", "SchedulingGated"].contains(&c.reason.as_str()));
+        if !is_said {
+            self.say(format!(
+                "Meanwhile {placed} of its {} {have} a node and {hold} {held} for nothing, until the others have one, too.",
+                count(all.into(), "worker")
+            ));
+        }
+        self.advise(
+            "So that a gang holds nothing before all of it fits: put it into a queue of Kueue (scheduling.queue), or use a \
+             scheduler that places gangs as a whole (scheduling.gang).",
+        );
+        self.advise(format!(
+            "To free what it holds now: kubectl trainingjob stop {} -n {}. \
+             failurePolicy.startDeadlineSeconds ends such a wait by itself.",
+            facts.name, facts.namespace
+        ));
+        true
+    }
+}
+
+/// Renders the diagnosis for a terminal.
+#[must_use]
+pub fn render(diagnosis: &Diagnosis, look: Look) -> String {
+    let mut screen = Screen::new(look);
+    for (n, says) in diagnosis.says.iter().enumerate() {
+        // The first sentence is the verdict.
+        screen.paragraph("", if n == 0 { style(diagnosis.verdict) } else { Style::Plain }, says);
+    }
+    if !diagnosis.advice.is_empty() {
+        screen.gap();
+        screen.line(&[(Style::Bold, "What to do")]);
+        for advice in &diagnosis.advice {
+            screen.paragraph("- ", Style::Plain, advice);
+        }
+    }
+    screen.text()
+}
+
+/// Tells how a verdict looks.
+#[must_use]
+pub fn style(verdict: Verdict) -> Style {
+    match verdict {
+        Verdict::Running | Verdict::Completed => Style::Good,
+        Verdict::Failed | Verdict::Unnoticed => Style::Bad,
+        Verdict::Suspended | Verdict::Deleting => Style::Dim,
+        Verdict::Pending | Verdict::Starting | Verdict::Restarting | Verdict::Slow => Style::Busy,
+    }
+}
+
+/// Tells whether the condition Running speaks of the gang that starts, and not of the one that has failed.
+fn is_start(running: &Condition, restarting: &Condition) -> bool {
+    let starts = ["Starting", "ImagePull", "ContainerConfig", "Storage", "Network"];
+    starts.contains(&running.reason.as_str()) && running.reason != restarting.reason
+}
+
+/// Begins a sentence: `x has been Running for 12m`.
+fn has_been(facts: &Facts, state: &str) -> String {
+    match facts.since {
+        Some(since) => format!("{} has been {state} for {}", facts.name, age(since, facts.time)),
+        None => format!("{} is {state}", facts.name),
+    }
+}
+
+fn stopping(facts: &Facts) -> Option<String> {
+    let alive =
+        facts.workers.iter().filter(|w| matches!(w.state, WorkerState::Stopping | WorkerState::Running)).count();
+    (alive > 0).then(|| format!("Of the old attempt {} must still end.", count(alive as i64, "worker")))
+}
+
+fn at_step(facts: &Facts) -> String {
+    let status = &facts.status;
+    let of = |now: i64, all: Option<i64>| all.map_or(now.to_string(), |all| format!("{now} of {all}"));
+    let step = status.current_step.map(|step| format!("step {}", of(step, status.total_steps)));
+    let epoch = status.current_epoch.map(|epoch| format!("epoch {}", of(epoch, status.total_epochs)));
+    let parts: Vec<String> = [status.progress.clone(), epoch, step].into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
+}
+
+fn times(n: i32) -> String {
+    match n {
+        1 => "once".into(),
+        2 => "twice".into(),
+        n => format!("{n} times"),
+    }
+}
+
+/// Ends the words with a full stop.
+fn sentence(words: &str) -> String {
+    let words = words.trim_end();
+    if words.ends_with(['.', '!', '?']) { words.to_owned() } else { format!("{words}.") }
+}

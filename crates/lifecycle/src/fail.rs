@@ -1,0 +1,214 @@
+//! A gang that fails: the first cause is kept at once, and judged when all of it has ended.
+
+use super::evidence::cause_of_gang;
+use super::start::QUICK;
+use super::step::{Step, number_of, seconds};
+use super::{Cause, first_cause, waiting, whole_second};
+use api::{ConditionType, Reason, Restart, RestartPolicy, State};
+use observe::{ObservedJob, ObservedPod};
+use plan::Incarnation;
+
+/// Quick disruptions in a row after which the job has failed: as many as the status keeps.
+const INTERRUPTIONS: usize = 10;
+/// Seconds that the pods of other roles have to end by themselves when a Job has failed: their last words may tell more.
+const LEFT_ALONE: i64 = 15;
+
+impl Step<'_> {
+    /// A worker failed: the cause is kept at once, for its pod may vanish, and judged when the whole gang has ended.
+    pub(super) fn failing(&mut self, job: &ObservedJob) {
+        let current = self.incarnation();
+        // Those that were replaced have been judged.
+        let pods = if self.takes_in() { self.pods(current) } else { self.all_pods(current) };
+        let alive = pods.iter().any(|pod| pod.is_alive());
+        // Of pods that seem to live the watch has not told yet how they ended: their Job's was faster.
+        let lost = || self.pods_lost().filter(|_| !alive);
+        let of_this_attempt = pods.iter().copied().filter(|pod| !self.is_judged(pod));
+        if let Some(cause) = first_cause(of_this_attempt).or_else(lost).filter(|_| !self.is_between_attempts()) {
+            self.keep(current, &cause);
+        }
+        let Some(entry) = self.kept(current).cloned() else { return };
+        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
+        let follows = self.may_restart(&entry).is_ok();
+        // Another gang may not begin while anything of this one may run; for the last one nobody waits that long.
+        let all_gone = !pods.is_empty() && pods.iter().all(|pod| pod.gone);
+        let has_failed = self.failed_job().is_some();
+        let over =
+            (has_failed || all_gone) && (!alive || (!follows && self.all_are_late(&pods)) || self.is_left(&entry));
+        if !over && !self.replaced() {
+            if follows {
+                self.status.state = Some(State::Initializing);
+                let message = match self.late(current) {
+                    Some(late) => format!("{}; {late}", entry.message),
+                    None => entry.message.clone(),
+                };
+                self.set(ConditionType::Restarting, true, entry.reason.clone(), &message);
+            }
+            return;
+        }
+        if self.judge(&entry) {
+            self.delete(job);
+        }
+    }
+
+    /// Whether a Job has failed, and those of other roles have long not followed: their agents wait for members that don't come
+    /// any more.
+    fn is_left(&mut self, entry: &Restart) -> bool {
+        if self.current_jobs().all(|job| job.failed.is_some()) {
+            return false;
+        }
+        let left = LEFT_ALONE - seconds(entry.time.0, self.input.now);
+        if left > 0 {
+            self.requeue(left);
+        }
+        left <= 0
+    }
+
+    /// Whether a pod that is gone went by the end of an attempt that is filed: another one may have taken its place since.
+    fn is_judged(&self, pod: &ObservedPod) -> bool {
+        let current = self.incarnation().attempt;
+        let before =
+            self.status.restarts.iter().filter(|entry| entry.attempt < current).map(|entry| entry.time.0).max();
+        let went = || first_cause([pod]).and_then(|cause| cause.time).or(pod.deletion);
+        pod.gone && before.zip(went()).is_some_and(|(before, went)| whole_second(went) <= before)
+    }
+
+    /// Whether every pod that may still live should have ended, and nobody says that it has.
+    fn all_are_late(&mut self, pods: &[&ObservedPod]) -> bool {
+        let now = self.input.now;
+        let alive: Vec<_> = pods.iter().filter(|pod| pod.is_alive()).collect();
+        if let Some(due) = alive.iter().filter_map(|pod| waiting::late_at(pod)).filter(|at| *at > now).min() {
+            self.requeue(seconds(now, due).max(1));
+        }
+        alive.iter().all(|pod| waiting::late_at(pod).is_some_and(|at| at <= now))
+    }
+
+    /// The Job is being deleted by somebody else, and its pods go first.
+    pub(super) fn losing_job(&mut self) {
+        let current = self.incarnation();
+        if !self.begun(current) {
+            return;
+        }
+        let entry = self.keep_job_deleted(current);
+        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
+        if self.may_restart(&entry).is_ok() {
+            self.status.state = Some(State::Initializing);
+            self.set(ConditionType::Restarting, true, entry.reason.clone(), &entry.message);
+        }
+    }
+
+    /// It had begun and its Job is gone: what ran under it ends, so its return is another incarnation.
+    pub(super) fn job_gone(&mut self) {
+        let entry = self.keep_job_deleted(self.incarnation());
+        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
+        if self.judge(&entry) {
+            self.start();
+        }
+    }
+
+    /// An attempt is over: another one follows, or the job has failed.
+    fn judge(&mut self, entry: &Restart) -> bool {
+        if entry.exit_code.is_some() && self.reason_of(ConditionType::Scheduled) == Some(Reason::Scheduling) {
+            // Programs have run, and nobody was there to see it.
+            self.set(ConditionType::Scheduled, true, Reason::Scheduled, "every worker has a node");
+        }
+        let verdict = self.may_restart(entry);
+        match &verdict {
+            Ok(()) => self.restart(entry),
+            Err((reason, message)) => self.fail(reason.clone(), message),
+        }
+        verdict.is_ok()
+    }
+
+    fn restart(&mut self, entry: &Restart) {
+        let next = self.incarnation().next();
+        self.set_incarnation(next);
+        let one_more = |count: Option<i32>| Some(count.unwrap_or(0).saturating_add(1));
+        self.status.restart_count = one_more(self.status.restart_count);
+        if entry.disruption {
+            self.status.disruption_count = one_more(self.status.disruption_count);
+        }
+        self.status.state = Some(State::Initializing);
+        self.set(ConditionType::Restarting, true, entry.reason.clone(), &entry.message);
+        self.tell_restart(entry, next.attempt);
+    }
+
+    pub(super) fn fail(&mut self, reason: Reason, message: &str) {
+        self.status.state = Some(State::Failed);
+        self.status.failure_reason = Some(reason.clone());
+        self.status.failure_message = Some(message.to_owned());
+        self.end();
+        self.set(ConditionType::Failed, true, reason.clone(), message);
+        self.close(ConditionType::Running, Reason::Failed);
+        self.close(ConditionType::Restarting, Reason::Failed);
+        self.close(ConditionType::ProgressStalled, Reason::Failed);
+        self.event(true, "Failed", format!("{reason}: {message}"));
+    }
+
+    /// Whether another attempt follows; the error says why not.
+    pub(super) fn may_restart(&self, entry: &Restart) -> Result<(), (Reason, String)> {
+        match self.may_restart_by_policy(entry) {
+            Ok(()) => self.gang_failed().map_or(Ok(()), Err),
+            Err(why) if why.is_empty() => Err((entry.reason.clone(), entry.message.clone())),
+            Err(why) => Err((entry.reason.clone(), format!("{} ({why})", entry.message))),
+        }
+    }
+
+    /// The error is empty if the cause itself is the reason.
+    fn may_restart_by_policy(&self, entry: &Restart) -> Result<(), String> {
+        let policy = &self.input.plan.policy.failure;
+        let counted = self.status.restart_count.unwrap_or(0) - self.status.disruption_count.unwrap_or(0);
+        let interrupted = self.quick_in_a_row(true);
+        match policy.restart {
+            RestartPolicy::Never => Err("failurePolicy.restartPolicy is Never".into()),
+            RestartPolicy::OnFailure if entry.permanent => Err(String::new()),
+            RestartPolicy::Always if entry.permanent && entry.rule.is_some() => Err(String::new()),
+            _ if !entry.disruption && counted >= policy.backoff_limit => Err(match counted {
+                0 => "failurePolicy.backoffLimit is 0".into(),
+                n => format!(
+                    "attempt {} after {}; failurePolicy.backoffLimit is {}",
+                    entry.attempt,
+                    number_of(n, "restart"),
+                    policy.backoff_limit
+                ),
+            }),
+            _ if entry.disruption && interrupted >= INTERRUPTIONS => Err(format!(
+                "{interrupted} interruptions in a row, each within {} of its start: look for what drives the workers away",
+                number_of(i32::try_from(QUICK / 60).unwrap_or(0), "minute")
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The Job made a new pod for a worker whose first one vanished without an end, and no gang is there to take it in.
+    pub(super) fn replaced(&self) -> bool {
+        let pods = self.all_pods(self.incarnation());
+        pods.iter()
+            .filter(|old| old.gone && !old.succeeded() && self.was_wanted(old) && !self.is_judged(old))
+            .any(|old| pods.iter().any(|p| p.place() == old.place() && p.uid != old.uid))
+            && !self.takes_in()
+    }
+
+    /// The Job failed and no pod is left to tell why.
+    fn pods_lost(&self) -> Option<Cause> {
+        let (reason, message) = self.failed_job()?.failed.as_ref()?;
+        if self.kept(self.incarnation()).is_some() {
+            return None;
+        }
+        // Of the Job's pod failure policy, whose only rule is for disruptions.
+        let disruption = reason == "PodFailurePolicy";
+        let message = format!("its pods were gone before their last words were seen; the Job says {reason}: {message}");
+        let reason = if disruption { Reason::Disrupted } else { Reason::PodsLost };
+        Some(cause_of_gang(reason, message, disruption, Some(self.input.now)))
+    }
+
+    /// What keeps an incarnation from ending, once that has lasted longer than it may.
+    pub(super) fn late(&mut self, of: Incarnation) -> Option<String> {
+        let (pods, now) = (self.all_pods(of), self.input.now);
+        let alive = pods.iter().filter(|p| p.is_alive());
+        let due = alive.filter_map(|pod| waiting::late_at(pod));
+        if let Some(next) = due.filter(|at| *at > now).min() {
+            self.requeue(seconds(now, next).max(1));
+        }
+        waiting::for_end(&pods, now)
+    }
+}

@@ -1,0 +1,358 @@
+//! What the agents tell, folded into the status, and whether the job is good enough by that. Pure.
+
+use super::conditions::whole_second;
+use api::{EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, Reason, TrainingJobStatus};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use observe::AgentAnswer;
+use plan::Success;
+use protocol::agent_status::AgentStatus as Agent;
+use protocol::metric_history::{MetricHistory, NumberedReading};
+use protocol::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
+use protocol::report::Reached;
+use std::collections::BTreeMap;
+
+/// Metrics of a program's own names in a status, at most.
+const MAX_METRICS: usize = 100;
+
+/// Takes in what a running program reports. What it never reported stays as it was.
+pub fn fold(status: &mut TrainingJobStatus, answer: &AgentAnswer) {
+    let agent: &Agent = &answer.status;
+    let progress = &agent.progress;
+    let value = |reading: Option<Reading>| reading.map(|reading| reading.value);
+    let reached = Reached {
+        epoch: value(progress.epoch),
+        epochs: value(progress.epochs),
+        step: value(progress.step),
+        steps: value(progress.steps),
+        percent: agent.percent,
+        loss: None,
+        time: progress.last().map(|reading| reading.time),
+    };
+    count(status, &reached);
+    let is_over = agent.percent.is_some_and(|percent| percent >= 100.0);
+    let eta = value(progress.eta_seconds).and_then(whole).or(answer.remaining).filter(|_| !is_over);
+    status.estimated_seconds_remaining = eta;
+    let mut metrics = status.metrics.take().unwrap_or_default();
+    for (name, reading) in &progress.metrics {
+        set(&mut metrics, name, reading.value);
+    }
+    if let Some(mean) = agent.gpu_utilization() {
+        metrics.gpu_utilization = finite(mean);
+    }
+    status.metrics = Some(metrics).filter(|metrics| *metrics != ProgramMetrics::default());
+}
+
+/// Takes in how far a program had come when it ended, which the last question may have missed.
+pub fn fold_end(status: &mut TrainingJobStatus, reached: &Reached) {
+    status.estimated_seconds_remaining = None;
+    let known = status.last_progress_time.as_ref().map(|time| time.0);
+    if reached.time.is_none_or(|time| known.is_some_and(|known| whole_second(time) < known)) {
+        return;
+    }
+    count(status, reached);
+    if let Some(loss) = reached.loss {
+        let mut metrics = status.metrics.take().unwrap_or_default();
+        set(&mut metrics, LOSS, loss);
+        status.metrics = Some(metrics).filter(|metrics| *metrics != ProgramMetrics::default());
+    }
+}
+
+/// GPUs are idle, and nothing remains, once nobody runs.
+pub fn end(status: &mut TrainingJobStatus) {
+    status.estimated_seconds_remaining = None;
+    if let Some(metrics) = &mut status.metrics {
+        metrics.gpu_utilization = None;
+    }
+    status.metrics.take_if(|metrics| *metrics == ProgramMetrics::default());
+}
+
+fn count(status: &mut TrainingJobStatus, reached: &Reached) {
+    // An epoch of 2.4 is within the third one: 2 are done.
+    let known = |field: &mut Option<i64>, value: Option<f64>| *field = value.and_then(whole).or(*field);
+    known(&mut status.current_epoch, reached.epoch);
+    known(&mut status.total_epochs, reached.epochs);
+    known(&mut status.current_step, reached.step);
+    known(&mut status.total_steps, reached.steps);
+    if let Some(percent) = reached.percent.and_then(whole) {
+        status.progress = Some(format!("{percent}%"));
+    }
+    if let Some(time) = reached.time {
+        status.last_progress_time = Some(Time(whole_second(time)));
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // of what is in range
+pub(super) fn whole(value: f64) -> Option<i64> {
+    (value.is_finite() && value.abs() < 1e15).then_some(value.floor() as i64)
+}
+
+/// JSON has no word for the others. Six digits are what people read.
+pub(super) fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then(|| format!("{value:.5e}").parse().unwrap_or(value))
+}
+
+fn set(metrics: &mut ProgramMetrics, name: &str, value: f64) {
+    let value = finite(value);
+    let custom = &mut metrics.custom_metrics;
+    match name {
+        LOSS => metrics.loss = value,
+        ACCURACY => metrics.accuracy = value,
+        LEARNING_RATE => metrics.learning_rate = value,
+        THROUGHPUT => metrics.throughput = value,
+        _ => match value {
+            // Names may change from answer to answer; the status must not grow with them.
+            Some(value) if custom.len() < MAX_METRICS || custom.contains_key(name) => {
+                _ = custom.insert(name.to_owned(), value);
+            }
+            Some(_) => {}
+            None => _ = custom.remove(name),
+        },
+    }
+}
+
+/// Why the job is good enough: a reason in one CamelCase word, and a message.
+pub fn success(policy: &Success, status: &TrainingJobStatus, agent: &AgentAnswer) -> Option<(Reason, String)> {
+    let histories = &agent.status.histories;
+    // Any of the readings: the program may have gone on since.
+    let reached = |name: &str, is_enough: &dyn Fn(&NumberedReading) -> bool| {
+        let reading = histories.get(name)?.recent.iter().find(|reading| is_enough(reading))?;
+        let at = reading.step.and_then(whole).map(|step| format!(" at step {step}")).unwrap_or_default();
+        // As the program counts it.
+        let percent = finite(reading.value * 100.0).filter(|_| reading.is_percentage);
+        Some((percent.map_or(reading.value.to_string(), |percent| format!("{percent}%")), at))
+    };
+    if let Some(target) = policy.target_accuracy
+        && let Some((value, at)) = reached(ACCURACY, &|reading| reading.reaches(target))
+    {
+        let message = format!("accuracy {value} reached successPolicy.targetAccuracy {target}{at}");
+        return Some((Reason::TargetAccuracyReached, message));
+    }
+    if let Some(target) = policy.target_loss
+        && let Some((value, at)) = reached(LOSS, &|reading| reading.value <= target)
+    {
+        return Some((
+            Reason::TargetLossReached,
+            format!("loss {value} reached successPolicy.targetLoss {target}{at}"),
+        ));
+    }
+    let stopping = policy.early_stopping.as_ref()?;
+    let stands = status.early_stopping.as_ref()?;
+    (stands.evaluations_since_best >= stopping.patience).then(|| {
+        let message = format!(
+            "{} was {} at best and has not got better in {} evaluations (successPolicy.earlyStopping)",
+            stands.metric, stands.best, stands.evaluations_since_best
+        );
+        (Reason::EarlyStopped, message)
+    })
+}
+
+/// Counts the evaluations that the agent has seen since the last time. What is told again after a restart, of steps that
+/// an earlier attempt had evaluated, does not count twice.
+pub fn evaluate(
+    policy: &EarlyStopping,
+    known: Option<&EarlyStoppingStatus>,
+    attempt: i32,
+    program_started: Option<Timestamp>,
+    histories: &BTreeMap<String, MetricHistory>,
+) -> Option<EarlyStoppingStatus> {
+    let is_there = |name: &&str| histories.get(*name).is_some_and(|history| history.count > 0);
+    let chosen = match &policy.metric {
+        Some(metric) => Some(metric.as_str()),
+        // One that was there before stays, until one that goes before it is reported.
+        None => LOSSES.into_iter().find(|name| is_there(name) || known.is_some_and(|known| known.metric == *name)),
+    };
+    let Some((name, history)) = chosen.and_then(|name| Some((name, histories.get(name)?))) else {
+        return known.cloned();
+    };
+    let program_started = program_started.map(|time| Time(whole_second(time)));
+    let mut stands = known.filter(|known| known.metric == name).cloned();
+    for reading in &history.recent {
+        let step = reading.step.and_then(whole);
+        if let Some(stands) = &stands {
+            let is_same = stands.attempt == attempt && stands.program_started == program_started;
+            let is_old = is_same && i64::try_from(reading.n).is_ok_and(|n| n <= stands.evaluations);
+            let is_again = !is_same && step.is_some() && step <= stands.step;
+            if is_old || is_again {
+                continue;
+            }
+        }
+        let better = |best: f64| match policy.mode {
+            Mode::Min => reading.value < best - policy.min_delta,
+            Mode::Max => reading.value > best + policy.min_delta,
+        };
+        let value = finite(reading.value);
+        let last = stands.take();
+        let (best, evaluations_since_best) = match (&last, value) {
+            (Some(last), Some(value)) if better(last.best) => (value, 0),
+            (Some(last), _) => (last.best, last.evaluations_since_best + 1),
+            (None, Some(value)) => (value, 0),
+            // NaN before there was anything to compare with.
+            (None, None) => continue,
+        };
+        let evaluations = i64::try_from(reading.n).unwrap_or(i64::MAX);
+        let (metric, step) = (name.to_owned(), step.or(last.and_then(|last| last.step)));
+        stands = Some(EarlyStoppingStatus {
+            metric,
+            best,
+            evaluations_since_best,
+            attempt,
+            program_started: program_started.clone(),
+            evaluations,
+            step,
+        });
+    }
+    stands
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::progress::{Progress, Source};
+    use protocol::report::Report;
+    use std::sync::Arc;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + second).unwrap()
+    }
+
+    fn told(agent: Agent) -> AgentAnswer {
+        let report = Report { attempt: 1, ..agent.report.clone() };
+        let status = Arc::new(Agent { report, ..agent });
+        AgentAnswer { status, time: at(9), failing_since: None, remaining: Some(77) }
+    }
+
+    fn reading(value: f64) -> Option<Reading> {
+        Some(Reading { value, time: at(8), source: Source::Output })
+    }
+
+    fn watched(readings: &[(u64, f64, Option<f64>)]) -> MetricHistory {
+        let recent =
+            readings.iter().map(|&(n, value, step)| NumberedReading { n, value, step, is_percentage: false }).collect();
+        MetricHistory { count: readings.last().map_or(0, |(n, _, _)| *n), recent }
+    }
+
+    #[test]
+    fn what_was_never_reported_is_absent() {
+        let mut status = TrainingJobStatus::default();
+        fold(&mut status, &told(Agent::default()));
+        let expected = TrainingJobStatus { estimated_seconds_remaining: Some(77), ..TrainingJobStatus::default() };
+        assert_eq!(status, expected);
+    }
+
+    #[test]
+    fn what_is_reported_stands_in_the_status() {
+        let metrics = [(LOSS, 0.123_456_789), (ACCURACY, f64::NAN), ("eval_loss", 2.0)];
+        let progress = Progress {
+            epoch: reading(2.4),
+            epochs: reading(10.0),
+            step: reading(240.0),
+            steps: reading(1000.0),
+            metrics: metrics.map(|(name, value)| (name.to_owned(), reading(value).unwrap())).into(),
+            ..Progress::default()
+        };
+        let mut status = TrainingJobStatus::default();
+        fold(&mut status, &told(Agent { percent: Some(24.9), progress, ..Agent::default() }));
+        assert_eq!(status.progress.as_deref(), Some("24%"), "not before it is done");
+        assert_eq!((status.current_epoch, status.total_epochs), (Some(2), Some(10)));
+        assert_eq!((status.current_step, status.total_steps), (Some(240), Some(1000)));
+        let metrics = status.metrics.clone().unwrap();
+        assert_eq!((metrics.loss, metrics.accuracy), (Some(0.123_457), None), "NaN has no number in JSON");
+        assert_eq!(metrics.custom_metrics["eval_loss"], 2.0);
+
+        // Names that change from answer to answer don't pile up.
+        for n in 0..300 {
+            let metrics = [(format!("m{n}"), reading(1.0).unwrap())].into();
+            fold(
+                &mut status,
+                &told(Agent { progress: Progress { metrics, ..Progress::default() }, ..Agent::default() }),
+            );
+        }
+        let custom = status.metrics.clone().unwrap().custom_metrics;
+        assert_eq!((custom.len(), custom["eval_loss"]), (MAX_METRICS, 2.0));
+
+        // The last words tell of more, and take nothing away.
+        let reached = Reached { step: Some(1000.0), percent: Some(100.0), time: Some(at(20)), ..Reached::default() };
+        fold_end(&mut status, &reached);
+        assert_eq!((status.progress.as_deref(), status.current_step), (Some("100%"), Some(1000)));
+        assert_eq!((status.current_epoch, status.estimated_seconds_remaining), (Some(2), None));
+        fold_end(&mut status, &Reached { step: Some(1.0), time: Some(at(3)), ..Reached::default() });
+        assert_eq!(status.current_step, Some(1000), "older words");
+    }
+
+    #[test]
+    fn targets() {
+        let policy = |accuracy, loss| Success { target_accuracy: accuracy, target_loss: loss, ..Success::default() };
+        let readings = |name: &str, values: &[f64]| {
+            let readings: Vec<_> = (1..).zip(values).map(|(n, value)| (n, *value, Some(10.0 * n as f64))).collect();
+            told(Agent { histories: [(name.to_owned(), watched(&readings))].into(), ..Agent::default() })
+        };
+        let status = TrainingJobStatus::default();
+        // A peak between two looks counts.
+        let accuracy = readings(ACCURACY, &[0.5, 0.96, 0.94]);
+        let (reason, message) = success(&policy(Some(0.95), None), &status, &accuracy).unwrap();
+        assert_eq!(reason, Reason::TargetAccuracyReached);
+        assert_eq!(message, "accuracy 0.96 reached successPolicy.targetAccuracy 0.95 at step 20");
+        assert_eq!(success(&policy(Some(0.97), None), &status, &accuracy), None);
+        // A program that prints "95.5%".
+        let recent = [NumberedReading { n: 1, value: 0.955, step: None, is_percentage: true }].into();
+        let history = MetricHistory { count: 1, recent };
+        let percent = told(Agent { histories: [(ACCURACY.to_owned(), history)].into(), ..Agent::default() });
+        let (_, message) = success(&policy(Some(95.0), None), &status, &percent).unwrap();
+        assert_eq!(message, "accuracy 95.5% reached successPolicy.targetAccuracy 95");
+        assert!(success(&policy(Some(0.95), None), &status, &percent).is_some());
+        for target in [96.0, 0.96] {
+            assert_eq!(success(&policy(Some(target), None), &status, &percent), None, "{target}");
+        }
+        let loss = readings(LOSS, &[f64::NAN, 0.5]);
+        assert_eq!(success(&policy(None, Some(0.5)), &status, &loss).unwrap().0, Reason::TargetLossReached);
+        assert_eq!(success(&policy(None, Some(0.4)), &status, &loss), None);
+    }
+
+    #[test]
+    fn evaluations_without_a_better_one_are_counted() {
+        let policy = |mode, min_delta| EarlyStopping { metric: Some("m".into()), mode, patience: 2, min_delta };
+        let count = |mode, min_delta, values: &[f64]| {
+            let readings: Vec<_> = (1..).zip(values).map(|(n, value)| (n, *value, None)).collect();
+            let stands =
+                evaluate(&policy(mode, min_delta), None, 1, None, &[("m".to_owned(), watched(&readings))].into())
+                    .unwrap();
+            (stands.best, stands.evaluations_since_best)
+        };
+        assert_eq!(count(Mode::Min, 0.0, &[3.0, 2.0, 2.5, 2.0]), (2.0, 2));
+        assert_eq!(count(Mode::Max, 0.0, &[3.0, 2.0, 4.0]), (4.0, 0));
+        assert_eq!(count(Mode::Min, 0.5, &[3.0, 2.6, 2.4]), (2.4, 0), "of the best, not of the last");
+        assert_eq!(count(Mode::Min, 0.0, &[f64::NAN, 3.0, f64::NAN, f64::INFINITY]), (3.0, 2));
+    }
+
+    /// Neither a look more, nor another operator, nor a restart of the gang counts an evaluation twice or forgets one.
+    #[test]
+    fn best_and_counter_survive() {
+        let policy = EarlyStopping { metric: None, mode: Mode::Min, patience: 9, min_delta: 0.0 };
+        let see = |known: Option<&EarlyStoppingStatus>, attempt, name: &str, readings: &[(u64, f64, Option<f64>)]| {
+            evaluate(&policy, known, attempt, None, &[(name.to_owned(), watched(readings))].into()).unwrap()
+        };
+        let first = [(1, 5.0, Some(10.0)), (2, 4.0, Some(20.0)), (3, 4.5, Some(30.0))];
+        let one = see(None, 1, "eval_loss", &first);
+        assert_eq!((one.best, one.evaluations_since_best, one.evaluations, one.step), (4.0, 1, 3, Some(30)));
+        assert_eq!(see(Some(&one), 1, "eval_loss", &first), one);
+        // The next attempt begins at step 20: it evaluates step 30 once more, then goes on.
+        let again = see(Some(&one), 2, "eval_loss", &[(1, 4.4, Some(30.0))]);
+        assert_eq!(again, one);
+        let on = see(Some(&again), 2, "eval_loss", &[(1, 4.4, Some(30.0)), (2, 4.2, Some(40.0))]);
+        assert_eq!((on.best, on.evaluations_since_best, on.attempt, on.evaluations), (4.0, 2, 2, 2));
+        // A queue stopped the program and let it go on: it counts from 1 again.
+        let let_go = |known: &EarlyStoppingStatus, second| {
+            let readings = [(1, 4.3, Some(50.0)), (2, 4.3, Some(60.0))];
+            let histories = [("eval_loss".to_owned(), watched(&readings))].into();
+            evaluate(&policy, Some(known), 2, Some(at(second)), &histories).unwrap()
+        };
+        let resumed = let_go(&on, 100);
+        assert_eq!((resumed.evaluations_since_best, resumed.evaluations, resumed.step), (4, 2, Some(60)));
+        assert_eq!(let_go(&resumed, 100), resumed, "no look more counts them twice");
+        // A training loss is watched only until there is an evaluation's.
+        let loss = see(None, 1, "loss", &first);
+        assert_eq!(see(Some(&loss), 1, "eval_loss", &[(1, 7.0, None)]).best, 7.0);
+        assert_eq!(see(Some(&one), 1, "loss", &first), one);
+    }
+}

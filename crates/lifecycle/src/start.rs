@@ -1,0 +1,146 @@
+//! How an attempt starts, and what may keep it from that.
+
+use super::conditions::condition_is;
+use super::step::{Step, number_in, seconds};
+use super::verdict::Action;
+use super::waiting::{self, Why};
+use api::{ConditionType, Reason, Restart, State};
+use jiff::{SignedDuration, Timestamp};
+use plan::{Gang, Incarnation};
+
+/// Longest wait between two attempts after failures, in seconds.
+const BACKOFF_MAX: i64 = 60;
+/// Longest wait between two attempts after disruptions, in seconds: what drives workers away may take its time.
+const BACKOFF_MAX_DISRUPTED: i64 = 300;
+/// An attempt that ran this long, in seconds, ends a series of quick failures.
+pub(super) const QUICK: i64 = 300;
+
+impl Step<'_> {
+    pub(super) fn start(&mut self) {
+        self.reset_size();
+        let incarnation = self.incarnation();
+        let attempt = incarnation.attempt;
+        if self.status.state == Some(State::Suspended) {
+            self.take_up_again();
+            self.status.state = Some(State::Pending);
+            self.set(ConditionType::Suspended, false, Reason::Resumed, "spec.suspend is false");
+            self.event(false, "Resumed", format!("attempt {attempt} starts"));
+        }
+        let restarting = self.after_restart();
+        if self.status.state.is_none() || !restarting {
+            self.status.state = Some(State::Pending);
+        }
+        if restarting {
+            self.status.state = Some(State::Initializing);
+        }
+        self.blocked();
+        if self.jobs().any(|job| job.incarnation < incarnation.number) {
+            return; // the Job of the last attempt still has to go, with its pods
+        }
+        if let Some(why) = self.left_of_earlier_incarnations() {
+            self.set(ConditionType::Scheduled, false, Reason::OldPods, &why);
+            return;
+        }
+        let wait = self.backoff_left();
+        if restarting && wait > 0 {
+            self.requeue(wait);
+            return;
+        }
+        if !self.resume_is_checked() {
+            return;
+        }
+        if !restarting && self.input.status.state.is_none() {
+            let gang = &self.input.plan.gang;
+            let jobs = if gang.has_roles() { "Jobs" } else { "Job" };
+            self.event(false, "Created", format!("{jobs}, Service and ConfigMap for {}", members(gang)));
+        }
+        self.verdict.actions.push(Action::Ensure);
+        self.verdict.actions.push(Action::CreateJobs(incarnation, self.past()));
+    }
+
+    /// Children that could not be made are named.
+    pub(super) fn blocked(&mut self) {
+        if let Some((key, blocked)) = self.input.children.blocked.iter().next() {
+            let message = format!("{}: {}", key.kind.as_str(), blocked.message);
+            let reason = blocked.reason.clone();
+            self.set(ConditionType::Scheduled, false, reason, &message);
+        } else if !self.waits_for_nodes() && self.job().is_none() {
+            let Why { reason, message } = waiting::scheduling();
+            self.set(ConditionType::Scheduled, false, reason, &message);
+        }
+    }
+
+    /// Whether it is said already that nobody knows yet why a worker has no node.
+    fn waits_for_nodes(&self) -> bool {
+        condition_is(&self.status.conditions, ConditionType::Scheduled, false)
+            .is_some_and(|c| c.reason == Reason::Scheduling.as_str())
+    }
+
+    /// Seconds until the next attempt may start: 1, 2, 4 ... 60 after quick failures in a row; after quick disruptions in a
+    /// row 0, 1, 2, 4 ... 300, for the first one is nobody's fault.
+    pub(super) fn backoff_left(&self) -> i64 {
+        let Some(last) = self.status.restarts.last() else { return 0 };
+        // The time is a node's: a clock that is ahead must not keep the gang from starting.
+        self.backoff(last) - seconds(last.time.0, self.input.now).max(0)
+    }
+
+    /// When the next attempt may start.
+    pub(super) fn next_from(&self) -> Option<Timestamp> {
+        let last = self.status.restarts.last()?;
+        last.time.0.checked_add(SignedDuration::from_secs(self.backoff(last))).ok()
+    }
+
+    /// Seconds from the end of the last attempt to the start of the next one.
+    fn backoff(&self, last: &Restart) -> i64 {
+        let in_a_row = u32::try_from(self.quick_in_a_row(last.disruption)).unwrap_or(u32::MAX);
+        let (doublings, longest) = if last.disruption {
+            (in_a_row.checked_sub(2), BACKOFF_MAX_DISRUPTED)
+        } else {
+            (in_a_row.checked_sub(1), BACKOFF_MAX)
+        };
+        doublings.map_or(0, |n| 1i64.checked_shl(n).filter(|wait| *wait > 0).unwrap_or(longest).min(longest))
+    }
+
+    /// How many attempts in a row ended so, soon after their start; failures are counted over the disruptions between them.
+    pub(super) fn quick_in_a_row(&self, disruptions: bool) -> usize {
+        let first = self.first_that_counts();
+        let of_its_kind = |r: &&Restart| disruptions || !r.disruption;
+        let counts = |r: &&Restart| r.attempt >= first && r.disruption == disruptions && r.ran_seconds < QUICK;
+        let is_failure = |r: &&Restart| r.reason != Reason::Resized;
+        self.status.restarts.iter().rev().filter(is_failure).filter(of_its_kind).take_while(counts).count()
+    }
+
+    /// Between a failed attempt and the next one's start.
+    pub(super) fn after_restart(&self) -> bool {
+        let attempt = self.incarnation().attempt;
+        self.status.restarts.last().is_some_and(|last| last.attempt == attempt - 1)
+            && self.status.state != Some(State::Suspended)
+            && self.was(ConditionType::Restarting) == Some(true)
+    }
+
+    /// Pods without a Job, where it went without them: their hostnames are those of the next incarnation.
+    pub(super) fn left_of_earlier_incarnations(&self) -> Option<String> {
+        let Incarnation { number, attempt: next } = self.incarnation();
+        let left = self.input.children.pods.values().filter(|p| p.incarnation < number && p.is_alive());
+        // One that nobody has asked to end is named before the others.
+        let pod = left.min_by_key(|p| (p.deletion.is_some(), p.incarnation, p.place()))?;
+        // Pods may have had several attempts.
+        let of = match number - pod.incarnation {
+            1 => format!("attempt {}", next - 1),
+            _ => "an earlier attempt".to_owned(),
+        };
+        let name = &pod.name;
+        Some(if pod.deletion.is_some() {
+            format!("waiting for the last pods of {of} to end, {name} among them")
+        } else {
+            format!(
+                "pod {name} of {of} runs on without its Job; delete it, since attempt {next} starts when no pod is left"
+            )
+        })
+    }
+}
+
+/// Whom a gang is of: `2 workers`, `2 workers, 1 chief, 3 ps`.
+fn members(gang: &Gang) -> String {
+    gang.roles.iter().map(|role| number_in(role.name, role.replicas)).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,861 @@
+//! The rules of the life of a job, each as a case, and what no sequence of observations may break.
+
+use super::*;
+use api::{Reason, RestartPolicy, State, SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus};
+use first_cause::{BAD, LOST, stopped, told};
+use jiff::Timestamp;
+use observe::{
+    AgentAnswer, Blocked, ChildKey, Children, Container, Disruption, ObjectEvent, ObservedJob, ObservedPod, Waiting,
+};
+use plan::{self, Incarnation, Runtime};
+use proptest::prelude::*;
+use protocol::agent_status::AgentStatus;
+use protocol::gang::GangPast;
+use protocol::metric_history::{MetricHistory, NumberedReading};
+use protocol::progress::{Reading, Source};
+use protocol::report::Report;
+use protocol::role::RoleName;
+use text::error_pattern::{ErrorMatch, ErrorPattern};
+
+mod agents;
+mod asked;
+mod checkpoints;
+mod elastic;
+mod findings;
+mod first_cause;
+mod gang;
+mod goodput;
+mod group;
+mod lost;
+mod queue;
+mod roles;
+mod rules;
+
+const N: i32 = 2;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + second).unwrap()
+}
+
+fn spec() -> TrainingJobSpec {
+    TrainingJobSpec { num_workers: N, gpus_per_worker: Some(4), ..TrainingJobSpec::default() }
+}
+
+fn create(number: i32) -> Action {
+    Action::CreateJobs(Incarnation { number, attempt: number }, GangPast::default())
+}
+
+const FAILED_ONCE: GangPast = GangPast { failures: 1, disruptions: 0, failures_in_a_row: 1, disruptions_in_a_row: 0 };
+const DISRUPTED_ONCE: GangPast =
+    GangPast { failures: 0, disruptions: 1, failures_in_a_row: 0, disruptions_in_a_row: 1 };
+
+fn create_after(number: i32, past: GangPast) -> Action {
+    Action::CreateJobs(Incarnation { number, attempt: number }, past)
+}
+
+fn job(attempt: i32) -> ObservedJob {
+    ObservedJob {
+        uid: format!("job-{attempt}"),
+        name: "x-training".into(),
+        role: RoleName::WORKER,
+        incarnation: attempt,
+        first_attempt: attempt,
+        created: Some(at(0)),
+        taken_up: Some(at(0)),
+        ..ObservedJob::default()
+    }
+}
+
+fn pod(index: i32, attempt: i32) -> ObservedPod {
+    ObservedPod {
+        uid: format!("pod-{attempt}-{index}"),
+        name: format!("x-training-{index}-abcde"),
+        index,
+        incarnation: attempt,
+        created: Some(at(0)),
+        ..ObservedPod::default()
+    }
+}
+
+fn placed(index: i32, attempt: i32) -> ObservedPod {
+    ObservedPod { node: Some(format!("node-{index}")), scheduled_at: Some(at(1)), ..pod(index, attempt) }
+}
+
+fn running(index: i32, attempt: i32) -> ObservedPod {
+    ObservedPod { training: Container::Running { since: Some(at(5)) }, ..placed(index, attempt) }
+}
+
+fn ended(index: i32, attempt: i32, exit_code: i32, second: i64) -> ObservedPod {
+    let reason = if exit_code == 0 { "Completed" } else { "Error" };
+    ObservedPod {
+        ended: Some(exit_code == 0),
+        training: Container::Terminated {
+            started: Some(at(5)),
+            finished: Some(at(second)),
+            exit_code,
+            reason: reason.into(),
+            report: None,
+            message: None,
+        },
+        ..placed(index, attempt)
+    }
+}
+
+/// One job over several decisions; the status of each is what the next one starts from.
+struct World {
+    spec: TrainingJobSpec,
+    status: TrainingJobStatus,
+    children: Children,
+    agent: Option<AgentAnswer>,
+    agent_silent_since: Option<Timestamp>,
+    second: i64,
+    refused: Option<String>,
+    /// Value of the annotation by which a restart is asked for.
+    asked: Option<&'static str>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            spec: spec(),
+            status: TrainingJobStatus::default(),
+            children: Children::default(),
+            agent: None,
+            agent_silent_since: None,
+            second: 0,
+            refused: None,
+            asked: None,
+        }
+    }
+
+    fn plan(&self) -> plan::Plan {
+        let mut job = TrainingJob::new("x", self.spec.clone());
+        let asked = self.asked.map(|value| (plan::labels::RESTART_REQUESTED.to_owned(), value.to_owned()));
+        job.metadata.annotations = Some(asked.into_iter().collect());
+        job.status = Some(self.status.clone());
+        let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
+        plan::resolve(&job, &runtime).plan
+    }
+
+    fn step(&mut self) -> Verdict {
+        let verdict = decide(&Input {
+            plan: &self.plan(),
+            generation: Some(1),
+            status: &self.status,
+            refused: self.refused.as_deref(),
+            children: &self.children,
+            agent: self.agent.as_ref(),
+            agent_silent_since: self.agent_silent_since,
+            now: at(self.second),
+        });
+        self.status = verdict.status.clone();
+        verdict
+    }
+
+    fn see(&mut self, job: Option<ObservedJob>, pods: impl IntoIterator<Item = ObservedPod>) {
+        self.children.jobs = job.into_iter().map(|job| (RoleName::WORKER, Box::new(job))).collect();
+        for pod in pods {
+            self.children.pods.insert(pod.uid.clone(), Box::new(pod));
+        }
+    }
+
+    fn to_running() -> Self {
+        let mut world = Self::new();
+        world.step();
+        world.see(Some(job(1)), [running(0, 1), running(1, 1)]);
+        world.second = 10;
+        world.step();
+        assert_eq!(world.status.state, Some(State::Running));
+        world
+    }
+
+    /// Worker 1 exits with 1 at `second`, worker 0 is cleaned away by the Job controller.
+    fn fail(&mut self, attempt: i32, second: i64) -> Verdict {
+        self.second = second;
+        let cleaned = ObservedPod { deletion: Some(at(second + 1)), gone: true, ..running(0, attempt) };
+        let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(attempt) };
+        self.see(Some(failed), [cleaned, ended(1, attempt, 1, second)]);
+        self.step()
+    }
+
+    fn condition(&self, type_: &str) -> (&str, &str, &str) {
+        condition(&self.status.conditions, type_).map_or(("", "", ""), |c| (&c.status, &c.reason, &c.message))
+    }
+}
+
+fn reasons(verdict: &Verdict) -> Vec<&str> {
+    verdict.events.iter().map(|e| e.reason).collect()
+}
+
+#[test]
+fn a_job_goes_through_its_states_each_when_it_is_true() {
+    let mut world = World::new();
+    let first = world.step();
+    assert_eq!(world.status.state, Some(State::Pending));
+    assert_eq!(first.actions, [Action::Ensure, create(1)]);
+    assert_eq!(reasons(&first), ["Created"]);
+
+    world.see(Some(job(1)), [placed(0, 1), pod(1, 1)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Pending), "one worker has no node");
+
+    world.see(Some(job(1)), [placed(1, 1)]);
+    assert_eq!(reasons(&world.step()), ["Scheduled"]);
+    assert_eq!(world.status.state, Some(State::Initializing));
+    assert_eq!(world.status.resources.unwrap().allocated_gpus, 8);
+
+    world.see(Some(job(1)), [running(0, 1)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Initializing), "a pod that pulls is not running");
+    assert_eq!(world.status.start_time.as_ref().unwrap().0, at(5));
+
+    world.see(Some(job(1)), [running(1, 1)]);
+    assert_eq!(reasons(&world.step()), ["Started"]);
+    assert_eq!(world.status.state, Some(State::Running));
+    assert_eq!(world.status.workers.unwrap().active, 2);
+
+    world.see(Some(job(1)), [ended(0, 1, 0, 60)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running), "one has ended well, the other runs");
+
+    world.second = 65;
+    world.see(Some(job(1)), [ended(1, 1, 0, 64)]);
+    assert_eq!(reasons(&world.step()), ["Completed"]);
+    assert_eq!(world.status.state, Some(State::Completed));
+    assert_eq!(world.status.duration.as_deref(), Some("1m"));
+    assert_eq!(world.status.resources.unwrap().allocated_gpus, 0);
+    assert_eq!(world.condition("Succeeded").0, "True");
+
+    let after = world.step();
+    assert!(after.actions.is_empty() && after.events.is_empty());
+}
+
+#[test]
+fn what_was_decided_once_is_not_decided_again() {
+    let mut world = World::to_running();
+    let again = world.step();
+    assert_eq!((again.status, again.actions, again.events), (world.status.clone(), vec![Action::Ensure], vec![]));
+}
+
+#[test]
+fn the_scheduler_is_quoted() {
+    let mut world = World::new();
+    world.step();
+    let words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.";
+    let wait = |index| ObservedPod {
+        unschedulable: Some(Box::new(Waiting { reason: "Unschedulable".into(), message: words.into() })),
+        ..pod(index, 1)
+    };
+    world.see(Some(job(1)), [wait(0), wait(1)]);
+    world.step();
+    assert_eq!(
+        world.condition("Scheduled"),
+        ("False", "Unschedulable", &*format!("worker 0 (and 1 more of 2 workers): {words}"))
+    );
+}
+
+#[test]
+fn refused_pods_are_looked_up_and_named() {
+    let mut world = World::new();
+    world.step();
+    world.see(Some(job(1)), []);
+    world.second = 1;
+    assert!(world.step().read_events_of.is_empty(), "pods may take a moment");
+    world.second = 5;
+    world.see(Some(ObservedJob { taken_up: None, ..job(1) }), []);
+    assert!(world.step().read_events_of.is_empty(), "the Job controller has not come to it");
+    world.see(Some(job(1)), []);
+    assert_eq!(world.step().read_events_of, ["job-1"]);
+    world.children.events_read_at = Some(at(5));
+    world.children.event = Some(ObjectEvent {
+        about: "job-1".into(),
+        reason: "PodSecurity".into(),
+        message: "violates PodSecurity".into(),
+    });
+    let told = world.step();
+    assert!(told.read_events_of.is_empty(), "it was just looked up");
+    assert_eq!(world.condition("Scheduled").1, "PodSecurity");
+    assert_eq!(world.condition("Scheduled").2, "2 of 2 workers have no pod: violates PodSecurity");
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_named() {
+    let mut world = World::new();
+    world.step();
+    let waiting = Some(Box::new(Waiting { reason: "ErrImagePull".into(), message: "not found".into() }));
+    world.see(Some(job(1)), [running(0, 1), ObservedPod { waiting, ..placed(1, 1) }]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Initializing));
+    assert_eq!(
+        world.condition("Running"),
+        ("False", "ImagePull", "worker 1 (pod x-training-1-abcde, node node-1): not found")
+    );
+}
+
+#[test]
+fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
+    let mut world = World::to_running();
+    let verdict = world.fail(1, 20);
+    assert_eq!(world.status.attempt, Some(2));
+    assert_eq!(world.status.restart_count, Some(1));
+    assert_eq!(world.status.state, Some(State::Initializing));
+    assert_eq!(verdict.actions, [Action::Ensure, Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }]);
+    let entry = &world.status.restarts[0];
+    assert_eq!(
+        (entry.worker, entry.exit_code, entry.reason.as_str(), entry.ran_seconds),
+        (Some(1), Some(1), "ExitCode", 15)
+    );
+    assert_eq!(entry.message, "worker 1 (pod x-training-1-abcde, node node-1): exit code 1");
+
+    // The old Job is on its way: nothing is created, and its deletion is asked for again only while it was not.
+    assert_eq!(world.step().actions.len(), 1);
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), []);
+    assert!(world.step().actions.is_empty());
+
+    world.see(None, []);
+    let waiting = world.step();
+    assert!(waiting.actions.is_empty(), "back-off of 1 s");
+    assert_eq!(waiting.requeue, Some(std::time::Duration::from_secs(1)));
+    world.second = 21;
+    assert_eq!(world.step().actions, [Action::Ensure, create_after(2, FAILED_ONCE)]);
+
+    world.see(Some(job(2)), [running(0, 2), running(1, 2)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+    assert_eq!(world.condition("Restarting").0, "False");
+}
+
+#[test]
+fn back_off_doubles_and_a_disruption_waits_not_at_all() {
+    let mut world = World::to_running();
+    let mut waits = Vec::new();
+    world.spec.failure_policy.backoff_limit = Some(9);
+    for attempt in 1..9 {
+        world.fail(attempt, 20);
+        world.see(None, []);
+        waits.push(world.step().requeue.unwrap().as_secs());
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+}
+
+#[test]
+fn the_budget_counts_gangs_and_then_the_first_cause_is_the_reason() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = Some(2);
+    for attempt in 1..=2 {
+        world.fail(attempt, 20);
+        assert_eq!(world.status.attempt, Some(attempt + 1));
+    }
+    let verdict = world.fail(3, 20);
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.status.failure_reason, Some("ExitCode".into()));
+    let message = world.status.failure_message.clone().unwrap();
+    assert!(
+        message.ends_with("exit code 1 (attempt 3 after 2 restarts; failurePolicy.backoffLimit is 2)"),
+        "{message}"
+    );
+    assert_eq!(reasons(&verdict), ["Failed"]);
+    assert!(!verdict.actions.iter().any(|a| matches!(a, Action::DeleteJob { .. })), "its pods stay for their logs");
+}
+
+#[test]
+fn a_disruption_does_not_count_even_when_its_pod_is_gone() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = Some(0);
+    let disruption = Disruption {
+        reason: "EvictionByEvictionAPI".into(),
+        message: "Eviction API: evicting".into(),
+        time: Some(at(20)),
+    };
+    // The peer's failure is an echo: it lost its connection.
+    let evicted =
+        ObservedPod { disruption: Some(Box::new(disruption)), deletion: Some(at(20)), gone: true, ..running(0, 1) };
+    world.second = 22;
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+    world.see(Some(failed), [evicted, ended(1, 1, 1, 20)]);
+    world.step();
+    assert_eq!(world.status.restarts[0].reason, "Evicted");
+    assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)));
+    world.see(None, []);
+    assert!(world.step().actions.contains(&create_after(2, DISRUPTED_ONCE)), "at once");
+}
+
+#[test]
+fn evidence_outlives_its_pod_and_the_operator() {
+    let mut world = World::to_running();
+    let disruption =
+        Disruption { reason: "PreemptionByScheduler".into(), message: "preempted".into(), time: Some(at(20)) };
+    world.second = 20;
+    world.see(Some(job(1)), [ObservedPod { disruption: Some(Box::new(disruption)), ..running(0, 1) }]);
+    world.step();
+    assert_eq!(world.status.attempt, Some(1), "the gang has not ended");
+    // Another operator comes up and finds no pod at all.
+    world.children.pods.clear();
+    world.see(Some(ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) }), []);
+    world.step();
+    assert_eq!(world.status.attempt, Some(2));
+    assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("Preempted", Some(1)));
+}
+
+/// Nobody lived to see the eviction; the Job's condition keeps the fact.
+#[test]
+fn a_disruption_that_nobody_saw_does_not_count() {
+    for (reason, told, disruptions) in
+        [("PodFailurePolicy", "Disrupted", Some(1)), ("BackoffLimitExceeded", "PodsLost", None)]
+    {
+        let mut world = World::to_running();
+        world.children.pods.clear();
+        world.see(Some(ObservedJob { failed: Some((reason.into(), String::new())), ..job(1) }), []);
+        world.step();
+        assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (told, disruptions));
+    }
+}
+
+/// Pods of the second attempt are seen, and of Jobs still the first one's.
+#[test]
+fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
+    let mut world = World::to_running();
+    assert!(!misses_job(&world.plan(), &world.status, &world.children));
+    (world.status.attempt, world.status.incarnation) = (Some(2), Some(2));
+    assert!(!misses_job(&world.plan(), &world.status, &world.children), "attempt 2 has not begun");
+    world.see(Some(job(1)), [running(0, 2)]);
+    assert!(misses_job(&world.plan(), &world.status, &world.children));
+    world.see(Some(job(2)), []);
+    assert!(!misses_job(&world.plan(), &world.status, &world.children));
+}
+
+/// The watch of Jobs may be ahead of that of pods.
+#[test]
+fn a_failed_job_waits_for_the_words_of_its_pods() {
+    let mut world = World::to_running();
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+    world.see(Some(failed.clone()), [running(0, 1), running(1, 1)]);
+    world.step();
+    assert!(world.status.restarts.is_empty(), "{:?}", world.status.restarts);
+    world.see(Some(failed), [ended(0, 1, 3, 6), ended(1, 1, 1, 7)]);
+    world.step();
+    assert_eq!(world.status.restarts[0].reason, "ExitCode");
+}
+
+#[test]
+fn a_pod_deleted_by_hand_is_the_cause_and_not_its_peers_complaint() {
+    let mut world = World::to_running();
+    let deleted = ObservedPod { deletion: Some(at(19)), ..ended(0, 1, 143, 21) };
+    world.second = 22;
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+    world.see(Some(failed), [deleted, ended(1, 1, 1, 20)]);
+    world.step();
+    assert_eq!(world.status.restarts[0].reason, "PodDeleted");
+}
+
+#[test]
+fn a_worker_replaced_inside_its_job_restarts_the_gang() {
+    let mut world = World::to_running();
+    let vanished = ObservedPod { gone: true, ..running(1, 1) };
+    let new = ObservedPod { uid: "another".into(), created: Some(at(20)), ..running(1, 1) };
+    world.see(Some(job(1)), [vanished, new]);
+    let verdict = world.step();
+    assert_eq!((world.status.attempt, world.status.restarts[0].reason.as_str()), (Some(2), "PodDeleted"));
+    assert!(verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }));
+}
+
+#[test]
+fn a_better_cause_replaces_an_echo_that_was_seen_first() {
+    let mut world = World::to_running();
+    world.second = 22;
+    world.see(Some(job(1)), [told(0, 300, LOST)]);
+    world.step();
+    assert_eq!(world.status.restarts[0].worker, Some(0));
+    world.see(Some(job(1)), [stopped(told(1, 900, BAD), 20)]);
+    world.step();
+    assert_eq!(world.status.restarts[0].worker, Some(1));
+    let message = world.condition("Restarting").2;
+    assert!(message.ends_with("(pod x-training-1-abcde, node node-1), rank 1: ValueError: label 11"), "{message}");
+}
+
+#[test]
+fn a_pod_that_does_not_end_is_named_with_the_remedy() {
+    let mut world = World::to_running();
+    let disruption =
+        Disruption { reason: "DeletionByTaintManager".into(), message: "tainted".into(), time: Some(at(20)) };
+    let lost = ObservedPod {
+        disruption: Some(Box::new(disruption)),
+        deletion: Some(at(20)),
+        end_by: Some(at(80)),
+        ..running(1, 1)
+    };
+    world.second = 21;
+    world.see(Some(job(1)), [lost]);
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(74)));
+    let cause = "worker 1 (pod x-training-1-abcde, node node-1): its node is lost (tainted)";
+    assert_eq!(world.condition("Restarting"), ("True", "NodeLost", cause));
+    world.second = 95;
+    world.step();
+    let (_, reason, message) = world.condition("Restarting");
+    assert_eq!(reason, "NodeLost");
+    assert!(
+        message.starts_with(&format!("{cause}; waiting for worker 1 (pod x-training-1-abcde, node node-1)")),
+        "{message}"
+    );
+    assert!(message.contains("delete the Node"), "{message}");
+}
+
+#[test]
+fn what_the_events_of_a_job_said_is_not_said_of_its_pods() {
+    let mut world = World::new();
+    world.step();
+    let note = |about: &str| {
+        Some(ObjectEvent { about: about.into(), reason: "Storage".into(), message: "no such claim".into() })
+    };
+    world.see(Some(job(1)), [running(0, 1), placed(1, 1)]);
+    world.children.event = note("job-1");
+    world.step();
+    assert_eq!(world.condition("Running").1, "Starting");
+    world.children.event = note("pod-1-1");
+    world.step();
+    let told = ("False", "Storage", "worker 1 (pod x-training-1-abcde, node node-1): no such claim");
+    assert_eq!(world.condition("Running"), told);
+}
+
+#[test]
+fn out_of_memory_and_a_typo_have_names() {
+    let oom = ObservedPod {
+        training: Container::Terminated {
+            started: Some(at(5)),
+            finished: Some(at(20)),
+            exit_code: 137,
+            reason: "OOMKilled".into(),
+            report: None,
+            message: None,
+        },
+        ..ended(0, 1, 137, 20)
+    };
+    assert_eq!(first_cause([&oom].into_iter()).unwrap().reason, "OOMKilled");
+
+    let message = r#"{"version":1,"phase":"Exited","exitCode":127,"error":{"kind":"CommandNotFound","message":"torchrum: not found in PATH"}}"#;
+    let report = Report::parse(message).map(Box::new);
+    let typo = ObservedPod {
+        training: Container::Terminated {
+            started: Some(at(5)),
+            finished: Some(at(5)),
+            exit_code: 127,
+            reason: "Error".into(),
+            report,
+            message: None,
+        },
+        ..ended(0, 1, 127, 5)
+    };
+    let mut world = World::to_running();
+    world.see(Some(ObservedJob { failed: Some((String::new(), String::new())), ..job(1) }), [typo, ended(1, 1, 0, 6)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed), "nobody pays for three gangs to learn of a typo");
+    assert_eq!(world.status.failure_reason, Some("CommandNotFound".into()));
+}
+
+#[test]
+fn restart_policy_never_means_one_attempt() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.restart_policy = Some(RestartPolicy::Never);
+    world.fail(1, 20);
+    assert_eq!(world.status.state, Some(State::Failed));
+}
+
+#[test]
+fn suspend_and_resume() {
+    let mut world = World::to_running();
+    world.spec.suspend = true;
+    let verdict = world.step();
+    assert_eq!(world.status.attempt, Some(2));
+    assert_eq!(verdict.actions, [Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }]);
+    assert_eq!(world.status.state, Some(State::Running), "not suspended before no pod runs");
+    assert_eq!(world.condition("Suspended").1, "Suspending");
+
+    world.second = 40;
+    world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..running(index, 1) }));
+    assert_eq!(reasons(&world.step()), ["Suspended"]);
+    assert_eq!(world.status.state, Some(State::Suspended));
+    assert_eq!(world.step().actions, [Action::Ensure]);
+
+    world.second = 100;
+    world.spec.suspend = false;
+    let resumed = world.step();
+    assert_eq!(resumed.actions, [Action::Ensure, create(2)]);
+    assert_eq!((world.status.state, world.status.suspended_seconds), (Some(State::Pending), Some(60)));
+    assert_eq!(world.status.restart_count, Some(0), "a resume is no restart");
+}
+
+#[test]
+fn created_suspended_has_no_job() {
+    let mut world = World::new();
+    world.spec.suspend = true;
+    assert_eq!(world.step().actions, [Action::Ensure], "as in a job that ran before");
+    assert_eq!(world.status.state, Some(State::Suspended));
+    world.spec.suspend = false;
+    assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
+}
+
+#[test]
+fn the_deadline_counts_from_the_first_start_without_the_time_suspended() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.active_deadline_seconds = Some(100);
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(95)));
+    world.status.suspended_seconds = Some(50);
+    world.second = 154;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+    world.second = 155;
+    let verdict = world.step();
+    assert_eq!(world.status.failure_reason, Some("DeadlineExceeded".into()));
+    assert_eq!(verdict.actions, [Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }]);
+}
+
+#[test]
+fn ttl_deletes_the_finished_job() {
+    let mut world = World::to_running();
+    world.spec.ttl_seconds_after_finished = Some(30);
+    world.see(Some(ObservedJob { complete: true, ..job(1) }), []);
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(30)), "also when nothing else happens");
+    world.second = 40;
+    assert_eq!(world.step().actions, [Action::DeleteOwner]);
+}
+
+#[test]
+fn a_refused_spec_fails_only_what_does_not_run() {
+    let mut world = World::new();
+    world.refused = Some("spec.resources.limits.cpu: 1x is no quantity".into());
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.condition("Accepted"), ("False", "InvalidSpec", "spec.resources.limits.cpu: 1x is no quantity"));
+
+    let mut world = World::to_running();
+    world.refused = Some("an operator of another version thinks otherwise".into());
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+    let (status, _, message) = world.condition("Accepted");
+    assert!(status == "False" && message.starts_with("an operator of another version thinks otherwise; "), "{message}");
+    world.refused = None;
+    world.step();
+    assert_eq!(world.condition("Accepted").0, "True");
+}
+
+#[test]
+fn a_name_that_is_taken_is_reported() {
+    let mut world = World::new();
+    world
+        .children
+        .blocked
+        .insert(ChildKey::SERVICE, Blocked { reason: "NameTaken".into(), message: "x-headless exists".into() });
+    world.step();
+    assert_eq!(world.status.state, Some(State::Pending));
+    assert_eq!(world.condition("Scheduled"), ("False", "NameTaken", "Service: x-headless exists"));
+}
+
+#[test]
+fn a_job_that_the_api_server_finds_invalid_has_failed_in_its_words() {
+    let mut world = World::new();
+    world.step();
+    let message =
+        "Job x-training is invalid: spec.template.spec.volumes[0]: may not specify more than 1 volume type".to_owned();
+    world
+        .children
+        .blocked
+        .insert(ChildKey::job(RoleName::WORKER), Blocked { reason: "Invalid".into(), message: message.clone() });
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.condition("Accepted"), ("False", "InvalidSpec", &*message));
+}
+
+#[test]
+fn a_job_deleted_before_it_had_a_pod_comes_back() {
+    let mut world = World::new();
+    world.step();
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), []);
+    assert!(world.step().actions.is_empty());
+    world.see(None, []);
+    assert!(world.step().actions.contains(&create(1)));
+}
+
+/// What ran under the Job ends with it: it comes back as another attempt, when no pod of this one is left.
+#[test]
+fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = Some(0);
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), []);
+    assert!(world.step().actions.is_empty());
+    assert_eq!(world.status.state, Some(State::Initializing));
+    world.second = 20;
+    let stopping = |index| ObservedPod { deletion: Some(at(12)), ..running(index, 1) };
+    world.see(None, [stopping(0), stopping(1)]);
+    let verdict = world.step();
+    assert_eq!((verdict.actions.as_slice(), reasons(&verdict)), (&[][..], vec!["Restarting"]));
+    assert_eq!(
+        world.condition("Scheduled"),
+        ("False", "OldPods", "waiting for the last pods of attempt 1 to end, x-training-0-abcde among them")
+    );
+    assert_eq!(world.status.attempt, Some(2));
+    assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)), "nobody's failure");
+    world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..stopping(index) }));
+    assert_eq!(world.step().actions, [Action::Ensure, create_after(2, DISRUPTED_ONCE)]);
+    assert_eq!(world.status.restarts[0].reason, "JobDeleted");
+}
+
+/// The watches of pods and of Jobs are not in step: pods that go are seen before the Job that goes.
+#[test]
+fn pods_deleted_with_their_job_are_not_the_cause() {
+    let mut world = World::to_running();
+    world.second = 20;
+    world.see(Some(job(1)), [ObservedPod { deletion: Some(at(20)), gone: true, ..running(0, 1) }]);
+    world.step();
+    assert_eq!(world.status.restarts[0].reason, "PodDeleted");
+    world.see(None, [ObservedPod { deletion: Some(at(20)), gone: true, ..running(1, 1) }]);
+    world.step();
+    assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("JobDeleted", Some(1)));
+}
+
+/// Kueue preempts by suspending the Job: its pods go, and later others come under the same Job.
+#[test]
+fn a_job_suspended_by_a_queue_manager_has_not_failed() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = Some(0);
+    let stopped = |index| ObservedPod { deletion: Some(at(20)), gone: true, ..running(index, 1) };
+    world.second = 20;
+    world.see(Some(job(1)), [stopped(0)]); // seen before the change of the Job
+    world.step();
+    let held = ObservedJob { suspended_by_queue: true, ..job(1) };
+    world.see(Some(held), [stopped(1)]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Pending), 0));
+    assert_eq!((world.condition("Scheduled").1, world.condition("Running").0), ("Queued", "False"));
+    let workers = world.status.workers.unwrap();
+    assert_eq!((workers.active, workers.failed, workers.pending), (0, 0, 2));
+
+    world.second = 60;
+    let later = |index| ObservedPod {
+        uid: format!("later-{index}"),
+        created: Some(at(60)),
+        training: Container::Running { since: Some(at(61)) },
+        ..running(index, 1)
+    };
+    // All within one second: made, stopped, and the Job let go again.
+    let quick = ObservedPod { uid: "quick".into(), deletion: Some(at(60)), gone: true, ..later(0) };
+    world.see(Some(ObservedJob { resumed: Some(at(60)), ..job(1) }), [quick, later(0), later(1)]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restart_count), (Some(State::Running), Some(0)));
+}
+
+#[test]
+fn a_job_made_smaller_than_its_gang_has_not_failed() {
+    let mut world = World::to_running();
+    world.second = 20;
+    let gone = ObservedPod { deletion: Some(at(20)), gone: true, ..running(1, 1) };
+    world.see(Some(job(1)), [gone]); // seen before the change of the Job
+    world.step();
+    world.see(Some(ObservedJob { parallelism: Some(1), ..job(1) }), []);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Pending), 0));
+    assert_eq!(world.condition("Scheduled").1, "Parallelism");
+}
+
+#[test]
+fn a_failure_outlives_its_job() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = Some(0);
+    world.second = 20;
+    world.see(Some(job(1)), [ended(1, 1, 3, 20)]);
+    world.step();
+    world.see(None, [ObservedPod { gone: true, ..running(0, 1) }]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.status.failure_reason, Some("ExitCode".into()));
+}
+
+#[test]
+fn a_job_deleted_after_its_workers_ended_well_is_complete() {
+    let mut world = World::to_running();
+    world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..ended(index, 1, 0, 20) }));
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+}
+
+#[test]
+fn pods_left_without_their_job_are_named() {
+    let mut world = World::to_running();
+    world.see(None, []);
+    world.step();
+    let why = "pod x-training-0-abcde of attempt 1 runs on without its Job; delete it, since attempt 2 starts when no pod is left";
+    assert_eq!(world.condition("Scheduled"), ("False", "OldPods", why));
+    world.spec.suspend = true;
+    world.step();
+    assert_ne!(world.status.state, Some(State::Suspended), "a pod runs");
+}
+
+fn any_pod() -> impl Strategy<Value = ObservedPod> {
+    let state = prop_oneof![
+        Just(pod as fn(i32, i32) -> ObservedPod),
+        Just(placed as fn(i32, i32) -> ObservedPod),
+        Just(running as fn(i32, i32) -> ObservedPod),
+        Just((|i, a| ended(i, a, 0, 20)) as fn(i32, i32) -> ObservedPod),
+        Just((|i, a| ended(i, a, 1, 20)) as fn(i32, i32) -> ObservedPod),
+    ];
+    (0..N, 1..3i32, state, any::<bool>(), any::<bool>()).prop_map(|(index, attempt, make, gone, disrupted)| {
+        ObservedPod {
+            gone,
+            disruption: disrupted
+                .then(|| Box::new(Disruption { reason: "x".into(), message: String::new(), time: Some(at(20)) })),
+            ..make(index, attempt)
+        }
+    })
+}
+
+fn any_job() -> impl Strategy<Value = Option<ObservedJob>> {
+    proptest::option::of((1..3i32, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(attempt, deleting, complete, failed)| ObservedJob {
+            deleting,
+            complete: complete && !failed,
+            failed: failed.then(|| ("BackoffLimitExceeded".into(), String::new())),
+            ..job(attempt)
+        },
+    ))
+}
+
+proptest! {
+    /// Whatever is seen, in whatever order: the attempt only grows, the end is the end, a Job is never created beside
+    /// another one nor while suspended, and a decision repeated on its own result writes nothing new.
+    #[test]
+    fn no_observation_breaks_the_rules(
+        steps in proptest::collection::vec(
+            (any_job(), proptest::collection::vec(any_pod(), 0..4), gang::any_leader(), any::<bool>(), 0..100i64),
+            1..12,
+        )
+    ) {
+        let mut world = World::new();
+        for (job, pods, agent, suspend, later) in steps {
+            let before = world.status.clone();
+            world.agent = agent;
+            world.spec.suspend = suspend;
+            world.second += later;
+            world.children.pods.clear();
+            world.see(job, pods);
+            let verdict = world.step();
+            prop_assert!(world.status.attempt >= before.attempt && world.status.incarnation >= before.incarnation);
+            prop_assert!(world.status.restart_count >= before.restart_count);
+            prop_assert!(world.status.restarts.is_sorted_by_key(|entry| entry.attempt));
+            if before.state.is_some_and(State::is_finished) {
+                prop_assert_eq!(&world.status.state, &before.state);
+            }
+            for action in &verdict.actions {
+                if let Action::CreateJobs(attempt, _) = action {
+                    prop_assert!(world.children.jobs.is_empty() && !suspend);
+                    prop_assert!(!world.children.pods.values().any(|p| p.is_alive() && p.incarnation < attempt.number));
+                    prop_assert_eq!(Some(attempt.attempt), world.status.attempt);
+                }
+                if let Action::DeleteJob { uid, .. } = action {
+                    prop_assert_eq!(Some(uid), world.children.job(RoleName::WORKER).map(|j| &j.uid));
+                }
+            }
+            prop_assert!(world.status.restarts.len() <= 10);
+            let settled = world.step().status;
+            prop_assert_eq!(&settled, &world.step().status);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What the agents tell, step by step.
+
+use super::*;
+use protocol::hang::Stall;
+
+fn answer(attempt: u32, change: impl FnOnce(&mut AgentStatus)) -> AgentAnswer {
+    let mut status = AgentStatus::default();
+    status.report.attempt = attempt;
+    change(&mut status);
+    AgentAnswer { status: status.into(), time: at(10), failing_since: None, remaining: None }
+}
+
+fn metric(name: &str, value: f64) -> impl FnOnce(&mut AgentStatus) {
+    let name = name.to_owned();
+    move |status| {
+        let reading = Reading { value, time: at(9), source: Source::Output };
+        status.progress.metrics.insert(name.clone(), reading);
+        let recent = [NumberedReading { n: 1, value, ..NumberedReading::default() }].into();
+        status.histories.insert(name, MetricHistory { count: 1, recent });
+    }
+}
+
+#[test]
+fn the_answer_of_an_earlier_attempt_tells_nothing_of_this_one() {
+    let mut world = World::to_running();
+    world.agent = Some(answer(2, |status| status.percent = Some(50.0)));
+    world.step();
+    assert_eq!(world.status.progress, None);
+    world.agent = Some(answer(1, |status| status.percent = Some(50.0)));
+    world.step();
+    assert_eq!(world.status.progress.as_deref(), Some("50%"));
+}
+
+#[test]
+fn a_job_that_is_good_enough_is_stopped_and_completed() {
+    let mut world = World::to_running();
+    world.spec.success_policy = Some(SuccessPolicy { target_accuracy: Some(0.9), ..SuccessPolicy::default() });
+    world.agent = Some(answer(1, metric("accuracy", 0.95)));
+    let verdict = world.step();
+    assert!(verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }));
+    assert_eq!(reasons(&verdict), ["GoodEnough"]);
+    assert_eq!(world.status.state, Some(State::Running), "its programs may still save");
+
+    // Another operator, which has not asked anybody, goes on with it; that the workers end is no failure.
+    world.agent = None;
+    world.second = 30;
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), [ended(0, 1, 143, 29), running(1, 1)]);
+    world.step();
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Running), 0));
+    world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..ended(index, 1, 143, 31) }));
+    assert_eq!(reasons(&world.step()), ["Completed"]);
+    assert_eq!(world.status.state, Some(State::Completed));
+    assert_eq!((world.status.attempt, world.status.restart_count), (Some(1), Some(0)));
+    assert_eq!(world.condition("Succeeded").1, "TargetAccuracyReached");
+    assert_eq!(world.status.failure_reason, None);
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_said_once() {
+    let mut world = World::to_running();
+    let lost = |value: f64| {
+        let reading = metric("loss", value);
+        answer(1, |status| {
+            reading(status);
+            let kind = ErrorPattern::NanLoss;
+            let sign = ErrorMatch { kind, text: "epoch 3 loss nan".into(), ..Default::default() };
+            status.report.error_patterns.push(sign);
+        })
+    };
+    world.agent = Some(lost(f64::NAN));
+    assert_eq!(reasons(&world.step()), ["LossNotFinite"]);
+    assert_eq!(world.condition("LossFinite").1, "NaNLoss");
+    assert!(world.step().events.is_empty());
+    world.agent = Some(lost(0.5));
+    world.step();
+    assert_eq!(world.condition("LossFinite").1, "Recovered");
+    assert_eq!(world.status.state, Some(State::Running), "nanPolicy is Report");
+}
+
+#[test]
+fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
+    let mut world = World::to_running();
+    let mut last = answer(1, |status| status.percent = Some(50.0));
+    last.failing_since = Some(at(20));
+    world.agent = Some(last.clone());
+    world.second = 30;
+    world.step();
+    assert!(world.status.conditions.iter().all(|c| c.type_ != "AgentReady"), "some polls may fail");
+    world.second = 50;
+    world.step();
+    assert_eq!(world.condition("AgentReady").1, "Unreachable");
+    assert_eq!(world.status.progress.as_deref(), Some("50%"));
+    last.failing_since = None;
+    world.agent = Some(last);
+    world.step();
+    assert_eq!(world.condition("AgentReady").1, "Answers");
+}
+
+#[test]
+fn a_program_that_falls_silent_is_told_of() {
+    let mut world = World::to_running();
+    world.agent = Some(answer(1, metric("loss", 0.5)));
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(599)));
+    world.second = 609;
+    assert_eq!(reasons(&world.step()), ["ProgressStalled"]);
+    world.second = 700;
+    assert!(world.step().events.is_empty(), "once");
+    world.agent = Some(answer(1, |status| {
+        metric("loss", 0.4)(status);
+        status.progress.metrics.get_mut("loss").unwrap().time = at(690);
+    }));
+    world.step();
+    assert_eq!(world.condition("ProgressStalled").1, "Progresses");
+}
+
+#[test]
+fn a_program_that_may_hang_is_told_of_once_and_until_it_steps_again() {
+    let mut world = World::to_running();
+    let suspected = |hangs: bool, message: &str| {
+        let stall = Stall { hangs, time: at(9), rank: hangs.then_some(2), message: message.to_owned() };
+        answer(1, |status| {
+            metric("loss", 0.5)(status);
+            (status.worker, status.stall) = (Some(0), Some(stall));
+        })
+    };
+    world.agent = Some(suspected(false, "process 57 is stopped (SIGSTOP)"));
+    assert_eq!(reasons(&world.step()), ["ProgressStalled"]);
+    assert_eq!(world.condition("ProgressStalled").1, "NoProgress");
+    world.agent = Some(suspected(true, "no step for 30 s after step 41, process 57 is stopped (SIGSTOP)"));
+    assert_eq!(reasons(&world.step()), ["ProgressStalled"], "two signs agree");
+    let (is_stalled, reason, message) = world.condition("ProgressStalled");
+    assert_eq!((is_stalled, reason), ("True", "Hang"));
+    assert!(message.starts_with("worker 0, rank 2: no step for 30 s after step 41, process 57"), "{message}");
+    world.second = 20;
+    assert!(world.step().events.is_empty(), "once");
+    assert_eq!(world.status.state, Some(State::Running));
+    world.agent = Some(answer(1, metric("loss", 0.4)));
+    assert!(world.step().events.is_empty());
+    assert_eq!(world.condition("ProgressStalled").1, "Progresses");
+}
+
+/// Whoever set the deadline learns what the job waited for, in the same words as before.
+#[test]
+fn a_job_that_cannot_start_in_time_fails_with_what_it_waited_for() {
+    let mut world = World::new();
+    world.spec.failure_policy.start_deadline_seconds = Some(60);
+    world.step();
+    let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
+    world.see(
+        Some(job(1)),
+        [0, 1].map(|index| ObservedPod { unschedulable: Some(Box::new(words.clone())), ..pod(index, 1) }),
+    );
+    world.second = 20;
+    assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(40)));
+    world.second = 60;
+    let verdict = world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+    assert_eq!(world.status.failure_reason, Some(Reason::Unschedulable));
+    assert_eq!(
+        world.status.failure_message.as_deref(),
+        Some(
+            "worker 0 (and 1 more of 2 workers): 0/3 nodes are available (not every worker ran within 60 s; \
+             failurePolicy.startDeadlineSeconds is 60)"
+        )
+    );
+    assert!(verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }));
+
+    // It counts for each attempt, and not once its programs run.
+    let mut world = World::to_running();
+    world.spec.failure_policy.start_deadline_seconds = Some(60);
+    world.second = 1000;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+}

@@ -1,0 +1,184 @@
+//! What is told of checkpoints, and what is done about them while no worker runs.
+
+use super::*;
+use api::{Backup, Storage, StorageType};
+use observe::ObservedUpkeep;
+use plan::Upkeep;
+use protocol::checkpoints::{Checkpoints, Kept, Problem, ProblemKind};
+use protocol::report::{LaunchError, LaunchErrorKind};
+
+fn kept(path: &str, step: u64, second: i64) -> Option<Kept> {
+    Some(Kept { path: path.into(), step: Some(step), time: Some(at(second)), ..Kept::default() })
+}
+
+fn told(world: &mut World, checkpoints: Checkpoints) -> Verdict {
+    let mut status = AgentStatus { checkpoints: Some(checkpoints), ..AgentStatus::default() };
+    status.report.attempt = u32::try_from(world.status.attempt.unwrap_or(1)).unwrap();
+    world.agent = Some(AgentAnswer { status: status.into(), time: at(10), failing_since: None, remaining: None });
+    world.step()
+}
+
+fn upkeep(task: Upkeep, ended: Option<bool>) -> ObservedUpkeep {
+    let (uid, name) = ("upkeep-1".to_owned(), "x-upkeep".to_owned());
+    ObservedUpkeep { uid, name, task: task.as_str().into(), created: Some(at(0)), deleting: false, ended }
+}
+
+fn delete_upkeep() -> Action {
+    Action::DeleteJob { name: "x-upkeep".into(), uid: "upkeep-1".into() }
+}
+
+fn on_a_claim() -> Option<Storage> {
+    serde_json::from_value(serde_json::json!({ "type": "pvc", "pvcName": "c" })).ok()
+}
+
+fn backup() -> Option<Backup> {
+    serde_json::from_value(serde_json::json!({ "destination": "s3://copies/x" })).ok()
+}
+
+#[test]
+fn a_checkpoint_is_told_of_once() {
+    let mut world = World::to_running();
+    let first = Checkpoints { latest: kept("step-10", 10, 7), valid: 1, ..Checkpoints::default() };
+    assert_eq!(reasons(&told(&mut world, first.clone())), ["CheckpointSaved"]);
+    assert_eq!(reasons(&told(&mut world, first.clone())), Vec::<&str>::new());
+    let status = world.status.checkpoint.clone().unwrap();
+    assert_eq!(
+        (status.latest_path.as_deref(), status.latest_step, status.checkpoint_count),
+        (Some("step-10"), Some(10), Some(1))
+    );
+    assert_eq!(world.condition("CheckpointsHealthy").0, "True");
+
+    let copied = Checkpoints { copied: kept("step-10", 10, 9), ..first };
+    assert_eq!(reasons(&told(&mut world, copied)), ["BackedUp"]);
+    assert_eq!(world.status.checkpoint.as_ref().unwrap().last_backup_time.as_ref().unwrap().0, at(9));
+}
+
+#[test]
+fn what_is_wrong_is_a_condition_and_one_event_and_goes_with_its_cause() {
+    let mut world = World::to_running();
+    for (kind, reason, event) in [
+        (ProblemKind::Corrupted, "CheckpointCorrupted", "CheckpointCorrupted"),
+        (ProblemKind::NearlyFull, "NearlyFull", "VolumeNearlyFull"),
+        (ProblemKind::CopyFailing, "BackupFailing", "BackupFailing"),
+        (ProblemKind::Shared, "FolderShared", "FolderShared"),
+    ] {
+        let problem = Problem { kind, message: format!("{reason} in words") };
+        let bad = Checkpoints { problems: vec![problem], ..Checkpoints::default() };
+        assert_eq!(reasons(&told(&mut world, bad.clone())), [event]);
+        assert_eq!(reasons(&told(&mut world, bad)), Vec::<&str>::new());
+        let (status, said, _) = world.condition("CheckpointsHealthy");
+        assert_eq!((status, said), ("False", reason));
+    }
+    told(&mut world, Checkpoints::default());
+    assert_eq!(world.condition("CheckpointsHealthy").0, "True");
+
+    // Of checkpoints each is told of, of a store's many answers the first.
+    for (kind, events) in [(ProblemKind::Corrupted, 2), (ProblemKind::CopyFailing, 1)] {
+        let mut count = 0;
+        for message in ["one", "another"] {
+            let problems = vec![Problem { kind, message: message.into() }];
+            count += told(&mut world, Checkpoints { problems, ..Checkpoints::default() }).events.len();
+        }
+        assert_eq!(count, events, "{kind:?}");
+    }
+}
+
+#[test]
+fn no_gpu_is_held_until_the_checkpoint_to_begin_with_is_checked() {
+    let mut world = World::new();
+    world.spec.checkpoint.storage = on_a_claim();
+    world.spec.checkpoint.resume_from = Some("run-1/step-10".into());
+    let verdict = world.step();
+    assert_eq!(verdict.actions, [Action::Ensure, Action::CreateUpkeep(Upkeep::Check)]);
+    world.children.upkeep = Some(upkeep(Upkeep::Check, None));
+    assert_eq!(world.step().actions, []);
+    assert!(world.condition("Scheduled").0 == "False");
+    world.children.upkeep = Some(upkeep(Upkeep::Check, Some(true)));
+    assert_eq!(world.step().actions, [delete_upkeep()]);
+    // It may hold the volume until its pod is gone.
+    assert_eq!(world.step().actions, [delete_upkeep()]);
+    world.children.upkeep = None;
+    assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
+}
+
+#[test]
+fn a_bad_checkpoint_to_begin_with_fails_the_job_in_its_words() {
+    let mut world = World::new();
+    world.spec.checkpoint.resume_from = Some("s3://b/step-10".into());
+    world.step();
+    world.children.upkeep = Some(upkeep(Upkeep::Check, Some(false)));
+    let error = LaunchError { kind: LaunchErrorKind::CheckpointUnusable, message: "step-10: w.pt is cut off".into() };
+    let words = Report { version: 1, error: Some(error), ..Report::default() };
+    world.children.upkeep_words = Some(("upkeep-1".into(), words));
+    let verdict = world.step();
+    assert_eq!((verdict.actions.len(), world.status.state), (0, Some(State::Failed)));
+    assert_eq!(world.status.failure_reason, Some(Reason::CheckpointCorrupted));
+    assert_eq!(world.status.failure_message.as_deref(), Some("step-10: w.pt is cut off"));
+}
+
+#[test]
+fn what_nobody_can_see_is_left_to_the_workers() {
+    for from in ["/data/step-10", "step-10"] {
+        let mut world = World::new();
+        world.spec.checkpoint.resume_from = Some(from.into());
+        assert_eq!(world.step().actions, [Action::Ensure, create(1)], "{from}");
+    }
+}
+
+#[test]
+fn what_the_workers_had_no_time_to_copy_is_copied_after_the_end() {
+    let mut world = World::to_running();
+    world.spec.checkpoint.storage = on_a_claim();
+    world.spec.checkpoint.backup = backup();
+    world.spec.ttl_seconds_after_finished = Some(0);
+    let pending =
+        Checkpoints { latest: kept("step-10", 10, 7), to_copy: Some("step-10".into()), ..Checkpoints::default() };
+    told(&mut world, pending.clone());
+    world.see(Some(job(1)), [ended(0, 1, 0, 20), ended(1, 1, 0, 20)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+    world.second = 40;
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateUpkeep(Upkeep::Copy)], "and not deleted");
+    world.children.upkeep = Some(upkeep(Upkeep::Copy, None));
+    assert_eq!(world.step().actions, []);
+    let done = Checkpoints { copied: kept("step-10", 10, 45), to_copy: None, ..pending };
+    let words = Report { version: 1, checkpoints: Some(done), ..Report::default() };
+    world.children.upkeep_words = Some(("upkeep-1".into(), words));
+    world.children.upkeep = Some(upkeep(Upkeep::Copy, Some(true)));
+    let verdict = world.step();
+    assert_eq!(verdict.actions, [delete_upkeep(), Action::DeleteOwner]);
+    assert_eq!(reasons(&verdict), ["BackedUp"]);
+    let status = world.status.checkpoint.clone().unwrap();
+    assert_eq!((status.pending_backup, status.last_backup_path.as_deref()), (None, Some("step-10")));
+}
+
+#[test]
+fn a_copy_that_fails_is_tried_again_later() {
+    let mut world = World::to_running();
+    world.spec.checkpoint.storage = on_a_claim();
+    world.spec.checkpoint.backup = backup();
+    told(&mut world, Checkpoints { to_copy: Some("step-10".into()), ..Checkpoints::default() });
+    world.see(Some(job(1)), [ended(0, 1, 0, 20), ended(1, 1, 0, 20)]);
+    world.step();
+    world.children.upkeep = Some(upkeep(Upkeep::Copy, Some(false)));
+    world.second = 100;
+    let verdict = world.step();
+    assert_eq!((verdict.actions.len(), verdict.requeue.is_some()), (0, true));
+    world.second = 600;
+    assert_eq!(world.step().actions, [delete_upkeep()]);
+}
+
+#[test]
+fn a_job_that_goes_on_does_not_share_its_volume_with_the_upkeep() {
+    let mut world = World::new();
+    world.spec.checkpoint.storage = on_a_claim();
+    world.spec.checkpoint.backup = backup();
+    world.spec.suspend = true;
+    world.step();
+    world.children.upkeep = Some(upkeep(Upkeep::Copy, None));
+    world.spec.suspend = false;
+    assert_eq!(world.step().actions, [delete_upkeep()]);
+    world.children.upkeep = None;
+    assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
+    assert!(matches!(world.spec.checkpoint.storage.as_ref().unwrap().type_, StorageType::Pvc));
+}

@@ -1,0 +1,758 @@
+//! Why a worker failed, and who of a gang failed first.
+
+use failure::{Disruption, FailedInit, Waiting, WorkerFacts, first_cause};
+use jiff::Timestamp;
+use observe::{Container, ObservedPod};
+use protocol::reason::Reason;
+use protocol::report::{LaunchError, LaunchErrorKind, Phase, Reached, Report};
+use protocol::role::RoleName;
+use text::error_pattern::{ErrorMatch, ErrorPattern};
+use text::exception::Exception;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + second).unwrap()
+}
+
+fn placed(index: i32) -> ObservedPod {
+    ObservedPod {
+        uid: format!("pod-1-{index}"),
+        name: format!("x-training-{index}-abcde"),
+        index,
+        incarnation: 1,
+        created: Some(at(0)),
+        node: Some(format!("node-{index}")),
+        ..ObservedPod::default()
+    }
+}
+
+fn running(index: i32) -> ObservedPod {
+    ObservedPod { training: Container::Running { since: Some(at(5)) }, ..placed(index) }
+}
+
+fn ended(index: i32, exit_code: i32, second: i64) -> ObservedPod {
+    ObservedPod {
+        ended: Some(false),
+        training: Container::Terminated {
+            started: Some(at(5)),
+            finished: Some(at(second)),
+            exit_code,
+            reason: "Error".into(),
+            report: None,
+            message: None,
+        },
+        ..placed(index)
+    }
+}
+
+/// A worker whose agent has told how its program ended: at this millisecond after second 20, with this on stderr.
+pub(crate) fn told(index: i32, millis: i64, stderr: &str) -> ObservedPod {
+    let finished = Timestamp::from_millisecond(at(20).as_millisecond() + millis).unwrap();
+    let report = Report {
+        version: 1,
+        phase: Phase::Exited,
+        exit_code: Some(1),
+        finished_at: Some(finished),
+        stderr_tail: stderr.into(),
+        ..Report::default()
+    };
+    let mut pod = ended(index, 1, finished.as_second() - at(0).as_second());
+    if let Container::Terminated { report: of_pod, .. } = &mut pod.training {
+        *of_pod = Some(Box::new(report));
+    }
+    pod
+}
+
+/// It was told to stop before its program ended, at this second.
+pub(crate) fn stopped(mut pod: ObservedPod, second: i64) -> ObservedPod {
+    if let Container::Terminated { report: Some(report), .. } = &mut pod.training {
+        report.stopped_by = Some(15);
+    }
+    ObservedPod { deletion: Some(at(second)), ..pod }
+}
+
+pub(crate) const LOST: &str = "\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File \"t.py\", line 1
+[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:1
+";
+pub(crate) const BAD: &str = "\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File \"t.py\", line 1
+[rank1]: ValueError: label 11
+";
+/// torchrun's closing words, of rank 3 and this exit code.
+fn torchrun(exit_code: i32) -> String {
+    format!(
+        "E0101 10:00:00.000000 7 torch/distributed/elastic/api.py:1] failed (exitcode: {exit_code}) local_rank: 1 (pid: 21) of binary: python\n\
+         Traceback (most recent call last):\n  File \"torchrun\"\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n\
+         ============\nt.py FAILED\nFailures:\n  <NO_OTHER_FAILURES>\nRoot Cause (first observed failure):\n[0]:\n  time      : x\n\
+         \x20 rank      : 3 (local_rank: 1)\n  exitcode  : {exit_code} (pid: 21)\n============\n"
+    )
+}
+
+/// What Paddle's launcher says of a process that ended with this code; what that process said went to stdout.
+fn paddle(code: i32) -> String {
+    format!(
+        "LAUNCH INFO 2026-11-23 08:27:00,978 Pod failed\nLAUNCH ERROR 2026-11-23 08:27:00,978 Container failed !!!\n\
+         Container rank 0 status failed cmd ['/usr/bin/python3', '-u', 't.py'] code {code} log /w/log/workerlog.0\n\
+         LAUNCH INFO 2026-11-23 08:27:00,980 Exit code {code}\n"
+    )
+}
+
+/// The same pod with its report changed.
+fn but(mut pod: ObservedPod, change: impl FnOnce(&mut Report)) -> ObservedPod {
+    if let Container::Terminated { report: Some(report), exit_code, .. } = &mut pod.training {
+        change(report);
+        let otherwise = if report.phase == Phase::Exited { 1 } else { 137 };
+        *exit_code = report.signal.map_or(otherwise, |signal| 128 + signal);
+    }
+    pod
+}
+
+fn after(millis: i64) -> Timestamp {
+    Timestamp::from_millisecond(at(20).as_millisecond() + millis).unwrap()
+}
+
+/// It raised this at that millisecond after second 20.
+fn raised(pod: ObservedPod, class: &str, message: &str, millis: i64) -> ObservedPod {
+    let exception = Exception {
+        class: class.into(),
+        message: message.into(),
+        file: Some("train.py".into()),
+        line: Some(88),
+        rank: Some(25),
+        time: after(millis),
+        ..Exception::default()
+    };
+    but(pod, |report| report.exception = Some(exception))
+}
+
+fn said(pod: ObservedPod, kind: ErrorPattern, text: &str, millis: i64) -> ObservedPod {
+    let time = after(millis);
+    but(pod, |report| {
+        report.error_patterns.push(ErrorMatch { kind, time, last_time: time, text: text.into(), count: 1 });
+    })
+}
+
+const WATCHDOG: &str = "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)";
+const NCCL: &str = "NCCL error in: NCCLUtils.hpp:268, unhandled system error";
+const OOM: &str = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation";
+
+/// How the first cause of these is told, without the name of the worker.
+fn cause(pods: &[ObservedPod]) -> (String, String) {
+    let cause = first_cause(pods.iter()).unwrap();
+    let (who, what) = cause.message.split_once("node-").unwrap();
+    assert!(who.starts_with(&format!("worker {0} (pod x-training-{0}-abcde, ", cause.worker.unwrap())), "{who}");
+    (cause.reason.to_string(), what.to_owned())
+}
+
+#[test]
+fn every_failure_has_a_reason_and_words() {
+    let ended = |stderr: &str| told(1, 900, stderr);
+    let plain = || ended("step 3\n");
+    let by_signal = |signal| but(plain(), |report| (report.exit_code, report.signal) = (None, Some(signal)));
+    let unstarted = |kind, message: &str| {
+        let error = LaunchError { kind, message: message.into() };
+        but(ended(""), |report| (report.exit_code, report.error) = (None, Some(error)))
+    };
+    let killed = |phase| but(by_signal(9), |report| (report.phase, report.signal) = (phase, None));
+    let memory = "killed for using more memory than resources.limits.memory allows; raise it or use less";
+    let sigkill = "ended by SIGKILL, and nobody says by whom; mostly the kernel does that for lack of memory: raise \
+                   resources.limits.memory, or use less";
+    let nan = "its loss is NaN or infinite, and failurePolicy.nanPolicy is Fail: Epoch 2/9 loss: nan";
+    for (pod, reason, words) in [
+        // What Python raised, told by itself with file and line, else read off stderr.
+        (
+            raised(plain(), "ValueError", "bad\nshape", 800),
+            "PythonException",
+            "1), rank 25: ValueError: bad at train.py:88",
+        ),
+        (ended(BAD), "PythonException", "1), rank 1: ValueError: label 11"),
+        (ended(&format!("{BAD}{}", torchrun(1))), "PythonException", "1), rank 1: ValueError: label 11"),
+        (ended("Error: no such file\n"), "ExitCode", "1): exit code 1: Error: no such file"),
+        (ended("ValueError: said, not raised\n"), "ExitCode", "1): exit code 1: ValueError: said, not raised"),
+        (
+            raised(plain(), "ModuleNotFoundError", "No module named 'x'", 800),
+            "ImportError",
+            "1), rank 25: ModuleNotFoundError: No module named 'x' at train.py:88",
+        ),
+        (
+            raised(plain(), "SyntaxError", "invalid syntax", 800),
+            "PythonException",
+            "1), rank 25: SyntaxError: invalid syntax at train.py:88",
+        ),
+        (
+            raised(plain(), "torch.OutOfMemoryError", OOM, 800),
+            "CudaOutOfMemory",
+            "1), rank 25: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. at train.py:88",
+        ),
+        (
+            raised(plain(), "ValueError", "The loss is NaN.", 800),
+            "NaNLoss",
+            "1), rank 25: ValueError: The loss is NaN. at train.py:88",
+        ),
+        (
+            raised(plain(), "DistBackendError", NCCL, 800),
+            "NcclError",
+            "1), rank 25: DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled system error at train.py:88",
+        ),
+        // What libraries said.
+        (
+            said(by_signal(6), ErrorPattern::NcclTimeout, WATCHDOG, 800),
+            "NcclTimeout",
+            "1), rank 3: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
+        ),
+        (
+            said(by_signal(6), ErrorPattern::NcclError, NCCL, 800),
+            "NcclError",
+            "1): NCCL error in: NCCLUtils.hpp:268, unhandled system error",
+        ),
+        (
+            said(by_signal(6), ErrorPattern::CudaOutOfMemory, "CUDA error: out of memory", 800),
+            "CudaOutOfMemory",
+            "1): CUDA error: out of memory",
+        ),
+        (
+            said(by_signal(11), ErrorPattern::CudaOutOfMemory, "CUDA error: out of memory", 800),
+            "Signal",
+            "1): ended by SIGSEGV: step 3",
+        ),
+        (
+            said(plain(), ErrorPattern::CudaOutOfMemory, "caught and told", -600_000),
+            "ExitCode",
+            "1): exit code 1: step 3",
+        ),
+        (said(plain(), ErrorPattern::NanLoss, "Epoch 2/9 loss: nan", 800), "ExitCode", "1): exit code 1: step 3"),
+        (
+            but(said(by_signal(15), ErrorPattern::NanLoss, "Epoch 2/9 loss: nan", 800), |r| {
+                r.ended_for = Some(ErrorPattern::NanLoss);
+            }),
+            "NaNLoss",
+            &format!("1): {nan}"),
+        ),
+        // What was raised long before is no cause: it was caught, or the thread was not needed.
+        (raised(plain(), "KeyError", "'x'", -600_000), "ExitCode", "1): exit code 1: step 3"),
+        (
+            raised(ended("Traceback (most recent call last):\n  x\nKeyError: 'x'\n"), "KeyError", "'x'", -600_000),
+            "ExitCode",
+            "1): exit code 1: KeyError: 'x'",
+        ),
+        // Memory of the container.
+        (but(plain(), |r| r.oom_kills = 1), "OOMKilled", &format!("1): {memory}")),
+        (
+            but(raised(plain(), "RuntimeError", "DataLoader worker (pid 9) is killed", 800), |r| r.oom_kills = 1),
+            "OOMKilled",
+            &format!("1): {memory}"),
+        ),
+        (
+            but(plain(), |r| (r.oom_kills, r.oom_time) = (1, Some(after(-600_000)))),
+            "ExitCode",
+            "1): exit code 1: step 3",
+        ),
+        // Signals: of the program, of a rank, of all with the agent.
+        (by_signal(11), "Signal", "1): ended by SIGSEGV: step 3"),
+        (by_signal(9), "Signal", &format!("1): {sigkill}")),
+        (ended(&torchrun(-11)), "Signal", "1), rank 3: ended by SIGSEGV"),
+        (ended(&format!("{LOST}{}", torchrun(-11))), "Signal", "1), rank 3: ended by SIGSEGV"),
+        (ended(&format!("{LOST}{}", torchrun(-6))), "Signal", "1), rank 3: ended by SIGABRT"),
+        (ended(&paddle(-11)), "Signal", "1): ended by SIGSEGV"),
+        (killed(Phase::Running), "Signal", &format!("1): {sigkill}")),
+        (raised(killed(Phase::Running), "KeyError", "'x'", 800), "Signal", &format!("1): {sigkill}")),
+        (
+            but(plain(), |r| (r.exit_code, r.stopped_by) = (Some(0), Some(15))),
+            "Signal",
+            "1): told to stop by SIGTERM, and not by Kubernetes (exit code 0)",
+        ),
+        // Exit codes.
+        (plain(), "ExitCode", "1): exit code 1: step 3"),
+        (ended(&torchrun(42)), "ExitCode", "1), rank 3: exit code 42"),
+        // What never ran.
+        (unstarted(LaunchErrorKind::CommandNotFound, "no train"), "CommandNotFound", "1): no train"),
+        (unstarted(LaunchErrorKind::LaunchFailed, "no memory"), "CommandNotFound", "1): no memory"),
+        (
+            unstarted(LaunchErrorKind::InvalidOption, "--progress-pattern \"(\" is no regular expression"),
+            "InvalidSpec",
+            "1): monitoring.progress.patterns: \"(\" is no regular expression",
+        ),
+    ] {
+        assert_eq!(cause(&[pod]), (reason.to_owned(), words.to_owned()));
+    }
+}
+
+#[test]
+fn containers_tell_where_no_agent_could() {
+    let ended_as = |code: i32, reason: &str, words: &str| {
+        let mut pod = ended(1, code, 20);
+        if let Container::Terminated { reason: of_pod, message, .. } = &mut pod.training {
+            (*of_pod, *message) = (reason.into(), Some(words.to_owned()).filter(|words| !words.is_empty()));
+        }
+        cause(&[pod])
+    };
+    let told = |reason: &str, words: &str| (reason.to_owned(), format!("1): {words}"));
+    assert_eq!(ended_as(137, "OOMKilled", "").0, "OOMKilled");
+    assert_eq!(
+        ended_as(128, "StartError", "no such dir"),
+        told("ContainerConfig", "its container can't be started: no such dir")
+    );
+    assert_eq!(
+        ended_as(137, "ContainerStatusUnknown", "could not be located"),
+        told("ContainerStatusUnknown", "could not be located")
+    );
+    assert!(ended_as(137, "Error", "").1.starts_with("1): ended by SIGKILL, and nobody says by whom"));
+    assert_eq!(ended_as(2, "Error", "panic: x"), told("ExitCode", "exit code 2: panic: x"));
+}
+
+#[test]
+fn what_trying_again_cannot_mend() {
+    let usage = "usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n";
+    let plain = || told(1, 900, "");
+    let exit_2 = |stderr: &str| but(told(1, 900, stderr), |report| report.exit_code = Some(2));
+    let unstarted = |kind| but(plain(), |report| report.error = Some(LaunchError { kind, message: "no".into() }));
+    for (pod, permanent) in [
+        (raised(plain(), "ModuleNotFoundError", "No module named 'x'", 800), true),
+        (raised(plain(), "SyntaxError", "invalid syntax", 800), true),
+        (raised(plain(), "ValueError", "bad", 800), false),
+        (exit_2(usage), true),
+        (told(1, 900, &format!("{usage}{}", torchrun(2))), true),
+        (exit_2("Usage: t [OPTIONS]\n\nError: No such option: --x\n"), true),
+        (told(1, 900, usage), false),
+        (exit_2("no such file\n"), false),
+        (unstarted(LaunchErrorKind::PermissionDenied), true),
+        (unstarted(LaunchErrorKind::InvalidOption), true),
+        (unstarted(LaunchErrorKind::LaunchFailed), false),
+    ] {
+        let told = first_cause([&pod]).unwrap();
+        assert_eq!(told.permanent, permanent, "{}", told.message);
+        // In a program that has worked before it comes of something else, such as a file server.
+        let always =
+            matches!(&pod.training, Container::Terminated { report: Some(report), .. } if report.error.is_some());
+        let later = first_cause([&ObservedPod { incarnation: 2, ..pod.clone() }]).unwrap();
+        let trained = but(pod.clone(), |report| report.progress = Some(Reached::default()));
+        let trained = first_cause([&trained]).unwrap();
+        assert_eq!(
+            (later.permanent, trained.permanent),
+            (permanent && always, permanent && always),
+            "{}",
+            told.message
+        );
+    }
+}
+
+/// Who of a gang is named, and why.
+#[test]
+fn the_first_cause_and_not_its_echo() {
+    let root = |pods: &[ObservedPod]| {
+        let cause = first_cause(pods.iter()).unwrap();
+        (cause.worker.unwrap(), cause.reason.to_string())
+    };
+    let is = |worker: i32, reason: &str| (worker, reason.to_owned());
+    let bad = |index, millis| raised(told(index, millis, ""), "ValueError", "bad", millis - 100);
+    let timeout = |index, millis| said(told(index, millis, ""), ErrorPattern::NcclTimeout, WATCHDOG, millis - 100);
+    let nccl = |index, millis| raised(told(index, millis, ""), "DistBackendError", NCCL, millis - 100);
+    let by_signal = |index, millis, signal| but(told(index, millis, ""), |report| report.signal = Some(signal));
+
+    assert_eq!(root(&[told(0, 300, LOST), told(1, 900, BAD)]), is(1, "PythonException"), "though it ended later");
+    assert_eq!(root(&[told(0, 300, &paddle(-6)), bad(1, 900)]), is(1, "PythonException"), "gloo aborts the others");
+    assert_eq!(root(&[told(0, 800, BAD), told(1, 300, BAD)]), is(1, "PythonException"), "the earlier, by milliseconds");
+    assert_eq!(
+        root(&[told(0, 300, LOST), told(1, 200, LOST)]),
+        is(1, "PythonException"),
+        "the network, for all we know"
+    );
+    assert_eq!(
+        root(&[told(0, 300, "terminate called: gloo: broken pipe\n"), told(1, 900, "")]),
+        is(1, "ExitCode"),
+        "in any language"
+    );
+
+    // The Job controller deletes the one that failed first, since the echo's pod has ended before.
+    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, BAD), 20)]), is(1, "PythonException"));
+    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, LOST), 20)]), is(0, "PythonException"));
+    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, "saving"), 20)]), is(0, "PythonException"));
+    let mut stopping = stopped(bad(1, 1900), 20);
+    assert_eq!(
+        root(&[told(0, 300, LOST), stopping.clone()]),
+        is(0, "PythonException"),
+        "raised for it was told to stop"
+    );
+    stopping = but(stopping, |report| report.oom_kills = 1);
+    assert_eq!(root(&[told(0, 300, LOST), stopping]), is(1, "OOMKilled"));
+    // mpiexec ends without a word, and takes the one along that has raised it.
+    let caught = |millis| but(bad(1, millis), |report| report.stopped_by = Some(15));
+    assert_eq!(root(&[told(0, 500, ""), caught(550)]), is(1, "PythonException"));
+    assert_eq!(root(&[told(0, 500, ""), caught(700)]), is(0, "ExitCode"), "raised for it was told to stop");
+    assert_eq!(root(&[told(0, 500, "the licence has expired"), caught(550)]), is(0, "ExitCode"));
+    let saving = but(told(1, 550, "saving"), |report| report.stopped_by = Some(15));
+    assert_eq!(root(&[told(0, 500, ""), saving]), is(0, "ExitCode"));
+    // Somebody deletes it, and the other one loses its peer.
+    assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
+    assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, BAD), 20)]), is(1, "PodDeleted"));
+    assert_eq!(root(&[timeout(0, 900), stopped(told(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
+
+    let killed = but(told(0, 300, LOST), |report| report.oom_kills = 1);
+    assert_eq!(root(&[killed, told(1, 900, LOST)]), is(0, "OOMKilled"), "the lost peer was one of its own ranks");
+
+    // What several do together fails for all of them.
+    assert_eq!(
+        root(&[nccl(0, 300), raised(told(1, 900, ""), "torch.OutOfMemoryError", OOM, 800)]),
+        is(1, "CudaOutOfMemory")
+    );
+    assert_eq!(root(&[timeout(0, 300), by_signal(1, 900, 11)]), is(1, "Signal"));
+    assert_eq!(root(&[told(0, 200, LOST), timeout(1, 900)]), is(1, "NcclTimeout"), "it lost its peer by that");
+    assert_eq!(root(&[nccl(0, 900), timeout(1, 300)]), is(1, "NcclTimeout"), "the network, for all we know");
+    assert_eq!(
+        root(&[raised(told(0, 300, ""), "E", "NCCL error: remote process exited", 200), nccl(1, 900)]),
+        is(1, "NcclError")
+    );
+
+    // An evicted worker breaks the others' collectives.
+    let disruption = Disruption { reason: "EvictionByEvictionAPI".into(), message: String::new(), time: Some(at(20)) };
+    let evicted = ObservedPod { disruption: Some(Box::new(disruption)), ..running(1) };
+    assert_eq!(root(&[nccl(0, -900), evicted]), is(1, "Evicted"));
+}
+
+/// A rank fails and can't end, say since NCCL would wait for the others; their collectives time out after minutes.
+#[test]
+fn a_rank_that_fails_and_hangs_is_the_cause() {
+    const MINUTES: i64 = 10 * 60_000;
+    let timed_out = said(told(0, MINUTES, ""), ErrorPattern::NcclTimeout, WATCHDOG, MINUTES - 500);
+    let hung = stopped(raised(told(1, MINUTES + 900, ""), "ValueError", "bad", 0), 20 + 600);
+    let progress = |millis| Reached { time: Some(after(millis)), ..Reached::default() };
+    let root = |first: &ObservedPod, second: &ObservedPod| {
+        let cause = first_cause([first, second]).unwrap();
+        (cause.worker.unwrap(), cause.reason.to_string())
+    };
+    let trained_until = |millis| but(timed_out.clone(), |report| report.progress = Some(progress(millis)));
+    assert_eq!(root(&trained_until(100), &hung), (1, "PythonException".into()));
+    assert_eq!(root(&trained_until(MINUTES / 2), &hung), (0, "NcclTimeout".into()), "the gang went on after it");
+    assert_eq!(root(&timed_out, &hung), (0, "NcclTimeout".into()), "nobody knows");
+    let thread = but(hung.clone(), |report| report.exception.as_mut().unwrap().thread = Some("loader".into()));
+    assert_eq!(root(&trained_until(100), &thread), (0, "NcclTimeout".into()));
+    // Somebody lost patience.
+    let lost = raised(
+        told(0, MINUTES + 1900, ""),
+        "RuntimeError",
+        "[gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+        MINUTES + 1500,
+    );
+    let lost = but(lost, |report| report.progress = Some(progress(100)));
+    assert_eq!(root(&lost, &hung), (1, "PythonException".into()));
+}
+
+/// A pod that failed in its node's words, and its container.
+fn told_by_node(reason: &str, message: &str, training: Container) -> ObservedPod {
+    let words = Waiting { reason: reason.into(), message: message.into() };
+    ObservedPod { ended: Some(false), pod_reason: Some(Box::new(words)), training, ..placed(1) }
+}
+
+#[test]
+fn a_caught_exception_is_not_what_ended_the_program() {
+    const CAUGHT: &str = "ERROR:root:no fast attention\nTraceback (most recent call last):\n  File \"t.py\", line 1\nModuleNotFoundError: No module named 'flash_attn'\n";
+    let tells = |pod: ObservedPod| but(pod, |report| report.python_tells = true);
+    let all = |pod: &ObservedPod| {
+        let cause = first_cause([pod]).unwrap();
+        (cause.reason.to_string(), cause.permanent, cause.message)
+    };
+    // Seen: a program logs what it caught, and dies of something else.
+    let crashed = but(told(1, 900, CAUGHT), |report| (report.exit_code, report.signal) = (None, Some(11)));
+    for pod in [crashed.clone(), tells(crashed)] {
+        let (reason, permanent, message) = all(&pod);
+        assert_eq!((reason.as_str(), permanent), ("Signal", false), "{message}");
+    }
+    let killed = told(1, 900, &format!("{CAUGHT}{}", torchrun(-11)));
+    assert_eq!(all(&killed).0, "Signal");
+    // Nothing read off stderr is for ever while Python would have told.
+    let (reason, permanent, _) = all(&tells(told(1, 900, CAUGHT)));
+    assert_eq!((reason.as_str(), permanent), ("ImportError", false), "it may have ended by sys.exit for that");
+    assert!(all(&told(1, 900, CAUGHT)).1, "its Python does not tell");
+    // It was minutes ago, by the time of its line.
+    for (tells, millis, reason) in [
+        (true, -90_000, "ExitCode"),
+        (true, -30_000, "ImportError"),
+        (false, -90_000, "ImportError"),
+        (false, -600_000, "ExitCode"),
+    ] {
+        let pod = but(told(1, 900, CAUGHT), |report| {
+            (report.python_tells, report.line_time) = (tells, Some(after(millis)));
+        });
+        let told = all(&pod);
+        assert_eq!(told.0, reason, "{millis}");
+        assert!(reason == "ImportError" || told.2.ends_with(": exit code 1"), "{}", told.2);
+    }
+}
+
+#[test]
+fn an_exception_of_a_helper_is_not_what_a_signal_ended() {
+    let crashed = || but(told(1, 900, "step 3\n"), |report| (report.exit_code, report.signal) = (None, Some(11)));
+    let by = |by_program| {
+        let pod = but(raised(crashed(), "ModuleNotFoundError", "No module named 'x'", 800), |report| {
+            report.exception.as_mut().unwrap().by_program = by_program;
+        });
+        let cause = first_cause([&pod]).unwrap();
+        (cause.reason.to_string(), cause.permanent)
+    };
+    assert_eq!(by(Some(false)), ("Signal".into(), false));
+    assert_eq!(by(Some(true)), ("ImportError".into(), false), "aborted by a library after it had raised");
+    // A thread's is not the program's.
+    let thread = but(raised(told(1, 900, ""), "ModuleNotFoundError", "No module named 'x'", 800), |report| {
+        report.exception.as_mut().unwrap().thread = Some("loader".into());
+    });
+    assert!(!first_cause([&thread]).unwrap().permanent);
+}
+
+#[test]
+fn a_node_that_would_not_run_a_pod_is_nobodys_failure() {
+    for (reason, message) in [
+        ("UnexpectedAdmissionError", "Pod was rejected: Allocate failed due to no healthy devices present"),
+        ("OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu, requested: 4000"),
+        ("OutOfnvidia.com/gpu", "Pod was rejected: Node didn't have enough resource: nvidia.com/gpu"),
+        ("NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed"),
+        ("NodeShutdown", "Pod was rejected as the node is shutting down."),
+        ("TopologyAffinityError", "Resources cannot be allocated with Topology locality"),
+        ("Preempting", "Preempted in order to admit critical pod"),
+    ] {
+        let cause = first_cause([&told_by_node(reason, message, Container::Waiting)]).unwrap();
+        assert_eq!((cause.reason, cause.disruption), (Reason::NodeRejected, true), "{reason}");
+        assert!(
+            cause.message.ends_with(&format!("its node would not run it ({reason}: {message})")),
+            "{}",
+            cause.message
+        );
+        assert_eq!((cause.node.as_deref(), cause.time), (Some("node-1"), Some(at(0))));
+    }
+    // What no node would run, what ran already, and what somebody else calls so.
+    let sysctl = told_by_node("SysctlForbidden", "forbidden sysctl: kernel.x", Container::Waiting);
+    let deadline = told_by_node("DeadlineExceeded", "Pod was active on the node longer than", Container::Waiting);
+    let ran = ObservedPod {
+        pod_reason: Some(Box::new(Waiting { reason: "NodeAffinity".into(), ..Waiting::default() })),
+        ..told(1, 900, BAD)
+    };
+    let out_of = told_by_node("OutOf", "", Container::Waiting);
+    let no_word = ObservedPod { pod_reason: None, ..out_of.clone() };
+    for (pod, reason) in [
+        (sysctl, "SysctlForbidden"),
+        (deadline, "DeadlineExceeded"),
+        (ran, "PythonException"),
+        (out_of, "OutOf"),
+        (no_word, "PodFailed"),
+    ] {
+        let cause = first_cause([&pod]).unwrap();
+        assert_eq!((cause.reason.as_str(), cause.disruption), (reason, false));
+    }
+}
+
+#[test]
+fn storage_that_was_exceeded_is_named_and_a_node_short_of_it_is_not_blamed_on_the_job() {
+    let killed = || stopped(told(1, 900, "step 3\n"), 20).training;
+    for (message, what) in [
+        (
+            "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Gi\". ",
+            "its emptyDir cache holds more than its sizeLimit of 1Gi",
+        ),
+        (
+            "Container training exceeded its local ephemeral storage limit \"2Gi\". ",
+            "its container training uses more storage of the node than resources.limits.ephemeral-storage allows, 2Gi",
+        ),
+        (
+            "Pod ephemeral local storage usage exceeds the total limit of containers 1.5Gi. ",
+            "it uses more storage of the node than resources.limits.ephemeral-storage of its containers allow, 1.5Gi together",
+        ),
+    ] {
+        // Its peer lost it, and ended in the same second.
+        let pods = [told_by_node("Evicted", message, killed()), told(0, 100, LOST)];
+        let cause = first_cause(&pods).unwrap();
+        assert_eq!((cause.worker, cause.reason, cause.disruption), (Some(1), Reason::StorageExceeded, false));
+        assert!(cause.message.contains(what), "{}", cause.message);
+        assert!(!cause.permanent);
+    }
+    for (message, training) in [
+        (
+            "The node was low on resource: ephemeral-storage. Threshold quantity: 2Gi, available: 1Gi. Container training was using 5Gi, request is 0, has larger consumption of ephemeral-storage. ",
+            killed(),
+        ),
+        (
+            "The node was low on resource: memory. Container training was using 1Gi, request is 0, has larger consumption of memory. ",
+            killed(),
+        ),
+        ("Pod was rejected: The node had condition: [DiskPressure]. ", Container::Waiting),
+        ("A volume named \"Usage of EmptyDir volume\" has the limit 1Gi", killed()),
+        ("", killed()),
+    ] {
+        let cause = first_cause([&told_by_node("Evicted", message, training)]).unwrap();
+        assert_eq!((cause.reason, cause.disruption), (Reason::Evicted, true), "{message}");
+    }
+}
+
+#[test]
+fn an_init_container_that_fails_is_named_with_its_words_and_its_time() {
+    let failed = |exit_code: i32, reason: &str, message: Option<&str>| {
+        let init = FailedInit {
+            name: "fetch".into(),
+            exit_code,
+            reason: reason.into(),
+            message: message.map(str::to_owned),
+            finished: Some(at(30)),
+        };
+        ObservedPod { ended: Some(false), failed_init: Some(Box::new(init)), ..placed(1) }
+    };
+    for (pod, what) in [
+        (failed(3, "Error", Some("trying\nno such bucket\n")), "failed with exit code 3: no such bucket"),
+        (failed(3, "Error", None), "failed with exit code 3"),
+        (
+            failed(128, "StartError", Some("exec: \"sh\": not found")),
+            "failed with exit code 128: exec: \"sh\": not found",
+        ),
+        (failed(128, "ContainerCannotRun", None), "failed with exit code 128: ContainerCannotRun"),
+        (failed(139, "Error", None), "was ended by SIGSEGV"),
+        (failed(137, "OOMKilled", None), "was killed for using more memory than its limit allows"),
+    ] {
+        let cause = first_cause([&pod]).unwrap();
+        assert_eq!((cause.reason, cause.time), (Reason::InitContainer, Some(at(30))));
+        assert_eq!(
+            cause.message,
+            format!("worker 1 (pod x-training-1-abcde, node node-1): its init container fetch {what}")
+        );
+    }
+    // Its pod was made at second 0, and its peer failed before it.
+    let pods = [failed(3, "Error", None), told(0, 900, BAD)];
+    assert_eq!(first_cause(&pods).unwrap().worker, Some(0));
+}
+
+#[test]
+fn a_kill_for_lack_of_memory_has_figures_and_a_rank() {
+    use protocol::reason::Reason;
+    use protocol::report::Memory;
+    let memory = |limit, peak| Some(Memory { limit, peak });
+    let killed = |stderr: &str, of| but(told(1, 900, stderr), |report| (report.oom_kills, report.memory) = (1, of));
+    let mebi = |n: u64| Some(n << 20);
+    let words = "killed for using more memory than resources.limits.memory allows";
+    for (pod, rank, what) in [
+        (
+            killed("", memory(mebi(200), mebi(200))),
+            None,
+            format!("{words} (the limit is 200Mi, the peak was 200Mi); raise it or use less"),
+        ),
+        (
+            killed(&torchrun(-9), memory(mebi(200), None)),
+            Some(3),
+            format!("{words} (the limit is 200Mi); raise it or use less"),
+        ),
+        (killed(&torchrun(-11), None), None, format!("{words}; raise it or use less")),
+        (
+            raised(killed("", None), "RuntimeError", "DataLoader worker (pid 91) is killed by signal: Killed. ", 800),
+            Some(25),
+            format!("one of its DataLoader workers was {words}; raise it or use less"),
+        ),
+    ] {
+        let cause = first_cause([&pod]).unwrap();
+        assert_eq!((cause.reason, cause.rank), (Reason::OomKilled, rank));
+        assert!(cause.message.ends_with(&format!(": {what}")), "{}", cause.message);
+    }
+}
+
+#[test]
+fn a_connection_of_its_own_that_is_lost_is_no_echo() {
+    let own = |index, millis| {
+        raised(told(index, millis, ""), "ConnectionResetError", "[Errno 104] Connection reset by peer", millis - 100)
+    };
+    let lost = |index, millis| {
+        raised(
+            told(index, millis, ""),
+            "RuntimeError",
+            "[gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+            millis - 100,
+        )
+    };
+    assert_eq!(first_cause(&[lost(0, 300), own(1, 900)]).unwrap().worker, Some(1));
+}
+
+/// What says of whom it was may come in the lines of a message after the first.
+#[test]
+fn a_lost_peer_is_told_below_the_first_line() {
+    let line =
+        "xgboost.core.XGBoostError: [22:34:03] /workspace/src/collective/result.cc:83: [metric.cu:385|22:34:03]:";
+    let more = "\n\n- [allreduce.cc:135|22:34:03]: Ring Allreduce failed.\n- [socket.h:79|22:34:03]: Poll error";
+    let (class, first) = line.split_once(": ").unwrap();
+    let stderr = format!("Traceback (most recent call last):\n  File \"t.py\", line 1\n{line}{more}\n");
+    let lost = raised(told(0, 300, &stderr), class, &format!("{first}{more}"), 200);
+    let bad = raised(told(1, 900, ""), "ValueError", "label 11", 400);
+    assert_eq!(first_cause(&[lost, bad]).unwrap().worker, Some(1));
+}
+
+/// The agent asks too: of itself, and without any pod.
+#[test]
+fn a_cause_takes_no_pod() {
+    let ObservedPod { training, .. } = told(1, 900, BAD);
+    let facts = WorkerFacts {
+        role: RoleName::WORKER,
+        index: 1,
+        pod: "x-training-1-abcde",
+        node: Some("node-1"),
+        attempt: 1,
+        created: None,
+        deletion: None,
+        gone: false,
+        ended: None,
+        pod_reason: None,
+        disruption: None,
+        failed_init: None,
+        training: &training,
+    };
+    let cause = first_cause([facts]).unwrap();
+    assert_eq!(
+        (cause.pod.as_deref(), cause.rank, cause.reason),
+        (Some("x-training-1-abcde"), Some(1), Reason::PythonException)
+    );
+}
+
+mod cut {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What decides, of a message that the kubelet has cut after so many bytes.
+    fn judged(message: &[u8]) -> Option<(String, Option<u64>, bool)> {
+        let mut pod = told(1, 900, "");
+        let Container::Terminated { report, message: of_pod, .. } = &mut pod.training else { unreachable!() };
+        let text = String::from_utf8_lossy(message).into_owned();
+        *report = Report::parse(&text).map(Box::new);
+        *of_pod = report.is_none().then_some(text);
+        let cause = first_cause([&pod])?;
+        Some((cause.reason.to_string(), cause.rank, cause.permanent))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10))]
+        /// Wherever it is cut: what has a reason has its rank too, and nobody is refused a retry for what was cut off.
+        #[test]
+        fn anywhere(words in "(?s).{0,600}", tail in "(?s).{0,3000}", kind in 0..4, trained: bool, tells: bool) {
+            let plain = but(told(1, 900, &tail), |report| {
+                report.python_tells = tells;
+                report.progress = trained.then(|| Reached { step: Some(3.0), loss: Some(0.5), time: Some(after(0)), ..Reached::default() });
+            });
+            let pod = match kind {
+                0 => raised(plain, "ModuleNotFoundError", &format!("No module named {words}"), 800),
+                1 => raised(plain, "torch.OutOfMemoryError", &format!("CUDA out of memory. {words}"), 800),
+                2 => said(plain, ErrorPattern::NcclTimeout, WATCHDOG, 800),
+                _ => but(plain, |report| {
+                    report.error = Some(LaunchError { kind: LaunchErrorKind::PermissionDenied, message: words.clone() });
+                }),
+            };
+            let Container::Terminated { report: Some(report), .. } = &pod.training else { unreachable!() };
+            let message = report.to_message();
+            let whole = judged(message.as_bytes()).unwrap();
+            let mut known_from = None;
+            for end in 0..=message.len() {
+                let cut = judged(&message.as_bytes()[..end]).unwrap();
+                if cut.0 == whole.0 {
+                    prop_assert_eq!(&cut, &whole, "cut to {} bytes: {}", end, message);
+                    known_from = known_from.or(Some(end));
+                } else {
+                    prop_assert!(!cut.2, "cut to {} bytes: {}", end, message);
+                    prop_assert!(known_from.is_none(), "known from {:?} on, but not of {end}: {message}", known_from);
+                }
+            }
+            // A pod with 24 containers has that much for each.
+            prop_assert!(known_from.is_some_and(|known| known <= 512), "known from {:?} on: {message}", known_from);
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What the leader of a gang tells, step by step.
+
+use super::*;
+use protocol::gang::{EndedAttempt, GangEnd, GangPhase, GangStatus};
+
+/// What worker 0 of incarnation `number` answers.
+pub(super) fn leader(number: i32, gang: GangStatus) -> AgentAnswer {
+    let mut status = AgentStatus { pod_uid: Some(format!("pod-{number}-0")), ..AgentStatus::default() };
+    status.report.attempt = gang.attempt;
+    status.gang = Some(gang);
+    AgentAnswer { status: status.into(), time: at(10), failing_since: None, remaining: None }
+}
+
+pub(super) fn gang(attempt: u32, phase: GangPhase, ended: Vec<EndedAttempt>) -> GangStatus {
+    let disruptions = ended.iter().filter(|end| end.attempt < attempt && end.disruption).count();
+    let all = ended.iter().filter(|end| end.attempt < attempt).count();
+    let count = |n: usize| u32::try_from(n).unwrap();
+    let (failures, disruptions) = (count(all - disruptions), count(disruptions));
+    GangStatus { attempt, failures, disruptions, phase, ended, ..GangStatus::default() }
+}
+
+pub(super) fn end(attempt: u32) -> EndedAttempt {
+    EndedAttempt {
+        attempt,
+        reason: "PythonException".into(),
+        message: "worker 1, rank 3: ValueError: bad".into(),
+        worker: Some(1),
+        rank: Some(3),
+        exit_code: Some(1),
+        time: Some(at(i64::from(attempt) * 20)),
+        ran_seconds: 15,
+        ..EndedAttempt::default()
+    }
+}
+
+/// Whatever a leader may tell, of whichever incarnation.
+pub(super) fn any_leader() -> impl Strategy<Value = Option<AgentAnswer>> {
+    let phases = [GangPhase::Gathering, GangPhase::Running, GangPhase::Stopping, GangPhase::Over];
+    let told = (1..3i32, 0..6u32, 0..4usize, proptest::collection::vec((0..6u32, any::<bool>()), 0..3));
+    proptest::option::of(told.prop_map(move |(number, attempt, phase, ended)| {
+        let ended = ended.into_iter().map(|(attempt, disruption)| EndedAttempt { disruption, ..end(attempt) });
+        leader(number, gang(attempt, phases[phase], ended.collect()))
+    }))
+}
+
+/// A pod whose agent has left these last words.
+fn left(index: i32, number: i32, second: i64, report: Report) -> ObservedPod {
+    let mut pod = ended(index, number, 1, second);
+    if let Container::Terminated { report: words, .. } = &mut pod.training {
+        *words = Some(Box::new(Report { version: 1, ..report }));
+    }
+    pod
+}
+
+#[test]
+fn an_attempt_that_ends_in_its_pods_is_filed_and_the_next_one_told() {
+    let mut world = World::to_running();
+    world.second = 25;
+    let waits =
+        GangStatus { waits_for: "waiting 1 s before attempt 2".into(), ..gang(1, GangPhase::Gathering, vec![end(1)]) };
+    world.agent = Some(leader(1, waits));
+    assert_eq!(reasons(&world.step()), [""; 0], "no other attempt has begun yet");
+    assert_eq!(world.status.state, Some(State::Initializing));
+    assert_eq!(world.condition("Running"), ("False", "Starting", "waiting 1 s before attempt 2"));
+    let message = "worker 1 (pod x-training-1-abcde, node node-1), rank 3: ValueError: bad";
+    assert_eq!(world.condition("Restarting"), ("True", "PythonException", message));
+    let entry = world.status.restarts[0].clone();
+    assert_eq!(
+        (entry.attempt, entry.pod.as_deref(), entry.node.as_deref()),
+        (1, Some("x-training-1-abcde"), Some("node-1"))
+    );
+    assert_eq!((entry.rank, entry.exit_code, entry.ran_seconds, entry.time.0), (Some(3), Some(1), 15, at(20)));
+    assert_eq!((world.status.attempt, world.status.restart_count), (Some(1), Some(0)));
+
+    world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![end(1)])));
+    let verdict = world.step();
+    assert_eq!(reasons(&verdict), ["Restarting", "Started"]);
+    assert_eq!(verdict.events[0].note, format!("attempt 1 failed, attempt 2 follows: {message}"));
+    assert_eq!(verdict.actions, [Action::Ensure], "nothing is made anew");
+    assert_eq!((world.status.attempt, world.status.incarnation), (Some(2), Some(1)));
+    assert_eq!((world.status.restart_count, world.status.state), (Some(1), Some(State::Running)));
+    assert_eq!(world.condition("Restarting").0, "False");
+    assert!(world.step().events.is_empty());
+}
+
+/// The agent that comes back knows that it was killed, and its node for what.
+#[test]
+fn a_kill_for_lack_of_memory_stands_on_the_pod_alone() {
+    let killed = EndedAttempt {
+        reason: "Signal".into(),
+        message: "worker 1: ended by SIGKILL, and nobody says by whom".into(),
+        exit_code: Some(137),
+        rank: None,
+        ..end(1)
+    };
+    for (seconds_before, reason) in [(3, Reason::OomKilled), (200, Reason::OomKilled), (-60, Reason::Signal)] {
+        let mut world = World::to_running();
+        world.second = 90;
+        let pod = world.children.pods.values_mut().find(|pod| pod.index == 1).unwrap();
+        pod.out_of_memory = Some(at(20 - seconds_before));
+        world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![killed.clone()])));
+        world.step();
+        let entry = &world.status.restarts[0];
+        assert_eq!((&entry.reason, entry.worker, entry.attempt), (&reason, Some(1), 1), "{}", entry.message);
+    }
+}
+
+#[test]
+fn attempts_that_nobody_saw_begin_are_all_told() {
+    let mut world = World::to_running();
+    world.second = 90;
+    let disrupted = EndedAttempt { disruption: true, reason: "not a word!".into(), worker: None, ..end(2) };
+    let all = vec![end(1), disrupted, end(3)];
+    world.agent = Some(leader(1, gang(4, GangPhase::Running, all.clone())));
+    assert_eq!(reasons(&world.step()), ["Restarting", "Restarting", "Restarting", "Started"]);
+    assert_eq!(world.status.restarts.iter().map(|entry| entry.attempt).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(3), Some(1)));
+    assert_eq!(world.status.restarts[1].reason, Reason::Failed, "what the API would not take");
+    // Of what is kept the oldest go, and don't come back.
+    world.agent = Some(leader(1, gang(12, GangPhase::Running, (3..12).map(end).collect())));
+    assert_eq!(world.step().events.len(), 9);
+    world.agent = Some(leader(1, gang(13, GangPhase::Running, (1..13).map(end).collect())));
+    assert_eq!(reasons(&world.step()), ["Restarting", "Started"]);
+    assert_eq!(
+        world.status.restarts.iter().map(|entry| entry.attempt).collect::<Vec<_>>(),
+        (3..13).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_gang_that_forms_does_not_run_yet() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.start_deadline_seconds = Some(60);
+    world.second = 59;
+    let waits = leader(1, GangStatus { waits_for: "waiting for worker 1".into(), ..GangStatus::default() });
+    world.agent = Some(waits);
+    world.second = 14;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running), "the pods have just been started");
+    world.second = 59;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Initializing));
+    assert_eq!(world.condition("Running"), ("False", "Starting", "waiting for worker 1"));
+    // What it waits for never comes.
+    let mut late = World { status: world.status.clone(), ..World::to_running() };
+    late.spec.failure_policy.start_deadline_seconds = Some(60);
+    (late.agent, late.second) = (world.agent.clone(), 60);
+    late.step();
+    assert_eq!((late.status.state, late.status.failure_reason), (Some(State::Failed), Some(Reason::Starting)));
+    // In pods that ran before, the time is that of the attempt.
+    world.agent = Some(leader(1, gang(4, GangPhase::Gathering, (1..5).map(end).collect())));
+    world.second = 80 + 8 + 59;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Initializing));
+    world.second += 1;
+    world.step();
+    assert_eq!(world.status.state, Some(State::Failed));
+}
+
+#[test]
+fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
+    let mut world = World::to_running();
+    world.second = 50;
+    world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![end(1)])));
+    world.step();
+    let lost = Disruption { reason: "EvictionByEvictionAPI".into(), message: "evicted".into(), time: Some(at(50)) };
+    let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "x".into())), ..job(1) };
+    let report = Report {
+        attempt: 2,
+        stopped_by: Some(15),
+        gang: Some(GangEnd { failures: 1, ..GangEnd::default() }),
+        ..Report::default()
+    };
+    world.second = 55;
+    world.see(
+        Some(failed),
+        [ObservedPod { disruption: Some(Box::new(lost)), ..ended(1, 1, 143, 50) }, left(0, 1, 52, report)],
+    );
+    assert_eq!(reasons(&world.step()), ["Restarting"]);
+    assert_eq!((world.status.attempt, world.status.incarnation), (Some(3), Some(2)));
+    assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(2), Some(1)));
+    assert_eq!(
+        world.status.restarts.iter().map(|entry| (entry.attempt, entry.disruption)).collect::<Vec<_>>(),
+        [(1, false), (2, true)]
+    );
+
+    assert_eq!(world.status.restarts[1].ran_seconds, 30, "since the end of the attempt before, not since its pods");
+
+    // What the old leader has told last is none of the new one's.
+    world.see(None, []);
+    world.children.pods.clear();
+    let past = GangPast { failures: 1, disruptions: 1, failures_in_a_row: 1, disruptions_in_a_row: 1 };
+    let next = Incarnation { number: 2, attempt: 3 };
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJobs(next, past)]);
+    world.see(Some(ObservedJob { first_attempt: 3, ..job(2) }), [running(0, 2), running(1, 2)]);
+    world.agent = Some(leader(1, gang(3, GangPhase::Stopping, vec![end(1), end(3)])));
+    world.step();
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Running), 2));
+    world.agent = Some(leader(2, GangStatus { failures: 1, disruptions: 1, ..gang(3, GangPhase::Running, vec![]) }));
+    world.step();
+    assert_eq!(
+        (world.status.attempt, world.status.restart_count, world.status.state),
+        (Some(3), Some(2), Some(State::Running))
+    );
+}
+
+/// The pods that were replaced one by one stay known, and the gang that took others in is lost with all of these.
+#[test]
+fn a_loss_that_was_made_good_is_not_why_a_later_attempt_ends() {
+    let mut world = World::to_running();
+    world.second = 20;
+    let loss = |second| Disruption {
+        reason: "DeletionByPodGC".into(),
+        message: "PodGC: node no longer exists".into(),
+        time: Some(at(second)),
+    };
+    let lost = |index, uid: &str, second| ObservedPod {
+        name: format!("x-training-{index}-{uid}"),
+        uid: uid.into(),
+        disruption: Some(Box::new(loss(second))),
+        deletion: Some(at(second)),
+        gone: true,
+        ..running(index, 1)
+    };
+    let resized = EndedAttempt { disruption: true, time: Some(at(20)), ..end(1) };
+    world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![resized])));
+    world.see(Some(job(1)), [lost(1, "first", 20), ObservedPod { uid: "second".into(), ..running(1, 1) }]);
+    world.children.pods.retain(|_, pod| pod.uid != "pod-1-1");
+    world.step();
+    assert_eq!((world.status.attempt, world.status.restarts.len()), (Some(2), 1));
+    world.second = 45;
+    world.agent = None;
+    let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "x".into())), ..job(1) };
+    world.see(Some(failed), [lost(0, "pod-1-0", 41), lost(1, "second", 40)]);
+    assert_eq!(reasons(&world.step()), ["Restarting"]);
+    let told = world.status.restarts.iter().map(|entry| (entry.attempt, entry.pod.as_deref(), entry.time.0));
+    assert_eq!(told.max(), Some((2, Some("x-training-1-second"), at(40))));
+}
+
+#[test]
+fn an_attempt_that_has_ended_in_its_pods_is_judged_once() {
+    let mut world = World::to_running();
+    world.second = 25;
+    world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![end(1)])));
+    world.step();
+    // Before the next attempt begins a node goes, and all pods with it.
+    let lost = Disruption { reason: "DeletionByTaintManager".into(), message: "gone".into(), time: Some(at(24)) };
+    let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "x".into())), ..job(1) };
+    let report = Report { attempt: 1, stopped_by: Some(15), gang: Some(GangEnd::default()), ..Report::default() };
+    let pods = [ObservedPod { disruption: Some(Box::new(lost)), ..ended(0, 1, 143, 24) }, left(1, 1, 24, report)];
+    world.see(Some(failed), pods);
+    assert_eq!(reasons(&world.step()), ["Restarting"]);
+    assert_eq!(
+        (world.status.attempt, world.status.restart_count, world.status.disruption_count),
+        (Some(2), Some(1), None)
+    );
+    assert_eq!((world.status.restarts.len(), world.status.restarts[0].reason.as_str()), (1, "PythonException"));
+}
+
+#[test]
+fn the_leader_has_the_last_word_on_further_attempts() {
+    let failed = ("NoProgress".to_owned(), "3 times in a row at step 7".to_owned());
+    let report = |attempt| Report {
+        attempt,
+        exit_code: Some(1),
+        gang: Some(GangEnd { failures: 2, disruptions: 1, failed: Some(failed.clone()), ..GangEnd::default() }),
+        ..Report::default()
+    };
+    let over = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "x".into())), ..job(1) };
+    let mut world = World::to_running();
+    world.second = 100;
+    world.see(Some(over.clone()), [0, 1].map(|index| left(index, 1, 99, report(4))));
+    world.step(); // nobody had asked before
+    assert_eq!(world.status.state, Some(State::Failed));
+    let told =
+        (world.status.failure_reason.as_ref().unwrap().as_str(), world.status.failure_message.as_deref().unwrap());
+    assert_eq!(told, ("NoProgress", "3 times in a row at step 7"));
+    assert_eq!(
+        (world.status.attempt, world.status.restart_count, world.status.disruption_count),
+        (Some(4), Some(3), Some(1))
+    );
+    assert_eq!(world.status.restarts.last().map(|entry| entry.attempt), Some(4));
+
+    // Where the operator says no itself, it says so in its own words.
+    let mut world = World::to_running();
+    world.spec.failure_policy.backoff_limit = Some(2);
+    world.second = 100;
+    world.see(Some(over), [0, 1].map(|index| left(index, 1, 99, report(4))));
+    world.step();
+    let message = world.status.failure_message.clone().unwrap();
+    assert!(
+        message.ends_with("exit code 1 (attempt 4 after 2 restarts; failurePolicy.backoffLimit is 2)"),
+        "{message}"
+    );
+}
+
+/// A gang that is done within the seconds between two questions tells in its leader's last words what was before.
+#[test]
+fn a_restart_that_nobody_asked_about_is_told_at_the_end() {
+    let report = |gang| Report { attempt: 2, exit_code: Some(0), gang: Some(gang), ..Report::default() };
+    let counts = GangEnd { failures: 1, ..GangEnd::default() };
+    let leads = GangEnd { ended: vec![end(1)], ..counts.clone() };
+    let mut world = World::to_running();
+    world.second = 100;
+    let done = |index, gang| ObservedPod { ended: Some(true), ..left(index, 1, 99, report(gang)) };
+    world.see(Some(ObservedJob { complete: true, ..job(1) }), [done(0, leads), done(1, counts)]);
+    let verdict = world.step();
+    let events = reasons(&verdict);
+    assert_eq!(events.iter().filter(|reason| **reason == "Restarting").count(), 1, "{events:?}");
+    let [restart] = &world.status.restarts[..] else { panic!("{:?}", world.status.restarts) };
+    assert_eq!((restart.attempt, restart.disruption), (1, false));
+    assert_eq!((world.status.attempt, world.status.restart_count), (Some(2), Some(1)));
+    assert_eq!(world.status.state, Some(State::Completed));
+}
+
+#[test]
+fn a_container_that_is_started_again_is_no_failure() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.start_deadline_seconds = Some(60);
+    let back_off = Waiting { reason: "CrashLoopBackOff".into(), message: "back-off 10s".into() };
+    let killed = ObservedPod { killed: Some("OOMKilled".into()), waiting: Some(Box::new(back_off)), ..placed(1, 1) };
+    world.second = 5000;
+    world.see(Some(job(1)), [killed]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Initializing), 0));
+    let words = "worker 1 (pod x-training-1-abcde, node node-1): its container was killed (OOMKilled) and is started again: back-off 10s";
+    assert_eq!(world.condition("Running"), ("False", "OOMKilled", words));
+    world.see(Some(job(1)), [running(1, 1)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+}
+
+#[test]
+fn a_job_that_a_queue_takes_back_after_attempts_of_its_own_is_made_anew() {
+    let mut world = World::to_running();
+    world.second = 50;
+    world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![end(1)])));
+    world.step();
+    world.see(Some(ObservedJob { suspended_by_queue: true, ..job(1) }), []);
+    let verdict = world.step();
+    assert!(
+        verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }),
+        "{verdict:?}"
+    );
+    assert_eq!((world.status.state, world.status.restart_count), (Some(State::Pending), Some(1)));
+    world.see(None, []);
+    world.children.pods.clear();
+    let past = GangPast { failures: 1, failures_in_a_row: 1, ..GangPast::default() };
+    let next = Incarnation { number: 2, attempt: 3 };
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJobs(next, past)]);
+}
+
+#[test]
+fn numbers_beyond_belief_do_no_harm() {
+    let mut world = World::to_running();
+    let huge = GangStatus {
+        failures: u32::MAX,
+        disruptions: u32::MAX,
+        ..gang(i32::MAX as u32, GangPhase::Running, vec![end(u32::MAX)])
+    };
+    world.agent = Some(leader(1, huge));
+    world.step();
+    world.see(
+        Some(ObservedJob { failed: Some((String::new(), String::new())), ..job(1) }),
+        [0, 1].map(|index| ended(index, 1, 1, 20)),
+    );
+    world.second = 20;
+    world.step();
+    assert_eq!((world.status.attempt, world.status.restart_count), (Some(i32::MAX), Some(i32::MAX)));
+}

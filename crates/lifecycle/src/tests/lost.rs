@@ -1,0 +1,229 @@
+//! Workers that go while their gang stays, step by step.
+
+use super::gang::{gang, leader};
+use super::*;
+use protocol::gang::{EndedAttempt, GangPhase};
+
+fn evicted(index: i32, second: i64) -> ObservedPod {
+    let disruption = Disruption {
+        reason: "EvictionByEvictionAPI".into(),
+        message: "Eviction API: evicting".into(),
+        time: Some(at(second)),
+    };
+    ObservedPod { disruption: Some(Box::new(disruption)), ..told_to_end(index, second) }
+}
+
+fn told_to_end(index: i32, second: i64) -> ObservedPod {
+    ObservedPod { deletion: Some(at(second)), end_by: Some(at(second + 60)), tracked: true, ..running(index, 1) }
+}
+
+fn silent(index: i32, second: i64) -> ObservedPod {
+    ObservedPod { unreachable: Some(at(second)), tracked: true, ..running(index, 1) }
+}
+
+fn release(index: i32, force: bool) -> Action {
+    Action::ReleasePod { name: format!("x-training-{index}-abcde"), uid: format!("pod-1-{index}"), force }
+}
+
+/// What the leader tells of an attempt that ended for a member that left.
+fn left(worker: i32) -> EndedAttempt {
+    EndedAttempt {
+        attempt: 1,
+        reason: "Evicted".into(),
+        message: format!("worker {worker}: evicted (its pod was told to end)"),
+        worker: Some(worker),
+        disruption: true,
+        time: Some(at(21)),
+        ran_seconds: 15,
+        ..EndedAttempt::default()
+    }
+}
+
+fn led() -> World {
+    let mut world = World::to_running();
+    world.agent = Some(leader(1, gang(1, GangPhase::Running, vec![])));
+    world.second = 20;
+    world
+}
+
+#[test]
+fn a_worker_that_goes_is_replaced_alone() {
+    for worker in 0..N {
+        let mut world = led();
+        world.see(Some(job(1)), [evicted(worker, 20)]);
+        let verdict = world.step();
+        assert_eq!(verdict.actions, [Action::Ensure, release(worker, false)]);
+        let words = format!(
+            "worker {worker} (pod x-training-{worker}-abcde, node node-{worker}): evicted (Eviction API: evicting)"
+        );
+        assert_eq!(world.condition("Restarting"), ("True", "Evicted", &*words));
+        assert_eq!((world.status.state, world.status.attempt), (Some(State::Initializing), Some(1)));
+        world.see(Some(job(1)), [ObservedPod { tracked: false, ..evicted(worker, 20) }]);
+        assert_eq!(world.step().actions, [Action::Ensure], "once");
+
+        world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![left(worker)])));
+        world.second = 25;
+        world.see(Some(job(1)), [ObservedPod { gone: true, ..evicted(worker, 20) }]);
+        assert_eq!(world.step().actions, [Action::Ensure], "the Job makes another one");
+        assert_eq!(world.status.state, Some(State::Initializing));
+        assert_eq!(world.condition("Restarting").2, words, "what stands on the pod goes before the leader's word");
+        let new = ObservedPod { uid: "new".into(), created: Some(at(26)), ..running(worker, 1) };
+        world.see(Some(job(1)), [ObservedPod { training: Container::Waiting, ..new.clone() }]);
+        assert_eq!(world.step().actions, [Action::Ensure]);
+        assert_eq!(world.status.state, Some(State::Initializing));
+
+        world.second = 30;
+        world.see(Some(job(1)), [new]);
+        let mut again = leader(1, gang(2, GangPhase::Running, vec![left(worker)]));
+        let mut told = (*again.status).clone();
+        // The leader's own pod is another one, if it was that which went.
+        told.pod_uid = told.pod_uid.map(|uid| if worker == 0 { "new".to_owned() } else { uid });
+        again.status = told.into();
+        world.agent = Some(again);
+        assert_eq!(reasons(&world.step()), ["Restarting", "Started"]);
+        assert_eq!((world.status.state, world.status.attempt), (Some(State::Running), Some(2)));
+        assert_eq!((world.status.incarnation, world.status.restart_count), (Some(1), Some(1)));
+        assert_eq!(world.status.disruption_count, Some(1));
+        assert_eq!((&world.status.restarts[0].reason, &world.status.restarts[0].message), (&Reason::Evicted, &words));
+        // What fails afterwards is not told of the worker that went before.
+        world.second = 40;
+        let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
+        let other = 1 - worker;
+        world.see(Some(failed), [ended(other, 1, 1, 40)]);
+        world.step();
+        assert_eq!(world.status.restarts[1].worker, Some(other));
+    }
+}
+
+/// Between the two there is no failure, and not for those either that a drain has told already.
+#[test]
+fn who_evicts_marks_a_pod_before_it_is_deleted() {
+    let marked = |index| ObservedPod { deletion: None, end_by: None, ..evicted(index, 20) };
+    let mut world = led();
+    world.see(Some(job(1)), [marked(1)]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Running), 0));
+    world.see(Some(job(1)), [evicted(0, 20)]);
+    assert_eq!(world.step().actions, [Action::Ensure, release(0, false)]);
+    let mut alone = World::to_running();
+    alone.second = 20;
+    alone.see(Some(job(1)), [marked(1)]);
+    alone.step();
+    assert_eq!(alone.condition("Restarting").1, "Evicted", "where no gang takes in another pod it is told at once");
+}
+
+/// Somebody's `kubectl delete pod`: for the gang that is a disruption, and who did it is told as before.
+#[test]
+fn a_deleted_worker_is_replaced_alone() {
+    let mut world = led();
+    world.see(Some(job(1)), [told_to_end(1, 20)]);
+    assert_eq!(world.step().actions, [Action::Ensure, release(1, false)]);
+    assert_eq!(world.condition("Restarting").1, "PodDeleted");
+    assert!(world.status.restarts[0].disruption, "the leader counts it so");
+}
+
+#[test]
+fn of_a_gang_that_does_not_stay_nobody_is_replaced() {
+    let releases = |world: &mut World| {
+        let releases = |action: &&Action| matches!(action, Action::ReleasePod { .. });
+        world.step().actions.iter().filter(releases).count()
+    };
+    let check = |what: &str, change: &dyn Fn(&mut World)| {
+        let mut world = led();
+        world.see(Some(job(1)), [evicted(1, 20)]);
+        change(&mut world);
+        assert_eq!(releases(&mut world), 0, "{what}");
+    };
+    check("nobody tells that a gang is there", &|world| world.agent = None);
+    check("it has ended", &|world| world.agent = Some(leader(1, gang(1, GangPhase::Over, vec![]))));
+    check("the Job fails", &|world| {
+        let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "it has".into())), ..job(1) };
+        world.see(Some(failed), []);
+    });
+    check("another worker has failed by itself", &|world| world.see(Some(job(1)), [ended(0, 1, 1, 19)]));
+    check("all go", &|world| world.see(Some(job(1)), [evicted(0, 20)]));
+    check("no other attempt follows", &|world| {
+        world.spec.failure_policy.restart_policy = Some(RestartPolicy::Never);
+    });
+    check("it is suspended", &|world| world.spec.suspend = true);
+    check("all others have come since", &|world| {
+        let gone = ObservedPod { gone: true, ..evicted(0, 15) };
+        let new = ObservedPod { uid: "new".into(), created: Some(at(16)), ..running(0, 1) };
+        let gone_too = ObservedPod { uid: "old".into(), gone: true, ..evicted(1, 16) };
+        let newest = ObservedPod { created: Some(at(17)), ..evicted(1, 20) };
+        world.see(Some(job(1)), [gone, new, gone_too, newest]);
+    });
+}
+
+#[test]
+fn a_worker_on_a_silent_node_is_given_up_in_time() {
+    let mut world = led();
+    world.spec.failure_policy.node_lost_seconds = Some(90);
+    world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![])));
+    world.second = 60;
+    world.see(Some(job(1)), [silent(1, 50)]);
+    let verdict = world.step();
+    assert_eq!(reasons(&verdict), ["NodeSilent"]);
+    assert_eq!(verdict.actions, [Action::Ensure]);
+    assert_eq!(verdict.requeue, Some(std::time::Duration::from_secs(30)));
+    assert!(world.condition("Running").2.contains("within 90 s of its last sign of life"));
+    world.second = 90;
+    let verdict = world.step();
+    assert_eq!(reasons(&verdict), ["NodeLost"]);
+    assert_eq!(verdict.actions, [Action::Ensure, release(1, true)]);
+    let entry = &world.status.restarts[0];
+    assert_eq!((&entry.reason, entry.worker, entry.disruption), (&Reason::NodeLost, Some(1), true));
+    assert!(entry.message.contains("node node-1): its node is lost (it has not answered since"), "{}", entry.message);
+    // Its pod is gone, and nobody else's.
+    world.second = 91;
+    let since =
+        Disruption { reason: "NodeLost".into(), message: "it has not answered since then".into(), time: Some(at(50)) };
+    let gone = ObservedPod { gone: true, deletion: Some(at(90)), disruption: Some(Box::new(since)), ..silent(1, 50) };
+    world.see(Some(job(1)), [gone]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!(world.condition("Restarting").1, "NodeLost");
+}
+
+/// The kubelet of a node may be silent while the programs on it go on.
+#[test]
+fn who_is_heard_by_the_gang_is_not_lost() {
+    let mut world = led();
+    world.second = 500;
+    world.see(Some(job(1)), [silent(1, 50)]);
+    let verdict = world.step();
+    assert_eq!(reasons(&verdict), ["NodeSilent"]);
+    assert_eq!(verdict.actions, [Action::Ensure]);
+    assert_eq!(world.status.state, Some(State::Running));
+    assert_eq!((world.condition("Running").0, world.condition("Running").1), ("True", "NodeLost"));
+    assert_eq!(reasons(&world.step()), [""; 0], "once");
+    world.see(Some(job(1)), [running(1, 1)]);
+    world.step();
+    assert_eq!(world.condition("Running").1, "Running");
+}
+
+/// Programs that were cut off together may still run, and write.
+#[test]
+fn where_all_are_silent_nobody_is_given_up() {
+    let mut world = led();
+    world.agent = None;
+    world.second = 500;
+    world.see(Some(job(1)), [silent(0, 50), silent(1, 50)]);
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert!(world.condition("Running").2.contains("out-of-service"));
+    // Nor is one that never had a peer: a new pod beside them proves nothing.
+    let new = ObservedPod { uid: "new".into(), created: Some(at(400)), ..placed(0, 1) };
+    world.see(Some(job(1)), [ObservedPod { gone: true, deletion: Some(at(300)), ..silent(0, 50) }, new]);
+    assert!(!world.step().actions.contains(&release(1, true)));
+}
+
+/// Whatever the job does meanwhile: a pod that was told to end and whose node is lost would be waited for for ever.
+#[test]
+fn a_lost_node_holds_up_no_end() {
+    let mut world = led();
+    world.second = 70;
+    let stuck = ObservedPod { deletion: Some(at(20)), tracked: false, ..silent(1, 50) };
+    world.see(Some(job(1)), [stuck, told_to_end(0, 20)]);
+    world.spec.suspend = true;
+    world.agent = None;
+    assert!(world.step().actions.contains(&release(1, true)));
+}

@@ -1,0 +1,122 @@
+//! What a job that does not run yet waits for, in the words of whoever makes it wait.
+
+use api::Reason;
+use jiff::{SignedDuration, Timestamp};
+use observe::{ObjectEvent, ObservedPod, Waiting};
+use plan::Gang;
+
+/// What a kubelet may need beyond a pod's grace to say that it has ended.
+const LATE: SignedDuration = SignedDuration::from_secs(15);
+
+/// A reason in one CamelCase word and a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    pub reason: Reason,
+    pub message: String,
+}
+
+/// Why not every worker has a node. `pods` are those of this incarnation, `missing` is how many more there should be,
+/// `gang` is told of where what they hold meanwhile is worth a word, and `event` is what the Events of their Job say.
+pub fn for_nodes(
+    pods: &[&ObservedPod],
+    missing: usize,
+    gang: Option<&Gang>,
+    event: Option<&ObjectEvent>,
+) -> Option<Why> {
+    let desired = pods.len() + missing;
+    let all = if gang.is_some_and(Gang::has_roles) { "members" } else { "workers" };
+    let waiting: Vec<_> =
+        pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.unschedulable.as_ref()?))).collect();
+    if let Some((pod, words)) = waiting.iter().min_by_key(|(pod, words)| (only_follows(words), pod.place())) {
+        let others = match waiting.len() - 1 {
+            0 => String::new(),
+            n => format!(" (and {n} more of {desired} {all})"),
+        };
+        let reason = if words.reason == "SchedulingGated" { Reason::SchedulingGated } else { Reason::Unschedulable };
+        let held = gang.map(|gang| held_meanwhile(pods, gang)).unwrap_or_default();
+        return Some(Why { reason, message: format!("{}{others}: {}{held}", pod.place(), words.message) });
+    }
+    if let Some(event) = event.filter(|_| missing > 0) {
+        let message = format!("{missing} of {desired} {all} have no pod: {}", event.message);
+        return Some(Why { reason: event.reason.clone(), message });
+    }
+    // No counts here: they change with every pod and stand in status.workers.
+    let complete = missing == 0 && pods.iter().all(|p| p.node.is_some() || p.succeeded());
+    (!complete).then(scheduling)
+}
+
+/// A scheduler of gangs says of a pod that had a place only that the others have none.
+fn only_follows(words: &Waiting) -> bool {
+    ["pod group is ", "optimistic rejection in PostFilter", "rejection in Unreserve", "cannot find enough sibling pods"]
+        .iter()
+        .any(|follows| words.message.contains(follows))
+}
+
+/// What those hold for nothing that have a node, while others find none.
+fn held_meanwhile(pods: &[&ObservedPod], gang: &Gang) -> String {
+    let placed: Vec<_> = pods.iter().filter(|pod| pod.is_alive() && pod.node.is_some()).collect();
+    let gpus = placed.iter().filter_map(|pod| Some(gang.role(pod.role)?.gpus)).fold(0, i32::saturating_add);
+    let placed = placed.len();
+    if gpus == 0 {
+        return String::new();
+    }
+    let held = format!("; meanwhile {placed} of its workers hold {gpus} GPUs for nothing");
+    if gang.group.is_some() {
+        return held;
+    }
+    held + ", which a queue (scheduling.queue) or a gang scheduler (scheduling.gang) would not let happen"
+}
+
+/// Nobody has said why yet.
+pub fn scheduling() -> Why {
+    Why { reason: Reason::Scheduling, message: "waiting for pods and their nodes".into() }
+}
+
+/// Why not every worker with a node runs its program.
+pub fn for_start(pods: &[&ObservedPod], event: Option<&ObjectEvent>) -> Why {
+    let killed = pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.killed.as_ref()?)));
+    if let Some((pod, how)) = killed.min_by_key(|(pod, _)| pod.place()) {
+        let reason = Some(Reason::from(how.as_str())).filter(|reason| *reason == Reason::OomKilled);
+        let how = if how.is_empty() { String::new() } else { format!(" ({how})") };
+        let words = pod.waiting.as_ref().map(|waiting| waiting.message.as_str()).filter(|words| !words.is_empty());
+        let words = words.map(|words| format!(": {words}")).unwrap_or_default();
+        let message = format!("{}: its container was killed{how} and is started again{words}", pod.describe());
+        return Why { reason: reason.unwrap_or(Reason::Starting), message };
+    }
+    let stuck = pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.waiting.as_ref()?)));
+    if let Some((pod, waiting)) = stuck.min_by_key(|(pod, _)| pod.place()) {
+        let reason = match waiting.reason.as_str() {
+            "ErrImagePull"
+            | "ImagePullBackOff"
+            | "InvalidImageName"
+            | "ErrImageNeverPull"
+            | "RegistryUnavailable"
+            | "ImageInspectError" => Reason::ImagePull,
+            "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => Reason::ContainerConfig,
+            other => Reason::from(other),
+        };
+        let words = if waiting.message.is_empty() { &waiting.reason } else { &waiting.message };
+        return Why { reason, message: format!("{}: {words}", pod.describe()) };
+    }
+    let eventd = event.and_then(|event| Some((pods.iter().find(|pod| pod.uid == event.about)?, event)));
+    if let Some((pod, event)) = eventd {
+        return Why { reason: event.reason.clone(), message: format!("{}: {}", pod.describe(), event.message) };
+    }
+    Why { reason: Reason::Starting, message: "images, volumes and programs are starting".into() }
+}
+
+/// When a pod that was asked to end should have ended for long.
+pub fn late_at(pod: &ObservedPod) -> Option<Timestamp> {
+    pod.end_by?.checked_add(LATE).ok()
+}
+
+/// What a gang that stops waits for, when a pod should have ended and nobody says that it has.
+pub fn for_end(pods: &[&ObservedPod], now: Timestamp) -> Option<String> {
+    let late = |pod: &&&ObservedPod| pod.is_alive() && late_at(pod).is_some_and(|at| at <= now);
+    let pod = pods.iter().filter(late).min_by_key(|pod| pod.place())?;
+    Some(format!(
+        "waiting for {}, whose grace is over: if its node is gone for good, delete the Node or taint it \
+         node.kubernetes.io/out-of-service; else look at its kubelet",
+        pod.describe()
+    ))
+}

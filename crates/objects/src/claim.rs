@@ -1,0 +1,33 @@
+//! The claim for checkpoints.
+
+use super::{labels, names};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use plan::{CheckpointVolume, Plan};
+use std::collections::BTreeMap;
+
+pub(super) fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
+    let volume = &plan.storage.checkpoint.as_ref()?.volume;
+    let CheckpointVolume::New { size, storage_class, delete_with_job } = volume else { return None };
+    let mode = if plan.gang.most_workers() > 1 || plan.gang.has_roles() { "ReadWriteMany" } else { "ReadWriteOnce" };
+    Some(PersistentVolumeClaim {
+        metadata: ObjectMeta {
+            name: Some(names::claim_name(&plan.identity.name)),
+            namespace: Some(plan.identity.namespace.clone()),
+            labels: Some(labels::of(plan)),
+            // Without an owner it stays when the job goes: nobody's work is deleted unless asked for.
+            owner_references: delete_with_job.then(|| vec![plan.identity.owner.clone()]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PersistentVolumeClaimSpec {
+            access_modes: Some(vec![mode.to_owned()]),
+            resources: Some(VolumeResourceRequirements {
+                requests: Some(BTreeMap::from([("storage".to_owned(), size.clone())])),
+                limits: None,
+            }),
+            storage_class_name: storage_class.clone(),
+            ..PersistentVolumeClaimSpec::default()
+        }),
+        status: None,
+    })
+}

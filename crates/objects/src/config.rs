@@ -1,0 +1,64 @@
+//! The ConfigMap: the job in files, for programs that would rather read files.
+
+use super::{metadata, names};
+use k8s_openapi::api::core::v1::ConfigMap;
+use plan::{Plan, Source};
+use protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
+use protocol::gang::SETUP_FILE;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+pub(super) fn config(plan: &Plan) -> ConfigMap {
+    let hyperparameters: Map<String, Value> =
+        plan.hyperparameters.iter().map(|h| (h.name.clone(), h.value.clone())).collect();
+    let hyperparameters = Value::Object(hyperparameters).to_string();
+    let data = [
+        ("model", source(&plan.storage.model, super::pod::MODEL)),
+        ("dataset", source(&plan.storage.dataset, super::pod::DATASET)),
+        ("num_workers", plan.gang.workers().replicas.to_string()),
+        ("gpus_per_worker", plan.gang.workers().gpus.to_string()),
+        ("framework", plan.gang.rendezvous.framework.as_str().to_owned()),
+        ("backend", super::environment::backend(plan.gang.rendezvous.backend).to_owned()),
+        // The first attempt's: what holds for an attempt is only in its environment.
+        ("master_port", plan.gang.rendezvous.master_port.to_string()),
+        ("hyperparameters", hyperparameters.clone()),
+        ("hyperparameters.json", hyperparameters),
+        (SETUP_FILE, super::gang::setup(plan)),
+    ];
+    let policy = checkpoints(plan).map(|policy| (POLICY_FILE, policy));
+    let data: BTreeMap<_, _> = data.into_iter().chain(policy).map(|(key, value)| (key.to_owned(), value)).collect();
+    ConfigMap {
+        metadata: metadata(plan, names::config_name(&plan.identity.name)),
+        data: Some(data),
+        ..ConfigMap::default()
+    }
+}
+
+/// What the agents are to do with the checkpoints. It is here and not in the pods, since part of it may be changed while
+/// they run.
+fn checkpoints(plan: &Plan) -> Option<String> {
+    let checkpoint = plan.storage.checkpoint.as_ref()?;
+    let policy = CheckpointPolicy {
+        uid: plan.identity.uid.clone(),
+        job: plan.identity.name.clone(),
+        agent_image: plan.runtime.agent_image.clone(),
+        workers: u32::try_from(plan.gang.most_workers()).unwrap_or(0),
+        port: u16::try_from(plan.monitoring.agent_port).unwrap_or(0),
+        look_seconds: 0,
+        shared: checkpoint.is_shared(),
+        retention: u32::try_from(checkpoint.retention).unwrap_or(0),
+        keep_best: checkpoint.keep_best.clone(),
+        resume_from: checkpoint.resume_from.clone(),
+        store: checkpoint.store.as_ref().map(|store| store.place.clone()),
+        backup: checkpoint.backup_policy(),
+    };
+    Some(serde_json::to_string(&policy).expect("a struct of strings and numbers is JSON"))
+}
+
+/// A name, or where its folder is mounted.
+pub(super) fn source(source: &Source, mounted_at: &str) -> String {
+    match source {
+        Source::Name(name) => name.clone(),
+        Source::Claim(_) => mounted_at.to_owned(),
+    }
+}

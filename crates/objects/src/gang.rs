@@ -1,0 +1,97 @@
+//! What the agents of a job need to form a gang: who they are, where their leader is, and the key by which they know each
+//! other.
+
+use super::{environment, metadata, names};
+use api::RestartPolicy;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretProjection, VolumeMount};
+use plan::storage::paths;
+use plan::{Completion, Plan, Role};
+use protocol::gang::{GangPast, GangSetup, KEY_FILE, MpiSetup, Restarts, SETUP_FILE};
+use std::collections::BTreeMap;
+
+/// The file that tells the agents of their gang. It is in the ConfigMap and not in the pods, since part of it may be
+/// changed while they run.
+pub(super) fn setup(plan: &Plan) -> String {
+    let failure = &plan.policy.failure;
+    let port = |port: i32| u16::try_from(port).unwrap_or(0);
+    let number = |n: i32| u32::try_from(n).unwrap_or(0);
+    let elastic = plan.gang.elastic.as_ref();
+    let others = plan.gang.roles.iter().filter(|role| !role.name.is_worker());
+    let decides = |role: &Role| (role.name.to_string(), number(role.completion.of(role.replicas)));
+    let is_all = !plan.gang.has_roles() && plan.gang.workers().completion == Completion::EveryReplica;
+    let deciding = plan.gang.roles.iter().map(decides).filter(|(_, count)| *count > 0);
+    let setup = GangSetup {
+        uid: plan.identity.uid.clone(),
+        workers: number(elastic.map_or(plan.gang.workers().replicas, |elastic| elastic.workers)),
+        largest: elastic.map(|elastic| number(elastic.largest)),
+        roles: others.map(|role| (role.name.to_string(), number(role.replicas))).collect(),
+        success: if is_all { BTreeMap::new() } else { deciding.collect() },
+        mpi: plan
+            .gang
+            .rendezvous
+            .mpi_port
+            .map(|shell| MpiSetup { port: port(shell), slots: number(plan.gang.workers().procs) }),
+        leader: names::worker_host(&plan.identity.name, 0),
+        port: port(plan.gang.rendezvous.gang_port),
+        master_port: port(plan.gang.rendezvous.master_port),
+        restarts: match failure.restart {
+            RestartPolicy::Never => Restarts::Never,
+            RestartPolicy::OnFailure => Restarts::OnFailure,
+            RestartPolicy::Always => Restarts::Always,
+        },
+        backoff_limit: u32::try_from(failure.backoff_limit).unwrap_or(0),
+        rules: failure.rules.clone(),
+        restart_requested: plan.policy.restart_requested.clone(),
+    };
+    json(&setup)
+}
+
+/// How an agent is told of its gang.
+pub(super) fn args(plan: &Plan, role: &Role, past: GangPast) -> Vec<String> {
+    let mut args = vec![format!("--gang={}/{SETUP_FILE}", paths::CONFIG)];
+    args.extend((!role.name.is_worker()).then(|| format!("--role={}", role.name)));
+    args.extend(has_key(plan).then(|| format!("--gang-key={}/{KEY_FILE}", paths::GANG_KEY)));
+    args.push(format!("--gang-state={}", paths::STATE));
+    let past = (past != GangPast::default()).then(|| json(&past));
+    args.extend(past.map(|past| format!("--gang-past={}", environment::literal(&past))));
+    args
+}
+
+/// The key of the gang, made of 32 random bytes; none for a worker that has nobody to talk to.
+#[must_use]
+pub fn gang_key(plan: &Plan, random: &[u8; 32]) -> Option<Secret> {
+    let key: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    has_key(plan).then(|| Secret {
+        metadata: metadata(plan, names::gang_key_name(&plan.identity.name, &plan.identity.uid)),
+        data: Some(BTreeMap::from([(KEY_FILE.to_owned(), ByteString(key.into_bytes()))])),
+        immutable: Some(true),
+        ..Secret::default()
+    })
+}
+
+/// Where the key comes from, as part of the job's configuration.
+pub(super) fn key_projection(plan: &Plan) -> Option<SecretProjection> {
+    let folder = paths::GANG_KEY.rsplit('/').next().unwrap_or_default();
+    let item = KeyToPath { key: KEY_FILE.to_owned(), path: format!("{folder}/{KEY_FILE}"), mode: None };
+    has_key(plan).then(|| SecretProjection {
+        name: names::gang_key_name(&plan.identity.name, &plan.identity.uid),
+        items: Some(vec![item]),
+        optional: None,
+    })
+}
+
+/// Where the agent remembers what it knows: a volume, or of that by which the agent came the one folder in which everybody
+/// may write.
+pub(super) fn state(volume: String, is_part: bool) -> VolumeMount {
+    let folder = paths::STATE.rsplit('/').next().map(str::to_owned).filter(|_| is_part);
+    VolumeMount { name: volume, mount_path: paths::STATE.to_owned(), sub_path: folder, ..VolumeMount::default() }
+}
+
+fn has_key(plan: &Plan) -> bool {
+    plan.gang.elastic.is_some() || plan.gang.size() > 1
+}
+
+fn json<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("a struct of strings and numbers is JSON")
+}

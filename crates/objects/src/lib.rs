@@ -1,0 +1,75 @@
+//! The Kubernetes objects of a plan.
+//!
+//! Pure, and can't fail: everything that could go wrong has been refused by [`plan`]. Building the same plan
+//! twice gives the same objects.
+
+mod claim;
+mod config;
+mod environment;
+mod framework;
+mod gang;
+mod group;
+mod job;
+mod pod;
+mod service;
+mod tensorboard;
+mod trackers;
+mod upkeep;
+mod workload;
+
+pub use gang::gang_key;
+pub use group::{
+    CoschedulingPodGroup, CoschedulingPodGroupSpec, GangPolicy, NativePodGroup, NativePodGroupSpec, PodGroup,
+    SchedulingPolicy, VolcanoPodGroup, VolcanoPodGroupSpec, WholeJob, pod_group, posted,
+};
+pub use plan::{labels, names};
+pub use pod::AGENT_PATH;
+pub use tensorboard::{Board, board};
+pub use upkeep::{errand, errand_name, policy_path, upkeep};
+pub use workload::{PodSet, PriorityClassRef, ResourceFlavor, ResourceFlavorSpec, Workload, WorkloadSpec, workload};
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use plan::{Incarnation, Plan};
+use protocol::gang::GangPast;
+use std::collections::BTreeMap;
+
+/// What a TrainingJob becomes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Objects {
+    /// Gives the workers their DNS names; the same for every incarnation.
+    pub service: Service,
+    /// What the program finds at `/etc/training-config`; the same for every incarnation.
+    pub config: ConfigMap,
+    /// The claim for checkpoints, if one is to be made. It may be left from an earlier job of this name.
+    pub claim: Option<PersistentVolumeClaim>,
+    /// The pods of one incarnation, a Job for each role.
+    pub jobs: Vec<Job>,
+}
+
+/// Builds the objects of an incarnation, which `past` was before.
+#[must_use]
+pub fn objects(plan: &Plan, incarnation: Incarnation, past: GangPast) -> Objects {
+    Objects {
+        service: service::service(plan),
+        config: config::config(plan),
+        claim: claim::claim(plan),
+        jobs: plan.gang.roles.iter().map(|role| job::job(plan, role, incarnation, past)).collect(),
+    }
+}
+
+/// Metadata of an object that ends with its TrainingJob.
+fn metadata(plan: &Plan, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(plan.identity.namespace.clone()),
+        labels: Some(labels::of(plan)),
+        annotations: Some(BTreeMap::from([(labels::INTENT.to_owned(), plan.identity.intent.clone())])),
+        owner_references: Some(vec![plan.identity.owner.clone()]),
+        ..ObjectMeta::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,400 @@
+//! A worker's pod.
+
+use super::environment::{Environment, literal};
+use super::{gang, group, labels, names};
+use k8s_openapi::DeepMerge;
+use k8s_openapi::api::core::v1::{
+    Affinity, Capabilities, ConfigMapProjection, ConfigMapVolumeSource, Container, ContainerPort, ContainerRestartRule,
+    ContainerRestartRuleOnExitCodes, EmptyDirVolumeSource, ImageVolumeSource, NFSVolumeSource,
+    PersistentVolumeClaimVolumeSource, PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec, ProjectedVolumeSource,
+    ResourceRequirements, SeccompProfile, SecretProjection, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+    VolumeProjection, WeightedPodAffinityTerm,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use plan::storage::{VOLUME_PREFIX, paths};
+use plan::template::{AGENT, TRAINING};
+use plan::{Checkpoint, CheckpointVolume, ClaimPath, Delivery, Incarnation, Plan, Role, Store};
+use protocol::checkpoints::POLICY_FILE;
+use protocol::gang::{GangPast, KILLED};
+use std::collections::BTreeMap;
+
+pub(super) use paths::{CHECKPOINTS, DATASET, MODEL, OUTPUT};
+
+/// The agent, in the container `training`.
+pub const AGENT_PATH: &str = "/trainingjob/agent";
+/// Name of the port on which the agent serves metrics.
+const METRICS: &str = "metrics";
+/// The last words are those that the agent writes, and not the end of the log.
+pub(super) const TERMINATION_BY_FILE: &str = "File";
+/// User of the init container; any but root, the folder that it writes into is everybody's.
+const NOBODY: i64 = 65532;
+
+/// The template of a role's pods in an incarnation: ours, `podTemplate` laid over it, and what must hold whatever stands in that.
+pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> PodTemplateSpec {
+    let mut overlay = role.pod.overlay.clone();
+    let environment = Environment::of(plan, role);
+    let mut template = PodTemplateSpec {
+        metadata: Some(ObjectMeta {
+            labels: Some(labels::of_pod(plan, role.name, incarnation)),
+            annotations: Some(annotations(plan)),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(pod(plan, role, incarnation, past, &environment)),
+    };
+    let pod = template.spec.get_or_insert_default();
+    if let Some(overlay) = &mut overlay.spec {
+        make_way(pod, overlay);
+    }
+    template.merge_from(overlay);
+    let pod = template.spec.get_or_insert_default();
+    finish(plan, role, pod);
+    for value in pod.containers[0].env.iter_mut().flatten().filter_map(|variable| variable.value.as_mut()) {
+        *value = environment.left_to_agent(value);
+    }
+    group::join(plan, role, &mut template);
+    template
+}
+
+fn annotations(plan: &Plan) -> BTreeMap<String, String> {
+    let mut annotations = vec![("kubectl.kubernetes.io/default-container", TRAINING.to_owned())];
+    if let Some(port) = plan.monitoring.metrics_port {
+        // For a Prometheus without the operator's monitors.
+        annotations.extend([
+            ("prometheus.io/scrape", "true".to_owned()),
+            ("prometheus.io/port", port.to_string()),
+            ("prometheus.io/path", "/metrics".to_owned()),
+        ]);
+    }
+    annotations.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast, environment: &Environment) -> PodSpec {
+    let mounts = Mounts::of(plan);
+    let scheduling = &role.pod.scheduling;
+    let args = agent_args(plan, role, incarnation.attempt, past, environment);
+    PodSpec {
+        restart_policy: Some("Never".to_owned()),
+        subdomain: Some(names::service_name(&plan.identity.name)),
+        termination_grace_period_seconds: Some(role.pod.grace_seconds),
+        // Thousands of variables in a large namespace, and one of a Service called "master" would be MASTER_PORT.
+        enable_service_links: Some(false),
+        init_containers: (plan.runtime.delivery == Delivery::Init).then(|| vec![deliver_agent(plan)]),
+        containers: vec![training(plan, role, args, environment, &mounts)],
+        volumes: Some(mounts.volumes.into_iter().chain(role.pod.volumes.iter().cloned()).collect()),
+        image_pull_secrets: some(&role.pod.image_pull_secrets),
+        service_account_name: role.pod.service_account_name.clone(),
+        priority_class_name: scheduling.priority.clone(),
+        scheduler_name: scheduling.scheduler_name.clone(),
+        node_selector: (!scheduling.node_selector.is_empty()).then(|| scheduling.node_selector.clone()),
+        affinity: scheduling.affinity.clone(),
+        tolerations: some(&scheduling.tolerations),
+        ..PodSpec::default()
+    }
+}
+
+/// Puts the agent where the container `training` finds it, where its image can't be mounted. Conforms to Pod Security `restricted` by itself.
+fn deliver_agent(plan: &Plan) -> Container {
+    Container {
+        name: AGENT.to_owned(),
+        image: Some(plan.runtime.agent_image.clone()),
+        image_pull_policy: plan.runtime.agent_image_pull_policy.clone(),
+        command: Some(["/agent", "install", "--to", AGENT_PATH].map(str::to_owned).to_vec()),
+        resources: Some(little("50m", "32Mi")),
+        security_context: Some(SecurityContext {
+            run_as_non_root: Some(true),
+            run_as_user: Some(NOBODY),
+            allow_privilege_escalation: Some(false),
+            read_only_root_filesystem: Some(true),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(vec![VolumeMount {
+            name: volume_name("agent"),
+            mount_path: paths::AGENT.to_owned(),
+            ..VolumeMount::default()
+        }]),
+        ..Container::default()
+    }
+}
+
+/// Requests and limits. They are equal, so that a pod of class Guaranteed stays one.
+pub(super) fn little(cpu: &str, memory: &str) -> ResourceRequirements {
+    let amounts =
+        [("cpu", cpu), ("memory", memory)].map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));
+    let amounts = BTreeMap::from(amounts);
+    ResourceRequirements { requests: Some(amounts.clone()), limits: Some(amounts), ..ResourceRequirements::default() }
+}
+
+fn training(plan: &Plan, role: &Role, args: Vec<String>, environment: &Environment, mounts: &Mounts) -> Container {
+    Container {
+        name: TRAINING.to_owned(),
+        image: Some(role.pod.image.clone()),
+        command: Some(vec![AGENT_PATH.to_owned()]),
+        args: Some(args),
+        ports: plan.monitoring.metrics_port.map(|port| vec![metrics(port)]),
+        env: Some(environment.of_container(role)),
+        env_from: some(&role.pod.env_from),
+        resources: (role.pod.resources != ResourceRequirements::default()).then(|| role.pod.resources.clone()),
+        working_dir: role.pod.working_dir.clone(),
+        volume_mounts: Some(mounts.mounts.iter().chain(&role.pod.volume_mounts).cloned().collect()),
+        termination_message_policy: Some(TERMINATION_BY_FILE.to_owned()),
+        restart_policy: plan.runtime.restart_rules.then(|| "Never".to_owned()),
+        restart_policy_rules: plan.runtime.restart_rules.then(|| vec![again_if_killed()]),
+        ..Container::default()
+    }
+}
+
+/// An agent that was killed with its container, for memory as a rule, comes back in its pod and joins its gang again; the
+/// Job takes no notice.
+fn again_if_killed() -> ContainerRestartRule {
+    let exit_codes = ContainerRestartRuleOnExitCodes { operator: "In".to_owned(), values: Some(vec![KILLED]) };
+    ContainerRestartRule { action: "Restart".to_owned(), exit_codes: Some(exit_codes) }
+}
+
+/// What the agent serves.
+fn metrics(port: i32) -> ContainerPort {
+    ContainerPort {
+        name: Some(METRICS.to_owned()),
+        container_port: port,
+        protocol: Some("TCP".to_owned()),
+        ..ContainerPort::default()
+    }
+}
+
+fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast, environment: &Environment) -> Vec<String> {
+    let monitoring = &plan.monitoring;
+    let mut args = vec![
+        "run".to_owned(),
+        format!("--attempt={attempt}"),
+        format!("--grace-seconds={}", role.pod.program_grace_seconds),
+    ];
+    args.extend(gang::args(plan, role, past));
+    args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
+    // The kubelet expands arguments, too.
+    args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", literal(p))));
+    args.extend(plan.policy.failure.nan_fails.then(|| "--nan-policy=fail".to_owned()));
+    args.push(format!("--hang-timeout={}", plan.policy.failure.hang_timeout_seconds));
+    args.extend(plan.policy.failure.hang_fails.then(|| "--hang-policy=fail".to_owned()));
+    args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", literal(name))));
+    // One agent takes care of them: that of the first worker, where all see the same.
+    let checkpoint = plan.storage.checkpoint.as_ref();
+    if checkpoint.is_some() && role.name.is_worker() {
+        args.push(format!("--checkpoints={}/{POLICY_FILE}", paths::CONFIG));
+    }
+    let resume_args = checkpoint.iter().flat_map(|it| &it.resume_args);
+    args.extend(resume_args.map(|arg| format!("--resume-arg={}", environment.left_to_agent(arg))));
+    args.extend(environment.args());
+    args.push("--".to_owned());
+    args.extend(role.pod.command.iter().map(|arg| environment.left_to_agent(arg)));
+    args
+}
+
+/// The operator's volumes and where they are mounted in `training`.
+pub(super) struct Mounts {
+    pub volumes: Vec<Volume>,
+    pub mounts: Vec<VolumeMount>,
+}
+
+impl Mounts {
+    fn of(plan: &Plan) -> Self {
+        let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
+        it.add_agent(plan);
+        it.add_config(plan, gang::key_projection(plan));
+        // A container has 64 MiB of shared memory otherwise: too little for data loaders with workers, and for NCCL.
+        let memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: None };
+        it.add("shm", paths::SHM, false, Volume { empty_dir: Some(memory), ..Volume::default() });
+        if let Some(checkpoint) = &plan.storage.checkpoint {
+            it.add_checkpoints(plan, checkpoint);
+        }
+        it.add_claim("model", MODEL, true, plan.storage.model.claim());
+        it.add_claim("dataset", DATASET, true, plan.storage.dataset.claim());
+        it.add_claim("output", OUTPUT, false, plan.storage.output.as_ref());
+        it
+    }
+
+    /// What looking after the checkpoints takes, and nothing else.
+    pub(super) fn of_upkeep(plan: &Plan, checkpoint: &Checkpoint) -> Self {
+        let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
+        it.add_config(plan, None);
+        it.add_checkpoints(plan, checkpoint);
+        it
+    }
+
+    /// The agent, with the folder for what it remembers: `agent install` makes one, and the image has one to mount over.
+    fn add_agent(&mut self, plan: &Plan) {
+        let empty = Volume { empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
+        match plan.runtime.delivery {
+            Delivery::Init => {
+                self.add("agent", paths::AGENT, true, empty);
+                self.mounts.push(gang::state(volume_name("agent"), true));
+            }
+            Delivery::Image => {
+                let image = ImageVolumeSource {
+                    reference: Some(plan.runtime.agent_image.clone()),
+                    pull_policy: plan.runtime.agent_image_pull_policy.clone(),
+                };
+                self.add("agent", paths::AGENT, true, Volume { image: Some(image), ..Volume::default() });
+                self.mounts.push(gang::state(volume_name("state"), false));
+                self.volumes.push(Volume { name: volume_name("state"), ..empty });
+            }
+        }
+    }
+
+    /// One volume: each has to be mounted by itself before a container starts.
+    fn add_config(&mut self, plan: &Plan, key: Option<SecretProjection>) {
+        let name = names::config_name(&plan.identity.name);
+        let volume = match key {
+            None => Volume {
+                config_map: Some(ConfigMapVolumeSource { name, ..ConfigMapVolumeSource::default() }),
+                ..Volume::default()
+            },
+            Some(key) => {
+                let config = ConfigMapProjection { name, ..ConfigMapProjection::default() };
+                let sources = vec![
+                    VolumeProjection { config_map: Some(config), ..VolumeProjection::default() },
+                    VolumeProjection { secret: Some(key), ..VolumeProjection::default() },
+                ];
+                let projected = ProjectedVolumeSource { sources: Some(sources), default_mode: None };
+                Volume { projected: Some(projected), ..Volume::default() }
+            }
+        };
+        self.add("config", paths::CONFIG, true, volume);
+    }
+
+    fn add_checkpoints(&mut self, plan: &Plan, checkpoint: &Checkpoint) {
+        let volume = match &checkpoint.volume {
+            CheckpointVolume::EmptyDir => {
+                Volume { empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
+            }
+            CheckpointVolume::Claim(name) => claim(name),
+            CheckpointVolume::New { .. } => claim(&names::claim_name(&plan.identity.name)),
+            CheckpointVolume::Nfs { server, path } => Volume {
+                nfs: Some(NFSVolumeSource { server: server.clone(), path: path.clone(), read_only: None }),
+                ..Volume::default()
+            },
+        };
+        self.add("checkpoints", CHECKPOINTS, false, volume);
+        self.add_credentials("store", paths::STORE_CREDENTIALS, checkpoint.store.as_ref());
+        let backup = checkpoint.backup.as_ref().map(|(store, _)| store);
+        self.add_credentials("backup", paths::BACKUP_CREDENTIALS, backup);
+    }
+
+    fn add(&mut self, name: &str, path: &str, read_only: bool, volume: Volume) {
+        let name = volume_name(name);
+        self.mounts.push(VolumeMount {
+            name: name.clone(),
+            mount_path: path.to_owned(),
+            read_only: read_only.then_some(true),
+            ..VolumeMount::default()
+        });
+        self.volumes.push(Volume { name, ..volume });
+    }
+
+    /// Files, so that what changes in the Secret reaches a pod that runs, and nothing of it is in the environment.
+    fn add_credentials(&mut self, name: &str, path: &str, store: Option<&Store>) {
+        let Some(secret) = store.and_then(|store| store.secret.clone()) else { return };
+        let source = SecretVolumeSource { secret_name: Some(secret), ..SecretVolumeSource::default() };
+        self.add(name, path, true, Volume { secret: Some(source), ..Volume::default() });
+    }
+
+    fn add_claim(&mut self, name: &str, path: &str, read_only: bool, source: Option<&ClaimPath>) {
+        let Some(source) = source else { return };
+        self.add(name, path, read_only, claim(&source.claim));
+        if let Some(mount) = self.mounts.last_mut() {
+            mount.sub_path.clone_from(&source.path);
+        }
+    }
+}
+
+fn claim(name: &str) -> Volume {
+    Volume {
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: name.to_owned(),
+            read_only: None,
+        }),
+        ..Volume::default()
+    }
+}
+
+fn volume_name(name: &str) -> String {
+    format!("{VOLUME_PREFIX}{name}")
+}
+
+/// Takes out of `pod` what `overlay` has its own of, where merging the two would give half of each: variables, volumes
+/// and mounts are replaced whole.
+fn make_way(pod: &mut PodSpec, overlay: &mut PodSpec) {
+    let volumes = overlay.volumes.as_deref().unwrap_or_default();
+    pod.volumes.get_or_insert_default().retain(|ours| volumes.iter().all(|theirs| theirs.name != ours.name));
+    let training = &mut pod.containers[0];
+    if let Some(over) = overlay.containers.iter().find(|container| container.name == TRAINING) {
+        let env = over.env.as_deref().unwrap_or_default();
+        training.env.get_or_insert_default().retain(|ours| env.iter().all(|theirs| theirs.name != ours.name));
+        let mounts = over.volume_mounts.as_deref().unwrap_or_default();
+        let mounts_ours = training.volume_mounts.get_or_insert_default();
+        mounts_ours.retain(|ours| mounts.iter().all(|theirs| theirs.mount_path != ours.mount_path));
+    }
+    // A map is one value to the merge; people expect its keys to be added.
+    if let (Some(ours), Some(theirs)) = (&pod.node_selector, &mut overlay.node_selector) {
+        for (key, value) in ours {
+            theirs.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    }
+}
+
+/// What must hold after `podTemplate` had its say.
+fn finish(plan: &Plan, role: &Role, pod: &mut PodSpec) {
+    let training = &mut pod.containers[0];
+    if plan.gang.rendezvous.rdma {
+        // Registering memory with the device pins it.
+        let context = training.security_context.get_or_insert_default();
+        let add = context.capabilities.get_or_insert_default().add.get_or_insert_default();
+        if !add.iter().any(|capability| capability == "IPC_LOCK") {
+            add.push("IPC_LOCK".to_owned());
+        }
+    }
+    let shm = volume_name("shm");
+    let mounts = training.volume_mounts.get_or_insert_default();
+    let at_shm = |mount: &VolumeMount| mount.mount_path.trim_end_matches('/') == paths::SHM;
+    if mounts.iter().any(|mount| at_shm(mount) && mount.name != shm) {
+        mounts.retain(|mount| mount.name != shm);
+        pod.volumes.get_or_insert_default().retain(|volume| volume.name != shm);
+    }
+    if let Some(key) = &role.pod.scheduling.topology_key {
+        prefer_together(plan, key, pod.affinity.get_or_insert_default());
+    }
+    if pod.service_account_name.is_none() {
+        // A training talks to no API server: one volume less, and nothing to steal.
+        pod.automount_service_account_token.get_or_insert(false);
+    }
+    if pod.host_network == Some(true) {
+        // There a container's port is the node's, and of two workers that name it one would find no node.
+        if let Some(ports) = &mut pod.containers[0].ports {
+            ports.retain(|port| port.name.as_deref() != Some(METRICS));
+        }
+        // Without it a pod in the node's network doesn't find the others by name.
+        pod.dns_policy.get_or_insert_with(|| "ClusterFirstWithHostNet".to_owned());
+    }
+}
+
+/// Prefers nodes that have the same value of the label `key` as those of the gang's other workers.
+fn prefer_together(plan: &Plan, key: &str, affinity: &mut Affinity) {
+    let PodAffinity { preferred_during_scheduling_ignored_during_execution: preferred, .. } =
+        affinity.pod_affinity.get_or_insert_default();
+    preferred.get_or_insert_default().push(WeightedPodAffinityTerm {
+        weight: 100,
+        pod_affinity_term: PodAffinityTerm {
+            topology_key: key.to_owned(),
+            label_selector: Some(LabelSelector {
+                match_labels: Some(labels::gang_selector(plan)),
+                match_expressions: None,
+            }),
+            ..PodAffinityTerm::default()
+        },
+    });
+}
+
+fn some<T: Clone>(list: &[T]) -> Option<Vec<T>> {
+    (!list.is_empty()).then(|| list.to_vec())
+}

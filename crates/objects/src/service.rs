@@ -1,0 +1,39 @@
+//! The headless Service: a DNS name for each worker, or for the first one.
+
+use super::{labels, metadata, names};
+use api::HostNames;
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use plan::Plan;
+use std::collections::BTreeMap;
+
+pub(super) fn service(plan: &Plan) -> Service {
+    Service {
+        metadata: metadata(plan, names::service_name(&plan.identity.name)),
+        spec: Some(ServiceSpec {
+            cluster_ip: Some("None".to_owned()),
+            // Workers look for each other before any of them can be ready.
+            publish_not_ready_addresses: Some(true),
+            // By UID: pods of a predecessor of the same name that are still ending have the same hostnames.
+            selector: Some(selector(plan)),
+            ports: Some(vec![ServicePort {
+                name: Some("master".to_owned()),
+                port: plan.gang.rendezvous.master_port,
+                target_port: Some(IntOrString::Int(plan.gang.rendezvous.master_port)),
+                protocol: Some("TCP".to_owned()),
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// Each pod that it selects costs a write of the Service's endpoints whenever it comes or goes.
+fn selector(plan: &Plan) -> BTreeMap<String, String> {
+    let mut selector = labels::gang_selector(plan);
+    if plan.gang.rendezvous.host_names == HostNames::FirstWorker {
+        selector.insert(labels::COMPLETION_INDEX.to_owned(), "0".to_owned());
+    }
+    selector
+}

@@ -1,0 +1,997 @@
+use super::*;
+use api::TrainingJob;
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
+use plan::{self, Delivery, Runtime, is_reserved};
+use proptest::prelude::*;
+use protocol::role::RoleName;
+use serde_json::{Value, json};
+
+mod roles;
+
+fn runtime() -> Runtime {
+    Runtime {
+        agent_image: "registry.example/trainingjob-operator:1".to_owned(),
+        agent_image_pull_policy: Some("IfNotPresent".to_owned()),
+        delivery: Delivery::Init,
+        restart_rules: true,
+    }
+}
+
+fn resolved(name: &str, spec: &Value) -> Result<Plan, plan::Refusals> {
+    let mut job = TrainingJob::new(name, serde_json::from_value(spec.clone()).unwrap());
+    job.metadata.namespace = Some("ml-training".to_owned());
+    job.metadata.uid = Some("6f1f4d1e-0000-4000-8000-000000000001".to_owned());
+    plan::resolve(&job, &runtime()).accepted().cloned().map_err(Clone::clone)
+}
+
+fn plan_of(name: &str, spec: &Value) -> Plan {
+    resolved(name, spec).unwrap_or_else(|refusals| panic!("{refusals}"))
+}
+
+fn built(plan: &Plan, number: i32) -> Objects {
+    objects(plan, Incarnation { number, attempt: number }, GangPast::default())
+}
+
+/// A job with these fields besides the ones it must have, as its pods are.
+fn template_of(fields: &Value) -> PodTemplateSpec {
+    let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 0 });
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    built(&plan_of("x", &spec), 1).jobs.remove(0).spec.unwrap().template
+}
+
+fn pod_of(fields: &Value) -> PodSpec {
+    template_of(fields).spec.unwrap()
+}
+
+fn training(pod: &PodSpec) -> &Container {
+    &pod.containers[0]
+}
+
+/// Every variable, of the container and of those that the agent sets.
+fn variables(container: &Container) -> Vec<(&str, &str)> {
+    let of_container =
+        container.env.iter().flatten().map(|v| (v.name.as_str(), v.value.as_deref().unwrap_or("(from)")));
+    let of_agent = agent_args(container).iter().filter_map(|arg| arg.strip_prefix("--env=")?.split_once('='));
+    of_container.chain(of_agent).collect()
+}
+
+fn env<'a>(container: &'a Container, name: &str) -> Vec<&'a str> {
+    variables(container).into_iter().filter(|(found, _)| *found == name).map(|(_, value)| value).collect()
+}
+
+/// What is the agent's, and not its program's.
+fn agent_args(container: &Container) -> &[String] {
+    let args = container.args.as_deref().unwrap();
+    &args[..args.iter().position(|arg| arg == "--").unwrap()]
+}
+
+fn snapshot(name: &str, spec: &Value, attempt: i32) {
+    let Objects { service, config, claim, mut jobs } = built(&plan_of(name, spec), attempt);
+    let job = jobs.remove(0);
+    insta::assert_json_snapshot!(name, json!({ "service": service, "config": config, "claim": claim, "job": job }));
+}
+
+#[test]
+fn a_simple_job() {
+    snapshot("simple", &json!({ "model": "cnn", "dataset": "mnist", "numWorkers": 1, "gpusPerWorker": 0 }), 1);
+}
+
+#[test]
+fn a_distributed_job_with_a_claim_for_checkpoints() {
+    let spec = json!({
+        "model": "bert-base",
+        "dataset": "wiki text",
+        "numWorkers": 2,
+        "gpusPerWorker": 2,
+        "framework": "pytorch",
+        "image": "pytorch/pytorch:2.1.0-cuda11.8-cudnn8-runtime",
+        "resources": { "requests": { "memory": "32Gi", "cpu": "8" }, "limits": { "memory": "64Gi", "cpu": "16" } },
+        "hyperparameters": { "learningRate": 0.00005, "batchSize": 16, "epochs": 3, "additionalParams": { "cost": "5$" } },
+        "checkpoint": { "frequency": 1, "storage": { "type": "pvc", "size": "50Gi", "storageClassName": "nfs" } },
+    });
+    snapshot("bert-distributed", &spec, 1);
+}
+
+#[test]
+fn a_job_with_most_there_is_in_its_second_attempt() {
+    let spec = json!({
+        "model": "resnet152",
+        "dataset": "imagenet",
+        "numWorkers": 8,
+        "gpusPerWorker": 4,
+        "image": "nvcr.io/nvidia/pytorch:23.10-py3",
+        "command": ["python", "-m", "torch.distributed.run"],
+        "args": ["--nproc_per_node=4", "train.py", "--lr=$(HYPERPARAM_LEARNING_RATE)"],
+        "env": [
+            { "name": "NCCL_DEBUG", "value": "INFO" },
+            { "name": "TOKEN", "valueFrom": { "secretKeyRef": { "name": "hf", "key": "token" } } },
+        ],
+        "envFrom": [{ "configMapRef": { "name": "more" } }],
+        "resources": {
+            "requests": { "memory": "128Gi", "cpu": "32", "nvidia.com/gpu": "4" },
+            "limits": { "memory": "256Gi", "cpu": "64", "nvidia.com/gpu": "4" },
+        },
+        "workingDir": "/workspace",
+        "serviceAccountName": "trainer",
+        "imagePullSecrets": [{ "name": "nvcr" }],
+        "hyperparameters": {
+            "learningRate": 0.0001, "batchSize": 128, "epochs": 100, "optimizer": "adamw", "warmupSteps": 1000,
+            "gradientAccumulationSteps": 4, "mixedPrecision": true,
+            "additionalParams": { "weight_decay": "0.01", "label_smoothing": "0.1" },
+        },
+        "checkpoint": { "storage": { "type": "pvc", "deletePolicy": "Delete" } },
+        "scheduling": {
+            "priority": "high-priority",
+            "queue": "research",
+            "nodeSelector": { "node-type": "gpu-large" },
+            "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+                "labelSelector": { "matchLabels": { "training-job": "advanced-training" } },
+                "topologyKey": "kubernetes.io/hostname",
+            }] } },
+            "tolerations": [{ "key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule" }],
+            "topologyKey": "topology.kubernetes.io/zone",
+            "schedulerName": "packing",
+        },
+        "networking": { "rdmaEnabled": true, "rdmaResource": "rdma/rdma_shared_device_a", "interface": "eth0" },
+        "podTemplate": {
+            "metadata": { "labels": { "team": "vision" }, "annotations": { "sidecar.istio.io/inject": "false" } },
+            "spec": {
+                "nodeSelector": { "disk": "fast" },
+                "terminationGracePeriodSeconds": 300,
+                "initContainers": [{ "name": "logs", "image": "busybox", "restartPolicy": "Always" }],
+                "containers": [{ "name": "training", "securityContext": { "capabilities": { "add": ["SYS_PTRACE"] } } }],
+            },
+        },
+    });
+    snapshot("advanced-training", &spec, 2);
+}
+
+/// What depends on how many there are comes from the agent, and from what the operator writes.
+#[test]
+fn an_elastic_job_is_not_told_how_many_it_is() {
+    let elastic = |framework: &str, workers: i32| {
+        json!({
+            "model": "m", "dataset": "d", "numWorkers": workers, "gpusPerWorker": 2, "framework": framework,
+            "elastic": { "maxWorkers": 8 }, "checkpoint": { "storage": { "type": "pvc" } },
+        })
+    };
+    let built = |framework: &str, workers| built(&plan_of("x", &elastic(framework, workers)), 1);
+    let template = |framework: &str, workers| built(framework, workers).jobs.remove(0).spec.unwrap().template;
+    for (framework, variable, value) in [
+        ("pytorch", "PET_NNODES", "$$(NNODES)"),
+        ("jax", "JAX_NUM_PROCESSES", "$$(WORLD_SIZE)"),
+        (
+            "tensorflow",
+            "TF_CONFIG",
+            r#"{"cluster":{"worker":$$(TRAININGJOB_ADDRESSES)},"task":{"type":"worker","index":$(NODE_RANK)}}"#,
+        ),
+    ] {
+        assert_eq!(template(framework, 1), template(framework, 8), "the same for each size");
+        let pod = template(framework, 2).spec.unwrap();
+        assert_eq!(env(training(&pod), variable), [value]);
+        let baked = ["WORLD_SIZE", "NNODES", "NUM_WORKERS"].map(|name| env(training(&pod), name).len());
+        assert_eq!(baked, [0; 3]);
+    }
+    let Objects { config, claim, mut jobs, .. } = built("pytorch", 1);
+    assert_eq!(claim.unwrap().spec.unwrap().access_modes.unwrap(), ["ReadWriteMany"]);
+    assert_eq!(jobs.remove(0).spec.unwrap().completions, Some(1));
+    let setup =
+        |config: &ConfigMap| -> Value { serde_json::from_str(&config.data.as_ref().unwrap()["gang.json"]).unwrap() };
+    assert_eq!((&setup(&config)["workers"], &setup(&config)["largest"]), (&json!(1), &json!(1)));
+    let mut alone = elastic("pytorch", 1);
+    alone["elastic"]["maxWorkers"] = json!(1);
+    assert!(gang_key(&plan_of("x", &alone), &[7; 32]).is_some(), "its agent asks for it");
+
+    let mut job = TrainingJob::new("x", serde_json::from_value(elastic("pytorch", 4)).unwrap());
+    job.metadata.uid = Some("6f1f4d1e-0000-4000-8000-000000000001".to_owned());
+    let intent = |job: &TrainingJob| plan::resolve(job, &runtime()).plan.identity.intent;
+    let before = intent(&job);
+    let status = json!({ "elastic": { "workers": 3, "largest": 4, "told": 3, "selector": "" } });
+    job.status = serde_json::from_value(status).unwrap();
+    job.spec.num_workers = 5;
+    assert_eq!(intent(&job), before, "it may change");
+    let plan = plan::resolve(&job, &runtime()).plan;
+    let config = objects(&plan, Incarnation::FIRST, GangPast::default()).config;
+    assert_eq!((&setup(&config)["workers"], &setup(&config)["largest"]), (&json!(3), &json!(4)));
+}
+
+#[test]
+fn a_job_with_its_data_on_claims() {
+    let spec = json!({
+        "model": "pvc://models-pvc/llama",
+        "dataset": "pvc://datasets-pvc",
+        "output": "pvc://outputs-pvc/runs/1",
+        "numWorkers": 4,
+        "args": ["/app/src/train_framework.py", "--model-local-dir", "$(MODEL)"],
+        "checkpoint": { "storage": { "type": "nfs", "nfsServer": "nfs.example", "nfsPath": "/exports/checkpoints" } },
+    });
+    snapshot("train-llm", &spec, 1);
+}
+
+#[test]
+fn a_tensorflow_job() {
+    let spec = json!({
+        "model": "resnet", "dataset": "cifar", "numWorkers": 3, "framework": "tensorflow",
+        "checkpoint": { "enabled": false },
+    });
+    snapshot("keras", &spec, 1);
+}
+
+#[test]
+fn a_jax_job_admitted_by_pod_security_restricted() {
+    let spec = json!({
+        "model": "gpt", "dataset": "c4", "numWorkers": 2, "gpusPerWorker": 8, "framework": "jax",
+        "checkpoint": { "storage": { "type": "pvc", "pvcName": "shared" } },
+        "podTemplate": { "spec": {
+            "securityContext": { "runAsNonRoot": true, "runAsUser": 1000, "fsGroup": 1000, "seccompProfile": { "type": "RuntimeDefault" } },
+            "containers": [{ "name": "training", "securityContext": {
+                "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
+            } }],
+        } },
+    });
+    snapshot("jax-restricted", &spec, 1);
+}
+
+#[test]
+fn every_object_can_be_selected_and_traced_to_its_job() {
+    let spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "storage": { "type": "pvc" } } });
+    let plan = plan_of("x", &spec);
+    let Objects { service, config, claim, mut jobs } = built(&plan, 3);
+    let job = jobs.remove(0);
+    let claim = claim.unwrap();
+    let pods = job.spec.clone().unwrap().template.metadata.unwrap();
+    for metadata in [&service.metadata, &config.metadata, &claim.metadata, &job.metadata, &pods] {
+        let found = metadata.labels.clone().unwrap();
+        assert_eq!(found[labels::MANAGED_BY], labels::OPERATOR);
+        assert_eq!(found[labels::UID], plan.identity.uid);
+        assert_eq!(found[labels::TRAINING_JOB], "x");
+    }
+    for metadata in [&service.metadata, &config.metadata, &job.metadata] {
+        assert_eq!(metadata.owner_references, Some(vec![plan.identity.owner.clone()]));
+        assert_eq!(metadata.annotations.as_ref().unwrap()[labels::INTENT], plan.identity.intent);
+    }
+    assert_eq!(claim.metadata.owner_references, None, "checkpoints outlive their job");
+    assert_eq!(job.metadata.labels.unwrap()[labels::INCARNATION], "3");
+    assert_eq!(job.metadata.annotations.unwrap()[labels::INCARNATION], "3");
+    assert_eq!(pods.labels.as_ref().unwrap()[labels::INCARNATION], "3");
+    let mut selector = service.spec.unwrap().selector.unwrap();
+    selector.remove(labels::COMPLETION_INDEX); // the Job controller's
+    assert!(selector.iter().all(|(key, value)| pods.labels.as_ref().unwrap().get(key) == Some(value)));
+    assert_eq!(format!("{}={}", labels::MANAGED_BY, labels::OPERATOR), labels::SELECTOR);
+}
+
+#[test]
+fn who_has_a_host_name() {
+    let index_of = |more: Value| {
+        let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "image": "a.test/a:1" });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let service = built(&plan_of("x", &spec), 1).service;
+        service.spec.unwrap().selector.unwrap().remove(labels::COMPLETION_INDEX)
+    };
+    for framework in ["pytorch", "jax", "xgboost", "paddle"] {
+        assert_eq!(index_of(json!({ "framework": framework })).as_deref(), Some("0"), "{framework}");
+        let all = json!({ "framework": framework, "networking": { "hostNames": "AllWorkers" } });
+        assert_eq!(index_of(all), None, "{framework}");
+    }
+    assert_eq!(index_of(json!({ "framework": "tensorflow" })), None);
+    assert_eq!(index_of(json!({ "framework": "none", "command": ["a"] })), None);
+    let first = json!({ "framework": "none", "command": ["a"], "networking": { "hostNames": "FirstWorker" } });
+    assert_eq!(index_of(first).as_deref(), Some("0"));
+    assert_eq!(index_of(json!({ "framework": "none", "command": ["a"], "roles": [{ "name": "actor" }] })), None);
+}
+
+#[test]
+fn incarnations_differ_only_in_their_numbers() {
+    let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    let (first, third) = (built(&plan, 1), built(&plan, 3));
+    assert_eq!((&first.service, &first.config), (&third.service, &third.config));
+    for (attempt, objects) in [("--attempt=1", first), ("--attempt=3", third)] {
+        let expected = [
+            "run",
+            attempt,
+            "--grace-seconds=45",
+            "--gang=/etc/training-config/gang.json",
+            "--gang-key=/etc/training-config/.gang/key",
+            "--gang-state=/trainingjob/state",
+            "--metrics-port=8080",
+            "--hang-timeout=1800",
+            "--checkpoints=/etc/training-config/checkpoints.json",
+            "--",
+            "torchrun",
+            "train.py",
+        ];
+        let pod = objects.jobs[0].spec.clone().unwrap().template.spec.unwrap();
+        let args = training(&pod).args.iter().flatten().filter(|arg| !arg.starts_with("--env="));
+        assert_eq!(args.collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn the_agents_are_told_of_their_gang() {
+    let spec = json!({
+        "model": "m", "dataset": "d", "numWorkers": 3, "networking": { "masterPort": 3000 },
+        "failurePolicy": { "restartPolicy": "Always", "backoffLimit": 7 },
+    });
+    let plan = plan_of("x", &spec);
+    let past = GangPast { failures: 2, disruptions: 1, ..GangPast::default() };
+    let objects = objects(&plan, Incarnation { number: 2, attempt: 5 }, past);
+    let setup = &objects.config.data.as_ref().unwrap()["gang.json"];
+    assert_eq!(
+        serde_json::from_str::<Value>(setup).unwrap(),
+        json!({
+            "uid": "6f1f4d1e-0000-4000-8000-000000000001", "workers": 3, "leader": "x-training-0.x-headless",
+            "port": 3002, "masterPort": 3000, "restarts": "Always", "backoffLimit": 7,
+        })
+    );
+    let annotations = objects.jobs[0].metadata.annotations.as_ref().unwrap();
+    assert_eq!((&*annotations[labels::INCARNATION], &*annotations[labels::FIRST_ATTEMPT]), ("2", "5"));
+    let pod = objects.jobs[0].spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    let past = r#"--gang-past={"failures":2,"disruptions":1,"failuresInARow":0,"disruptionsInARow":0}"#;
+    let args = training(pod).args.clone().unwrap();
+    assert!(args.contains(&"--attempt=5".to_owned()) && args.contains(&past.to_owned()), "{args:?}");
+}
+
+#[test]
+fn only_who_has_others_has_a_key() {
+    let of = |workers: i32| {
+        plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": workers, "gpusPerWorker": 0 }))
+    };
+    assert_eq!(gang_key(&of(1), &[7; 32]), None);
+    let secret = gang_key(&of(2), &[0xa5; 32]).unwrap();
+    assert_eq!(secret.metadata.name.as_deref(), Some("x-gang-6f1f4d1e"));
+    assert_eq!(secret.metadata.owner_references.as_ref().unwrap()[0].kind, "TrainingJob");
+    assert_eq!(secret.metadata.labels.as_ref().unwrap()[labels::UID], "6f1f4d1e-0000-4000-8000-000000000001");
+    assert_eq!((secret.data.unwrap()["key"].0.as_slice(), secret.immutable), ("a5".repeat(32).as_bytes(), Some(true)));
+    let volumes = |workers: i32| {
+        let pod = built(&of(workers), 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
+        let sources = pod.volumes.unwrap().into_iter().filter_map(|volume| volume.projected?.sources);
+        sources.flatten().filter_map(|source| Some(source.secret?.name)).collect::<Vec<_>>()
+    };
+    assert_eq!((volumes(1), volumes(2)), (vec![], vec!["x-gang-6f1f4d1e".to_owned()]));
+}
+
+#[test]
+fn an_agent_that_was_killed_comes_back_where_the_cluster_can_do_that() {
+    let mut plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    let rules = |plan: &Plan| {
+        let pod = built(plan, 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
+        let training = training(&pod);
+        (training.restart_policy.clone(), serde_json::to_value(&training.restart_policy_rules).unwrap())
+    };
+    let rule = json!({ "action": "Restart", "exitCodes": { "operator": "In", "values": [137] } });
+    assert_eq!(rules(&plan), (Some("Never".to_owned()), json!([rule])));
+    plan.runtime.restart_rules = false;
+    assert_eq!(rules(&plan), (None, Value::Null));
+}
+
+#[test]
+fn the_agents_image_is_mounted_where_the_cluster_can_do_that() {
+    let mut plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    let pod = |plan: &Plan| built(plan, 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
+    let copied = pod(&plan);
+    plan.runtime.delivery = Delivery::Image;
+    let mounted = pod(&plan);
+    assert_eq!((copied.init_containers.map(|all| all.len()), mounted.init_containers.clone()), (Some(1), None));
+    assert_eq!(copied.containers[0].command, mounted.containers[0].command);
+    assert_eq!(copied.containers[0].args, mounted.containers[0].args);
+    let of_agent = |pod: &PodSpec| {
+        let volumes =
+            pod.volumes.iter().flatten().filter(|v| ["trainingjob-agent", "trainingjob-state"].contains(&&*v.name));
+        let mounts = training(pod).volume_mounts.iter().flatten().filter(|m| m.mount_path.starts_with("/trainingjob"));
+        json!({ "volumes": volumes.collect::<Vec<_>>(), "mounts": mounts.collect::<Vec<_>>() })
+    };
+    assert_eq!(
+        of_agent(&mounted),
+        json!({
+            "volumes": [
+                {
+                    "name": "trainingjob-agent",
+                    "image": { "reference": "registry.example/trainingjob-operator:1", "pullPolicy": "IfNotPresent" },
+                },
+                { "name": "trainingjob-state", "emptyDir": {} },
+            ],
+            "mounts": [
+                { "name": "trainingjob-agent", "mountPath": "/trainingjob", "readOnly": true },
+                { "name": "trainingjob-state", "mountPath": "/trainingjob/state" },
+            ],
+        })
+    );
+}
+
+#[test]
+fn the_agent_is_told_what_to_watch() {
+    let args = |mut fields: Value| {
+        fields["checkpoint"] = json!({ "enabled": false });
+        let pod = pod_of(&fields);
+        let args = agent_args(training(&pod)).iter().skip(6).filter(|arg| !arg.starts_with("--env="));
+        args.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(args(json!({ "monitoring": { "enabled": false } })), ["--hang-timeout=1800"]);
+    let all = args(json!({
+        "failurePolicy": { "nanPolicy": "Fail", "hang": { "timeoutSeconds": 60, "action": "Restart" } },
+        "monitoring": { "metricsPort": 9000, "progress": { "patterns": [r"(?P<loss>\S+)$(x)", "(?P<a>.)"] } },
+        "successPolicy": { "targetAccuracy": 0.9, "targetLoss": 0.1, "earlyStoppingPatience": 3 },
+    }));
+    let expected = [
+        "--metrics-port=9000",
+        r"--progress-pattern=(?P<loss>\S+)$$(x)",
+        "--progress-pattern=(?P<a>.)",
+        "--nan-policy=fail",
+        "--hang-timeout=60",
+        "--hang-policy=fail",
+        "--watch-metric=accuracy",
+        "--watch-metric=loss",
+        "--watch-metric=eval_loss",
+        "--watch-metric=val_loss",
+        "--watch-metric=validation_loss",
+        "--watch-metric=valid_loss",
+    ];
+    assert_eq!(all, expected);
+    let stopping = json!({ "metric": "f1", "mode": "max", "patience": 1 });
+    assert_eq!(
+        args(json!({ "successPolicy": { "earlyStopping": stopping } })),
+        ["--metrics-port=8080", "--hang-timeout=1800", "--watch-metric=f1"]
+    );
+}
+
+#[test]
+fn prometheus_finds_the_agent() {
+    let found = |fields: Value| {
+        let template = template_of(&fields);
+        let annotations = template.metadata.unwrap().annotations.unwrap();
+        let ports = training(template.spec.as_ref().unwrap()).ports.clone().unwrap_or_default();
+        let ports: Vec<_> =
+            ports.into_iter().map(|port| (port.name.unwrap_or_default(), port.container_port)).collect();
+        (annotations.get("prometheus.io/port").cloned(), ports)
+    };
+    let metrics = |port: i32| vec![("metrics".to_owned(), port)];
+    assert_eq!(found(json!({})), (Some("8080".into()), metrics(8080)));
+    assert_eq!(found(json!({ "monitoring": { "metricsPort": 9000 } })), (Some("9000".into()), metrics(9000)));
+    assert_eq!(found(json!({ "monitoring": { "enabled": false } })), (None, vec![]));
+    // Two workers on one node would want the same port of it.
+    let host = json!({ "podTemplate": { "spec": { "hostNetwork": true } } });
+    assert_eq!(found(host), (Some("8080".into()), vec![]));
+}
+
+#[test]
+fn trackers_find_the_attempt_and_its_keys() {
+    let pod = pod_of(&json!({
+        "monitoring": {
+            "mlflowTrackingUri": "http://mlflow.example:5000", "mlflowExperiment": "cost $(x)", "wandbProject": "p",
+            "trackerSecret": "keys", "tensorboardEnabled": true,
+        },
+        "output": "pvc://out/runs",
+        "env": [{ "name": "WANDB_NAME", "value": "mine" }, { "name": "WANDB_API_KEY", "value": "mine" }],
+    }));
+    let training = training(&pod);
+    let one = |name: &str| env(training, name)[0].to_owned();
+    assert_eq!(one("MLFLOW_TRACKING_URI"), "http://mlflow.example:5000");
+    assert_eq!(one("MLFLOW_EXPERIMENT_NAME"), "cost $$(x)");
+    assert_eq!(one("MLFLOW_RUN_NAME"), "x-attempt-$$(ATTEMPT)");
+    let tags: Value = serde_json::from_str(&one("MLFLOW_RUN_CONTEXT")).unwrap();
+    let expected = json!({ "mlflow.runName": "x-attempt-$$(ATTEMPT)", "training_job": "x", "namespace": "ml-training",
+                           "attempt": "$$(ATTEMPT)" });
+    assert_eq!(tags, expected);
+    assert_eq!((one("WANDB_PROJECT"), one("WANDB_RUN_GROUP")), ("p".into(), "x".into()));
+    assert_eq!(one("WANDB_TAGS"), "x,ml-training,attempt-$$(ATTEMPT)");
+    assert_eq!((env(training, "WANDB_NAME"), env(training, "WANDB_API_KEY")), (vec!["mine"], vec!["mine"]));
+    let password = training.env.iter().flatten().find(|v| v.name == "MLFLOW_TRACKING_PASSWORD").unwrap();
+    let key = password.value_from.clone().unwrap().secret_key_ref.unwrap();
+    assert_eq!((key.name.as_str(), key.key.as_str(), key.optional), ("keys", "MLFLOW_TRACKING_PASSWORD", Some(true)));
+    for name in ["TENSORBOARD_LOG_DIR", "TENSORBOARD_LOGGING_DIR"] {
+        assert_eq!(one(name), "/out/tensorboard");
+    }
+
+    let without = pod_of(&json!({}));
+    let mut names = variables(self::training(&without)).into_iter().map(|(name, _)| name);
+    let trackers = ["MLFLOW_", "WANDB_", "TENSORBOARD_"];
+    assert_eq!(names.find(|name| trackers.iter().any(|t| name.starts_with(t))), None);
+}
+
+/// A spec with a TensorBoard and these fields.
+fn board_of(fields: &Value) -> Option<Board> {
+    let mut spec =
+        json!({ "model": "m", "dataset": "d", "numWorkers": 2, "monitoring": { "tensorboardEnabled": true } });
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    board(&plan_of("x", &spec))
+}
+
+#[test]
+fn a_tensorboard() {
+    let fields = json!({ "output": "pvc://out/runs", "numWorkers": 1, "imagePullSecrets": [{ "name": "registry" }] });
+    let Board { deployment, service } = board_of(&fields).unwrap();
+    insta::assert_json_snapshot!("tensorboard", json!({ "deployment": deployment, "service": service }));
+}
+
+#[test]
+fn a_tensorboard_looks_where_the_workers_write() {
+    let volume = |fields: Value| {
+        let pod = board_of(&fields).map(|board| board.deployment.spec.unwrap().template.spec.unwrap());
+        pod.map(|pod| (serde_json::to_value(&pod.volumes.unwrap()[0]).unwrap(), pod.affinity.is_some()))
+    };
+    let claim = |name: &str| json!({ "name": "logs", "persistentVolumeClaim": { "claimName": name } });
+    let storage = |storage: Value| json!({ "checkpoint": { "storage": storage } });
+    assert_eq!(volume(storage(json!({ "type": "pvc" }))), Some((claim("x-checkpoints"), false)));
+    let one = json!({ "numWorkers": 1, "checkpoint": { "storage": { "type": "pvc", "pvcName": "mine" } }, "output": "pvc://out" });
+    assert_eq!(volume(one), Some((claim("mine"), true)), "beside the worker, since one node may hold the volume");
+    let nfs = json!({ "type": "nfs", "nfsServer": "s", "nfsPath": "/p" });
+    let mounted = json!({ "name": "logs", "nfs": { "server": "s", "path": "/p" } });
+    assert_eq!(volume(json!({ "numWorkers": 1, "checkpoint": { "storage": nfs } })), Some((mounted, false)));
+    assert_eq!(volume(json!({ "output": "pvc://out" })), Some((claim("out"), false)));
+    let off = json!({ "output": "pvc://out", "checkpoint": { "enabled": false, "storage": { "type": "pvc" } } });
+    assert_eq!(volume(off), Some((claim("out"), false)));
+    assert_eq!(volume(json!({})), None);
+}
+
+/// MetricHistories and people find the workers by these labels: a TensorBoard is none.
+#[test]
+fn a_tensorboard_is_no_worker() {
+    let Board { deployment, service } = board_of(&json!({ "output": "pvc://out" })).unwrap();
+    let spec = deployment.spec.unwrap();
+    let pod = spec.template.metadata.unwrap().labels.unwrap();
+    assert!(!pod.contains_key(labels::MANAGED_BY) && !pod.contains_key(labels::TRAINING_JOB), "{pod:?}");
+    assert_eq!(spec.selector.match_labels.as_ref(), Some(&pod));
+    assert_eq!(service.spec.unwrap().selector, Some(pod.clone()));
+    let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    assert!(labels::gang_selector(&plan).iter().any(|(key, value)| pod.get(key) != Some(value)));
+}
+
+#[test]
+fn the_gangs_variables_are_all_reserved_and_none_of_an_attempt_is_in_the_pod() {
+    let user = ["MODEL", "DATASET", "OUTPUT_DIR", "CHECKPOINT_FREQUENCY", "PYTHONUNBUFFERED"];
+    for framework in ["pytorch", "tensorflow", "jax"] {
+        let pod = pod_of(&json!({ "framework": framework, "output": "pvc://o" }));
+        let names: Vec<&str> = variables(training(&pod)).into_iter().map(|(name, _)| name).collect();
+        for name in &names {
+            assert!(is_reserved(name) || user.contains(name) || name.starts_with("NCCL_"), "{name}");
+        }
+        for name in ["ATTEMPT", "MASTER_PORT", "PET_MASTER_PORT", "RESUME_FROM_CHECKPOINT"] {
+            assert!(!names.contains(&name) && is_reserved(name), "{name}");
+        }
+    }
+}
+
+/// The kubelet expands what the container has; what it has not it would leave as it is.
+#[test]
+fn the_container_has_what_only_the_kubelet_knows_and_the_rest_refers_to_that() {
+    for framework in ["pytorch", "tensorflow", "jax"] {
+        let pod = pod_of(&json!({ "framework": framework, "output": "pvc://o", "hyperparameters": { "epochs": 1 } }));
+        let of_container: Vec<&str> = training(&pod).env.iter().flatten().map(|v| v.name.as_str()).collect();
+        assert_eq!(of_container, ["POD_NAME", "POD_UID", "NODE_NAME", "NODE_RANK"]);
+        for (name, value) in variables(training(&pod)) {
+            let value = value.replace("$$", "");
+            for reference in value.split("$(").skip(1) {
+                let referred = reference.split(')').next().unwrap();
+                assert!(of_container.contains(&referred), "{name} refers to {referred}");
+            }
+        }
+    }
+}
+
+/// What the kubelet makes of a text; it knows `known`.
+fn by_kubelet(text: &str, known: &[(&str, &str)]) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+            match known.iter().find(|(known, _)| *known == name) {
+                Some((_, value)) => out.push_str(value),
+                None => out.push_str(&format!("$({name})")),
+            }
+            rest = after;
+        } else {
+            out.push('$');
+        }
+    }
+    out + rest
+}
+
+#[test]
+fn a_reference_of_the_users_to_what_the_agent_sets_reaches_the_agent() {
+    let ours = "$(RANK)";
+    for (text, agent_has) in [
+        (ours, "$(RANK)"),
+        ("--rank=$(RANK)/$(MODEL)", "--rank=$(RANK)/$(MODEL)"),
+        // Two dollars are one for the kubelet, and it is the agent's to say so.
+        ("$$(RANK)", "$$(RANK)"),
+        ("$$$(RANK)", "$$$(RANK)"),
+        ("$(POD_NAME)", "x-0"),
+        ("$$(POD_NAME)", "$(POD_NAME)"),
+        // Whatever else has dollars and brackets is the kubelet's, as ever.
+        ("$(date)", "$(date)"),
+        ("$$(date)", "$(date)"),
+        ("(RANK) ${RANK} $RANK $(RANK", "(RANK) ${RANK} $RANK $(RANK"),
+        ("f(RANK)(MODEL)", "f(RANK)(MODEL)"),
+        ("$(rank) $( RANK)", "$(rank) $( RANK)"),
+        ("cost: 5$ (RANK)", "cost: 5$ (RANK)"),
+    ] {
+        let pod = pod_of(&json!({
+            "command": ["run", text], "env": [{ "name": "OWN", "value": text }],
+            "checkpoint": { "resumeArgs": [text], "storage": { "type": "pvc" } },
+            "podTemplate": { "spec": { "containers": [
+                { "name": "training", "env": [{ "name": "MORE", "value": text }] },
+            ] } },
+        }));
+        let training = training(&pod);
+        // As if a ConfigMap of the user's had brought a RANK.
+        let expanded = |text: &str| by_kubelet(text, &[("POD_NAME", "x-0"), ("RANK", "theirs"), ("MODEL", "theirs")]);
+        let resume = agent_args(training).iter().find_map(|arg| arg.strip_prefix("--resume-arg=")).unwrap();
+        for found in
+            [training.args.as_ref().unwrap().last().unwrap(), resume, env(training, "OWN")[0], env(training, "MORE")[0]]
+        {
+            assert_eq!(expanded(found), agent_has, "{text}");
+        }
+    }
+    // A name that the user has set is the kubelet's.
+    let pod = pod_of(&json!({ "args": ["$(MODEL)"], "env": [{ "name": "MODEL", "value": "mine" }] }));
+    assert_eq!(training(&pod).args.as_ref().unwrap().last().unwrap(), "$(MODEL)");
+}
+
+#[test]
+fn a_users_variable_replaces_ours() {
+    let pod = pod_of(&json!({
+        "env": [{ "name": "MODEL", "value": "mine" }, { "name": "WHO", "value": "$(NODE_RANK)" }],
+        "podTemplate": { "spec": { "containers": [{ "name": "training", "env": [
+            { "name": "DATASET", "valueFrom": { "configMapKeyRef": { "name": "c", "key": "k" } } },
+            { "name": "WHO", "value": "me" },
+        ] }] } },
+    }));
+    let training = training(&pod);
+    assert_eq!(env(training, "MODEL"), ["mine"]);
+    assert_eq!(env(training, "DATASET"), ["(from)"]);
+    assert_eq!(env(training, "WHO"), ["me"]);
+    let of_agent: Vec<&str> = agent_args(training).iter().filter_map(|arg| arg.strip_prefix("--env=")).collect();
+    assert!(of_agent.iter().all(|var| !var.starts_with("MODEL=") && !var.starts_with("DATASET=")), "{of_agent:?}");
+}
+
+#[test]
+fn text_is_not_expanded() {
+    let pod = pod_of(&json!({ "model": "a$(b)$c" }));
+    assert_eq!(env(training(&pod), "MODEL"), ["a$$(b)$$c"]);
+}
+
+#[test]
+fn tf_config_is_as_long_as_the_plan_expects() {
+    for workers in [1, 2, 10, 11, 1000] {
+        let pod = pod_of(&json!({ "framework": "tensorflow", "numWorkers": workers }));
+        let text =
+            env(training(&pod), "TF_CONFIG")[0].replace("$$", "$").replace("$(NODE_RANK)", &(workers - 1).to_string());
+        let expected = plan::hosts_bytes("x", [(RoleName::WORKER, workers)].into_iter());
+        assert_eq!("--env=TF_CONFIG=".len() + text.len() + 1, expected);
+        let parsed: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(parsed["cluster"]["worker"].as_array().unwrap().len(), usize::try_from(workers).unwrap());
+    }
+}
+
+#[test]
+fn shared_memory_of_the_users_replaces_ours() {
+    for fields in [
+        json!({ "volumes": [{ "name": "big", "emptyDir": {} }], "volumeMounts": [{ "name": "big", "mountPath": "/dev/shm/" }] }),
+        json!({ "podTemplate": { "spec": {
+            "volumes": [{ "name": "big", "emptyDir": {} }],
+            "containers": [{ "name": "training", "volumeMounts": [{ "name": "big", "mountPath": "/dev/shm" }] }],
+        } } }),
+    ] {
+        let pod = pod_of(&fields);
+        assert!(pod.volumes.iter().flatten().all(|volume| volume.name != "trainingjob-shm"));
+        let mounts: Vec<&str> = training(&pod)
+            .volume_mounts
+            .iter()
+            .flatten()
+            .filter(|mount| mount.mount_path.starts_with("/dev/shm"))
+            .map(|mount| mount.name.as_str())
+            .collect();
+        assert_eq!(mounts, ["big"]);
+    }
+}
+
+#[test]
+fn a_volume_of_the_template_replaces_the_specs_whole() {
+    let pod = pod_of(&json!({
+        "volumes": [{ "name": "scratch", "emptyDir": {} }],
+        "podTemplate": { "spec": { "volumes": [{ "name": "scratch", "hostPath": { "path": "/scratch" } }] } },
+    }));
+    let volumes: Vec<_> = pod.volumes.iter().flatten().filter(|volume| volume.name == "scratch").collect();
+    assert_eq!(volumes.len(), 1);
+    assert!(volumes[0].empty_dir.is_none() && volumes[0].host_path.is_some());
+}
+
+#[test]
+fn a_pod_in_the_nodes_network_still_finds_the_others() {
+    let policy = |spec: Value| pod_of(&json!({ "podTemplate": { "spec": spec } })).dns_policy;
+    assert_eq!(policy(json!({ "hostNetwork": true })).as_deref(), Some("ClusterFirstWithHostNet"));
+    assert_eq!(policy(json!({ "hostNetwork": true, "dnsPolicy": "None" })).as_deref(), Some("None"));
+    assert_eq!(policy(json!({})), None);
+}
+
+#[test]
+fn graces_nest() {
+    for (pod, agent) in [(60, 45), (120, 90), (1, 1), (0, 1)] {
+        let pod = pod_of(&json!({ "podTemplate": { "spec": { "terminationGracePeriodSeconds": pod } } }));
+        assert_eq!(training(&pod).args.as_ref().unwrap()[2], format!("--grace-seconds={agent}"));
+    }
+}
+
+/// Kubernetes counts a pod's grace from before its hook runs, the agent its own from SIGTERM, which comes after.
+#[test]
+fn a_hook_that_sleeps_takes_its_time_from_the_grace() {
+    for (hook, agent) in [
+        (json!({ "sleep": { "seconds": 20 } }), 30),
+        (json!({ "sleep": { "seconds": 59 } }), 1),
+        (json!({ "sleep": { "seconds": 0 } }), 45),
+        // How long these take, nobody knows before.
+        (json!({ "exec": { "command": ["sleep", "20"] } }), 45),
+        (json!({ "httpGet": { "port": 80 } }), 45),
+    ] {
+        let containers = json!([{ "name": "training", "lifecycle": { "preStop": hook } }]);
+        let pod = pod_of(&json!({ "podTemplate": { "spec": { "containers": containers } } }));
+        assert_eq!(training(&pod).args.as_ref().unwrap()[2], format!("--grace-seconds={agent}"), "{hook}");
+        assert_eq!(pod.termination_grace_period_seconds, Some(60));
+    }
+}
+
+#[test]
+fn topology_is_preferred_besides_the_templates_affinity() {
+    let pod = pod_of(&json!({
+        "scheduling": { "topologyKey": "zone" },
+        "podTemplate": { "spec": { "affinity": { "podAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
+            { "weight": 1, "podAffinityTerm": { "topologyKey": "rack" } },
+        ] } } } },
+    }));
+    let terms =
+        pod.affinity.unwrap().pod_affinity.unwrap().preferred_during_scheduling_ignored_during_execution.unwrap();
+    let keys: Vec<&str> = terms.iter().map(|term| term.pod_affinity_term.topology_key.as_str()).collect();
+    assert_eq!(keys, ["rack", "zone"]);
+}
+
+/// What no podTemplate may take from a worker.
+fn holds_the_gang_together(template: &PodTemplateSpec) {
+    let pod = template.spec.as_ref().unwrap();
+    assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+    assert_eq!(pod.subdomain.as_deref(), Some("x-headless"));
+    assert_eq!(pod.hostname, None);
+    let agent = &pod.init_containers.as_ref().unwrap()[0];
+    assert_eq!(
+        (agent.name.as_str(), agent.image.as_deref()),
+        ("agent", Some("registry.example/trainingjob-operator:1"))
+    );
+    let training = training(pod);
+    assert_eq!(training.name, "training");
+    assert_eq!(training.command.as_deref().unwrap(), ["/trainingjob/agent"]);
+    assert_eq!(training.args.as_ref().unwrap()[0], "run");
+    for name in ["NODE_RANK", "RANK", "MASTER_ADDR", "WORLD_SIZE"] {
+        assert_eq!(env(training, name).len(), 1, "{name}");
+    }
+    let mounts = training.volume_mounts.iter().flatten();
+    assert_eq!(mounts.filter(|m| m.mount_path == "/trainingjob" && m.name == "trainingjob-agent").count(), 1);
+    let mounts = training.volume_mounts.iter().flatten();
+    assert_eq!(
+        mounts.filter(|m| m.mount_path == "/trainingjob/state" && m.sub_path.as_deref() == Some("state")).count(),
+        1
+    );
+    assert_eq!(training.restart_policy.as_deref(), Some("Never"));
+    assert_eq!(training.restart_policy_rules.as_ref().map(Vec::len), Some(1));
+    let volumes = pod.volumes.iter().flatten();
+    assert_eq!(volumes.filter(|v| v.name == "trainingjob-agent" && v.empty_dir.is_some()).count(), 1);
+    let labels = template.metadata.as_ref().unwrap().labels.as_ref().unwrap();
+    assert_eq!(labels["training-job"], "x");
+    assert_eq!(labels[labels::INCARNATION], "1");
+}
+
+/// Pieces of a pod template by where they go, and whether they may be there.
+fn pieces() -> Vec<(&'static str, Value, bool)> {
+    let mine = json!([{ "name": "mine", "emptyDir": {} }]);
+    let ours = json!([{ "name": "trainingjob-agent", "hostPath": { "path": "/" } }]);
+    vec![
+        ("/metadata", json!({ "labels": { "team": "vision" } }), true),
+        ("/metadata", json!({ "labels": { "training-job": "y" } }), false),
+        ("/metadata", json!({ "annotations": { "a": "b" } }), true),
+        ("/spec", json!({ "restartPolicy": "Never" }), true),
+        ("/spec", json!({ "restartPolicy": "OnFailure" }), false),
+        ("/spec", json!({ "hostNetwork": true, "shareProcessNamespace": true, "enableServiceLinks": true }), true),
+        ("/spec", json!({ "hostname": "h" }), false),
+        ("/spec", json!({ "subdomain": "s" }), false),
+        ("/spec", json!({ "volumes": mine }), true),
+        ("/spec", json!({ "volumes": ours }), false),
+        ("/spec", json!({ "initContainers": [{ "name": "fetch", "image": "i", "command": ["sh"] }] }), true),
+        ("/spec", json!({ "initContainers": [{ "name": "agent", "image": "i" }] }), false),
+        ("/spec/containers/0", json!({ "image": "other", "workingDir": "/w", "stdin": true }), true),
+        ("/spec/containers/0", json!({ "securityContext": { "runAsUser": 0 } }), true),
+        ("/spec/containers/0", json!({ "command": ["sh"] }), false),
+        ("/spec/containers/0", json!({ "args": ["x"] }), false),
+        ("/spec/containers/0", json!({ "env": [{ "name": "MODEL", "value": "m" }] }), true),
+        ("/spec/containers/0", json!({ "env": [{ "name": "NODE_RANK", "value": "0" }] }), false),
+        ("/spec/containers/0", json!({ "volumeMounts": [{ "name": "trainingjob-shm", "mountPath": "/shm" }] }), true),
+        (
+            "/spec/containers/0",
+            json!({ "volumeMounts": [{ "name": "trainingjob-shm", "mountPath": "/trainingjob" }] }),
+            false,
+        ),
+        ("/spec/containers/1", json!({ "command": ["sh"], "env": [{ "name": "RANK", "value": "0" }] }), true),
+        ("/spec/containers/1", json!({ "image": "" }), false),
+    ]
+}
+
+proptest! {
+    /// A later piece of the same field replaces an earlier one, so only what stands in the end counts.
+    #[test]
+    fn no_template_breaks_the_gang(pieces in prop::sample::subsequence(pieces(), 0..=6).prop_shuffle()) {
+        let helper = json!({ "name": "helper", "image": "i" });
+        let mut template =
+            json!({ "metadata": {}, "spec": { "containers": [{ "name": "training" }, helper], "initContainers": [] } });
+        let mut allowed = std::collections::BTreeMap::new();
+        for (place, fields, may) in pieces {
+            for (key, value) in fields.as_object().unwrap() {
+                template.pointer_mut(place).unwrap()[key] = value.clone();
+                allowed.insert((place, key.clone()), may);
+            }
+        }
+        let spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "podTemplate": template });
+        match resolved("x", &spec) {
+            Ok(plan) => {
+                prop_assert!(allowed.values().all(|may| *may), "accepted: {template}");
+                holds_the_gang_together(&built(&plan, 1).jobs.remove(0).spec.unwrap().template);
+            }
+            Err(refusals) => {
+                prop_assert_eq!(refusals.0.len(), allowed.values().filter(|may| !**may).count(), "{} {}", template, refusals);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
+    let spec = json!({
+        "model": "m", "dataset": "d", "numWorkers": 2, "monitoring": { "enabled": false },
+        "checkpoint": {
+            "storage": { "type": "s3", "s3Bucket": "b", "endpoint": "http://minio:9000", "credentialsSecret": "keys" },
+            "backup": { "destination": "gs://copies/x/", "credentialsSecret": "gcs" },
+            "keepBest": { "metric": "eval_loss" },
+            "resumeFrom": "run-1/checkpoint-5/",
+            "resumeArgs": ["--resume", "$(RESUME_FROM_CHECKPOINT)", "--lr", "$(HYPERPARAM_LEARNING_RATE)"],
+        },
+    });
+    let plan = plan_of("x", &spec);
+    let objects = built(&plan, 1);
+    let policy = &objects.config.data.as_ref().unwrap()["checkpoints.json"];
+    assert_eq!(
+        serde_json::from_str::<Value>(policy).unwrap(),
+        json!({
+            "uid": "6f1f4d1e-0000-4000-8000-000000000001", "job": "x", "agentImage": "registry.example/trainingjob-operator:1", "workers": 2, "port": 8080, "shared": false, "retention": 3,
+            "keepBest": { "metric": "eval_loss", "max": false },
+            "resumeFrom": "/checkpoints/run-1/checkpoint-5",
+            "store": { "uri": "s3://b/ml-training/x", "endpoint": "http://minio:9000", "credentials": "/etc/training-credentials/store" },
+            "backup": {
+                "place": { "uri": "gs://copies/x", "credentials": "/etc/training-credentials/backup" },
+                "intervalSeconds": 1800,
+            },
+        })
+    );
+    let pod = pod_of(&spec);
+    let args = training(&pod).args.clone().unwrap();
+    let resume: Vec<_> = args.iter().filter_map(|arg| arg.strip_prefix("--resume-arg=")).collect();
+    // The kubelet expands what it knows, and leaves the agent's own alone.
+    assert_eq!(resume, ["--resume", "$(RESUME_FROM_CHECKPOINT)", "--lr", "$(HYPERPARAM_LEARNING_RATE)"]);
+    let secrets: Vec<_> = pod.volumes.iter().flatten().filter_map(|v| v.secret.as_ref()?.secret_name.clone()).collect();
+    assert_eq!(secrets, ["keys", "gcs"]);
+    assert!(variables(training(&pod)).iter().all(|(name, _)| !name.contains("KEY")), "nothing of them is a variable");
+}
+
+#[test]
+fn looking_after_checkpoints_takes_no_gpu_and_nothing_but_the_folder() {
+    let spec = json!({
+        "model": "pvc://m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 8,
+        "checkpoint": { "storage": { "type": "pvc" }, "backup": { "destination": "s3://copies/x" } },
+        "scheduling": { "queue": "q", "nodeSelector": { "zone": "a" } },
+    });
+    let job = upkeep(&plan_of("x", &spec), plan::Upkeep::Copy).unwrap();
+    insta::assert_json_snapshot!(job);
+    let none = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "enabled": false } });
+    assert_eq!(upkeep(&plan_of("x", &none), plan::Upkeep::Copy), None);
+}
+
+/// What there is of a gang that is placed as a whole: its PodGroup, and by what its pods are in it.
+fn grouped(scheduling: &Value) -> Value {
+    let spec = json!({
+        "model": "m", "dataset": "d", "numWorkers": 3, "gpusPerWorker": 2, "scheduling": scheduling,
+        "resources": { "requests": { "cpu": "1500m" }, "limits": { "cpu": "2", "memory": "8Gi" } },
+        "podTemplate": { "spec": {
+            "initContainers": [
+                { "name": "fetch", "image": "i", "resources": { "requests": { "memory": "10Gi" } } },
+                { "name": "logs", "image": "i", "restartPolicy": "Always", "resources": { "requests": { "cpu": "100m" } } },
+            ],
+            "containers": [{ "name": "side", "image": "i", "resources": { "limits": { "cpu": "250m", "memory": "1Gi" } } }],
+        } },
+    });
+    let plan = plan_of("x", &spec);
+    let job = posted(&plan, &built(&plan, 2).jobs[0]);
+    let job = serde_json::to_value(job).unwrap();
+    let template = &job["spec"]["template"];
+    let group = match pod_group(&plan).unwrap() {
+        PodGroup::Volcano(group) => serde_json::to_value(group),
+        PodGroup::Coscheduling(group) => serde_json::to_value(group),
+        PodGroup::Native(group) => serde_json::to_value(group),
+    };
+    let mut group = group.unwrap();
+    let owners = group["metadata"]["ownerReferences"].take();
+    assert_eq!(owners[0]["kind"], "TrainingJob");
+    assert_eq!(group["metadata"]["namespace"], "ml-training");
+    json!({
+        "apiVersion": group["apiVersion"], "kind": group["kind"], "name": group["metadata"]["name"], "spec": group["spec"],
+        "queue": job["metadata"]["labels"].get(labels::QUEUE),
+        "annotation": template["metadata"]["annotations"].get(labels::VOLCANO_GROUP),
+        "label": template["metadata"]["labels"].get(labels::COSCHEDULING_GROUP),
+        "schedulerName": template["spec"].get("schedulerName"),
+        "schedulingGroup": template["spec"].get("schedulingGroup"),
+    })
+}
+
+#[test]
+fn a_gang_of_volcano() {
+    // The most that a pod needs at a time: 10Gi before its containers, of which the two have 9Gi.
+    assert_eq!(
+        grouped(&json!({ "gang": "volcano", "queue": "research", "priority": "high" })),
+        json!({
+            "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": "x-6f1f4d1e",
+            "spec": {
+                "minMember": 3, "queue": "research", "priorityClassName": "high",
+                "minResources": { "cpu": "5550m", "memory": "32212254720", "nvidia.com/gpu": "6" },
+            },
+            "queue": null, "annotation": "x-6f1f4d1e", "label": null, "schedulerName": "volcano", "schedulingGroup": null,
+        })
+    );
+}
+
+#[test]
+fn a_gang_of_the_coscheduling_plugin() {
+    assert_eq!(
+        grouped(&json!({ "gang": "coscheduling", "queue": "research" })),
+        json!({
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "name": "x-6f1f4d1e",
+            "spec": { "minMember": 3 },
+            "queue": "research", "annotation": null, "label": "x-6f1f4d1e",
+            "schedulerName": "scheduler-plugins-scheduler", "schedulingGroup": null,
+        })
+    );
+    assert_eq!(grouped(&json!({ "gang": "coscheduling", "schedulerName": "mine" }))["schedulerName"], "mine");
+}
+
+#[test]
+fn a_gang_of_kubernetes() {
+    assert_eq!(
+        grouped(&json!({ "gang": "native" })),
+        json!({
+            "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "name": "x-6f1f4d1e",
+            "spec": { "schedulingPolicy": { "gang": { "minCount": 3 } } },
+            "queue": null, "annotation": null, "label": null, "schedulerName": null,
+            "schedulingGroup": { "podGroupName": "x-6f1f4d1e" },
+        })
+    );
+}
+
+/// A gang that may run smaller is placed as soon as there is room for the smallest.
+#[test]
+fn a_group_of_an_elastic_gang_is_of_the_fewest_workers() {
+    let spec = json!({
+        "model": "m", "dataset": "d", "numWorkers": 3, "scheduling": { "gang": "volcano" },
+        "elastic": { "minWorkers": 2, "maxWorkers": 4 }, "checkpoint": { "enabled": false },
+        "resources": { "requests": { "cpu": "2" } },
+    });
+    let Some(PodGroup::Volcano(group)) = pod_group(&plan_of("x", &spec)) else { panic!("no group") };
+    assert_eq!((group.spec.min_member, &group.spec.min_resources["cpu"].0[..]), (2, "4"));
+}
+
+/// What is posted is what was built, whatever the types know of it.
+#[test]
+fn a_job_without_a_group_is_posted_as_it_is() {
+    let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+    let job = built(&plan, 1).jobs.remove(0);
+    let whole = posted(&plan, &job);
+    assert_eq!(serde_json::to_value(&whole).unwrap(), serde_json::to_value(&job).unwrap());
+    assert!(!whole.has_group() && pod_group(&plan).is_none());
+}

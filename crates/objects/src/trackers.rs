@@ -1,0 +1,72 @@
+//! What MLflow, Weights & Biases and TensorBoard read in a program's environment.
+//!
+//! A run is an attempt; its name is completed by the agent, which knows the attempt.
+
+use super::environment::{literal, var};
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, SecretKeySelector};
+use plan::Plan;
+use serde_json::json;
+
+/// Number of this attempt, in a value; see [`super::environment::MASTER_PORT`].
+const ATTEMPT: &str = "$$(ATTEMPT)";
+
+/// Keys of `trackerSecret` that become variables of the same name.
+const SECRETS: [&str; 4] =
+    ["WANDB_API_KEY", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"];
+
+pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
+    let monitoring = &plan.monitoring;
+    let run = format!("{}-attempt-{ATTEMPT}", plan.identity.name);
+    let mut env = Vec::new();
+    if let Some(mlflow) = &monitoring.mlflow {
+        // MLflow itself takes the tags of a new run from MLFLOW_RUN_CONTEXT, its name being one of them; MLFLOW_RUN_NAME
+        // is for programs that name their run themselves.
+        let tags = json!({
+            "mlflow.runName": run,
+            "training_job": plan.identity.name,
+            "namespace": plan.identity.namespace,
+            "attempt": ATTEMPT,
+        });
+        env.extend([
+            var("MLFLOW_TRACKING_URI", literal(&mlflow.uri)),
+            var("MLFLOW_EXPERIMENT_NAME", literal(&mlflow.experiment)),
+            var("MLFLOW_RUN_NAME", &run),
+            var("MLFLOW_RUN_CONTEXT", tags.to_string()),
+            // By default a server that is gone is waited for by each call for minutes, with GPUs idle. What the program is
+            // told then is up to the agent's tracking store, see agent/python/trackers.
+            var("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"),
+            var("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1"),
+            var("MLFLOW_HTTP_REQUEST_TIMEOUT", "20"),
+        ]);
+    }
+    if let Some(project) = &monitoring.wandb_project {
+        env.extend([
+            var("WANDB_PROJECT", literal(project)),
+            var("WANDB_NAME", &run),
+            // The attempts of a job stand together.
+            var("WANDB_RUN_GROUP", &plan.identity.name),
+            var("WANDB_TAGS", format!("{},{},attempt-{ATTEMPT}", plan.identity.name, plan.identity.namespace)),
+            // By default the end of a program waits for its last upload for ever.
+            var("WANDB_FINISH_TIMEOUT", "300"),
+        ]);
+    }
+    if let Some(secret) = &monitoring.tracker_secret {
+        env.extend(SECRETS.map(|key| from_secret(secret, key)));
+    }
+    if let Some(board) = monitoring.tensorboard.as_ref().and_then(plan::TensorBoard::beside) {
+        env.push(var("TENSORBOARD_LOG_DIR", board.log_dir()));
+        // Hugging Face's Trainer calls it so.
+        env.push(var("TENSORBOARD_LOGGING_DIR", board.log_dir()));
+    }
+    env
+}
+
+/// The key need not be there: most people use one tracker.
+fn from_secret(secret: &str, key: &str) -> EnvVar {
+    let selector = SecretKeySelector { name: secret.to_owned(), key: key.to_owned(), optional: Some(true) };
+    EnvVar {
+        name: key.to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource { secret_key_ref: Some(selector), ..EnvVarSource::default() }),
+    }
+}

@@ -1,0 +1,167 @@
+//! Short Jobs that look after the checkpoints while no worker runs: the same agent, without GPUs.
+
+use super::pod::{Mounts, TERMINATION_BY_FILE, little};
+use super::{environment, labels, metadata, names};
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::api::core::v1::{Affinity, Container, PodSecurityContext, PodSpec, PodTemplateSpec, SecurityContext};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use plan::storage::paths;
+use plan::template::TRAINING;
+use plan::{Checkpoint, CheckpointVolume, Plan, Upkeep};
+use protocol::checkpoints::POLICY_FILE;
+use std::collections::BTreeMap;
+use text::start_of;
+
+/// Tries again after a failure, which Kubernetes spaces 10, 20, 40 s apart.
+const TRIES_AGAIN: i32 = 3;
+/// Seconds that an upload of the largest checkpoints may take.
+const DEADLINE: i64 = 24 * 60 * 60;
+/// Seconds that an errand stays once it has ended, if whoever made it could not delete it.
+const ERRAND_STAYS: i32 = 300;
+/// Who manages an errand: not the operator, which takes no notice of it.
+const PLUGIN: &str = "kubectl-trainingjob";
+/// What an errand is for.
+const ERRAND: &str = labels::CHECKPOINTS;
+
+/// The Job for a task of the operator's; none for a job that keeps no checkpoints.
+#[must_use]
+pub fn upkeep(plan: &Plan, task: Upkeep) -> Option<Job> {
+    let checkpoint = plan.storage.checkpoint.as_ref()?;
+    let mut metadata = metadata(plan, names::upkeep_name(&plan.identity.name));
+    let labels = labels::of_upkeep(plan, task);
+    metadata.labels.get_or_insert_default().extend(labels.clone());
+    let mut args = ["checkpoints", "upkeep", "--policy", &policy_path(), task.as_str()].map(str::to_owned).to_vec();
+    // A claim that nobody has used yet would be bound to where this pod happens to be.
+    let is_new = matches!(checkpoint.volume, CheckpointVolume::New { .. } | CheckpointVolume::EmptyDir);
+    let from_store = checkpoint.resume_from.as_deref().is_some_and(|from| from.contains("://"));
+    let without_volume = task == Upkeep::Check && from_store && is_new;
+    args.extend(without_volume.then(|| "--without-volume".to_owned()));
+    let unmounted = Checkpoint { volume: CheckpointVolume::EmptyDir, ..checkpoint.clone() };
+    let checkpoint = if without_volume { &unmounted } else { checkpoint };
+    // A checkpoint that is bad stays bad; where a store is away the operator asks again.
+    let tries_again = if task == Upkeep::Check { 0 } else { TRIES_AGAIN };
+    let spec = JobSpec { backoff_limit: Some(tries_again), ..JobSpec::default() };
+    Some(agent_job(plan, checkpoint, metadata, labels, args, spec))
+}
+
+/// The Job for something that a person wants of the checkpoints: these arguments for the agent. None for a job that keeps
+/// no checkpoints.
+///
+/// It ends with its TrainingJob, which is not its controller: whoever may create Jobs may create it.
+#[must_use]
+pub fn errand(plan: &Plan, name: String, args: &[String]) -> Option<Job> {
+    let checkpoint = plan.storage.checkpoint.as_ref()?;
+    let owner = OwnerReference { controller: None, block_owner_deletion: None, ..plan.identity.owner.clone() };
+    let labels = [
+        (labels::MANAGED_BY, PLUGIN),
+        (labels::TRAINING_JOB, plan.identity.name.as_str()),
+        (labels::COMPONENT, ERRAND),
+    ];
+    let labels: BTreeMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let metadata = ObjectMeta {
+        name: Some(name),
+        namespace: Some(plan.identity.namespace.clone()),
+        labels: Some(labels.clone()),
+        owner_references: Some(vec![owner]),
+        ..ObjectMeta::default()
+    };
+    let spec = JobSpec { backoff_limit: Some(0), ttl_seconds_after_finished: Some(ERRAND_STAYS), ..JobSpec::default() };
+    let args = args.iter().map(|arg| environment::literal(arg)).collect();
+    Some(agent_job(plan, checkpoint, metadata, labels, args, spec))
+}
+
+/// Name of such a Job. It is also a label of its pods, so that a long name of a TrainingJob does not fit into it.
+#[must_use]
+pub fn errand_name(job: &str, random: &str) -> String {
+    const LONGEST: usize = 63;
+    let end = format!("-{ERRAND}-{random}");
+    let start = start_of(job, LONGEST.saturating_sub(end.len())).trim_end_matches(['-', '.']);
+    format!("{start}{end}")
+}
+
+/// Where an agent finds what it is to do with the checkpoints.
+#[must_use]
+pub fn policy_path() -> String {
+    format!("{}/{POLICY_FILE}", paths::CONFIG)
+}
+
+/// A Job of one pod that has the agent, the checkpoints and the stores' credentials.
+fn agent_job(
+    plan: &Plan,
+    checkpoint: &Checkpoint,
+    mut metadata: ObjectMeta,
+    labels: BTreeMap<String, String>,
+    args: Vec<String>,
+    spec: JobSpec,
+) -> Job {
+    let pod = &plan.gang.workers().pod;
+    let queue = pod.scheduling.queue.clone().map(|queue| (labels::QUEUE.to_owned(), queue));
+    metadata.labels.get_or_insert_default().extend(queue);
+    let more = pod.overlay.metadata.clone().unwrap_or_default();
+    let overlay = pod.overlay.spec.clone().unwrap_or_default();
+    let mounts = Mounts::of_upkeep(plan, checkpoint);
+    // As the program is: as another user it may not read what that writes, and the namespace may want no less.
+    let of_program = overlay.containers.iter().find(|container| container.name == TRAINING);
+    let of_program = of_program.and_then(|container| container.security_context.clone());
+    let has_user = of_program.as_ref().is_some_and(|it| it.run_as_user.is_some() || it.run_as_non_root == Some(true));
+    let container = Container {
+        name: labels::UPKEEP.to_owned(),
+        image: Some(plan.runtime.agent_image.clone()),
+        image_pull_policy: plan.runtime.agent_image_pull_policy.clone(),
+        command: Some(vec!["/agent".to_owned()]),
+        args: Some(args),
+        resources: Some(little("500m", "256Mi")),
+        volume_mounts: Some(mounts.mounts),
+        security_context: Some(SecurityContext {
+            privileged: None,
+            allow_privilege_escalation: Some(false),
+            read_only_root_filesystem: Some(true),
+            ..of_program.clone().unwrap_or_default()
+        }),
+        termination_message_policy: Some(TERMINATION_BY_FILE.to_owned()),
+        ..Container::default()
+    };
+    Job {
+        metadata,
+        spec: Some(JobSpec {
+            active_deadline_seconds: Some(DEADLINE),
+            template: PodTemplateSpec {
+                // Those of the workers too: a cloud's identity may go by them.
+                metadata: Some(ObjectMeta {
+                    labels: Some(more.labels.into_iter().flatten().chain(labels).collect()),
+                    annotations: more.annotations,
+                    ..ObjectMeta::default()
+                }),
+                spec: Some(PodSpec {
+                    restart_policy: Some("Never".to_owned()),
+                    containers: vec![container],
+                    volumes: Some(mounts.volumes),
+                    security_context: overlay.security_context.or_else(|| (!has_user).then(as_root)),
+                    automount_service_account_token: Some(pod.service_account_name.is_some()),
+                    enable_service_links: Some(false),
+                    service_account_name: pod.service_account_name.clone(),
+                    image_pull_secrets: (!pod.image_pull_secrets.is_empty()).then(|| pod.image_pull_secrets.clone()),
+                    // A volume that is bound by its first user is then bound where the workers can go.
+                    node_selector: (!pod.scheduling.node_selector.is_empty())
+                        .then(|| pod.scheduling.node_selector.clone())
+                        .or(overlay.node_selector),
+                    affinity: pod.scheduling.affinity.clone().or(overlay.affinity).map(only_of_nodes),
+                    tolerations: (!pod.scheduling.tolerations.is_empty()).then(|| pod.scheduling.tolerations.clone()),
+                    ..PodSpec::default()
+                }),
+            },
+            ..spec
+        }),
+        status: None,
+    }
+}
+
+/// Where the workers must be, but not beside whom.
+fn only_of_nodes(affinity: Affinity) -> Affinity {
+    Affinity { node_affinity: affinity.node_affinity, ..Affinity::default() }
+}
+
+/// As whom the programs write nobody can tell where the spec doesn't: the image decides. Root reads it all.
+fn as_root() -> PodSecurityContext {
+    PodSecurityContext { run_as_user: Some(0), ..PodSecurityContext::default() }
+}

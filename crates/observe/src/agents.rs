@@ -1,0 +1,190 @@
+//! What the agents of one job answered when they were last asked.
+
+use jiff::{SignedDuration, Timestamp};
+use protocol::agent_status::AgentStatus;
+use std::sync::Arc;
+
+/// A pace is known once this much of the whole has gone by since it was first looked at, in percent ...
+const SOME_PROGRESS: f64 = 0.5;
+/// ... and this long, in seconds.
+const SOME_TIME: f64 = 10.0;
+
+/// The last good answer of a job's agent.
+#[derive(Debug, Clone)]
+pub struct AgentAnswer {
+    /// What it said.
+    pub status: Arc<AgentStatus>,
+    /// When.
+    pub time: Timestamp,
+    /// Since when it gives none any more.
+    pub failing_since: Option<Timestamp>,
+    /// Seconds that remain at the pace seen so far; the program's own estimate goes before it.
+    pub remaining: Option<i64>,
+}
+
+impl AgentAnswer {
+    /// Whether it speaks of this attempt: the answer of the last one may still be at hand.
+    #[must_use]
+    pub fn is_of(&self, attempt: i32) -> bool {
+        i64::from(self.status.report.attempt) == i64::from(attempt)
+    }
+}
+
+/// The last answer of a job's agents, and how it stands with asking them.
+#[derive(Clone, Debug, Default)]
+pub struct AgentPolls {
+    answer: Option<(Arc<AgentStatus>, Timestamp)>,
+    silence: Option<Silence>,
+    first: Option<Pace>,
+}
+
+/// A pod whose agent is asked in vain.
+#[derive(Clone, Debug)]
+struct Silence {
+    pod: String,
+    since: Timestamp,
+    why: String,
+    /// It is in the log.
+    told: bool,
+}
+
+/// A point from which the pace is counted.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Which program: its attempt, and when its agent began.
+    program: (u32, Option<Timestamp>),
+    since: Timestamp,
+    percent: f64,
+}
+
+impl Pace {
+    /// Seconds that the rest takes at the pace so far.
+    fn remaining(&self, percent: f64, time: Timestamp) -> Option<i64> {
+        let (done, took) = (percent - self.percent, time.duration_since(self.since).as_secs_f64());
+        #[allow(clippy::cast_possible_truncation)] // of what is in range
+        let rest = || ((100.0 - percent) / done * took).round().min(1e12) as i64;
+        (done >= SOME_PROGRESS && took >= SOME_TIME).then(rest)
+    }
+}
+
+impl AgentPolls {
+    /// How long an agent may be silent before people are told: some questions may fail.
+    pub const SILENT: SignedDuration = SignedDuration::from_secs(30);
+
+    /// The agent answered.
+    pub fn answered(&mut self, status: AgentStatus) {
+        let now = Timestamp::now();
+        if let Some(percent) = status.percent {
+            let program = (status.report.attempt, status.report.started_at);
+            // Another program goes on from somewhere else.
+            self.first = self.first.filter(|first| first.program == program && percent >= first.percent);
+            self.first.get_or_insert(Pace { program, since: now, percent });
+        }
+        self.answer = Some((Arc::new(status), now));
+        self.silence = None;
+    }
+
+    /// The agent in the pod with this UID did not, or with something that can't be believed, and why.
+    pub fn failed(&mut self, pod: &str, why: String) {
+        let before = self.silence.take().filter(|silence| silence.pod == pod);
+        let (since, told) = before.map_or_else(|| (Timestamp::now(), false), |silence| (silence.since, silence.told));
+        self.silence = Some(Silence { pod: pod.to_owned(), since, why, told });
+    }
+
+    /// Whether the log is to tell that an agent is silent: once it has been for long. One whose program has just ended is for a
+    /// moment.
+    pub fn is_to_be_told(&mut self) -> bool {
+        let Some(silence) = self.silence.as_mut().filter(|silence| !silence.told) else { return false };
+        silence.told = Timestamp::now().duration_since(silence.since) >= Self::SILENT;
+        silence.told
+    }
+
+    /// Since when the agent of the pod that was asked last gives no answer, also where it never gave one.
+    #[must_use]
+    pub fn silent_since(&self) -> Option<Timestamp> {
+        self.silence.as_ref().map(|silence| silence.since)
+    }
+
+    /// Why the last question had no answer, if it had none.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        self.silence.as_ref().map(|silence| silence.why.as_str())
+    }
+
+    /// The last good answer; none if there never was one.
+    #[must_use]
+    pub fn answer(&self) -> Option<AgentAnswer> {
+        let (status, time) = self.answer.clone()?;
+        let remaining = self.first.zip(status.percent).and_then(|(first, percent)| first.remaining(percent, time));
+        Some(AgentAnswer { status, time, failing_since: self.silent_since(), remaining })
+    }
+
+    /// Whether the agent answered when it was last asked; none if it never was.
+    #[must_use]
+    pub fn is_up(&self) -> Option<bool> {
+        (self.answer.is_some() || self.silence.is_some()).then_some(self.silence.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::report::Report;
+
+    #[test]
+    fn an_answer_outlives_failures() {
+        let mut polls = AgentPolls::default();
+        assert_eq!((polls.is_up(), polls.answer().is_some()), (None, false));
+        polls.failed("a", "no".into());
+        assert_eq!((polls.is_up(), polls.answer().is_some()), (Some(false), false), "it never answered");
+        assert!(polls.silent_since().is_some());
+        polls.answered(AgentStatus { percent: Some(5.0), ..AgentStatus::default() });
+        assert_eq!((polls.is_up(), polls.silent_since()), (Some(true), None));
+        polls.failed("a", "no".into());
+        let first = polls.answer().unwrap();
+        polls.failed("a", "still not".into());
+        assert_eq!(polls.trouble(), Some("still not"));
+        let second = polls.answer().unwrap();
+        assert_eq!(second.status.percent, Some(5.0));
+        assert!(first.failing_since.is_some() && first.failing_since == second.failing_since);
+    }
+
+    #[test]
+    fn the_silence_of_one_pod_is_not_the_nexts() {
+        let mut polls = AgentPolls::default();
+        polls.failed("a", "no".into());
+        let long_ago = Timestamp::UNIX_EPOCH;
+        polls.silence.as_mut().unwrap().since = long_ago;
+        polls.failed("a", "no".into());
+        assert_eq!(polls.silent_since(), Some(long_ago));
+        assert_eq!([polls.is_to_be_told(), polls.is_to_be_told()], [true, false], "once");
+        polls.failed("a", "no".into());
+        assert!(!polls.is_to_be_told());
+        polls.failed("b", "no".into());
+        assert_ne!(polls.silent_since(), Some(long_ago));
+        assert!(!polls.is_to_be_told(), "it may have just ended");
+    }
+
+    #[test]
+    fn what_remains_is_told_once_the_pace_is_known() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let pace = Pace { program: (1, None), since: at(100), percent: 40.0 };
+        assert_eq!(pace.remaining(40.1, at(160)), None, "hardly anything was done");
+        assert_eq!(pace.remaining(50.0, at(105)), None, "too short");
+        assert_eq!(pace.remaining(50.0, at(160)), Some(300), "ten percent took a minute, fifty are left");
+        assert_eq!(pace.remaining(100.0, at(160)), Some(0));
+    }
+
+    #[test]
+    fn the_pace_is_of_one_program() {
+        let mut polls = AgentPolls::default();
+        let mut tell = |attempt, percent| {
+            let report = Report { attempt, ..Report::default() };
+            polls.answered(AgentStatus { report, percent: Some(percent), ..AgentStatus::default() });
+            polls.first.map(|first| first.percent)
+        };
+        assert_eq!([tell(1, 10.0), tell(1, 20.0)], [Some(10.0), Some(10.0)]);
+        assert_eq!([tell(2, 30.0), tell(2, 40.0)], [Some(30.0), Some(30.0)], "another attempt");
+        assert_eq!(tell(2, 5.0), Some(5.0), "it began again");
+    }
+}

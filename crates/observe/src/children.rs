@@ -1,0 +1,235 @@
+//! The objects of one TrainingJob, as the watches show them.
+
+use super::{ObservedJob, ObservedPod, ObservedWorkload};
+use api::Reason;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::labels;
+use protocol::report::Report;
+use protocol::role::RoleName;
+use std::collections::BTreeMap;
+
+/// A Service or ConfigMap: who it is and what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedChild {
+    /// UID of the object.
+    pub uid: String,
+    /// Digest of what we own in it: another one means that somebody changed it.
+    pub digest: u64,
+    /// Its deletion has begun.
+    pub deleting: bool,
+}
+
+/// Kinds of children, in the order in which they are named to people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChildKind {
+    /// The headless Service.
+    Service,
+    /// The ConfigMap.
+    ConfigMap,
+    /// The claim for checkpoints.
+    PersistentVolumeClaim,
+    /// The Secret with the gang's key.
+    Secret,
+    /// The PodGroup by which the workers are placed together.
+    PodGroup,
+    /// The Workload by which Kueue admits all roles together.
+    Workload,
+    /// The Job of a role.
+    Job,
+}
+
+impl ChildKind {
+    /// As Kubernetes writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::ConfigMap => "ConfigMap",
+            Self::PersistentVolumeClaim => "PersistentVolumeClaim",
+            Self::Secret => "Secret",
+            Self::PodGroup => "PodGroup",
+            Self::Workload => "Workload",
+            Self::Job => "Job",
+        }
+    }
+
+    /// Whether it is there as long as the TrainingJob is, and no Job is made without it.
+    #[must_use]
+    pub fn precedes_jobs(self) -> bool {
+        matches!(self, Self::Service | Self::ConfigMap | Self::PersistentVolumeClaim)
+    }
+}
+
+/// Which child: of a Job also whose role's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChildKey {
+    /// Its kind.
+    pub kind: ChildKind,
+    /// Its role, where each role has one.
+    pub role: Option<RoleName>,
+}
+
+impl ChildKey {
+    /// The headless Service.
+    pub const SERVICE: Self = Self { kind: ChildKind::Service, role: None };
+    /// The ConfigMap.
+    pub const CONFIG: Self = Self { kind: ChildKind::ConfigMap, role: None };
+    /// The claim for checkpoints.
+    pub const CLAIM: Self = Self { kind: ChildKind::PersistentVolumeClaim, role: None };
+    /// The Secret with the gang's key.
+    pub const GANG_KEY: Self = Self { kind: ChildKind::Secret, role: None };
+    /// The PodGroup.
+    pub const POD_GROUP: Self = Self { kind: ChildKind::PodGroup, role: None };
+    /// The Workload of all roles.
+    pub const WORKLOAD: Self = Self { kind: ChildKind::Workload, role: None };
+
+    /// The Job that looks after the checkpoints.
+    pub const UPKEEP: Self = Self { kind: ChildKind::Job, role: Some(RoleName::literal(labels::UPKEEP)) };
+
+    /// The Job of a role.
+    #[must_use]
+    pub const fn job(role: RoleName) -> Self {
+        Self { kind: ChildKind::Job, role: Some(role) }
+    }
+}
+
+/// Why a child could not be made: kept until it could.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// In one word.
+    pub reason: Reason,
+    /// What stands in the way and what would mend it.
+    pub message: String,
+}
+
+impl Blocked {
+    /// Whether somebody has said no to it, or can't say yes, who may say otherwise later.
+    #[must_use]
+    pub fn is_denial(&self) -> bool {
+        matches!(self.reason, Reason::Denied | Reason::WebhookFailed)
+    }
+
+    /// The object is still there, but on its way out: the watch tells when it is gone.
+    #[must_use]
+    pub fn deleting(name: &str) -> Self {
+        let message = format!("{name} is being deleted; it is made again when it is gone");
+        Self { reason: Reason::OldObject, message }
+    }
+}
+
+/// The Job that looks after the checkpoints while no worker runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ObservedUpkeep {
+    /// UID of the Job: the precondition of its deletion.
+    pub uid: String,
+    /// Name of the Job.
+    pub name: String,
+    /// What it is for, as the agent is told.
+    pub task: String,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Its deletion has begun.
+    pub deleting: bool,
+    /// It is done: `Some(true)` if well.
+    pub ended: Option<bool>,
+}
+
+/// What an Event of the API about a Job or a pod said, for it stands nowhere else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectEvent {
+    /// UID of the object.
+    pub about: String,
+    /// In one word.
+    pub reason: Reason,
+    /// In Kubernetes' words.
+    pub message: String,
+}
+
+/// The objects of one TrainingJob.
+#[derive(Clone, Debug, Default)]
+pub struct Children {
+    /// The headless Service.
+    pub service: Option<ObservedChild>,
+    /// The ConfigMap.
+    pub config: Option<ObservedChild>,
+    /// The Jobs by role; never more than one for each.
+    pub jobs: BTreeMap<RoleName, Box<ObservedJob>>,
+    /// Pods by UID, those included that are gone.
+    pub pods: BTreeMap<String, Box<ObservedPod>>,
+    /// The Job that looks after the checkpoints while no worker runs.
+    pub upkeep: Option<ObservedUpkeep>,
+    /// Its Workload in a queue of Kueue's, if it has several roles.
+    pub workload: Option<ObservedWorkload>,
+    /// Last words of its pods, by the UID of the Job.
+    pub upkeep_words: Option<(String, Report)>,
+    /// Children that could not be made.
+    pub blocked: BTreeMap<ChildKey, Blocked>,
+    /// The newest version seen of a child, its deletion included: the answer to a write of ours may come after the
+    /// watch has told of what followed.
+    pub versions: BTreeMap<ChildKey, u64>,
+    /// Digests of children as the API server keeps them after our write, where admission changes what we write.
+    pub settled: BTreeMap<ChildKey, u64>,
+    /// When it was last made sure that the PodGroup is there, which nobody watches.
+    pub group_looked_at: Option<Timestamp>,
+    /// What Events said that were read last.
+    pub event: Option<ObjectEvent>,
+    /// When Events were last read.
+    pub events_read_at: Option<Timestamp>,
+    /// How often in a row Events told nothing new, with no news of the Job and the pods in between.
+    pub events_read_in_vain: u32,
+}
+
+impl Children {
+    /// The Job of a role.
+    #[must_use]
+    pub fn job(&self, role: RoleName) -> Option<&ObservedJob> {
+        self.jobs.get(&role).map(|job| &**job)
+    }
+
+    /// How long after the last time Events are worth reading again: the API server looks for them through all of the
+    /// namespace's. A quarter of a minute, doubling to four minutes while they tell nothing new.
+    #[must_use]
+    pub fn read_events_after(&self) -> SignedDuration {
+        SignedDuration::from_secs(15 << self.events_read_in_vain.saturating_sub(1).min(4))
+    }
+
+    /// Whether anything of it still exists.
+    pub(super) fn exist(&self) -> bool {
+        let has_object =
+            self.service.is_some() || self.config.is_some() || !self.jobs.is_empty() || self.upkeep.is_some();
+        has_object || self.pods.values().any(|pod| !pod.gone)
+    }
+
+    /// Whether an object is news: nothing newer was seen of this child.
+    pub fn is_news(&mut self, key: ChildKey, meta: &ObjectMeta) -> bool {
+        let (version, newest) = (version(meta), self.versions.entry(key).or_default());
+        let is_news = version >= *newest;
+        *newest = version.max(*newest);
+        is_news
+    }
+
+    /// Whether a child says what it should, as far as the API server lets it.
+    #[must_use]
+    pub fn is_right(&self, key: ChildKey, digest: u64, should: u64) -> bool {
+        digest == should || self.settled.get(&key) == Some(&digest)
+    }
+}
+
+/// Resource versions are numbers that grow, as Kubernetes guarantees since 1.35.
+#[must_use]
+pub fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_tell_nothing_new_are_read_less_and_less_often() {
+        let after = |events_read_in_vain| Children { events_read_in_vain, ..Children::default() }.read_events_after();
+        let seconds = [0, 1, 2, 3, 4, 5, 6, u32::MAX].map(|times| after(times).as_secs());
+        assert_eq!(seconds, [15, 15, 30, 60, 120, 240, 240, 240]);
+    }
+}

@@ -1,0 +1,613 @@
+//! The index: everything remembered of each TrainingJob, filed under its namespace and UID.
+
+use super::owner::{controller, is_training_job, is_upkeep, owner};
+use super::{BoardPart, Cell, ChildKey, Children, ObservedChild, SlimJob, SlimPod, SlimWorkload};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt, runtime::watcher::Event};
+use objects::labels;
+use parking_lot::{Mutex, MutexGuard};
+use std::any::TypeId;
+use std::collections::{HashMap, HashSet};
+
+/// Which TrainingJob. The namespace belongs to it: a label can be copied into another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl JobKey {
+    /// The key of a TrainingJob, read or not.
+    #[must_use]
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self { namespace: meta.namespace.clone().unwrap_or_default(), uid: meta.uid.clone().unwrap_or_default() }
+    }
+
+    /// The key of the TrainingJob that an object belongs to: by its owner, or by its label, since a person may have
+    /// changed either. None for what somebody else controls.
+    fn of_child(meta: &ObjectMeta) -> Option<Self> {
+        if controller(meta).is_some_and(|controller| !is_training_job(controller)) {
+            return None;
+        }
+        let owner = owner(meta).map(|owner| owner.uid.clone());
+        owner.map_or_else(|| Self::labelled(meta), |uid| Some(Self::within(meta, uid)))
+    }
+
+    /// The key of the TrainingJob that an object names in its label, which anybody may have copied.
+    fn labelled(meta: &ObjectMeta) -> Option<Self> {
+        let uid = meta.labels.as_ref()?.get(labels::UID)?;
+        Some(Self::within(meta, uid.clone()))
+    }
+
+    fn within(meta: &ObjectMeta, uid: String) -> Self {
+        Self { namespace: meta.namespace.clone().unwrap_or_default(), uid }
+    }
+}
+
+/// A claim for checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedClaim {
+    /// Its deletion has begun.
+    pub deleting: bool,
+    /// UIDs of its owners; one that is to outlive its job has none.
+    pub owners: Vec<String>,
+}
+
+impl ObservedClaim {
+    /// Whether the job with this UID may use it: not if it goes, by itself or with an earlier job of the same name.
+    #[must_use]
+    pub fn serves(&self, uid: &str) -> bool {
+        !self.deleting && (self.owners.is_empty() || self.owners.iter().any(|owner| owner == uid))
+    }
+}
+
+/// All that is remembered of all TrainingJobs; and the claims, which outlive them and so are filed by namespace and name.
+#[derive(Default, Debug)]
+pub struct Index {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default, Debug)]
+struct Inner {
+    /// Boxed: half of the places of a large map are free.
+    cells: HashMap<JobKey, Box<Cell>>,
+    claims: HashMap<(String, String), ObservedClaim>,
+    /// By kind: UIDs that a watch which starts again has listed so far; what it does not list is gone.
+    listed: HashMap<TypeId, HashSet<String>>,
+    /// Kinds that have been listed once.
+    complete: HashSet<TypeId>,
+}
+
+impl Inner {
+    /// Drops a cell of which nothing is left: the last object of a forgotten TrainingJob has gone.
+    fn bury(&mut self, key: &JobKey) {
+        if self.cells.get(key).is_some_and(|cell| cell.is_over()) {
+            self.cells.remove(key);
+        }
+    }
+
+    /// Drops whatever cell an object may have kept, whether it is its or not.
+    fn bury_of(&mut self, meta: &ObjectMeta) {
+        for key in [JobKey::of_child(meta), JobKey::labelled(meta)].into_iter().flatten() {
+            self.bury(&key);
+        }
+    }
+
+    fn children(&mut self, key: JobKey) -> &mut Children {
+        &mut self.cells.entry(key).or_default().children
+    }
+
+    fn all_children(&mut self) -> impl Iterator<Item = &mut Children> {
+        self.cells.values_mut().map(|cell| &mut cell.children)
+    }
+}
+
+impl Index {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// What is known of the objects of a TrainingJob.
+    #[must_use]
+    pub fn children(&self, key: &JobKey) -> Children {
+        self.lock().cells.get(key).map(|cell| cell.children.clone()).unwrap_or_default()
+    }
+
+    /// Reads one cell without copying it.
+    pub fn read<T>(&self, key: &JobKey, read: impl FnOnce(&Cell) -> T) -> Option<T> {
+        self.lock().cells.get(key).map(|cell| read(cell))
+    }
+
+    /// Changes one cell.
+    pub fn update<T>(&self, key: &JobKey, change: impl FnOnce(&mut Cell) -> T) -> T {
+        change(self.lock().cells.entry(key.clone()).or_default())
+    }
+
+    /// Changes one cell, unless it has been dropped: whoever acts for a job that may be gone by now leaves nothing of it.
+    pub fn update_known<T>(&self, key: &JobKey, change: impl FnOnce(&mut Cell) -> T) -> Option<T> {
+        self.lock().cells.get_mut(key).map(|cell| change(cell))
+    }
+
+    /// Forgets a TrainingJob that exists no more.
+    pub fn forget(&self, key: &JobKey) {
+        let mut inner = self.lock();
+        if let Some(cell) = inner.cells.get_mut(key) {
+            cell.forgotten = true;
+        }
+        inner.bury(key);
+    }
+
+    /// Forgets all TrainingJobs but these.
+    pub fn forget_all_but(&self, there: &HashSet<JobKey>) {
+        let mut inner = self.lock();
+        for (key, cell) in &mut inner.cells {
+            cell.forgotten |= !there.contains(key);
+        }
+        inner.cells.retain(|_, cell| !cell.is_over());
+    }
+
+    /// The claim of this name, if it carries our label.
+    #[must_use]
+    pub fn claim(&self, namespace: &str, name: &str) -> Option<ObservedClaim> {
+        self.lock().claims.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Whether all objects of this kind have been listed once.
+    #[must_use]
+    pub fn has_listed<K: 'static>(&self) -> bool {
+        self.lock().complete.contains(&TypeId::of::<K>())
+    }
+
+    /// Files an event of a watch. `put` files one object, `gone` takes one out, and `missing` takes out all that a list
+    /// has not named by their UID.
+    fn file<K: Resource + 'static>(
+        &self,
+        event: &Event<K>,
+        put: impl Fn(&mut Inner, &K),
+        gone: impl Fn(&mut Inner, &K),
+        missing: impl Fn(&mut Inner, &HashSet<String>),
+    ) {
+        let (mut inner, kind) = (self.lock(), TypeId::of::<K>());
+        match event {
+            Event::Init => drop(inner.listed.insert(kind, HashSet::new())),
+            Event::InitDone => {
+                let listed = inner.listed.remove(&kind).unwrap_or_default();
+                missing(&mut inner, &listed);
+                inner.complete.insert(kind);
+                inner.cells.retain(|_, cell| !cell.is_over());
+            }
+            Event::InitApply(object) | Event::Apply(object) => {
+                if let (Some(listed), Some(uid)) = (inner.listed.get_mut(&kind), object.uid()) {
+                    listed.insert(uid);
+                }
+                put(&mut inner, object);
+                inner.bury_of(object.meta());
+            }
+            Event::Delete(object) => {
+                gone(&mut inner, object);
+                inner.bury_of(object.meta());
+            }
+        }
+    }
+
+    /// Files an event of the watch of pods.
+    pub fn pod(&self, event: &Event<SlimPod>) {
+        let put = |gone: bool| {
+            move |inner: &mut Inner, pod: &SlimPod| {
+                let Some(key) = JobKey::labelled(&pod.metadata) else { return };
+                if is_upkeep(&pod.metadata) {
+                    return inner.cells.entry(key).or_default().put_upkeep_words(pod);
+                }
+                let Some(seen) = pod.seen(gone) else { return };
+                inner.cells.entry(key).or_default().put_pod(Box::new(seen), &pod.metadata);
+            }
+        };
+        self.file(event, put(false), put(true), |inner, listed| {
+            inner.cells.values_mut().for_each(|cell| cell.keep_pods(listed));
+        });
+    }
+
+    /// Files an event of the watch of Jobs.
+    pub fn job(&self, event: &Event<SlimJob>) {
+        let put = |inner: &mut Inner, job: &SlimJob| {
+            let Some(key) = JobKey::of_child(&job.metadata) else { return };
+            inner.cells.entry(key).or_default().put_job(job);
+        };
+        let gone = |inner: &mut Inner, job: &SlimJob| {
+            let Some(cell) = JobKey::of_child(&job.metadata).and_then(|key| inner.cells.get_mut(&key)) else { return };
+            cell.drop_job(job);
+        };
+        self.file(event, put, gone, |inner, listed| {
+            inner.cells.values_mut().for_each(|cell| cell.keep_jobs(listed));
+        });
+    }
+
+    /// Files an event of the watch of Services: of a job's own, or of its TensorBoard's.
+    pub fn service(&self, event: &Event<Service>) {
+        let is_board =
+            |service: &Service| service.labels().get(labels::COMPONENT).is_some_and(|v| v == labels::TENSORBOARD);
+        let put = |inner: &mut Inner, service: &Service| {
+            if is_board(service) {
+                put_board(inner, service, None, |board| &mut board.service);
+            } else {
+                put_child(inner, service, ChildKey::SERVICE, super::digest::service(service), |c| &mut c.service);
+            }
+        };
+        let gone = |inner: &mut Inner, service: &Service| {
+            if is_board(service) {
+                drop_board(inner, service, |board| &mut board.service);
+            } else {
+                drop_child(inner, service, ChildKey::SERVICE, |children| &mut children.service);
+            }
+        };
+        self.file(event, put, gone, |inner, listed| {
+            for cell in inner.cells.values_mut() {
+                cell.children.service.take_if(|child| !listed.contains(&child.uid));
+                cell.board.service.take_if(|part| !listed.contains(&part.uid));
+            }
+        });
+    }
+
+    /// Files an event of the watch of ConfigMaps.
+    pub fn config(&self, event: &Event<ConfigMap>) {
+        let put = |inner: &mut Inner, config: &ConfigMap| {
+            put_child(inner, config, ChildKey::CONFIG, super::digest::config(config), |children| &mut children.config);
+        };
+        let gone = |inner: &mut Inner, config: &ConfigMap| {
+            drop_child(inner, config, ChildKey::CONFIG, |children| &mut children.config);
+        };
+        self.file(event, put, gone, |inner, listed| {
+            for children in inner.all_children() {
+                children.config.take_if(|child| !listed.contains(&child.uid));
+            }
+        });
+    }
+
+    /// Files an event of the watch of Deployments, which only TensorBoards have.
+    pub fn deployment(&self, event: &Event<Deployment>) {
+        let put = |inner: &mut Inner, deployment: &Deployment| {
+            let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+            put_board(inner, deployment, replicas, |board| &mut board.deployment);
+        };
+        let gone = |inner: &mut Inner, deployment: &Deployment| {
+            drop_board(inner, deployment, |board| &mut board.deployment);
+        };
+        self.file(event, put, gone, |inner, listed| {
+            for cell in inner.cells.values_mut() {
+                cell.board.deployment.take_if(|part| !listed.contains(&part.uid));
+            }
+        });
+    }
+
+    /// Files an event of the watch of Workloads, which only gangs of several roles have in a queue.
+    pub fn workload(&self, event: &Event<SlimWorkload>) {
+        let put = |inner: &mut Inner, workload: &SlimWorkload| {
+            let (Some(job), Some(seen)) = (JobKey::of_child(&workload.metadata), workload.seen()) else { return };
+            let children = inner.children(job);
+            if children.is_news(ChildKey::WORKLOAD, &workload.metadata) {
+                children.workload = Some(seen);
+            }
+        };
+        let gone = |inner: &mut Inner, workload: &SlimWorkload| {
+            let job = JobKey::of_child(&workload.metadata);
+            let Some(cell) = job.and_then(|key| inner.cells.get_mut(&key)) else { return };
+            cell.children.is_news(ChildKey::WORKLOAD, &workload.metadata);
+            cell.children.workload.take_if(|known| Some(&known.uid) == workload.metadata.uid.as_ref());
+        };
+        self.file(event, put, gone, |inner, listed| {
+            for children in inner.all_children() {
+                children.workload.take_if(|known| !listed.contains(&known.uid));
+            }
+        });
+    }
+
+    /// Files an event of the watch of claims.
+    pub fn claim_event(&self, event: &Event<PersistentVolumeClaim>) {
+        let key = |claim: &PersistentVolumeClaim| (claim.namespace().unwrap_or_default(), claim.name_any());
+        let put = |inner: &mut Inner, claim: &PersistentVolumeClaim| {
+            let deleting = claim.metadata.deletion_timestamp.is_some();
+            let owners = claim.owner_references().iter().map(|owner| owner.uid.clone()).collect();
+            inner.claims.insert(key(claim), ObservedClaim { deleting, owners });
+        };
+        if matches!(event, Event::Init) {
+            self.lock().claims.clear();
+        }
+        self.file(event, put, |inner, claim| drop(inner.claims.remove(&key(claim))), |_, _| ());
+    }
+}
+
+fn put_child<K: Resource<DynamicType = ()>>(
+    inner: &mut Inner,
+    object: &K,
+    key: ChildKey,
+    digest: u64,
+    slot: impl Fn(&mut Children) -> &mut Option<ObservedChild>,
+) {
+    let (Some(job), Some(uid)) = (JobKey::of_child(object.meta()), object.uid()) else {
+        // Somebody took all that ties it to its job: to us it is gone.
+        for children in inner.all_children() {
+            slot(children).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
+        }
+        return;
+    };
+    let children = inner.children(job);
+    if children.is_news(key, object.meta()) {
+        let deleting = object.meta().deletion_timestamp.is_some();
+        *slot(children) = Some(ObservedChild { uid, digest, deleting });
+    }
+}
+
+fn drop_child<K: Resource<DynamicType = ()>>(
+    inner: &mut Inner,
+    object: &K,
+    key: ChildKey,
+    slot: impl Fn(&mut Children) -> &mut Option<ObservedChild>,
+) {
+    let Some(cell) = JobKey::of_child(object.meta()).and_then(|job| inner.cells.get_mut(&job)) else { return };
+    cell.children.is_news(key, object.meta());
+    slot(&mut cell.children).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
+}
+
+fn put_board<K: Resource<DynamicType = ()>>(
+    inner: &mut Inner,
+    object: &K,
+    replicas: Option<i32>,
+    slot: impl Fn(&mut super::ObservedBoard) -> &mut Option<BoardPart>,
+) {
+    // By the owner alone: what a person has taken from its job is made anew.
+    let (Some(_), Some(job)) = (owner(object.meta()), JobKey::of_child(object.meta())) else { return };
+    let part = BoardPart { uid: object.uid().unwrap_or_default(), replicas };
+    *slot(&mut inner.cells.entry(job).or_default().board) = Some(part);
+}
+
+fn drop_board<K: Resource<DynamicType = ()>>(
+    inner: &mut Inner,
+    object: &K,
+    slot: impl Fn(&mut super::ObservedBoard) -> &mut Option<BoardPart>,
+) {
+    let Some(cell) = JobKey::of_child(object.meta()).and_then(|job| inner.cells.get_mut(&job)) else { return };
+    slot(&mut cell.board).take_if(|part| Some(&part.uid) == object.meta().uid.as_ref());
+    cell.board.wait = None;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+    fn key() -> JobKey {
+        JobKey { namespace: "ns".into(), uid: "job".into() }
+    }
+
+    /// An index that has seen the TrainingJob.
+    fn index() -> Index {
+        let index = Index::default();
+        index.update(&key(), |cell| cell.meet("x"));
+        index
+    }
+
+    fn controlled_by(api_version: &str, kind: &str, name: &str, uid: &str) -> Option<Vec<OwnerReference>> {
+        Some(vec![OwnerReference {
+            api_version: api_version.into(),
+            kind: kind.into(),
+            name: name.into(),
+            uid: uid.into(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        }])
+    }
+
+    fn labelled(uid: &str, labels: &[(&str, &str)]) -> ObjectMeta {
+        let ours = [(labels::UID, "job"), (labels::TRAINING_JOB, "x"), (labels::INCARNATION, "1")];
+        let labels = ours.iter().chain(labels).map(|&(key, value)| (key.to_owned(), value.to_owned()));
+        ObjectMeta {
+            name: Some(uid.into()),
+            uid: Some(uid.into()),
+            namespace: Some("ns".into()),
+            labels: Some(labels.collect()),
+            ..ObjectMeta::default()
+        }
+    }
+
+    fn pod(uid: &str) -> SlimPod {
+        let metadata = ObjectMeta {
+            owner_references: controlled_by("batch/v1", "Job", "x-training", "j1"),
+            ..labelled(uid, &[("batch.kubernetes.io/job-completion-index", "0")])
+        };
+        SlimPod { metadata, ..SlimPod::default() }
+    }
+
+    fn job(uid: &str) -> SlimJob {
+        let metadata = ObjectMeta {
+            owner_references: controlled_by("ml.example.com/v1", "TrainingJob", "x", "job"),
+            name: Some("x-training".into()),
+            ..labelled(uid, &[])
+        };
+        SlimJob { metadata, ..SlimJob::default() }
+    }
+
+    /// Whoever may make a Job can copy labels; who controls it is the API server's to say.
+    #[test]
+    fn a_job_with_copied_labels_is_nobodys() {
+        let index = index();
+        let there = || index.children(&key()).jobs.values().map(|job| job.uid.clone()).collect::<Vec<_>>();
+        let mut copied = job("copied");
+        for owners in [
+            None,
+            controlled_by("ml.example.com/v1", "TrainingJob", "x", "another"),
+            controlled_by("example.com/v1", "TrainingJob", "x", "job"),
+            controlled_by("ml.example.com/v1", "Workflow", "x", "job"),
+            controlled_by("batch/v1", "CronJob", "x", "job"),
+        ] {
+            copied.metadata.owner_references = owners;
+            index.job(&Event::Apply(copied.clone()));
+            assert!(there().is_empty(), "{:?}", copied.metadata.owner_references);
+        }
+        let mut renamed = job("renamed");
+        renamed.metadata.name = Some("x-training-copy".into());
+        index.job(&Event::Apply(renamed));
+        assert!(there().is_empty());
+        let mut elsewhere = job("elsewhere");
+        elsewhere.metadata.namespace = Some("another".into());
+        index.job(&Event::Apply(elsewhere));
+        index.job(&Event::Apply(job("j1")));
+        assert_eq!(there(), ["j1"]);
+        copied.metadata.resource_version = Some("99".into());
+        index.job(&Event::Apply(copied.clone()));
+        index.job(&Event::Delete(copied));
+        assert_eq!(there(), ["j1"]);
+        // Of one that is known a person may take the owner: it is the same Job.
+        let mut without = job("j1");
+        without.metadata.owner_references = None;
+        index.job(&Event::Apply(without));
+        assert_eq!(there(), ["j1"]);
+        index.job(&Event::Delete(job("j1")));
+        assert!(there().is_empty());
+    }
+
+    #[test]
+    fn a_pod_with_copied_labels_is_nobodys() {
+        let index = index();
+        let there = || index.children(&key()).pods.keys().cloned().collect::<Vec<_>>();
+        let of = |uid: &str, owners: Option<Vec<OwnerReference>>| {
+            let mut pod = pod(uid);
+            pod.metadata.owner_references = owners;
+            Event::Apply(pod)
+        };
+        index.pod(&of("cron", controlled_by("batch/v1", "Job", "another", "j9")));
+        index.pod(&of("set", controlled_by("apps/v1", "ReplicaSet", "x-training", "j1")));
+        assert!(there().is_empty(), "the Job is not known yet, but its name is");
+        index.pod(&of("p", controlled_by("batch/v1", "Job", "x-training", "j1")));
+        index.pod(&of("guess", controlled_by("batch/v1", "Job", "x-training", "j2")));
+        assert_eq!(there(), ["guess", "p"]);
+        index.job(&Event::Apply(job("j1")));
+        assert_eq!(there(), ["p"], "by its UID, once that is known");
+        index.pod(&of("bare", None));
+        assert_eq!(there(), ["p"]);
+        // The pods' last words come when their Job is gone, and who orphans them takes their owner.
+        index.job(&Event::Delete(job("j1")));
+        index.pod(&of("p", None));
+        index.pod(&of("q", controlled_by("batch/v1", "Job", "x-training", "j1")));
+        index.pod(&of("again", controlled_by("batch/v1", "Job", "x-training", "j2")));
+        assert_eq!(there(), ["bare", "p", "q"], "what runs without a Job holds up the next one");
+        index.job(&Event::Apply(job("j2")));
+        assert_eq!(there(), ["again", "guess", "p", "q"], "the Job came after its pods");
+        index.pod(&Event::Init);
+        index.pod(&of("p", None));
+        index.pod(&Event::InitDone);
+        assert_eq!(index.children(&key()).pods.values().filter(|pod| !pod.gone).count(), 1);
+    }
+
+    /// An operator that starts may find pods that were orphaned: the next gang waits for them.
+    #[test]
+    fn a_pod_of_no_job_that_is_known_is_waited_for() {
+        let index = index();
+        let mut bare = pod("bare");
+        bare.metadata.owner_references = None;
+        index.pod(&Event::Apply(bare));
+        assert_eq!(index.children(&key()).pods.len(), 1);
+    }
+
+    #[test]
+    fn a_config_map_of_another_controller_is_nobodys() {
+        let index = index();
+        let config = |uid: &str, owners| {
+            let metadata = ObjectMeta { owner_references: owners, ..labelled(uid, &[]) };
+            Event::Apply(ConfigMap { metadata, ..ConfigMap::default() })
+        };
+        let there = || index.children(&key()).config.map(|config| config.uid);
+        index.config(&config("theirs", controlled_by("apps/v1", "Deployment", "x", "job")));
+        assert_eq!(there(), None);
+        index.config(&config("changed", None));
+        assert_eq!(there().as_deref(), Some("changed"), "a person took its owner: it is put right");
+    }
+
+    /// The pods of a deleted TrainingJob go after it.
+    #[test]
+    fn nothing_is_kept_of_a_job_that_is_gone() {
+        let index = index();
+        index.pod(&Event::Apply(pod("a")));
+        index.forget(&key());
+        assert_eq!(index.children(&key()).pods.len(), 1, "it still runs");
+        index.pod(&Event::Delete(pod("a")));
+        assert!(index.lock().cells.is_empty());
+
+        index.update(&key(), |cell| cell.known = true);
+        index.pod(&Event::Apply(pod("b")));
+        index.forget_all_but(&HashSet::new());
+        index.pod(&Event::Delete(pod("b")));
+        assert!(index.lock().cells.is_empty());
+    }
+
+    /// The watch may tell that an object is gone before the answer to its creation has come.
+    #[test]
+    fn an_answer_that_comes_late_is_no_news() {
+        let index = index();
+        let config = |version: &str| ConfigMap {
+            metadata: ObjectMeta {
+                uid: Some("c".into()),
+                namespace: Some("ns".into()),
+                resource_version: Some(version.into()),
+                labels: Some([(labels::UID.to_owned(), "job".to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        };
+        index.config(&Event::Apply(config("7")));
+        index.config(&Event::Delete(config("9")));
+        assert!(!index.update(&key(), |cell| cell.children.is_news(ChildKey::CONFIG, &config("7").metadata)));
+        index.config(&Event::Apply(config("8")));
+        assert_eq!(index.children(&key()).config, None);
+        index.config(&Event::Apply(config("10")));
+        assert!(index.children(&key()).config.is_some());
+    }
+
+    #[test]
+    fn the_last_words_of_a_living_jobs_pods_stay() {
+        let index = index();
+        index.pod(&Event::Apply(pod("a")));
+        index.forget_all_but(&HashSet::from([key()]));
+        index.pod(&Event::Delete(pod("a")));
+        assert_eq!(index.children(&key()).pods.len(), 1);
+    }
+
+    #[test]
+    fn the_headless_service_is_not_its() {
+        let index = index();
+        let service = |component: &str, name: &str| Service {
+            metadata: ObjectMeta {
+                name: Some(name.into()),
+                namespace: Some("ns".into()),
+                uid: Some(name.into()),
+                labels: Some([(labels::COMPONENT.to_owned(), component.to_owned())].into()),
+                owner_references: Some(vec![OwnerReference {
+                    api_version: "ml.example.com/v1".into(),
+                    kind: "TrainingJob".into(),
+                    name: "x".into(),
+                    uid: "job".into(),
+                    ..OwnerReference::default()
+                }]),
+                ..ObjectMeta::default()
+            },
+            ..Service::default()
+        };
+        assert!(!index.has_listed::<Deployment>());
+        index.deployment(&Event::Init);
+        index.deployment(&Event::InitDone);
+        assert!(index.has_listed::<Deployment>(), "before that nothing is missing");
+        let seen =
+            || index.read(&key(), |cell| (cell.children.service.is_some(), cell.board.service.is_some())).unwrap();
+        index.service(&Event::Init);
+        index.service(&Event::InitApply(service("", "x-headless")));
+        assert_eq!(seen(), (true, false));
+        index.service(&Event::InitApply(service("tensorboard", "x-tensorboard")));
+        index.service(&Event::InitDone);
+        assert_eq!(seen(), (true, true));
+        index.service(&Event::Delete(service("tensorboard", "x-tensorboard")));
+        assert_eq!(seen(), (true, false));
+    }
+}

@@ -1,0 +1,163 @@
+//! A Job as the operator keeps it.
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::{Job, JobCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use objects::labels;
+use protocol::role::RoleName;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The part of a Job that the watch decodes.
+#[derive(kube::Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = Job)]
+pub struct SlimJob {
+    /// Name, UID, labels, deletion.
+    #[serde(deserialize_with = "super::slim::metadata")]
+    pub metadata: ObjectMeta,
+    /// Whether somebody holds it back.
+    #[serde(default)]
+    pub spec: SlimJobSpec,
+    /// How it stands.
+    #[serde(default)]
+    pub status: SlimJobStatus,
+}
+
+/// The part of a Job's spec that the watch decodes.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimJobSpec {
+    /// Set by a queue manager.
+    #[serde(default)]
+    pub suspend: bool,
+    /// Pods at one time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallelism: Option<i32>,
+}
+
+/// The part of a Job's status that the watch decodes.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimJobStatus {
+    /// Complete, Failed, FailureTarget, Suspended.
+    #[serde(default)]
+    pub conditions: Vec<JobCondition>,
+    /// When the Job controller first took it up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// Indexes that succeeded, as in `0,3-5`; they stay so when their pods are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_indexes: Option<String>,
+}
+
+/// What the index keeps of a Job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ObservedJob {
+    /// UID of the Job: the precondition of its deletion.
+    pub uid: String,
+    /// Name of the Job.
+    pub name: String,
+    /// The role whose pods it has.
+    pub role: RoleName,
+    /// Number of its incarnation.
+    pub incarnation: i32,
+    /// The attempt with which its pods begin.
+    pub first_attempt: i32,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// When the Job controller took it up: before that it has made no pod, and said nothing of why not.
+    pub taken_up: Option<Timestamp>,
+    /// Its deletion has begun.
+    pub deleting: bool,
+    /// A queue manager holds it back, or did when the Job controller last looked.
+    pub suspended_by_queue: bool,
+    /// It is to be held back.
+    pub suspend: bool,
+    /// Pods at one time; made with as many as workers.
+    pub parallelism: Option<i32>,
+    /// When a queue manager last let it go on: pods from before then were stopped by it.
+    pub resumed: Option<Timestamp>,
+    /// Indexes that succeeded. Their pods may be gone, and are not made again.
+    pub completed: BTreeSet<i32>,
+    /// Every index succeeded.
+    pub complete: bool,
+    /// It failed, or is about to as soon as its pods have ended: the Job controller's reason and message.
+    pub failed: Option<(String, String)>,
+}
+
+impl SlimJob {
+    /// The role whose pods it has; none for one that is not ours.
+    #[must_use]
+    pub fn role(&self) -> Option<RoleName> {
+        super::role(&self.metadata)
+    }
+
+    /// Takes out of a Job what is kept. `None` for one that is not ours.
+    #[must_use]
+    pub fn seen(&self) -> Option<ObservedJob> {
+        let meta = &self.metadata;
+        let is = |type_: &str, status| self.status.conditions.iter().find(|c| c.type_ == type_ && c.status == status);
+        let true_ = |type_: &str| is(type_, "True");
+        let incarnation = meta.labels.as_ref()?.get(labels::INCARNATION)?.parse().ok()?;
+        let first_attempt = meta.annotations.as_ref().and_then(|all| all.get(labels::FIRST_ATTEMPT)?.parse().ok());
+        Some(ObservedJob {
+            uid: meta.uid.clone()?,
+            name: meta.name.clone()?,
+            role: self.role()?,
+            incarnation,
+            // In a Job of an older operator the two are one.
+            first_attempt: first_attempt.unwrap_or(incarnation),
+            created: meta.creation_timestamp.as_ref().map(|t| t.0),
+            taken_up: self.status.start_time.as_ref().map(|t| t.0),
+            deleting: meta.deletion_timestamp.is_some(),
+            // Until the Job controller has taken note of either change there may be pods that it is about to delete.
+            suspended_by_queue: self.spec.suspend || true_("Suspended").is_some(),
+            suspend: self.spec.suspend,
+            parallelism: self.spec.parallelism,
+            resumed: is("Suspended", "False").and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0),
+            completed: self.status.completed_indexes.as_deref().map(indexes).unwrap_or_default(),
+            complete: true_("Complete").is_some(),
+            failed: true_("Failed")
+                .or_else(|| true_("FailureTarget"))
+                .map(|c| (c.reason.clone().unwrap_or_default(), c.message.clone().unwrap_or_default())),
+        })
+    }
+}
+
+impl SlimJob {
+    /// Takes out of the Job that looks after the checkpoints what is kept.
+    pub(super) fn upkeep(&self) -> Option<super::ObservedUpkeep> {
+        let meta = &self.metadata;
+        let is = |type_: &str| self.status.conditions.iter().any(|c| c.type_ == type_ && c.status == "True");
+        Some(super::ObservedUpkeep {
+            uid: meta.uid.clone()?,
+            name: meta.name.clone()?,
+            task: meta.labels.as_ref()?.get(labels::TASK).cloned().unwrap_or_default(),
+            created: meta.creation_timestamp.as_ref().map(|t| t.0),
+            deleting: meta.deletion_timestamp.is_some(),
+            ended: if is("Complete") { Some(true) } else { is("Failed").then_some(false) },
+        })
+    }
+}
+
+/// Reads `0,3-5` as the Job controller writes it.
+fn indexes(text: &str) -> BTreeSet<i32> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<i32>().ok()?..=last.trim().parse::<i32>().ok()?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completed_indexes() {
+        assert_eq!(indexes("0,3-5,9"), BTreeSet::from([0, 3, 4, 5, 9]));
+        for nothing in ["", "x", "1-", ","] {
+            assert_eq!(indexes(nothing), BTreeSet::new(), "{nothing}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What the cluster says about each TrainingJob: an index in memory, fed by watches, read without I/O.
+//!
+//! Everything of a job is filed under the namespace and the UID of its TrainingJob, which its label
+//! [`labels::UID`](objects::labels::UID) carries. Pods stay in the index after their deletion until
+//! their incarnation is over, for the last words of a worker come only with its last event.
+
+mod agents;
+mod board;
+mod cell;
+mod children;
+pub mod digest;
+pub mod events;
+mod index;
+mod job;
+mod ours;
+mod owner;
+mod pod;
+mod slim;
+mod turn;
+mod workload;
+
+pub use agents::{AgentAnswer, AgentPolls};
+pub use board::{BoardPart, ObservedBoard};
+pub use cell::{Cell, Wanted, Writes};
+pub use children::{Blocked, ChildKey, ChildKind, Children, ObjectEvent, ObservedChild, ObservedUpkeep, version};
+pub use failure::{Container, Disruption, Waiting};
+pub use index::{Index, JobKey, ObservedClaim};
+pub use job::{ObservedJob, SlimJob};
+pub use owner::{is_upkeep, owner, role};
+pub use pod::{JOB_TRACKING, ObservedPod, SlimPod};
+pub use turn::ProgressTurn;
+pub use workload::{Admission, Assignment, ObservedWorkload, SlimWorkload, SlimWorkloadStatus};

@@ -1,0 +1,157 @@
+//! Whose a Job or a pod is: labels can be copied, also by accident, so that who controls an object decides.
+
+use super::owner::is_upkeep;
+use super::owner::{controller, is_training_job};
+use super::{Cell, ChildKey, ObservedPod, SlimJob, SlimPod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use plan::names;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+/// What tells a job's own pods from those that only carry its labels.
+#[derive(Clone, Debug, Default)]
+pub struct Ours {
+    /// UIDs of the Jobs that were seen, by incarnation: their pods' last words come when they are gone.
+    jobs: BTreeMap<i32, BTreeSet<String>>,
+    /// Who controls or controlled each pod, by the pod's UID: one for all whom the same controls.
+    controllers: BTreeMap<String, Arc<OwnerReference>>,
+    /// Pods with our labels that are not ours, as far as is known.
+    strangers: BTreeMap<String, Box<ObservedPod>>,
+}
+
+impl Cell {
+    /// The TrainingJob has been seen.
+    pub fn meet(&mut self, name: &str) {
+        self.known = true;
+        if self.name != name {
+            name.clone_into(&mut self.name);
+            self.sort_out();
+        }
+    }
+
+    /// Files a Job, unless it is not ours or something newer is known.
+    pub fn put_job(&mut self, job: &SlimJob) {
+        if is_upkeep(&job.metadata) {
+            return self.put_upkeep(job);
+        }
+        let Some(seen) = job.seen().filter(|_| self.has_job(job)) else { return };
+        let children = &mut self.children;
+        if !children.is_news(ChildKey::job(seen.role), &job.metadata) {
+            return;
+        }
+        // The pods of earlier incarnations have had their say once a newer Job is there.
+        children.pods.retain(|_, pod| pod.incarnation >= seen.incarnation || !pod.gone);
+        let left = |number: &i32| children.pods.values().any(|pod| pod.incarnation == *number);
+        self.ours.jobs.retain(|number, _| *number >= seen.incarnation || left(number));
+        self.ours.jobs.entry(seen.incarnation).or_default().insert(seen.uid.clone());
+        children.events_read_in_vain = 0;
+        children.jobs.insert(seen.role, Box::new(seen));
+        self.sort_out();
+    }
+
+    /// Files the Job that looks after the checkpoints, if our TrainingJob controls it.
+    fn put_upkeep(&mut self, job: &SlimJob) {
+        let is_its = controller(&job.metadata).is_some_and(is_training_job);
+        let is_named = self.name.is_empty() || job.metadata.name == Some(names::upkeep_name(&self.name));
+        if let Some(seen) = job.upkeep().filter(|_| is_its && is_named)
+            && self.children.is_news(ChildKey::UPKEEP, &job.metadata)
+        {
+            self.children.upkeep = Some(seen);
+        }
+    }
+
+    /// Files the last words of a pod that looked after the checkpoints. Whether they count its Job decides.
+    pub(super) fn put_upkeep_words(&mut self, pod: &SlimPod) {
+        let words = controller(&pod.metadata).map(|job| job.uid.clone()).zip(pod.upkeep_words());
+        if words.is_some() {
+            self.children.upkeep_words = words;
+        }
+    }
+
+    /// Takes out a Job that is gone.
+    pub(super) fn drop_job(&mut self, job: &SlimJob) {
+        self.children.upkeep.take_if(|seen| Some(&seen.uid) == job.metadata.uid.as_ref());
+        if let Some(role) = job.role().filter(|_| self.has_job(job)) {
+            self.children.is_news(ChildKey::job(role), &job.metadata);
+            self.children.jobs.retain(|_, seen| Some(&seen.uid) != job.metadata.uid.as_ref());
+            self.sort_out();
+        }
+    }
+
+    /// Takes out all Jobs but these.
+    pub(super) fn keep_jobs(&mut self, listed: &HashSet<String>) {
+        self.children.jobs.retain(|_, job| listed.contains(&job.uid));
+        self.children.upkeep.take_if(|upkeep| !listed.contains(&upkeep.uid));
+        self.sort_out();
+    }
+
+    /// Files a pod: with ours, or with those that may turn out to be.
+    pub(super) fn put_pod(&mut self, pod: Box<ObservedPod>, meta: &ObjectMeta) {
+        if let Some(controller) = controller(meta) {
+            // Who orphans pods takes their owner: they are still whose they were.
+            let same = self.ours.controllers.values().find(|known| ***known == *controller).cloned();
+            self.ours.controllers.insert(pod.uid.clone(), same.unwrap_or_else(|| Arc::new(controller.clone())));
+        }
+        if self.has_pod(&pod) {
+            self.ours.strangers.remove(&pod.uid);
+            self.children.events_read_in_vain = 0;
+            self.children.pods.insert(pod.uid.clone(), pod);
+        } else {
+            self.children.pods.remove(&pod.uid);
+            if pod.gone {
+                self.ours.strangers.remove(&pod.uid);
+                self.ours.controllers.remove(&pod.uid);
+            } else {
+                self.ours.strangers.insert(pod.uid.clone(), pod);
+            }
+        }
+    }
+
+    /// Marks all pods as gone but these.
+    pub(super) fn keep_pods(&mut self, listed: &HashSet<String>) {
+        for pod in self.children.pods.values_mut() {
+            pod.gone |= !listed.contains(&pod.uid);
+        }
+        self.ours.strangers.retain(|uid, _| listed.contains(uid));
+    }
+
+    /// Whether a Job is ours: it has the name that ours has, and our TrainingJob controls it; or a person has taken the
+    /// owner of one that is known.
+    fn has_job(&self, job: &SlimJob) -> bool {
+        let meta = &job.metadata;
+        let is_known = || self.children.jobs.values().any(|known| Some(&known.uid) == meta.uid.as_ref());
+        let named = |role| names::role_job_name(&self.name, role);
+        let is_named = || self.name.is_empty() || meta.name.is_some() && meta.name == job.role().map(named);
+        match controller(meta) {
+            Some(controller) => is_training_job(controller) && is_named(),
+            None => is_known(),
+        }
+    }
+
+    /// Whether a pod is ours: the Job of its incarnation controls it, or one of that name where none is known. One that
+    /// nobody ever controlled counts where there is no Job: the next gang has to wait for it.
+    fn has_pod(&self, pod: &ObservedPod) -> bool {
+        let Some(controller) = self.ours.controllers.get(&pod.uid) else {
+            return !self.children.jobs.values().any(|job| job.incarnation == pod.incarnation && !job.deleting);
+        };
+        let is_job = controller.kind == "Job" && controller.api_version.starts_with("batch/");
+        let is_named = || self.name.is_empty() || controller.name == names::role_job_name(&self.name, pod.role);
+        let known = self.ours.jobs.get(&pod.incarnation);
+        is_job && known.map_or_else(is_named, |uids| uids.contains(&controller.uid))
+    }
+
+    /// Tells ours from the others anew, since more is known.
+    fn sort_out(&mut self) {
+        let all = std::mem::take(&mut self.children.pods).into_iter();
+        let all: Vec<_> = all.chain(std::mem::take(&mut self.ours.strangers)).collect();
+        for (uid, pod) in all {
+            if self.has_pod(&pod) {
+                self.children.pods.insert(uid, pod);
+            } else if !pod.gone {
+                self.ours.strangers.insert(uid, pod);
+            }
+        }
+        let Ours { controllers, strangers, .. } = &mut self.ours;
+        controllers.retain(|uid, _| self.children.pods.contains_key(uid) || strangers.contains_key(uid));
+    }
+}

@@ -1,0 +1,489 @@
+//! A pod as the operator keeps it: what decides, and no more (a pod of the API is over forty times larger).
+
+use failure::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::labels;
+use plan::template::TRAINING;
+use protocol::gang::KILLED;
+use protocol::report::Report;
+use protocol::role::{Place, RoleName};
+use serde::{Deserialize, Serialize};
+
+/// The part of a pod that the watch decodes.
+#[derive(kube::Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = Pod)]
+pub struct SlimPod {
+    /// Name, UID, labels.
+    #[serde(deserialize_with = "super::slim::metadata")]
+    pub metadata: ObjectMeta,
+    /// Where it runs.
+    #[serde(default)]
+    pub spec: SlimPodSpec,
+    /// How it stands.
+    #[serde(default, deserialize_with = "super::slim::pod_status")]
+    pub status: PodStatus,
+}
+
+/// The part of a pod's spec that the watch decodes.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimPodSpec {
+    /// The node, once there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// Its containers: which of them its node starts again.
+    #[serde(default)]
+    pub containers: Vec<SlimContainer>,
+}
+
+/// The part of a container that the watch decodes.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimContainer {
+    /// Its name.
+    pub name: String,
+    /// By which of its ends it is started again, where the API server knows of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_policy_rules: Option<Vec<ContainerRestartRule>>,
+}
+
+/// What the index keeps of a worker's pod. Boxed is what few pods have: there are thousands of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ObservedPod {
+    /// UID of the pod.
+    pub uid: String,
+    /// Name of the pod.
+    pub name: String,
+    /// Its role.
+    pub role: RoleName,
+    /// Its index, among those of its role.
+    pub index: i32,
+    /// Number of the incarnation that it belongs to.
+    pub incarnation: i32,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// The node, once there is one.
+    pub node: Option<String>,
+    /// Its address, once it has one.
+    pub ip: Option<String>,
+    /// When it got its node.
+    pub scheduled_at: Option<Timestamp>,
+    /// Why it has no node: the scheduler's reason and words.
+    pub unschedulable: Option<Box<Waiting>>,
+    /// It ended, one way or the other: `Some(true)` if well.
+    pub ended: Option<bool>,
+    /// Reason and message of the pod itself, when it failed without its container (such as `UnexpectedAdmissionError`).
+    pub pod_reason: Option<Box<Waiting>>,
+    /// Something outside took it away.
+    pub disruption: Option<Box<Disruption>>,
+    /// Since when its node does not answer, by the node controller's word: what its containers do nobody knows.
+    pub unreachable: Option<Timestamp>,
+    /// When its deletion was asked for.
+    pub deletion: Option<Timestamp>,
+    /// When its grace is over.
+    pub end_by: Option<Timestamp>,
+    /// Its Job counts it when it ends.
+    pub tracked: bool,
+    /// The size of an elastic gang of which its node was told last.
+    pub gang_size: Option<i32>,
+    /// It exists no more.
+    pub gone: bool,
+    /// The container `training`.
+    pub training: Container,
+    /// When its node last killed the container `training` for lack of memory before it started it again.
+    pub out_of_memory: Option<Timestamp>,
+    /// Why the container `training` was killed that its node starts again in this pod (`OOMKilled`); it is waiting meanwhile.
+    pub killed: Option<String>,
+    /// What keeps the containers from starting, whichever it is.
+    pub waiting: Option<Box<Waiting>>,
+    /// The init container that failed, and keeps the program from ever starting.
+    pub failed_init: Option<Box<FailedInit>>,
+}
+
+impl SlimPod {
+    /// Takes out of a pod what is kept. `None` for a pod that is not a worker of ours.
+    #[must_use]
+    pub fn seen(&self, gone: bool) -> Option<ObservedPod> {
+        let meta = &self.metadata;
+        let labels = meta.labels.as_ref()?;
+        let annotations = meta.annotations.as_ref();
+        let index = labels
+            .get(labels::COMPLETION_INDEX)
+            .or_else(|| annotations?.get(labels::COMPLETION_INDEX))?
+            .parse()
+            .ok()?;
+        let incarnation = labels.get(labels::INCARNATION)?.parse().ok()?;
+        let status = &self.status;
+        let scheduled = condition(status, "PodScheduled");
+        let ended = match status.phase.as_deref() {
+            Some("Succeeded") => Some(true),
+            Some("Failed") => Some(false),
+            _ => None,
+        };
+        let grace = meta.deletion_grace_period_seconds.unwrap_or(0);
+        // A pod that has ended, or is to end, starts none again.
+        let killed = if ended.is_none() && meta.deletion_timestamp.is_none() { self.killed() } else { None };
+        let statuses =
+            || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+        let pod = ObservedPod {
+            uid: meta.uid.clone()?,
+            name: meta.name.clone()?,
+            role: super::role(meta)?,
+            index,
+            incarnation,
+            created: meta.creation_timestamp.as_ref().map(|t| t.0),
+            node: self.spec.node_name.clone(),
+            ip: status.pod_ip.clone(),
+            scheduled_at: scheduled
+                .filter(|c| c.status == "True")
+                .and_then(|c| c.last_transition_time.as_ref())
+                .map(|t| t.0),
+            unschedulable: scheduled.filter(|c| c.status == "False").map(|c| {
+                let reason = c.reason.clone().unwrap_or_default();
+                Box::new(Waiting { reason, message: c.message.clone().unwrap_or_default() })
+            }),
+            ended,
+            pod_reason: status
+                .reason
+                .clone()
+                .map(|reason| Box::new(Waiting { reason, message: status.message.clone().unwrap_or_default() })),
+            disruption: disruption(status).map(Box::new),
+            unreachable: unreachable(status),
+            deletion: meta
+                .deletion_timestamp
+                .as_ref()
+                .map(|t| t.0.checked_sub(jiff::SignedDuration::from_secs(grace)).unwrap_or(t.0)),
+            end_by: meta.deletion_timestamp.as_ref().map(|t| t.0),
+            tracked: meta.finalizers.iter().flatten().any(|finalizer| finalizer == JOB_TRACKING),
+            gang_size: annotations.and_then(|all| all.get(labels::GANG_SIZE)?.parse().ok()),
+            gone,
+            out_of_memory: last_end(status).filter(|end| end.reason.as_deref() == Some(OOM_KILLED)).and_then(finished),
+            training: if killed.is_some() { Container::Waiting } else { training(status) },
+            killed,
+            failed_init: failed_init(status).map(Box::new),
+            waiting: statuses().find_map(|s| {
+                let waiting = s.state.as_ref()?.waiting.as_ref()?;
+                let reason = waiting.reason.clone()?;
+                (!matches!(reason.as_str(), "PodInitializing" | "ContainerCreating"))
+                    .then(|| Box::new(Waiting { reason, message: waiting.message.clone().unwrap_or_default() }))
+            }),
+        };
+        let disruption = pod.disruption.clone().or_else(|| pod.lost().filter(|_| gone).map(Box::new));
+        Some(ObservedPod { disruption, ..pod })
+    }
+}
+
+impl SlimPod {
+    /// Why the container `training` was killed that its node is about to start again.
+    fn killed(&self) -> Option<String> {
+        let is_training = |container: &&SlimContainer| container.name == TRAINING;
+        let comes_back = self.spec.containers.iter().find(is_training)?.restart_policy_rules.is_some();
+        let status = training_status(&self.status)?;
+        let state = status.state.as_ref()?;
+        let end = match (&state.terminated, &state.waiting) {
+            (Some(end), _) if end.exit_code == KILLED => end,
+            (None, Some(_)) => status.last_state.as_ref()?.terminated.as_ref()?,
+            _ => return None,
+        };
+        comes_back.then(|| end.reason.clone().unwrap_or_default())
+    }
+
+    /// What the agent left that looked after the checkpoints, if it has ended.
+    pub(super) fn upkeep_words(&self) -> Option<Report> {
+        let mut states = self.status.container_statuses.iter().flatten().filter_map(|c| c.state.as_ref());
+        states.find_map(|state| Report::parse(state.terminated.as_ref()?.message.as_deref()?))
+    }
+}
+
+/// Finalizer of the Job controller: it takes it off a pod that has ended once it has counted it.
+pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
+/// A kubelet's reason for the end of a container.
+const OOM_KILLED: &str = "OOMKilled";
+
+/// The node controller takes readiness from the pods of a node that does not answer, and from nothing else in them; a
+/// kubelet takes it from their containers too, unless the pod's own readiness gates are not met.
+fn unreachable(status: &PodStatus) -> Option<Timestamp> {
+    const GATES: &str = "ReadinessGatesNotReady";
+    let containers_are_ready = condition(status, "ContainersReady").is_some_and(|c| c.status == "True");
+    let unready = condition(status, "Ready").filter(|c| c.status == "False" && c.reason.as_deref() != Some(GATES));
+    let runs = status.phase.as_deref() == Some("Running");
+    unready.filter(|_| runs && containers_are_ready)?.last_transition_time.as_ref().map(|time| time.0)
+}
+
+fn disruption(status: &PodStatus) -> Option<Disruption> {
+    condition(status, "DisruptionTarget").filter(|c| c.status == "True").map(|c| Disruption {
+        reason: c.reason.clone().unwrap_or_default(),
+        message: c.message.clone().unwrap_or_default(),
+        time: c.last_transition_time.as_ref().map(|t| t.0),
+    })
+}
+
+fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<&'a k8s_openapi::api::core::v1::PodCondition> {
+    status.conditions.iter().flatten().find(|c| c.type_ == type_)
+}
+
+fn training_status(status: &PodStatus) -> Option<&ContainerStatus> {
+    status.container_statuses.iter().flatten().find(|c| c.name == TRAINING)
+}
+
+/// How the container `training` ended before it was started again.
+fn last_end(status: &PodStatus) -> Option<&ContainerStateTerminated> {
+    training_status(status)?.last_state.as_ref()?.terminated.as_ref()
+}
+
+fn finished(end: &ContainerStateTerminated) -> Option<Timestamp> {
+    end.finished_at.as_ref().map(|time| time.0)
+}
+
+fn training(status: &PodStatus) -> Container {
+    let Some(state) = training_status(status).and_then(|c| c.state.as_ref()) else { return Container::Waiting };
+    if let Some(end) = &state.terminated {
+        let report = end.message.as_deref().and_then(Report::parse).map(Box::new);
+        // What ended the program is the end of the container before, of which this one's agent has told.
+        let before = last_end(status).filter(|_| report.as_ref().is_some_and(|report| report.killed));
+        let reason = before.unwrap_or(end).reason.clone();
+        return Container::Terminated {
+            // 1970 is how the kubelet says that it never started.
+            started: end.started_at.as_ref().map(|t| t.0).filter(|t| *t > Timestamp::UNIX_EPOCH),
+            finished: end.finished_at.as_ref().map(|t| t.0),
+            exit_code: end.exit_code,
+            reason: reason.unwrap_or_default(),
+            message: if report.is_some() { None } else { end.message.clone() },
+            report,
+        };
+    }
+    match &state.running {
+        Some(run) => Container::Running { since: run.started_at.as_ref().map(|t| t.0) },
+        None => Container::Waiting,
+    }
+}
+
+/// Of a pod that starts no container twice the first init container that fails is the last one to run.
+fn failed_init(status: &PodStatus) -> Option<FailedInit> {
+    let has_failed = |state: &&ContainerStateTerminated| state.exit_code != 0;
+    status.init_container_statuses.iter().flatten().find_map(|container| {
+        let end = container.state.as_ref()?.terminated.as_ref().filter(has_failed)?;
+        Some(FailedInit {
+            name: container.name.clone(),
+            exit_code: end.exit_code,
+            reason: end.reason.clone().unwrap_or_default(),
+            message: end.message.clone(),
+            finished: end.finished_at.as_ref().map(|t| t.0),
+        })
+    })
+}
+
+impl<'a> From<&'a ObservedPod> for WorkerFacts<'a> {
+    fn from(pod: &'a ObservedPod) -> Self {
+        WorkerFacts {
+            role: pod.role,
+            index: pod.index,
+            pod: &pod.name,
+            node: pod.node.as_deref(),
+            attempt: pod.attempt(),
+            created: pod.created,
+            deletion: pod.deletion,
+            gone: pod.gone,
+            ended: pod.ended,
+            pod_reason: pod.pod_reason.as_deref(),
+            disruption: pod.disruption.as_deref(),
+            failed_init: pod.failed_init.as_deref(),
+            training: &pod.training,
+        }
+    }
+}
+
+impl ObservedPod {
+    /// What its agent left, if it has ended.
+    #[must_use]
+    pub fn report(&self) -> Option<&Report> {
+        match &self.training {
+            Container::Terminated { report, .. } => report.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The last attempt that it ran, as far as its agent has told.
+    fn attempt(&self) -> i32 {
+        let told = self.report().map(|report| report.attempt).filter(|attempt| *attempt > 0);
+        told.and_then(|attempt| i32::try_from(attempt).ok()).unwrap_or(self.incarnation)
+    }
+
+    /// What has befallen it if it is given up: its node is silent.
+    #[must_use]
+    pub fn lost(&self) -> Option<Disruption> {
+        let since = self.unreachable?;
+        let message = format!("it has not answered since {since:.0}");
+        Some(Disruption { reason: "NodeLost".to_owned(), message, time: Some(since) })
+    }
+
+    /// Neither ended nor gone: it may still run.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        !self.gone && self.ended.is_none()
+    }
+
+    /// Its place in the gang.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        WorkerFacts::from(self).place()
+    }
+
+    /// As people are told of it.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        WorkerFacts::from(self).describe()
+    }
+
+    /// Its program ended well.
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        WorkerFacts::from(self).succeeded()
+    }
+
+    /// It won't succeed any more.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        !self.succeeded()
+            && (self.ended == Some(false) || self.gone || matches!(self.training, Container::Terminated { .. }))
+    }
+
+    /// Its program runs.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        matches!(self.training, Container::Running { .. }) && self.is_alive()
+    }
+
+    /// When its program started.
+    #[must_use]
+    pub fn started(&self) -> Option<Timestamp> {
+        match &self.training {
+            Container::Waiting => None,
+            Container::Running { since } => *since,
+            Container::Terminated { started, .. } => *started,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::Reason;
+    use failure::first_cause;
+    use serde_json::{Value, json};
+
+    fn seen(status: &Value) -> ObservedPod {
+        let labels = json!({ "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" });
+        let metadata =
+            json!({ "name": "x", "uid": "u", "labels": labels, "creationTimestamp": "2030-01-02T03:04:05Z" });
+        let pod = json!({ "metadata": metadata, "spec": { "nodeName": "n" }, "status": status });
+        serde_json::from_value::<SlimPod>(pod).unwrap().seen(false).unwrap()
+    }
+
+    /// What the agent tells that came back is why the one before ended, and its node knows more of that.
+    #[test]
+    fn a_container_that_was_killed_before_its_last_one_is_named() {
+        let report = |killed: bool| Report { version: 1, attempt: 1, killed, signal: Some(9), ..Report::default() };
+        let cause = |killed: bool, reason: &str| {
+            let message = report(killed).to_message();
+            let end =
+                json!({ "exitCode": 1, "reason": "Error", "message": message, "finishedAt": "2030-01-02T03:06:00Z" });
+            let before = json!({ "exitCode": 137, "reason": reason, "finishedAt": "2030-01-02T03:05:00Z" });
+            let container =
+                json!({ "name": "training", "state": { "terminated": end }, "lastState": { "terminated": before } });
+            let pod = seen(&json!({ "phase": "Failed", "containerStatuses": [container] }));
+            (first_cause([&pod]).unwrap().reason, pod.out_of_memory.is_some())
+        };
+        assert_eq!(cause(true, "OOMKilled"), (Reason::OomKilled, true));
+        assert_eq!(cause(true, "Error"), (Reason::Signal, false), "killed by somebody");
+        assert_eq!(cause(false, "OOMKilled"), (Reason::Signal, true), "what followed is another failure");
+    }
+
+    /// As the kubelet leaves it: the program's own container waits for ever.
+    #[test]
+    fn an_init_container_that_fails_is_kept_with_its_words() {
+        let ended = |code: i32, message: &str| json!({ "terminated": { "exitCode": code, "reason": "Error", "message": message, "finishedAt": "2030-01-02T03:05:00Z" } });
+        let pod = seen(&json!({
+            "phase": "Failed",
+            "initContainerStatuses": [
+                { "name": "agent", "state": ended(0, "") },
+                { "name": "fetch", "state": ended(3, "no such bucket") },
+                { "name": "later", "state": { "waiting": { "reason": "PodInitializing" } } },
+            ],
+            "containerStatuses": [{ "name": "training", "state": { "waiting": { "reason": "PodInitializing" } } }],
+        }));
+        let init = pod.failed_init.as_ref().unwrap();
+        assert_eq!((init.name.as_str(), init.exit_code), ("fetch", 3));
+        let cause = first_cause([&pod]).unwrap();
+        assert_eq!(cause.time.unwrap().to_string(), "2030-01-02T03:05:00Z");
+        assert_eq!(
+            cause.message,
+            "worker 0 (pod x, node n): its init container fetch failed with exit code 3: no such bucket"
+        );
+    }
+
+    /// As they stand one after the other: killed, in its back-off, running again. And what looks like it.
+    #[test]
+    fn a_container_that_is_started_again() {
+        let end = |code: i32| json!({ "exitCode": code, "reason": "OOMKilled", "finishedAt": "2030-01-02T03:05:00Z" });
+        let seen = |rules: bool, deleted: bool, phase: &str, state: Value, last: Value| {
+            let labels = json!({ "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" });
+            let mut metadata = json!({ "name": "x", "uid": "u", "labels": labels });
+            if deleted {
+                metadata["deletionTimestamp"] = json!("2030-01-02T03:05:30Z");
+            }
+            let rule = json!([{ "action": "Restart", "exitCodes": { "operator": "In", "values": [137] } }]);
+            let training = if rules {
+                json!({ "name": "training", "restartPolicyRules": rule })
+            } else {
+                json!({ "name": "training" })
+            };
+            let status = json!({ "phase": phase, "containerStatuses": [{ "name": "training", "state": state, "lastState": last }] });
+            let pod = json!({ "metadata": metadata, "spec": { "containers": [training] }, "status": status });
+            let pod = serde_json::from_value::<SlimPod>(pod).unwrap().seen(false).unwrap();
+            (pod.killed.clone(), pod.failed(), pod.runs())
+        };
+        let (ended, nothing) = (|code| json!({ "terminated": end(code) }), json!({}));
+        let waiting = json!({ "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s" } });
+        let killed = (Some("OOMKilled".to_owned()), false, false);
+        assert_eq!(seen(true, false, "Running", ended(137), nothing.clone()), killed);
+        assert_eq!(seen(true, false, "Running", waiting.clone(), ended(137)), killed);
+        let running = json!({ "running": { "startedAt": "2030-01-02T03:05:10Z" } });
+        assert_eq!(seen(true, false, "Running", running, ended(137)), (None, false, true));
+        let failed = (None, true, false);
+        assert_eq!(
+            seen(false, false, "Running", ended(137), nothing.clone()),
+            failed,
+            "an older server has dropped the rules"
+        );
+        assert_eq!(
+            seen(true, false, "Failed", ended(137), nothing.clone()),
+            failed,
+            "an older kubelet does not know them"
+        );
+        assert_eq!(seen(true, true, "Running", ended(137), nothing.clone()), failed, "it was to end");
+        assert_eq!(seen(true, false, "Running", ended(1), nothing.clone()), failed);
+        assert_eq!(seen(true, false, "Pending", waiting, nothing), (None, false, false), "its first start");
+    }
+
+    #[test]
+    fn a_pod_that_its_node_turns_away_has_no_containers() {
+        let message =
+            "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate, which is unexpected";
+        let pod = seen(&json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message }));
+        let cause = first_cause([&pod]).unwrap();
+        assert_eq!((cause.reason, cause.disruption), (Reason::NodeRejected, true));
+    }
+
+    #[test]
+    fn a_report_that_the_kubelet_has_cut_is_read() {
+        let whole = r#"{"version":1,"attempt":1,"phase":"Exited","exitCode":1,"exception":{"rank":3,"time":"2030-01-02T03:05:00Z","type":"ValueError","message":"bad shape of the imag"#;
+        let end = json!({ "terminated": { "exitCode": 1, "reason": "Error", "message": whole, "finishedAt": "2030-01-02T03:05:00Z" } });
+        let pod = seen(&json!({ "phase": "Failed", "containerStatuses": [{ "name": "training", "state": end }] }));
+        let cause = first_cause([&pod]).unwrap();
+        assert_eq!((cause.reason, cause.rank), (Reason::PythonException, Some(3)));
+        assert!(cause.message.ends_with("rank 3: ValueError: bad shape of the imag"), "{}", cause.message);
+    }
+}

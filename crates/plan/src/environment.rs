@@ -1,0 +1,65 @@
+//! Environment variables that belong to the gang.
+
+use super::{Refusals, Role, names};
+use api::{Framework, RESERVED_ENV, RESERVED_ENV_PREFIXES};
+use k8s_openapi::api::core::v1::EnvVar;
+use protocol::role::RoleName;
+
+/// Bytes that Linux allows for one argument, or one variable with its name, with the closing zero (`MAX_ARG_STRLEN`).
+const MAX_VARIABLE: usize = 128 * 1024;
+
+/// Whether a variable belongs to the gang and can't be set by people.
+#[must_use]
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED_ENV.contains(&name) || RESERVED_ENV_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// `path` is the list's, for example `spec.env`.
+pub(super) fn check(path: &str, env: &[EnvVar], no: &mut Refusals) {
+    for (index, variable) in env.iter().enumerate() {
+        if !is_reserved(&variable.name) {
+            continue;
+        }
+        let remedy = if variable.name.starts_with("PET_") {
+            "give torchrun the option on its command line"
+        } else {
+            "remove it, or copy it to a name of your own with $(...)"
+        };
+        no.push(
+            format!("{path}[{index}].name"),
+            format!("{} is set by the operator for the whole gang: {remedy}", variable.name),
+        );
+    }
+}
+
+/// Refuses a gang whose hosts the kernel would not pass on.
+pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: i32, roles: &[Role], no: &mut Refusals) {
+    let variable = match framework {
+        Framework::Tensorflow => "TF_CONFIG",
+        Framework::None if roles.len() > 1 => "TRAININGJOB_CLUSTER",
+        _ => return,
+    };
+    let of = |role: &Role| (role.name, if role.name.is_worker() { most_workers } else { role.replicas });
+    let bytes = hosts_bytes(name, roles.iter().map(of));
+    if bytes > MAX_VARIABLE {
+        let field = if roles.len() > 1 { "spec.roles" } else { "spec.numWorkers" };
+        no.push(
+            field,
+            format!("makes a {variable} of {bytes} bytes and Linux passes on at most {MAX_VARIABLE}: use fewer workers or a shorter name"),
+        );
+    }
+}
+
+/// Bytes of TF_CONFIG as the container runtime passes it to the agent: an argument with the name and the closing zero. Of all
+/// roles, of which each pod may be told less.
+pub fn hosts_bytes(name: &str, roles: impl Iterator<Item = (RoleName, i32)>) -> usize {
+    let of_role = |(role, replicas): (RoleName, i32)| {
+        let hosts = (0..replicas).map(|i| names::host(name, role, i).len() + r#"":$(MASTER_PORT)","#.len());
+        let task = role.as_str().len() + (replicas - 1).max(0).to_string().len();
+        (hosts.sum::<usize>() - 1 + role.as_str().len() + r#""":[],"#.len(), task)
+    };
+    let around = r#"--env=TF_CONFIG={"cluster":{},"task":{"type":"","index":}}"#.len() + 1;
+    let (hosts, task) =
+        roles.map(of_role).fold((0, 0), |(all, longest), (hosts, task)| (all + hosts, longest.max(task)));
+    around + hosts - 1 + task
+}

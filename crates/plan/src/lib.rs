@@ -1,0 +1,329 @@
+//! What a TrainingJob means: the spec and what the operator knows of itself become a [`Plan`], or the reasons why not.
+//!
+//! Pure. [`resolve`] reads the spec once; nothing after it does. In a plan nothing that has a default is optional, every
+//! name and quantity has been parsed, and [`objects`] can make objects of it without being able to fail.
+
+mod delivery;
+mod environment;
+mod gang;
+mod grace;
+mod hyperparameters;
+pub mod labels;
+mod monitoring;
+pub mod names;
+mod placement;
+mod policy;
+pub mod quantity;
+mod refusal;
+mod resources;
+pub mod roles;
+mod source;
+pub mod storage;
+mod taken;
+pub mod template;
+
+pub use delivery::{AgentDelivery, Delivery, node_has_image_volumes, server_has_image_volumes};
+pub use environment::hosts_bytes;
+pub use environment::is_reserved;
+pub use gang::{Completion, Elastic, Gang, Group, GroupKind, Incarnation, Pod, Rendezvous, Role, Storage, Upkeep};
+pub use hyperparameters::Hyperparameter;
+pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
+pub use names::{dns_label, dns_subdomain};
+pub use policy::{Failure, Policy, Success, restart_requested};
+pub use refusal::{Refusal, Refusals};
+pub use resources::{is_extended, is_gpu};
+pub use source::{ClaimPath, Source};
+pub use storage::{Checkpoint, CheckpointVolume, Store};
+pub use taken::{merged, with_runtime};
+
+use api::written_down;
+use api::{Framework, HostNames, TrainingJob, TrainingJobSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+use protocol::role::RoleName;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+
+/// What the operator knows of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Runtime {
+    /// Image that holds `/agent` and what belongs to it, of the operator's own version.
+    pub agent_image: String,
+    /// Pull policy of that image. Without one the cluster's rule for the image's tag holds.
+    pub agent_image_pull_policy: Option<String>,
+    /// How the agent comes out of it into the workers' pods.
+    pub delivery: Delivery,
+    /// Whether the API server takes restart rules of containers, see [`Runtime::has_restart_rules`].
+    pub restart_rules: bool,
+}
+
+impl Runtime {
+    /// Whether an API server of this version takes restart rules of containers: those before 1.34 refuse a Job that has
+    /// them. (Between that and 1.35 it drops them, unless they are switched on.)
+    #[must_use]
+    pub fn has_restart_rules(major: &str, minor: &str) -> bool {
+        // Some providers write 34+.
+        let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
+        number(major).zip(number(minor)).is_some_and(|version| version >= (1, 34))
+    }
+}
+
+/// All that is decided about a TrainingJob. Nothing after it reads the spec.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Whose plan it is.
+    pub identity: Identity,
+    /// The pods that start, fail and restart together.
+    pub gang: Gang,
+    /// What is to become of the job when something happens to it.
+    pub policy: Policy,
+    /// What outlives the pods, or comes from elsewhere.
+    pub storage: Storage,
+    /// Hyperparameters, in the order of their fields, the additional ones by name.
+    pub hyperparameters: Vec<Hyperparameter>,
+    /// How the job is watched, and where its program records what it does.
+    pub monitoring: Monitoring,
+    /// The agent that the workers are given.
+    pub runtime: Runtime,
+}
+
+/// Whose plan it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Identity {
+    /// Name of the TrainingJob; its objects' names follow from it, see [`names`].
+    pub name: String,
+    /// Namespace of the TrainingJob and of all its objects.
+    pub namespace: String,
+    /// UID of the TrainingJob.
+    pub uid: String,
+    /// The TrainingJob as the owner and controller of its objects.
+    pub owner: OwnerReference,
+    /// Hash of what the spec asks for: the same for the same wish, whatever the operator's version or agent, and for
+    /// every attempt. What may change in a created job (suspend, TTL, the policies) is not part of it.
+    pub intent: String,
+}
+
+/// A plan, and all that stands in the way of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// What is to be, as far as it can be told: its sizes and its policy hold whatever was refused.
+    pub plan: Plan,
+    /// Why no objects are made of it; none if they are.
+    pub refusals: Refusals,
+}
+
+impl Planned {
+    /// The plan, if objects may be made of it.
+    ///
+    /// # Errors
+    /// All the reasons for which the job can't run as it stands, not only the first.
+    pub fn accepted(&self) -> Result<&Plan, &Refusals> {
+        if self.refusals.0.is_empty() { Ok(&self.plan) } else { Err(&self.refusals) }
+    }
+}
+
+/// Who has a host name. By default those that the framework finds by name: where the ranks meet at the first worker, they
+/// tell each other their addresses.
+fn host_names(spec: &TrainingJobSpec) -> HostNames {
+    let meet_at_the_first =
+        matches!(spec.framework(), Framework::Pytorch | Framework::Jax | Framework::Xgboost | Framework::Paddle);
+    let default =
+        if meet_at_the_first && spec.roles.is_empty() { HostNames::FirstWorker } else { HostNames::AllWorkers };
+    spec.networking.host_names.unwrap_or(default)
+}
+
+/// Decides everything about `job`.
+#[must_use]
+pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
+    let mut no = Refusals::default();
+    let whole = with_runtime(job);
+    if let Err(why) = &whole {
+        no.push("spec.runtimeRef", why);
+    }
+    let job = whole.as_deref().unwrap_or(job);
+    let spec = &job.spec;
+
+    let name = job.metadata.name.clone().unwrap_or_default();
+    let uid = job.metadata.uid.clone().unwrap_or_default();
+    let elastic = elastic(job);
+    let most = elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max);
+    names::check(&name, most, &mut no);
+    if spec.num_workers == 0 {
+        no.push("spec.numWorkers", "is missing: write it in the job, or in its template");
+    }
+    if uid.is_empty() {
+        no.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
+    }
+
+    let model = Source::resolve("spec.model", &spec.model, &mut no);
+    let dataset = Source::resolve("spec.dataset", &spec.dataset, &mut no);
+    let output = spec.output.as_deref().and_then(|uri| ClaimPath::resolve("spec.output", uri, &mut no));
+    let namespace = job.metadata.namespace.clone().unwrap_or_default();
+    let checkpoint = storage::resolve(&spec.checkpoint, &format!("{namespace}/{name}"), &mut no);
+    let storage = Storage { model, dataset, output, checkpoint };
+    let policy = policy::resolve(job, &mut no);
+    let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
+    let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
+    let mut roles = roles::resolve(spec, &storage, &mut no);
+    let queue = if roles.len() > 1 { placement::shared_queue(&mut roles) } else { None };
+    for role in roles.iter().skip(1) {
+        names::check_host(&name, role.name, role.replicas, &mut no);
+    }
+    environment::check_hosts(spec.framework(), &name, most, &roles, &mut no);
+    let (master, agent) = (spec.networking.master_port(), monitoring.agent_port);
+    let gang_port = Rendezvous::gang_port(master, agent);
+    let is_mpi = spec.framework() == Framework::Mpi;
+    let rendezvous = Rendezvous {
+        framework: spec.framework(),
+        backend: spec.networking.backend(),
+        master_port: master,
+        gang_port,
+        mpi_port: is_mpi.then(|| Rendezvous::mpi_port(master, gang_port, agent)),
+        interface: spec.networking.interface.clone(),
+        host_names: host_names(spec),
+        rdma: spec.networking.rdma_enabled(),
+    };
+
+    let owner = OwnerReference {
+        api_version: TrainingJob::api_version(&()).into_owned(),
+        kind: TrainingJob::kind(&()).into_owned(),
+        name: name.clone(),
+        uid: uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    };
+    let group = placement::group(&spec.scheduling, &name, &uid);
+    let plan = Plan {
+        identity: Identity { name, namespace, uid, owner, intent: intent(spec) },
+        gang: Gang { roles, rendezvous, elastic, group, queue },
+        policy,
+        storage,
+        hyperparameters,
+        monitoring,
+        runtime: runtime.clone(),
+    };
+    Planned { plan, refusals: no }
+}
+
+/// The size of a gang that may change: what was decided last stands in the status.
+fn elastic(job: &TrainingJob) -> Option<Elastic> {
+    let elastic = job.spec.elastic.as_ref()?;
+    let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
+    let workers = decided.map_or(job.spec.num_workers, |decided| decided.workers);
+    Some(Elastic {
+        min: elastic.min_workers(),
+        max: elastic.max_workers,
+        wait_seconds: elastic.wait_seconds().into(),
+        workers,
+        largest: decided.map_or(workers, |decided| decided.largest),
+    })
+}
+
+/// A role whose pods the spec describes.
+fn role(spec: &TrainingJobSpec, name: RoleName, replicas: i32, storage: &Storage, no: &mut Refusals) -> Role {
+    let worker = resources::resolve(spec, no);
+    environment::check("spec.env", &spec.env, no);
+    let overlay = spec.pod_template.as_ref().map(|t| template::resolve(t, no)).unwrap_or_default();
+    placement::check(&spec.scheduling, &overlay, no);
+    let grace = grace::resolve(&overlay, no);
+    storage::check_volumes(spec, &overlay, storage, no);
+    Role {
+        name,
+        replicas,
+        procs: worker.procs,
+        gpus: worker.gpus,
+        completion: Completion::EveryReplica,
+        pod: Pod {
+            image: spec.image.clone().unwrap_or_else(|| default_image(spec.framework()).to_owned()),
+            command: command(spec),
+            env: spec.env.clone(),
+            env_from: spec.env_from.clone(),
+            resources: worker.requirements,
+            working_dir: spec.working_dir.clone(),
+            volumes: spec.volumes.clone(),
+            volume_mounts: spec.volume_mounts.clone(),
+            image_pull_secrets: spec.image_pull_secrets.clone(),
+            service_account_name: spec.service_account_name.clone(),
+            scheduling: placement::of_pods(&spec.scheduling),
+            grace_seconds: grace.pod,
+            program_grace_seconds: grace.program,
+            overlay,
+        },
+    }
+}
+
+/// Public images, pinned: a job must not change under the same spec when a tag moves.
+fn default_image(framework: Framework) -> &'static str {
+    match framework {
+        Framework::Pytorch => "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
+        Framework::Tensorflow => "tensorflow/tensorflow:2.19.0-gpu",
+        Framework::Jax => "nvcr.io/nvidia/jax:26.04-py3",
+        // The API server wants one in the spec.
+        Framework::Xgboost | Framework::Paddle | Framework::Mxnet | Framework::Mpi | Framework::None => "",
+    }
+}
+
+/// The command with its arguments: the spec's, or the framework's launcher with them, or with `train.py`.
+fn command(spec: &TrainingJobSpec) -> Vec<String> {
+    let launcher: &[&str] = match spec.framework() {
+        Framework::Pytorch => &["torchrun"],
+        Framework::Paddle => &["python3", "-m", "paddle.distributed.launch"],
+        // MPICH's starts one process if it is not told how many, and Open MPI's one for each slot.
+        Framework::Mpi => &["mpirun", "-np", "$(WORLD_SIZE)"],
+        Framework::Tensorflow | Framework::Jax | Framework::Xgboost | Framework::Mxnet | Framework::None => {
+            &["python3"]
+        }
+    };
+    let launcher = launcher.iter().map(|&part| part.to_owned());
+    match (spec.command.is_empty(), spec.args.is_empty()) {
+        (false, _) => spec.command.iter().chain(&spec.args).cloned().collect(),
+        (true, false) => launcher.chain(spec.args.iter().cloned()).collect(),
+        (true, true) if spec.framework() == Framework::Mpi => {
+            launcher.chain(["python3", "train.py"].map(str::to_owned)).collect()
+        }
+        (true, true) => launcher.chain(["train.py".to_owned()]).collect(),
+    }
+}
+
+/// What may change in a TrainingJob after its creation and doesn't shape its objects.
+const NOT_INTENT: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy", "successPolicy"];
+
+/// A short hash of what the spec asks for beyond the defaults, so that a later version's new fields change nothing.
+fn intent(spec: &TrainingJobSpec) -> String {
+    let defaults = serde_json::json!({ "model": "", "dataset": "", "numWorkers": 0 });
+    let defaults: TrainingJobSpec = serde_json::from_value(defaults).expect("no other field is required");
+    let mut wish = written_down(spec);
+    without_defaults(&mut wish, &written_down(&defaults));
+    if let Value::Object(fields) = &mut wish {
+        fields.retain(|key, _| !NOT_INTENT.contains(&key.as_str()));
+        if spec.elastic.is_some() {
+            fields.remove("numWorkers");
+        }
+        if let Some(Value::Object(checkpoint)) = fields.get_mut("checkpoint") {
+            // What is left of it is nothing, as if it had not been written.
+            if checkpoint.remove("retention").is_some() && checkpoint.is_empty() {
+                fields.remove("checkpoint");
+            }
+        }
+    }
+    let hash = Sha256::digest(wish.to_string());
+    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Leaves in `value` what differs from `default`.
+fn without_defaults(value: &mut Value, default: &Value) {
+    let (Value::Object(fields), Value::Object(defaults)) = (value, default) else { return };
+    let keys: BTreeSet<String> = fields.keys().cloned().collect();
+    for key in keys {
+        let Some(default) = defaults.get(&key) else { continue };
+        if fields[&key] == *default {
+            fields.remove(&key);
+            continue;
+        }
+        without_defaults(&mut fields[&key], default);
+    }
+}
+
+#[cfg(test)]
+mod tests;

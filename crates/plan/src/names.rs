@@ -1,0 +1,132 @@
+//! Names of a TrainingJob's objects.
+
+use super::Refusals;
+use protocol::role::RoleName;
+
+/// Longest host name of a pod, `<job>-<index>`.
+const HOST: usize = 63;
+
+/// The Indexed Job of the workers.
+#[must_use]
+pub fn job_name(name: &str) -> String {
+    role_job_name(name, RoleName::WORKER)
+}
+
+/// The Indexed Job of a role.
+#[must_use]
+pub fn role_job_name(name: &str, role: RoleName) -> String {
+    if role.is_worker() { format!("{name}-training") } else { format!("{name}-{role}") }
+}
+
+/// The headless Service, also the workers' subdomain.
+#[must_use]
+pub fn service_name(name: &str) -> String {
+    format!("{name}-headless")
+}
+
+/// The ConfigMap.
+#[must_use]
+pub fn config_name(name: &str) -> String {
+    format!("{name}-config")
+}
+
+/// The claim for checkpoints, where the spec names none.
+#[must_use]
+pub fn claim_name(name: &str) -> String {
+    format!("{name}-checkpoints")
+}
+
+/// The Secret with the key of the gang. The operator may not look whose one of that name is, so that a part of the UID is in
+/// it, which no predecessor of the same name has.
+#[must_use]
+pub fn gang_key_name(name: &str, uid: &str) -> String {
+    format!("{name}-gang-{}", part_of(uid))
+}
+
+/// The PodGroup. A predecessor's of the same name may stay until the last of its pods is gone, and nobody is to wait for that.
+/// It is short, for it is also the value of a label.
+#[must_use]
+pub fn pod_group_name(name: &str, uid: &str) -> String {
+    format!("{name}-{}", part_of(uid))
+}
+
+/// The Workload of a gang of several roles in a queue of Kueue's.
+#[must_use]
+pub fn workload_name(name: &str, uid: &str) -> String {
+    pod_group_name(name, uid)
+}
+
+fn part_of(uid: &str) -> String {
+    uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect::<String>().to_ascii_lowercase()
+}
+
+/// The Job that looks after the checkpoints while no worker runs.
+#[must_use]
+pub fn upkeep_name(name: &str) -> String {
+    format!("{name}-upkeep")
+}
+
+/// The Deployment of a TensorBoard, and its Service.
+#[must_use]
+pub fn tensorboard_name(name: &str) -> String {
+    format!("{name}-tensorboard")
+}
+
+/// DNS name of a worker within its namespace. Short on purpose: the resolver's search path leads to the Service.
+#[must_use]
+pub fn worker_host(name: &str, index: i32) -> String {
+    host(name, RoleName::WORKER, index)
+}
+
+/// DNS name of a pod of a role within its namespace.
+#[must_use]
+pub fn host(name: &str, role: RoleName, index: i32) -> String {
+    format!("{}-{index}.{}", role_job_name(name, role), service_name(name))
+}
+
+/// Whether `text` can be the name of a Service or a port's hostname (RFC 1035 label).
+#[must_use]
+pub fn dns_label(text: &str) -> bool {
+    text.len() <= 63
+        && text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
+
+/// Whether `text` can be the name of most objects (RFC 1123 subdomain).
+#[must_use]
+pub fn dns_subdomain(text: &str) -> bool {
+    let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.len() <= 253
+        && text.split('.').all(|label| {
+            label.starts_with(alphanumeric)
+                && label.ends_with(alphanumeric)
+                && label.chars().all(|c| alphanumeric(c) || c == '-')
+        })
+}
+
+pub(super) fn check(name: &str, num_workers: i32, no: &mut Refusals) {
+    if !dns_label(name) {
+        no.push(
+            "metadata.name",
+            format!("{name:?} can't name a Service: use lower-case letters, digits and -, beginning with a letter"),
+        );
+    }
+    check_host(name, RoleName::WORKER, num_workers, no);
+}
+
+/// Refuses a role whose last pod's host name is too long.
+pub(super) fn check_host(name: &str, role: RoleName, replicas: i32, no: &mut Refusals) {
+    let more = role_job_name("", role).len() + 1 + (replicas - 1).max(0).to_string().len();
+    if name.len() + more > HOST {
+        let pods = if role.is_worker() { "workers".to_owned() } else { format!("pods of role {role}") };
+        no.push(
+            "metadata.name",
+            format!(
+                "has {} characters; with {replicas} {pods} at most {} fit into their hostnames",
+                name.len(),
+                HOST - more
+            ),
+        );
+    }
+}

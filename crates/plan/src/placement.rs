@@ -1,0 +1,41 @@
+//! How the pods of a gang are placed: each for itself, or all together.
+
+use super::{Group, GroupKind, Refusals, Role, labels, names, template};
+use api::{GangScheduler, Scheduling};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+
+/// The PodGroup that is asked for.
+pub(super) fn group(scheduling: &Scheduling, name: &str, uid: &str) -> Option<Group> {
+    let kind = match scheduling.gang() {
+        GangScheduler::None => return None,
+        GangScheduler::Volcano => GroupKind::Volcano { queue: scheduling.queue.clone() },
+        GangScheduler::Coscheduling => GroupKind::Coscheduling,
+        GangScheduler::Native => GroupKind::Native,
+    };
+    Some(Group { name: names::pod_group_name(name, uid), kind })
+}
+
+/// Where and when the pods run, as far as their group does not say it: a queue is Volcano's or Kueue's, and not both.
+pub(super) fn of_pods(scheduling: &Scheduling) -> Scheduling {
+    let queue = scheduling.queue.clone().filter(|_| scheduling.gang() != GangScheduler::Volcano);
+    Scheduling { queue, gang: None, ..scheduling.clone() }
+}
+
+/// The queue of a gang of several roles, which is admitted as one: no Job of it has a queue of its own.
+pub(super) fn shared_queue(roles: &mut [Role]) -> Option<String> {
+    roles.iter_mut().filter_map(|role| role.pod.scheduling.queue.take()).reduce(|queue, _| queue)
+}
+
+/// A template that names another group would take the pods out of the one that is made for them.
+pub(super) fn check(scheduling: &Scheduling, overlay: &PodTemplateSpec, no: &mut Refusals) {
+    let Some(metadata) = overlay.metadata.as_ref() else { return };
+    let (list, keys, key) = match scheduling.gang() {
+        GangScheduler::Volcano => ("annotations", &metadata.annotations, labels::VOLCANO_GROUP),
+        GangScheduler::Coscheduling => ("labels", &metadata.labels, labels::COSCHEDULING_GROUP),
+        GangScheduler::None | GangScheduler::Native => return,
+    };
+    if keys.as_ref().is_some_and(|keys| keys.contains_key(key)) {
+        let field = format!("{}.metadata.{list}.{key}", template::FIELD);
+        no.push(field, "is set by the operator for spec.scheduling.gang: remove it, or gang");
+    }
+}

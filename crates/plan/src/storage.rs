@@ -1,0 +1,290 @@
+//! Volumes: where checkpoints are kept, and that nobody's mounts get in each other's way.
+
+use super::quantity::Amount;
+use super::{Refusals, dns_subdomain};
+use api::{self, DeletePolicy, Mode, Storage, StorageType, TrainingJobSpec};
+use k8s_openapi::api::core::v1::{PodTemplateSpec, VolumeMount};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use protocol::checkpoints::{BackupPolicy, BestBy, StorePlace};
+use std::collections::BTreeSet;
+
+/// Beginning of the names of the operator's volumes in a worker's pod.
+pub const VOLUME_PREFIX: &str = "trainingjob-";
+
+/// Where things are in the container `training`.
+pub mod paths {
+    pub const AGENT: &str = "/trainingjob";
+    /// What the agent remembers over its own end, in the volume that it came by.
+    pub const STATE: &str = "/trainingjob/state";
+    pub const CONFIG: &str = "/etc/training-config";
+    pub const CHECKPOINTS: &str = "/checkpoints";
+    pub const MODEL: &str = "/models";
+    pub const DATASET: &str = "/data";
+    pub const OUTPUT: &str = "/out";
+    pub const SHM: &str = "/dev/shm";
+    /// Credentials of the store where checkpoints are kept, and of the one to which they are copied.
+    pub const STORE_CREDENTIALS: &str = "/etc/training-credentials/store";
+    pub const BACKUP_CREDENTIALS: &str = "/etc/training-credentials/backup";
+    /// The key by which the members of the gang know each other: a folder in the volume of the configuration,
+    /// hidden, for programs that read whatever they find there.
+    pub const GANG_KEY: &str = "/etc/training-config/.gang";
+}
+
+/// Checkpoints of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Epochs between two of them.
+    pub frequency: i32,
+    /// What is mounted for them.
+    pub volume: CheckpointVolume,
+    /// Newest good ones that are kept.
+    pub retention: i32,
+    /// The metric by which the best one is kept, too.
+    pub keep_best: Option<BestBy>,
+    /// What the first attempt goes on from: an absolute path, or a place in an object store.
+    pub resume_from: Option<String>,
+    /// What is added to the command where there is one to go on from.
+    pub resume_args: Vec<String>,
+    /// The object store where they are kept.
+    pub store: Option<Store>,
+    /// Where they are copied to, and how many seconds lie between two copies.
+    pub backup: Option<(Store, i32)>,
+}
+
+/// An object store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// As the agent is told of it.
+    pub place: StorePlace,
+    /// The Secret whose keys are mounted in [`StorePlace::credentials`].
+    pub secret: Option<String>,
+}
+
+impl Checkpoint {
+    /// Whether all workers see the same folder.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.volume != CheckpointVolume::EmptyDir
+    }
+
+    /// The copies as the agent is told of them.
+    #[must_use]
+    pub fn backup_policy(&self) -> Option<BackupPolicy> {
+        let (store, seconds) = self.backup.as_ref()?;
+        Some(BackupPolicy { place: store.place.clone(), interval_seconds: u64::try_from(*seconds).unwrap_or(0) })
+    }
+}
+
+/// What is mounted for checkpoints.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CheckpointVolume {
+    /// Ends with the pod.
+    EmptyDir,
+    /// A claim that somebody made.
+    Claim(String),
+    /// A claim that is made for the job.
+    New {
+        /// Its size.
+        size: Quantity,
+        /// Its storage class, where it isn't the cluster's default.
+        storage_class: Option<String>,
+        /// Whether it is deleted with the job.
+        delete_with_job: bool,
+    },
+    /// A path of an NFS server.
+    Nfs {
+        /// Name or address of the server.
+        server: String,
+        /// Exported path.
+        path: String,
+    },
+}
+
+/// `home` is where the job's objects are in a bucket unless the spec says otherwise: NAMESPACE/JOB.
+pub(super) fn resolve(checkpoint: &api::Checkpoint, home: &str, no: &mut Refusals) -> Option<Checkpoint> {
+    let volume = match &checkpoint.storage {
+        None => CheckpointVolume::EmptyDir,
+        Some(storage) => match storage.type_ {
+            StorageType::Pvc => claim(storage, no),
+            StorageType::Nfs => nfs(storage, no),
+            StorageType::S3 | StorageType::Gcs | StorageType::Azure => CheckpointVolume::EmptyDir,
+        },
+    };
+    let store = checkpoint.storage.as_ref().and_then(|storage| store(storage, home, no));
+    checkpoint.enabled().then(|| Checkpoint {
+        frequency: checkpoint.frequency(),
+        volume,
+        retention: checkpoint.retention(),
+        keep_best: checkpoint
+            .keep_best
+            .as_ref()
+            .map(|best| BestBy { metric: best.metric.clone(), max: best.mode() == Mode::Max }),
+        resume_from: checkpoint.resume_from.as_deref().map(resume_from),
+        resume_args: checkpoint.resume_args.clone(),
+        store,
+        backup: checkpoint.backup.as_ref().map(|backup| (backup_store(backup), backup.interval_seconds())),
+    })
+}
+
+/// A path that is not absolute is one below the folder of checkpoints.
+fn resume_from(text: &str) -> String {
+    let text = text.trim_end_matches('/');
+    if text.contains("://") || text.starts_with('/') {
+        text.to_owned()
+    } else {
+        format!("{}/{text}", paths::CHECKPOINTS)
+    }
+}
+
+fn store(storage: &Storage, home: &str, no: &mut Refusals) -> Option<Store> {
+    let (field, scheme, bucket) = match storage.type_ {
+        StorageType::S3 => ("s3Bucket", "s3", &storage.s3_bucket),
+        StorageType::Gcs => ("gcsBucket", "gs", &storage.gcs_bucket),
+        StorageType::Azure => ("azureContainer", "az", &storage.azure_container),
+        StorageType::Pvc | StorageType::Nfs => return None,
+    };
+    let Some(bucket) = bucket else {
+        no.push(format!("spec.checkpoint.storage.{field}"), "is needed with this type: the name of the bucket");
+        return None;
+    };
+    let prefix = storage.prefix.as_deref().unwrap_or(home).trim_matches('/');
+    let secret = storage.credentials_secret.clone();
+    Some(Store {
+        place: StorePlace {
+            uri: format!("{scheme}://{bucket}/{prefix}"),
+            endpoint: storage.endpoint.clone(),
+            region: storage.region.clone(),
+            azure_account: storage.azure_account.clone(),
+            credentials: secret.as_ref().map(|_| paths::STORE_CREDENTIALS.to_owned()),
+        },
+        secret,
+    })
+}
+
+fn backup_store(backup: &api::Backup) -> Store {
+    let secret = backup.credentials_secret.clone();
+    Store {
+        place: StorePlace {
+            uri: backup.destination.trim_end_matches('/').to_owned(),
+            endpoint: backup.endpoint.clone(),
+            region: backup.region.clone(),
+            azure_account: backup.azure_account.clone(),
+            credentials: secret.as_ref().map(|_| paths::BACKUP_CREDENTIALS.to_owned()),
+        },
+        secret,
+    }
+}
+
+fn claim(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
+    if let Some(name) = &storage.pvc_name {
+        if !dns_subdomain(name) {
+            no.push("spec.checkpoint.storage.pvcName", format!("{name:?} is not the name of a PersistentVolumeClaim"));
+        }
+        return CheckpointVolume::Claim(name.clone());
+    }
+    let size = storage.size.clone().unwrap_or_else(|| Quantity("10Gi".to_owned()));
+    if Amount::parse(&size.0).is_none_or(|amount| amount <= Amount::whole(0)) {
+        no.push("spec.checkpoint.storage.size", format!("{:?} is not a size; write for example 50Gi", size.0));
+    }
+    CheckpointVolume::New {
+        size,
+        storage_class: storage.storage_class_name.clone(),
+        delete_with_job: storage.delete_policy() == DeletePolicy::Delete,
+    }
+}
+
+fn nfs(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
+    let server = storage.nfs_server.clone().unwrap_or_default();
+    let path = storage.nfs_path.clone().unwrap_or_default();
+    if server.is_empty() {
+        no.push("spec.checkpoint.storage.nfsServer", "is needed with type nfs: the server's name or address");
+    }
+    if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+        no.push(
+            "spec.checkpoint.storage.nfsPath",
+            format!("{path:?} is not an absolute path; write for example /exports/x"),
+        );
+    }
+    CheckpointVolume::Nfs { server, path }
+}
+
+/// Why a mount at `path` can't be the user's, with the way out.
+fn taken(storage: &super::Storage, path: &str) -> Option<&'static str> {
+    match path {
+        paths::AGENT => Some("is where the agent is: mount it elsewhere"),
+        paths::STORE_CREDENTIALS | paths::BACKUP_CREDENTIALS => {
+            Some("is where the credentials of the checkpoints' store are: mount it elsewhere")
+        }
+        paths::CONFIG => Some("is where the job's configuration is: mount it elsewhere"),
+        paths::CHECKPOINTS if storage.checkpoint.is_some() => Some(
+            "is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",
+        ),
+        paths::MODEL if storage.model.claim().is_some() => Some("is where spec.model is mounted: mount it elsewhere"),
+        paths::DATASET if storage.dataset.claim().is_some() => {
+            Some("is where spec.dataset is mounted: mount it elsewhere")
+        }
+        paths::OUTPUT if storage.output.is_some() => Some("is where spec.output is mounted: mount it elsewhere"),
+        _ => None,
+    }
+}
+
+pub(super) fn check_volumes(
+    spec: &TrainingJobSpec,
+    overlay: &PodTemplateSpec,
+    mounts: &super::Storage,
+    no: &mut Refusals,
+) {
+    let empty = Vec::new();
+    let pod = overlay.spec.as_ref();
+    let more_volumes = pod.and_then(|pod| pod.volumes.as_ref()).unwrap_or(&empty);
+    for (path, volumes) in [("spec.volumes", &spec.volumes), ("spec.podTemplate.spec.volumes", more_volumes)] {
+        for (index, volume) in volumes.iter().enumerate() {
+            if volume.name.starts_with(VOLUME_PREFIX) {
+                let name = &volume.name;
+                no.push(
+                    format!("{path}[{index}].name"),
+                    format!("{name:?} begins like the operator's volumes ({VOLUME_PREFIX}): give it another name"),
+                );
+            }
+        }
+    }
+
+    let volumes: BTreeSet<&str> = spec.volumes.iter().chain(more_volumes).map(|volume| volume.name.as_str()).collect();
+    check_mounts("spec.volumeMounts", &spec.volume_mounts, &volumes, Some(mounts), no);
+    let Some(pod) = pod else { return };
+    let init = pod.init_containers.as_deref().unwrap_or_default();
+    for (list, containers) in [("containers", pod.containers.as_slice()), ("initContainers", init)] {
+        for (index, container) in containers.iter().enumerate() {
+            let path = format!("spec.podTemplate.spec.{list}[{index}].volumeMounts");
+            let training = (list == "containers" && container.name == "training").then_some(mounts);
+            check_mounts(&path, container.volume_mounts.as_deref().unwrap_or_default(), &volumes, training, no);
+        }
+    }
+}
+
+/// `ours` are the operator's own mounts, where the container has them.
+fn check_mounts(
+    path: &str,
+    mounts: &[VolumeMount],
+    volumes: &BTreeSet<&str>,
+    ours: Option<&super::Storage>,
+    no: &mut Refusals,
+) {
+    for (index, mount) in mounts.iter().enumerate() {
+        let normal = match mount.mount_path.trim_end_matches('/') {
+            "" => "/",
+            path => path,
+        };
+        if let Some(why) = ours.and_then(|ours| taken(ours, normal)) {
+            no.push(format!("{path}[{index}].mountPath"), format!("{normal} {why}"));
+        }
+        // Other containers may look into the operator's volumes (a side-car that reads checkpoints).
+        let known = volumes.contains(mount.name.as_str()) || mount.name.starts_with(VOLUME_PREFIX);
+        if !known && !mount.name.is_empty() {
+            no.push(
+                format!("{path}[{index}].name"),
+                format!("there is no volume {:?}: add it to spec.volumes", mount.name),
+            );
+        }
+    }
+}

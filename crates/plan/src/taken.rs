@@ -1,0 +1,242 @@
+//! A job and the template that it has taken: what it comes to. The job's own words go before those of the template.
+
+use super::{Refusals, template};
+use api::{NOT_IN_RUNTIMES, TakenRuntime, TrainingJob, TrainingJobSpec};
+use k8s_openapi::DeepMerge;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+
+/// Objects of which a part of one with a part of another means nothing: the job's is taken, or the template's.
+const WHOLE: [&str; 2] = ["checkpoint.storage", "scheduling.affinity"];
+/// Lists whose entries have a name, by which the job's replace those of the template: the list, the name, and whether what an
+/// entry of the job does not say is as in the template's. Of other lists the job's is taken.
+const BY_NAME: [(&str, &str, bool); 6] = [
+    ("env", "name", false),
+    ("volumes", "name", false),
+    ("volumeMounts", "mountPath", false),
+    ("imagePullSecrets", "name", false),
+    ("roles", "name", true),
+    ("roles.env", "name", false),
+];
+
+/// The job as it comes to with the template that it has taken: itself where it names none.
+///
+/// # Errors
+/// The template has something that is no field of a job's, or of a wrong type, or none was taken yet.
+pub fn with_runtime(job: &TrainingJob) -> Result<Cow<'_, TrainingJob>, String> {
+    let Some(named) = &job.spec.runtime_ref else { return Ok(Cow::Borrowed(job)) };
+    let Some(taken) = job.status.as_ref().and_then(|status| status.runtime.as_ref()) else {
+        return Err(format!("{} {} was not taken yet", named.kind().as_str(), named.name));
+    };
+    let spec = merged(&job.spec, taken)?;
+    Ok(Cow::Owned(TrainingJob { spec, metadata: job.metadata.clone(), status: job.status.clone() }))
+}
+
+/// The spec of a job with what it has from its template.
+///
+/// # Errors
+/// As for [`with_runtime`].
+pub fn merged(spec: &TrainingJobSpec, taken: &TakenRuntime) -> Result<TrainingJobSpec, String> {
+    let mut own = serde_json::to_value(spec).map_err(|error| error.to_string())?;
+    let mut base = taken.spec.clone();
+    if let Some(base) = base.as_object_mut() {
+        base.retain(|field, _| !NOT_IN_RUNTIMES.contains(&field.as_str()));
+    }
+    if let Some(own) = own.as_object_mut() {
+        own.remove("runtimeRef");
+    }
+    let merged = merge("", &base, own);
+    serde_path_to_error::deserialize(merged).map_err(|error| {
+        format!("{} has what is no field of a TrainingJob: spec.{}: {}", taken.called(), error.path(), error.inner())
+    })
+}
+
+/// `own`, and what of `base` it does not say. `path` is of fields alone.
+fn merge(path: &str, base: &Value, own: Value) -> Value {
+    match (base, own) {
+        (_, own) if WHOLE.contains(&path) => own,
+        (base @ Value::Object(_), own @ Value::Object(_)) if path == "podTemplate" || path == "roles.podTemplate" => {
+            pod_templates(base, own)
+        }
+        (Value::Object(base), Value::Object(own)) => Value::Object(objects(path, base, own)),
+        (Value::Array(base), Value::Array(own)) => Value::Array(lists(path, base, own)),
+        (_, own) => own,
+    }
+}
+
+fn objects(path: &str, base: &Map<String, Value>, own: Map<String, Value>) -> Map<String, Value> {
+    let mut all = base.clone();
+    // As an image's default arguments are nothing to another command.
+    if own.contains_key("command") && ["", "roles"].contains(&path) {
+        all.remove("args");
+    }
+    for (key, value) in own {
+        let path = format!("{path}.{key}");
+        let value = match base.get(&key) {
+            Some(base) => merge(path.trim_start_matches('.'), base, value),
+            None => value,
+        };
+        all.insert(key, value);
+    }
+    all
+}
+
+fn lists(path: &str, base: &[Value], own: Vec<Value>) -> Vec<Value> {
+    let Some((_, name, deep)) = BY_NAME.iter().find(|(list, ..)| *list == path) else { return own };
+    let mut all = base.to_vec();
+    for entry in own {
+        match all.iter_mut().find(|known| known[name] == entry[name]) {
+            Some(known) if *deep => *known = merge(path, &known.take(), entry),
+            Some(known) => *known = entry,
+            None => all.push(entry),
+        }
+    }
+    all
+}
+
+/// A strategic merge, as the API server does it: containers, volumes and the like by their names.
+fn pod_templates(base: &Value, own: Value) -> Value {
+    let (base_template, own_template) = (decoded(base), decoded(&own));
+    match (base_template, own_template) {
+        (Some(mut base), Some(own)) => {
+            base.merge_from(own);
+            serde_json::to_value(base).expect("a pod template is plain data")
+        }
+        // What is wrong in either is told when the whole is checked.
+        _ => merge("", base, own),
+    }
+}
+
+/// The pod template, if all of it can be read.
+fn decoded(value: &Value) -> Option<PodTemplateSpec> {
+    let mut no = Refusals::default();
+    let template = template::resolve(value, &mut no);
+    no.0.is_empty().then_some(template)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::RuntimeKind;
+    use serde_json::json;
+
+    fn taken(spec: Value) -> TakenRuntime {
+        TakenRuntime {
+            kind: RuntimeKind::ClusterTrainingRuntime,
+            name: "gpu".into(),
+            uid: "u".into(),
+            generation: 1,
+            spec,
+        }
+    }
+
+    fn spec(more: Value) -> TrainingJobSpec {
+        let mut spec = json!({ "model": "m", "dataset": "d", "runtimeRef": { "name": "gpu" } });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(spec).unwrap()
+    }
+
+    fn merged_value(base: Value, own: Value) -> Value {
+        serde_json::to_value(merged(&spec(own), &taken(base)).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_job_goes_before_its_template() {
+        let base = json!({
+            "numWorkers": 4, "image": "base:1", "framework": "jax", "command": ["a"], "args": ["b"],
+            "env": [{ "name": "A", "value": "1" }, { "name": "B", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
+            "resources": { "limits": { "cpu": "8", "memory": "8Gi" }, "requests": { "cpu": "4" } },
+            "checkpoint": { "retention": 9, "storage": { "type": "s3", "bucket": "b" } },
+            "scheduling": { "nodeSelector": { "a": "1" }, "tolerations": [{ "key": "x" }] },
+            "roles": [{ "name": "ps", "replicas": 2, "args": ["p"], "env": [{ "name": "C", "value": "1" }] }],
+        });
+        let own = json!({
+            "numWorkers": 2, "command": ["mine"],
+            "env": [{ "name": "D", "value": "4" }, { "name": "B", "value": "2" }],
+            "resources": { "limits": { "memory": "16Gi" } },
+            "checkpoint": { "frequency": 3, "storage": { "type": "pvc", "size": "1Gi" } },
+            "scheduling": { "nodeSelector": { "b": "2" }, "tolerations": [{ "key": "y" }] },
+            "roles": [{ "name": "ps", "replicas": 3, "env": [{ "name": "C", "value": "2" }] }, { "name": "chief" }],
+        });
+        let all = merged_value(base, own);
+        assert_eq!(
+            (&all["numWorkers"], &all["image"], &all["framework"]),
+            (&json!(2), &json!("base:1"), &json!("jax"))
+        );
+        assert_eq!(
+            (&all["command"], all.get("args")),
+            (&json!(["mine"]), None),
+            "a command comes without others' args"
+        );
+        assert_eq!(
+            all["env"],
+            json!([{ "name": "A", "value": "1" }, { "name": "B", "value": "2" }, { "name": "D", "value": "4" }])
+        );
+        assert_eq!(all["resources"], json!({ "limits": { "cpu": "8", "memory": "16Gi" }, "requests": { "cpu": "4" } }));
+        assert_eq!(
+            all["checkpoint"],
+            json!({ "retention": 9, "frequency": 3, "storage": { "type": "pvc", "size": "1Gi" } })
+        );
+        assert_eq!(
+            all["scheduling"],
+            json!({ "nodeSelector": { "a": "1", "b": "2" }, "tolerations": [{ "key": "y" }] })
+        );
+        assert_eq!(
+            all["roles"],
+            json!([{ "name": "ps", "replicas": 3, "args": ["p"], "env": [{ "name": "C", "value": "2" }] }, { "name": "chief" }])
+        );
+        assert_eq!((&all["model"], all.get("runtimeRef")), (&json!("m"), None));
+    }
+
+    #[test]
+    fn pod_templates_are_merged_by_name() {
+        let base = json!({ "podTemplate": {
+            "metadata": { "labels": { "team": "a", "tier": "x" } },
+            "spec": {
+                "hostIPC": true, "containers": [{ "name": "proxy", "image": "p:1" }, { "name": "training", "workingDir": "/a" }],
+                "volumes": [{ "name": "shm", "emptyDir": { "medium": "Memory" } }],
+            },
+        } });
+        let own = json!({ "podTemplate": {
+            "metadata": { "labels": { "tier": "y" } },
+            "spec": { "containers": [{ "name": "training", "tty": true }] },
+        } });
+        let all = &merged_value(base.clone(), own)["podTemplate"];
+        assert_eq!(all["metadata"]["labels"], json!({ "team": "a", "tier": "y" }));
+        assert_eq!(
+            all["spec"]["containers"],
+            json!([{ "name": "proxy", "image": "p:1" }, { "name": "training", "workingDir": "/a", "tty": true }])
+        );
+        assert_eq!((&all["spec"]["hostIPC"], all["spec"]["volumes"].as_array().map(Vec::len)), (&json!(true), Some(1)));
+        // What is wrong stays, and is told with its path.
+        let wrong = json!({ "podTemplate": { "spec": { "dnsPolicy": 1 } } });
+        let all =
+            &merged_value(wrong.clone(), json!({ "podTemplate": { "spec": { "hostIPC": true } } }))["podTemplate"];
+        assert_eq!(all["spec"], json!({ "dnsPolicy": 1, "hostIPC": true }));
+        assert_eq!(merged_value(wrong, json!({}))["podTemplate"]["spec"]["dnsPolicy"], 1);
+        assert_eq!(merged_value(base.clone(), json!({}))["podTemplate"], base["podTemplate"]);
+    }
+
+    #[test]
+    fn a_template_that_cannot_be_read_is_named() {
+        let error = merged(&spec(json!({})), &taken(json!({ "numWorkers": "two" }))).unwrap_err();
+        assert!(
+            error.starts_with("ClusterTrainingRuntime gpu has what is no field of a TrainingJob: spec.numWorkers: ")
+        );
+        // What it may not have concerns nobody.
+        let all = merged_value(json!({ "model": "x", "suspend": true, "numWorkers": 3 }), json!({}));
+        assert_eq!((&all["model"], &all["suspend"]), (&json!("m"), &json!(false)));
+    }
+
+    #[test]
+    fn a_job_without_a_template_is_itself() {
+        let mut job = TrainingJob::new(
+            "x",
+            serde_json::from_value(json!({ "model": "m", "dataset": "d", "numWorkers": 1 })).unwrap(),
+        );
+        assert!(matches!(with_runtime(&job), Ok(Cow::Borrowed(_))));
+        job.spec = spec(json!({}));
+        assert_eq!(with_runtime(&job).unwrap_err(), "ClusterTrainingRuntime gpu was not taken yet");
+    }
+}

@@ -1,0 +1,212 @@
+//! `podTemplate`: decoded, and kept from breaking the gang.
+//!
+//! The schema can't check it (a typed pod template alone is larger than a CRD may be), so this does: wrong types, unknown
+//! and missing fields are reported with their path, all of them.
+
+use super::{Refusals, environment, labels};
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
+use serde_json::{Map, Value};
+
+/// The field, as the person writes it.
+pub(super) const FIELD: &str = "spec.podTemplate";
+
+/// The container of the user's program.
+pub const TRAINING: &str = "training";
+/// The init container that delivers the agent, if one does.
+pub const AGENT: &str = "agent";
+
+pub(super) fn resolve(value: &Value, no: &mut Refusals) -> PodTemplateSpec {
+    let before = no.0.len();
+    wrong_types(value, &mut Vec::new(), no);
+    if no.0.len() > before {
+        return PodTemplateSpec::default();
+    }
+    let template: PodTemplateSpec = match serde_json::from_value(value.clone()) {
+        Ok(template) => template,
+        Err(error) => {
+            no.push(FIELD, error.to_string());
+            return PodTemplateSpec::default();
+        }
+    };
+    let decoded = serde_json::to_value(&template).expect("a pod template is plain data");
+    compare(FIELD, value, &decoded, no);
+    check_metadata(&template, no);
+    if let Some(pod) = &template.spec {
+        check_pod(pod, no);
+        check_containers(pod, no);
+    }
+    template
+}
+
+/// A step from a value to one within it.
+#[derive(Clone)]
+enum Step {
+    Key(String),
+    Index(usize),
+}
+
+/// Reports each innermost value that has the wrong type.
+///
+/// A decoder stops at its first error and doesn't say where. So each value is decoded alone in an otherwise empty
+/// template, which is always possible since what is missing decodes to nothing.
+fn wrong_types(value: &Value, path: &mut Vec<Step>, no: &mut Refusals) {
+    let Err(error) = serde_json::from_value::<PodTemplateSpec>(alone(value, path)) else { return };
+    let inner: Vec<(Step, &Value)> = match value {
+        Value::Object(fields) => fields.iter().map(|(key, field)| (Step::Key(key.clone()), field)).collect(),
+        Value::Array(items) => items.iter().enumerate().map(|(index, item)| (Step::Index(index), item)).collect(),
+        _ => Vec::new(),
+    };
+    let empty = if value.is_array() { Value::Array(Vec::new()) } else { Value::Object(Map::new()) };
+    if inner.is_empty() || serde_json::from_value::<PodTemplateSpec>(alone(&empty, path)).is_err() {
+        no.push(written(path), error.to_string());
+        return;
+    }
+    for (step, value) in inner {
+        path.push(step);
+        wrong_types(value, path, no);
+        path.pop();
+    }
+}
+
+/// A value that has `value` at `path` and nothing else.
+fn alone(value: &Value, path: &[Step]) -> Value {
+    path.iter().rev().fold(value.clone(), |inner, step| match step {
+        Step::Key(key) => Value::Object(Map::from_iter([(key.clone(), inner)])),
+        Step::Index(_) => Value::Array(vec![inner]),
+    })
+}
+
+fn written(path: &[Step]) -> String {
+    path.iter().fold(FIELD.to_owned(), |path, step| match step {
+        Step::Key(key) => format!("{path}.{key}"),
+        Step::Index(index) => format!("{path}[{index}]"),
+    })
+}
+
+/// Reports what decoding has dropped (unknown) or made up (missing).
+fn compare(path: &str, given: &Value, decoded: &Value, no: &mut Refusals) {
+    match (given, decoded) {
+        (Value::Object(given), Value::Object(decoded)) => {
+            for (key, value) in given.iter().filter(|(_, value)| !value.is_null()) {
+                match decoded.get(key) {
+                    Some(decoded) => compare(&format!("{path}.{key}"), value, decoded, no),
+                    None => no.push(format!("{path}.{key}"), "unknown field: check its name and its indentation"),
+                }
+            }
+            for key in decoded.keys() {
+                let missing = given.get(key).is_none_or(Value::is_null);
+                // A template laid over another one needs no containers.
+                if missing && !(path == "spec.podTemplate.spec" && key == "containers") {
+                    no.push(format!("{path}.{key}"), "is missing and has no default");
+                }
+            }
+        }
+        (Value::Array(given), Value::Array(decoded)) => {
+            for (index, (given, decoded)) in given.iter().zip(decoded).enumerate() {
+                compare(&format!("{path}[{index}]"), given, decoded, no);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn check_metadata(template: &PodTemplateSpec, no: &mut Refusals) {
+    let Some(metadata) = &template.metadata else { return };
+    for (list, keys) in [("labels", &metadata.labels), ("annotations", &metadata.annotations)] {
+        for key in keys.iter().flatten().map(|(key, _)| key) {
+            if labels::is_reserved(key) {
+                no.push(format!("{FIELD}.metadata.{list}.{key}"), "is set by the operator: remove it");
+            }
+        }
+    }
+    let rest = serde_json::to_value(metadata).expect("metadata is plain data");
+    for key in rest.as_object().into_iter().flat_map(Map::keys) {
+        if key != "labels" && key != "annotations" {
+            no.push(format!("{FIELD}.metadata.{key}"), "can't be set for workers: only labels and annotations can");
+        }
+    }
+}
+
+fn check_pod(pod: &PodSpec, no: &mut Refusals) {
+    let mut refuse = |field: &str, wrong: bool, why: &str| {
+        if wrong {
+            no.push(format!("{FIELD}.spec.{field}"), why);
+        }
+    };
+    refuse(
+        "restartPolicy",
+        pod.restart_policy.as_deref().is_some_and(|policy| policy != "Never"),
+        "must be Never, since a worker that comes back alone can't join its gang: use spec.failurePolicy",
+    );
+    refuse("hostname", pod.hostname.is_some(), "is how the workers find each other: remove it");
+    refuse("hostnameOverride", pod.hostname_override.is_some(), "is how the workers find each other: remove it");
+    refuse("subdomain", pod.subdomain.is_some(), "is how the workers find each other: remove it");
+    refuse(
+        "activeDeadlineSeconds",
+        pod.active_deadline_seconds.is_some(),
+        "would end single workers: use spec.failurePolicy.activeDeadlineSeconds",
+    );
+    refuse("ephemeralContainers", pod.ephemeral_containers.is_some(), "can't be in a template: use kubectl debug");
+    refuse(
+        "resources",
+        pod.resources.is_some(),
+        "can't be set for the whole pod: use spec.resources, from which GPUs and processes are counted",
+    );
+    refuse("os", pod.os.as_ref().is_some_and(|os| os.name != "linux"), "must be linux: the agent runs nowhere else");
+}
+
+fn check_containers(pod: &PodSpec, no: &mut Refusals) {
+    for (index, container) in pod.containers.iter().enumerate() {
+        let path = format!("{FIELD}.spec.containers[{index}]");
+        if container.name == TRAINING {
+            check_training(&path, container, no);
+        } else {
+            check_image(&path, container, no);
+        }
+        check_twice(&path, &pod.containers, index, no);
+    }
+    let init = pod.init_containers.as_deref().unwrap_or_default();
+    for (index, container) in init.iter().enumerate() {
+        let path = format!("{FIELD}.spec.initContainers[{index}]");
+        if container.name == AGENT || container.name == TRAINING {
+            no.push(
+                format!("{path}.name"),
+                format!("{:?} is the operator's own: give it another name", container.name),
+            );
+        }
+        check_image(&path, container, no);
+        check_twice(&path, init, index, no);
+    }
+}
+
+fn check_training(path: &str, training: &Container, no: &mut Refusals) {
+    let mut refuse = |field: &str, wrong: bool, why: &str| {
+        if wrong {
+            no.push(format!("{path}.{field}"), why);
+        }
+    };
+    refuse("command", training.command.is_some(), "would start the program without its agent: use spec.command");
+    refuse("args", training.args.is_some(), "would start the program without its agent: use spec.args");
+    let counted = training.resources.as_ref().is_some_and(|r| r.requests.is_some() || r.limits.is_some());
+    refuse("resources", counted, "use spec.resources, from which GPUs and processes are counted");
+    let rules = "is how an agent that was killed comes back to its gang: use spec.failurePolicy";
+    refuse("restartPolicy", training.restart_policy.is_some(), rules);
+    refuse("restartPolicyRules", training.restart_policy_rules.is_some(), rules);
+    let message = "is how the agent tells why a worker ended: remove it";
+    refuse("terminationMessagePath", training.termination_message_path.is_some(), message);
+    refuse("terminationMessagePolicy", training.termination_message_policy.is_some(), message);
+    environment::check(&format!("{path}.env"), training.env.as_deref().unwrap_or_default(), no);
+}
+
+fn check_image(path: &str, container: &Container, no: &mut Refusals) {
+    if container.image.as_deref().unwrap_or_default().is_empty() {
+        no.push(format!("{path}.image"), "is missing and has no default");
+    }
+}
+
+fn check_twice(path: &str, containers: &[Container], index: usize, no: &mut Refusals) {
+    let name = &containers[index].name;
+    if containers[..index].iter().any(|earlier| earlier.name == *name) && !name.is_empty() {
+        no.push(format!("{path}.name"), format!("{name:?} stands here twice: write it as one container"));
+    }
+}

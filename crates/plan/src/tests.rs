@@ -1,0 +1,843 @@
+use super::*;
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use protocol::failure_rules::RuleAction;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+mod roles;
+
+fn runtime() -> Runtime {
+    Runtime { agent_image: "operator:1".to_owned(), ..Runtime::default() }
+}
+
+fn accepted(job: &TrainingJob) -> Result<Plan, Refusals> {
+    let planned = resolve(job, &runtime());
+    planned.accepted().cloned().map_err(Clone::clone)
+}
+
+/// A job that can run, with `fields` set in its spec.
+fn job(fields: &Value) -> TrainingJob {
+    named("x", fields)
+}
+
+fn named(name: &str, fields: &Value) -> TrainingJob {
+    let mut spec = json!({ "model": "resnet", "dataset": "imagenet", "numWorkers": 2, "gpusPerWorker": 0 });
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let mut job = TrainingJob::new(name, serde_json::from_value(spec).unwrap());
+    job.metadata.namespace = Some("ml".to_owned());
+    job.metadata.uid = Some("00000000-0000-0000-0000-000000000001".to_owned());
+    job
+}
+
+fn plan(fields: &Value) -> Plan {
+    accepted(&job(fields)).unwrap_or_else(|refusals| panic!("{fields}: {refusals}"))
+}
+
+fn refusals(fields: &Value) -> Vec<String> {
+    refusals_of(&job(fields))
+}
+
+fn refusals_of(job: &TrainingJob) -> Vec<String> {
+    accepted(job).unwrap_err().0.iter().map(ToString::to_string).collect()
+}
+
+/// The job is refused for exactly this.
+#[track_caller]
+fn refused(fields: &Value, reason: &str) {
+    assert_eq!(refusals(fields), [reason], "{fields}");
+}
+
+/// The podTemplate is refused for exactly this; `reason` begins within it.
+#[track_caller]
+fn template_refused(template: &Value, reason: &str) {
+    refused(&json!({ "podTemplate": template }), &format!("spec.podTemplate.{reason}"));
+}
+
+fn quantities(list: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<&str, &str> {
+    list.into_iter().flatten().map(|(name, quantity)| (name.as_str(), quantity.0.as_str())).collect()
+}
+
+#[test]
+fn a_small_job_is_all_defaults() {
+    let plan = plan(&json!({}));
+    assert_eq!((plan.gang.size(), plan.gang.workers().gpus, plan.gang.workers().procs), (2, 0, 1));
+    assert_eq!(plan.gang.workers().pod.image, "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime");
+    assert_eq!(plan.gang.workers().pod.command, ["torchrun", "train.py"]);
+    assert_eq!(plan.storage.model, Source::Name("resnet".to_owned()));
+    let checkpoint = plan.storage.checkpoint.unwrap();
+    assert_eq!((checkpoint.frequency, checkpoint.retention, checkpoint.volume), (5, 3, CheckpointVolume::EmptyDir));
+    assert_eq!(
+        (checkpoint.store, checkpoint.backup, checkpoint.keep_best, checkpoint.resume_from),
+        (None, None, None, None)
+    );
+    assert_eq!(plan.gang.workers().pod.grace_seconds, 60);
+    assert_eq!(plan.identity.owner.controller, Some(true));
+    assert_eq!(plan.identity.owner.api_version, "ml.example.com/v1");
+    assert_eq!(plan.identity.owner.kind, "TrainingJob");
+}
+
+#[test]
+fn all_reasons_are_collected() {
+    let fields = json!({
+        "model": "s3://bucket/model",
+        "procsPerWorker": "cpu",
+        "resources": { "requests": { "memory": "lots" } },
+        "env": [{ "name": "RANK", "value": "0" }],
+        "podTemplate": { "spec": { "hostname": "x" } },
+    });
+    let fields: Vec<String> = accepted(&job(&fields)).unwrap_err().0.into_iter().map(|r| r.field).collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.model",
+            "spec.resources.requests.memory",
+            "spec.resources.limits.cpu",
+            "spec.env[0].name",
+            "spec.podTemplate.spec.hostname",
+        ]
+    );
+}
+
+#[test]
+fn names_must_fit_into_hostnames() {
+    assert!(accepted(&named(&"x".repeat(52), &json!({}))).is_ok());
+    assert_eq!(
+        refusals_of(&named(&"x".repeat(52), &json!({ "numWorkers": 11 }))),
+        ["metadata.name: has 52 characters; with 11 workers at most 51 fit into their hostnames"]
+    );
+    for name in ["x.y", "1x", "x-", "X"] {
+        assert_eq!(
+            refusals_of(&named(name, &json!({}))),
+            [format!(
+                "metadata.name: {name:?} can't name a Service: use lower-case letters, digits and -, beginning with a letter"
+            )]
+        );
+    }
+}
+
+#[test]
+fn an_object_that_was_never_stored_is_refused() {
+    let mut job = job(&json!({}));
+    job.metadata.uid = None;
+    assert_eq!(
+        refusals_of(&job),
+        ["metadata.uid: is missing: only an object that the API server has stored can be run"]
+    );
+}
+
+#[test]
+fn sources_are_names_or_folders_on_claims() {
+    let plan =
+        plan(&json!({ "model": "pvc://models/llama/8b/", "dataset": "pvc://data", "output": "pvc://out//runs/./1" }));
+    let folder = |claim: &str, path: Option<&str>| ClaimPath { claim: claim.to_owned(), path: path.map(str::to_owned) };
+    assert_eq!(plan.storage.model, Source::Claim(folder("models", Some("llama/8b"))));
+    assert_eq!(plan.storage.dataset, Source::Claim(folder("data", None)));
+    assert_eq!(plan.storage.output, Some(folder("out", Some("runs/1"))));
+
+    refused(
+        &json!({ "model": "hf://meta/llama" }),
+        "spec.model: can't fetch hf://: write pvc://CLAIM/PATH, or a name that the program itself loads",
+    );
+    refused(
+        &json!({ "dataset": "pvc://My_Claim/x" }),
+        "spec.dataset: \"My_Claim\" is not the name of a PersistentVolumeClaim; write pvc://CLAIM/PATH",
+    );
+    refused(&json!({ "model": "pvc://c/../etc" }), "spec.model: leaves the volume: write a path without ..");
+    refused(&json!({ "output": "/out" }), "spec.output: \"/out\" is not of the form pvc://CLAIM/PATH");
+}
+
+#[test]
+fn commands_by_framework() {
+    for (fields, expected) in [
+        (json!({ "args": ["--x"] }), vec!["torchrun", "--x"]),
+        (json!({ "framework": "jax" }), vec!["python3", "train.py"]),
+        (json!({ "framework": "tensorflow", "args": ["a.py"] }), vec!["python3", "a.py"]),
+        (json!({ "command": ["bash", "-c"], "args": ["exec torchrun"] }), vec!["bash", "-c", "exec torchrun"]),
+        (json!({ "command": ["./run"] }), vec!["./run"]),
+    ] {
+        assert_eq!(plan(&fields).gang.roles[0].pod.command, expected, "{fields}");
+    }
+}
+
+#[test]
+fn gpus_are_requested_once_and_must_agree() {
+    let requirements = plan(&json!({ "gpusPerWorker": 2, "resources": { "limits": { "cpu": "4" } } })).gang.roles[0]
+        .pod
+        .resources
+        .clone();
+    assert_eq!(quantities(requirements.limits.as_ref()), BTreeMap::from([("cpu", "4"), ("nvidia.com/gpu", "2")]));
+    assert_eq!(quantities(requirements.requests.as_ref()), BTreeMap::from([("nvidia.com/gpu", "2")]));
+
+    for name in ["nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "nvidia.com/mig-1g.5gb", "habana.ai/gaudi"] {
+        let requirements = plan(&json!({ "gpusPerWorker": 2, "resources": { "requests": { name: "2" } } })).gang.roles
+            [0]
+        .pod
+        .resources
+        .clone();
+        assert_eq!(quantities(requirements.limits.as_ref()), BTreeMap::from([(name, "2")]), "the limit of {name}");
+    }
+    refused(
+        &json!({ "gpusPerWorker": 1, "resources": { "limits": { "amd.com/gpu": "2" } } }),
+        "spec.gpusPerWorker: is 1 and spec.resources asks for 2 of amd.com/gpu: write the same number in both",
+    );
+    refused(
+        &json!({ "gpusPerWorker": 0, "resources": { "requests": { "nvidia.com/gpu": "1" } } }),
+        "spec.gpusPerWorker: is 0 and spec.resources asks for 1 of nvidia.com/gpu: write the same number in both",
+    );
+    assert_eq!(plan(&json!({})).gang.roles[0].pod.resources, ResourceRequirements::default());
+}
+
+#[test]
+fn resources_are_quantities_that_agree() {
+    refused(
+        &json!({ "resources": { "limits": { "memory": "16 GB" } } }),
+        "spec.resources.limits.memory: \"16 GB\" is not a quantity; write for example 500m, 4 or 16Gi",
+    );
+    refused(&json!({ "resources": { "requests": { "cpu": "-1" } } }), "spec.resources.requests.cpu: -1 is below zero");
+    refused(
+        &json!({ "resources": { "requests": { "memory": "2G" }, "limits": { "memory": "1Gi" } } }),
+        "spec.resources.requests.memory: 2G is more than the limit 1Gi: lower the request or raise spec.resources.limits.memory",
+    );
+    refused(
+        &json!({ "resources": { "limits": { "vendor.com/fpga": "500m" } } }),
+        "spec.resources.limits.vendor.com/fpga: 500m is not a whole number of devices",
+    );
+    refused(
+        &json!({ "resources": { "requests": { "vendor.com/fpga": "1" }, "limits": { "vendor.com/fpga": "2" } } }),
+        "spec.resources.requests.vendor.com/fpga: differs from its limit: a device is given whole, write the same number in both",
+    );
+    refused(
+        &json!({ "resources": { "limits": { "gpu": "2" } } }),
+        "spec.resources.limits.gpu: is not a resource: write cpu, memory, ephemeral-storage, hugepages-SIZE, or a device with its vendor, such as nvidia.com/gpu",
+    );
+    plan(&json!({ "resources": { "requests": { "cpu": "1000m" }, "limits": { "cpu": "1" } } }));
+}
+
+#[test]
+fn processes_are_a_number() {
+    for (fields, expected) in [
+        (json!({ "gpusPerWorker": 4 }), 4),
+        (json!({ "gpusPerWorker": 4, "procsPerWorker": "gpu" }), 4),
+        (json!({ "gpusPerWorker": 4, "procsPerWorker": 2 }), 2),
+        (json!({ "gpusPerWorker": 4, "framework": "jax" }), 1),
+        (json!({ "procsPerWorker": "cpu", "resources": { "limits": { "cpu": "3500m" } } }), 3),
+        (json!({ "procsPerWorker": "cpu", "resources": { "limits": { "cpu": "200m" } } }), 1),
+    ] {
+        assert_eq!(plan(&fields).gang.roles[0].procs, expected, "{fields}");
+    }
+    assert_eq!(plan(&json!({ "procsPerWorker": 8, "numWorkers": 4096 })).gang.workers().world_size(), 32768);
+
+    refused(
+        &json!({ "procsPerWorker": "cpu" }),
+        "spec.resources.limits.cpu: is needed with procsPerWorker: cpu, which takes its number from it",
+    );
+    refused(
+        &json!({ "procsPerWorker": "cpu", "resources": { "limits": { "cpu": "1M" } } }),
+        "spec.procsPerWorker: is cpu and the CPU limit more than 1024: write a number",
+    );
+    refused(
+        &json!({ "procsPerWorker": "gpu" }),
+        "spec.procsPerWorker: is gpu and spec.gpusPerWorker is 0: give the workers GPUs, or write auto or a number",
+    );
+    for framework in ["jax", "tensorflow"] {
+        refused(
+            &json!({ "procsPerWorker": 2, "framework": framework }),
+            &format!(
+                "spec.procsPerWorker: makes 2 processes, and a {framework} worker is one process that drives all its \
+                 GPUs: leave it out, or raise spec.numWorkers"
+            ),
+        );
+    }
+}
+
+#[test]
+fn monitoring_is_on_by_itself() {
+    let monitoring = plan(&json!({})).monitoring;
+    assert_eq!(monitoring.metrics_port, Some(8080));
+    assert_eq!((monitoring.watched.len(), monitoring.tensorboard), (0, None));
+    let mlflow = plan(&json!({ "monitoring": { "mlflowTrackingUri": "http://m" } })).monitoring.mlflow.unwrap();
+    assert_eq!((mlflow.uri.as_str(), mlflow.experiment.as_str()), ("http://m", "x"));
+}
+
+#[test]
+fn rules_are_tried_before_the_job_runs() {
+    let rule = |message: &str| {
+        let rule = json!({ "exitCodes": [42], "reasons": ["OOMKilled"], "message": message, "action": "Ignore" });
+        json!({ "failurePolicy": { "rules": [{ "reasons": ["Signal"], "action": "Fail" }, rule] } })
+    };
+    let rules = plan(&rule(r"xid \d+")).policy.failure.rules;
+    assert_eq!(
+        (rules[1].exit_codes.as_slice(), rules[1].reasons.as_slice()),
+        (&[42][..], &["OOMKilled".to_owned()][..])
+    );
+    assert_eq!((rules[1].message.as_deref(), rules[1].action), (Some(r"xid \d+"), RuleAction::Ignore));
+    for (wrong, words) in
+        [("(xid", "is no regular expression"), (r"\w{900}", "is too large"), ("a(?!b)", "look-around")]
+    {
+        let refusals = refusals(&rule(wrong));
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        assert!(refusals[0].starts_with("spec.failurePolicy.rules[1].message: "), "{refusals:?}");
+        assert!(refusals[0].contains(words), "{refusals:?}");
+    }
+}
+
+#[test]
+fn patterns_are_tried_before_the_job_runs() {
+    let pattern = |pattern: &str| json!({ "monitoring": { "progress": { "patterns": ["(?P<loss>.)", pattern] } } });
+    plan(&pattern(r"it (?P<step>\d+)"));
+    for (wrong, words) in
+        [("(?P<loss>[)", "unclosed character class"), ("(?P<loss>.)(?=x)", "look-around"), ("x", "no named group")]
+    {
+        let refusals = refusals(&pattern(wrong));
+        assert_eq!(refusals.len(), 1);
+        assert!(refusals[0].starts_with("spec.monitoring.progress.patterns[1]: "), "{refusals:?}");
+        assert!(refusals[0].contains(words) && !refusals[0].contains('\n'), "{refusals:?}");
+    }
+}
+
+#[test]
+fn monitoring_keeps_out_of_the_gangs_way() {
+    for port in [29500, 29501] {
+        refused(
+            &json!({ "monitoring": { "metricsPort": port } }),
+            &format!(
+                "spec.monitoring.metricsPort: {port} is used by the rendezvous of one attempt or the next: choose another"
+            ),
+        );
+    }
+    plan(&json!({ "monitoring": { "metricsPort": 29500, "enabled": false } }));
+    refused(
+        &json!({ "monitoring": { "mlflowTrackingUri": "databricks" } }),
+        "spec.monitoring.mlflowTrackingUri: \"databricks\" is not the address of a server; write for example http://mlflow.example.com:5000",
+    );
+    refused(
+        &json!({ "monitoring": { "trackerSecret": "A_B" } }),
+        "spec.monitoring.trackerSecret: \"A_B\" is not the name of a Secret",
+    );
+    refused(
+        &json!({ "monitoring": { "enabled": false }, "successPolicy": { "targetLoss": 0.1 } }),
+        "spec.successPolicy: can't be judged with monitoring.enabled: false, where nobody sees what the program reports: switch one of them",
+    );
+    let board = |name: &str| named(name, &json!({ "numWorkers": 1, "monitoring": { "tensorboardEnabled": true } }));
+    assert!(accepted(&board(&"x".repeat(51))).is_ok());
+    assert_eq!(
+        refusals_of(&board(&"x".repeat(52))),
+        ["metadata.name: has 52 characters; with a TensorBoard at most 51 fit into the name of its Service"]
+    );
+}
+
+#[test]
+fn a_tensorboard_needs_a_volume() {
+    let board = |fields: Value| {
+        let mut all = json!({ "monitoring": { "tensorboardEnabled": true } });
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        plan(&all).monitoring.tensorboard
+    };
+    assert_eq!(board(json!({})), Some(TensorBoard::NoStorage));
+    let Some(TensorBoard::Beside(found)) = board(json!({ "checkpoint": { "storage": { "type": "pvc" } } })) else {
+        panic!("it has a claim");
+    };
+    assert_eq!((found.log_dir().as_str(), found.one_node), ("/checkpoints/tensorboard", false));
+    assert_eq!(found.image, "tensorflow/tensorflow:2.19.0");
+}
+
+#[test]
+fn rdma_needs_its_resource() {
+    let fields = json!({ "networking": { "rdmaEnabled": true, "rdmaResource": "rdma/hca" } });
+    assert_eq!(
+        quantities(plan(&fields).gang.roles[0].pod.resources.limits.as_ref()),
+        BTreeMap::from([("rdma/hca", "1")])
+    );
+    let fields = json!({
+        "networking": { "rdmaEnabled": true, "rdmaResource": "rdma/hca" },
+        "resources": { "limits": { "rdma/hca": "4" } },
+    });
+    assert_eq!(
+        quantities(plan(&fields).gang.roles[0].pod.resources.requests.as_ref()),
+        BTreeMap::from([("rdma/hca", "4")])
+    );
+    refused(
+        &json!({ "networking": { "rdmaEnabled": true } }),
+        "spec.networking.rdmaResource: is needed with rdmaEnabled: name the resource of the RDMA devices, for example rdma/rdma_shared_device_a",
+    );
+    refused(
+        &json!({ "networking": { "rdmaEnabled": true, "rdmaResource": "memory" } }),
+        "spec.networking.rdmaResource: \"memory\" is not the name of an extended resource, for example rdma/rdma_shared_device_a",
+    );
+}
+
+#[test]
+fn the_gangs_variables_are_refused() {
+    refused(
+        &json!({ "env": [{ "name": "A", "value": "1" }, { "name": "WORLD_SIZE", "value": "1" }] }),
+        "spec.env[1].name: WORLD_SIZE is set by the operator for the whole gang: remove it, or copy it to a name of your own with $(...)",
+    );
+    refused(
+        &json!({ "env": [{ "name": "PET_MAX_RESTARTS", "value": "3" }] }),
+        "spec.env[0].name: PET_MAX_RESTARTS is set by the operator for the whole gang: give torchrun the option on its command line",
+    );
+    template_refused(
+        &json!({ "spec": { "containers": [{ "name": "training", "env": [{ "name": "MASTER_PORT", "value": "1" }] }] } }),
+        "spec.containers[0].env[0].name: MASTER_PORT is set by the operator for the whole gang: remove it, or copy it to a name of your own with $(...)",
+    );
+}
+
+#[test]
+fn tf_config_must_pass_through_the_kernel() {
+    plan(&json!({ "framework": "tensorflow", "numWorkers": 2000 }));
+    refused(
+        &json!({ "framework": "tensorflow", "numWorkers": 4096 }),
+        "spec.numWorkers: makes a TF_CONFIG of 179193 bytes and Linux passes on at most 131072: use fewer workers or a shorter name",
+    );
+}
+
+#[test]
+fn hyperparameters_have_one_name_each() {
+    let plan = plan(&json!({ "hyperparameters": {
+        "learningRate": 0.000_05, "epochs": 3, "optimizer": "adamw", "mixedPrecision": true,
+        "additionalParams": { "weight_decay": "0.01" },
+    } }));
+    let variables: Vec<(&str, String)> = plan.hyperparameters.iter().map(|h| (h.variable.as_str(), h.text())).collect();
+    assert_eq!(
+        variables,
+        [
+            ("HYPERPARAM_LEARNING_RATE", "0.00005".to_owned()),
+            ("HYPERPARAM_EPOCHS", "3".to_owned()),
+            ("HYPERPARAM_OPTIMIZER", "adamw".to_owned()),
+            ("HYPERPARAM_MIXED_PRECISION", "true".to_owned()),
+            ("HYPERPARAM_WEIGHT_DECAY", "0.01".to_owned()),
+        ]
+    );
+    refused(
+        &json!({ "hyperparameters": { "batchSize": 8, "additionalParams": { "batch_size": "16" } } }),
+        "spec.hyperparameters.additionalParams.batch_size: would be HYPERPARAM_BATCH_SIZE, as \"batchSize\" is: give it another name",
+    );
+    refused(
+        &json!({ "hyperparameters": { "additionalParams": { "-": "16" } } }),
+        "spec.hyperparameters.additionalParams.-: needs a name with at least one letter or digit",
+    );
+}
+
+#[test]
+fn checkpoint_volumes() {
+    let volume =
+        |storage: Value| plan(&json!({ "checkpoint": { "storage": storage } })).storage.checkpoint.unwrap().volume;
+    assert_eq!(
+        volume(json!({ "type": "pvc" })),
+        CheckpointVolume::New { size: Quantity("10Gi".to_owned()), storage_class: None, delete_with_job: false }
+    );
+    assert_eq!(volume(json!({ "type": "pvc", "pvcName": "mine" })), CheckpointVolume::Claim("mine".to_owned()));
+    assert_eq!(
+        volume(json!({ "type": "nfs", "nfsServer": "10.0.0.1", "nfsPath": "/x" })),
+        CheckpointVolume::Nfs { server: "10.0.0.1".to_owned(), path: "/x".to_owned() }
+    );
+    assert_eq!(plan(&json!({ "checkpoint": { "enabled": false } })).storage.checkpoint, None);
+
+    let storage_refused = |storage: Value, reason: &str| {
+        refused(&json!({ "checkpoint": { "storage": storage } }), &format!("spec.checkpoint.storage.{reason}"));
+    };
+    storage_refused(json!({ "type": "pvc", "size": "big" }), "size: \"big\" is not a size; write for example 50Gi");
+    storage_refused(json!({ "type": "pvc", "size": "0" }), "size: \"0\" is not a size; write for example 50Gi");
+    storage_refused(
+        json!({ "type": "pvc", "pvcName": "Mine" }),
+        "pvcName: \"Mine\" is not the name of a PersistentVolumeClaim",
+    );
+    storage_refused(
+        json!({ "type": "nfs", "nfsPath": "/x" }),
+        "nfsServer: is needed with type nfs: the server's name or address",
+    );
+    storage_refused(
+        json!({ "type": "nfs", "nfsServer": "s", "nfsPath": "x" }),
+        "nfsPath: \"x\" is not an absolute path; write for example /exports/x",
+    );
+}
+
+#[test]
+fn mounts_keep_out_of_each_others_way() {
+    let volumes = json!([{ "name": "mine", "emptyDir": {} }]);
+    let mounted = |path: &str| json!({ "volumes": volumes, "volumeMounts": [{ "name": "mine", "mountPath": path }] });
+    for path in ["/data", "/models", "/out", "/dev/shm", "/checkpoints/mine", "/"] {
+        plan(&mounted(path));
+    }
+    refused(
+        &mounted("/checkpoints/"),
+        "spec.volumeMounts[0].mountPath: /checkpoints is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",
+    );
+    refused(
+        &mounted("/trainingjob"),
+        "spec.volumeMounts[0].mountPath: /trainingjob is where the agent is: mount it elsewhere",
+    );
+    refused(
+        &mounted("/etc/training-config"),
+        "spec.volumeMounts[0].mountPath: /etc/training-config is where the job's configuration is: mount it elsewhere",
+    );
+    for (field, path) in [("model", "/models"), ("dataset", "/data"), ("output", "/out")] {
+        let mut fields = mounted(path);
+        fields[field] = json!("pvc://claim");
+        refused(
+            &fields,
+            &format!("spec.volumeMounts[0].mountPath: {path} is where spec.{field} is mounted: mount it elsewhere"),
+        );
+    }
+    refused(
+        &json!({ "volumeMounts": [{ "name": "absent", "mountPath": "/x" }] }),
+        "spec.volumeMounts[0].name: there is no volume \"absent\": add it to spec.volumes",
+    );
+    refused(
+        &json!({ "volumes": [{ "name": "trainingjob-shm", "emptyDir": {} }] }),
+        "spec.volumes[0].name: \"trainingjob-shm\" begins like the operator's volumes (trainingjob-): give it another name",
+    );
+    template_refused(
+        &json!({ "spec": { "volumes": [{ "name": "trainingjob-agent", "emptyDir": {} }] } }),
+        "spec.volumes[0].name: \"trainingjob-agent\" begins like the operator's volumes (trainingjob-): give it another name",
+    );
+    template_refused(
+        &json!({ "spec": { "containers": [{ "name": "training", "volumeMounts": [{ "name": "trainingjob-shm", "mountPath": "/checkpoints" }] }] } }),
+        "spec.containers[0].volumeMounts[0].mountPath: /checkpoints is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",
+    );
+    plan(&json!({ "podTemplate": { "spec": { "initContainers": [{
+        "name": "sidecar", "image": "busybox", "restartPolicy": "Always",
+        "volumeMounts": [{ "name": "trainingjob-checkpoints", "mountPath": "/checkpoints" }],
+    }] } } }));
+}
+
+#[test]
+fn a_pod_template_may_say_what_has_no_field() {
+    let plan = plan(&json!({ "podTemplate": {
+        "metadata": { "creationTimestamp": null, "annotations": { "a": "b" }, "labels": { "team": "vision" } },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 120,
+            "runtimeClassName": "nvidia",
+            "securityContext": { "runAsNonRoot": true, "runAsUser": 1000 },
+            "containers": [
+                { "name": "training", "securityContext": { "allowPrivilegeEscalation": false }, "resources": { "claims": [{ "name": "gpu" }] } },
+                { "name": "helper", "image": "busybox", "resources": { "limits": { "cpu": 1 } }, "ports": [{ "containerPort": 80 }] },
+            ],
+        },
+    } }));
+    assert_eq!(plan.gang.workers().pod.grace_seconds, 120);
+    assert_eq!(plan.gang.workers().pod.program_grace_seconds, 90);
+    assert_eq!(plan.gang.workers().pod.overlay.spec.as_ref().unwrap().runtime_class_name.as_deref(), Some("nvidia"));
+}
+
+/// The pod's seconds run out while the hook sleeps; SIGTERM comes after it.
+#[test]
+fn a_hook_must_leave_the_program_time_to_stop() {
+    let template = |grace: Value, container: &str, hook: Value| {
+        let helper = json!({ "name": "helper", "image": "busybox" });
+        let hooked = json!({ "name": container, "image": "busybox", "lifecycle": { "preStop": hook } });
+        json!({ "spec": { "terminationGracePeriodSeconds": grace, "containers": [helper, hooked] } })
+    };
+    let sleep = |seconds: i64| json!({ "sleep": { "seconds": seconds } });
+    let field = "spec.containers[1].lifecycle.preStop.sleep.seconds: is";
+    let remedy = "and the program would be killed without a SIGTERM: write less, or raise \
+                  spec.podTemplate.spec.terminationGracePeriodSeconds";
+    for (grace, seconds, of) in [(json!(null), 60, 60), (json!(30), 30, 30), (json!(30), 900, 30), (json!(0), 1, 0)] {
+        let reason = format!("{field} {seconds} of the {of} s that the pod has to stop, {remedy}");
+        template_refused(&template(grace, "training", sleep(seconds)), &reason);
+    }
+    for (grace, container, hook, program) in [
+        (json!(null), "training", sleep(59), 1),
+        (json!(100), "training", sleep(60), 30),
+        (json!(0), "training", sleep(0), 1),
+        // Another container's hook runs beside the program; how long these take, nobody knows before.
+        (json!(null), "sidecar", sleep(60), 45),
+        (json!(null), "training", json!({ "exec": { "command": ["sleep", "60"] } }), 45),
+        (json!(null), "training", json!({ "httpGet": { "port": 80, "path": "/drain" } }), 45),
+    ] {
+        let template = template(grace, container, hook);
+        let plan = plan(&json!({ "podTemplate": template }));
+        assert_eq!(plan.gang.workers().pod.program_grace_seconds, program, "{template}");
+    }
+    let started = json!({ "name": "training", "lifecycle": { "postStart": sleep(90) } });
+    let plan = plan(&json!({ "podTemplate": { "spec": { "containers": [started] } } }));
+    assert_eq!(plan.gang.workers().pod.program_grace_seconds, 45);
+}
+
+/// As versions with the defaults in the schema have stored them, and as people may write them.
+#[test]
+fn defaults_written_down_change_nothing() {
+    for fields in [
+        json!({}),
+        json!({ "gpusPerWorker": 1 }),
+        json!({ "checkpoint": { "storage": { "type": "pvc" } }, "networking": { "interface": "eth0" } }),
+        json!({ "checkpoint": { "keepBest": { "metric": "m" }, "backup": { "destination": "s3://b/p" } } }),
+        json!({ "framework": "jax", "monitoring": { "enabled": false }, "failurePolicy": { "backoffLimit": 0 } }),
+        json!({ "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } }),
+    ] {
+        let mut job = job(&fields);
+        let written = plan(&fields);
+        let stored = written_down(&job.spec);
+        for path in api::defaults::all().map(|(path, _)| path) {
+            let there = path.split('.').try_fold(&stored, |object, step| object.get(step)).is_some();
+            // Of what is there or not as a whole.
+            let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
+            let is_absent = api::defaults::THERE_OR_NOT.contains(&parent)
+                && fields.pointer(&format!("/{}", parent.replace('.', "/"))).is_none();
+            assert!(there || is_absent, "{path}: {stored}");
+        }
+        job.spec = serde_json::from_value(stored).unwrap();
+        assert_eq!(accepted(&job), Ok(written), "{fields}");
+    }
+}
+
+/// The accessors and the table that descriptions and rules are made of speak of the same.
+#[test]
+fn what_is_not_written_is_the_default() {
+    let plan = plan(&json!({ "gpusPerWorker": null }));
+    let worker = plan.gang.workers();
+    assert_eq!((worker.gpus, worker.procs, plan.gang.rendezvous.master_port), (1, 1, 29500));
+    assert_eq!(
+        (plan.gang.rendezvous.framework, plan.gang.rendezvous.backend),
+        (Framework::Pytorch, api::Backend::Nccl)
+    );
+    assert_eq!((plan.gang.rendezvous.rdma, plan.monitoring.metrics_port), (false, Some(8080)));
+    assert_eq!(plan.monitoring.tensorboard, None);
+    assert_eq!((plan.policy.failure.restart, plan.policy.failure.backoff_limit), (api::RestartPolicy::OnFailure, 3));
+    assert!(!plan.policy.failure.nan_fails);
+}
+
+#[test]
+fn wrong_types_are_named_with_their_path() {
+    assert_eq!(
+        refusals(&json!({ "podTemplate": {
+            "metadata": { "annotations": { "a": 1 } },
+            "spec": { "hostNetwork": "yes", "containers": [
+                { "name": "training" },
+                { "name": "helper", "image": ["busybox"], "ports": { "containerPort": 80 } },
+            ] },
+        } })),
+        [
+            "spec.podTemplate.metadata.annotations.a: invalid type: integer `1`, expected a string",
+            "spec.podTemplate.spec.containers[1].image: invalid type: sequence, expected a string",
+            "spec.podTemplate.spec.containers[1].ports: invalid type: map, expected a sequence",
+            "spec.podTemplate.spec.hostNetwork: invalid type: string \"yes\", expected a boolean",
+        ]
+    );
+}
+
+#[test]
+fn unknown_and_missing_fields_are_named_with_their_path() {
+    assert_eq!(
+        refusals(&json!({ "podTemplate": {
+            "kind": "Pod",
+            "spec": {
+                "containers": [{ "image": "busybox" }, { "name": "training", "imagee": "x", "$patch": "delete" }],
+                "volumes": [{ "name": "v", "persistentVolumeClaim": { "claim": "c" } }],
+                "tolerations": null,
+            },
+        } })),
+        [
+            "spec.podTemplate.kind: unknown field: check its name and its indentation",
+            "spec.podTemplate.spec.containers[0].name: is missing and has no default",
+            "spec.podTemplate.spec.containers[1].$patch: unknown field: check its name and its indentation",
+            "spec.podTemplate.spec.containers[1].imagee: unknown field: check its name and its indentation",
+            "spec.podTemplate.spec.volumes[0].persistentVolumeClaim.claim: unknown field: check its name and its indentation",
+            "spec.podTemplate.spec.volumes[0].persistentVolumeClaim.claimName: is missing and has no default",
+        ]
+    );
+}
+
+#[test]
+fn a_pod_template_may_not_break_the_gang() {
+    let training =
+        |field: &str, value: Value| json!({ "spec": { "containers": [{ "name": "training", field: value }] } });
+    let pod = |field: &str, value: Value| json!({ "spec": { field: value } });
+    let helper = json!({ "name": "helper", "image": "busybox" });
+    for (template, reason) in [
+        (
+            pod("restartPolicy", json!("OnFailure")),
+            "spec.restartPolicy: must be Never, since a worker that comes back alone can't join its gang: use spec.failurePolicy",
+        ),
+        (pod("hostname", json!("h")), "spec.hostname: is how the workers find each other: remove it"),
+        (pod("hostnameOverride", json!("h")), "spec.hostnameOverride: is how the workers find each other: remove it"),
+        (pod("subdomain", json!("s")), "spec.subdomain: is how the workers find each other: remove it"),
+        (
+            pod("activeDeadlineSeconds", json!(60)),
+            "spec.activeDeadlineSeconds: would end single workers: use spec.failurePolicy.activeDeadlineSeconds",
+        ),
+        (pod("ephemeralContainers", json!([])), "spec.ephemeralContainers: can't be in a template: use kubectl debug"),
+        (
+            pod("resources", json!({})),
+            "spec.resources: can't be set for the whole pod: use spec.resources, from which GPUs and processes are counted",
+        ),
+        (pod("os", json!({ "name": "windows" })), "spec.os: must be linux: the agent runs nowhere else"),
+        (
+            training("command", json!(["sh"])),
+            "spec.containers[0].command: would start the program without its agent: use spec.command",
+        ),
+        (
+            training("args", json!([])),
+            "spec.containers[0].args: would start the program without its agent: use spec.args",
+        ),
+        (
+            training("resources", json!({ "limits": { "cpu": 1 } })),
+            "spec.containers[0].resources: use spec.resources, from which GPUs and processes are counted",
+        ),
+        (
+            training("restartPolicy", json!("Always")),
+            "spec.containers[0].restartPolicy: is how an agent that was killed comes back to its gang: use spec.failurePolicy",
+        ),
+        (
+            training("restartPolicyRules", json!([])),
+            "spec.containers[0].restartPolicyRules: is how an agent that was killed comes back to its gang: use spec.failurePolicy",
+        ),
+        (
+            training("terminationMessagePath", json!("/x")),
+            "spec.containers[0].terminationMessagePath: is how the agent tells why a worker ended: remove it",
+        ),
+        (
+            training("terminationMessagePolicy", json!("File")),
+            "spec.containers[0].terminationMessagePolicy: is how the agent tells why a worker ended: remove it",
+        ),
+        (
+            pod("initContainers", json!([{ "name": "agent", "image": "i" }])),
+            "spec.initContainers[0].name: \"agent\" is the operator's own: give it another name",
+        ),
+        (
+            pod("initContainers", json!([{ "name": "fetch" }])),
+            "spec.initContainers[0].image: is missing and has no default",
+        ),
+        (pod("containers", json!([{ "name": "helper" }])), "spec.containers[0].image: is missing and has no default"),
+        (
+            pod("containers", json!([helper, helper])),
+            "spec.containers[1].name: \"helper\" stands here twice: write it as one container",
+        ),
+        (
+            json!({ "metadata": { "labels": { "training-job": "y" } } }),
+            "metadata.labels.training-job: is set by the operator: remove it",
+        ),
+        (
+            json!({ "metadata": { "labels": { "ml.example.com/attempt": "9" } } }),
+            "metadata.labels.ml.example.com/attempt: is set by the operator: remove it",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "batch.kubernetes.io/job-completion-index": "0" } } }),
+            "metadata.annotations.batch.kubernetes.io/job-completion-index: is set by the operator: remove it",
+        ),
+        (
+            json!({ "metadata": { "name": "pod" } }),
+            "metadata.name: can't be set for workers: only labels and annotations can",
+        ),
+    ] {
+        template_refused(&template, reason);
+    }
+}
+
+#[test]
+fn the_gang_has_a_port_of_its_own() {
+    let port = |master: i32, metrics: i32, enabled: bool| {
+        let spec = json!({
+            "networking": { "masterPort": master },
+            "monitoring": { "metricsPort": metrics, "enabled": enabled },
+        });
+        let plan = plan(&spec);
+        let (port, agent) = (plan.gang.rendezvous.gang_port, plan.monitoring.agent_port);
+        let mpi = Rendezvous::mpi_port(master, port, agent);
+        assert!(
+            (1..=65_535).contains(&mpi) && ![master, master + 1, port, metrics, agent].contains(&mpi),
+            "{spec}: {mpi}"
+        );
+        assert!(
+            (1..=65_535).contains(&port) && ![master, master + 1, metrics, agent].contains(&port),
+            "{spec}: {port}"
+        );
+        port
+    };
+    assert_eq!(port(29500, 8080, true), 29502);
+    assert_eq!(port(29500, 29502, true), 29503);
+    assert_eq!(port(29500, 29501, false), 29502);
+    assert_eq!(port(65534, 8080, true), 65532);
+    assert_eq!(port(65534, 65532, true), 65531);
+    assert_eq!(port(65533, 65535, true), 65531);
+    for metrics in 65526..=65535 {
+        port(65534, metrics, metrics < 65534);
+    }
+}
+
+#[test]
+fn restart_rules_are_for_servers_that_take_them() {
+    for (major, minor, has) in
+        [("1", "33", false), ("1", "34", true), ("1", "36+", true), ("2", "0", true), ("", "", false)]
+    {
+        assert_eq!(Runtime::has_restart_rules(major, minor), has, "{major}.{minor}");
+    }
+}
+
+#[test]
+fn the_intent_is_what_was_asked_for() {
+    let intent = |fields: &Value| plan(fields).identity.intent;
+    let base = intent(&json!({}));
+    assert_eq!(base.len(), 16);
+    // Defaults written out, and what may change in a created job.
+    for fields in [
+        json!({ "framework": "pytorch", "networking": { "masterPort": 29500 }, "checkpoint": { "frequency": 5 } }),
+        json!({ "suspend": true, "ttlSecondsAfterFinished": 5, "failurePolicy": { "activeDeadlineSeconds": 9 } }),
+        json!({ "monitoring": { "metricsPort": 8080 }, "successPolicy": { "targetLoss": 0.5 } }),
+        json!({ "scheduling": { "gang": "none" } }),
+    ] {
+        assert_eq!(intent(&fields), base, "{fields}");
+    }
+    for fields in [
+        json!({ "numWorkers": 3 }),
+        json!({ "networking": { "masterPort": 29501 } }),
+        json!({ "args": ["x"] }),
+        json!({ "monitoring": { "metricsPort": 8081 } }),
+        json!({ "podTemplate": { "spec": { "hostNetwork": true } } }),
+    ] {
+        assert_ne!(intent(&fields), base, "{fields}");
+    }
+    let other = Runtime {
+        agent_image: "operator:2".to_owned(),
+        agent_image_pull_policy: Some("Always".to_owned()),
+        ..Runtime::default()
+    };
+    assert_eq!(resolve(&job(&json!({})), &other).plan.identity.intent, base);
+    // Fixed here, since a later version must come to the same.
+    assert_eq!(base, "f7ad24a438425ed2");
+}
+
+#[test]
+fn a_queue_is_volcanos_or_kueues() {
+    let of = |gang: &str| {
+        let plan = plan(&json!({ "scheduling": { "gang": gang, "queue": "research" } }));
+        (plan.gang.group.clone().map(|group| group.kind), plan.gang.workers().pod.scheduling.queue.clone())
+    };
+    let queue = Some("research".to_owned());
+    assert_eq!(of("volcano"), (Some(GroupKind::Volcano { queue: queue.clone() }), None));
+    assert_eq!(of("coscheduling"), (Some(GroupKind::Coscheduling), queue.clone()));
+    assert_eq!(of("native"), (Some(GroupKind::Native), queue.clone()));
+    assert_eq!(of("none"), (None, queue));
+    assert_eq!(plan(&json!({})).gang.group, None);
+}
+
+/// It is the value of a label of the coscheduling plugin's.
+#[test]
+fn the_name_of_a_group_fits_into_a_label() {
+    let longest = "a".repeat(52);
+    let name = names::pod_group_name(&longest, "00AB0000-0000-0000-0000-000000000001");
+    assert!(accepted(&named(&longest, &json!({}))).is_ok() && accepted(&named(&"a".repeat(53), &json!({}))).is_err());
+    assert_eq!((name.len(), name.ends_with("-00ab0000")), (61, true));
+}
+
+#[test]
+fn a_template_names_no_other_group() {
+    let with = |gang: &str, metadata: &Value| json!({ "scheduling": { "gang": gang }, "podTemplate": { "metadata": metadata } });
+    let volcano = json!({ "annotations": { "scheduling.k8s.io/group-name": "mine" } });
+    let coscheduling = json!({ "labels": { "scheduling.x-k8s.io/pod-group": "mine" } });
+    let why = "is set by the operator for spec.scheduling.gang: remove it, or gang";
+    refused(
+        &with("volcano", &volcano),
+        &format!("spec.podTemplate.metadata.annotations.scheduling.k8s.io/group-name: {why}"),
+    );
+    refused(
+        &with("coscheduling", &coscheduling),
+        &format!("spec.podTemplate.metadata.labels.scheduling.x-k8s.io/pod-group: {why}"),
+    );
+    // Whoever makes a group by hand.
+    for metadata in [&volcano, &coscheduling] {
+        plan(&with("none", metadata));
+    }
+}

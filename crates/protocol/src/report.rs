@@ -1,0 +1,621 @@
+//! The termination message: what the agent leaves for the operator, as JSON of at most [`MAX_BYTES`].
+
+use crate::checkpoints::Checkpoints;
+use crate::cut_json::mend;
+use crate::gang::GangEnd;
+use crate::hang::{self, Hang};
+use crate::number;
+use crate::progress::{LOSS, Progress};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use text::error_pattern::{ErrorMatch, ErrorPattern, FOLLOWS};
+use text::exception::Exception;
+use text::mpi;
+use text::origin::FailureOrigin;
+use text::stderr::{exception, has_traceback, last_line, telling_line};
+use text::{json_bytes, start_of};
+
+/// Bytes of a report at most. The kubelet keeps 4096 of a container's termination message (of a longer one the end), but
+/// 12,288 of all containers of a pod together, of each the first of an equal share: this fits beside five others, init
+/// containers included.
+pub const MAX_BYTES: usize = 2048;
+/// The format's version. A reader takes any: fields are only ever added.
+pub const VERSION: u32 = 1;
+
+/// What one worker's agent knows about its program.
+///
+/// Written by the agent, read by the operator, which may be older or newer: fields it does not know are ignored and
+/// missing ones have their default. What is worth most comes first, for the end may be cut off: what an exception or a
+/// launch error is judged by stands before it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Report {
+    /// [`VERSION`] of the agent that wrote it; 0 is no report.
+    pub version: u32,
+    /// The gang's attempt that this run belongs to, from 1; 0 if it was not told.
+    pub attempt: u32,
+    pub phase: Phase,
+    /// The agent was killed with its container, and a later one of its pod tells what it had written.
+    #[serde(skip_serializing_if = "is_false")]
+    pub killed: bool,
+    /// The program's own exit code (0-255), also where the agent exits with another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended the program, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// The signal by which the agent was told to stop (SIGTERM, as a rule), if that came before the program's end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_by: Option<i32>,
+    /// What the agent ended the program for by itself, or did not let its end count as success for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_for: Option<ErrorPattern>,
+    /// Why it hangs, if the program gave reason to think so when it was last looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hang: Option<Hang>,
+    /// When the program ended, or could not be started, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// Processes of this container that the kernel killed for lack of memory since the agent started.
+    pub oom_kills: u64,
+    /// When that was last seen to rise, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_time: Option<Timestamp>,
+    /// The container's memory, once a process was killed for lack of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    /// Some Python of the program tells of its exceptions: what it told nothing of it has caught, whatever stderr says.
+    #[serde(skip_serializing_if = "is_false")]
+    pub python_tells: bool,
+    /// What became of the gang.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang: Option<GangEnd>,
+    /// How far the program had come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Reached>,
+    /// How the checkpoints stood, if this agent takes care of them: of the first worker, as a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<Checkpoints>,
+    /// Why the program could not be started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<LaunchError>,
+    /// What Python raised and nothing caught: the first of the last exceptions that followed from each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exception: Option<Exception>,
+    /// Lines by which libraries tell of what ends programs, one of each kind.
+    #[serde(rename = "signs", skip_serializing_if = "Vec::is_empty")]
+    pub error_patterns: Vec<ErrorMatch>,
+    /// When the most telling line was written, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line_time: Option<Timestamp>,
+    /// The most telling line, where [`Report::stderr_tail`] had to be cut below it, or would let another one seem so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headline: Option<String>,
+    /// When the agent started, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// The last lines of stderr, as a terminal would show them.
+    pub stderr_tail: String,
+}
+
+/// A container's memory, in bytes, as its cgroup tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Memory {
+    /// What it may use; absent if that is not limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The most that it has used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak: Option<u64>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde wants it
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// How far the program has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// The program does not run yet.
+    #[default]
+    Starting,
+    /// The program has ended, or could not be started.
+    Exited,
+    /// The program runs. Of a container that has ended it says that the agent was killed with it. Also what a newer agent may call
+    /// otherwise (serde wants it last).
+    #[serde(other)]
+    Running,
+}
+
+/// The last progress known. What was never reported is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Reached {
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<f64>,
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub step: Option<f64>,
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub steps: Option<f64>,
+    /// 0 to 100.
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub percent: Option<f64>,
+    #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// When anything was last reported, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Timestamp>,
+}
+
+impl Reached {
+    /// `None` if nothing was ever reported.
+    pub fn of(progress: &Progress) -> Option<Self> {
+        let last = progress.last()?;
+        let [epoch, epochs, step, steps] =
+            [progress.epoch, progress.epochs, progress.step, progress.steps].map(|reading| Some(reading?.value));
+        let (percent, loss) = (progress.percent(), progress.metric(LOSS));
+        Some(Self { epoch, epochs, step, steps, percent, loss, time: Some(last.time) })
+    }
+}
+
+/// Why a program could not be started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LaunchError {
+    pub kind: LaunchErrorKind,
+    /// Which command, where it was looked for, and what would mend it.
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LaunchErrorKind {
+    /// No such file, in PATH or at the path given.
+    CommandNotFound,
+    /// A file that may not be executed, or a directory.
+    PermissionDenied,
+    /// The file is there; the interpreter of its first line, or its dynamic loader, is not.
+    InterpreterNotFound,
+    /// Not a program, or one for another CPU architecture.
+    NotExecutable,
+    /// The checkpoint that it was to go on from can't be gone on from.
+    CheckpointUnusable,
+    /// An option of the agent that it can't work with, such as a regular expression that is none.
+    InvalidOption,
+    /// Any other error of the kernel, and what a newer agent may name.
+    #[default]
+    #[serde(other)]
+    LaunchFailed,
+}
+
+impl Report {
+    /// The report in a container's termination message, be its end cut off; `None` for anything that no agent wrote.
+    pub fn parse(message: &str) -> Option<Self> {
+        // serde would take an array for a struct too.
+        let object = Some(message.trim()).filter(|message| message.starts_with('{'))?;
+        let report = serde_json::from_str::<Self>(object).ok().or_else(|| Self::parse_cut(object));
+        report.filter(|report| report.version > 0)
+    }
+
+    fn parse_cut(object: &str) -> Option<Self> {
+        let mut report = serde_json::from_str::<Self>(&mend(object)?).ok()?;
+        // Cut off before it says which, or what.
+        report.error = report.error.filter(|error| !error.message.is_empty());
+        report.exception = report.exception.filter(|exception| !exception.class.is_empty());
+        report.error_patterns.retain(|known| !known.text.is_empty());
+        report.hang = report.hang.filter(|hang| !hang.text.is_empty());
+        Some(report)
+    }
+
+    /// Takes in the last lines of stderr; `time_of` tells when a line of it was written.
+    ///
+    /// A traceback that is followed by other words after a while was caught and logged, if Python would have told of it
+    /// otherwise: then the last words are the headline.
+    pub fn read_stderr(&mut self, tail: String, time_of: impl Fn(&str) -> Option<Timestamp>) {
+        /// What one failure makes programs and libraries say comes at once.
+        const AT_ONCE: SignedDuration = SignedDuration::from_secs(2);
+        let timed = |line: &str| Some((line.to_owned(), time_of(line)?));
+        let told = telling_line(&tail).and_then(timed);
+        let last = last_line(&tail).and_then(timed);
+        self.line_time = told.as_ref().map(|(_, time)| *time);
+        self.headline = None;
+        if let (Some((line, time)), Some((last, last_time))) = (told, last)
+            && self.python_tells
+            && exception(&line).is_some()
+            && last_time.duration_since(time) > AT_ONCE
+            // What ranks of other workers raise only their stderr tells, and the others go on until mpirun ends them.
+            && mpi::first_process(&tail).is_none()
+        {
+            (self.headline, self.line_time) = (Some(last), Some(last_time));
+        }
+        self.stderr_tail = tail;
+    }
+
+    /// The one line that tells a person most: why it could not be started, else the exception that ended it, else the
+    /// most telling line of stderr.
+    pub fn summary(&self) -> Option<String> {
+        if let Some(error) = self.error.as_ref().filter(|error| !error.message.is_empty()) {
+            return Some(error.message.clone());
+        }
+        if let Some(sign) = self.error_patterns.iter().find(|sign| Some(sign.kind) == self.ended_for) {
+            return Some(sign.text.clone());
+        }
+        if let Some(hang) = self.hang.as_ref().filter(|_| self.ended_for == Some(ErrorPattern::Hang)) {
+            return Some(hang.text.clone());
+        }
+        let line = || self.last_words().map(str::to_owned);
+        match self.last_exception() {
+            // stderr may tell of a peer that a signal ended, which could raise nothing.
+            Some(echo) if echo.origin() == FailureOrigin::Peer => line().or_else(|| Some(echo.summary())),
+            Some(exception) => Some(exception.summary()),
+            None => line(),
+        }
+    }
+
+    /// The most telling line of stderr.
+    pub fn line(&self) -> Option<&str> {
+        self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail))
+    }
+
+    /// The exception, unless the program went on after it for longer than [`FOLLOWS`].
+    pub fn last_exception(&self) -> Option<&Exception> {
+        let is_last = |e: &&Exception| self.finished_at.is_none_or(|end| end.duration_since(e.time) <= FOLLOWS);
+        self.exception.as_ref().filter(is_last)
+    }
+
+    /// Whether a process was killed for lack of memory, unless the program went on after that for longer than [`FOLLOWS`].
+    pub fn ended_by_oom(&self) -> bool {
+        let since = self.finished_at.zip(self.oom_time).map(|(end, oom)| end.duration_since(oom));
+        self.oom_kills > 0 && since.is_none_or(|since| since <= FOLLOWS)
+    }
+
+    /// The signal that ended the program, if nobody had told it to stop.
+    pub fn own_signal(&self) -> Option<i32> {
+        self.signal.filter(|_| self.stopped_by.is_none() && self.ended_for.is_none())
+    }
+
+    /// The exception by which stderr ends a Python traceback, as far as it may be why the program ended: not if a signal
+    /// ended it, nor if the program went on for long after.
+    pub fn last_traceback(&self) -> Option<&str> {
+        // Of a headline the text around it is lost.
+        let is_one = self.headline.is_some() || has_traceback(&self.stderr_tail);
+        self.line().filter(|_| is_one && self.own_signal().is_none() && !self.is_caught())
+    }
+
+    /// The most telling line of stderr, unless it is of an exception that was not why the program ended.
+    pub fn last_words(&self) -> Option<&str> {
+        let is_of_other = |line: &&str| {
+            exception(line).is_some() && (self.is_caught() || (self.python_tells && self.own_signal().is_some()))
+        };
+        self.line().filter(|line| !is_of_other(line))
+    }
+
+    /// Whether the program went on for long after its most telling line.
+    fn is_caught(&self) -> bool {
+        /// For what a program does at its end, if its Python tells of what it does not catch.
+        const CLEARING_UP: SignedDuration = SignedDuration::from_mins(1);
+        let longest = if self.python_tells { CLEARING_UP } else { FOLLOWS };
+        let since = self.finished_at.zip(self.line_time).map(|(end, line)| end.duration_since(line));
+        since.is_some_and(|since| since > longest)
+    }
+
+    /// The sign of this kind, unless the program went on after the last of them for longer than [`FOLLOWS`].
+    pub fn last_match(&self, kind: ErrorPattern) -> Option<&ErrorMatch> {
+        let is_last =
+            |sign: &&ErrorMatch| sign.kind == kind && self.finished_at.is_none_or(|end| sign.is_within(FOLLOWS, end));
+        self.error_patterns.iter().find(is_last)
+    }
+
+    /// The report as JSON of at most [`MAX_BYTES`], whatever it holds: the tail loses lines from its front, and long texts
+    /// their end.
+    ///
+    /// Where that would lose the telling line (torchrun's closing words are long), it is kept as the headline.
+    pub fn to_message(&self) -> String {
+        /// For the last lines of stderr, where they tell more than what has been made of them.
+        const TAIL_BYTES: usize = 300;
+        let headline = self.line().filter(|_| {
+            let is_told = self.last_exception().is_some_and(|raised| raised.origin() == FailureOrigin::Own);
+            self.error.is_none() && !is_told
+        });
+        let mut fitted = self.clone();
+        fitted.checkpoints = self.checkpoints.as_ref().map(Checkpoints::last_words);
+        for room in &Room::SIZES {
+            fitted.fit_texts(self, room);
+            fitted.headline = None;
+            fitted.fit_tail(&self.stderr_tail);
+            if headline != telling_line(&fitted.stderr_tail) {
+                fitted.headline = headline.map(|line| start_of(line, room.headline).to_owned());
+                fitted.fit_tail(&self.stderr_tail);
+            }
+            let has_tail = fitted.stderr_tail.len() >= TAIL_BYTES.min(self.stderr_tail.len());
+            if has_tail && fitted.to_json().len() <= MAX_BYTES {
+                break;
+            }
+        }
+        fitted.to_json()
+    }
+
+    fn fit_texts(&mut self, whole: &Self, room: &Room) {
+        self.error.clone_from(&whole.error);
+        self.exception.clone_from(&whole.exception);
+        self.error_patterns.clone_from(&whole.error_patterns);
+        self.hang.clone_from(&whole.hang);
+        self.gang.clone_from(&whole.gang);
+        for end in self.gang.iter_mut().flat_map(|gang| &mut gang.ended) {
+            end.message.truncate(start_of(&end.message, room.ended).len());
+        }
+        // Where there is no room for both, what was raised tells more.
+        self.hang.take_if(|_| room.hang == 0);
+        if let Some(hang) = &mut self.hang {
+            hang.text.truncate(start_of(&hang.text, room.hang).len());
+        }
+        if let Some(error) = &mut self.error {
+            error.message.truncate(start_of(&error.message, room.error).len());
+            // What was never started has told nothing.
+            self.exception = None;
+            self.hang = None;
+            self.error_patterns.clear();
+        }
+        if let Some(exception) = &mut self.exception {
+            exception.fit(room.exception);
+        }
+        self.error_patterns.truncate(ErrorPattern::COUNT);
+        self.error_patterns.iter_mut().for_each(|known| known.text.truncate(start_of(&known.text, room.pattern).len()));
+    }
+
+    fn fit_tail(&mut self, tail: &str) {
+        self.stderr_tail.clear();
+        let room = MAX_BYTES.saturating_sub(self.to_json().len());
+        end_of(tail, room).clone_into(&mut self.stderr_tail);
+    }
+
+    fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a struct of numbers, strings and timestamps is always JSON")
+    }
+}
+
+/// Bytes that texts may take.
+struct Room {
+    error: usize,
+    hang: usize,
+    exception: usize,
+    pattern: usize,
+    headline: usize,
+    /// For each of the gang's attempts that have ended.
+    ended: usize,
+}
+
+impl Room {
+    /// The first one that leaves enough is taken. The last one leaves some in any case.
+    const SIZES: [Self; 3] = [
+        Self { error: 1000, hang: hang::MAX_TEXT, exception: 400, pattern: 240, headline: 500, ended: 700 },
+        Self { error: 1000, hang: 400, exception: 300, pattern: 120, headline: 300, ended: 300 },
+        Self { error: 1000, hang: 0, exception: 120, pattern: 30, headline: 120, ended: 80 },
+    ];
+}
+
+/// The longest end of `text` that takes at most `room` bytes in JSON: whole lines if one fits.
+fn end_of(text: &str, room: usize) -> &str {
+    let mut used = 0;
+    let mut start = text.len();
+    for (at, c) in text.char_indices().rev() {
+        used += json_bytes(c);
+        if used > room {
+            let cut = &text[start..];
+            let (first, rest) = cut.split_once('\n').unwrap_or((cut, ""));
+            let at_line = text[..start].ends_with('\n');
+            return if at_line || rest.is_empty() || first.len() > cut.len() / 2 { cut } else { rest };
+        }
+        start = at;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stacks::Place;
+    use proptest::prelude::*;
+
+    fn report(stderr: &[u8]) -> Report {
+        let at = |second: i64| Some(Timestamp::from_millisecond(second * 1000 + 7).unwrap());
+        Report {
+            version: VERSION,
+            phase: Phase::Exited,
+            started_at: at(1_800_000_000),
+            finished_at: at(1_800_000_060),
+            exit_code: Some(1),
+            stderr_tail: String::from_utf8_lossy(stderr).into_owned(),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn the_wire_format() {
+        let message = report(b"RuntimeError: boom\n").to_message();
+        assert_eq!(
+            message,
+            r#"{"version":1,"attempt":0,"phase":"Exited","exitCode":1,"finishedAt":"2027-01-15T08:01:00.007Z","oomKills":0,"startedAt":"2027-01-15T08:00:00.007Z","stderrTail":"RuntimeError: boom\n"}"#
+        );
+        assert_eq!(Report::parse(&message), Some(report(b"RuntimeError: boom\n")));
+    }
+
+    #[test]
+    fn readers_older_and_newer() {
+        let newer =
+            r#"{"version":2,"phase":"Barrier","gang":{"size":3},"error":{"kind":"Cosmic","message":"m","x":1}}"#;
+        let parsed = Report::parse(newer).unwrap();
+        assert_eq!((parsed.version, parsed.phase), (2, Phase::Running));
+        assert_eq!(parsed.error.unwrap().kind, LaunchErrorKind::LaunchFailed);
+        for other in ["", "Error: x", "{}", r#"{"message":{"message":"torchelastic"}}"#, "[1]", "null"] {
+            assert_eq!(Report::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn whole_lines_where_possible() {
+        let lines: String = (0..1000).map(|n| format!("line {n}\n")).collect();
+        let message = report(lines.as_bytes()).to_message();
+        assert!(message.len() <= MAX_BYTES && message.len() > MAX_BYTES - 20, "{}", message.len());
+        let tail = Report::parse(&message).unwrap().stderr_tail;
+        assert!(tail.starts_with("line ") && tail.ends_with("line 999\n"));
+        let endless = report(&vec![b'"'; 100_000]).to_message();
+        assert!(endless.len() <= MAX_BYTES && endless.len() > MAX_BYTES - 20, "{}", endless.len());
+    }
+
+    #[test]
+    fn the_telling_line_survives_a_long_end() {
+        let text = format!("ValueError: the cause\n{}", "some warning of a library\n".repeat(500));
+        let parsed = Report::parse(&report(text.as_bytes()).to_message()).unwrap();
+        assert_eq!(parsed.headline.as_deref(), Some("ValueError: the cause"));
+        assert_eq!(parsed.summary().as_deref(), Some("ValueError: the cause"));
+        assert_eq!(Report::parse(&parsed.to_message()), Some(parsed), "fitting a fitted report changes nothing");
+    }
+
+    #[test]
+    fn a_traceback_that_is_followed_by_other_words_was_caught() {
+        let caught = "Traceback (most recent call last):\n  x\nModuleNotFoundError: No module named 'fast'\n";
+        let time = |seconds: i64| Timestamp::from_second(1_800_000_000 + seconds).ok();
+        let read = |tail: &str, python_tells: bool, seconds: i64| {
+            let mut report = Report { python_tells, ..report(b"") };
+            report.read_stderr(tail.to_owned(), |line| if line.contains("Error") { time(0) } else { time(seconds) });
+            (report.line().unwrap().to_owned(), report.line_time)
+        };
+        let raised = || ("ModuleNotFoundError: No module named 'fast'".to_owned(), time(0));
+        assert_eq!(read(&format!("{caught}no images\n"), true, 30), ("no images".to_owned(), time(30)));
+        assert_eq!(read(&format!("{caught}no images\n"), false, 30), raised(), "its Python does not tell");
+        for after in ["", "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"] {
+            assert_eq!(read(&format!("{caught}{after}"), true, 1), raised(), "{after}");
+        }
+        for later in [
+            "wandb: Synced 5 files\n",
+            "[rank1]: Exception ignored\n",
+            "W1 10:00:00 torch/distributed/elastic/api.py:1] Sending process 21 closing signal SIGTERM\n",
+        ] {
+            assert_eq!(read(&format!("{caught}{later}"), true, 30), raised(), "{later}");
+        }
+    }
+
+    /// As DeepSpeed's launcher shows it, which is Python itself.
+    #[test]
+    fn what_a_rank_raises_under_mpirun_is_not_caught_because_others_go_on() {
+        const RULER: &str = "--------------------------------------------------------------------------";
+        let raised = "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"t.py\", line 16, in <module>\n\
+                      [rank3]: ValueError: label 11\n";
+        let told = format!(
+            "{RULER}\nMPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\n  Proc: [[17647,1],3]\n  Errorcode: 1\n{RULER}\n"
+        );
+        let others = "frame #42: _start + 0x21\n[rank2]: Traceback (most recent call last):\n\
+                      [rank2]: torch.distributed.DistNetworkError: Broken pipe\n";
+        let closing = format!(
+            "{RULER}\nprterun has exited due to process rank 3 with PID 42 on node x calling\n\"abort\".\n{RULER}\n"
+        );
+        let time = |line: &str| Timestamp::from_second(1_800_000_000 + i64::from(!line.contains("label 11")) * 5).ok();
+        let mut report = Report { python_tells: true, ..report(b"") };
+        report.read_stderr(format!("{raised}{told}{others}{closing}"), time);
+        assert_eq!(report.line(), Some("[rank3]: ValueError: label 11"));
+        report.read_stderr(format!("{raised}{others}"), time);
+        assert_eq!(report.line(), Some("frame #42: _start + 0x21"), "without mpirun's word it was caught");
+    }
+
+    #[test]
+    fn a_launch_error_is_the_summary() {
+        let error = LaunchError { kind: LaunchErrorKind::CommandNotFound, message: "no train".into() };
+        assert_eq!(Report { error: Some(error), ..report(b"x\n") }.summary().as_deref(), Some("no train"));
+        assert_eq!(report(b"").summary(), None);
+    }
+
+    #[test]
+    fn an_exception_is_the_summary_if_it_ended_the_program() {
+        let raised = |second: i64| {
+            let time = Timestamp::from_millisecond(second * 1000).unwrap();
+            let exception =
+                Exception { class: "ValueError".into(), message: "bad".into(), time, ..Exception::default() };
+            Report { exception: Some(exception), ..report(b"OSError: the tail\n") }
+        };
+        assert_eq!(raised(1_800_000_055).summary().as_deref(), Some("ValueError: bad"));
+        assert_eq!(raised(1_799_990_000).summary().as_deref(), Some("OSError: the tail"), "it went on for hours");
+        let mut echo = raised(1_800_000_055);
+        echo.exception.as_mut().unwrap().message = "gloo: Connection reset by peer".to_owned();
+        assert_eq!(echo.summary().as_deref(), Some("OSError: the tail"));
+        echo.stderr_tail.clear();
+        assert_eq!(echo.summary().as_deref(), Some("ValueError: gloo: Connection reset by peer"));
+        let running = Report { finished_at: None, ..raised(1_799_990_000) };
+        assert_eq!(running.summary().as_deref(), Some("ValueError: bad"));
+        assert_eq!(Report::parse(&running.to_message()), Some(running));
+    }
+
+    #[test]
+    fn signs_count_if_the_program_ended_soon_after() {
+        let sign = |second: i64, kind| {
+            let time = Timestamp::from_second(second).unwrap();
+            ErrorMatch { kind, time, last_time: time, text: "Epoch 2 loss: nan".into(), count: 1 }
+        };
+        let signs =
+            vec![sign(1_799_990_000, ErrorPattern::CudaOutOfMemory), sign(1_800_000_055, ErrorPattern::NanLoss)];
+        let mut report = Report { error_patterns: signs, ..report(b"KeyError: 1\n") };
+        assert_eq!(report.last_match(ErrorPattern::CudaOutOfMemory), None);
+        assert!(report.last_match(ErrorPattern::NanLoss).is_some());
+        assert_eq!(report.summary().as_deref(), Some("KeyError: 1"), "evidence, and no verdict");
+        report.error_patterns[0].last_time = Timestamp::from_second(1_800_000_000).unwrap();
+        assert!(report.last_match(ErrorPattern::CudaOutOfMemory).is_some());
+        report.ended_for = Some(ErrorPattern::NanLoss);
+        assert_eq!(report.summary().as_deref(), Some("Epoch 2 loss: nan"));
+        assert!(report.to_message().contains(r#""endedFor":"NanLoss""#));
+    }
+
+    #[test]
+    fn how_far_it_came() {
+        let reached = Reached { epoch: Some(1.5), step: Some(300.0), loss: Some(f64::INFINITY), ..Reached::default() };
+        let message = Report { progress: Some(reached), ..report(b"") }.to_message();
+        assert!(message.contains(r#""progress":{"epoch":1.5,"step":300,"loss":"+Inf"}"#), "{message}");
+        assert_eq!(Report::parse(&message).unwrap().progress, Some(reached));
+        assert_eq!(Reached::of(&Progress::default()), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn any_stderr_fits(bytes in prop::collection::vec(any::<u8>(), 0..20_000)) {
+            let message = report(&bytes).to_message();
+            prop_assert!(message.len() <= MAX_BYTES);
+            prop_assert!(Report::parse(&message).is_some());
+        }
+
+        #[test]
+        fn any_text_fits(texts in prop::collection::vec("(?s).{0,5000}", 8), number: f64) {
+            let [tail, error, headline, class, message, file, thread, sign] = texts.try_into().unwrap();
+            let error = Some(LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error });
+            let (line, rank) = (Some(u64::MAX), Some(u64::MAX));
+            let (file, thread, time) = (Some(file), Some(thread), Timestamp::MAX);
+            let within = file.clone();
+            let by_program = Some(false);
+            let exception = Exception { rank, thread, by_program, time, class, file, line, within, message };
+            let hang = Some(Hang { place: Place::Elsewhere, rank, time, text: sign.clone() });
+            let sign = ErrorMatch { kind: ErrorPattern::CudaOutOfMemory, time, last_time: time, text: sign, count: u64::MAX };
+            let n = Some(number);
+            let progress = Reached { epoch: n, epochs: n, step: n, steps: n, percent: n, loss: n, time: Some(time) };
+            let full = Report {
+                error,
+                headline: Some(headline),
+                stderr_tail: tail,
+                oom_kills: u64::MAX,
+                oom_time: Some(time),
+                exception: Some(exception),
+                error_patterns: vec![sign; 9],
+                ended_for: Some(ErrorPattern::CudaOutOfMemory),
+                hang,
+                progress: Some(progress),
+                ..report(b"")
+            };
+            for full in [Report { exception: None, ..full.clone() }, Report { error: None, ..full.clone() }, full] {
+                let message = full.to_message();
+                prop_assert!(message.len() <= MAX_BYTES, "{} bytes", message.len());
+                prop_assert!(Report::parse(&message).is_some());
+            }
+        }
+    }
+}

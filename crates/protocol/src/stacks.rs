@@ -1,0 +1,429 @@
+//! What a worker's processes are doing: the call stacks of its Pythons, and what the kernel says of all. Pure.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use text::{printable, start_of};
+
+/// Where an agent is asked for them.
+pub const PATH: &str = "/stacks";
+/// Processes that are told of at most.
+pub const MAX_PROCESSES: usize = 64;
+/// Threads of a process that are told of at most.
+pub const MAX_THREADS: usize = 32;
+/// Frames of a thread that are told of at most: the innermost.
+pub const MAX_FRAMES: usize = 64;
+/// Frames in all, so that an answer stays below a megabyte.
+pub const MAX_FRAMES_IN_ALL: usize = 2500;
+/// Bytes of a name, a path or a command.
+const MAX_TEXT: usize = 120;
+
+/// What the processes of one worker were doing at one time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Stacks {
+    /// Index of the worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u32>,
+    /// UID of its pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
+    /// When it was looked at.
+    pub time: Timestamp,
+    /// The main process of each rank first.
+    pub processes: Vec<ProcessStacks>,
+    /// Processes that there was no room or no time for.
+    pub left_out: usize,
+}
+
+/// One process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProcessStacks {
+    /// In its container.
+    pub pid: i32,
+    /// The rank whose main process it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u64>,
+    /// The start of its command line.
+    pub command: String,
+    /// What the scheduler says of it.
+    pub state: ProcessState,
+    /// The function of the kernel that its main thread waits in, where the kernel tells.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kernel: String,
+    /// Version of its Python; empty if it is none, or none that could be read.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub python: String,
+    /// Threads of its Python, the main one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<ThreadStack>,
+    /// Why there are none, if it is a Python.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub problem: String,
+}
+
+/// One thread of a Python.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ThreadStack {
+    /// As the program calls it.
+    pub name: String,
+    /// The process's first thread.
+    pub is_main: bool,
+    /// The innermost first.
+    pub frames: Vec<Frame>,
+}
+
+/// One call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Frame {
+    /// Which function.
+    pub function: String,
+    /// Where it is written.
+    pub file: String,
+    /// The line that is executed.
+    pub line: i32,
+}
+
+/// What the scheduler says of a process's main thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProcessState {
+    /// It computes.
+    Running,
+    /// It waits for something, and signals reach it.
+    Asleep,
+    /// It waits for a disk, a file server or a driver, and no signal reaches it.
+    Blocked,
+    /// A signal has stopped it.
+    Stopped,
+    /// A debugger has stopped it.
+    Traced,
+    /// It has ended.
+    Ended,
+    /// What a newer agent may name.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl ProcessState {
+    /// The letter in `/proc/PID/stat`.
+    #[must_use]
+    pub fn of(letter: char) -> Self {
+        match letter {
+            'R' => Self::Running,
+            'S' | 'I' => Self::Asleep,
+            'D' => Self::Blocked,
+            'T' => Self::Stopped,
+            't' => Self::Traced,
+            'Z' | 'X' | 'x' => Self::Ended,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for ProcessState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Running => "running",
+            Self::Asleep => "asleep",
+            Self::Blocked => "blocked in the kernel",
+            Self::Stopped => "stopped (SIGSTOP)",
+            Self::Traced => "stopped by a debugger",
+            Self::Ended => "ended",
+            Self::Unknown => "in an unknown state",
+        })
+    }
+}
+
+/// Where a rank is, as far as that tells whether the others wait for it. The most telling comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Place {
+    /// A signal has stopped it.
+    Stopped,
+    /// In something else than an exchange with other ranks.
+    Elsewhere,
+    /// In an exchange with other ranks, or in what may wait for one.
+    Collective,
+    /// Nobody knows. Also what a newer agent may name (serde wants it last).
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl Stacks {
+    /// The same with no more and no longer texts than an agent of ours tells: whoever wrote it.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let mut frames = MAX_FRAMES_IN_ALL;
+        self.left_out = self.left_out.saturating_add(self.processes.len().saturating_sub(MAX_PROCESSES));
+        self.processes.truncate(MAX_PROCESSES);
+        for process in &mut self.processes {
+            for text in [&mut process.command, &mut process.kernel, &mut process.python, &mut process.problem] {
+                *text = short(text);
+            }
+            process.threads.truncate(MAX_THREADS);
+            for thread in &mut process.threads {
+                thread.name = short(&thread.name);
+                thread.frames.truncate(MAX_FRAMES.min(frames));
+                frames -= thread.frames.len();
+                for frame in &mut thread.frames {
+                    (frame.function, frame.file) = (short(&frame.function), short_path(&frame.file));
+                }
+            }
+        }
+        self
+    }
+
+    /// The main process of each rank.
+    pub fn ranks(&self) -> impl Iterator<Item = &ProcessStacks> {
+        self.processes.iter().filter(|process| process.rank.is_some())
+    }
+
+    /// The rank that the others seem to wait for, or else any.
+    #[must_use]
+    pub fn blamed(&self) -> Option<&ProcessStacks> {
+        self.ranks().min_by_key(|process| process.place())
+    }
+
+    /// All of it in lines for people.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.processes.iter().flat_map(ProcessStacks::lines).collect();
+        if self.left_out > 0 {
+            lines.push(format!("{} more processes, which are not told of", self.left_out));
+        }
+        lines
+    }
+
+    /// Where the main thread of each rank is, in at most `room` bytes.
+    #[must_use]
+    pub fn summary(&self, room: usize) -> String {
+        let mut places: Vec<(String, Vec<u64>)> = Vec::new();
+        for process in self.ranks() {
+            let (Some(rank), Some(place)) = (process.rank, process.whereabouts()) else { continue };
+            match places.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => places.push((place, vec![rank])),
+            }
+        }
+        let mut summary = String::new();
+        for (at, (place, ranks)) in places.iter().enumerate() {
+            let numbers = ranks.iter().take(8).map(u64::to_string).collect::<Vec<_>>().join(", ");
+            let who = match ranks.len() {
+                1 => format!("rank {numbers} is"),
+                2..=8 => format!("ranks {numbers} are"),
+                more => format!("ranks {numbers} and {} more are", more - 8),
+            };
+            let part = format!("{}{who} {place}", if at == 0 { "" } else { "; " });
+            if summary.len() + part.len() > room {
+                break;
+            }
+            summary += &part;
+        }
+        summary
+    }
+}
+
+impl ProcessStacks {
+    /// The stack of its main thread.
+    #[must_use]
+    pub fn main(&self) -> Option<&ThreadStack> {
+        self.threads.iter().find(|thread| thread.is_main && !thread.frames.is_empty())
+    }
+
+    /// Where it is, as far as that tells whether others wait for it.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        match (self.state, self.main().and_then(|main| main.frames.first())) {
+            (ProcessState::Stopped, _) => Place::Stopped,
+            (_, None) => Place::Unknown,
+            (_, Some(frame)) if frame.waits_for_others() => Place::Collective,
+            (_, Some(_)) => Place::Elsewhere,
+        }
+    }
+
+    /// The innermost call of its main thread, and who of the program's own code has made it.
+    fn whereabouts(&self) -> Option<String> {
+        let frames = &self.main()?.frames;
+        let inner = frames.first()?;
+        let caller = frames.iter().find(|frame| !frame.is_of_library()).filter(|caller| *caller != inner);
+        let caller = caller.map(|caller| format!(", called from {caller}")).unwrap_or_default();
+        Some(format!("in {inner}{caller}"))
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let who = self.rank.map(|rank| format!("rank {rank}, ")).unwrap_or_default();
+        let python = if self.python.is_empty() { String::new() } else { format!(", Python {}", self.python) };
+        let kernel = if self.kernel.is_empty() { String::new() } else { format!(" in {}", self.kernel) };
+        let mut lines = vec![format!("{who}process {}{python}, {}{kernel}: {}", self.pid, self.state, self.command)];
+        if !self.problem.is_empty() {
+            lines.push(format!("    no Python stack: {}", self.problem));
+        }
+        for thread in &self.threads {
+            lines.push(format!("  {}", if thread.is_main { "main thread" } else { thread.name.as_str() }));
+            lines.extend(thread.frames.iter().map(|frame| format!("    {frame}")));
+        }
+        lines
+    }
+}
+
+impl Frame {
+    /// Whether ranks exchange something there, or wait until what they do has come: what the others are waited for in.
+    fn waits_for_others(&self) -> bool {
+        const EXCHANGES: [&str; 12] = [
+            "torch/distributed/",
+            "torch/nn/parallel/distributed.py",
+            "torch/autograd/graph.py",
+            "torch/autograd/__init__.py",
+            "torch/cuda/",
+            "deepspeed/comm/",
+            "horovod/",
+            "mpi4py/",
+            "jax/experimental/multihost_utils.py",
+            "jax/_src/distributed.py",
+            "tensorflow/python/distribute/",
+            "tensorflow/python/eager/",
+        ];
+        let is_own_work = self.file.contains("torch/distributed/checkpoint/");
+        !is_own_work && EXCHANGES.iter().any(|known| self.file.contains(known))
+    }
+
+    /// Whether it is Python's own, or of a package that was installed.
+    fn is_of_library(&self) -> bool {
+        let is_of_python = self.file.split('/').any(|part| part.starts_with("python3.")) || self.file.starts_with('<');
+        is_of_python || ["site-packages/", "dist-packages/"].iter().any(|folder| self.file.contains(folder))
+    }
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}:{})", self.function, readable(&self.file), self.line)
+    }
+}
+
+/// A path without what only says where packages are installed.
+fn readable(file: &str) -> &str {
+    for folder in ["site-packages/", "dist-packages/"] {
+        if let Some((_, rest)) = file.rsplit_once(folder) {
+            return rest;
+        }
+    }
+    file
+}
+
+fn short(text: &str) -> String {
+    let text = printable(text.as_bytes());
+    start_of(&text, MAX_TEXT).to_owned()
+}
+
+/// Of a path the end tells more.
+fn short_path(path: &str) -> String {
+    let path = printable(path.as_bytes());
+    let start = path.len().saturating_sub(MAX_TEXT);
+    let start = (start..=path.len()).find(|at| path.is_char_boundary(*at)).unwrap_or(path.len());
+    start_of(&path[start..], MAX_TEXT).to_owned()
+}
+
+/// Stacks for the tests of this crate and others.
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
+    use super::{Frame, ProcessStacks, ProcessState, ThreadStack};
+
+    /// A frame of a stack.
+    #[must_use]
+    pub fn frame(function: &str, file: &str, line: i32) -> Frame {
+        Frame { function: function.into(), file: file.into(), line }
+    }
+
+    /// The process of a rank, with one thread.
+    ///
+    /// # Panics
+    /// If the rank is no `i32`.
+    #[must_use]
+    pub fn rank(rank: u64, state: ProcessState, frames: &[(&str, &str, i32)]) -> ProcessStacks {
+        let frames = frames.iter().map(|(function, file, line)| frame(function, file, *line)).collect();
+        ProcessStacks {
+            pid: 50 + i32::try_from(rank).unwrap(),
+            rank: Some(rank),
+            state,
+            command: "python3 train.py".into(),
+            threads: vec![ThreadStack { name: "MainThread".into(), is_main: true, frames }],
+            ..ProcessStacks::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{frame, rank};
+    use super::*;
+
+    const REDUCES: [(&str, &str, i32); 3] = [
+        ("all_reduce", "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2806),
+        ("wrapper", "/usr/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 81),
+        ("step", "/app/train.py", 41),
+    ];
+
+    #[test]
+    fn whom_the_others_wait_for() {
+        use ProcessState::{Asleep, Running, Stopped};
+        let blamed = |processes: Vec<ProcessStacks>| {
+            Stacks { processes, ..Stacks::default() }.blamed().map(|process| (process.rank.unwrap(), process.place()))
+        };
+        let reads = [("read", "/app/data.py", 7)];
+        let all = vec![rank(0, Asleep, &REDUCES), rank(1, Asleep, &reads), rank(2, Running, &REDUCES)];
+        assert_eq!(blamed(all.clone()), Some((1, Place::Elsewhere)));
+        let stopped = rank(3, Stopped, &REDUCES);
+        assert_eq!(blamed([all.clone(), vec![stopped]].concat()), Some((3, Place::Stopped)));
+        assert_eq!(blamed(vec![rank(0, Asleep, &REDUCES), rank(1, Asleep, &REDUCES)]), Some((0, Place::Collective)));
+        assert_eq!(blamed(vec![rank(0, Asleep, &[])]), Some((0, Place::Unknown)));
+        assert_eq!(blamed(vec![]), None);
+    }
+
+    /// What has such a word in it and is no exchange.
+    #[test]
+    fn what_only_looks_like_a_collective() {
+        for file in [
+            "/app/torch_distributed.py",
+            "/app/distributed.py",
+            "/usr/lib/python3.11/site-packages/torch/distributed/checkpoint/filesystem.py",
+            "/usr/lib/python3.11/site-packages/torch/utils/data/dataloader.py",
+            "/app/cuda/all_reduce.py",
+        ] {
+            assert!(!frame("all_reduce", file, 1).waits_for_others(), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_summary_names_each_place_once() {
+        use ProcessState::Asleep;
+        let processes =
+            vec![rank(0, Asleep, &REDUCES), rank(1, Asleep, &[("read", "/app/data.py", 7)]), rank(2, Asleep, &REDUCES)];
+        let stacks = Stacks { processes, ..Stacks::default() };
+        let all = "ranks 0, 2 are in all_reduce (torch/distributed/distributed_c10d.py:2806), called from step \
+                   (/app/train.py:41); rank 1 is in read (/app/data.py:7)";
+        assert_eq!(stacks.summary(400), all);
+        assert_eq!(stacks.summary(all.len() - 1), all.split("; ").next().unwrap());
+        assert_eq!(stacks.summary(3), "");
+        let lines = stacks.lines();
+        assert_eq!(lines[0], "rank 0, process 50, asleep: python3 train.py");
+        assert_eq!((lines[1].as_str(), lines[4].as_str()), ("  main thread", "    step (/app/train.py:41)"));
+    }
+
+    #[test]
+    fn what_anybody_may_have_written_is_bounded() {
+        let frames = vec![frame(&"fffff\u{1b}[31m".repeat(50), &"/ü".repeat(100), -1); 65];
+        let thread = ThreadStack { name: "n".repeat(500), is_main: false, frames };
+        let process =
+            ProcessStacks { command: "c\n".repeat(500), threads: vec![thread; 33], ..ProcessStacks::default() };
+        let stacks = Stacks { processes: vec![process; 65], ..Stacks::default() }.bounded();
+        assert_eq!((stacks.processes.len(), stacks.left_out), (MAX_PROCESSES, 1));
+        let json = serde_json::to_string(&stacks).unwrap();
+        assert!(json.len() < 1 << 20, "{}", json.len());
+        assert!(!json.contains("\\u001b") && !json.contains("\\n"), "no control characters");
+        assert_eq!(serde_json::from_str::<Stacks>(&json).unwrap(), stacks);
+    }
+}

@@ -1,0 +1,325 @@
+//! The few things that are asked of a store, with errors for people. Keys are relative to the prefix.
+
+use crate::destination::{Destination, Scheme};
+use crate::error::{StoreError, Trouble};
+use crate::folder::{Entry, Folder};
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path as Key;
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What is read of a folder's file at once.
+const SLICE: u64 = 1024 * 1024;
+/// More objects are not listed.
+const MOST: usize = 1_000_000;
+
+/// A store, opened.
+#[derive(Clone)]
+pub(crate) enum Backend {
+    Cloud { objects: Arc<dyn ObjectStore>, parts: Arc<dyn MultipartStore> },
+    Folder(Folder),
+}
+
+/// An object in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    pub key: String,
+    pub size: u64,
+    /// Differs if the content does.
+    pub tag: Option<String>,
+}
+
+impl From<Entry> for Object {
+    fn from((key, size, tag): Entry) -> Self {
+        Self { key, size, tag: Some(tag) }
+    }
+}
+
+/// What lies below a prefix.
+#[derive(Clone)]
+pub(crate) struct Bucket {
+    pub destination: Destination,
+    pub backend: Backend,
+}
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+impl Bucket {
+    fn key(&self, relative: &str) -> Result<Key> {
+        let key = self.destination.key(relative);
+        Key::parse(&key).map_err(|error| StoreError::invalid(format!("{}: {error}", self.destination.uri(relative))))
+    }
+
+    fn failed(&self, relative: &str, error: &object_store::Error) -> StoreError {
+        StoreError::of_store(&self.destination.uri(relative), error)
+    }
+
+    /// Reading and writing of a folder may take as long as a file server likes: not on the thread that runs everything.
+    async fn in_folder<T: Send + 'static>(
+        &self,
+        relative: &str,
+        folder: &Folder,
+        work: impl FnOnce(&Folder) -> io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let folder = folder.clone();
+        let done = tokio::task::spawn_blocking(move || work(&folder)).await;
+        done.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {
+            let trouble = match error.kind() {
+                io::ErrorKind::NotFound => Trouble::NotFound,
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Trouble::Denied,
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => Trouble::Invalid,
+                io::ErrorKind::UnexpectedEof => Trouble::Changed,
+                _ => Trouble::Unavailable,
+            };
+            StoreError::new(trouble, format!("{}: {error}", self.destination.uri(relative)))
+        })
+    }
+
+    pub async fn put(&self, relative: &str, slices: Vec<Bytes>) -> Result<()> {
+        match &self.backend {
+            Backend::Cloud { objects, .. } => {
+                let key = self.key(relative)?;
+                objects
+                    .put(&key, PutPayload::from_iter(slices))
+                    .await
+                    .map_err(|error| self.failed(relative, &error))?;
+                Ok(())
+            }
+            Backend::Folder(folder) => {
+                let key = relative.to_owned();
+                self.in_folder(relative, folder, move |folder| folder.put(&key, &slices)).await
+            }
+        }
+    }
+
+    pub async fn head(&self, relative: &str) -> Result<Option<Object>> {
+        match &self.backend {
+            Backend::Cloud { objects, .. } => match objects.head(&self.key(relative)?).await {
+                Ok(found) => Ok(Some(Object { key: relative.to_owned(), size: found.size, tag: found.e_tag })),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(self.failed(relative, &error)),
+            },
+            Backend::Folder(folder) => {
+                let key = relative.to_owned();
+                Ok(self.in_folder(relative, folder, move |folder| folder.head(&key)).await?.map(Object::from))
+            }
+        }
+    }
+
+    /// All of a small object, `None` if there is none.
+    pub async fn get(&self, relative: &str, limit: u64) -> Result<Option<Bytes>> {
+        let too_large = |size| {
+            StoreError::corrupted(format!(
+                "{}: {size} bytes, more than the {limit} that it can have",
+                self.destination.uri(relative)
+            ))
+        };
+        match &self.backend {
+            Backend::Cloud { objects, .. } => {
+                let found = match objects.get(&self.key(relative)?).await {
+                    Ok(found) => found,
+                    Err(error @ object_store::Error::NotFound { .. }) => {
+                        let error = self.failed(relative, &error);
+                        // That there is no such bucket has to be told; that there is no such object is an answer.
+                        let bucket =
+                            ["NoSuchBucket", "ContainerNotFound"].iter().any(|code| error.to_string().contains(code));
+                        return if bucket { Err(error) } else { Ok(None) };
+                    }
+                    Err(error) => return Err(self.failed(relative, &error)),
+                };
+                if found.meta.size > limit {
+                    return Err(too_large(found.meta.size));
+                }
+                let mut bytes = Vec::with_capacity(found.meta.size as usize);
+                let mut read = found.into_stream();
+                while let Some(chunk) = read.try_next().await.map_err(|error| self.failed(relative, &error))? {
+                    bytes.extend_from_slice(&chunk);
+                    if bytes.len() as u64 > limit {
+                        return Err(too_large(bytes.len() as u64));
+                    }
+                }
+                Ok(Some(bytes.into()))
+            }
+            Backend::Folder(folder) => {
+                let Some(object) = self.head(relative).await? else { return Ok(None) };
+                if object.size > limit {
+                    return Err(too_large(object.size));
+                }
+                let (key, size) = (relative.to_owned(), object.size as usize);
+                self.in_folder(relative, folder, move |folder| folder.read(&key, 0, size)).await.map(Some)
+            }
+        }
+    }
+
+    /// The bytes of a range that is not empty, if the object is still the one with `tag`.
+    pub async fn range(
+        &self,
+        relative: &str,
+        range: Range<u64>,
+        tag: Option<String>,
+    ) -> Result<BoxStream<'_, Result<Bytes>>> {
+        match &self.backend {
+            Backend::Cloud { objects, .. } => {
+                let options =
+                    GetOptions { range: Some(GetRange::Bounded(range)), if_match: tag, ..GetOptions::default() };
+                let found = objects.get_opts(&self.key(relative)?, options).await;
+                let found = found.map_err(|error| self.failed(relative, &error))?;
+                let uri = self.destination.uri(relative);
+                Ok(found.into_stream().map_err(move |error| StoreError::of_store(&uri, &error)).boxed())
+            }
+            Backend::Folder(folder) => {
+                if tag.is_some() && self.head(relative).await?.and_then(|object| object.tag) != tag {
+                    let uri = self.destination.uri(relative);
+                    return Err(StoreError::new(Trouble::Changed, format!("{uri}: it was changed meanwhile")));
+                }
+                let key = relative.to_owned();
+                let read = stream::try_unfold(range.start, move |at| {
+                    let (key, end) = (key.clone(), range.end);
+                    async move {
+                        let length = SLICE.min(end - at);
+                        if length == 0 {
+                            return Ok(None);
+                        }
+                        let file = key.clone();
+                        let read = move |folder: &Folder| folder.read(&file, at, length as usize);
+                        Ok(Some((self.in_folder(&key, folder, read).await?, at + length)))
+                    }
+                });
+                Ok(read.boxed())
+            }
+        }
+    }
+
+    /// The objects directly below `relative`, or all of them; sorted by key.
+    pub async fn list(&self, relative: &str, deep: bool) -> Result<Vec<Object>> {
+        let mut found = match &self.backend {
+            Backend::Cloud { objects, .. } => {
+                let prefix = self.key(relative)?;
+                let failed = |error: object_store::Error| self.failed(relative, &error);
+                let listed = if deep {
+                    objects.list(Some(&prefix)).take(MOST + 1).try_collect().await.map_err(failed)?
+                } else {
+                    objects.list_with_delimiter(Some(&prefix)).await.map_err(failed)?.objects
+                };
+                listed.into_iter().map(|object| self.relative(object)).collect::<Result<Vec<_>>>()?
+            }
+            Backend::Folder(folder) => {
+                let below = relative.to_owned();
+                let listed = self.in_folder(relative, folder, move |folder| folder.list(&below, deep, MOST)).await?;
+                listed.into_iter().map(Object::from).collect()
+            }
+        };
+        if found.len() > MOST {
+            return Err(StoreError::invalid(format!("{}: more than {MOST} objects", self.destination.uri(relative))));
+        }
+        found.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(found)
+    }
+
+    fn relative(&self, object: ObjectMeta) -> Result<Object> {
+        let key = object.location.as_ref();
+        let relative = match self.destination.prefix.as_str() {
+            "" => Some(key),
+            prefix => key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/')),
+        };
+        let Some(relative) = relative else {
+            return Err(StoreError::corrupted(format!("{}: was answered with the key {key}", self.destination)));
+        };
+        Ok(Object { key: relative.to_owned(), size: object.size, tag: object.e_tag })
+    }
+
+    /// Removes an object; that it is not there is as good.
+    pub async fn delete(&self, relative: &str) -> Result<()> {
+        match &self.backend {
+            Backend::Cloud { objects, .. } => match objects.delete(&self.key(relative)?).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(self.failed(relative, &error)),
+            },
+            Backend::Folder(folder) => {
+                let key = relative.to_owned();
+                self.in_folder(relative, folder, move |folder| folder.delete(&key)).await
+            }
+        }
+    }
+
+    /// Begins an object that comes in parts: its upload's id.
+    pub async fn begin(&self, relative: &str) -> Result<String> {
+        match &self.backend {
+            Backend::Cloud { parts, .. } => {
+                parts.create_multipart(&self.key(relative)?).await.map_err(|error| self.failed(relative, &error))
+            }
+            Backend::Folder(folder) => {
+                let key = relative.to_owned();
+                self.in_folder(relative, folder, move |folder| folder.begin(&key)).await
+            }
+        }
+    }
+
+    /// Sends the part `index` (from 0), which begins at `offset`: its id.
+    pub async fn part(
+        &self,
+        relative: &str,
+        id: &str,
+        index: usize,
+        offset: u64,
+        slices: Vec<Bytes>,
+    ) -> Result<String> {
+        match &self.backend {
+            Backend::Cloud { parts, .. } => {
+                let sent =
+                    parts.put_part(&self.key(relative)?, &id.to_owned(), index, PutPayload::from_iter(slices)).await;
+                Ok(sent.map_err(|error| self.failed(relative, &error))?.content_id)
+            }
+            Backend::Folder(folder) => {
+                let id = id.to_owned();
+                self.in_folder(relative, folder, move |folder| folder.part(&id, offset, &slices)).await?;
+                Ok(index.to_string())
+            }
+        }
+    }
+
+    /// Puts the parts together, whose ids are in their order.
+    pub async fn complete(&self, relative: &str, id: &str, ids: Vec<String>) -> Result<()> {
+        match &self.backend {
+            Backend::Cloud { parts, .. } => {
+                let ids = ids.into_iter().map(|content_id| PartId { content_id }).collect();
+                let done = parts.complete_multipart(&self.key(relative)?, &id.to_owned(), ids).await;
+                done.map_err(|error| self.failed(relative, &error))?;
+                Ok(())
+            }
+            Backend::Folder(folder) => {
+                let (key, id) = (relative.to_owned(), id.to_owned());
+                self.in_folder(relative, folder, move |folder| folder.complete(&key, &id)).await
+            }
+        }
+    }
+
+    /// Gives up an upload; that it is not there is as good.
+    pub async fn abort(&self, relative: &str, id: &str) -> Result<()> {
+        match &self.backend {
+            Backend::Cloud { parts, .. } => match parts.abort_multipart(&self.key(relative)?, &id.to_owned()).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(self.failed(relative, &error)),
+            },
+            Backend::Folder(folder) => {
+                let id = id.to_owned();
+                self.in_folder(relative, folder, move |folder| folder.abort(&id)).await
+            }
+        }
+    }
+
+    /// The same store below another prefix.
+    pub fn at(&self, prefix: &str) -> Self {
+        let destination = Destination { prefix: prefix.to_owned(), ..self.destination.clone() };
+        let backend = match (&self.backend, destination.scheme) {
+            (Backend::Folder(_), Scheme::File) => Backend::Folder(Folder { root: destination.folder() }),
+            (other, _) => other.clone(),
+        };
+        Self { destination, backend }
+    }
+}

@@ -1,0 +1,278 @@
+//! What went wrong with a store, and what a person can do about it.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// What kind of trouble it is: decides whether and how soon to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Trouble {
+    /// The destination, the endpoint or the credentials can't be used as they are written.
+    Invalid,
+    /// The store knows who asks and refuses, or does not know them (HTTP 401, 403).
+    Denied,
+    /// There is no such bucket, or an object is gone that has to be there.
+    NotFound,
+    /// The store does not answer, answers too slowly, or has trouble of its own (HTTP 5xx, 429, time-outs).
+    Unavailable,
+    /// The store does not do what it was asked (any other HTTP status).
+    Refused,
+    /// The program has written to the checkpoint meanwhile, or taken it away. Nobody has to be told.
+    Changed,
+    /// Not all parts of a sharded checkpoint are there yet.
+    Incomplete,
+    /// What is in the store is not what was put there.
+    Corrupted,
+    /// The disk on this side.
+    Local,
+}
+
+/// An error of a store: a sentence for a person that names the URI or file, the HTTP status and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreError {
+    /// What kind it is.
+    pub trouble: Trouble,
+    /// The HTTP status that the store has answered with.
+    pub status: Option<u16>,
+    message: String,
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl StoreError {
+    pub fn new(trouble: Trouble, message: impl Into<String>) -> Self {
+        Self { trouble, status: None, message: message.into() }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Trouble::Invalid, message)
+    }
+
+    pub(crate) fn corrupted(message: impl Into<String>) -> Self {
+        Self::new(Trouble::Corrupted, message)
+    }
+
+    pub(crate) fn local(file: &Path, error: &io::Error) -> Self {
+        Self::new(Trouble::Local, format!("{}: {error}", file.display()))
+    }
+
+    /// Whether it may go by itself, so that it is worth trying again soon.
+    ///
+    /// Of the others only a changed Secret, bucket or disk helps: they are tried again, too, but slowly.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        matches!(self.trouble, Trouble::Unavailable | Trouble::Changed | Trouble::Incomplete)
+    }
+
+    /// What the client of a store has told of an object or bucket at `uri`.
+    pub(crate) fn of_store(uri: &str, error: &object_store::Error) -> Self {
+        let text = whole(error);
+        let status = status(&text).or(match error {
+            object_store::Error::Unauthenticated { .. } => Some(401),
+            object_store::Error::PermissionDenied { .. } => Some(403),
+            object_store::Error::NotFound { .. } => Some(404),
+            object_store::Error::Precondition { .. } => Some(412),
+            _ => None,
+        });
+        let code = element(&text, "Code");
+        let trouble = trouble(error, status, code, &text);
+        let told = match (status, code) {
+            (Some(status), Some(code)) => format!("HTTP {status} {code}"),
+            (Some(status), None) => format!("HTTP {status}"),
+            (None, _) => String::new(),
+        };
+        let detail = match element(&text, "Message") {
+            Some(message) => message,
+            // Before the body there is only what the client calls its request.
+            None if status.is_some() => text.split_once("status code: ").map_or("", |(_, rest)| after_colon(rest)),
+            None => &text,
+        };
+        let detail = short(detail);
+        let said = [told.as_str(), &detail].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+        let remedy = remedy(trouble, status, code, &text);
+        Self { trouble, status, message: format!("{uri}: {}. {remedy}", said.join(": ").trim_end_matches('.')) }
+    }
+}
+
+/// An error with all its sources, each told once.
+fn whole(error: &object_store::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    for _ in 0..16 {
+        let Some(inner) = source else { break };
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        source = inner.source();
+    }
+    text
+}
+
+/// The client's error type is not public, its text is.
+fn status(text: &str) -> Option<u16> {
+    let digits = text.split_once("status code: ")?.1.get(..3)?;
+    digits.parse().ok()
+}
+
+fn after_colon(text: &str) -> &str {
+    let body = text.split_once(": ").map_or("", |(_, body)| body.trim());
+    // A page for a browser says nothing.
+    if body.starts_with('<') { "" } else { body }
+}
+
+/// What stands in an element of the XML that S3, GCS and Azure answer with.
+fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    let (value, _) = rest.split_once(&format!("</{name}>"))?;
+    (!value.is_empty() && value.len() <= 400).then_some(value)
+}
+
+fn trouble(error: &object_store::Error, status: Option<u16>, code: Option<&str>, text: &str) -> Trouble {
+    // S3 answers 400 to a token that has expired or is malformed.
+    let key = ["ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "TokenRefreshRequired"];
+    match status {
+        _ if code.is_some_and(|code| key.contains(&code)) => Trouble::Denied,
+        Some(400) if code.is_some_and(is_damage) => Trouble::Unavailable,
+        Some(401 | 403) => Trouble::Denied,
+        Some(404) => Trouble::NotFound,
+        Some(412) => Trouble::Changed,
+        Some(408 | 429 | 500..=599) if status != Some(501) => Trouble::Unavailable,
+        Some(_) => Trouble::Refused,
+        None => match error {
+            object_store::Error::InvalidPath { .. } | object_store::Error::UnknownConfigurationKey { .. } => {
+                Trouble::Invalid
+            }
+            object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => Trouble::Refused,
+            _ if text.contains("redirect without LOCATION") => Trouble::Invalid,
+            _ if is_configuration(text) => Trouble::Invalid,
+            _ => Trouble::Unavailable,
+        },
+    }
+}
+
+/// Whether a store has compared what came with its checksum, and they differ.
+fn is_damage(code: &str) -> bool {
+    matches!(code, "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch")
+}
+
+fn is_configuration(text: &str) -> bool {
+    [
+        "builder error",
+        "invalid private key",
+        "private key",
+        "Unable to decode service account",
+        "Unable to open service",
+    ]
+    .iter()
+    .any(|part| text.contains(part))
+}
+
+fn remedy(trouble: Trouble, status: Option<u16>, code: Option<&str>, text: &str) -> &'static str {
+    match (trouble, code) {
+        (Trouble::Denied, Some("RequestTimeTooSkewed")) => "Set the clock of this node right",
+        (Trouble::Denied, Some("SignatureDoesNotMatch")) => {
+            "The secret key does not belong to the key's name: put the right one into the Secret"
+        }
+        (Trouble::Denied, Some("InvalidAccessKeyId")) => {
+            "The store does not know this key: put a valid one into the Secret"
+        }
+        (Trouble::Denied, Some("ExpiredToken" | "TokenRefreshRequired")) => {
+            "The session token has run out: put a fresh one into the Secret"
+        }
+        (Trouble::Denied, _) => {
+            "Give this identity the right to list, read, write and delete below the prefix, or name another Secret"
+        }
+        (Trouble::NotFound, Some("NoSuchBucket" | "ContainerNotFound")) => {
+            "Create the bucket, or correct its name or the endpoint"
+        }
+        (Trouble::NotFound, _) => "Check the bucket's name, the prefix and the endpoint",
+        (Trouble::Unavailable, _) if text.contains("certificate") || text.contains("UnknownIssuer") => {
+            "The server's certificate is not trusted: give its CA as ca.crt in the Secret"
+        }
+        (Trouble::Unavailable, _) if text.contains("169.254.169.254") || text.contains("metadata.google.internal") => {
+            "There are no credentials: name a Secret, or give the service account an identity of the cloud"
+        }
+        (Trouble::Unavailable, Some(code)) if is_damage(code) => {
+            "What was sent was damaged on its way, and refused; it will be sent again"
+        }
+        (Trouble::Unavailable, _) if status.is_some() => "It will be tried again",
+        (Trouble::Unavailable, _) => "Check that the endpoint can be reached from this pod; it will be tried again",
+        (Trouble::Changed, _) => "It was changed meanwhile",
+        (Trouble::Invalid, _) if text.contains("redirect without LOCATION") => {
+            "The bucket is in another region: set the region, or AWS_REGION in the Secret"
+        }
+        (Trouble::Invalid, _) if text.contains("CA certificates") => {
+            "The image has no CA certificates: give them as ca.crt in the Secret, or install ca-certificates"
+        }
+        (Trouble::Invalid, _) => "Correct the destination or the Secret",
+        _ if matches!(status, Some(301 | 302 | 307 | 308)) || code == Some("AuthorizationHeaderMalformed") => {
+            "The bucket is in another region: set the region, or AWS_REGION in the Secret"
+        }
+        _ => "If the store does not know checksums, turn them off",
+    }
+}
+
+/// One line that fits into a status.
+fn short(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(300) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generic(text: &str) -> object_store::Error {
+        object_store::Error::Generic { store: "S3", source: text.to_owned().into() }
+    }
+
+    #[test]
+    fn a_status_decides_what_kind_it_is() {
+        for (status, trouble, temporary) in [
+            ("403 Forbidden", Trouble::Denied, false),
+            ("401 Unauthorized", Trouble::Denied, false),
+            ("404 Not Found", Trouble::NotFound, false),
+            ("500 Internal Server Error", Trouble::Unavailable, true),
+            ("503 Slow Down", Trouble::Unavailable, true),
+            ("429 Too Many Requests", Trouble::Unavailable, true),
+            ("501 Not Implemented", Trouble::Refused, false),
+            ("400 Bad Request", Trouble::Refused, false),
+        ] {
+            let error = generic(&format!("Server returned non-2xx status code: {status}: <Error></Error>"));
+            let told = StoreError::of_store("s3://b/k", &error);
+            assert_eq!(told.trouble, trouble, "{status}: {told}");
+            assert_eq!(told.is_temporary(), temporary, "{status}");
+            assert_eq!(told.status.unwrap().to_string(), status[..3]);
+            assert!(told.to_string().starts_with("s3://b/k: "), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_has_expired_is_a_denial_though_the_status_is_400() {
+        let error =
+            generic("status code: 400 Bad Request: <Error><Code>ExpiredToken</Code><Message>gone</Message></Error>");
+        let told = StoreError::of_store("s3://b/k", &error);
+        assert_eq!(told.trouble, Trouble::Denied);
+        assert_eq!(
+            told.to_string(),
+            "s3://b/k: HTTP 400 ExpiredToken: gone. The session token has run out: put a fresh one into the Secret"
+        );
+    }
+
+    #[test]
+    fn a_long_answer_is_cut() {
+        let told = StoreError::of_store("s3://b/k", &generic(&"ä".repeat(5000)));
+        assert!(told.to_string().chars().count() < 500, "{told}");
+    }
+}

@@ -1,0 +1,324 @@
+//! A checkpoint exists in a store if its manifest does.
+
+use crate::error::StoreError;
+use crate::names;
+use checkpoint::files::Member;
+use checkpoint::found::{Age, Depth, Format, Found, Verdict};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The only version that there is.
+const VERSION: u32 = 1;
+/// A manifest with more bytes is none: it would have half a million files.
+pub(crate) const LONGEST: u64 = 64 * 1024 * 1024;
+
+/// How a checkpoint's files lie to its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Layout {
+    /// The path is a folder, and they are in it.
+    Folder,
+    /// The path is a file, or the beginning of the names of several: they are in its folder.
+    Beside,
+}
+
+/// A file of a checkpoint, in a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stored {
+    /// Relative to the checkpoint (beside it: to its folder), with `/` between its parts.
+    pub path: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// CRC-32C of its content.
+    #[serde(with = "hex")]
+    pub crc32c: u32,
+    /// Where it is, relative to the store's prefix.
+    pub key: String,
+    /// When it was last written, in nanoseconds since 1970, where it came from.
+    pub modified: i64,
+}
+
+/// A checkpoint in a store: what people know of it, and its files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    /// Of this form.
+    pub version: u32,
+    /// As in [`Found`]: relative to the root it came from.
+    pub path: String,
+    /// How its files lie to its path.
+    pub layout: Layout,
+    /// How often the content of this path has been replaced.
+    pub generation: u32,
+    /// Who wrote it.
+    pub format: Format,
+    /// Optimiser steps done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// Epochs done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<f64>,
+    /// What the program measured.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
+    /// Why damage that it had before could have been unseen, if it could: then it is complete, else valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unseen: Option<String>,
+    /// When the last of its files was written, where it came from.
+    pub modified: Timestamp,
+    /// Bytes of all its files.
+    pub bytes: u64,
+    /// When it was whole in the store, by the clock of who put it there.
+    pub stored: Timestamp,
+    /// Who put it there.
+    pub writer: String,
+    /// Differs for other content at the same path; of a sharded checkpoint the round.
+    pub identity: String,
+    /// Its files, sorted by path.
+    pub files: Vec<Stored>,
+}
+
+impl Manifest {
+    /// Where it is, relative to the prefix.
+    pub(crate) fn key_of(path: &str) -> String {
+        format!("{}/{}.json", names::OURS, names::escape(path))
+    }
+
+    /// Where it is noted while its data is removed.
+    pub(crate) fn tombstone(&self) -> String {
+        format!("{}/{}~{}.json", Self::graves(), names::escape(&self.path), self.generation)
+    }
+
+    /// The folder of these.
+    pub(crate) fn graves() -> String {
+        format!("{}/removed", names::OURS)
+    }
+
+    pub(crate) fn part_key(path: &str, worker: u32) -> String {
+        format!("{}/parts/{}/{worker}.json", names::OURS, names::escape(path))
+    }
+
+    pub fn to_json(&self) -> Vec<u8> {
+        // Nothing in it can fail to be written: text keys and finite or null numbers.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads one that anybody may have written.
+    pub fn read(uri: &str, bytes: &[u8]) -> Result<Self, StoreError> {
+        match Self::read_part(uri, bytes)? {
+            manifest if manifest.files.is_empty() => Err(StoreError::corrupted(format!("{uri}: it has no files"))),
+            manifest => Ok(manifest),
+        }
+    }
+
+    /// Reads what one worker has of a checkpoint, which may be nothing.
+    pub fn read_part(uri: &str, bytes: &[u8]) -> Result<Self, StoreError> {
+        let manifest: Self = serde_json::from_slice(bytes)
+            .map_err(|error| StoreError::corrupted(format!("{uri}: not a manifest of a checkpoint: {error}")))?;
+        match manifest.fault() {
+            Some(why) => Err(StoreError::corrupted(format!("{uri}: {why}"))),
+            None => Ok(manifest),
+        }
+    }
+
+    /// What speaks against doing what it says.
+    fn fault(&self) -> Option<String> {
+        if self.version != VERSION {
+            return Some(format!("its version is {}, and only {VERSION} is known: use a newer operator", self.version));
+        }
+        if let Err(why) = check_path(&self.path) {
+            return Some(format!("the checkpoint's path {why}"));
+        }
+        let mut seen = BTreeSet::new();
+        let mut total = 0_u64;
+        for file in &self.files {
+            let name = file.path.escape_debug();
+            if let Err(why) = names::check(&file.path) {
+                return Some(format!("the path of the file {name} {why}"));
+            }
+            if let Err(why) = check_path(&file.key) {
+                return Some(format!("the key of the file {name} {why}"));
+            }
+            if self.layout == Layout::Beside && (file.path.contains('/') || file.path == names::OURS) {
+                return Some(format!("the file {name} is not beside its checkpoint"));
+            }
+            if !seen.insert(file.path.as_str()) {
+                return Some(format!("the file {name} is in it twice"));
+            }
+            let Some(sum) = total.checked_add(file.size) else {
+                return Some("its sizes are absurd".to_owned());
+            };
+            total = sum;
+        }
+        // A file can't be a folder of another.
+        let nested = seen.iter().find(|path| path.match_indices('/').any(|(at, _)| seen.contains(&path[..at])));
+        if let Some(path) = nested {
+            return Some(format!("the file {} lies in another file", path.escape_debug()));
+        }
+        (total != self.bytes).then(|| format!("its files have {total} bytes and not {}", self.bytes))
+    }
+
+    /// As the inventory would tell of it, had it found it whole.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        let member = |file: &Stored| Member { path: file.path.clone(), size: file.size, modified: file.modified };
+        Found {
+            path: self.path.clone(),
+            folder: self.layout == Layout::Folder,
+            format: self.format,
+            step: self.step,
+            epoch: self.epoch,
+            metrics: self.metrics.clone(),
+            bytes: self.bytes,
+            modified: self.modified,
+            verdict: self.unseen.clone().map_or(Verdict::Valid, |why| Verdict::Complete { why }),
+            depth: Depth::Content,
+            members: self.files.iter().map(member).collect(),
+        }
+    }
+
+    /// What is newer compares greater, as [`Found::newer`] has it.
+    #[must_use]
+    pub fn newer(&self, other: &Self) -> Ordering {
+        self.age().newer(&other.age())
+    }
+
+    fn age(&self) -> Age<'_> {
+        Age { step: self.step, epoch: self.epoch, modified: self.modified, path: &self.path }
+    }
+}
+
+/// The folder of a checkpoint's files, relative to the root.
+pub(crate) fn folder(path: &str, layout: Layout) -> &str {
+    match layout {
+        Layout::Folder => path,
+        Layout::Beside => path.rsplit_once('/').map_or("", |(folder, _)| folder),
+    }
+}
+
+/// A path of a checkpoint, which must not lead to what is ours either.
+pub(crate) fn check_path(path: &str) -> Result<(), String> {
+    names::check(path)?;
+    if path.split('/').next() == Some(names::OURS) { Err(format!("leads into {}", names::OURS)) } else { Ok(()) }
+}
+
+/// The key of a file of the `generation`th content at `path`.
+pub(crate) fn key(path: &str, layout: Layout, file: &str, generation: u32) -> String {
+    match (layout, folder(path, layout)) {
+        (Layout::Folder, _) => format!("{}/{file}", names::of_generation(path, generation)),
+        (Layout::Beside, "") => names::of_generation(file, generation),
+        (Layout::Beside, folder) => names::of_generation(&format!("{folder}/{file}"), generation),
+    }
+}
+
+/// What differs if a checkpoint's content does: the names, lengths and times of its files.
+pub(crate) fn identity(found: &Found) -> String {
+    let lines: Vec<String> =
+        found.members.iter().map(|member| format!("{} {} {}", member.size, member.modified, member.path)).collect();
+    names::digest(std::iter::once(found.path.as_str()).chain(lines.iter().map(String::as_str)))
+}
+
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{value:08x}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.len() != 8 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(serde::de::Error::custom("a CRC-32C has eight hexadecimal digits"));
+        }
+        u32::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn manifest(path: &str, files: &[(&str, u64)]) -> Manifest {
+        let layout = Layout::Folder;
+        let stored = |(file, size): &(&str, u64)| Stored {
+            path: (*file).to_owned(),
+            size: *size,
+            crc32c: 0x0bad_cafe,
+            key: key(path, layout, file, 0),
+            modified: 1,
+        };
+        Manifest {
+            version: VERSION,
+            path: path.to_owned(),
+            layout,
+            generation: 0,
+            format: Format::HuggingFace,
+            step: Some(500),
+            epoch: Some(1.5),
+            metrics: BTreeMap::from([("eval_loss".to_owned(), 0.25)]),
+            unseen: None,
+            modified: Timestamp::UNIX_EPOCH,
+            bytes: files.iter().map(|(_, size)| size).sum(),
+            stored: Timestamp::UNIX_EPOCH,
+            writer: "worker 0".to_owned(),
+            identity: "x".to_owned(),
+            files: files.iter().map(stored).collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let written = manifest("runs/checkpoint-500", &[("a", 1), ("b/c", 2)]);
+        assert_eq!(Manifest::read("s3://b", &written.to_json()).unwrap(), written);
+        assert_eq!(written.found().verdict, Verdict::Valid);
+        let unseen = Manifest { unseen: Some("no checksum".to_owned()), ..written.clone() };
+        assert_eq!(Manifest::read("s3://b", &unseen.to_json()).unwrap(), unseen);
+        assert_eq!(unseen.found().verdict, Verdict::Complete { why: "no checksum".to_owned() });
+        assert!(String::from_utf8(written.to_json()).unwrap().contains(r#""crc32c":"0badcafe""#));
+    }
+
+    #[test]
+    fn a_hostile_manifest_is_refused() {
+        for (why, change) in [
+            ("absolute", (|m| m.files[0].path = "/etc/passwd".to_owned()) as fn(&mut Manifest)),
+            ("..", |m| m.files[0].path = "../../x".to_owned()),
+            ("..", |m| m.files[0].key = "../other/secret".to_owned()),
+            ("leads into", |m| m.files[0].key = ".trainingjob/x.json".to_owned()),
+            ("..", |m| m.path = "a/../../b".to_owned()),
+            ("leads into", |m| m.path = ".trainingjob/a".to_owned()),
+            ("twice", |m| m.files[1].path = m.files[0].path.clone()),
+            ("lies in another file", |m| m.files[0].path = "b".to_owned()),
+            ("not beside", |m| m.layout = Layout::Beside),
+            ("absurd", |m| {
+                m.files[0].size = u64::MAX;
+                m.files[1].size = u64::MAX;
+            }),
+            ("bytes and not", |m| m.bytes += 1),
+            ("no files", |m| (m.files, m.bytes) = (Vec::new(), 0)),
+            ("newer operator", |m| m.version = 2),
+            ("control", |m| m.files[0].path = "a\u{1b}[2J".to_owned()),
+        ] {
+            let mut hostile = manifest("x", &[("a", 1), ("b/c", 2)]);
+            change(&mut hostile);
+            let told = Manifest::read("s3://b/m.json", &hostile.to_json()).unwrap_err().to_string();
+            assert!(told.contains(why) && !told.contains('\u{1b}'), "{why}: {told}");
+        }
+        // What one worker has of a checkpoint may be nothing.
+        assert!(Manifest::read_part("s3://b/m.json", &manifest("x", &[]).to_json()).is_ok());
+        for bytes in [&b""[..], b"{}", b"[[[[", b"\xff\xfe", b"null"] {
+            assert!(Manifest::read("s3://b/m.json", bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn files_lie_where_people_look_for_them() {
+        assert_eq!(key("runs/checkpoint-5", Layout::Folder, "a/b", 0), "runs/checkpoint-5/a/b");
+        assert_eq!(key("runs/checkpoint-5", Layout::Folder, "a/b", 1), "runs/checkpoint-5~1/a/b");
+        assert_eq!(key("last.ckpt", Layout::Beside, "last.ckpt", 0), "last.ckpt");
+        assert_eq!(key("runs/last.ckpt", Layout::Beside, "last.ckpt", 3), "runs/last.ckpt~3");
+        assert_eq!(key("tf/model-7", Layout::Beside, "model-7.index", 0), "tf/model-7.index");
+    }
+}

@@ -1,0 +1,695 @@
+//! Putting a checkpoint into a store: files first, in parts; then the manifest; then what it replaces goes.
+
+use crate::error::{StoreError, Trouble};
+use crate::journal::Journal;
+use crate::manifest::{self, Layout, Manifest, Stored};
+use crate::{FILES, PART, PARTS, Store, names};
+use bytes::Bytes;
+use checkpoint::files::Member;
+use checkpoint::found::{Format, Found, Verdict};
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// S3's, GCS's and nearly Azure's greatest number of parts of an object.
+const MOST_PARTS: u64 = 10_000;
+/// Payloads are handed over in slices, so that it shows whether they move.
+const SLICE: usize = 256 * 1024;
+/// Shorter payloads are left to the allocator.
+const WORTH_KEEPING: usize = 4 * 1024 * 1024;
+
+/// What the journal of an upload has in its lines.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "did")]
+enum Line {
+    /// First line: which content is uploaded, and where its keys go.
+    Begin { version: u32, identity: String, generation: u32 },
+    /// An object is about to be sent: it may be there, or may not.
+    Sending { key: String },
+    /// An object in parts was begun.
+    Upload { key: String, id: String, part: u64 },
+    /// A part of it is in the store.
+    Part { id: String, index: u64, part: String, crc32c: u32 },
+    /// An object is in the store.
+    Stored { file: String, key: String, crc32c: u32 },
+}
+
+const VERSION: u32 = 1;
+
+/// What is known of one upload.
+#[derive(Default)]
+struct Ledger {
+    begun: Option<(String, u32)>,
+    /// Key -> CRC, by file.
+    stored: HashMap<String, (String, u32)>,
+    /// Keys of objects that may be there.
+    sending: HashSet<String>,
+    /// By key: id and length of a part.
+    uploads: HashMap<String, (String, u64)>,
+    /// By id and index: the part's id and CRC.
+    parts: HashMap<String, BTreeMap<u64, (String, u32)>>,
+}
+
+impl Ledger {
+    fn of(lines: Vec<Line>) -> Self {
+        let mut ledger = Self::default();
+        for line in lines {
+            match line {
+                Line::Begin { version, identity, generation } if version == VERSION => {
+                    ledger.begun = Some((identity, generation));
+                }
+                Line::Begin { .. } => {}
+                Line::Sending { key } => drop(ledger.sending.insert(key)),
+                Line::Upload { key, id, part } => {
+                    ledger.uploads.insert(key, (id, part));
+                }
+                Line::Part { id, index, part, crc32c } => {
+                    ledger.parts.entry(id).or_default().insert(index, (part, crc32c));
+                }
+                Line::Stored { file, key, crc32c } => {
+                    ledger.uploads.remove(&key);
+                    ledger.stored.insert(file, (key, crc32c));
+                }
+            }
+        }
+        ledger
+    }
+}
+
+/// An upload that is under way.
+struct Upload<'a> {
+    store: &'a Store,
+    base: PathBuf,
+    journal: Mutex<Journal>,
+    journal_path: PathBuf,
+    ledger: Mutex<Ledger>,
+}
+
+/// Where a checkpoint's files are and how they lie to its path.
+fn layout(root: &Path, found: &Found) -> Result<(Layout, PathBuf), StoreError> {
+    if let Err(why) = manifest::check_path(&found.path) {
+        return Err(StoreError::invalid(format!("{}: the checkpoint's path {why}", found.path.escape_debug())));
+    }
+    let folder = fs::symlink_metadata(root.join(&found.path)).is_ok_and(|found| found.is_dir());
+    // TensorFlow may write a folder of the same name as the prefix, for something else.
+    let layout = if folder && found.format != Format::Tensorflow { Layout::Folder } else { Layout::Beside };
+    for member in &found.members {
+        let (name, path) = (member.path.escape_debug(), found.path.escape_debug());
+        if let Err(why) = names::check(&member.path) {
+            return Err(StoreError::invalid(format!(
+                "{path}: the path of the file {name} {why}: no store can keep it"
+            )));
+        }
+        if layout == Layout::Beside && member.path.contains('/') {
+            return Err(StoreError::new(Trouble::Changed, format!("{path}: {name} is not beside it")));
+        }
+    }
+    if found.members.is_empty() {
+        return Err(StoreError::new(Trouble::Changed, format!("{}: it has no files", found.path.escape_debug())));
+    }
+    Ok((layout, root.join(manifest::folder(&found.path, layout))))
+}
+
+impl Store {
+    /// Puts the checkpoint `found` below `root` into the store, unless it is there.
+    ///
+    /// What of an earlier try is in the store already is not sent again: its journal is below
+    /// `root/.trainingjob/uploads`. The manifest is written last. If the store has other content at the same path, that
+    /// stays whole until the manifest is replaced, and is then removed. The future may be dropped at any time.
+    ///
+    /// What is known to be in the store: S3 has checked the SHA-256 (or CRC-64) of each part on arrival and Google's store
+    /// its CRC-32C, and would have refused a damaged one; of all stores the sizes were asked for after the last byte.
+    /// Azure is not given checksums: there damage is found by [`Store::verify`], or at a restore, by the manifest's CRC-32C.
+    ///
+    /// # Errors
+    /// [`Trouble::Changed`] if the program has touched the checkpoint meanwhile.
+    pub async fn upload(&self, root: &Path, found: &Found) -> Result<Manifest, StoreError> {
+        let identity = manifest::identity(found);
+        let (layout, base) = layout(root, found)?;
+        let old = self.manifest(&found.path).await?;
+        if let Some(old) = old.as_ref().filter(|old| old.identity == identity && same_files(old, found)) {
+            self.forget(root, &found.path);
+            return Ok(old.clone());
+        }
+        let (generation, files) = self.send(root, &base, found, layout, &identity, old.as_ref()).await?;
+        let manifest = self.compose(found, layout, generation, identity, files);
+        self.publish(&manifest, old.as_ref()).await?;
+        self.forget(root, &found.path);
+        Ok(manifest)
+    }
+
+    /// Puts this worker's files of a sharded checkpoint into the store, each worker having its own volume. `found` has
+    /// the files that are here. All workers are given the same `round`, which names this very content (step and
+    /// attempt).
+    ///
+    /// # Errors
+    /// As [`Store::upload`].
+    pub async fn upload_part(&self, root: &Path, found: &Found, worker: u32, round: &str) -> Result<(), StoreError> {
+        if found.members.is_empty() {
+            // It has none, and says so: else the others would wait for it.
+            let part = self.compose(found, Layout::Folder, 0, round.to_owned(), Vec::new());
+            return self.bucket.put(&Manifest::part_key(&found.path, worker), vec![part.to_json().into()]).await;
+        }
+        let (layout, base) = layout(root, found)?;
+        let old = self.manifest(&found.path).await?;
+        if old.as_ref().is_some_and(|old| old.identity == round) {
+            self.forget(root, &found.path);
+            return Ok(());
+        }
+        let identity = names::digest([round, &manifest::identity(found)]);
+        let (generation, files) = self.send(root, &base, found, layout, &identity, old.as_ref()).await?;
+        let part = self.compose(found, layout, generation, round.to_owned(), files);
+        self.bucket.put(&Manifest::part_key(&found.path, worker), vec![part.to_json().into()]).await?;
+        self.forget(root, &found.path);
+        Ok(())
+    }
+
+    /// Makes one checkpoint of what `workers` workers have uploaded in this `round`: `found` tells what is known of the
+    /// whole, the files are the workers', and `lacks` says why all of them together are no whole checkpoint.
+    ///
+    /// # Errors
+    /// [`Trouble::Incomplete`] with the workers whose part is missing yet; [`Trouble::Changed`] with what `lacks` says;
+    /// [`Trouble::Corrupted`] if two of them have different files of one name.
+    pub async fn finish(
+        &self,
+        found: &Found,
+        workers: u32,
+        round: &str,
+        lacks: impl Fn(&[Member]) -> Option<String>,
+    ) -> Result<Manifest, StoreError> {
+        let old = self.manifest(&found.path).await?;
+        if let Some(old) = old.as_ref().filter(|old| old.identity == round) {
+            return Ok(old.clone());
+        }
+        let parts: Vec<Option<Manifest>> = stream::iter(0..workers)
+            .map(|worker| async move {
+                let key = Manifest::part_key(&found.path, worker);
+                let Some(bytes) = self.bucket.get(&key, manifest::LONGEST).await? else { return Ok(None) };
+                let part = Manifest::read_part(&self.destination.uri(&key), &bytes)?;
+                Ok::<_, StoreError>(Some(part).filter(|part| part.identity == round && part.path == found.path))
+            })
+            .buffered(FILES)
+            .try_collect()
+            .await?;
+        let missing: Vec<_> = (0..workers).filter(|worker| parts[*worker as usize].is_none()).collect();
+        if !missing.is_empty() {
+            let names = missing.iter().take(8).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let path = self.destination.uri(&found.path);
+            let message =
+                format!("{path}: {} of {workers} workers have not uploaded their files: {names}", missing.len());
+            return Err(StoreError::new(Trouble::Incomplete, message));
+        }
+        let mut files: BTreeMap<String, Stored> = BTreeMap::new();
+        let mut generation = 0;
+        let mut layout = Layout::Folder;
+        for part in parts.into_iter().flatten() {
+            generation = generation.max(part.generation);
+            if !part.files.is_empty() {
+                layout = part.layout;
+            }
+            for file in part.files {
+                if let Some(other) = files.get(&file.path)
+                    && (other.size, other.crc32c) != (file.size, file.crc32c)
+                {
+                    let path = self.destination.uri(&found.path);
+                    return Err(StoreError::corrupted(format!(
+                        "{path}: two workers have different files {}",
+                        file.path
+                    )));
+                }
+                files.insert(file.path.clone(), file);
+            }
+        }
+        let files: Vec<Stored> = files.into_values().collect();
+        let member = |file: &Stored| Member { path: file.path.clone(), size: file.size, modified: 0 };
+        if let Some(why) = lacks(&files.iter().map(member).collect::<Vec<_>>()) {
+            return Err(StoreError::new(Trouble::Changed, format!("{}: {why}", self.destination.uri(&found.path))));
+        }
+        self.confirm(&found.path, &files).await?;
+        let manifest = self.compose(found, layout, generation, round.to_owned(), files);
+        self.publish(&manifest, old.as_ref()).await?;
+        let parts = stream::iter(0..workers).map(|worker| Manifest::part_key(&found.path, worker));
+        parts
+            .map(|key| async move { if_allowed(self.bucket.delete(&key).await) })
+            .buffered(FILES)
+            .try_collect::<()>()
+            .await?;
+        Ok(manifest)
+    }
+
+    /// Gives up what was begun for `path` and is not finished: its parts, which a cloud bills, and its objects.
+    ///
+    /// # Errors
+    /// If the store can't be asked; then it is still noted and can be tried again.
+    pub async fn abandon(&self, root: &Path, path: &str) -> Result<(), StoreError> {
+        let journal = self.journal(root, path);
+        if !journal.exists() {
+            return Ok(());
+        }
+        let current = self.manifest(path).await?;
+        let local = |error| StoreError::local(&journal, &error);
+        let (open, lines) = Journal::open(&journal).map_err(local)?;
+        self.discard(&Ledger::of(lines), current.as_ref()).await?;
+        open.remove().map_err(local)
+    }
+
+    /// The journal of one checkpoint on its way to this very destination.
+    fn journal(&self, root: &Path, path: &str) -> PathBuf {
+        let name = names::digest([&self.destination.to_string(), path]);
+        root.join(names::OURS).join("uploads").join(format!("{name}.jsonl"))
+    }
+
+    fn forget(&self, root: &Path, path: &str) {
+        // A journal that stays is read the next time and found to be of what is in the store.
+        drop(fs::remove_file(self.journal(root, path)));
+    }
+
+    fn compose(
+        &self,
+        found: &Found,
+        layout: Layout,
+        generation: u32,
+        identity: String,
+        mut files: Vec<Stored>,
+    ) -> Manifest {
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Manifest {
+            version: 1,
+            path: found.path.clone(),
+            layout,
+            generation,
+            format: found.format,
+            step: found.step,
+            epoch: found.epoch.filter(|epoch| epoch.is_finite()),
+            // JSON knows no NaN.
+            metrics: found.metrics.clone().into_iter().filter(|(_, value)| value.is_finite()).collect(),
+            unseen: match &found.verdict {
+                Verdict::Complete { why } => Some(why.clone()),
+                _ => None,
+            },
+            modified: found.modified,
+            bytes: files.iter().map(|file| file.size).sum(),
+            stored: Timestamp::now(),
+            writer: self.writer.clone(),
+            identity,
+            files,
+        }
+    }
+
+    /// From here on the checkpoint exists; then what it replaces goes.
+    async fn publish(&self, manifest: &Manifest, old: Option<&Manifest>) -> Result<(), StoreError> {
+        let replaced =
+            old.filter(|old| old.files.iter().any(|file| manifest.files.iter().all(|new| new.key != file.key)));
+        if let Some(old) = replaced {
+            self.bucket.put(&old.tombstone(), vec![old.to_json().into()]).await?;
+        }
+        self.bucket.put(&Manifest::key_of(&manifest.path), vec![manifest.to_json().into()]).await?;
+        if let Some(old) = replaced {
+            // The new one is there: that something old is left over is no failure of this upload. `sweep` comes back to
+            // it.
+            drop(self.bury(old, Some(manifest)).await);
+        }
+        Ok(())
+    }
+
+    /// A generation whose keys no manifest and no tombstone has.
+    async fn free_generation(&self, path: &str, old: Option<&Manifest>) -> Result<u32, StoreError> {
+        // After the manifest was read: who removes a checkpoint writes the tombstone before the manifest goes.
+        let dead = self.dead_generations(path).await?;
+        let used = dead.into_iter().chain(old.map(|manifest| manifest.generation));
+        Ok(used.map(|generation| generation.saturating_add(1)).max().unwrap_or(0))
+    }
+
+    /// Sends the files of `found`, and sees that they are there.
+    async fn send(
+        &self,
+        root: &Path,
+        base: &Path,
+        found: &Found,
+        layout: Layout,
+        identity: &str,
+        old: Option<&Manifest>,
+    ) -> Result<(u32, Vec<Stored>), StoreError> {
+        let path = self.journal(root, &found.path);
+        let local = |error| StoreError::local(&path, &error);
+        let (mut journal, lines) = Journal::open(&path).map_err(local)?;
+        let mut ledger = Ledger::of(lines);
+        let known = ledger
+            .begun
+            .clone()
+            .filter(|(of, generation)| of == identity && old.is_none_or(|old| old.generation < *generation));
+        let generation = match known {
+            Some((_, generation)) => generation,
+            None => {
+                self.discard(&ledger, old).await?;
+                journal.clear().map_err(local)?;
+                ledger = Ledger::default();
+                let generation = self.free_generation(&found.path, old).await?;
+                let begin = Line::Begin { version: VERSION, identity: identity.to_owned(), generation };
+                journal.note(&begin).map_err(local)?;
+                generation
+            }
+        };
+        self.progress.begin(found.members.iter().map(|member| member.size).sum(), found.members.len() as u64);
+        let upload = Upload {
+            store: self,
+            base: base.to_owned(),
+            journal: Mutex::new(journal),
+            journal_path: path.clone(),
+            ledger: Mutex::new(ledger),
+        };
+        let upload = &upload;
+        let files = all(&found.members, FILES, |member| async move {
+            let key = manifest::key(&found.path, layout, &member.path, generation);
+            upload.file(member, key).await
+        })
+        .await?;
+        if let Err(error) = self.confirm(&found.path, &files).await {
+            if error.trouble == Trouble::Corrupted {
+                // Somebody has removed what the journal knows of: next time everything is sent.
+                upload.journal.lock().clear().map_err(local)?;
+            }
+            return Err(error);
+        }
+        let (base, members) = (base.to_owned(), found.members.clone());
+        blocking(move || members.iter().try_for_each(|member| untouched(&base.join(&member.path), member))).await?;
+        Ok((generation, files))
+    }
+
+    /// Whether the store has all these objects with their sizes.
+    async fn confirm(&self, path: &str, files: &[Stored]) -> Result<(), StoreError> {
+        // One answer has a thousand objects, if nobody has put keys there with which no list can be read.
+        let folder = files[0].key.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let together = files.len() > 4 && files.iter().all(|file| file.key.starts_with(&format!("{folder}/")));
+        let listed = if together { self.bucket.list(folder, true).await.ok() } else { None };
+        let sizes: Option<HashMap<String, u64>> =
+            listed.map(|listed| listed.into_iter().map(|object| (object.key, object.size)).collect());
+        let (bucket, sizes) = (&self.bucket, &sizes);
+        stream::iter(files)
+            .map(|file| async move {
+                let size = match sizes {
+                    Some(sizes) => sizes.get(&file.key).copied(),
+                    None => bucket.head(&file.key).await?.map(|object| object.size),
+                };
+                if size == Some(file.size) {
+                    return Ok(());
+                }
+                let has = size.map_or("is not there".to_owned(), |size| format!("has {size} bytes"));
+                let uri = self.destination.uri(&file.key);
+                Err(StoreError::corrupted(format!(
+                    "{uri}: the store has taken {} bytes, and now the object {has}: of the checkpoint {path} no manifest \
+                     was written",
+                    file.size
+                )))
+            })
+            .buffer_unordered(FILES)
+            .try_collect()
+            .await
+    }
+
+    /// Removes what an upload has left that will not be gone on with.
+    async fn discard(&self, ledger: &Ledger, current: Option<&Manifest>) -> Result<(), StoreError> {
+        for (key, (id, _)) in &ledger.uploads {
+            if_allowed(self.bucket.abort(key, id).await)?;
+        }
+        let needed: HashSet<&str> =
+            current.into_iter().flat_map(|manifest| manifest.files.iter().map(|file| file.key.as_str())).collect();
+        let sent = ledger.stored.values().map(|(key, _)| key).chain(&ledger.sending).chain(ledger.uploads.keys());
+        let keys: HashSet<&String> = sent.filter(|key| !needed.contains(key.as_str())).collect();
+        stream::iter(keys)
+            .map(|key| async move { if_allowed(self.bucket.delete(key).await) })
+            .buffer_unordered(FILES)
+            .try_collect()
+            .await
+    }
+}
+
+fn same_files(manifest: &Manifest, found: &Found) -> bool {
+    manifest.files.len() == found.members.len()
+        && manifest.files.iter().zip(&found.members).all(|(file, member)| {
+            file.path == member.path && file.size == member.size && file.modified == member.modified
+        })
+}
+
+impl Upload<'_> {
+    fn note(&self, line: &Line) -> Result<(), StoreError> {
+        self.journal.lock().note(line).map_err(|error| StoreError::local(&self.journal_path, &error))
+    }
+
+    async fn file(&self, member: &Member, key: String) -> Result<Stored, StoreError> {
+        let known = self.ledger.lock().stored.get(&member.path).filter(|(at, _)| *at == key).map(|(_, crc)| *crc);
+        let crc32c = match known {
+            Some(crc32c) => {
+                self.store.progress.skip(member.size);
+                crc32c
+            }
+            None => {
+                let sent =
+                    if member.size <= PART { self.whole(member, &key).await } else { self.parts(member, &key).await };
+                let crc32c = sent?;
+                self.note(&Line::Stored { file: member.path.clone(), key: key.clone(), crc32c })?;
+                crc32c
+            }
+        };
+        self.store.progress.file();
+        Ok(Stored { path: member.path.clone(), size: member.size, crc32c, key, modified: member.modified })
+    }
+
+    async fn whole(&self, member: &Member, key: &str) -> Result<u32, StoreError> {
+        let _room = self.store.room(member.size).await;
+        let (bytes, crc32c) = self.read(member, 0, member.size).await?;
+        self.note(&Line::Sending { key: key.to_owned() })?;
+        self.store.bucket.put(key, slices(&bytes)).await?;
+        self.store.progress.sent(member.size);
+        Ok(crc32c)
+    }
+
+    async fn parts(&self, member: &Member, key: &str) -> Result<u32, StoreError> {
+        let known = self.ledger.lock().uploads.get(key).cloned();
+        if let Some((id, length)) = known {
+            match self.parts_of(member, key, &id, length).await {
+                // A lifecycle rule of the bucket has taken the parts away.
+                Err(error) if is_over(&error) => drop(self.store.bucket.abort(key, &id).await),
+                other => return other,
+            }
+        }
+        let length = part_length(member.size);
+        let id = self.store.bucket.begin(key).await?;
+        self.note(&Line::Upload { key: key.to_owned(), id: id.clone(), part: length })?;
+        self.ledger.lock().uploads.insert(key.to_owned(), (id.clone(), length));
+        self.parts_of(member, key, &id, length).await
+    }
+
+    async fn parts_of(&self, member: &Member, key: &str, id: &str, length: u64) -> Result<u32, StoreError> {
+        let length = length.max(1);
+        let known = self.ledger.lock().parts.get(id).cloned().unwrap_or_default();
+        let known = &known;
+        let sent = all(0..member.size.div_ceil(length), PARTS, |index| async move {
+            let start = index * length;
+            let size = length.min(member.size - start);
+            if let Some((part, crc32c)) = known.get(&index) {
+                self.store.progress.skip(size);
+                return Ok((part.clone(), *crc32c, size));
+            }
+            let _room = self.store.room(size).await;
+            let (bytes, crc32c) = self.read(member, start, size).await?;
+            let part = self.store.bucket.part(key, id, index as usize, start, slices(&bytes)).await?;
+            self.note(&Line::Part { id: id.to_owned(), index, part: part.clone(), crc32c })?;
+            self.store.progress.sent(size);
+            Ok((part, crc32c, size))
+        })
+        .await?;
+        let crc32c = sent.iter().fold(0, |crc, (_, next, size)| crc32c::crc32c_combine(crc, *next, *size as usize));
+        let ids = sent.into_iter().map(|(part, _, _)| part).collect();
+        match self.store.bucket.complete(key, id, ids).await {
+            // It was put together, and the answer was lost.
+            Err(error) if is_over(&error) => match self.store.bucket.head(key).await? {
+                Some(object) if object.size == member.size => Ok(crc32c),
+                _ => Err(error),
+            },
+            Err(error) => Err(error),
+            Ok(()) => Ok(crc32c),
+        }
+    }
+
+    /// Reads a range of a file that must be as it was found, on a thread that may wait for the disk.
+    async fn read(&self, member: &Member, start: u64, size: u64) -> Result<(Bytes, u32), StoreError> {
+        let (path, member, pool) = (self.base.join(&member.path), member.clone(), Arc::clone(&self.store.pool));
+        blocking(move || {
+            let gone = |error: io::Error| match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof | io::ErrorKind::NotADirectory => {
+                    StoreError::new(Trouble::Changed, format!("{}: {error}", path.display()))
+                }
+                _ => StoreError::local(&path, &error),
+            };
+            // A pipe in its place would otherwise be waited for.
+            let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+            let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(gone)?;
+            unchanged(&path, &file, &member)?;
+            let mut buffer = Buffer::of(pool, size as usize);
+            file.read_exact_at(&mut buffer.bytes, start).map_err(gone)?;
+            unchanged(&path, &file, &member)?;
+            let crc32c = crc32c::crc32c(&buffer.bytes);
+            Ok((Bytes::from_owner(buffer), crc32c))
+        })
+        .await
+    }
+}
+
+/// Long payloads that were sent: an allocator that has to find new ones all the time keeps twice as much.
+pub(crate) type Pool = Mutex<Vec<Vec<u8>>>;
+
+/// A payload; a long one goes back to the pool.
+struct Buffer {
+    bytes: Vec<u8>,
+    pool: Arc<Pool>,
+}
+
+impl Buffer {
+    fn of(pool: Arc<Pool>, length: usize) -> Self {
+        let kept = if length >= WORTH_KEEPING { pool.lock().pop() } else { None };
+        let mut bytes = kept.unwrap_or_default();
+        bytes.resize(length, 0);
+        Self { bytes, pool }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if (WORTH_KEEPING..=PART as usize).contains(&self.bytes.capacity()) {
+            let mut pool = self.pool.lock();
+            if pool.len() < PARTS {
+                pool.push(std::mem::take(&mut self.bytes));
+            }
+        }
+    }
+}
+
+/// Whether the store does not know an upload (any more).
+fn is_over(error: &StoreError) -> bool {
+    matches!(error.trouble, Trouble::NotFound | Trouble::Refused)
+}
+
+/// Not to be allowed to delete is a choice of who owns the bucket: then what is not needed stays.
+fn if_allowed(done: Result<(), StoreError>) -> Result<(), StoreError> {
+    match done {
+        Err(error) if matches!(error.trouble, Trouble::Denied | Trouble::Refused) => Ok(()),
+        other => other,
+    }
+}
+
+/// Long enough that there are not too many.
+fn part_length(size: u64) -> u64 {
+    let needed = size.div_ceil(MOST_PARTS);
+    // Whole MiB, which some servers want.
+    PART.max(needed.next_multiple_of(1024 * 1024))
+}
+
+fn slices(bytes: &Bytes) -> Vec<Bytes> {
+    (0..bytes.len()).step_by(SLICE).map(|at| bytes.slice(at..(at + SLICE).min(bytes.len()))).collect()
+}
+
+/// Does the same with all of them, some at once; what comes is in their order. After a failure none is begun, and those
+/// under way are waited for: a request that was sent and not waited for may be carried out after what is done next.
+async fn all<I: IntoIterator, T, F: Future<Output = Result<T, StoreError>>>(
+    items: I,
+    at_once: usize,
+    work: impl Fn(I::Item) -> F,
+) -> Result<Vec<T>, StoreError> {
+    let failed = Mutex::new(None);
+    let (work, first) = (&work, &failed);
+    let mut done: Vec<(usize, T)> = stream::iter(items)
+        .enumerate()
+        .map(|(index, item)| async move {
+            if first.lock().is_some() {
+                return None;
+            }
+            match work(item).await {
+                Ok(value) => Some((index, value)),
+                Err(error) => {
+                    first.lock().get_or_insert(error);
+                    None
+                }
+            }
+        })
+        .buffer_unordered(at_once)
+        .filter_map(|done| async { done })
+        .collect()
+        .await;
+    if let Some(error) = failed.into_inner() {
+        return Err(error);
+    }
+    done.sort_by_key(|(index, _)| *index);
+    Ok(done.into_iter().map(|(_, value)| value).collect())
+}
+
+/// Runs what may wait for a disk.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => {
+            Err(StoreError::new(Trouble::Local, format!("a thread that reads or writes files has failed: {error}")))
+        }
+    }
+}
+
+fn unchanged(path: &Path, file: &File, member: &Member) -> Result<(), StoreError> {
+    let now = file.metadata().map_err(|error| StoreError::local(path, &error))?;
+    same(path, &now, member)
+}
+
+fn untouched(path: &Path, member: &Member) -> Result<(), StoreError> {
+    match fs::symlink_metadata(path) {
+        Ok(now) => same(path, &now, member),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(StoreError::new(Trouble::Changed, format!("{}: it is gone", path.display())))
+        }
+        Err(error) => Err(StoreError::local(path, &error)),
+    }
+}
+
+fn same(path: &Path, now: &fs::Metadata, member: &Member) -> Result<(), StoreError> {
+    let modified = now.mtime().saturating_mul(1_000_000_000).saturating_add(now.mtime_nsec());
+    if now.is_file() && now.len() == member.size && modified == member.modified {
+        return Ok(());
+    }
+    Err(StoreError::new(Trouble::Changed, format!("{}: it was written to meanwhile", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_never_too_many() {
+        const TIB: u64 = 1 << 40;
+        for size in [PART + 1, 100 * PART, 10_000 * PART, 10_000 * PART + 1, TIB, 5 * TIB] {
+            let length = part_length(size);
+            assert!(size.div_ceil(length) <= MOST_PARTS, "{size}");
+            assert_eq!(length % (1024 * 1024), 0);
+        }
+        assert_eq!(part_length(100 * PART), PART);
+    }
+
+    #[test]
+    fn slices_are_the_whole() {
+        let bytes = Bytes::from((0..SLICE * 2 + 7).map(|at| at as u8).collect::<Vec<_>>());
+        assert_eq!(slices(&bytes).concat(), bytes);
+        assert!(slices(&Bytes::new()).is_empty());
+    }
+}

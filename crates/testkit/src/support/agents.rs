@@ -1,0 +1,237 @@
+//! The agents of all simulated pods: what a gang's leader answers, as it stands by the rules of `src/gang`, without the
+//! processes and the connections.
+
+use super::kubelet;
+use super::witness::{Kind, Space, Witness};
+use jiff::Timestamp;
+use kube::Client;
+use protocol::agent_status::AgentStatus;
+use protocol::gang::{EndedAttempt, GangEnd, GangPast, GangPhase, GangStatus};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One incarnation of a job: namespace, job, number.
+type Key = (String, String, i64);
+
+pub struct Agents {
+    witness: Arc<Witness>,
+    gangs: Mutex<HashMap<Key, Gang>>,
+}
+
+/// How a gang stands.
+#[derive(Clone, Debug, Default)]
+pub struct Gang {
+    pub status: GangStatus,
+    workers: usize,
+    backoff_limit: u32,
+    /// The pods of the attempt that runs, by worker.
+    members: BTreeMap<i64, String>,
+    /// What the next attempt counts as.
+    next: Option<Counts>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Counts {
+    Failure,
+    Disruption,
+}
+
+impl Agents {
+    pub fn new(witness: &Arc<Witness>) -> Arc<Self> {
+        Arc::new(Self { witness: witness.clone(), gangs: Mutex::default() })
+    }
+
+    /// The answer to a GET of this path by the API server's proxy to a pod, if that runs.
+    pub fn answer(&self, path: &str) -> Option<Vec<u8>> {
+        let (namespace, rest) = path.strip_prefix("/api/v1/namespaces/")?.split_once("/pods/")?;
+        let name = rest.strip_suffix("/proxy/status")?.split_once(':')?.0;
+        let pod = self.witness.read(namespace, |space| space.get(Kind::Pod, name).filter(|pod| runs(pod)).cloned())?;
+        let leads = worker(&pod) == 0;
+        let status = AgentStatus {
+            training_job: Some(job_of(&pod)),
+            pod_uid: pod["metadata"]["uid"].as_str().map(str::to_owned),
+            gang: leads.then(|| self.look(&pod).status),
+            ..AgentStatus::default()
+        };
+        serde_json::to_vec(&status).ok()
+    }
+
+    /// The last incarnation of a job, and how its gang stands.
+    pub fn last(&self, job: &str) -> Option<(i64, GangStatus)> {
+        let gangs = self.lock();
+        let of_job = gangs.iter().filter(|((_, name, _), _)| name == job);
+        of_job.max_by_key(|((.., number), _)| *number).map(|((.., number), gang)| (*number, gang.status.clone()))
+    }
+
+    /// How the gang of this pod stands, after all have looked at each other.
+    pub fn look(&self, pod: &Value) -> Gang {
+        let (key, there) = self.there(pod);
+        let mut gangs = self.lock();
+        let gang = gangs.entry(key).or_insert_with(|| Gang::of(pod));
+        gang.turn(&there);
+        gang.clone()
+    }
+
+    /// The program of this pod's worker fails: all are started again where they are, or the gang has failed and all end.
+    pub async fn fail(&self, client: &Client, pod: &Value, code: i32) {
+        let (key, there) = self.there(pod);
+        let over = {
+            let mut gangs = self.lock();
+            let gang = gangs.entry(key.clone()).or_insert_with(|| Gang::of(pod));
+            gang.turn(&there);
+            gang.fail(worker(pod), code);
+            gang.turn(&there);
+            (gang.status.phase == GangPhase::Over).then(|| gang.clone())
+        };
+        if let Some(gang) = over {
+            self.all_end(client, &key, code, &gang).await;
+        }
+    }
+
+    /// All programs end well, if all run. Whether they do.
+    pub async fn complete(&self, client: &Client, pod: &Value) -> bool {
+        let (key, there) = self.there(pod);
+        let gang = {
+            let mut gangs = self.lock();
+            let gang = gangs.entry(key.clone()).or_insert_with(|| Gang::of(pod));
+            gang.turn(&there);
+            if gang.status.phase != GangPhase::Running {
+                return false;
+            }
+            gang.status.phase = GangPhase::Over;
+            gang.clone()
+        };
+        self.all_end(client, &key, 0, &gang).await;
+        true
+    }
+
+    async fn all_end(&self, client: &Client, key: &Key, code: i32, gang: &Gang) {
+        let pods = self.witness.read(&key.0, |space| of_incarnation(space, key));
+        let last = gang.status.ended.last();
+        let failed = last.filter(|_| code != 0).map(|end| (end.reason.clone(), end.message.clone()));
+        let GangStatus { failures, disruptions, ended, .. } = gang.status.clone();
+        let end = GangEnd { failures, disruptions, ended, failed };
+        for pod in pods {
+            let first = last.and_then(|end| end.worker) == i32::try_from(worker(&pod)).ok();
+            let (code, by) = if code == 0 || first { (code, Value::Null) } else { (143, json!(15)) };
+            let message = json!({
+                "version": 1, "phase": "Exited", "attempt": gang.status.attempt, "exitCode": code, "stoppedBy": by,
+                "stderrTail": "", "gang": end,
+            });
+            kubelet::end(client, &pod, code, &message).await;
+        }
+    }
+
+    fn there(&self, pod: &Value) -> (Key, BTreeMap<i64, String>) {
+        let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+        let key = (namespace, job_of(pod), incarnation(pod));
+        let pods = self.witness.read(&key.0, |space| of_incarnation(space, &key));
+        let there = pods.iter().map(|pod| (worker(pod), pod["metadata"]["uid"].to_string())).collect();
+        (key, there)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Gang>> {
+        self.gangs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Gang {
+    /// Of pods that have just begun.
+    fn of(pod: &Value) -> Self {
+        let argument = |name: &str| {
+            let args = pod["spec"]["containers"][0]["args"].as_array().into_iter().flatten();
+            args.filter_map(Value::as_str).find_map(|arg| arg.strip_prefix(name)).map(str::to_owned)
+        };
+        let past = argument("--gang-past=").and_then(|past| serde_json::from_str::<GangPast>(&past).ok());
+        let past = past.unwrap_or_default();
+        let first: u32 = argument("--attempt=").and_then(|number| number.parse().ok()).unwrap_or(1);
+        let status = GangStatus {
+            attempt: first - 1,
+            failures: past.failures,
+            disruptions: past.disruptions,
+            ..GangStatus::default()
+        };
+        let annotation = |name: &str| pod["metadata"]["labels"][name].as_str().and_then(|text| text.parse().ok());
+        Self {
+            status,
+            workers: annotation("storm/workers").unwrap_or(1),
+            backoff_limit: annotation("storm/backoff-limit").and_then(|n: usize| n.try_into().ok()).unwrap_or(3),
+            ..Self::default()
+        }
+    }
+
+    fn turn(&mut self, there: &BTreeMap<i64, String>) {
+        let lost = self.members.iter().find(|(index, uid)| there.get(index) != Some(uid)).map(|(index, _)| *index);
+        if let Some(worker) = lost.filter(|_| self.status.phase == GangPhase::Running) {
+            self.ended(worker, "PodDeleted", "its pod was told to end", None);
+            self.next = Some(Counts::Disruption);
+        }
+        if self.status.phase == GangPhase::Gathering && there.len() == self.workers {
+            self.status.attempt += 1;
+            match self.next.take() {
+                Some(Counts::Failure) => self.status.failures += 1,
+                Some(Counts::Disruption) => self.status.disruptions += 1,
+                None => {}
+            }
+            self.members.clone_from(there);
+            self.status.phase = GangPhase::Running;
+        }
+    }
+
+    fn fail(&mut self, worker: i64, code: i32) {
+        if self.status.phase != GangPhase::Running {
+            return;
+        }
+        self.ended(worker, "ExitCode", &format!("exit code {code}"), Some(code));
+        self.next = Some(Counts::Failure);
+        if self.status.failures >= self.backoff_limit {
+            self.status.phase = GangPhase::Over;
+        }
+    }
+
+    fn ended(&mut self, worker: i64, reason: &str, words: &str, exit_code: Option<i32>) {
+        self.status.phase = GangPhase::Gathering;
+        self.status.ended.push(EndedAttempt {
+            attempt: self.status.attempt,
+            reason: reason.to_owned(),
+            message: format!("worker {worker}: {words}"),
+            worker: i32::try_from(worker).ok(),
+            exit_code,
+            disruption: exit_code.is_none(),
+            time: Some(Timestamp::now()),
+            // Long enough for no back-off.
+            ran_seconds: 3600,
+            ..EndedAttempt::default()
+        });
+        if self.status.ended.len() > 10 {
+            self.status.ended.remove(0);
+        }
+    }
+}
+
+fn of_incarnation(space: &Space, key: &Key) -> Vec<Value> {
+    let is_its = |pod: &&Value| runs(pod) && job_of(pod) == key.1 && incarnation(pod) == key.2;
+    space.of(Kind::Pod).filter(is_its).cloned().collect()
+}
+
+/// The job of a worker's pod.
+pub fn job_of(pod: &Value) -> String {
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    name.split_once("-training-").map(|(job, _)| job.to_owned()).unwrap_or_default()
+}
+
+/// The number that pods and Jobs have.
+pub fn incarnation(object: &Value) -> i64 {
+    let label = object["metadata"]["labels"]["ml.example.com/attempt"].as_str();
+    label.and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
+pub fn worker(pod: &Value) -> i64 {
+    let label = pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"].as_str();
+    label.and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
+pub fn runs(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+}

@@ -1,0 +1,192 @@
+//! Lines by which libraries tell what is about to end a program, as evidence and not as a verdict.
+
+use crate::split_rank;
+use jiff::{SignedDuration, Timestamp};
+use regex::bytes::{Regex, RegexSet};
+use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
+
+/// What the program went on after for longer than this is not why it ended.
+pub const FOLLOWS: SignedDuration = SignedDuration::from_mins(5);
+
+/// What such a line is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ErrorPattern {
+    /// A collective did not end in time.
+    NcclTimeout,
+    /// NCCL failed otherwise.
+    NcclError,
+    /// The memory of a GPU did not suffice.
+    CudaOutOfMemory,
+    /// The loss is NaN or infinite.
+    NanLoss,
+    /// `mpirun` has lost what it started on another worker: of Open MPI 5 it then exits 0 all the same.
+    LostDaemon,
+    /// The program hangs. No line tells that.
+    Hang,
+    /// What a newer agent may name.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+impl ErrorPattern {
+    /// How many kinds an agent may find in lines.
+    pub const COUNT: usize = 5;
+}
+
+/// The first of the last lines of its kind that followed from each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ErrorMatch {
+    /// When the agent read it, to the millisecond.
+    pub time: Timestamp,
+    /// When it read the last one, to the millisecond.
+    pub last_time: Timestamp,
+    /// What it is about. The times stand before it, for the end of a report may be cut off.
+    pub kind: ErrorPattern,
+    /// How many lines of this kind there were.
+    pub count: u64,
+    /// The line.
+    pub text: String,
+}
+
+impl ErrorMatch {
+    /// Whether the last one came within `time` before `end`.
+    pub fn is_within(&self, time: SignedDuration, end: Timestamp) -> bool {
+        end.duration_since(self.time.max(self.last_time)) <= time
+    }
+}
+
+/// The rank that says `line`, as far as it tells, and the line without where in which source it was logged.
+pub fn words(line: &str) -> (Option<u64>, &str) {
+    let (rank, mut words) = split_rank(line.trim());
+    while let Some((_, rest)) = words.strip_prefix('[').and_then(|words| words.split_once("] ")) {
+        words = rest;
+    }
+    (rank, words)
+}
+
+/// Files a line of this kind under `matches`; whether it is the first one, or the first for [`FOLLOWS`].
+pub fn add(matches: &mut Vec<ErrorMatch>, kind: ErrorPattern, text: impl FnOnce() -> String, time: Timestamp) -> bool {
+    if let Some(sign) = matches.iter_mut().find(|sign| sign.kind == kind) {
+        let is_new = !sign.is_within(FOLLOWS, time);
+        if is_new {
+            (sign.time, sign.text) = (time, text());
+        }
+        (sign.last_time, sign.count) = (time, sign.count + 1);
+        return is_new;
+    }
+    matches.push(ErrorMatch { kind, time, last_time: time, text: text(), count: 1 });
+    true
+}
+
+/// What `line` is a sign of, except for the loss, which takes reading.
+pub fn of_line(line: &[u8]) -> Option<ErrorPattern> {
+    const KINDS: [(ErrorPattern, &str); 4] = [
+        // torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, which aborts the process after either.
+        (
+            ErrorPattern::NcclTimeout,
+            r"[Ww]atchdog caught collective operation timeout|ProcessGroupNCCL's watchdog got stuck",
+        ),
+        (
+            ErrorPattern::NcclError,
+            r"NCCL [Ee]rror|Some NCCL operations have failed or timed out|\bnccl[A-Z][A-Za-z]+Error\b|NCCL communicator (?:encountered error|was aborted)",
+        ),
+        // PyTorch, the driver's API, JAX, TensorFlow.
+        (
+            ErrorPattern::CudaOutOfMemory,
+            r"(?:CUDA|HIP) out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor",
+        ),
+        // Open MPI 4 and 5: a paragraph of its own.
+        (
+            ErrorPattern::LostDaemon,
+            r"^(?:ORTE|PRTE) has lost communication with a remote daemon\.$|^A daemon failed to report back after being spawned\. This could$",
+        ),
+    ];
+    // One search instead of four for nearly every line.
+    static ANY: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(
+            r"(?-u)NCCL|nccl|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED|OOM|atchdog|RTE has lost|A daemon failed",
+        )
+        .expect("a constant")
+    });
+    static EACH: LazyLock<RegexSet> =
+        LazyLock::new(|| RegexSet::new(KINDS.map(|(_, pattern)| format!("(?-u){pattern}"))).expect("constants"));
+    if !ANY.is_match(line) {
+        return None;
+    }
+    EACH.matches(line).into_iter().next().map(|index| KINDS[index].0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_each_kind() {
+        use ErrorPattern::{CudaOutOfMemory, LostDaemon, NcclError, NcclTimeout};
+        for (line, kind) in [
+            (
+                "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
+                Some(NcclTimeout),
+            ),
+            (
+                "[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, remote process exited or there was a network error",
+                Some(NcclError),
+            ),
+            (
+                "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+                Some(NcclError),
+            ),
+            ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Some(CudaOutOfMemory)),
+            ("RuntimeError: CUDA error: out of memory", Some(CudaOutOfMemory)),
+            (
+                "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
+                Some(CudaOutOfMemory),
+            ),
+            ("PRTE has lost communication with a remote daemon.", Some(LostDaemon)),
+            ("ORTE has lost communication with a remote daemon.", Some(LostDaemon)),
+            ("A daemon failed to report back after being spawned. This could", Some(LostDaemon)),
+            ("A daemon failed to report back after being spawned.", None),
+            ("A daemon failed to report back after being spawned. This could be why", None),
+            ("> A daemon failed to report back after being spawned. This could", None),
+            ("A daemon failed to start", None),
+            ("a daemon failed to report back after being spawned. This could", None),
+            ("if PRTE has lost communication with a remote daemon.", None),
+            ("PRTE has lost communication with a remote daemon, and tries again.", None),
+            ("PRTE has lost communication with a remote daemon", None),
+            ("the store has lost communication with a remote daemon.", None),
+            ("PRTE has lost nothing", None),
+            ("Warning: Environment variable NCCL_ASYNC_ERROR_HANDLING is deprecated", None),
+            ("NCCL version 2.27.5+cuda12.9", None),
+            ("worker-0:55:61 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>", None),
+            ("Out of memory is not what this line is about", None),
+            ("epoch 3 loss 0.1", None),
+        ] {
+            assert_eq!(of_line(line.as_bytes()), kind, "{line}");
+        }
+    }
+
+    #[test]
+    fn words_without_their_place() {
+        let line = "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught it";
+        assert_eq!(words(line), (Some(3), "Watchdog caught it"));
+        assert_eq!(words("CUDA error: out of memory"), (None, "CUDA error: out of memory"));
+        assert_eq!(words("[open"), (None, "[open"));
+    }
+
+    #[test]
+    fn the_first_one_of_a_kind_is_kept_until_there_was_none_for_long() {
+        let mut signs = Vec::new();
+        let at = Timestamp::from_second;
+        assert!(add(&mut signs, ErrorPattern::NanLoss, || "a".to_owned(), at(1).unwrap()));
+        assert!(!add(&mut signs, ErrorPattern::NanLoss, || "b".to_owned(), at(2).unwrap()));
+        assert!(add(&mut signs, ErrorPattern::NcclError, || "c".to_owned(), at(3).unwrap()));
+        assert_eq!(signs.iter().map(|sign| (sign.text.as_str(), sign.count)).collect::<Vec<_>>(), [("a", 2), ("c", 1)]);
+        assert!(add(&mut signs, ErrorPattern::NanLoss, || "d".to_owned(), at(1000).unwrap()));
+        assert!(!add(&mut signs, ErrorPattern::NanLoss, || "e".to_owned(), at(1200).unwrap()));
+        let sign = &signs[0];
+        assert_eq!((sign.text.as_str(), sign.count, sign.last_time), ("d", 4, at(1200).unwrap()));
+    }
+}

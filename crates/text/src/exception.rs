@@ -1,0 +1,345 @@
+//! What Python raised and nothing caught, as `sitecustomize.py` tells it.
+
+use crate::error_pattern;
+use crate::error_pattern::ErrorPattern;
+use crate::origin::{FailureOrigin, origin_of};
+use crate::start_of;
+use crate::traceback::nested;
+use jiff::Timestamp;
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
+
+/// An exception that ended a Python program or one of its threads.
+///
+/// What it is judged by comes before its class, for the end of a report may be cut off.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Exception {
+    /// Of the process: RANK, what an MPI calls it, else LOCAL_RANK.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u64>,
+    /// The thread's name, if it was not the main one; the program may have gone on without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    /// Whether the process was the program itself, and not one that this had started; absent if nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_program: Option<bool>,
+    /// To the millisecond.
+    pub time: Timestamp,
+    /// The class with its module, as in a traceback: `ValueError`, `torch.OutOfMemoryError`.
+    #[serde(rename = "type")]
+    pub class: String,
+    /// Of the innermost frame that is the user's code and not a library's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// Where it was raised, if a process of another kind has handed it on: `DataLoader worker process 0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub within: Option<String>,
+    pub message: String,
+}
+
+/// A line of the hook, if it is one.
+#[derive(Debug, PartialEq)]
+pub enum HookLine {
+    /// A Python has started that tells of its exceptions.
+    Hello,
+    /// One has ended by this, or a thread of it.
+    Raised {
+        /// What it was.
+        exception: Box<Exception>,
+        /// PID of whoever had started the process.
+        parent: Option<u32>,
+    },
+}
+
+impl HookLine {
+    /// `None` for what is no cause: torchrun's words on a rank that failed.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Line {
+            #[serde(default)]
+            hello: bool,
+            seconds: f64,
+            #[serde(default)]
+            parent: Option<u32>,
+            #[serde(flatten)]
+            exception: Exception,
+        }
+        let Line { hello, seconds, parent, exception } = serde_json::from_slice(line).ok()?;
+        if hello {
+            return Some(Self::Hello);
+        }
+        let name = exception.class.rsplit('.').next()?;
+        if ["", "ChildFailedError", "SignalException", "KeyboardInterrupt"].contains(&name) {
+            return None;
+        }
+        let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).ok()?;
+        let exception = Box::new(Exception { time, ..exception }.innermost());
+        Some(Self::Raised { exception, parent })
+    }
+}
+
+impl Exception {
+    /// What another process has raised, if this one only hands it on.
+    fn innermost(mut self) -> Self {
+        let Some(nested) = nested(&self.message) else {
+            if let Some(message) = first_line_that_tells(&self.class, &self.message) {
+                self.message = message;
+            }
+            return self;
+        };
+        let (class, message, within) = (nested.class.to_owned(), nested.message.to_owned(), nested.process);
+        // MXNet's are in C++, and its class has no module there: where the program called it tells more.
+        let is_native = [".h", ".cc", ".cpp", ".cu", ".cuh"].iter().any(|end| nested.file.ends_with(end));
+        if is_native {
+            return Self { message, ..self };
+        }
+        (self.file, self.line) = (Some(nested.file.to_owned()), Some(nested.line));
+        Self { class, within, message, ..self }
+    }
+
+    /// Cuts what is long, so that the message and what stands beside it take these bytes or little more in a report.
+    pub fn fit(&mut self, room: usize) {
+        self.class.truncate(start_of(&self.class, 100).len());
+        self.message.truncate(start_of(&self.message, room).len());
+        for (text, room) in [(&mut self.file, 120), (&mut self.thread, 40), (&mut self.within, 60)] {
+            _ = text.as_mut().map(|text| text.truncate(start_of(text, room).len()));
+        }
+    }
+
+    /// Whether it only says that a process which it had started has failed.
+    pub fn is_of_child(&self) -> bool {
+        self.class.rsplit('.').next() == Some("CalledProcessError")
+    }
+
+    /// Whose failure it tells of.
+    pub fn origin(&self) -> FailureOrigin {
+        origin_of(&format!("{}: {}", self.class, self.message))
+    }
+
+    fn first_line(&self) -> Option<&str> {
+        self.message.lines().map(str::trim).find(|line| !line.is_empty())
+    }
+
+    /// Whether `line` is how Python ended its traceback.
+    pub fn is_in(&self, line: &str) -> bool {
+        let Some((_, told)) = line.split_once(&self.class) else { return false };
+        let told = told.trim_start_matches(':').trim();
+        let begins = |message: &str| told.ends_with(':') && message.starts_with(told);
+        self.first_line().is_none_or(|message| told.contains(message) || begins(message))
+    }
+
+    /// `[rank3]: ValueError: bad shape at train.py:88`, with the mark that PyTorch gives its lines.
+    pub fn summary(&self) -> String {
+        let rank = self.rank.map(|rank| format!("[rank{rank}]: ")).unwrap_or_default();
+        format!("{rank}{}", self.text())
+    }
+
+    /// The same without the rank.
+    pub fn text(&self) -> String {
+        let message = self.first_line().map(|message| format!(": {message}")).unwrap_or_default();
+        // What NCCL failed at; its first line only says that it did.
+        let last_error = self.message.split_once("Last error:\n").and_then(|(_, error)| error.lines().next());
+        let last_error = last_error.map(|error| format!(" ({})", error.trim())).unwrap_or_default();
+        let thread = self.thread.as_ref().map(|thread| format!(" in thread {thread}")).unwrap_or_default();
+        let place = match (&self.file, self.line) {
+            (Some(file), Some(line)) => format!(" at {file}:{line}"),
+            (Some(file), None) => format!(" at {file}"),
+            _ => String::new(),
+        };
+        let within = self.within.as_ref().map(|process| format!(" in {process}")).unwrap_or_default();
+        format!("{}{message}{last_error}{thread}{within}{place}", self.class)
+    }
+}
+
+/// A message whose first line only says that something failed, with what that was put into it.
+fn first_line_that_tells(class: &str, message: &str) -> Option<String> {
+    let (first, rest) = message.trim_start().split_once('\n')?;
+    let cause = match class.rsplit('.').next()? {
+        // Its collectives: the innermost cause comes last, before the addresses of the stack.
+        "XGBoostError" if first.ends_with(':') => {
+            let lines = rest.lines().take_while(|line| *line != "Stack trace:");
+            lines.filter_map(|line| line.strip_prefix("- [")?.split_once("]: ")).last()?.1
+        }
+        // TensorFlow: after where the graph's node comes from, if that is told.
+        _ if class.starts_with("tensorflow.") && first == "Graph execution error:" => {
+            let is_of_place = |line: &str| {
+                let starts = ["Detected at node ", "Stack trace for op ", "<stack traces unavailable>"];
+                line.starts_with([' ', '\t']) || starts.iter().any(|start| line.starts_with(start))
+            };
+            rest.lines().find(|line| !line.trim().is_empty() && !is_of_place(line))?
+        }
+        _ => return None,
+    };
+    Some(format!("{first} {}\n{rest}", cause.trim()))
+}
+
+/// What sort of failure an exception is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// A module, or what is wanted of it, is not there.
+    Import,
+    /// Some source is no Python.
+    Syntax,
+    /// The memory of a GPU did not suffice.
+    CudaOutOfMemory,
+    /// A collective did not end in time.
+    NcclTimeout,
+    /// NCCL failed otherwise.
+    NcclError,
+    /// The program itself would not go on with a loss that is no number.
+    NanLoss,
+    Other,
+}
+
+/// What sort of failure an exception of this class and message is.
+pub fn sort(class: &str, message: &str) -> Sort {
+    static NO_NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?i)\b(?:nan|inf|infinity|infinite|non-?finite|not finite)\b").expect("a constant")
+    });
+    match error_pattern::of_line(format!("{class}: {message}").as_bytes()) {
+        Some(ErrorPattern::CudaOutOfMemory) => return Sort::CudaOutOfMemory,
+        Some(ErrorPattern::NcclTimeout) => return Sort::NcclTimeout,
+        Some(ErrorPattern::NcclError) => return Sort::NcclError,
+        _ => {}
+    }
+    match class.rsplit('.').next().unwrap_or(class) {
+        "ImportError" | "ModuleNotFoundError" => Sort::Import,
+        "SyntaxError" | "IndentationError" | "TabError" => Sort::Syntax,
+        "OutOfMemoryError" if class.starts_with("torch") => Sort::CudaOutOfMemory, // of any other accelerator
+        _ if message.to_lowercase().contains("loss") && NO_NUMBER.is_match(message) => Sort::NanLoss,
+        _ => Sort::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &[u8]) -> Option<Exception> {
+        match HookLine::parse(line)? {
+            HookLine::Raised { exception, .. } => Some(*exception),
+            HookLine::Hello => None,
+        }
+    }
+
+    #[test]
+    fn the_hooks_line() {
+        let line = br#"{"type": "torch.OutOfMemoryError", "message": "CUDA out of memory.\nTried", "file": "train.py", "line": 88, "rank": 3, "thread": null, "seconds": 1763730000.1234}"#;
+        let exception = parse(line).unwrap();
+        assert_eq!(exception.summary(), "[rank3]: torch.OutOfMemoryError: CUDA out of memory. at train.py:88");
+        assert_eq!(exception.time.to_string(), "2025-11-21T13:00:00.123Z");
+        let nccl = br#"{"type": "E", "message": "NCCL error\nncclSystemError: x\nLast error:\nsocket: refused\n", "seconds": 1}"#;
+        assert_eq!(parse(nccl).unwrap().summary(), "E: NCCL error (socket: refused)");
+        let bare = br#"{"type": "Stop", "message": "", "seconds": 1, "thread": "Thread-1"}"#;
+        assert_eq!(parse(bare).unwrap().summary(), "Stop in thread Thread-1");
+    }
+
+    #[test]
+    fn what_another_process_handed_on() {
+        let message = r#"Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  File \"/a/train.py\", line 12, in get\n    x\nRuntimeError: CUDA error: out of memory\n"#;
+        let line =
+            format!(r#"{{"type": "RuntimeError", "message": "{message}", "file": "t.py", "line": 3, "seconds": 1}}"#);
+        let exception = parse(line.as_bytes()).unwrap();
+        assert_eq!(
+            exception.summary(),
+            "RuntimeError: CUDA error: out of memory in DataLoader worker process 0 at /a/train.py:12"
+        );
+        assert_eq!(sort(&exception.class, &exception.message), Sort::CudaOutOfMemory);
+    }
+
+    #[test]
+    fn sorts() {
+        for (class, message, expected) in [
+            ("ModuleNotFoundError", "No module named 'x'", Sort::Import),
+            ("ImportError", "cannot import name 'x' from 'y'", Sort::Import),
+            ("IndentationError", "unexpected indent (t.py, line 3)", Sort::Syntax),
+            ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", Sort::CudaOutOfMemory),
+            ("torch.cuda.OutOfMemoryError", "XPU out of memory.", Sort::CudaOutOfMemory),
+            ("RuntimeError", "CUDA error: out of memory\nCUDA kernel errors might be", Sort::CudaOutOfMemory),
+            ("jaxlib._jax.XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while", Sort::CudaOutOfMemory),
+            ("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, unhandled system error", Sort::NcclError),
+            ("torch.DistBackendError", "[Rank 0] Watchdog caught collective operation timeout", Sort::NcclTimeout),
+            ("ValueError", "The loss returned in `training_step` is nan.", Sort::NanLoss),
+            ("RuntimeError", "Function 'MseLossBackward0' returned nan values in its 0th output.", Sort::NanLoss),
+            ("AssertionError", "loss is not finite", Sort::NanLoss),
+            ("FloatingPointError", "overflow encountered in exp", Sort::Other),
+            ("ValueError", "unknown loss info_nce", Sort::Other),
+            ("MemoryError", "", Sort::Other),
+        ] {
+            assert_eq!(sort(class, message), expected, "{class}: {message}");
+        }
+    }
+
+    fn raised(class: &str, message: &str) -> Exception {
+        let line =
+            serde_json::json!({ "type": class, "message": message, "file": "train.py", "line": 8, "seconds": 1 });
+        parse(line.to_string().as_bytes()).unwrap()
+    }
+
+    /// As XGBoost 3.4, TensorFlow 2.21 and MXNet 1.9 tell them.
+    #[test]
+    fn messages_whose_first_line_says_nothing() {
+        const GRAPH: &str = "tensorflow.python.framework.errors_impl.InvalidArgumentError";
+        let ring = "[08:23:09] /workspace/src/collective/result.cc:83: [metric.cu:358|08:23:09]:\n\n\
+                    - [allreduce.cc:135|08:23:09]: Ring Allreduce failed.\n\
+                    - [socket.h:79|08:23:09]: Poll error condition:Success code:0\n\
+                    Stack trace:\n  [bt] (0) libxgboost.so(+0x1) [0x2]\n";
+        let graph = "Graph execution error:\n\nDetected at node f/GatherV2 defined at (most recent call last):\n  \
+                     File \"train.py\", line 5, in <module>\n\n  File \"trainer.py\", line 399, in fit\n\n\
+                     indices[0,1] = 11 is not in [0, 10)\n\t [[{{node f/GatherV2}}]] [Op:__inference_f_56]";
+        let unknown = "Graph execution error:\n\nDetected at node f defined at (most recent call last):\n\
+                       <stack traces unavailable>\nfailed to connect to all addresses";
+        let native = "Traceback (most recent call last):\n  File \"../src/operator/tensor/./dot-inl.h\", line 1241\n\
+                      MXNetError: Check failed: (3 vs. 4) : dot shape error: [2,3] X [4,5]";
+        for (class, message, told) in [
+            (
+                "xgboost._c_api.XGBoostError",
+                ring,
+                "[08:23:09] /workspace/src/collective/result.cc:83: [metric.cu:358|08:23:09]: Poll error condition:Success code:0",
+            ),
+            (GRAPH, graph, "Graph execution error: indices[0,1] = 11 is not in [0, 10)"),
+            (GRAPH, unknown, "Graph execution error: failed to connect to all addresses"),
+            ("mxnet.base.MXNetError", native, "Check failed: (3 vs. 4) : dot shape error: [2,3] X [4,5]"),
+        ] {
+            let exception = raised(class, message);
+            assert_eq!(exception.text(), format!("{class}: {told} at train.py:8"));
+            if class != "mxnet.base.MXNetError" {
+                assert!(exception.is_in(&format!("{class}: {}", message.lines().next().unwrap())));
+            }
+        }
+        assert_eq!(raised(GRAPH, graph).origin(), FailureOrigin::Own);
+        assert_eq!(raised("xgboost.core.XGBoostError", ring).origin(), FailureOrigin::Peer);
+    }
+
+    #[test]
+    fn messages_that_are_left_as_they_are() {
+        for (class, message) in [
+            (
+                "xgboost.core.XGBoostError",
+                "[08:35:59] data.cc:568: Check failed: valid: Label contains NaN.\nStack trace:\n  [bt]",
+            ),
+            ("xgboost.core.XGBoostError", "no such parameter:\nmax_dept"),
+            ("ValueError", "bad rows:\n- [3]: no label"),
+            ("tensorflow.python.framework.errors_impl.NotFoundError", "Graph not found:\nmodel.pb"),
+            ("mylib.GraphError", "Graph execution error:\nno such node"),
+            ("RuntimeError", "Error in the kernel:\n  File \"dot-inl.h\", line 1241"),
+        ] {
+            assert_eq!(raised(class, message).message, message);
+        }
+    }
+
+    #[test]
+    fn what_is_no_cause() {
+        for class in ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "KeyboardInterrupt", ""] {
+            let line = format!(r#"{{"type": "{class}", "message": "x", "seconds": 1}}"#);
+            assert_eq!(parse(line.as_bytes()), None);
+        }
+        for line in ["", "{}", "x", r#"{"type": "E", "seconds": 1e300}"#] {
+            assert_eq!(parse(line.as_bytes()), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What the text that programs print says of their failures, and text made fit for people and for messages of bounded size.
+//!
+//! [`error_pattern`] knows the lines by which libraries tell of what ends programs, [`exception`] and `traceback` those of
+//! Python, [`mpi`] those of its launchers; [`stderr`] finds the line that tells most, and [`origin`] whether it is an echo of
+//! another worker's failure. All of it is pure.
+
+pub mod error_pattern;
+pub mod exception;
+pub mod mpi;
+pub mod origin;
+pub mod signal;
+pub mod stderr;
+mod traceback;
+
+/// `bytes` as text without escape sequences (colours, cursor movements, titles) and control characters.
+pub fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\x1b' => skip_escape(&mut chars),
+            '\t' => out.push(c),
+            c if c.is_control() => {}
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Skips the rest of an escape sequence (ECMA-48): CSI up to its final byte, OSC up to BEL or ST, else one character.
+fn skip_escape(chars: &mut std::str::Chars) {
+    match chars.next() {
+        Some('[') => {
+            chars.find(|c| ('@'..='~').contains(c));
+        }
+        Some(']') => {
+            while let Some(c) = chars.next() {
+                if c == '\x07' {
+                    break;
+                }
+                if c == '\x1b' {
+                    chars.next();
+                    break;
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// `line` without the mark of the rank that PyTorch's excepthook (`[rank3]: `) or torchrun (`[default3]:`) prepends, and
+/// the rank in the first of these.
+pub fn split_rank(line: &str) -> (Option<u64>, &str) {
+    let split = |mark: &str| {
+        let (number, rest) = line.strip_prefix(mark)?.split_once("]:")?;
+        number.bytes().all(|b| b.is_ascii_digit()).then(|| (number, rest.strip_prefix(' ').unwrap_or(rest)))
+    };
+    match (split("[rank"), split("[default")) {
+        (Some((rank, rest)), _) => (rank.parse().ok(), rest),
+        (None, Some((_, rest))) => (None, rest),
+        (None, None) => (None, line),
+    }
+}
+
+/// The longest start of `text` that takes at most `room` bytes in JSON.
+pub fn start_of(text: &str, room: usize) -> &str {
+    let mut used = 0;
+    let end = text.char_indices().find(|&(_, c)| {
+        used += json_bytes(c);
+        used > room
+    });
+    end.map_or(text, |(at, _)| &text[..at])
+}
+
+/// Bytes that `c` takes within a JSON string as `serde_json` writes it.
+pub fn json_bytes(c: char) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\x08' | '\x0c' => 2,
+        c if c < ' ' => 6,
+        c => c.len_utf8(),
+    }
+}

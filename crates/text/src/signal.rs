@@ -1,0 +1,65 @@
+//! Linux' signals by number. What runs elsewhere, such as the plugin, reads of signals that ended programs on Linux, so the
+//! numbers of its own system would be wrong.
+
+/// Sent by a program that gives up by itself.
+pub const SIGABRT: i32 = 6;
+/// Ends a process at once; sent by the kernel when there is no memory left.
+pub const SIGKILL: i32 = 9;
+/// Sent by the kernel to a program that touched memory that is not its own.
+pub const SIGSEGV: i32 = 11;
+/// Asks a program to end.
+pub const SIGTERM: i32 = 15;
+
+/// By number from 1, as on all architectures but MIPS, SPARC and Alpha; signal(7) has them.
+const NAMES: [&str; 31] = [
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGILL",
+    "SIGTRAP",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGSEGV",
+    "SIGUSR2",
+    "SIGPIPE",
+    "SIGALRM",
+    "SIGTERM",
+    "SIGSTKFLT",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGSTOP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGWINCH",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSYS",
+];
+
+/// Its name, such as `SIGKILL` for 9; `None` for a real-time signal and for what is no signal.
+#[must_use]
+pub fn name(signal: i32) -> Option<&'static str> {
+    NAMES.get(usize::try_from(signal).ok()?.checked_sub(1)?).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_their_names() {
+        let of = |signals: [i32; 4]| signals.map(|signal| name(signal).unwrap());
+        assert_eq!(of([SIGABRT, SIGKILL, SIGSEGV, SIGTERM]), ["SIGABRT", "SIGKILL", "SIGSEGV", "SIGTERM"]);
+        assert_eq!([0, -9, 32, 64, i32::MAX].map(name), [None; 5]);
+        assert_eq!((name(1), name(31)), (Some("SIGHUP"), Some("SIGSYS")));
+    }
+}

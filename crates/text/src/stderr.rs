@@ -1,0 +1,303 @@
+//! What the last lines of a program's stderr tell of why it ended.
+
+use crate::mpi;
+use crate::origin::{FailureOrigin, origin_of};
+use crate::split_rank;
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// The most telling line of `text`: of Python's the last exception, else the last line that is not torchrun's
+/// closing words (which say only that some rank failed).
+///
+/// A rank that complains of others tells nothing of its own: that counts only if nobody tells more.
+pub fn telling_line(text: &str) -> Option<&str> {
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
+    let own = mpi::without_mpirun(&without_torchrun(&lines));
+    let exception = |wanted| last_exception(&own, |line| origin_of(line) == wanted);
+    let torchruns = |wanted: fn(&str) -> bool| {
+        let line = own.iter().rev().find(|line| wanted(line))?;
+        Some(line.split_once("] ").map_or(*line, |(_, text)| text)) // without time and place in torchrun's source
+    };
+    exception(FailureOrigin::Own)
+        // A signal, of which its rank could not tell, unless it is the one by which a library ends a rank that complains.
+        .or_else(|| torchruns(|line| line.contains("failed (exitcode: -") && !line.contains("(exitcode: -6)")))
+        .or_else(|| mpi::killed_line(&lines))
+        .or_else(|| lines.iter().find(|line| mpi::is_lost(line)).copied())
+        .or_else(|| exception(FailureOrigin::Gang))
+        .or_else(|| exception(FailureOrigin::Peer))
+        .or_else(|| own.iter().rev().find(|line| is_usage_error(text, line)).copied())
+        .or_else(|| torchruns(|line| line.contains("failed (exitcode:")))
+        .or_else(|| own.last().copied().filter(|_| !lines.iter().any(|line| mpi::is_error(line))))
+        .or_else(|| mpi::telling_line(&lines))
+        .or_else(|| own.last().copied())
+        .or_else(|| lines.iter().rev().find(|line| line.trim_start().starts_with("exitcode")).copied())
+        .or_else(|| lines.last().copied())
+        .map(str::trim)
+}
+
+/// `lines` without the traceback of torchrun's `ChildFailedError` and the summary that follows it between rulers.
+fn without_torchrun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
+    let Some(error) = lines.iter().rposition(|line| line.contains("ChildFailedError")) else { return lines.to_vec() };
+    let start = lines[..error].iter().rposition(|line| is_traceback(line)).unwrap_or(error);
+    let is_ruler = |line: &&str| line.len() >= 8 && line.bytes().all(|b| b == b'=');
+    let end = lines.iter().rposition(is_ruler).filter(|&end| end > error).unwrap_or(error);
+    [&lines[..start], &lines[end + 1..]].concat()
+}
+
+/// Whether `line` of `text` is how a program complains of its arguments (Python's argparse and click).
+pub fn is_usage_error(text: &str, line: &str) -> bool {
+    static ERROR: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^(?:\S+: error|Error): ").expect("a constant"));
+    ERROR.is_match(line) && text.lines().any(|line| line.starts_with("usage: ") || line.starts_with("Usage: "))
+}
+
+/// The rank that torchrun or mpirun names as the first to fail: its number, if it is told, and its exit code, less than 0 for a
+/// signal.
+pub fn first_rank(text: &str) -> Option<(Option<u64>, i32)> {
+    let of_torchrun = first_of_torchrun(text).map(|(rank, code)| (Some(rank), code));
+    of_torchrun.or_else(|| mpi::first_process(text).map(|first| (first.rank, first.code)))
+}
+
+fn first_of_torchrun(text: &str) -> Option<(u64, i32)> {
+    static FIELDS: LazyLock<[Regex; 2]> = LazyLock::new(|| {
+        [r"(?m)^ *rank *: (\d+)", r"(?m)^ *exitcode *: (-?\d+)"].map(|field| Regex::new(field).expect("a constant"))
+    });
+    let (_, cause) = text.rsplit_once("Root Cause (first observed failure)")?;
+    let [rank, code] = FIELDS.each_ref().map(|field| Some(field.captures(cause)?.extract::<1>().1[0]));
+    Some((rank?.parse().ok()?, code?.parse().ok()?))
+}
+
+/// Exit code of the process that Paddle's launcher names as the first to fail, less than 0 for a signal. It does not tell the
+/// rank, but which of its own it was.
+pub fn code_of_paddle(text: &str) -> Option<i32> {
+    static FAILED: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?m)^Container rank \d+ status failed cmd \[.*\] code (-?\d+) log ").expect("a constant")
+    });
+    FAILED.captures(text)?.extract::<1>().1[0].parse().ok()
+}
+
+/// A Python exception as the end of a traceback shows it: rank, class and message.
+pub fn exception(line: &str) -> Option<(Option<u64>, &str, &str)> {
+    let (rank, text) = split_rank(line);
+    let (class, message) = text.split_once(':').unwrap_or((text, ""));
+    // Shells and Go say "Error: ..." too.
+    (is_exception(class) && class != "Error").then(|| (rank, class, message.trim()))
+}
+
+/// The last line of `text` that is the program's own, and not torchrun's closing words or a tracker's.
+pub fn last_line(text: &str) -> Option<&str> {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let is_own = |line: &&&str| {
+        let is_others = ["wandb: ", "[rank", "[default"].iter().any(|mark| line.starts_with(mark));
+        !is_others && !line.contains("torch/distributed/elastic") && !line.contains("torch.distributed.elastic")
+    };
+    without_torchrun(&lines).iter().rev().find(is_own).copied()
+}
+
+/// Whether `text` has the end of a Python traceback in it.
+pub fn has_traceback(text: &str) -> bool {
+    text.lines().any(is_traceback)
+}
+
+fn last_exception<'t>(lines: &[&'t str], wanted: impl Fn(&str) -> bool) -> Option<&'t str> {
+    let mut found = None;
+    let mut in_traceback = false;
+    for line in lines {
+        let text = without_rank(line);
+        if is_traceback(text) {
+            in_traceback = true;
+        } else if !is_within(text) && (in_traceback || names_exception(text)) {
+            in_traceback = false;
+            // What torchrun raises when it is told to stop: an echo of the signal.
+            if !text.contains("SignalException: Process ") && wanted(text) {
+                found = Some(*line);
+            }
+        }
+    }
+    found
+}
+
+/// Whether `line` begins a traceback: Python's own, one that a PyTorch process hands on, or one that Rich has framed.
+fn is_traceback(line: &str) -> bool {
+    const WORDS: &str = "Traceback (most recent call last)";
+    let line = without_rank(line);
+    let framed = line.trim_matches(|c: char| "╭─╮+-".contains(c) || c == ' ');
+    match line.strip_prefix("Original ").unwrap_or(line).strip_prefix(WORDS) {
+        Some(rest) => rest.starts_with(':'),
+        None => framed == WORDS && line.starts_with(['╭', '+']),
+    }
+}
+
+/// Whether `line` of a traceback is not its last one, be it framed by Rich.
+fn is_within(line: &str) -> bool {
+    line.starts_with(|c: char| c.is_whitespace() || "│╭╰├".contains(c))
+        || (line.starts_with(['|', '+']) && line.ends_with(['|', '+']))
+}
+
+fn without_rank(line: &str) -> &str {
+    split_rank(line).1
+}
+
+/// Whether `line` is `some.module.NameError`, alone or with a message after a colon.
+fn names_exception(line: &str) -> bool {
+    is_exception(line.split(':').next().unwrap_or(line))
+}
+
+fn is_exception(class: &str) -> bool {
+    (class.ends_with("Error") || class.ends_with("Exception"))
+        && class.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TORCHRUN: &str = "\
+E0101 10:00:00.000000 7 site-packages/torch/distributed/elastic/multiprocessing/api.py:1] failed (exitcode: 1) local_rank: 0 (pid: 21) of binary: /usr/bin/python3
+Traceback (most recent call last):
+  File \"/usr/bin/torchrun\", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: 
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_10:00:00
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 21)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+";
+
+    #[test]
+    fn the_exception_and_not_torchruns_words() {
+        let python =
+            "step 3\nTraceback (most recent call last):\n  File \"t.py\", line 1, in <module>\nRuntimeError: boom\n";
+        assert_eq!(telling_line(python), Some("RuntimeError: boom"));
+        assert_eq!(telling_line(&format!("{python}{TORCHRUN}")), Some("RuntimeError: boom"));
+        let ranked =
+            "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"t.py\"\n[rank1]: ValueError: bad\n";
+        assert_eq!(telling_line(&format!("{ranked}{TORCHRUN}")), Some("[rank1]: ValueError: bad"));
+    }
+
+    #[test]
+    fn exceptions_without_a_telling_name() {
+        let own = "Traceback (most recent call last):\n  File \"t.py\", line 1\n    raise Stop()\n__main__.Stop: enough\nbye\n";
+        assert_eq!(telling_line(own), Some("__main__.Stop: enough"));
+        assert_eq!(
+            telling_line("  File \"t.py\", line 1\n    x x\n      ^\nSyntaxError: invalid syntax\n"),
+            Some("SyntaxError: invalid syntax")
+        );
+        let chained = "Traceback (most recent call last):\nKeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n  x\nValueError: 2\n";
+        assert_eq!(telling_line(chained), Some("ValueError: 2"));
+    }
+
+    #[test]
+    fn without_an_exception_the_last_words() {
+        assert_eq!(
+            telling_line("usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n\n"),
+            Some("t.py: error: unrecognized arguments: --x")
+        );
+        assert!(telling_line(&format!("step 3\n{TORCHRUN}")).unwrap().contains("failed (exitcode: 1)"));
+        let closing = TORCHRUN.split_once('\n').unwrap().1;
+        assert_eq!(telling_line(closing), Some("exitcode  : 1 (pid: 21)"));
+        assert_eq!(telling_line(" \n\n"), None);
+    }
+
+    #[test]
+    fn a_lost_peer_is_not_the_cause() {
+        const LOST: &str = "[rank0]: Traceback (most recent call last):\n[rank0]:   x\n[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n";
+        let own = "[rank1]: Traceback (most recent call last):\n[rank1]:   x\n[rank1]: ValueError: bad\n";
+        assert_eq!(telling_line(&format!("{own}{LOST}{TORCHRUN}")), Some("[rank1]: ValueError: bad"));
+        assert_eq!(telling_line(&format!("{LOST}{TORCHRUN}")).map(origin_of), Some(FailureOrigin::Peer));
+        let killed = TORCHRUN.replace("(exitcode: 1)", "(exitcode: -11)");
+        assert!(telling_line(&format!("{LOST}{killed}")).unwrap().starts_with("failed (exitcode: -11) local_rank: 0"));
+        let aborted = TORCHRUN.replace("(exitcode: 1)", "(exitcode: -6)");
+        assert!(telling_line(&format!("{WAITED}{aborted}")).unwrap().contains("Timed out waiting"));
+        assert!(telling_line(&format!("{WAITED}{own}{LOST}{aborted}")).unwrap().contains("ValueError: bad"));
+        assert!(telling_line(&aborted).unwrap().starts_with("failed (exitcode: -6)"));
+    }
+
+    const WAITED: &str = "[rank2]: Traceback (most recent call last):\n[rank2]:   x\n[rank2]: RuntimeError: [/gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n";
+
+    #[test]
+    fn the_rank_that_torchrun_names() {
+        assert_eq!(first_rank(TORCHRUN), Some((Some(0), 1)));
+        let with_others = TORCHRUN
+            .replace("  <NO_OTHER_FAILURES>", "[1]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : 1 (pid: 22)");
+        let killed = with_others.replace(
+            "rank      : 0 (local_rank: 0)\n  exitcode  : 1",
+            "rank      : 4 (local_rank: 0)\n  exitcode  : -11",
+        );
+        assert_eq!(first_rank(&killed), Some((Some(4), -11)));
+        assert_eq!(first_rank("rank : 1\nexitcode : 2\n"), None);
+    }
+
+    #[test]
+    fn the_process_that_paddles_launcher_names() {
+        let told = "LAUNCH ERROR 2026-11-23 08:27:00,978 Container failed !!!\n\
+                    Container rank 0 status failed cmd ['/usr/bin/python3', '-u', 'train.py'] code -6 log log/workerlog.0\n\
+                    LAUNCH INFO 2026-11-23 08:27:00,980 Exit code -6\n";
+        assert_eq!(code_of_paddle(told), Some(-6));
+        assert_eq!(code_of_paddle(&told.replace("code -6 log", "code 1 log")), Some(1));
+        for other in [
+            "Container rank 0 status running cmd ['python3'] code 0 log log/workerlog.0",
+            "Container rank 0 status failed",
+            "the Container rank 0 status failed cmd ['python3'] code 1 log x",
+            "Container rank a status failed cmd ['python3'] code 1 log x",
+            "LAUNCH INFO 2026-11-23 08:27:00,980 Exit code -6",
+        ] {
+            assert_eq!(code_of_paddle(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn exceptions_taken_apart() {
+        assert_eq!(exception("[rank3]: a.b.C_Error: x: y"), Some((Some(3), "a.b.C_Error", "x: y")));
+        assert_eq!(exception("[default1]:KeyError: 'x'"), Some((None, "KeyError", "'x'")));
+        assert_eq!(exception("AssertionError"), Some((None, "AssertionError", "")));
+        for other in ["Error: no such option: --x", "W1121 10:00:00 Sending process 21", "some words: Error", ""] {
+            assert_eq!(exception(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn wrong_arguments_under_torchrun() {
+        let usage = "usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n";
+        let text = format!("{usage}{}", TORCHRUN.replace("exitcode: 1", "exitcode: 2"));
+        assert_eq!(telling_line(&text), Some("t.py: error: unrecognized arguments: --x"));
+        assert!(!is_usage_error("kernel.cu:3:5: error: expected", "kernel.cu:3:5: error: expected"));
+    }
+
+    #[test]
+    fn a_stopped_torchrun_does_not_hide_the_cause() {
+        let text = "Traceback (most recent call last):\n  x\nOSError: disk\nTraceback (most recent call last):\n  x\ntorch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15\n";
+        assert_eq!(telling_line(text), Some("OSError: disk"));
+    }
+
+    #[test]
+    fn as_rich_and_data_loaders_show_it() {
+        let rich = "╭───── Traceback (most recent call last) ─────╮\n│ /app/train.py:3 in main                     │\n│ ❱ 3 │   raise Stop(\"no\")                   │\n╰─────────────────────────────────────────────╯\nStop: no images\n";
+        let ascii = "+--- Traceback (most recent call last) ---+\n| /app/train.py:3 in main                 |\n+-----------------------------------------+\nStop: no images\n";
+        for text in [rich, ascii] {
+            assert!(has_traceback(text), "{text}");
+            assert_eq!(telling_line(text), Some("Stop: no images"));
+        }
+        let loader = "Traceback (most recent call last):\n  x\nRuntimeError: Caught Stop in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\nmine.Stop: no images\n";
+        assert_eq!(telling_line(loader), Some("mine.Stop: no images"));
+        for other in [
+            "see the Traceback (most recent call last) above",
+            "| Traceback (most recent call last)",
+            "Traceback of TorchScript (most recent call last):",
+            "no Traceback (most recent call last):",
+            "# Traceback (most recent call last)",
+            "│ Traceback │",
+        ] {
+            assert!(!has_traceback(other), "{other}");
+        }
+    }
+}

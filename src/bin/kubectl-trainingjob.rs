@@ -1,8 +1,0 @@
-//! `kubectl trainingjob`: kubectl runs this program when it is on PATH.
-
-use std::process::ExitCode;
-
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    trainingjob_operator::cli::main(std::env::args_os()).await
-}

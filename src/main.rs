@@ -1,0 +1,204 @@
+//! The operator: watches TrainingJobs and runs them.
+
+use anyhow::Context as _;
+use clap::Parser;
+use k8s_controller::LeaderElection;
+use k8s_openapi::api::core::v1::Pod;
+use kube::client::ClientBuilder;
+use kube::{Api, Client, Config};
+use plan::{AgentDelivery, Runtime};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
+use trainingjob_operator::controller::{self, AgentAccess, Options};
+use trainingjob_operator::telemetry::{self, LogFormat, Metrics};
+
+/// Kubernetes operator for distributed training: watches TrainingJobs and runs them as gangs of workers.
+///
+/// Outside a cluster it uses KUBECONFIG.
+#[derive(Parser)]
+#[command(name = "operator", version)]
+struct Args {
+    /// Only namespace to work in; default: all. Needs a Role there instead of a ClusterRole.
+    #[arg(long, env = "WATCH_NAMESPACE")]
+    namespace: Option<String>,
+
+    /// Image that brings the agent into the workers' pods, of the operator's own version; default: the image of the
+    /// operator's own pod.
+    #[arg(long, env = "AGENT_IMAGE")]
+    agent_image: Option<String>,
+
+    /// How that image does it; auto looks at the cluster, whenever workers get new pods.
+    #[arg(long, env = "AGENT_DELIVERY", value_enum, default_value = "auto")]
+    agent_delivery: AgentDelivery,
+
+    /// Address of /metrics, /healthz and /readyz.
+    #[arg(long, env = "METRICS_ADDRESS", default_value = "0.0.0.0:8080")]
+    metrics_address: SocketAddr,
+
+    /// Give the metrics of reconciles the label training_job; their series go with their job, and their number grows
+    /// with that of the jobs.
+    #[arg(long)]
+    per_job_metrics: bool,
+
+    /// Reconciles at one time; the jobs of one namespace have half of them at most, where the operator has more than one.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=512))]
+    concurrency: u16,
+
+    /// New TrainingJobs of one namespace that are begun each second, after the first 128: a flood of them is to hold up
+    /// nobody else.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    new_jobs_per_second: u16,
+
+    /// How the workers' agents are asked for progress; default: direct in a cluster, proxy outside.
+    #[arg(long, env = "AGENT_ACCESS", value_enum)]
+    agent_access: Option<AgentAccess>,
+
+    /// Act without a lease; for a single operator outside a cluster.
+    #[arg(long)]
+    no_leader_election: bool,
+
+    /// Name of the lease by which replicas agree who acts.
+    #[arg(long, default_value = "trainingjob-operator")]
+    lease_name: String,
+
+    /// Namespace of the lease and of the operator's own pod.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "ml-training")]
+    lease_namespace: String,
+
+    /// Name of this replica, unique among them; default: the host name and process id.
+    #[arg(long, env = "POD_NAME")]
+    identity: Option<String>,
+
+    /// error, warn, info, debug, trace, or directives such as info,kube=debug.
+    #[arg(long, env = "LOG_LEVEL", default_value = "info")]
+    log_level: String,
+
+    /// How log lines look.
+    #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t)]
+    log_format: LogFormat,
+}
+
+/// Image used outside a cluster when none is given: what `make image` builds.
+const DEV_IMAGE: &str = "localhost/trainingjob-operator:dev";
+
+// One thread does the work of thousands of jobs; two would mostly wake each other.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    telemetry::init_log(&args.log_level, args.log_format)?;
+    let metrics = Arc::new(if args.per_job_metrics { Metrics::per_job() } else { Metrics::new() });
+    let config = Config::infer().await.context("no cluster: set KUBECONFIG, or run in a pod with a service account")?;
+    let client = ClientBuilder::try_from(config).context("the cluster's address or credentials can't be used")?;
+    let client = client.with_layer(&telemetry::count_requests(metrics.clone())).build();
+    let listener = tokio::net::TcpListener::bind(args.metrics_address)
+        .await
+        .with_context(|| format!("--metrics-address {} can't be listened on", args.metrics_address))?;
+    tokio::spawn(telemetry::serve(listener, metrics.clone()));
+
+    let identity = args.identity.clone().unwrap_or_else(own_name);
+    let version = client.apiserver_version().await.context("the API server does not tell its version")?;
+    let restart_rules = Runtime::has_restart_rules(&version.major, &version.minor);
+    let runtime = Runtime { restart_rules, ..runtime(&client, &args).await? };
+    info!(version = env!("CARGO_PKG_VERSION"), identity, agent_image = runtime.agent_image, "operator");
+    let options = Options {
+        namespace: args.namespace.clone(),
+        runtime,
+        concurrency: args.concurrency,
+        new_jobs_per_second: args.new_jobs_per_second,
+        identity: identity.clone(),
+        agent_delivery: args.agent_delivery,
+        agent_access: args.agent_access.unwrap_or(if in_cluster() { AgentAccess::Direct } else { AgentAccess::Proxy }),
+    };
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let stopping = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
+        let _ = stopped.wait_for(|stop| *stop).await;
+    };
+    let work = controller::run(client.clone(), options, metrics.clone(), stopping(stopped.clone()));
+    tokio::spawn(async move {
+        signalled().await;
+        let _ = stop.send(true);
+    });
+    if args.no_leader_election {
+        work.await;
+        return Ok(());
+    }
+    metrics.standby();
+    // Poll and renew often enough that a standby takes over within 15 s of the leader's death: 9 s until the lease is
+    // seen to be dead, up to 2.25 s until the next look, and 1.5 s since the leader's last renewal.
+    let election = LeaderElection::new(client, &args.lease_namespace, &args.lease_name, &identity)
+        .with_lease_duration(Duration::from_secs(9))
+        .with_renew_deadline(Duration::from_secs(6))
+        .with_retry_period(Duration::from_millis(1500));
+    let leads = AtomicBool::new(false);
+    let work = async {
+        leads.store(true, Ordering::Relaxed);
+        work.await;
+    };
+    tokio::select! {
+        led = election.with_lease(work) => match led {
+            Some(()) => Ok(()), // ended on a signal, the lease is given back
+            None => anyhow::bail!("lost the lease {}/{}: another replica acts now", args.lease_namespace, args.lease_name),
+        },
+        () = standby_stopped(stopping(stopped), &leads) => Ok(()),
+    }
+}
+
+/// A standby has nothing to finish; a leader ends through its work.
+///
+/// Whether it has led, not whether it still does: its work ends before the lease is given back.
+async fn standby_stopped(stopping: impl Future<Output = ()>, leads: &AtomicBool) {
+    stopping.await;
+    if !leads.load(Ordering::Relaxed) {
+        return;
+    }
+    // The leader's reconciles are bounded by their requests' time-outs; the lease outlives no hung one.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+}
+
+async fn signalled() {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    info!("stopping");
+}
+
+fn in_cluster() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+}
+
+fn own_name() -> String {
+    let host = nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok()).unwrap_or_else(|| "operator".into());
+    format!("{host}-{}", std::process::id())
+}
+
+/// The agent comes with the operator's image: of its own pod, unless told otherwise.
+async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
+    if let Some(image) = &args.agent_image {
+        return Ok(Runtime { agent_image: image.clone(), ..Runtime::default() });
+    }
+    let (Some(name), true) = (&args.identity, in_cluster()) else {
+        return Ok(Runtime { agent_image: DEV_IMAGE.into(), ..Runtime::default() });
+    };
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &args.lease_namespace);
+    let pod = pods.get(name).await.with_context(|| {
+        format!(
+            "pod {}/{name} (this one) can't be read to learn its image: allow it, or set --agent-image",
+            args.lease_namespace
+        )
+    })?;
+    let container = pod.spec.and_then(|spec| spec.containers.into_iter().next());
+    let container = container.context("this pod has no container")?;
+    Ok(Runtime {
+        agent_image: container.image.context("this pod's container has no image")?,
+        agent_image_pull_policy: container.image_pull_policy,
+        ..Runtime::default()
+    })
+}
