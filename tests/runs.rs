@@ -3,6 +3,15 @@
 //!
 //! It is a program of its own without the test harness: the agent must be the process's first thread, for the kernel drops
 //! a SIGCHLD that another thread would ignore, and it reaps every child of its process.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::needless_pass_by_value,
+    clippy::too_many_lines,
+    reason = "numbers of tests are small, their tables are long"
+)]
 
 use agent::attempt::Attempt;
 use agent::container::Container;

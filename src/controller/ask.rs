@@ -106,6 +106,9 @@ fn is_of(status: &AgentStatus, job: &JobName, pod: &ObservedPod) -> Result<(), S
 }
 
 /// Reads an answer. Whoever wrote it, no more is kept than an agent of ours has to tell.
+///
+/// # Errors
+/// Where it is no answer of an agent.
 pub fn decode(bytes: &[u8]) -> serde_json::Result<AgentStatus> {
     let mut answer = serde_json::from_slice(bytes)?;
     bound(&mut answer);

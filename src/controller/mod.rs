@@ -401,6 +401,7 @@ impl Pass<'_, TrainingJob> {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as kube calls it")]
 fn error_policy(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> controller::Action {
     let mut failures = 1;
     context.index.update_known(&JobKey::of(object.meta()), |cell| {

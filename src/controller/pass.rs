@@ -244,6 +244,7 @@ impl<'a, O: Owner> Pass<'a, O> {
         });
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
     fn event(&self, attempt: Option<i32>, regarding: &core::ObjectReference, fact: Event) -> events::Event {
         let mut hasher = DefaultHasher::new();
         (&self.owner.meta().uid, attempt, fact.reason, &fact.note).hash(&mut hasher);

@@ -173,6 +173,7 @@ fn suspicion(status: &AgentStatus) -> Option<(bool, Option<u64>)> {
 
 /// What of the checkpoints is news: not the bytes that are free, nor what a store says of itself.
 fn folder(status: &AgentStatus) -> Option<([Option<&str>; 4], Vec<ProblemKind>)> {
+    #[expect(clippy::ref_option, reason = "a field of each side")]
     fn path(kept: &Option<Kept>) -> Option<&str> {
         kept.as_ref().map(|kept| kept.path.as_str())
     }

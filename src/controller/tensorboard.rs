@@ -102,6 +102,7 @@ fn trouble_of<K>(made: Result<Created<K>, Error>) -> Option<String> {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
 fn unexpected(error: Error) -> Option<String> {
     (!error.is_expected()).then(|| error.to_string())
 }

@@ -13,6 +13,9 @@ pub enum LogFormat {
 }
 
 /// Starts logging to stderr. `level` is a level or a list of directives such as `info,kube=debug`.
+///
+/// # Errors
+/// Where the level is none.
 pub fn init(level: &str, format: LogFormat) -> anyhow::Result<()> {
     let mut level = level.to_lowercase();
     if !level.contains("kube_runtime") {

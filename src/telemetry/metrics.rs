@@ -105,6 +105,7 @@ impl Metrics {
         Self::with(true)
     }
 
+    #[expect(clippy::expect_used, reason = "names and labels are constants, each registered once")]
     fn with(per_job: bool) -> Self {
         let registry = Registry::new();
         let counter = |name: &str, help: &str, labels: &[&str]| {

@@ -5,6 +5,9 @@ use axum::{Router, http::StatusCode, routing::get};
 use std::sync::Arc;
 
 /// Serves until the process ends. A standby replica is ready, or a roll-out would wait for ever for two leaders.
+///
+/// # Errors
+/// Where connections can't be accepted.
 pub async fn serve(listener: tokio::net::TcpListener, metrics: Arc<Metrics>) -> std::io::Result<()> {
     let ready = metrics.clone();
     let routes = Router::new()

@@ -351,6 +351,7 @@ fn shards_of_all_workers_make_a_copy_and_a_backup() {
 }
 
 /// What two workers wrote by halves lies in these places, and new ones go on from it.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_in: &[bool; 2]) {
     let stores = ["store", "backup"].map(|name| Room::new(&format!("{test}-{name}")));
     let [store, backup] = stores.each_ref().map(|room| json!({ "uri": format!("file://{}", room.0.display()) }));

@@ -69,6 +69,7 @@ fn until_all_began(pods: &Pods, ranks: u32, attempt: &str) {
     });
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "fits where it is used")]
 fn of(packages_of: &[&str]) -> Option<PathBuf> {
     Some(packages("mpi", packages_of))
 }
@@ -364,6 +365,7 @@ fn prove<M: Payload>(port: u16, key: &[u8], session: &str) -> (TcpStream, Channe
 
 /// What is sent by those who lack the key makes no agent run anything, and keeps nobody else from it.
 #[test]
+#[expect(clippy::large_stack_arrays, reason = "a table")]
 fn strangers_start_nothing() {
     let script = r"[ $ATTEMPT = 1 ] && { until [ -e fail ]; do sleep 0.1; done; exit 1; }
         echo again > again; until [ -e go ]; do sleep 0.1; done; $RSH $HOST 'echo done > done'";

@@ -27,6 +27,7 @@ pub const KEY: &str = "0123456789abcdef0123456789abcdef";
 pub const JOB: &str = "00000000-0000-4000-8000-000000000001";
 
 /// The pods of one job, which is called `x`.
+#[expect(clippy::struct_field_names, reason = "what they are")]
 pub struct Pods {
     pub room: Room,
     /// The workers first, then the other roles.

@@ -38,6 +38,7 @@ fn role(path: &str) -> Role {
 fn a_namespace_gives_the_rights_that_the_cluster_gives_but_for_nodes() {
     let (cluster, namespace) = (role("deploy/cluster/rights.yaml"), role("deploy/namespaced/rights.yaml"));
     assert_eq!((cluster.kind.as_str(), namespace.kind.as_str()), ("ClusterRole", "Role"));
+    #[expect(clippy::items_after_statements, reason = "beside its only use")]
     const OF_NO_NAMESPACE: [(&str, &str); 4] =
         [("nodes", "list"), ("clustertrainingruntimes", "get"), ("resourceflavors", "get"), ("priorityclasses", "get")];
     let is_wide = |rule: &Rule| rule.resources.iter().any(|is| OF_NO_NAMESPACE.iter().any(|(name, _)| is == name));

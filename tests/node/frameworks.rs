@@ -218,6 +218,7 @@ impl Mode {
     }
 
     /// The newest pod of a place.
+    #[expect(clippy::unused_self, reason = "called as others are")]
     fn pod(&self, job: &Job, (role, index): (&str, i32)) -> Pod {
         let is = |pod: &&Pod| pod.labels().get("component").is_some_and(|own| own == role) && worker(pod) == index;
         let pods = job.pods();

@@ -2,6 +2,15 @@
 //!
 //! What it needs is built by `make test`. One cluster serves all tests, each in a namespace of its own; it ends with
 //! this program. With TRAININGJOB_TEST_KUBECONFIG another cluster serves, in which the operator already runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::needless_pass_by_value,
+    clippy::too_many_lines,
+    reason = "numbers of tests are small, their tables are long"
+)]
 
 mod checkpoints;
 mod delivery;
@@ -318,6 +327,7 @@ fn processes(argument: &str) -> Vec<String> {
     commands.filter(|command| command.contains(argument) && !command.contains("/agent")).collect()
 }
 
+#[expect(clippy::ref_option, reason = "a field of each side")]
 fn report(message: &Option<String>) -> Report {
     Report::parse(message.as_deref().unwrap_or_default()).unwrap_or_default()
 }

@@ -3,6 +3,15 @@
 //!
 //! They wait most of the time, so they should run side by side: four threads have all planes start at once, since tests start
 //! in the order of their names and those of `queue` come last, of which there are many.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::needless_pass_by_value,
+    clippy::too_many_lines,
+    reason = "numbers of tests are small, their tables are long"
+)]
 
 mod gang_scheduling;
 mod leader;

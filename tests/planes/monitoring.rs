@@ -470,6 +470,7 @@ impl World {
         Api::namespaced(self.client.clone(), "train")
     }
 
+    #[expect(clippy::unused_async, reason = "called as others are")]
     async fn submit(&self, name: &str, fields: Value) {
         let mut job = cluster::job(name, &fields);
         job["metadata"]["namespace"] = json!("train");
@@ -515,6 +516,7 @@ impl World {
     }
 
     /// How many series each query gives, by what stands before it: its kind and its place.
+    #[expect(clippy::unused_self, reason = "called as others are")]
     fn queries(&self, prometheus: u16) -> Vec<(String, u64)> {
         let url = format!("http://127.0.0.1:{prometheus}");
         let output = Command::new(root("tests/monitoring/queries")).env("PROM_URL", url).output().unwrap();

@@ -28,6 +28,9 @@ const FILES: [(&str, &str); 5] = [
 /// Copies the running executable to `to`, mode 0755, with [`PYTHON`] beside it, and replaces what is there at once.
 ///
 /// Only the directory of `to` is written to: everything else may be read-only.
+///
+/// # Errors
+/// Where the place can't be written to.
 pub fn install(to: &Path) -> Result<(), InstallError> {
     let failed = |source| InstallError { to: to.display().to_string(), source };
     let (Some(_), Some(directory)) = (to.file_name(), to.parent()) else {

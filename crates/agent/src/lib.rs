@@ -6,6 +6,15 @@
 //! looks through it, `channels` are the ways by which a program can tell something (an address, files, the exceptions of
 //! its Python), and `serve` answers those who ask. They meet in the run's `observations`. What they tell the operator, and
 //! the rules by which text becomes evidence, are in [`protocol`].
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 pub mod attempt;
 mod channels;

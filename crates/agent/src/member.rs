@@ -186,6 +186,7 @@ impl<'a> Member<'a> {
     }
 
     /// Does what is left to be done, and writes the last words.
+    #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
     fn leave(mut self, exit: Exit) -> io::Result<i32> {
         if exit == Exit::Displaced {
             self.container.surroundings().words.say("a later pod holds this worker's place; this one ends");

@@ -1,6 +1,15 @@
 //! What people write ([`TrainingJobSpec`]) and read ([`TrainingJobStatus`]), one file per concept.
 //!
 //! No I/O and no client here. What the API server can check is checked by schema and CEL, see `rules.rs`; what only the operator can see is decided in the crate `plan`.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 mod checkpoint;
 mod condition_type;

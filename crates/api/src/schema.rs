@@ -60,6 +60,7 @@ const LENGTHS: [(&str, i64); 18] = [
 /// # Panics
 /// If a path of the tables names no field: the tests see it.
 #[must_use]
+#[expect(clippy::expect_used, reason = "the derived CRD has these parts, which every run of crdgen shows")]
 pub fn crd() -> CustomResourceDefinition {
     let mut crd = TrainingJob::crd();
     let root = crd
@@ -115,6 +116,7 @@ pub const NOT_IN_RUNTIMES: [&str; 4] = ["model", "dataset", "runtimeRef", "suspe
 /// # Panics
 /// If the derived CRD has no schema: the tests see it.
 #[must_use]
+#[expect(clippy::expect_used, reason = "the derived CRD has these parts, which every run of crdgen shows")]
 pub fn runtime_crd(kind: RuntimeKind) -> CustomResourceDefinition {
     let mut crd = crd();
     let (singular, short) = match kind {

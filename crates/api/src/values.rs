@@ -186,6 +186,7 @@ impl Scheduling {
 /// # Panics
 /// Never: a spec is always JSON.
 #[must_use]
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 pub fn written_down(spec: &TrainingJobSpec) -> Value {
     let mut spec = serde_json::to_value(spec).expect("a spec is plain data");
     for (path, default) in defaults::all() {

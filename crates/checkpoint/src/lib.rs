@@ -3,6 +3,14 @@
 //! Knows the files that training frameworks write, and nothing of Kubernetes. Nothing that a program has written is trusted: no
 //! link is followed, only regular files are opened, every length is checked before memory is asked for, and a pickle is
 //! read as a list of opcodes and never executed.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "sizes of files fit into usize, which has 64 bits (asserted below); lengths are checked before they are cast"
+)]
+
+const _: () = assert!(usize::BITS == 64);
 
 pub mod budget;
 pub mod choose;

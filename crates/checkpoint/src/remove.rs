@@ -257,6 +257,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as the iterator calls it")]
     fn is_to_go(known: &&Known) -> bool {
         known.found.path.starts_with("gone/") || known.found.path == "shards-3"
     }

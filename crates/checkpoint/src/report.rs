@@ -70,6 +70,7 @@ pub struct Line {
     pub keep: Option<String>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }

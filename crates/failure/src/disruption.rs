@@ -88,7 +88,7 @@ fn exceeded(words: &str) -> Option<String> {
             r#"^Container (\S+) exceeded its local ephemeral storage limit "([^"]+)""#,
             r"^Pod ephemeral local storage usage exceeds the (total limit) of containers (\S+?)\.(?:\s|$)",
         ]
-        .map(|words| Regex::new(words).expect("a constant"))
+        .map(text::constant)
     });
     let words = words.trim();
     let [dir, container, pod] = LIMITS.each_ref().map(|limit| Some(limit.captures(words)?.extract::<2>().1));

@@ -1,5 +1,14 @@
 //! Every parser of bytes that come from outside, behind one door: the tests throw damaged fixtures at them, and `tests/fuzz`
 //! bytes that a fuzzer has grown by coverage. None of them may panic, whoever wrote the bytes.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::needless_pass_by_value,
+    clippy::too_many_lines,
+    reason = "numbers of tests are small, their tables are long"
+)]
 
 use agent::output::lines::Lines;
 use agent::progress::{json, text::Text};

@@ -73,6 +73,15 @@
 //! where [`LeaderSetup::was_larger`]: it waits until all members of the last attempt have told that it has stopped, or a lease
 //! and a fence have passed. What two leaders that live at once need for two gangs (see above) a gang that has become smaller
 //! has sooner, for it needs fewer followers, and one of a single member none.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 mod admit;
 mod agent;

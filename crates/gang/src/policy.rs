@@ -220,6 +220,7 @@ fn wait(times: u32, longest: Duration) -> Duration {
 
 /// An attempt begins: what it goes on from, and where its ranks meet. Each number has its port, so that a straggler of the
 /// attempt before, even of one that a lost leader has begun unseen, does not meet this one.
+#[expect(clippy::cast_possible_truncation, reason = "less than the number of ports")]
 pub(crate) fn begin(history: &mut History, attempt: u32, choice: &Choice, (first, count): (u16, u16)) {
     let count = u32::from(count.max(2));
     let port = |number: u32| first.saturating_add((number.wrapping_sub(1) % count) as u16);

@@ -111,6 +111,7 @@ pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
 }
 
 /// The options of the last of these commands, with those of the others that hold for it, too.
+#[expect(clippy::expect_used, reason = "the first one is the program itself")]
 fn options<'a>(commands: &[&'a Command]) -> impl Iterator<Item = &'a Arg> {
     let (command, before) = commands.split_last().expect("the program is a command");
     let global = before.iter().flat_map(|command| command.get_arguments()).filter(|arg| arg.is_global_set());

@@ -184,6 +184,7 @@ pub struct Event {
     pub alike: usize,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero(n: &usize) -> bool {
     *n == 0
 }

@@ -2,6 +2,15 @@
 //!
 //! [`facts`] has what is known, [`gather`] and [`logs`] read it from the cluster; the rest is functions from facts to text.
 //! [`convert`] and [`plan`] are functions of what stands in a file.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 pub mod advice;
 pub mod blame;

@@ -36,6 +36,7 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Which lines of which workers are wanted, and in which form.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct Wanted {
     /// The pods whose lines are wanted.
     pub choice: Choice,
@@ -174,6 +175,7 @@ impl Form {
         Style::Worker(index).paint(&mark, self.look.colour)
     }
 
+    #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
     fn json_line(
         &self,
         attempt: Option<i32>,

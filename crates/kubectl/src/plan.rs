@@ -140,6 +140,7 @@ fn objects(job: &TrainingJob, planned: &Planned) -> Vec<Value> {
     objects
 }
 
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 fn value(object: &impl Serialize) -> Value {
     serde_json::to_value(object).expect("an object is plain data")
 }
@@ -360,6 +361,7 @@ fn shown(value: &Value) -> String {
 mod tests {
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
     fn job(spec: Value) -> TrainingJob {
         let mut fields = json!({ "model": "resnet50", "dataset": "cifar10", "numWorkers": 2 });
         fields.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());

@@ -193,6 +193,7 @@ impl Screen {
     }
 
     /// Returns `text` in lines that fit beside `indent` columns. Words longer than a line are left for [`Self::line`] to cut.
+    #[expect(clippy::expect_used, reason = "there is always one")]
     fn wrapped(&self, text: &str, indent: usize) -> Vec<String> {
         let room = self.look.width.map_or(usize::MAX, |width| width.min(PROSE).saturating_sub(indent).max(20));
         let mut lines = vec![String::new()];
@@ -215,6 +216,7 @@ impl Screen {
     }
 }
 
+#[expect(clippy::expect_used, reason = "there is always one")]
 fn pieces(word: &str, room: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut left = room;
@@ -267,6 +269,7 @@ pub fn padded(text: &str, columns: usize) -> String {
 
 /// Draws a bar: `[#####---------------]` is a quarter.
 #[must_use]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "columns and digits of a terminal")]
 pub fn bar(percent: f64, columns: usize) -> String {
     let full = (percent.clamp(0.0, 100.0) / 100.0 * columns as f64).floor() as usize;
     format!("[{}{}]", "#".repeat(full), "-".repeat(columns - full))
@@ -307,6 +310,7 @@ pub fn read_span(text: &str) -> Result<SignedDuration, String> {
 
 /// Tells a measured value in four digits.
 #[must_use]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "columns and digits of a terminal")]
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if value == 0.0 || !value.is_finite() {

@@ -567,6 +567,7 @@ fn a_gang_that_is_half_placed_holds_gpus_for_nothing() {
 }
 
 #[test]
+#[expect(clippy::large_stack_arrays, reason = "a table")]
 fn a_gang_that_holds_nothing_or_is_being_placed_is_told_nothing_of_it() {
     let none = pending();
     let mut at_once = half_placed();
@@ -972,6 +973,7 @@ fn lines_of_logs() {
 /// An API server with a job `x` whose attempt 1 ends while its log is followed, and whose attempt 2 completes.
 ///
 /// What it answers is fixed; a watch that has told everything stays silent.
+#[expect(clippy::match_same_arms, reason = "each arm is a rule of its own")]
 async fn restarting(
     request: http::Request<kube::client::Body>,
     told: std::sync::Arc<(tokio::sync::Notify, Mutex<Vec<String>>)>,

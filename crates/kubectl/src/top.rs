@@ -98,6 +98,7 @@ pub fn sort(rows: &mut [Row]) {
 
 /// Renders the jobs as `kubectl trainingjob top` shows them, with the namespace if they are of several.
 #[must_use]
+#[expect(clippy::cast_possible_wrap, reason = "numbers of jobs and pods")]
 pub fn render(rows: &[Row], all_namespaces: bool, look: Look) -> String {
     const HEADINGS: [&str; 12] = [
         "NAMESPACE",

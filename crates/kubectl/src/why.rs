@@ -531,6 +531,7 @@ fn has_been(facts: &Facts, state: &str) -> String {
     }
 }
 
+#[expect(clippy::cast_possible_wrap, reason = "numbers of jobs and pods")]
 fn stopping(facts: &Facts) -> Option<String> {
     let alive =
         facts.workers.iter().filter(|w| matches!(w.state, WorkerState::Stopping | WorkerState::Running)).count();

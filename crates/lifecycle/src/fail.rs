@@ -132,6 +132,7 @@ impl Step<'_> {
         self.tell_restart(entry, next.attempt);
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
     pub(super) fn fail(&mut self, reason: Reason, message: &str) {
         self.status.state = Some(State::Failed);
         self.status.failure_reason = Some(reason.clone());

@@ -3,6 +3,15 @@
 //! No I/O and no clock of its own: [`decide`] is a function of its arguments, so that every rule of the life of a job
 //! is tested as such. One rule of the life of a job is one file; [`decide`] tells where a job is ([`stage`](stage)) and goes
 //! through the rule of that.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 mod agents;
 mod asked;

@@ -222,6 +222,7 @@ mod tests {
         AgentAnswer { status, time: at(9), failing_since: None, remaining: Some(77) }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "fits where it is used")]
     fn reading(value: f64) -> Option<Reading> {
         Some(Reading { value, time: at(8), source: Source::Output })
     }

@@ -36,6 +36,7 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
 
 /// What the agents are to do with the checkpoints. It is here and not in the pods, since part of it may be changed while
 /// they run.
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 fn checkpoints(plan: &Plan) -> Option<String> {
     let checkpoint = plan.storage.checkpoint.as_ref()?;
     let policy = CheckpointPolicy {

@@ -117,6 +117,7 @@ pub(super) fn hosts(plan: &Plan, role: &Role, port: &str) -> String {
 }
 
 /// How many there are, as a program is told: a number, or what the agent puts in its place.
+#[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
 pub(super) fn count(plan: &Plan, number: impl ToString, elastic: &str) -> String {
     if plan.gang.elastic.is_some() { elastic.to_owned() } else { number.to_string() }
 }

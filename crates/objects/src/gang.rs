@@ -92,6 +92,7 @@ fn has_key(plan: &Plan) -> bool {
     plan.gang.elastic.is_some() || plan.gang.size() > 1
 }
 
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 fn json<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("a struct of strings and numbers is JSON")
 }

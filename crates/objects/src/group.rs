@@ -176,6 +176,7 @@ impl WholeJob {
 /// # Panics
 /// Never: a Job is plain data.
 #[must_use]
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 pub fn posted(plan: &Plan, job: &Job) -> WholeJob {
     let mut whole = serde_json::to_value(job).expect("a Job is plain data");
     let group = plan.gang.group.as_ref().filter(|group| group.kind == GroupKind::Native);

@@ -2,6 +2,15 @@
 //!
 //! Pure, and can't fail: everything that could go wrong has been refused by [`plan`]. Building the same plan
 //! twice gives the same objects.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 mod claim;
 mod config;

@@ -390,6 +390,7 @@ mod tests {
         index
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "fits where it is used")]
     fn controlled_by(api_version: &str, kind: &str, name: &str, uid: &str) -> Option<Vec<OwnerReference>> {
         Some(vec![OwnerReference {
             api_version: api_version.into(),

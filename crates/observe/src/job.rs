@@ -52,6 +52,7 @@ pub struct SlimJobStatus {
 
 /// What the index keeps of a Job.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct ObservedJob {
     /// UID of the Job: the precondition of its deletion.
     pub uid: String,

@@ -3,6 +3,15 @@
 //! Everything of a job is filed under the namespace and the UID of its TrainingJob, which its label
 //! [`labels::UID`](objects::labels::UID) carries. Pods stay in the index after their deletion until
 //! their incarnation is over, for the last words of a worker come only with its last event.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 mod agents;
 mod board;

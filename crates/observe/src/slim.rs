@@ -43,6 +43,7 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "as Kubernetes calls it")]
 struct Pod {
     phase: Option<String>,
     reason: Option<String>,

@@ -48,6 +48,7 @@ pub struct Assignment {
 
 /// What the index keeps of a Workload.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct ObservedWorkload {
     /// Its UID: the precondition of its deletion.
     pub uid: String,

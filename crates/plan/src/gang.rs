@@ -44,6 +44,7 @@ impl Gang {
     /// # Panics
     /// Never: [`super::resolve`] makes no gang without a role.
     #[must_use]
+    #[expect(clippy::expect_used, reason = "the workers come first, and always")]
     pub fn workers(&self) -> &Role {
         self.roles.first().expect("a gang has a role")
     }

@@ -2,6 +2,15 @@
 //!
 //! Pure. [`resolve`] reads the spec once; nothing after it does. In a plan nothing that has a default is optional, every
 //! name and quantity has been parsed, and [`objects`] can make objects of it without being able to fail.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 mod delivery;
 mod environment;
@@ -290,6 +299,7 @@ fn command(spec: &TrainingJobSpec) -> Vec<String> {
 const NOT_INTENT: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy", "successPolicy"];
 
 /// A short hash of what the spec asks for beyond the defaults, so that a later version's new fields change nothing.
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 fn intent(spec: &TrainingJobSpec) -> String {
     let defaults = serde_json::json!({ "model": "", "dataset": "", "numWorkers": 0 });
     let defaults: TrainingJobSpec = serde_json::from_value(defaults).expect("no other field is required");

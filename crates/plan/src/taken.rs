@@ -96,6 +96,7 @@ fn lists(path: &str, base: &[Value], own: Vec<Value>) -> Vec<Value> {
 }
 
 /// A strategic merge, as the API server does it: containers, volumes and the like by their names.
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 fn pod_templates(base: &Value, own: Value) -> Value {
     let (base_template, own_template) = (decoded(base), decoded(&own));
     match (base_template, own_template) {
@@ -131,6 +132,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
     fn spec(more: Value) -> TrainingJobSpec {
         let mut spec = json!({ "model": "m", "dataset": "d", "runtimeRef": { "name": "gpu" } });
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

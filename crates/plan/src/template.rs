@@ -15,6 +15,7 @@ pub const TRAINING: &str = "training";
 /// The init container that delivers the agent, if one does.
 pub const AGENT: &str = "agent";
 
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 pub(super) fn resolve(value: &Value, no: &mut Refusals) -> PodTemplateSpec {
     let before = no.0.len();
     wrong_types(value, &mut Vec::new(), no);
@@ -110,6 +111,7 @@ fn compare(path: &str, given: &Value, decoded: &Value, no: &mut Refusals) {
     }
 }
 
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 fn check_metadata(template: &PodTemplateSpec, no: &mut Refusals) {
     let Some(metadata) = &template.metadata else { return };
     for (list, keys) in [("labels", &metadata.labels), ("annotations", &metadata.annotations)] {

@@ -40,6 +40,7 @@ pub struct CheckpointPolicy {
     pub backup: Option<BackupPolicy>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero(value: &u64) -> bool {
     *value == 0
 }

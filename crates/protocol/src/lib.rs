@@ -4,6 +4,15 @@
 //! [`agent_status`]. Both are read by an operator that may be older or newer: fields are only ever added, unknown ones are
 //! ignored. Beside these types stand the rules that people write for what programs print ([`failure_rules`],
 //! [`progress_pattern`]). All of it is pure.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 pub mod agent_status;
 pub mod checkpoints;

@@ -4,8 +4,12 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};
 
 /// 30 and not 30.0, where it is the same.
+///
+/// # Errors
+/// As the serializer has them.
+#[expect(clippy::cast_possible_truncation, reason = "checked on the left")]
 pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
+                const EXACT: f64 = 9_007_199_254_740_992.0;
     match *value {
         value if value.is_nan() => serializer.serialize_str("NaN"),
         f64::INFINITY => serializer.serialize_str("+Inf"),
@@ -15,6 +19,8 @@ pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::
     }
 }
 
+/// # Errors
+/// As the deserializer has them.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -35,10 +41,14 @@ pub mod option {
     #[derive(Deserialize, Serialize)]
     struct Number(#[serde(with = "super")] f64);
 
+    /// # Errors
+    /// As the serializer has them.
     pub fn serialize<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
         value.map(Number).serialize(serializer)
     }
 
+    /// # Errors
+    /// As the deserializer has them.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
         Ok(Option::<Number>::deserialize(deserializer)?.map(|number| number.0))
     }

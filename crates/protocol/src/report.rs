@@ -372,6 +372,7 @@ impl Report {
         end_of(tail, room).clone_into(&mut self.stderr_tail);
     }
 
+    #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
     fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a struct of numbers, strings and timestamps is always JSON")
     }

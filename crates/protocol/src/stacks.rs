@@ -343,6 +343,7 @@ pub mod testing {
     /// # Panics
     /// If the rank is no `i32`.
     #[must_use]
+    #[expect(clippy::unwrap_used, reason = "for tests")]
     pub fn rank(rank: u64, state: ProcessState, frames: &[(&str, &str, i32)]) -> ProcessStacks {
         let frames = frames.iter().map(|(function, file, line)| frame(function, file, *line)).collect();
         ProcessStacks {

@@ -12,6 +12,14 @@
 //! with at the next call.
 //!
 //! Everything that waits for a disk does so on tokio's blocking threads. Nothing is spawned beyond the call but those.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "sizes of files fit into usize, which has 64 bits (asserted below); lengths are checked before they are cast"
+)]
+
+const _: () = assert!(usize::BITS == 64);
 
 mod access;
 mod backend;

@@ -107,6 +107,9 @@ impl Manifest {
     }
 
     /// Reads one that anybody may have written.
+    ///
+    /// # Errors
+    /// Where it is no manifest, or one whose paths lead out of its folder.
     pub fn read(uri: &str, bytes: &[u8]) -> Result<Self, StoreError> {
         match Self::read_part(uri, bytes)? {
             manifest if manifest.files.is_empty() => Err(StoreError::corrupted(format!("{uri}: it has no files"))),
@@ -115,6 +118,9 @@ impl Manifest {
     }
 
     /// Reads what one worker has of a checkpoint, which may be nothing.
+    ///
+    /// # Errors
+    /// Where it is no manifest, or one whose paths lead out of its folder.
     pub fn read_part(uri: &str, bytes: &[u8]) -> Result<Self, StoreError> {
         let manifest: Self = serde_json::from_slice(bytes)
             .map_err(|error| StoreError::corrupted(format!("{uri}: not a manifest of a checkpoint: {error}")))?;
@@ -224,6 +230,7 @@ pub(crate) fn identity(found: &Found) -> String {
 mod hex {
     use serde::{Deserialize, Deserializer, Serializer};
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
     pub fn serialize<S: Serializer>(value: &u32, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{value:08x}"))
     }

@@ -99,6 +99,9 @@ impl Cluster {
     }
 
     /// The same, byte by byte; the error is what kubectl says.
+    ///
+    /// # Errors
+    /// What it wrote to stderr.
     pub fn try_kubectl(&self, args: &[&str], input: &str) -> Result<Vec<u8>, String> {
         let program = tools().join("kubectl");
         let mut kubectl = Command::new(&program)

@@ -106,11 +106,11 @@ pub fn of_line(line: &[u8]) -> Option<ErrorPattern> {
     ];
     // One search instead of four for nearly every line.
     static ANY: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(
+        crate::constant_bytes(
             r"(?-u)NCCL|nccl|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED|OOM|atchdog|RTE has lost|A daemon failed",
         )
-        .expect("a constant")
     });
+    #[expect(clippy::expect_used, reason = "a constant")]
     static EACH: LazyLock<RegexSet> =
         LazyLock::new(|| RegexSet::new(KINDS.map(|(_, pattern)| format!("(?-u){pattern}"))).expect("constants"));
     if !ANY.is_match(line) {

@@ -57,6 +57,10 @@ pub enum HookLine {
 
 impl HookLine {
     /// `None` for what is no cause: torchrun's words on a rank that failed.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a cast of a float saturates, and jiff refuses what is no time"
+    )]
     pub fn parse(line: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Line {
@@ -197,9 +201,8 @@ pub enum Sort {
 
 /// What sort of failure an exception of this class and message is.
 pub fn sort(class: &str, message: &str) -> Sort {
-    static NO_NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(?i)\b(?:nan|inf|infinity|infinite|non-?finite|not finite)\b").expect("a constant")
-    });
+    static NO_NUMBER: LazyLock<Regex> =
+        LazyLock::new(|| crate::constant(r"(?i)\b(?:nan|inf|infinity|infinite|non-?finite|not finite)\b"));
     match error_pattern::of_line(format!("{class}: {message}").as_bytes()) {
         Some(ErrorPattern::CudaOutOfMemory) => return Sort::CudaOutOfMemory,
         Some(ErrorPattern::NcclTimeout) => return Sort::NcclTimeout,

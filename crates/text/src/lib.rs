@@ -3,6 +3,15 @@
 //! [`error_pattern`] knows the lines by which libraries tell of what ends programs, [`exception`] and `traceback` those of
 //! Python, [`mpi`] those of its launchers; [`stderr`] finds the line that tells most, and [`origin`] whether it is an echo of
 //! another worker's failure. All of it is pure.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 pub mod error_pattern;
 pub mod exception;
@@ -11,6 +20,26 @@ pub mod origin;
 pub mod signal;
 pub mod stderr;
 mod traceback;
+
+/// A regular expression that stands in the code.
+///
+/// # Panics
+/// Where it is none, which the first test that uses it shows.
+#[must_use]
+#[expect(clippy::expect_used, reason = "the one place for all of them")]
+pub fn constant(pattern: &str) -> regex::Regex {
+    regex::Regex::new(pattern).expect("a constant")
+}
+
+/// The same for bytes that need not be UTF-8.
+///
+/// # Panics
+/// As [`constant`] does.
+#[must_use]
+#[expect(clippy::expect_used, reason = "the one place for all of them")]
+pub fn constant_bytes(pattern: &str) -> regex::bytes::Regex {
+    regex::bytes::Regex::new(pattern).expect("a constant")
+}
 
 /// `bytes` as text without escape sequences (colours, cursor movements, titles) and control characters.
 pub fn printable(bytes: &[u8]) -> String {

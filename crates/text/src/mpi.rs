@@ -22,7 +22,7 @@ pub struct FirstProcess {
 pub fn farewell_on_stdout(piece: &[u8]) -> Option<usize> {
     static BANNER: LazyLock<regex::bytes::Regex> = LazyLock::new(|| {
         let words = r"(?m-u)^(?:={60,}\n)?=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n";
-        regex::bytes::Regex::new(words).expect("a constant")
+        crate::constant_bytes(words)
     });
     BANNER.find(piece).map(|found| found.start())
 }
@@ -40,15 +40,15 @@ pub fn first_process(text: &str) -> Option<FirstProcess> {
             r"(?m)^\[(?<node>[^\s:\[\]]+):\d+\] \*\*\* Process received signal \*\*\*\n\[[^\s\[\]]+:\d+\] Signal: .* \((?<signal>\d+)\)$",
             r"(?m)^(?:mpirun|mpiexec|orterun|prterun) detected that one or more processes exited with non-zero status,\s+thus causing\s+the job to be terminated\. The first process to do so was:\s+Process name: \[.*,(?<rank>\d+)\]\s+Exit code: +(?<code>\d+)\s",
         ]
-        .map(|words| Regex::new(words).expect("a constant"))
+        .map(crate::constant)
     });
     static MPICHS: LazyLock<Regex> = LazyLock::new(|| {
         let words = r"(?m)^=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n(?:=   PID \d+ RUNNING AT (?<node>\S+)\n)?=   EXIT CODE: (?<code>\d+)\n(?:=.*\n)*(?:YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .* \(signal (?<signal>\d+)\)$)?";
-        Regex::new(words).expect("a constant")
+        crate::constant(words)
     });
     static INTELS: LazyLock<Regex> = LazyLock::new(|| {
         let words = r"(?m)^=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK (?<rank>\d+) PID \d+ RUNNING AT (?<node>\S+)\n=   (?:KILLED BY SIGNAL: (?<signal>\d+) \(.*\)|EXIT STATUS: (?<code>\d+))$";
-        Regex::new(words).expect("a constant")
+        crate::constant(words)
     });
     // What others say at that moment may come between these lines.
     let is_farewell = |line: &&str| line.starts_with('=') || line.starts_with("YOUR APPLICATION TERMINATED WITH");
@@ -116,7 +116,7 @@ pub fn telling_line<'t>(lines: &[&'t str]) -> Option<&'t str> {
 pub fn is_lost(line: &str) -> bool {
     static LOST: LazyLock<Regex> = LazyLock::new(|| {
         let words = r"^agent: \S+: the connection was lost before the command had ended$|^(?:ORTE|PRTE) has lost communication with a remote daemon\.$|^\[mpiexec@\S+\] control_cb \(\S+\): assert \(!closed\) failed$";
-        Regex::new(words).expect("a constant")
+        crate::constant(words)
     });
     LOST.is_match(line)
 }
@@ -127,10 +127,9 @@ pub fn killed_line<'t>(lines: &[&'t str]) -> Option<&'t str> {
 }
 
 static ENDED: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(
+    crate::constant(
         r"^(?:mpirun|mpiexec|orterun|prterun) noticed that process rank \d+ with PID \d+ on node \S+ exited on(?: signal \d+|$)|^YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .* \(signal \d+\)$|^\[[^\s:\[\]]+:\d{5,}\] Signal: .* \(\d+\)$",
     )
-    .expect("a constant")
 });
 
 /// How MPICH begins, below a ruler.
@@ -181,7 +180,7 @@ fn is_librarys(line: &str) -> bool {
     static OWN: LazyLock<Regex> = LazyLock::new(|| {
         let process = r"^\[[^\s:\[\]]+:\d{5,}\] (?:\*\*\* |Signal: |Signal code: |Associated errno: |Failing at address: |\[ ?\d+\] |plm:(?:ssh|rsh): Warning: setpgid\(\d+,\d+\) failed in (?:parent|child) with errno=)";
         let events = r"^\[warn\] Epoll (?:ADD|MOD|DEL)\(\d+\) on fd \d+ failed\b";
-        Regex::new(&format!("(?:{process})|(?:{events})")).expect("a constant")
+        crate::constant(&format!("(?:{process})|(?:{events})"))
     });
     OWN.is_match(line)
 }

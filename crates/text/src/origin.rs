@@ -64,12 +64,11 @@ pub fn origin_of(line: &str) -> FailureOrigin {
 /// groups, TensorFlow's collectives and its workers, JAX's runtime and its coordination service.
 fn speaks_for_a_gang(line: &str) -> bool {
     static NAMES: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(
+        crate::constant(
             r"(?x) \b (?: gloo | nccl | rccl | mpi | ucc | c10d | torch\.distributed | dist(?:backend|store|network)error
             | tcpstore | processgroup\w* | socketimpl | collective(?:s|\ ops|ops)? | workerservice
             | (?:xla|jax)runtimeerror | coordination\ ?service | horovod\w* ) \b | /job:\w+/(?:replica|task): | /gloo/ | nccl[a-z]*error | sendbytes | recvvalue",
         )
-        .expect("a constant")
     });
     NAMES.is_match(line)
 }

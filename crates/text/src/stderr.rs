@@ -46,7 +46,7 @@ fn without_torchrun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
 
 /// Whether `line` of `text` is how a program complains of its arguments (Python's argparse and click).
 pub fn is_usage_error(text: &str, line: &str) -> bool {
-    static ERROR: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^(?:\S+: error|Error): ").expect("a constant"));
+    static ERROR: LazyLock<Regex> = LazyLock::new(|| crate::constant(r"^(?:\S+: error|Error): "));
     ERROR.is_match(line) && text.lines().any(|line| line.starts_with("usage: ") || line.starts_with("Usage: "))
 }
 
@@ -58,9 +58,8 @@ pub fn first_rank(text: &str) -> Option<(Option<u64>, i32)> {
 }
 
 fn first_of_torchrun(text: &str) -> Option<(u64, i32)> {
-    static FIELDS: LazyLock<[Regex; 2]> = LazyLock::new(|| {
-        [r"(?m)^ *rank *: (\d+)", r"(?m)^ *exitcode *: (-?\d+)"].map(|field| Regex::new(field).expect("a constant"))
-    });
+    static FIELDS: LazyLock<[Regex; 2]> =
+        LazyLock::new(|| [r"(?m)^ *rank *: (\d+)", r"(?m)^ *exitcode *: (-?\d+)"].map(crate::constant));
     let (_, cause) = text.rsplit_once("Root Cause (first observed failure)")?;
     let [rank, code] = FIELDS.each_ref().map(|field| Some(field.captures(cause)?.extract::<1>().1[0]));
     Some((rank?.parse().ok()?, code?.parse().ok()?))
@@ -69,9 +68,8 @@ fn first_of_torchrun(text: &str) -> Option<(u64, i32)> {
 /// Exit code of the process that Paddle's launcher names as the first to fail, less than 0 for a signal. It does not tell the
 /// rank, but which of its own it was.
 pub fn code_of_paddle(text: &str) -> Option<i32> {
-    static FAILED: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(?m)^Container rank \d+ status failed cmd \[.*\] code (-?\d+) log ").expect("a constant")
-    });
+    static FAILED: LazyLock<Regex> =
+        LazyLock::new(|| crate::constant(r"(?m)^Container rank \d+ status failed cmd \[.*\] code (-?\d+) log "));
     FAILED.captures(text)?.extract::<1>().1[0].parse().ok()
 }
 

@@ -18,10 +18,8 @@ pub struct Nested<'m> {
 /// The last exception of which `message` has the traceback: in a chain the one that was raised in the end, of one within
 /// another the innermost.
 pub fn nested(message: &str) -> Option<Nested<'_>> {
-    static FRAME: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r#"(?m)^ +File "([^"\n]+)", line (\d+)"#).expect("a constant"));
-    static RAISED: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"(?m)^([A-Za-z_][\w.]*)(?:: ?|$)").expect("a constant"));
+    static FRAME: LazyLock<Regex> = LazyLock::new(|| crate::constant(r#"(?m)^ +File "([^"\n]+)", line (\d+)"#));
+    static RAISED: LazyLock<Regex> = LazyLock::new(|| crate::constant(r"(?m)^([A-Za-z_][\w.]*)(?:: ?|$)"));
     let traceback = last_traceback(message)?;
     let frames: Vec<(&str, u64, usize)> = FRAME
         .captures_iter(traceback)
@@ -48,9 +46,8 @@ pub fn nested(message: &str) -> Option<Nested<'_>> {
 
 /// From the last header on: torch/utils/data/_utils/worker.py and torch/multiprocessing/spawn.py keep Python's.
 fn last_traceback(message: &str) -> Option<&str> {
-    static HEADER: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(?m)^(?:Original )?Traceback \(most recent call last\):[ \r]*$").expect("a constant")
-    });
+    static HEADER: LazyLock<Regex> =
+        LazyLock::new(|| crate::constant(r"(?m)^(?:Original )?Traceback \(most recent call last\):[ \r]*$"));
     HEADER.find_iter(message).last().map(|header| &message[header.end()..])
 }
 
@@ -60,7 +57,7 @@ fn process(message: &str) -> Option<String> {
             r"(?m)^(?:\S+: )?Caught \S+ in ([^\n]{1,80})\.$",
             r"(?m)^-- Process (\d+) terminated with the following error:",
         ]
-        .map(|words| Regex::new(words).expect("a constant"))
+        .map(crate::constant)
     });
     let [caught, spawned] = CAUGHT.each_ref().map(|words| words.captures_iter(message).last());
     let caught = caught.map(|found| found[1].to_owned());

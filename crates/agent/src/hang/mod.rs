@@ -75,6 +75,9 @@ struct State {
 
 impl HangWatch {
     /// Watches the run that has just been started.
+    ///
+    /// # Errors
+    /// Where the kernel denies a thread.
     pub fn start(policy: Policy, run: &RunView, gpus: Gpus, words: &Arc<Words>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),

@@ -162,6 +162,7 @@ impl<'a> Care<'a> {
 
     /// What a store has. Where its checkpoints are the only ones it is asked for long: to begin anew instead would be to lose
     /// them.
+    #[expect(clippy::match_same_arms, reason = "each arm is a rule of its own")]
     fn listed(&self, place: &Where, has_good: bool) -> Result<Vec<Manifest>, LaunchError> {
         let is_only = !place.is_backup && !self.keeper.policy.shared;
         let patience = match (is_only, has_good, self.attempt) {

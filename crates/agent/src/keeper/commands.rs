@@ -123,6 +123,7 @@ impl Commands {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "one of several commands, which can fail")]
     fn list(&self) -> Result<(), LaunchError> {
         let (_, scan) = self.scan();
         let room = Folder::root(&self.root).and_then(|root| space(&root)).ok();
@@ -162,6 +163,7 @@ impl Commands {
         if bad.is_empty() { Ok(()) } else { Err(unusable(bad.join("; "))) }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "one of several commands, which can fail")]
     fn why(&self) -> Result<(), LaunchError> {
         let (mut inventory, scan) = self.scan();
         let mut candidates: Vec<_> = scan.found.iter().map(Candidate::on_volume).collect();

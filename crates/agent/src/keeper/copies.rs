@@ -211,6 +211,7 @@ impl Copies {
     }
 }
 
+#[expect(clippy::match_same_arms, reason = "each arm is a rule of its own")]
 fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
     let (root, uid) = (&keeper.root, &keeper.policy.uid);
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };

@@ -335,6 +335,7 @@ impl Drop for Keeper {
 }
 
 /// Waits for what a store does. One thread waits for one thing at a time.
+#[expect(clippy::expect_used, reason = "no thread without one")]
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("the kernel gives an epoll instance to who has a thread").block_on(work)

@@ -37,6 +37,9 @@ struct Copy {
 
 impl Forwarder {
     /// Starts the threads for one program, whose run is `run`. They end when nobody is left who could write.
+    ///
+    /// # Errors
+    /// Where the kernel denies a thread.
     pub fn start(stdout: Option<ChildStdout>, stderr: ChildStderr, run: &RunView) -> io::Result<Self> {
         let copy = |stream, errors| {
             Arc::new(Copy {

@@ -37,6 +37,9 @@ impl Parser {
     }
 
     /// Reads the output of `run` in a thread of its own until it is closed, and then what is left of it without a rest.
+    ///
+    /// # Errors
+    /// Where the kernel denies a thread.
     pub fn start(mut self, run: &RunView) -> io::Result<Parsing> {
         let parsing = Parsing { has_ended: Arc::default() };
         let (output, ending) = (Arc::clone(&run.output), Ending(parsing.clone(), Arc::clone(&run.observations)));

@@ -13,6 +13,9 @@ use std::sync::LazyLock;
 /// A message of the Kubeflow Trainer's protocol, or what it holds without the wrapper:
 /// `{"trainerStatus": {"progressPercentage": 42, "estimatedRemainingSeconds": 9, "metrics": [{"name": "loss", "value":
 /// "0.1"}]}}` is the same as `{"percent": 42, "eta": 9, "loss": 0.1}`.
+///
+/// # Errors
+/// What is wrong with the text.
 pub fn parse(text: &str) -> Result<Update, String> {
     let value: Value = lenient(text).map_err(|error| error.to_string())?;
     let Value::Object(object) = value else { return Err("it is no JSON object".to_owned()) };
@@ -31,6 +34,7 @@ pub fn parse_line(line: &str) -> Option<Update> {
     let mut update = parse(line).ok()?;
     let tells = update.epoch.is_some() || update.percent.is_some() || update.metrics.contains_key(LOSS);
     // What structured logs have beside the message.
+    #[expect(clippy::items_after_statements, reason = "beside its only use")]
     const OF_LOGS: [&str; 10] =
         ["ts", "time", "timestamp", "created", "elapsed", "level", "pid", "rank", "line", "lineno"];
     update.metrics.retain(|name, _| !OF_LOGS.contains(&name.as_str()));
@@ -75,8 +79,7 @@ fn lenient<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
 }
 
 fn quoted(text: &str) -> Cow<'_, str> {
-    static BARE: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"([:\[,]\s*)(NaN|-?Infinity)(\s*[,}\]])").expect("a constant"));
+    static BARE: LazyLock<Regex> = LazyLock::new(|| text::constant(r"([:\[,]\s*)(NaN|-?Infinity)(\s*[,}\]])"));
     BARE.replace_all(text, "$1\"$2\"$3")
 }
 

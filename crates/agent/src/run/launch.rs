@@ -48,6 +48,7 @@ impl Program {
 
     /// Starts the program with `signal_mask`, in a process group of its own: a script's `kill 0` must not look like a
     /// signal from outside. stderr is piped, and stdout unless it is a terminal, which programs write to otherwise.
+    #[expect(clippy::expect_used, reason = "it was asked for")]
     pub fn start(&self, signal_mask: SigSet) -> Result<Started, LaunchError> {
         let Some((name, args)) = self.argv.split_first() else {
             return Err(error(LaunchErrorKind::CommandNotFound, "no command was given".to_owned()));

@@ -59,6 +59,10 @@ const DRAIN_IDLE: Duration = Duration::from_secs(10);
 const MESSAGE_EVERY: Duration = Duration::from_millis(500);
 
 /// One run of the program.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts; states of a run become an enum when it is written anew"
+)]
 pub struct Run {
     view: Arc<RunView>,
     channels: RunChannels,

@@ -7,6 +7,7 @@ use protocol::progress::Reading;
 use protocol::report::Phase;
 
 /// `status` as metrics. What was never reported has none.
+#[expect(clippy::items_after_statements, reason = "beside its only use")]
 pub fn render(status: &AgentStatus) -> String {
     let mut page = Page::new(status);
     let (report, progress) = (&status.report, &status.progress);
@@ -63,6 +64,7 @@ pub fn render(status: &AgentStatus) -> String {
     page.single("agent_resident_memory_bytes", "gauge", "Memory of the agent.", resident);
 
     type Figure = (&'static str, &'static str, fn(&Gpu) -> Option<f64>);
+    #[expect(clippy::items_after_statements, reason = "beside its only use")]
     const FIGURES: [Figure; 5] = [
         ("gpu_utilization_percent", "Share of time in which the GPU computes.", |gpu| gpu.utilization_percent),
         ("gpu_memory_used_bytes", "Memory of the GPU in use.", |gpu| gpu.memory_used_bytes),

@@ -102,6 +102,7 @@ fn serve(listener: TcpListener, routes: Router) {
     }
 }
 
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {
     if source.awaits_gang() {
         let words = "the gang's state is not known yet: ask again\n".to_owned();
@@ -114,6 +115,7 @@ async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoRespon
 /// What the processes are doing. One look at a time: whoever asks meanwhile gets what that brings.
 fn of_stacks() -> Router {
     type Last = tokio::sync::Mutex<Option<(Instant, Bytes)>>;
+    #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
     async fn stacks(State(last): State<Arc<Last>>) -> impl IntoResponse {
         let mut last = last.lock().await;
         if last.as_ref().is_none_or(|(at, _)| at.elapsed() >= STACKS_SERVE) {
@@ -130,6 +132,7 @@ fn of_stacks() -> Router {
 }
 
 /// What the other workers ask.
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 fn of_gang(keeper: Arc<Keeper>) -> Router {
     let rounds = |State(keeper): State<Arc<Keeper>>| async move {
         let json = serde_json::to_string(&keeper.rounds()).expect("a struct of strings is JSON");

@@ -4,12 +4,15 @@ use regex::Regex;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+#[expect(clippy::expect_used, reason = "a constant")]
 static STEP: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?i)(?:^|[^a-z])(?:global[-_]?)?(?:step|iter|iteration|checkpoint|ckpt)s?[-_=]?(\d{1,18})(?:\D|$)")
         .expect("the pattern is right")
 });
+#[expect(clippy::expect_used, reason = "a constant")]
 static EPOCH: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"(?i)(?:^|[^a-z])epoch[-_=]?(\d{1,9})(?:\D|$)").expect("the pattern is right"));
+#[expect(clippy::expect_used, reason = "a constant")]
 static METRIC: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"([A-Za-z_][A-Za-z0-9_]*)=([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)").expect("the pattern is right")
 });

@@ -235,6 +235,7 @@ const NO_VALUE: &str = "is a pickle that takes a value where there is none";
 const OTHER_VALUE: &str = "is a pickle that takes another kind of value than there is";
 
 impl Machine<'_> {
+    #[expect(clippy::too_many_lines, reason = "one arm for each opcode")]
     fn run(&mut self) -> Result<Id, Fault> {
         for number in 0..256 {
             let id = self.make(Value::Int(number))?;

@@ -326,6 +326,7 @@ impl<M: Payload> Channel<M> {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "lengths were checked before")]
 fn frame(parts: &[&[u8]]) -> Vec<u8> {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     let mut frame = Vec::with_capacity(LENGTH + length);
@@ -335,6 +336,7 @@ fn frame(parts: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Role, index and pod in a fixed form: each text with its length in a byte.
+#[expect(clippy::cast_possible_truncation, reason = "lengths were checked before")]
 fn identity(member: &MemberId, pod: &str) -> Result<Vec<u8>, FrameError> {
     let (role, index) = (member.role.as_bytes(), member.index.to_be_bytes());
     if role.len() > 63 || pod.len() > 64 {

@@ -175,6 +175,7 @@ impl Simulation {
         }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
     fn send(&mut self, conn: Conn, from: usize, message: Option<Message>) {
         let Some(&ends) = self.conns.get(&conn) else { return };
         let to = if ends[0] == from { ends[1] } else { ends[0] };
@@ -227,6 +228,7 @@ impl Simulation {
         self.act(i, Input::Dialed(conn));
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
     fn happen(&mut self, event: Event) {
         match event {
             Event::Tick(i) => self.act(i, Input::Tick),

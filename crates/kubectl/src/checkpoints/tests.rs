@@ -209,10 +209,12 @@ fn exit_codes_of_what_was_run_in_a_pod() {
 
 // ---- what a Job waits for
 
+#[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
 fn a_job(spec: Value) -> Job {
     parsed(json!({ "metadata": { "name": "j", "labels": { "kueue.x-k8s.io/queue-name": "q" } }, "spec": spec }))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
 fn a_pod(status: Value) -> Pod {
     parsed(json!({ "metadata": { "name": "j-1", "namespace": "team", "uid": "p" },
         "spec": { "nodeName": "n", "containers": [] }, "status": status }))
@@ -262,6 +264,7 @@ struct Told {
     log: Option<&'static str>,
 }
 
+#[expect(clippy::unused_async, reason = "called as others are")]
 async fn answer(
     request: http::Request<kube::client::Body>,
     told: Arc<Told>,
@@ -297,6 +300,7 @@ async fn answer(
     Ok(response.unwrap())
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
 fn with_agent(state: Value) -> Value {
     let status = json!({ "containerStatuses": [{ "name": "upkeep", "image": "", "imageID": "", "ready": true,
         "restartCount": 0, "state": state }] });

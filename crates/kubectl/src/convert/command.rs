@@ -1,7 +1,5 @@
 //! What a command starts: a launcher of many processes, or the program itself.
 
-use regex::Regex;
-
 /// What starts the processes of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Launcher {
@@ -73,7 +71,7 @@ fn commands(command: &[String]) -> Vec<Vec<String>> {
     match (is_shell, script.and_then(|at| command.get(at + 2))) {
         (true, Some(script)) => {
             // A variable is no subshell, and no group.
-            let variable = Regex::new(r"\$[({]([A-Za-z_][A-Za-z0-9_]*)[^)}]*[)}]").expect("a constant");
+            let variable = text::constant(r"\$[({]([A-Za-z_][A-Za-z0-9_]*)[^)}]*[)}]");
             let script = variable.replace_all(script, "$$$1").replace("\\\n", " ");
             let commands = script.split(['\n', ';', '&', '|', '(', ')', '{', '}']);
             commands

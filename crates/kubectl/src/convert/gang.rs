@@ -89,6 +89,7 @@ pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
 
 /// Writes what the workers run into the spec, and the roles beside them. Where these differ in what a role has no field for, it
 /// goes into the `podTemplate` of each, which a role of its own does not share.
+#[expect(clippy::expect_used, reason = "made as one a line before")]
 pub(super) fn with_roles(ours: &mut Ours, mut workers: Pod, beside: &[Beside]) -> Result<Pod, Bad> {
     let mut pods: Vec<Pod> = beside.iter().map(|beside| beside.role.pod.clone().unwrap_or_default()).collect();
     apart(&mut std::iter::once(&mut workers).chain(&mut pods).collect::<Vec<_>>());

@@ -64,6 +64,7 @@ pub struct Converted {
 ///
 /// # Panics
 /// Never: what comes out is plain data.
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
     let mut objects = Vec::new();
     for document in documents(text)? {
@@ -169,6 +170,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Value>, Bad> {
 }
 
 /// An object as YAML.
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 pub(super) fn yaml(value: &impl Serialize) -> String {
     serde_saphyr::to_string(value).expect("plain data is YAML")
 }

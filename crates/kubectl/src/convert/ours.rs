@@ -83,6 +83,7 @@ impl Ours {
     }
 
     /// Writes a field of the spec, by the keys that lead there.
+    #[expect(clippy::expect_used, reason = "made as one a line before")]
     pub fn set_key(&mut self, path: &[&str], value: impl Into<Value>) {
         let Some((field, parents)) = path.split_last() else { return };
         let mut object = &mut self.spec;
@@ -206,6 +207,7 @@ impl Ours {
     }
 
     /// The old pods' host names, and labels of theirs, in what is left.
+    #[expect(clippy::expect_used, reason = "a constant")]
     pub fn old_names(&mut self, old: &str, pods: &str) {
         let host = Regex::new(&format!("(?:^|[^-.a-z0-9])({}-{pods}[0-9]+)(?:$|[^-a-z0-9])", regex::escape(old)));
         let host = host.expect("a name and a constant");

@@ -20,6 +20,7 @@ fn converted(text: &str) -> Converted {
 }
 
 /// A PyTorchJob whose only role has this container.
+#[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
 fn pytorch(container: Value, more: Value) -> Value {
     let mut spec = json!({ "pytorchReplicaSpecs": { "Worker": {
         "replicas": 2, "template": { "spec": { "containers": [container] } } } } });

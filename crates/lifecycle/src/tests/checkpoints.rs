@@ -7,6 +7,7 @@ use plan::Upkeep;
 use protocol::checkpoints::{Checkpoints, Kept, Problem, ProblemKind};
 use protocol::report::{LaunchError, LaunchErrorKind};
 
+#[expect(clippy::unnecessary_wraps, reason = "fits where it is used")]
 fn kept(path: &str, step: u64, second: i64) -> Option<Kept> {
     Some(Kept { path: path.into(), step: Some(step), time: Some(at(second)), ..Kept::default() })
 }

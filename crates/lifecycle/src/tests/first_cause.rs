@@ -147,6 +147,7 @@ fn cause(pods: &[ObservedPod]) -> (String, String) {
 }
 
 #[test]
+#[expect(clippy::large_stack_arrays, clippy::too_many_lines, reason = "a table")]
 fn every_failure_has_a_reason_and_words() {
     let ended = |stderr: &str| told(1, 900, stderr);
     let plain = || ended("step 3\n");

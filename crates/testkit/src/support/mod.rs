@@ -107,6 +107,9 @@ impl World {
     }
 
     /// Sends JSON as a person's tool does; the error is what the API server says.
+    ///
+    /// # Errors
+    /// What the API server answered.
     pub async fn send(&self, method: &str, url: &str, object: &Value) -> Result<Value, String> {
         let content = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let request = http::Request::builder().method(method).uri(url).header("content-type", content);

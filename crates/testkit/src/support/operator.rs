@@ -68,6 +68,9 @@ impl Operator {
     }
 
     /// Waits until it is idle.
+    ///
+    /// # Errors
+    /// Where it went on making requests.
     pub async fn idle(&self) -> Result<(), String> {
         let idle = async {
             while !self.is_idle() {

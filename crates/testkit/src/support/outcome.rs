@@ -174,6 +174,9 @@ fn without_seconds(text: &str) -> String {
 
 /// What must hold at every moment, whatever happens to the operator. Where a gang is led it restarts without the operator, which
 /// may learn of several attempts at once. The error names what did not hold.
+///
+/// # Errors
+/// Which of them was broken.
 pub fn invariants(space: &Space, is_led: bool) -> Result<(), String> {
     let mut wrong = String::new();
     for job in births(space, Kind::Job) {

@@ -116,6 +116,9 @@ impl Witness {
     }
 
     /// Waits until `test` finds what it looks for in a namespace.
+    ///
+    /// # Errors
+    /// What was seen instead, in time.
     pub async fn until<T>(&self, namespace: &str, what: &str, test: impl Fn(&Space) -> Option<T>) -> Result<T, String> {
         let mut bell = self.lock().entry(namespace.to_owned()).or_default().bell.subscribe();
         let found = async {

@@ -70,8 +70,7 @@ impl Text {
     pub fn line(&mut self, line: &[u8]) -> Option<Update> {
         // Nearly all that is printed ends here.
         static WORTH_A_LOOK: LazyLock<regex::bytes::Regex> = LazyLock::new(|| {
-            regex::bytes::Regex::new(r"(?i-u)epoch|loss|iteration|step|progress|percent|[0-9]%\||[0-9]\]\t")
-                .expect("a constant")
+            text::constant_bytes(r"(?i-u)epoch|loss|iteration|step|progress|percent|[0-9]%\||[0-9]\]\t")
         });
         if !WORTH_A_LOOK.is_match(line) {
             return None;

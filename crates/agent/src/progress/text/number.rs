@@ -6,7 +6,7 @@ use regex::Captures;
 macro_rules! regexes {
     ($($name:ident = $($part:expr),+;)*) => {
         $(static $name: std::sync::LazyLock<regex::Regex> =
-            std::sync::LazyLock::new(|| regex::Regex::new(concat!($($part),+)).expect("a constant"));)*
+            std::sync::LazyLock::new(|| ::text::constant(concat!($($part),+)));)*
     };
 }
 

@@ -292,6 +292,7 @@ fn v2_width(dtype: &str) -> Option<u64> {
     (known && (width == 1 || order != "|" || matches!(kind, "V" | "S"))).then_some(width)
 }
 
+#[expect(clippy::match_same_arms, reason = "each arm is a rule of its own")]
 fn v3_width(name: &str) -> Option<u64> {
     match name {
         "bool" | "int2" | "int4" | "int8" | "uint2" | "uint4" | "uint8" => Some(1),
