@@ -349,7 +349,9 @@ fn prove<M: Payload>(port: u16, key: &[u8], session: &str) -> (TcpStream, Channe
     let mut stream = until("the other worker serves", SOON, || TcpStream::connect((address(1), port)).ok());
     let member = MemberId::new("worker", 0);
     let secret = Secret::new(key);
-    let mut channel = Channel::<M>::dial(secret, session.to_owned(), [7; NONCE], &member, "pod-1", Time(0)).unwrap();
+    let dialled = Channel::<M>::dial(secret, session.to_owned(), [7; NONCE], &member, "pod-1", Time(0));
+    let (mut channel, first) = dialled.unwrap();
+    stream.write_all(&first).unwrap();
     let (mut buffer, mut is_proven) = (vec![0; 4096], false);
     while !is_proven {
         let count = stream.read(&mut buffer).unwrap_or(0);
@@ -372,7 +374,7 @@ fn strangers_start_nothing() {
     let Some(gang) = scripted("mpi-strangers", script) else { return };
     let agents = gang.start();
     let port = u16::try_from(gang.setup()["mpi"]["port"].as_u64().unwrap()).unwrap();
-    let first = format!("{JOB}/1");
+    let first = format!("{JOB}/1/worker-1");
     until("the other worker serves", SOON, || TcpStream::connect((address(1), port)).ok());
     let touch = |name: &str| Packet::Run(format!("touch {}", gang.room.path(name).display()));
     // They hang on, and say nothing: more of them than are borne with at a time.
@@ -396,8 +398,10 @@ fn strangers_start_nothing() {
     let another = KEY.replace('0', "1");
     for (key, session) in [
         (another.as_bytes(), &*first),
-        (KEY.as_bytes(), "other/1"),
-        (KEY.as_bytes(), &format!("{JOB}/2")),
+        (KEY.as_bytes(), "other/1/worker-1"),
+        // The same attempt, for the agent of another member: as if the connection had been led here.
+        (KEY.as_bytes(), &format!("{JOB}/1/worker-0")),
+        (KEY.as_bytes(), &format!("{JOB}/2/worker-1")),
         (b"", &*first),
     ] {
         assert!(!prove::<Packet>(port, key, session).2, "{session}");
@@ -425,7 +429,7 @@ fn strangers_start_nothing() {
     fs::write(gang.room.path("fail"), "").unwrap();
     until("the next attempt", SOON, || gang.room.path("again").exists().then_some(()));
     until("the other worker serves again", SOON, || {
-        prove::<Packet>(port, KEY.as_bytes(), &format!("{JOB}/2")).2.then_some(())
+        prove::<Packet>(port, KEY.as_bytes(), &format!("{JOB}/2/worker-1")).2.then_some(())
     });
     assert!(!prove::<Packet>(port, KEY.as_bytes(), &first).2, "of an attempt that has ended");
     drop(silent);

@@ -69,10 +69,13 @@ const NOW: Time = Time(1000);
 
 fn channels() -> (Channel, Channel, Vec<u8>) {
     let secret = || Secret::new(b"0123456789abcdef");
-    let (leader, first) = Channel::accept(secret(), "job".to_owned(), [1; NONCE], NOW);
+    let mut leader = Channel::accept(secret(), "job".to_owned(), [1; NONCE], NOW);
     let member = MemberId::new("worker", 3);
-    let follower = Channel::dial(secret(), "job".to_owned(), [2; NONCE], &member, "pod", NOW);
-    (leader, follower.expect("short names"), first)
+    let dialled = Channel::dial(secret(), "job".to_owned(), [2; NONCE], &member, "pod", NOW);
+    let (follower, hello) = dialled.expect("short names");
+    let mut first = vec![];
+    let _ = leader.receive(&hello, NOW, &mut first);
+    (leader, follower, first)
 }
 
 fn hellos() -> Vec<Vec<u8>> {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serializer};
 /// As the serializer has them.
 #[expect(clippy::cast_possible_truncation, reason = "checked on the left")]
 pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-                const EXACT: f64 = 9_007_199_254_740_992.0;
+    const EXACT: f64 = 9_007_199_254_740_992.0;
     match *value {
         value if value.is_nan() => serializer.serialize_str("NaN"),
         f64::INFINITY => serializer.serialize_str("+Inf"),

@@ -192,8 +192,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let proven = Arc::clone(&is_proven);
         let task = tokio::spawn(async move {
             let (id, nonce) = (shared.identity.clone(), rand::random::<[u8; NONCE]>());
-            let (channel, first) = Channel::accept(id.secret, id.job, nonce, now());
-            let end = Connection::new(stream, channel, &shared, proven).run(first).await;
+            let channel = Channel::accept(id.secret, id.job, nonce, now());
+            let end = Connection::new(stream, channel, &shared, proven).run(Vec::new()).await;
             if let Err(error) = end {
                 shared.tell_of_stranger(&from.ip().to_canonical().to_string(), &error);
             }
@@ -208,9 +208,9 @@ async fn dial(host: String, port: u16, shared: Arc<Shared>) {
         let connected = tokio::time::timeout(DIAL_WITHIN, TcpStream::connect((host.as_str(), port))).await;
         if let Ok(Ok(stream)) = connected {
             let (id, nonce) = (shared.identity.clone(), rand::random::<[u8; NONCE]>());
-            if let Ok(channel) = Channel::dial(id.secret, id.job, nonce, &id.member, &id.pod, now()) {
+            if let Ok((channel, first)) = Channel::dial(id.secret, id.job, nonce, &id.member, &id.pod, now()) {
                 let is_proven = Arc::new(AtomicBool::new(false));
-                let _ = Connection::new(stream, channel, &shared, Arc::clone(&is_proven)).run(Vec::new()).await;
+                let _ = Connection::new(stream, channel, &shared, Arc::clone(&is_proven)).run(first).await;
                 if is_proven.load(Relaxed) {
                     wait = DIAL_SOON;
                 }

@@ -87,7 +87,7 @@ fn connect(shell: &Shell, secret: &Secret, host: &str) -> Result<(Incoming, Send
     let (since, mut is_said, mut refused) = (Instant::now(), false, None);
     loop {
         let why = match dial(host, shell.port) {
-            Ok(stream) => match greet(stream, shell, secret) {
+            Ok(stream) => match greet(stream, shell, secret, host) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => {
                     let first = *refused.get_or_insert_with(Instant::now);
@@ -119,13 +119,15 @@ fn dial(host: &str, port: u16) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// Both sides prove themselves.
-fn greet(stream: TcpStream, shell: &Shell, secret: &Secret) -> Result<(Incoming, Sender), Broken> {
+/// Both sides prove themselves, the other one as the agent of this host.
+fn greet(mut stream: TcpStream, shell: &Shell, secret: &Secret, host: &str) -> Result<(Incoming, Sender), Broken> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PROVEN_WITHIN))?;
     let until = Instant::now() + PROVEN_WITHIN;
     let nonce = rand::random();
-    let channel = Channel::dial(secret.clone(), shell.session(), nonce, &shell.member(), &shell.pod, now())?;
+    let session = shell.session(&shell.member_of(host));
+    let (channel, first) = Channel::dial(secret.clone(), session, nonce, &shell.member(), &shell.pod, now())?;
+    stream.write_all(&first)?;
     let mut incoming = Incoming::new(stream, channel);
     while Instant::now() < until {
         let events = incoming.receive()?.ok_or_else(|| std::io::Error::other("it has closed the connection"))?;

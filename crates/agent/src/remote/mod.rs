@@ -89,9 +89,16 @@ impl Shell {
         Ok(Secret::new(fs::read(&self.key).map_err(named)?.trim_ascii()))
     }
 
-    /// What a proof is good for: this attempt, and no other.
-    fn session(&self) -> String {
-        format!("{}/{}", self.job, self.attempt)
+    /// What a proof is good for: a command for the agent of this member in this attempt, and for no other. Who relays a connection
+    /// to another member gains nothing.
+    fn session(&self, server: &MemberId) -> String {
+        format!("{}/{}/{}-{}", self.job, self.attempt, server.role, server.index)
+    }
+
+    /// The member whose host that is: hosts are those of the workers, by index.
+    fn member_of(&self, host: &str) -> MemberId {
+        let index = self.hosts.iter().position(|known| known == host).and_then(|index| u32::try_from(index).ok());
+        MemberId::new(RoleName::WORKER.as_str(), index.unwrap_or(u32::MAX))
     }
 
     /// This member's host, if it is one of the workers.

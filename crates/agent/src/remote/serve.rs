@@ -41,7 +41,7 @@ pub fn serve(folder: &Path) -> io::Result<u8> {
     let shell = Shell::load(folder)?;
     let server = Arc::new(Server {
         secret: shell.secret()?,
-        session: shell.session(),
+        session: shell.session(&shell.member()),
         is_over: AtomicBool::new(false),
         told: Mutex::default(),
     });
@@ -122,9 +122,8 @@ impl Server {
     /// One connection, while it lasts. A frame that is wrong is what the other side has done.
     fn attend(&self, stream: TcpStream, is_known: &AtomicBool) -> Result<(), Broken> {
         stream.set_nodelay(true)?;
-        let (channel, first) = Channel::accept(self.secret.clone(), self.session.clone(), rand::random(), now());
+        let channel = Channel::accept(self.secret.clone(), self.session.clone(), rand::random(), now());
         let mut incoming = Incoming::new(stream, channel);
-        incoming.stream.write_all(&first)?;
         let until = Instant::now() + PROVEN_WITHIN;
         let mut events = VecDeque::new();
         let command = loop {

@@ -1,8 +1,8 @@
 //! How messages cross a connection that anybody in the cluster may have opened.
 //!
-//! The leader sends a nonce. The follower answers with a nonce of its own, who it is, and an HMAC-SHA256 of all of it by
-//! the job's secret; the leader proves itself likewise. Until then no frame is longer than [`MAX_UNPROVEN`] bytes, and
-//! nothing but that fixed form is read. Afterwards every frame has its number and an HMAC by a key of this connection and
+//! The follower sends a nonce, and the leader one of its own: whoever dials speaks first, since a proxy of a service mesh lets
+//! nobody else begin. The follower then says who it is, with an HMAC-SHA256 of all of it by the job's secret; the leader
+//! proves itself likewise. Until then no frame is longer than [`MAX_UNPROVEN`] bytes, and nothing but that fixed form is read. Afterwards every frame has its number and an HMAC by a key of this connection and
 //! direction, so that one that is forged, repeated, left out, or out of order ends the connection before it is read.
 //!
 //! A frame is its length (four bytes, the largest first) and so many bytes. Pure: bytes in, bytes and messages out.
@@ -20,7 +20,7 @@ pub const MAX_FRAME: usize = 64 * 1024;
 pub const PROVEN_WITHIN: Duration = Duration::from_secs(5);
 /// How long a frame that has begun may take.
 pub const FRAME_WITHIN: Duration = Duration::from_secs(5);
-/// Bytes of a nonce. It comes from the operating system's random numbers.
+/// Bytes of a nonce. It comes from a generator that the operating system has seeded.
 pub const NONCE: usize = 32;
 
 const MAC: usize = 32;
@@ -176,16 +176,21 @@ impl Outgoing {
 }
 
 enum State {
-    /// The leader, who has sent its nonce.
-    Challenged {
+    /// The leader, which waits for the follower's nonce.
+    Accepted {
         nonce: [u8; NONCE],
     },
-    /// A follower, who waits for the leader's nonce.
+    /// The leader, which has answered with its own.
+    Challenged {
+        leader: [u8; NONCE],
+        follower: [u8; NONCE],
+    },
+    /// A follower, which has sent its nonce and waits for the leader's.
     Dialed {
         nonce: [u8; NONCE],
         identity: Vec<u8>,
     },
-    /// A follower, who has answered.
+    /// A follower, which has proven itself.
     Answered(Session),
     Proven(Box<Proven>),
 }
@@ -202,14 +207,15 @@ pub struct Channel<M = Message> {
 }
 
 impl<M: Payload> Channel<M> {
-    /// The leader's side of a connection that it has accepted, and what it sends first. `job` is the UID of the TrainingJob.
-    pub fn accept(secret: Secret, job: String, nonce: [u8; NONCE], now: Time) -> (Self, Vec<u8>) {
-        let first = frame(&[&nonce]);
-        let (state, deadline) = (State::Challenged { nonce }, Some(now + PROVEN_WITHIN));
-        (Self { told: PhantomData, secret, job, state, begun: Vec::new(), deadline }, first)
+    /// The leader's side of a connection that it has accepted. `job` is what both sides must mean: the UID of the TrainingJob, and
+    /// whatever else a proof is to hold for, such as who is dialled.
+    #[must_use]
+    pub fn accept(secret: Secret, job: String, nonce: [u8; NONCE], now: Time) -> Self {
+        let (state, deadline) = (State::Accepted { nonce }, Some(now + PROVEN_WITHIN));
+        Self { told: PhantomData, secret, job, state, begun: Vec::new(), deadline }
     }
 
-    /// The follower's side of a connection that it has opened. It waits for the leader's word.
+    /// The follower's side of a connection that it has opened, and what it sends first.
     ///
     /// # Errors
     /// If role or pod are longer than the hello has room for: 63 and 64 bytes.
@@ -220,9 +226,9 @@ impl<M: Payload> Channel<M> {
         member: &MemberId,
         pod: &str,
         now: Time,
-    ) -> Result<Self, FrameError> {
+    ) -> Result<(Self, Vec<u8>), FrameError> {
         let (state, deadline) = (State::Dialed { nonce, identity: identity(member, pod)? }, Some(now + PROVEN_WITHIN));
-        Ok(Self { told: PhantomData, secret, job, state, begun: Vec::new(), deadline })
+        Ok((Self { told: PhantomData, secret, job, state, begun: Vec::new(), deadline }, frame(&[&nonce])))
     }
 
     /// When the connection has to be closed if it has brought nothing more: an unproven one, or a frame that has begun.
@@ -268,13 +274,18 @@ impl<M: Payload> Channel<M> {
 
     fn take(&mut self, body: &[u8], answer: &mut Vec<u8>) -> Result<Option<Event<M>>, FrameError> {
         match &mut self.state {
-            State::Challenged { nonce } => {
-                let (&follower, rest) =
-                    body.split_first_chunk().ok_or(FrameError::Malformed("the hello is too short"))?;
+            State::Accepted { nonce } => {
+                let follower = body.try_into().map_err(|_| FrameError::Malformed("the follower's nonce"))?;
+                answer.extend(frame(&[nonce]));
+                self.state = State::Challenged { leader: *nonce, follower };
+                Ok(None)
+            }
+            State::Challenged { leader, follower } => {
                 let (identity, mac) =
-                    rest.split_last_chunk::<MAC>().ok_or(FrameError::Malformed("the hello is too short"))?;
+                    body.split_last_chunk::<MAC>().ok_or(FrameError::Malformed("the hello is too short"))?;
                 let (job, identity_told) = (self.job.clone(), identity.to_owned());
-                let session = Session { protocol: M::PROTOCOL, job, leader: *nonce, follower, identity: identity_told };
+                let (leader, follower) = (*leader, *follower);
+                let session = Session { protocol: M::PROTOCOL, job, leader, follower, identity: identity_told };
                 self.secret.verify(&session.parts(b"follower"), mac)?;
                 let who = who(identity)?;
                 answer.extend(frame(&[self.secret.sign(&session.parts(b"leader")).as_ref()]));
@@ -286,7 +297,7 @@ impl<M: Payload> Channel<M> {
                 let (job, identity) = (self.job.clone(), std::mem::take(identity));
                 let session = Session { protocol: M::PROTOCOL, job, leader, follower: *nonce, identity };
                 let mac = self.secret.sign(&session.parts(b"follower"));
-                answer.extend(frame(&[&session.follower, &session.identity, mac.as_ref()]));
+                answer.extend(frame(&[&session.identity, mac.as_ref()]));
                 self.state = State::Answered(session);
                 Ok(None)
             }

@@ -8,9 +8,11 @@ use proptest::prelude::*;
 const NOW: Time = Time(1000);
 
 fn pair(of_leader: &[u8], of_follower: &[u8]) -> (Channel, Channel, Vec<u8>) {
-    let (leader, first) = Channel::accept(Secret::new(of_leader), "job".to_owned(), [1; NONCE], NOW);
+    let mut leader = Channel::accept(Secret::new(of_leader), "job".to_owned(), [1; NONCE], NOW);
     let (job, member) = ("job".to_owned(), MemberId::new("worker", 3));
-    let follower = Channel::dial(Secret::new(of_follower), job, [2; NONCE], &member, "pod-uid", NOW).unwrap();
+    let (follower, hello) = Channel::dial(Secret::new(of_follower), job, [2; NONCE], &member, "pod-uid", NOW).unwrap();
+    let mut first = vec![];
+    assert_eq!(leader.receive(&hello, NOW, &mut first), Ok(vec![]));
     (leader, follower, first)
 }
 
@@ -61,13 +63,14 @@ fn who_does_not_have_the_secret_gets_nowhere() {
     let (mut leader, mut follower, first) = pair(b"secret", b"secret");
     answer.clear();
     follower.receive(&first, NOW, &mut answer).unwrap();
-    let index = LENGTH + NONCE + 1 + "worker".len() + 3;
+    let index = LENGTH + 1 + "worker".len() + 3;
     answer[index] ^= 1;
     assert_eq!(leader.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
     // Nor a proof that was given to another challenge, or for another job.
     answer[index] ^= 1;
     for (job, nonce) in [("job", [9; NONCE]), ("other", [1; NONCE])] {
-        let (mut other, _) = Channel::<Message>::accept(Secret::new(b"secret"), job.to_owned(), nonce, NOW);
+        let mut other = Channel::<Message>::accept(Secret::new(b"secret"), job.to_owned(), nonce, NOW);
+        assert_eq!(other.receive(&frame(&[&[2; NONCE]]), NOW, &mut vec![]), Ok(vec![]));
         assert_eq!(other.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
     }
     assert!(leader.deadline().is_some() && matches!(leader.send(&message(0)), Err(FrameError::NotProven)));
@@ -92,6 +95,21 @@ fn frames_that_are_repeated_left_out_changed_or_sent_back_end_the_connection() {
         assert_eq!(refused(&[changed]), Some(FrameError::Forged), "byte {at}");
     }
     assert_eq!(follower.receive(&first, NOW, &mut vec![]), Err(FrameError::Forged));
+}
+
+#[test]
+fn who_is_dialled_says_nothing_first() {
+    let mut leader = Channel::<Message>::accept(Secret::new(b"secret"), "job".to_owned(), [1; NONCE], NOW);
+    let mut said = vec![];
+    assert_eq!(
+        leader.receive(&frame(&[&[2; NONCE - 1]]), NOW, &mut said),
+        Err(FrameError::Malformed("the follower's nonce"))
+    );
+    assert!(said.is_empty());
+    let member = MemberId::new("worker", 3);
+    let (_, first) =
+        Channel::<Message>::dial(Secret::new(b"secret"), "job".into(), [2; NONCE], &member, "p", NOW).unwrap();
+    assert_eq!(first, frame(&[&[2; NONCE]]));
 }
 
 #[test]
