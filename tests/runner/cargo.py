@@ -16,7 +16,7 @@ class Built:
 def read(messages, root):
     """The executables in cargo's messages. Unit tests are `lib` of the package at `root`, `lib-PACKAGE` of others.
 
-    Those of a binary are `bin-NAME`.
+    Those of a binary are `bin-NAME`, unless its manifest says that it has none.
     """
     built = Built()
     for line in messages.splitlines():
@@ -33,7 +33,8 @@ def read(messages, root):
         elif "test" in kinds:
             built.tests[target["name"]] = file
         elif "bin" in kinds:
-            built.tests[f"bin-{target['name']}"] = file
+            if target.get("test", True):  # where all are asked for, those that say they have no tests are built as well
+                built.tests[f"bin-{target['name']}"] = file
         else:
             is_root = Path(message["manifest_path"]) == Path(root, "Cargo.toml")
             built.tests["lib" if is_root else f"lib-{target['name']}"] = file

@@ -11,12 +11,21 @@ from runner.meter import Group
 from runner.steps import Step
 
 CLUSTER = "devcluster/cluster"
-# One compilation for the image and the tests: the same profile, flags and features.
-COMPILE = ("cargo", "test", "--no-run", "--message-format=json-render-diagnostics")
-# The programs of other packages than a test's own are built if they are named.
-ALL = ("--lib", "--bins", "--tests")
-COMPILE_RELEASE = (*COMPILE, "--release")
 IMAGE = "localhost/trainingjob-operator:dev"
+MESSAGES = "--message-format=json-render-diagnostics"
+# One compilation for the image and the tests: the same profile, flags and features.
+COMPILE = ("cargo", "build", MESSAGES, "--bins", "--tests")
+
+
+def is_unit(program):
+    return program == "lib" or program.startswith("lib-")
+
+
+def compile_commands(programs):
+    """What compiles these test programs, and ours; of unit tests all, for one crate's alone has other features."""
+    tests = [word for name in sorted(programs) if not is_unit(name) for word in ("--test", name)]
+    units = [("cargo", "test", "--no-run", MESSAGES, "--lib")] if any(map(is_unit, programs)) else []
+    return [("cargo", "build", MESSAGES, "--bins", *tests), *units]
 
 
 class Plan:
@@ -167,22 +176,18 @@ class Plan:
     def compile(self, step):
         if self.wanted is not None and not self.wanted:
             return  # programs of Python alone
-        words = list(COMPILE if self.wanted is not None else (*COMPILE, *ALL))
-        for name in sorted(self.wanted) if self.wanted is not None else ():
-            # Of all crates, whose dependencies would have other features if only one of them were compiled.
-            words += ["--lib"] if is_unit(name) else ["--test", name]
-        if self.wanted is not None:
-            words.append("--bins")
-        built = cargo.read(self.command(step, *words), self.root)
+        commands = [COMPILE] if self.wanted is None else compile_commands(self.wanted)
+        built = cargo.read("\n".join(self.command(step, *words) for words in commands), self.root)
         self.kept = cargo.keep(built, self.folder)
         self.env |= cargo.environment(self.kept, self.root)
         if self.wanted is None:
             self.env["TRAININGJOB_TEST_PROGRAMS"] = self.folder / "tests"  # all of them are there
 
     def compile_release(self, step, program):
-        crate = ["--package", program.removeprefix("lib-").replace("_", "-")] if program.startswith("lib-") else []
-        words = [*COMPILE_RELEASE, *crate, *(["--lib"] if is_unit(program) else ["--bins", "--test", program])]
-        built = cargo.read(self.command(step, *words), self.root)
+        commands = compile_commands([program])[is_unit(program):]
+        if program.startswith("lib-"):
+            commands = [(*words, "--package", program.removeprefix("lib-").replace("_", "-")) for words in commands]
+        built = cargo.read("\n".join(self.command(step, *words, "--release") for words in commands), self.root)
         return cargo.keep(built, self.folder.with_name("run-release"))
 
     def make_dev_image(self, step):
@@ -211,10 +216,6 @@ class Plan:
         finally:
             # Of a demo that has failed or was ended the cluster is there still.
             subprocess.run([self.root / CLUSTER, "down", "--name", name], check=False, capture_output=True)
-
-
-def is_unit(program):
-    return program == "lib" or program.startswith("lib-")
 
 
 def missing_tools():
