@@ -85,6 +85,7 @@ def run(asked, steps=None, program=(sys.executable, HERE / "cluster")):
     width = max(map(len, names))
     ended = {name: threading.Event() for name in names}
     running, outcomes, stopping = {}, queue.Queue(), threading.Event()
+    starting = threading.Lock()  # what is started is known to who ends all of it
 
     def lane_of(members):
         for name in members:
@@ -100,9 +101,13 @@ def run(asked, steps=None, program=(sys.executable, HERE / "cluster")):
 
     def one(name):
         step, begin, shown = steps[name], time.monotonic(), False
-        with subprocess.Popen([*program, *step.command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-            running[name] = process
+        with starting:
+            if stopping.is_set():
+                return True
+            process = running[name] = subprocess.Popen(
+                [*program, *step.command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                text=True, start_new_session=True)
+        with process:
             for line in process.stderr:
                 if not shown:
                     say(f"{name:{width}} | {step.what}: usually {step.seconds} s if nothing is there")
@@ -126,8 +131,10 @@ def run(asked, steps=None, program=(sys.executable, HERE / "cluster")):
                 if failed:
                     raise Failure(f"{name} could not be prepared; the reason stands above")
     finally:
-        stopping.set()
-        for process in list(running.values()):
+        with starting:
+            stopping.set()
+            left = list(running.values())
+        for process in left:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
     say(f"{'prepared':{width}} | {', '.join(names)}: {time.monotonic() - begin:.1f} s in all")
