@@ -285,6 +285,12 @@ fn monitors_find_what_they_look_for() {
     }
     assert_eq!(monitor["spec"]["endpoints"][0]["port"], service["spec"]["ports"][0]["name"]);
     assert_eq!(monitor["spec"]["endpoints"][0]["honorLabels"], true);
+    // Of pods, which anybody may label so, only what agents tell is taken, and not much of it.
+    let workers = one(&monitoring, "PodMonitor");
+    let kept = json!({ "sourceLabels": ["__name__"], "regex": "trainingjob_worker_.*", "action": "keep" });
+    assert_eq!(list(&workers["spec"]["podMetricsEndpoints"][0]["metricRelabelings"]), [kept]);
+    assert_eq!(workers["spec"]["sampleLimit"], 2000);
+    assert_eq!(workers["spec"]["podMetricsEndpoints"][0].get("honorLabels"), None);
     assert_eq!(list(&one(&monitoring, "PrometheusRule")["spec"]["groups"]).len(), 2);
 
     let maps = monitoring.iter().filter(|object| object["kind"] == "ConfigMap");
