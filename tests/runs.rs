@@ -65,6 +65,7 @@ fn main() {
         hang: None,
         checkpoints: None,
         resume_args: Vec::new(),
+        state: None,
         watch_metrics: vec!["acc".to_owned()],
         gang: None,
     };

@@ -1387,6 +1387,24 @@ fn a_program_that_hangs_may_be_nothing_but_told_and_go_on() {
     assert_eq!((room.report().ended_for, room.report().hang), (None, None));
 }
 
+/// What `agent stacks` prints, or why it does not.
+fn ask_for_stacks(room: &Room) -> Result<String, String> {
+    let state = format!("--state={}", room.path("state").display());
+    let output = Command::new(binary("agent")).args(["stacks", &state]).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+#[test]
+fn stacks_of_nobody() {
+    let room = Room::new("no-stacks");
+    let said = ask_for_stacks(&room).unwrap_err();
+    assert!(
+        said.starts_with("agent: can't ask the agent at ") && said.contains("state/agent.sock: No such file"),
+        "{said}"
+    );
+}
+
 /// Of a program that was never told to tell of itself, while it runs on.
 #[test]
 fn stacks_of_every_python() {
@@ -1400,14 +1418,15 @@ fn stacks_of_every_python() {
                   child = subprocess.Popen(['sleep', '1000'])\nprint('ready', flush=True)\nouter()\n";
     room.write("train.py", script.as_bytes(), 0o644);
     let port = free_port();
+    let state = room.path("state");
+    fs::create_dir(&state).unwrap();
+    let state = format!("--gang-state={}", state.display());
     let mut agent =
-        room.agent(&["--metrics-port", &port.to_string(), "--grace-seconds", "1"], &["python3", "train.py"]);
+        room.agent(&["--metrics-port", &port.to_string(), "--grace-seconds", "1", &state], &["python3", "train.py"]);
     let mut agent = Running(agent.env("NODE_RANK", "3").env("POD_UID", "uid-3").spawn().unwrap());
     agent.ready();
     let stacks: Stacks = until("the stack of what it sleeps in", DEADLINE, || {
-        let (head, body) = get(port, "/stacks")?;
-        assert_eq!(head, "HTTP/1.1 200 OK");
-        let stacks: Stacks = serde_json::from_str(&body).unwrap();
+        let stacks: Stacks = serde_json::from_str(&ask_for_stacks(&room).ok()?).unwrap();
         let sleeps = |process: &ProcessStacks| process.main().is_some_and(|main| main.frames[0].function == "inner");
         stacks.processes.iter().any(sleeps).then_some(stacks)
     });
@@ -1420,8 +1439,14 @@ fn stacks_of_every_python() {
     assert!(python.threads[0].is_main && calls(1).contains(&("inner", 3)), "{python:?}");
     assert_eq!((sleep.rank, sleep.command.as_str(), sleep.threads.len()), (None, "sleep 1000", 0));
     // Many who ask at once get one look.
-    let asking: Vec<_> = (0..20).map(|_| std::thread::spawn(move || get(port, "/stacks").unwrap().1)).collect();
-    assert!(asking.into_iter().all(|asks| !asks.join().unwrap().is_empty()));
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..20).map(|_| scope.spawn(|| ask_for_stacks(&room).unwrap())).collect();
+        assert!(asking.into_iter().all(|asks| !asks.join().unwrap().is_empty()));
+    });
+    // No port tells them, and nobody else's user is let in.
+    assert_eq!(get(port, "/stacks").unwrap().0, "HTTP/1.1 404 Not Found");
+    let socket = room.path("state/agent.sock");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     agent.signal(Signal::SIGTERM);
     assert_eq!(agent.exit_code(), Some(143));
 }

@@ -10,8 +10,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use testkit::binary;
 use testkit::servers::BUCKET;
 
 /// More files than that are in no checkpoint that is looked at.
@@ -121,11 +119,7 @@ fn all_bytes(folder: &Path) -> Vec<u8> {
 
 /// What `kubectl trainingjob checkpoints hostile` prints, of which no line but its own begins anywhere.
 async fn asked(space: &Space, args: &[&str]) -> String {
-    let mut command = Command::new(binary("kubectl-trainingjob"));
-    command.args(["checkpoints", "hostile"]).args(args).args(["-n", &space.name]);
-    command.env("KUBECONFIG", space.world.cluster.kubeconfig()).stdin(Stdio::null());
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    let (_, text) = space.plugin(&[&["checkpoints", "hostile"], args].concat()).await;
     for line in text.lines() {
         assert!(!line.contains(char::is_control) && !line.starts_with("FAKE"), "{args:?}: {line:?} in {text}");
     }

@@ -21,6 +21,7 @@ mod gang;
 mod hostile;
 mod lost;
 mod mpi;
+mod plugin;
 mod presets;
 mod roles;
 mod stores;

@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use testkit::cluster::Cluster;
 use testkit::evidence::Guard;
 pub use testkit::job::{condition, training, worker};
-use testkit::root;
 use testkit::wait::eventually;
+use testkit::{binary, root};
 
 pub const DEMO_IMAGE: &str = "localhost/trainingjob-demo:cpu";
 /// For everything that should be there within seconds. Far more than it takes: other tests keep the machine busy.
@@ -164,6 +165,16 @@ impl Space {
                 Err(error) => panic!("no log of {pod}: {error}"),
             }
         }
+    }
+
+    /// What `kubectl trainingjob` prints here, to both of its outputs, and whether it exits with 0.
+    pub async fn plugin(&self, args: &[&str]) -> (bool, String) {
+        let mut command = Command::new(binary("kubectl-trainingjob"));
+        command.args(args).args(["-n", &self.name]);
+        command.env("KUBECONFIG", self.world.cluster.kubeconfig()).stdin(Stdio::null());
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        (output.status.success(), text)
     }
 
     /// Removes the namespace with all that is in it, to leave the machine to the other tests.

@@ -12,9 +12,9 @@ use crate::run::descendants::{Reaped, reap};
 use crate::run::unstarted::{never_started, unstarted};
 use crate::run::view::CurrentRun;
 use crate::run::{Next, Run};
-use crate::serve::Server;
 use crate::serve::gpu::Gpus;
 use crate::serve::ports::listen;
+use crate::serve::{Server, local};
 use crate::signals::Signals;
 use crate::surroundings::{Options, Surroundings};
 use crate::survive::tell_of_panics;
@@ -73,6 +73,11 @@ impl Container {
         // Where nobody wants to know it costs nothing.
         let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };
         let server = Server::start(public, &current, keeper.as_ref(), &told, options.gang.is_some(), &gpus)?;
+        if let Some(state) = &options.state
+            && let Err(error) = local::serve(&server.runtime, state)
+        {
+            words.say(format_args!("can't answer `agent stacks` in {}: {error}", state.display()));
+        }
         let join = |gang| Party::join(gang, options.grace, &server.runtime, &wake, &words, &told);
         let party = match options.gang.as_ref().map(join).transpose() {
             Ok(party) => party,

@@ -7,6 +7,7 @@ use agent::hang;
 use agent::install;
 use agent::keeper::{commands as keeper, read_policy};
 use agent::remote::{call::call, serve::serve};
+use agent::serve::local::ask;
 use agent::surroundings::Options;
 use agent::variables;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -41,6 +42,14 @@ enum Command {
         /// The file to write, mode 0755; its directory must exist
         #[arg(long, value_name = "PATH")]
         to: PathBuf,
+    },
+    /// Print what the processes of this container's command are doing, as JSON: their call stacks, read by its agent
+    ///
+    /// Only the user that the agent runs as can ask, from within its pod.
+    Stacks {
+        /// What the agent was given as --gang-state
+        #[arg(long, value_name = "DIR")]
+        state: PathBuf,
     },
     /// Run a command, forward signals to it, and end every process that it leaves behind
     ///
@@ -96,8 +105,8 @@ Exit code:
         /// The key by which the gang's agents know each other; needed for more than one worker
         #[arg(long, value_name = "FILE", requires = "gang")]
         gang_key: Option<PathBuf>,
-        /// Where an agent that is killed leaves what it knows to the next one of its pod
-        #[arg(long, value_name = "DIR", requires = "gang")]
+        /// Where an agent that is killed leaves what it knows to the next one of its pod, and where `agent stacks` reaches it
+        #[arg(long, value_name = "DIR")]
         gang_state: Option<PathBuf>,
         /// What was before these pods: JSON
         #[arg(long, value_name = "JSON", requires = "gang", value_parser = past)]
@@ -330,6 +339,13 @@ fn main() -> ExitCode {
             Ok(code) => ExitCode::from(code),
             Err(error) => failed(&error),
         },
+        Command::Stacks { state } => match ask(&state) {
+            Ok(stacks) => {
+                println!("{stacks}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => failed(&error),
+        },
         Command::Install { to } => match install::install(&to) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -369,6 +385,7 @@ fn main() -> ExitCode {
                 checkpoints,
                 resume_args: resume_arg,
                 fail_on_nan: nan_policy == NanPolicy::Fail,
+                state: gang_state.clone(),
                 hang: hang_timeout.map(|seconds| hang::Policy {
                     timeout: Duration::from_secs(seconds.into()),
                     ends: hang_policy == HangPolicy::Fail,

@@ -34,6 +34,8 @@ pub struct Options {
     pub resume_args: Vec<OsString>,
     /// Where the agent finds its gang; without one it runs its program once, for itself.
     pub gang: Option<crate::gang::Options>,
+    /// The folder where this container's user can ask the agent; nobody can without one.
+    pub state: Option<PathBuf>,
     /// Metrics whose every reading is kept for `/status`.
     pub watch_metrics: Vec<String>,
 }

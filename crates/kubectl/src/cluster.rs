@@ -3,7 +3,6 @@
 use super::screen::shortened;
 use anyhow::{Context as _, anyhow, bail};
 use api::{Guarded, RuntimeKind, TakenRuntime, TrainingJob};
-use http_body_util::{BodyExt, Limited};
 use kube::api::{DynamicObject, ListParams, ObjectList};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, ResourceExt};
@@ -85,31 +84,6 @@ impl Cluster {
                 PATIENCE.as_secs()
             ),
         }
-    }
-
-    /// Reads what a path of the API server answers, of bounded size.
-    ///
-    /// # Errors
-    /// If there is no good answer, or it is longer than `most` bytes.
-    pub async fn fetch(&self, what: &str, url: &str, most: usize) -> anyhow::Result<String> {
-        let read = async {
-            let request = http::Request::get(url).body(kube::client::Body::empty()).map_err(kube::Error::HttpError)?;
-            let answer = self.client.send(request).await?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), most).collect().await;
-            let text = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned());
-            Ok((status, text))
-        };
-        let (status, text) = self.ask(what, read).await?;
-        let text = text.map_err(|_| anyhow!("can't {what}: the answer is longer than {most} bytes, or was cut off"))?;
-        if status.is_success() {
-            return Ok(text);
-        }
-        // The API server says in a Status what it refuses; what stands behind it says what it likes.
-        let refusal = serde_json::from_str::<kube::core::Status>(&text).map_err(|_| text);
-        let message = refusal.map_or_else(|text| format!("HTTP {status}: {text}"), |refusal| refusal.message);
-        let refusal = kube::core::Status { message, code: status.as_u16(), ..kube::core::Status::default() };
-        Err(self.explain(what, &kube::Error::Api(Box::new(refusal))))
     }
 
     /// Puts an error of the client into words.

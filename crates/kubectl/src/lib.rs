@@ -114,7 +114,7 @@ enum Command {
     },
     /// What the processes of its workers are doing: the call stacks of every Python, and which one is stopped.
     ///
-    /// The workers' agents are asked through the API server, which takes the right to get pods/proxy (role `edit`).
+    /// The agent in each worker's container is asked, which takes the right to exec into pods (role `edit`).
     Stacks {
         /// Name of the TrainingJob.
         job: String,

@@ -1,18 +1,20 @@
 //! `stacks`: what the processes of a job's workers are doing, as their agents see them.
 
+use super::checkpoints::{Streams, worker};
 use super::choice::{Choice, roles};
 use super::cluster::Cluster;
 use super::gather::pods;
 use super::screen::shortened;
 use anyhow::{Context as _, anyhow, bail};
-use api::TrainingJob;
 use futures::{StreamExt, stream};
 use kube::ResourceExt;
 use lifecycle::incarnation;
 use observe::ObservedPod;
+use plan::storage::paths;
 use protocol::role::RoleName;
-use protocol::stacks::{PATH, Place, ProcessStacks, Stacks};
+use protocol::stacks::{Place, ProcessStacks, Stacks};
 use serde::Serialize;
+use std::io::{self, Write};
 
 /// Bytes of an answer that are read: an agent's is smaller.
 const MAX_ANSWER: usize = 1 << 20;
@@ -66,7 +68,6 @@ pub async fn gather(cluster: &Cluster, name: &str, choice: &Choice) -> anyhow::R
     let job = cluster.find(name).await?;
     let namespace = job.namespace().unwrap_or_default();
     choice.places(name, &roles(&job))?;
-    let port = port(&job)?;
     let current = incarnation(&job.status.clone().unwrap_or_default());
     let mut running: Vec<ObservedPod> = pods(cluster, &job).await?;
     running.retain(|pod| pod.incarnation == current.number && pod.runs());
@@ -83,7 +84,7 @@ pub async fn gather(cluster: &Cluster, name: &str, choice: &Choice) -> anyhow::R
     let ask = |pod: ObservedPod| {
         let namespace = &namespace;
         async move {
-            let answer = ask(cluster, namespace, &pod, port).await;
+            let answer = ask(cluster, namespace, &pod).await;
             let (stacks, problem) = match answer {
                 Ok(stacks) => (Some(stacks), None),
                 Err(error) => (None, Some(format!("{error:#}"))),
@@ -100,30 +101,42 @@ pub async fn gather(cluster: &Cluster, name: &str, choice: &Choice) -> anyhow::R
     Ok(Document { namespace, name: name.to_owned(), workers })
 }
 
-/// Where the agents answer.
-fn port(job: &TrainingJob) -> anyhow::Result<i32> {
-    let monitoring = &job.spec.monitoring;
-    if !monitoring.enabled() {
-        bail!(
-            "monitoring.enabled of {} is false, so that its agents can't be asked: where a program hangs, its stacks are in \
-             the log, too",
-            job.name_any()
-        );
+/// Has the agent in a pod asked by itself: its container's user may, and no port serves the stacks.
+async fn ask(cluster: &Cluster, namespace: &str, pod: &ObservedPod) -> anyhow::Result<Stacks> {
+    let (mut out, mut err) = (Bounded::default(), Bounded::default());
+    let args = ["stacks".to_owned(), format!("--state={}", paths::STATE)];
+    let mut streams = Streams { out: &mut out, err: &mut err };
+    let code = worker::ask(cluster, namespace, &pod.name, &args, &mut streams).await?;
+    if code != 0 {
+        bail!("the agent in pod {} tells no stacks (exit code {code}): {}", pod.name, shortened(&err.text(), 300));
     }
-    Ok(monitoring.metrics_port())
+    let stacks: Stacks = serde_json::from_str(&out.text())
+        .with_context(|| format!("what the agent in pod {} prints is no JSON of stacks", pod.name))?;
+    Ok(stacks.bounded())
 }
 
-async fn ask(cluster: &Cluster, namespace: &str, pod: &ObservedPod, port: i32) -> anyhow::Result<Stacks> {
-    let url = format!("/api/v1/namespaces/{namespace}/pods/{}:{port}/proxy{PATH}", pod.name);
-    // Whoever may see pods may not ask them: that takes the role `edit`.
-    let what = format!("ask the agent of pod {} for its stacks (pods/proxy)", pod.name);
-    let text = cluster.fetch(&what, &url, MAX_ANSWER).await?;
-    let stacks: Stacks = serde_json::from_str(&text)
-        .with_context(|| format!("what answers on port {port} of pod {} tells no stacks", pod.name))?;
-    if let Some(other) = stacks.pod_uid.as_ref().filter(|uid| **uid != pod.uid) {
-        bail!("another pod answers on port {port} of pod {}, the one with the UID {}", pod.name, shortened(other, 100));
+/// What is printed in a container, of bounded size.
+#[derive(Default)]
+struct Bounded(Vec<u8>);
+
+impl Bounded {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
     }
-    Ok(stacks.bounded())
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_ANSWER {
+            return Err(io::Error::other(format!("the answer is longer than {MAX_ANSWER} bytes")));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The text for people.

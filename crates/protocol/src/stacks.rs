@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use text::{printable, start_of};
 
-/// Where an agent is asked for them.
-pub const PATH: &str = "/stacks";
+/// Where an agent is asked for them: in the folder of what it remembers, by the user of its container.
+pub const SOCKET: &str = "agent.sock";
 /// Processes that are told of at most.
 pub const MAX_PROCESSES: usize = 64;
 /// Threads of a process that are told of at most.

@@ -2,6 +2,7 @@
 
 mod bounded;
 pub mod gpu;
+pub mod local;
 mod metrics;
 pub mod ports;
 mod status;
@@ -10,7 +11,6 @@ pub mod usage;
 use crate::keeper::{Keeper, choice};
 use crate::progress::json;
 use crate::run::view::CurrentRun;
-use crate::stacks;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
@@ -23,16 +23,12 @@ use parking_lot::Mutex;
 use ports::{listen, listen_locally};
 use protocol::gang::GangStatus;
 use protocol::progress::Source;
-use protocol::stacks::PATH as STACKS;
 use status::StatusSource;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// How long a look at the stacks serves: each costs some of the program's processors.
-const STACKS_SERVE: Duration = Duration::from_secs(1);
 /// Bytes of a message of the program's.
 const MAX_BODY: usize = 256 * 1024;
 
@@ -85,8 +81,7 @@ impl Server {
                         .route("/healthz", get(|| async { "ok\n" }))
                         .route("/status", get(status_json))
                         .route("/metrics", get(metrics_text))
-                        .with_state(Arc::new(StatusSource::new(run, keeper, gang_status, in_gang, gpus)))
-                        .merge(of_stacks());
+                        .with_state(Arc::new(StatusSource::new(run, keeper, gang_status, in_gang, gpus)));
                     serve(listener, gang.unwrap_or_default().merge(routes));
                 }
                 std::future::pending::<()>().await;
@@ -110,25 +105,6 @@ async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoRespon
     }
     let json = serde_json::to_string(&source.status()).expect("a struct of numbers, strings and maps by name is JSON");
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
-}
-
-/// What the processes are doing. One look at a time: whoever asks meanwhile gets what that brings.
-fn of_stacks() -> Router {
-    type Last = tokio::sync::Mutex<Option<(Instant, Bytes)>>;
-    #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-    async fn stacks(State(last): State<Arc<Last>>) -> impl IntoResponse {
-        let mut last = last.lock().await;
-        if last.as_ref().is_none_or(|(at, _)| at.elapsed() >= STACKS_SERVE) {
-            let look = || serde_json::to_vec(&stacks::take()).expect("a struct of numbers and strings is JSON");
-            let Ok(json) = tokio::task::spawn_blocking(look).await else {
-                return (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], Bytes::new());
-            };
-            *last = Some((Instant::now(), json.into()));
-        }
-        let json = last.as_ref().map(|(_, json)| json.clone()).unwrap_or_default();
-        (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
-    }
-    Router::new().route(STACKS, get(stacks)).with_state(Arc::<Last>::default())
 }
 
 /// What the other workers ask.

@@ -4,7 +4,7 @@
 
 mod errand;
 mod signals;
-mod worker;
+pub(crate) mod worker;
 
 use super::cluster::Cluster;
 use super::gather::pods;

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 const CHUNK: usize = 16 * 1024;
 
 /// Runs the agent in the container `training`, and returns its exit code.
-pub(super) async fn ask(
+pub(crate) async fn ask(
     cluster: &Cluster,
     namespace: &str,
     pod: &str,

@@ -1,0 +1,91 @@
+//! What only the user of this container may ask: a socket in the folder of what the agent remembers.
+//!
+//! The stacks tell how a program is made, and reading them costs it processors. So no port serves them.
+
+use crate::stacks;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use protocol::stacks::SOCKET;
+use std::fs::{Permissions, remove_file, set_permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// How long a look at the stacks serves: each costs some of the program's processors.
+const STACKS_SERVE: Duration = Duration::from_secs(1);
+/// How long an answer may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
+/// Serves in the folder `state`.
+///
+/// # Errors
+/// Where the socket can't be made there.
+pub fn serve(runtime: &Handle, state: &Path) -> io::Result<()> {
+    let path = state.join(SOCKET);
+    // That of an agent that was killed.
+    match remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    set_permissions(&path, Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    runtime.spawn(async {
+        if let Ok(listener) = tokio::net::UnixListener::from_std(listener) {
+            let _ = axum::serve(listener, of_stacks()).await;
+        }
+    });
+    Ok(())
+}
+
+/// Asks the agent that serves there for the stacks, as JSON.
+///
+/// # Errors
+/// Where no agent serves, or it does not answer.
+pub fn ask(state: &Path) -> io::Result<String> {
+    let path = state.join(SOCKET);
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("can't ask the agent at {}: {error}", path.display()));
+    let read = || {
+        let mut stream = UnixStream::connect(&path)?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        // 1.0: the answer ends with the connection.
+        stream.write_all(b"GET /stacks HTTP/1.0\r\nHost: agent\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = read().map_err(named)?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    if head.split(' ').nth(1) == Some("200") {
+        return Ok(body.to_owned());
+    }
+    Err(named(io::Error::other(head.lines().next().unwrap_or("it says nothing").to_owned())))
+}
+
+/// What the processes are doing. One look at a time: whoever asks meanwhile gets what that brings.
+fn of_stacks() -> Router {
+    type Last = tokio::sync::Mutex<Option<(Instant, Bytes)>>;
+    #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
+    async fn stacks(State(last): State<Arc<Last>>) -> impl IntoResponse {
+        let mut last = last.lock().await;
+        if last.as_ref().is_none_or(|(at, _)| at.elapsed() >= STACKS_SERVE) {
+            let look = || serde_json::to_vec(&stacks::take()).expect("a struct of numbers and strings is JSON");
+            let Ok(json) = tokio::task::spawn_blocking(look).await else {
+                return (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], Bytes::new());
+            };
+            *last = Some((Instant::now(), json.into()));
+        }
+        let json = last.as_ref().map(|(_, json)| json.clone()).unwrap_or_default();
+        (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
+    }
+    Router::new().route("/stacks", get(stacks)).with_state(Arc::<Last>::default())
+}
