@@ -91,10 +91,13 @@ where
     body.map(http_body_util::Collected::to_bytes).map_err(|error| format!("its answer can't be read: {error}"))
 }
 
-/// Of pods on their node's network another one may hold the address: its answer is nobody's. An agent of before does not
-/// say which pod it is in.
+/// Of pods on their node's network another one may hold the address: its answer is not this pod's, nor is one that does not
+/// say which pod it is in. Agents say it since 0.1.
 fn is_of(status: &AgentStatus, job: &JobName, pod: &ObservedPod) -> Result<(), String> {
-    if let Some(uid) = status.pod_uid.as_ref().filter(|uid| **uid != pod.uid) {
+    let Some(uid) = &status.pod_uid else {
+        return Err("what answers at its address and port does not say which pod it is in (podUid)".into());
+    };
+    if *uid != pod.uid {
         let uid = start_of(uid, MAX_NAME);
         return Err(format!("another pod answers at its address and port, the one with the UID {uid:?}"));
     }

@@ -1,14 +1,13 @@
 //! The status: written once per pass, only if it differs, and never over somebody else's write.
 
 use super::Context;
-use super::error::{Error, call};
+use super::error::{Error, call, refusal};
 use super::pass::Pass;
-use api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus};
+use api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus, Unreadable};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
-use kube::core::error_boundary::InvalidObject;
-use kube::{Api, Resource};
+use kube::Resource;
+use kube::api::{Patch, PatchParams};
 use lifecycle::{set_condition, whole_second};
 use observe::{JobKey, Writes, version};
 use std::time::{Duration, Instant};
@@ -88,52 +87,53 @@ impl Pass<'_, TrainingJob> {
 
 impl Context {
     /// A TrainingJob that this operator can't read: it says so on itself, and what runs of it goes on.
-    pub(super) async fn unreadable(&self, invalid: &InvalidObject) -> Result<(), Error> {
-        let meta = &invalid.metadata;
+    pub(super) async fn unreadable(&self, unreadable: &Unreadable) -> Result<(), Error> {
+        let meta = &unreadable.metadata;
         let key = JobKey::of(meta);
-        let told = (meta.generation, invalid.error.clone());
-        if self.index.read(&key, |cell| cell.writes.unreadable.as_ref() == Some(&told)).unwrap_or(false) {
+        let reported = (meta.generation, unreadable.error.clone());
+        if self.index.read(&key, |cell| cell.writes.unreadable.as_ref() == Some(&reported)).unwrap_or(false) {
             return Ok(());
         }
         let (namespace, name) =
             (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-        let resource = ApiResource::erase::<TrainingJob>(&());
-        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &resource);
-        let Some(object) = call("get TrainingJob", api.get_opt(name)).await? else { return Err(Error::Outdated) };
-        if object.metadata.resource_version != meta.resource_version {
-            return Err(Error::Outdated);
-        }
-        let what = what_is_unreadable(&object).unwrap_or_else(|| invalid.error.clone());
-        warn!(error = what, "a TrainingJob that can't be read");
-        let message = format!(
-            "this version of the operator can't read {what}; upgrade the operator, or delete the TrainingJob and create \
-             it with a value that this version knows"
-        );
+        warn!(error = %unreadable, "a TrainingJob that can't be read");
+        let message = if unreadable.is_out_of_bounds {
+            format!(
+                "{unreadable}; delete the TrainingJob and create it smaller: a large text belongs in a ConfigMap that \
+                 the workers mount (spec.volumes)"
+            )
+        } else {
+            format!(
+                "this version of the operator can't read {unreadable}; upgrade the operator, or delete the TrainingJob \
+                 and create it with a value that this version knows"
+            )
+        };
         let now = whole_second(Timestamp::now());
-        let status = &object.data["status"];
-        let mut conditions: Vec<Condition> = serde_json::from_value(status["conditions"].clone()).unwrap_or_default();
+        let mut conditions = unreadable.conditions.clone();
         let accepted = ConditionType::Accepted;
         set_condition(&mut conditions, accepted, false, &Reason::Unreadable, &message, meta.generation, now);
         // A merge keeps whatever else the status says.
         let patch = serde_json::json!({
-            "metadata": { "uid": key.uid, "resourceVersion": object.metadata.resource_version },
+            "metadata": { "uid": key.uid, "resourceVersion": meta.resource_version },
             "status": {
                 "observedGeneration": meta.generation,
                 "conditions": conditions,
-                "state": status.get("state").cloned().unwrap_or_else(|| State::Pending.as_str().into()),
+                "state": unreadable.state.as_deref().unwrap_or(State::Pending.as_str()),
             },
         });
-        call("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await?;
-        self.index.update_known(&key, |cell| cell.writes.unreadable = Some(told));
-        Ok(())
+        let api = self.api::<Guarded>(namespace);
+        match call("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await {
+            // Somebody else has written; the watch brings what.
+            Err(error) if refusal(&error).is_some_and(|status| status.is_conflict() || status.is_not_found()) => {
+                Err(Error::Outdated)
+            }
+            Err(error) => Err(error),
+            Ok(_) => {
+                self.index.update_known(&key, |cell| cell.writes.unreadable = Some(reported));
+                Ok(())
+            }
+        }
     }
-}
-
-/// The field that can't be read, and why.
-fn what_is_unreadable(object: &DynamicObject) -> Option<String> {
-    let object = serde_json::to_value(object).ok()?;
-    let error = serde_path_to_error::deserialize::<_, TrainingJob>(object).err()?;
-    Some(format!("{}: {}", error.path(), error.inner()))
 }
 
 /// How soon a status is to be written.

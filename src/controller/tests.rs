@@ -360,7 +360,13 @@ async fn a_denial_is_no_invalid_spec() {
 /// An agent behind the API server's proxy.
 async fn answer_of(agent: impl Fn() -> Value + Send + Sync + 'static) -> (bool, AgentPolls) {
     let (client, _) = api(move |request| match request {
-        (_, path, _) if path.ends_with("/proxy/status") => (200, agent()),
+        (_, path, _) if path.ends_with("/proxy/status") => {
+            let mut answer = agent();
+            if let Some(fields) = answer.as_object_mut() {
+                fields.entry("podUid").or_insert("pod-0".into());
+            }
+            (200, answer)
+        }
         request => agrees(request),
     });
     let context = context(client, AgentAccess::Proxy);
@@ -380,11 +386,14 @@ async fn the_answer_of_another_pod_is_nobodys() {
         answer.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         answer_of(move || answer.clone())
     };
-    for fields in [json!({ "podUid": "pod-0" }), json!({}), json!({ "podUid": "pod-0", "trainingJob": "x" })] {
+    for fields in [json!({ "podUid": "pod-0" }), json!({ "podUid": "pod-0", "trainingJob": "x" })] {
         let (is_news, polls) = told(fields.clone()).await;
         assert!(is_news && polls.answer().is_some() && polls.is_up() == Some(true), "{fields}");
     }
-    for fields in [json!({ "podUid": "pod-1" }), json!({ "trainingJob": "y" }), json!({ "podUid": "" })] {
+    let others =
+        [json!({ "podUid": "pod-1" }), json!({ "podUid": "pod-0", "trainingJob": "y" }), json!({ "podUid": "" })];
+    // Neither is one that says nothing, as the agent of another job may choose to.
+    for fields in others.into_iter().chain([json!({ "podUid": null }), json!({ "podUid": null, "trainingJob": "x" })]) {
         let (_, polls) = told(fields.clone()).await;
         assert!(polls.answer().is_none() && polls.is_up() == Some(false), "{fields}");
     }

@@ -8,6 +8,7 @@ use futures::stream::{BoxStream, SelectAll};
 use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
@@ -26,6 +27,8 @@ use tracing::{debug, warn};
 const KINDS: usize = 5;
 /// Children come in crowds (a gang's pods, each with several changes): a job is woken once for those of this time.
 const GATHER: Duration = Duration::from_millis(200);
+/// Objects of one page of a list, which is in memory as a whole: each may be of 1.5 MiB, and more where JSON escapes its texts.
+const PAGE: u32 = 25;
 
 pub(super) struct Watches {
     /// Feeds the index for as long as it is polled.
@@ -121,14 +124,15 @@ fn children<K>(context: &Arc<Context>, file: impl Fn(&Context, &Event<K>) + Send
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let api = scoped::<K>(context);
-    let config = watcher::Config::default().labels(labels::SELECTOR);
+    let api = scoped::<Guarded<K>>(context);
+    let config = watcher::Config::default().labels(labels::SELECTOR).page_size(PAGE);
     let context = context.clone();
     watcher(api, config)
         .default_backoff()
         .filter_map(move |event| {
-            let news = match event {
-                Ok(event) => {
+            let news = match event.map(readable) {
+                Ok(None) => None,
+                Ok(Some(event)) => {
                     file(&context, &event);
                     match &event {
                         Event::Apply(object) | Event::Delete(object) => job_of(object).map(News::Touched),
@@ -151,6 +155,28 @@ where
         .boxed()
 }
 
+/// The event of a child that can be decoded. The label may be on any object: one that can't be decoded is none of ours.
+fn readable<K>(event: Event<Guarded<K>>) -> Option<Event<K>>
+where
+    K: Resource<DynamicType = ()>,
+{
+    let read = |object: Guarded<K>| match object.0 {
+        Ok(object) => Some(object),
+        Err(unreadable) => {
+            let ObjectMeta { namespace, name, .. } = &unreadable.metadata;
+            warn!(kind = %K::kind(&()), ?namespace, ?name, error = %unreadable, "skipping an object that can't be read");
+            None
+        }
+    };
+    Some(match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(object) => Event::InitApply(read(object)?),
+        Event::Apply(object) => Event::Apply(read(object)?),
+        Event::Delete(object) => Event::Delete(read(object)?),
+    })
+}
+
 /// Whether the API server has no such kind, which somebody may yet install.
 fn is_unknown(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
@@ -161,7 +187,8 @@ fn jobs(
     writer: reflector::store::Writer<Guarded>,
     relist: mpsc::UnboundedSender<()>,
 ) -> BoxStream<'static, Result<Guarded, watcher::Error>> {
-    let events = watcher(scoped::<Guarded>(context), watcher::Config::default()).default_backoff().modify(|job| {
+    let config = watcher::Config::default().page_size(PAGE);
+    let events = watcher(scoped::<Guarded>(context), config).default_backoff().modify(|job: &mut Guarded| {
         if let Ok(job) = &mut job.0 {
             job.metadata.managed_fields = None;
         }

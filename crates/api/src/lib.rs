@@ -17,6 +17,7 @@ mod container;
 pub mod defaults;
 mod elastic;
 mod failure;
+mod guarded;
 mod hyperparameters;
 mod monitoring;
 mod networking;
@@ -36,6 +37,7 @@ pub use condition_type::ConditionType;
 pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
 pub use elastic::Elastic;
 pub use failure::{FailurePolicy, FailureRule, Hang, HangAction, NanPolicy, RestartPolicy, RuleAction};
+pub use guarded::{Guarded, Unreadable};
 pub use hyperparameters::Hyperparameters;
 pub use monitoring::{Monitoring, ProgressForms};
 pub use networking::{Backend, HostNames, Networking};
@@ -55,9 +57,6 @@ pub use status::{
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use values::written_down;
-
-/// A TrainingJob as it is read from the API server: one that can't be decoded is reported on itself and stalls no other.
-pub type Guarded = kube::core::DeserializeGuard<TrainingJob>;
 
 /// API group of every kind of ours.
 pub const GROUP: &str = "ml.example.com";

@@ -46,7 +46,7 @@ impl Step<'_> {
         match self.input.refused {
             None => self.set(ConditionType::Accepted, true, Reason::Valid, "the spec can run"),
             Some(why) => {
-                let why = format!("{why}; what runs goes on, and its next start will fail unless that is put right");
+                let why = format!("{why}; what runs goes on, and the next attempt starts when the spec is corrected");
                 self.set(ConditionType::Accepted, false, Reason::InvalidSpec, &why);
             }
         }
@@ -70,7 +70,21 @@ impl Step<'_> {
             Stage::Running(job) => self.running(job),
             Stage::JobGone => self.job_gone(),
             Stage::Starting => self.start(),
+            Stage::Waiting(why) => self.wait_for_spec(&why),
         }
         self.count();
+    }
+
+    /// The next attempt waits for a spec that can run. A job that was suspended stays so.
+    fn wait_for_spec(&mut self, why: &str) {
+        if self.status.state != Some(State::Suspended) {
+            self.status.state = Some(State::Pending);
+        }
+        let name = &self.input.plan.identity.name;
+        let why = format!(
+            "attempt {} starts when the spec is corrected (kubectl edit trainingjob {name}): {why}",
+            self.incarnation().attempt
+        );
+        self.set(ConditionType::Scheduled, false, Reason::InvalidSpec, &why);
     }
 }

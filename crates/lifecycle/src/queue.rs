@@ -18,8 +18,15 @@ impl Step<'_> {
             return false;
         }
         let Some(workload) = self.workload().cloned() else {
+            // Before the first list of Workloads one that is not known may well exist, and admit what runs.
+            let is_known = !self.input.children.workloads_unlisted;
+            if !is_known && self.current_jobs().any(|job| !job.suspend) {
+                return false;
+            }
             self.verdict.actions.push(Action::EnsureWorkload);
-            self.hold_jobs();
+            if is_known {
+                self.hold_jobs();
+            }
             return true;
         };
         if workload.admitted {

@@ -7,8 +7,6 @@ use observe::ObservedJob;
 
 /// Where a job that has not ended is in its life. The first one here that holds counts.
 pub(super) enum Stage<'a> {
-    /// It can't run, for this reason, and no Job of it runs.
-    Refused(String),
     /// Every worker's program has ended well.
     Succeeded,
     /// The success policy is met, and its workers are being stopped.
@@ -23,14 +21,15 @@ pub(super) enum Stage<'a> {
     JobGone,
     /// This incarnation has yet to begin.
     Starting,
+    /// This incarnation can't begin, for this reason, until the spec is corrected.
+    Waiting(String),
+    /// The job can't run, for this reason, and never did.
+    Refused(String),
 }
 
 /// Tells the stage, and changes nothing.
 pub(super) fn stage<'a>(step: &Step<'a>) -> Stage<'a> {
     let job = step.current_job();
-    if let (None, Some(reason)) = (job, step.invalid()) {
-        return Stage::Refused(reason);
-    }
     if job.is_some_and(|job| job.complete) || step.all_succeeded() {
         return Stage::Succeeded;
     }
@@ -47,6 +46,14 @@ pub(super) fn stage<'a>(step: &Step<'a>) -> Stage<'a> {
         Some(_) if step.lacks_job() => Stage::JobGone,
         Some(job) => Stage::Running(job),
         None if step.begun(step.incarnation()) => Stage::JobGone,
-        None => Stage::Starting,
+        None => match (step.input.refused, step.job_is_invalid()) {
+            // A field that may change is put right as easily as it was made wrong, and a newer operator may refuse what an older
+            // one ran. So only the first look at a job is final.
+            (Some(why), _) if step.input.status.state.is_none() => Stage::Refused(why.to_owned()),
+            (Some(why), _) => Stage::Waiting(why.to_owned()),
+            // The API server has taken this Job before: what it holds against it now may pass, and it is asked again.
+            (None, Some(why)) if !step.has_run() => Stage::Refused(why),
+            (None, _) => Stage::Starting,
+        },
     }
 }

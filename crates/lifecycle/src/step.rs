@@ -92,12 +92,16 @@ impl<'a> Step<'a> {
         begun(&self.status, self.input.children, of)
     }
 
-    /// Why the spec can't run: by our own rules, or because the API server finds the Job invalid that follows from it.
-    pub(super) fn invalid(&self) -> Option<String> {
+    /// Why the API server finds the Job invalid that follows from the spec.
+    pub(super) fn job_is_invalid(&self) -> Option<String> {
         let is_of_gang = |key: &ChildKey| key.kind == ChildKind::Job && *key != ChildKey::UPKEEP;
         let mut jobs = self.input.children.blocked.iter().filter(|(key, _)| is_of_gang(key));
-        let job = jobs.find(|(_, blocked)| blocked.reason == Reason::Invalid);
-        self.input.refused.map(str::to_owned).or_else(|| job.map(|(_, blocked)| blocked.message.clone()))
+        jobs.find(|(_, blocked)| blocked.reason == Reason::Invalid).map(|(_, blocked)| blocked.message.clone())
+    }
+
+    /// Whether an attempt has run, or has ended before it did.
+    pub(super) fn has_run(&self) -> bool {
+        self.status.start_time.is_some() || !self.status.restarts.is_empty()
     }
 
     /// Pods of an incarnation, but for those that tell nothing of its gang.

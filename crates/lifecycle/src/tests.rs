@@ -638,6 +638,76 @@ fn a_refused_spec_fails_only_what_does_not_run() {
     assert_eq!(world.condition("Accepted").0, "True");
 }
 
+/// A slip in a field that may change, such as a regular expression of `failurePolicy.rules`, ends nothing.
+#[test]
+fn a_spec_that_became_invalid_delays_the_next_attempt_and_ends_no_job() {
+    const WHY: &str = "spec.failurePolicy.rules[0].message: \"(\" is no regular expression";
+    let refuse = |world: &mut World| world.refused = Some(WHY.into());
+
+    // Suspended: also if it has never run.
+    for mut world in [World::to_running(), World::new()] {
+        world.spec.suspend = true;
+        world.step();
+        (world.children.jobs, world.children.pods) = Default::default();
+        world.step();
+        assert_eq!(world.status.state, Some(State::Suspended));
+        refuse(&mut world);
+        world.step();
+        assert_eq!(world.status.state, Some(State::Suspended));
+        let (status, reason, message) = world.condition("Accepted");
+        assert!((status, reason) == ("False", "InvalidSpec") && message.starts_with(WHY), "{message}");
+        // Resumed: it waits, and begins when the spec is corrected.
+        world.spec.suspend = false;
+        assert!(world.step().actions.is_empty());
+        assert_eq!((world.status.state, world.condition("Scheduled").1), (Some(State::Suspended), "InvalidSpec"));
+        world.refused = None;
+        let verdict = world.step();
+        assert!(verdict.actions.iter().any(|action| matches!(action, Action::CreateJobs(..))), "{verdict:?}");
+        assert_eq!(world.status.state, Some(State::Pending));
+    }
+
+    // Its pods are gone: the loss is counted, and the next attempt waits.
+    let mut world = World::to_running();
+    refuse(&mut world);
+    world.fail(1, 60);
+    world.see(None, []);
+    world.children.pods.values_mut().for_each(|pod| pod.gone = true);
+    world.second = 100;
+    for _ in 0..3 {
+        assert!(world.step().actions.is_empty());
+    }
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Pending), 1));
+    let (_, reason, message) = world.condition("Scheduled");
+    let expected = format!("attempt 2 starts when the spec is corrected (kubectl edit trainingjob x): {WHY}");
+    assert_eq!((reason, message), ("InvalidSpec", &*expected));
+    world.refused = None;
+    let second = |action: &Action| matches!(action, Action::CreateJobs(Incarnation { number: 2, .. }, _));
+    assert!(world.step().actions.iter().any(second));
+
+    // It waits for its turn, and has never run.
+    let mut world = World::new();
+    world.step();
+    refuse(&mut world);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Pending));
+}
+
+/// A mutating policy or a control plane of two versions may refuse for a while what it has taken before.
+#[test]
+fn a_job_that_the_api_server_took_before_is_tried_again() {
+    let mut world = World::to_running();
+    world.fail(1, 60);
+    world.see(None, []);
+    world.children.pods.values_mut().for_each(|pod| pod.gone = true);
+    world.second = 100;
+    let invalid = Blocked { reason: "Invalid".into(), message: "Job x-training is invalid: spec.template".into() };
+    world.children.blocked.insert(ChildKey::job(RoleName::WORKER), invalid);
+    let second = |action: &Action| matches!(action, Action::CreateJobs(Incarnation { number: 2, .. }, _));
+    assert!(world.step().actions.iter().any(second));
+    assert_ne!(world.status.state, Some(State::Failed));
+    assert_eq!(world.condition("Scheduled").1, "Invalid");
+}
+
 #[test]
 fn a_name_that_is_taken_is_reported() {
     let mut world = World::new();

@@ -1,9 +1,10 @@
 //! All that is remembered of one TrainingJob, in one place.
 
 use super::ours::Ours;
-use super::{AgentPolls, Children, ObservedBoard, ProgressTurn};
+use super::{AgentPolls, Bucket, Children, ObservedBoard, ProgressTurn};
 use api::TrainingJobStatus;
 use plan::Planned;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,6 +21,8 @@ pub struct Cell {
     pub wanted: Option<Arc<Wanted>>,
     /// What the operator wrote to it.
     pub writes: Writes,
+    /// What the operator published of it.
+    pub publications: Publications,
     /// Reconciles that failed in a row.
     pub failures: u32,
     /// Passes in a row in which somebody denied the creation of a child.
@@ -70,4 +73,62 @@ pub struct Writes {
     pub counters_since: Option<Instant>,
     /// When what the program reports was last written.
     pub progress: ProgressTurn,
+    /// Writes that follow from what is observed alone, an agent's answer say: 30 at once and then one in 10 s.
+    pub observations: Bucket<30, 10>,
+}
+
+/// Events of one TrainingJob. What an agent answers becomes Events too, and anybody may answer in its place.
+#[derive(Clone, Debug, Default)]
+pub struct Publications {
+    /// The last ones, by the hash in their names.
+    last: VecDeque<u64>,
+    /// For each reason: 10 at once and then one a minute.
+    rates: BTreeMap<&'static str, Bucket<10, 60>>,
+}
+
+impl Publications {
+    /// Names of Events that are remembered.
+    const REMEMBERED: usize = 32;
+
+    /// Whether to publish an Event: neither one that was published just before, nor more of one reason than anybody reads.
+    pub fn admit(&mut self, reason: &'static str, hash: u64, now: Instant) -> bool {
+        if self.last.contains(&hash) {
+            return false;
+        }
+        self.rates.retain(|known, rate| *known == reason || !rate.is_full(now));
+        if self.rates.entry(reason).or_default().take(now).is_err() {
+            return false;
+        }
+        if self.last.len() == Self::REMEMBERED {
+            self.last.pop_front();
+        }
+        self.last.push_back(hash);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn events_of_one_reason_have_a_rate_and_are_published_once() {
+        let (begun, mut publications) = (Instant::now(), Publications::default());
+        let mut admitted = 0;
+        // Ten new ones every 2 s for an hour.
+        for hash in 0..18_000 {
+            let now = begun + Duration::from_secs(hash / 10 * 2);
+            admitted += u32::from(publications.admit("Restarting", hash, now));
+        }
+        assert_eq!(admitted, 10 + 59);
+        assert!(publications.last.len() == 32 && publications.rates.len() == 1);
+        let now = begun + Duration::from_secs(3600);
+        assert!(publications.admit("Failed", 1, now), "another reason has its own rate");
+        assert!(!publications.admit("Failed", 1, now), "it is published");
+        assert!(publications.admit("Failed", 2, now));
+        let later = now + Duration::from_secs(3600);
+        assert!(publications.admit("Resumed", 3, later));
+        assert_eq!(publications.rates.len(), 1, "what is full again is forgotten");
+    }
 }

@@ -161,6 +161,8 @@ pub struct Children {
     pub upkeep: Option<ObservedUpkeep>,
     /// Its Workload in a queue of Kueue's, if it has several roles.
     pub workload: Option<ObservedWorkload>,
+    /// Workloads have not been listed yet: one that is not known may exist.
+    pub workloads_unlisted: bool,
     /// Last words of its pods, by the UID of the Job.
     pub upkeep_words: Option<(String, Report)>,
     /// Children that could not be made.

@@ -114,7 +114,9 @@ impl Index {
     /// What is known of the objects of a TrainingJob.
     #[must_use]
     pub fn children(&self, key: &JobKey) -> Children {
-        self.lock().cells.get(key).map(|cell| cell.children.clone()).unwrap_or_default()
+        let inner = self.lock();
+        let children = inner.cells.get(key).map(|cell| cell.children.clone()).unwrap_or_default();
+        Children { workloads_unlisted: !inner.complete.contains(&TypeId::of::<SlimWorkload>()), ..children }
     }
 
     /// Reads one cell without copying it.
@@ -504,6 +506,18 @@ mod tests {
     }
 
     /// An operator that starts may find pods that were orphaned: the next gang waits for them.
+    #[test]
+    fn workloads_are_unlisted_until_their_first_list_ends() {
+        let index = index();
+        for event in [None, Some(Event::Init)] {
+            event.iter().for_each(|event| index.workload(event));
+            assert!(index.children(&key()).workloads_unlisted);
+        }
+        index.workload(&Event::InitDone);
+        index.workload(&Event::Init);
+        assert!(!index.children(&key()).workloads_unlisted, "a list that begins again hides nothing");
+    }
+
     #[test]
     fn a_pod_of_no_job_that_is_known_is_waited_for() {
         let index = index();

@@ -15,6 +15,7 @@
 
 mod agents;
 mod board;
+mod bucket;
 mod cell;
 mod children;
 pub mod digest;
@@ -30,7 +31,8 @@ mod workload;
 
 pub use agents::{AgentAnswer, AgentPolls};
 pub use board::{BoardPart, ObservedBoard};
-pub use cell::{Cell, Wanted, Writes};
+pub use bucket::Bucket;
+pub use cell::{Cell, Publications, Wanted, Writes};
 pub use children::{Blocked, ChildKey, ChildKind, Children, ObjectEvent, ObservedChild, ObservedUpkeep, version};
 pub use failure::{Container, Disruption, Waiting};
 pub use index::{Index, JobKey, ObservedClaim};

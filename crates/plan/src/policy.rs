@@ -79,6 +79,11 @@ pub(super) fn resolve(job: &TrainingJob, no: &mut Refusals) -> Policy {
 }
 
 fn failure(policy: &FailurePolicy, no: &mut Refusals) -> Failure {
+    let rules: Vec<_> = policy.rules.iter().map(rule).collect();
+    // Regular expressions are checked by the code that will use them.
+    for (index, wrong) in failure_rules::refusals(&rules) {
+        no.push(format!("spec.failurePolicy.rules[{index}].message"), wrong);
+    }
     Failure {
         restart: policy.restart_policy(),
         backoff_limit: policy.backoff_limit(),
@@ -88,15 +93,11 @@ fn failure(policy: &FailurePolicy, no: &mut Refusals) -> Failure {
         nan_fails: policy.nan_policy() == NanPolicy::Fail,
         hang_timeout_seconds: policy.hang.timeout_seconds(),
         hang_fails: policy.hang.action() == HangAction::Restart,
-        rules: policy.rules.iter().enumerate().map(|(index, written)| rule(index, written, no)).collect(),
+        rules,
     }
 }
 
-/// Its regular expression is checked by the code that will use it.
-fn rule(index: usize, written: &api::FailureRule, no: &mut Refusals) -> FailureRule {
-    if let Some(wrong) = written.message.as_deref().and_then(failure_rules::refusal) {
-        no.push(format!("spec.failurePolicy.rules[{index}].message"), wrong);
-    }
+fn rule(written: &api::FailureRule) -> FailureRule {
     FailureRule {
         exit_codes: written.exit_codes.clone(),
         reasons: written.reasons.iter().map(Reason::to_string).collect(),

@@ -7,6 +7,9 @@ const MAX_CHARS: usize = 8192;
 /// Characters of one reason.
 const MAX_CHARS_EACH: usize = 1024;
 
+/// The most reasons that are kept: they are in memory for as long as the job is.
+pub(super) const MAX: usize = 100;
+
 /// One reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -18,11 +21,15 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = format!("{}: {}", self.field, self.message);
-        match line.char_indices().nth(MAX_CHARS_EACH) {
-            Some((end, _)) => write!(f, "{}...", &line[..end]),
-            None => f.write_str(&line),
-        }
+        f.write_str(&short(&format!("{}: {}", self.field, self.message)))
+    }
+}
+
+/// A text of at most [`MAX_CHARS_EACH`] characters.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(MAX_CHARS_EACH) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -32,7 +39,15 @@ pub struct Refusals(pub Vec<Refusal>);
 
 impl Refusals {
     pub(super) fn push(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        self.0.push(Refusal { field: field.into(), message: message.into() });
+        if !self.is_full() {
+            // A field's name may be a key that somebody made a megabyte long.
+            self.0.push(Refusal { field: short(&field.into()), message: short(&message.into()) });
+        }
+    }
+
+    /// Whether no other reason is kept: whoever looks for more stops.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() >= MAX
     }
 }
 
@@ -43,9 +58,13 @@ impl fmt::Display for Refusals {
             let line = refusal.to_string();
             chars += line.chars().count();
             if index > 0 && chars > MAX_CHARS {
-                return write!(f, "; and {} more", self.0.len() - index);
+                let least = if self.is_full() { "at least " } else { "" };
+                return write!(f, "; and {least}{} more", self.0.len() - index);
             }
             write!(f, "{}{line}", if index > 0 { "; " } else { "" })?;
+        }
+        if self.is_full() {
+            f.write_str("; and maybe more")?;
         }
         Ok(())
     }
@@ -69,9 +88,10 @@ mod tests {
             many.push("spec.podTemplate", "ö".repeat(5000));
         }
         let message = many.to_string();
+        assert_eq!(many.0.len(), MAX);
         assert!(message.chars().count() < 10_000, "{}", message.chars().count());
         assert!(
-            message.ends_with("; and 992 more") || message.ends_with("; and 993 more"),
+            message.ends_with("; and at least 92 more") || message.ends_with("; and at least 93 more"),
             "{}",
             &message[message.len() - 20..]
         );

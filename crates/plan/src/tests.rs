@@ -599,6 +599,27 @@ fn what_is_not_written_is_the_default() {
     assert!(!plan.policy.failure.nan_fails);
 }
 
+/// The worst that is decoded: each value is a fault of its own.
+#[test]
+fn refusals_are_bounded_whatever_the_template_has() {
+    let keys: serde_json::Map<_, _> = (0..10_000).map(|n| (format!("k{n}"), json!(1))).collect();
+    for spec in [
+        json!({ "containers": vec![1; 19_000] }),
+        json!({ "containers": vec![json!({}); 19_000] }),
+        Value::Object(keys),
+        json!({ "k".repeat(200_000): 1 }),
+        json!({ "containers": [{ "name": "training", "env": vec![json!({ "name": "RANK" }); 9_000] }] }),
+    ] {
+        let mut job = job(&json!({}));
+        job.spec.pod_template = Some(json!({ "spec": spec }));
+        let planned = resolve(&job, &Runtime::default());
+        let refusals = &planned.refusals.0;
+        assert!((1..=100).contains(&refusals.len()), "{}", refusals.len());
+        let bytes: usize = refusals.iter().map(|refusal| refusal.field.len() + refusal.message.len()).sum();
+        assert!(bytes < 64 * 1024, "{bytes} bytes are kept");
+    }
+}
+
 #[test]
 fn wrong_types_are_named_with_their_path() {
     assert_eq!(

@@ -1,13 +1,20 @@
 //! `failurePolicy.rules`: what is to follow from certain failures, as a person has decided. The gang's leader and the operator
 //! go by the same function.
 
+use super::progress_pattern::classes;
 use super::role::without_place;
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Bytes that a regular expression may take when it is compiled, and again to match.
+/// Bytes that a regular expression may take when it is compiled, and all of them together, in equal shares. The operator compiles
+/// them between other things.
 const MAX_BYTES: usize = 1024 * 1024;
+const MAX_BYTES_IN_ALL: usize = 2 * MAX_BYTES;
+/// Bytes that matching may use for each; with less it is slower.
+const MAX_BYTES_OF_CACHE: usize = 512 * 1024;
+/// Classes of characters in all of them: the tables of Unicode's are gone through for each, whatever comes of it.
+const MAX_CLASSES_IN_ALL: usize = 128;
 /// Groups, brackets and repetitions within each other.
 const MAX_DEPTH: u32 = 50;
 
@@ -82,30 +89,55 @@ impl fmt::Display for Ruling {
 pub fn first_match(rules: &[FailureRule], reason: &str, message: &str, exit_code: Option<i32>) -> Option<Ruling> {
     // What happened, and not to whom: the leader knows no pods and nodes, and the operator does.
     let what = without_place(message);
-    let at = rules.iter().position(|rule| rule.matches(reason, what, exit_code))?;
+    let max_bytes = share(rules.len());
+    let at = rules.iter().position(|rule| rule.matches(reason, what, exit_code, max_bytes))?;
     Some(Ruling { number: u32::try_from(at + 1).unwrap_or(u32::MAX), action: rules[at].action })
 }
 
 impl FailureRule {
-    fn matches(&self, reason: &str, message: &str, exit_code: Option<i32>) -> bool {
+    fn matches(&self, reason: &str, message: &str, exit_code: Option<i32>, max_bytes: usize) -> bool {
         let is_empty = self.exit_codes.is_empty() && self.reasons.is_empty() && self.message.is_none();
         let is_code = || self.exit_codes.is_empty() || exit_code.is_some_and(|code| self.exit_codes.contains(&code));
         let is_reason = || self.reasons.is_empty() || self.reasons.iter().any(|known| known == reason);
         // It is compiled each time: an attempt fails seldom. One that can't be compiled was refused, and finds nothing.
-        let is_found = |pattern: &String| compile(pattern).is_ok_and(|pattern| pattern.is_match(message));
+        let is_found = |pattern: &String| compile(pattern, max_bytes).is_ok_and(|pattern| pattern.is_match(message));
         !is_empty && is_code() && is_reason() && self.message.as_ref().is_none_or(is_found)
     }
 }
 
-/// What is wrong with a rule's regular expression, and what to write instead.
+/// What is wrong with which rule's regular expression, by the rules' numbers from 0, and what to write instead.
 #[must_use]
-pub fn refusal(pattern: &str) -> Option<String> {
-    let error = compile(pattern).err()?;
+pub fn refusals(rules: &[FailureRule]) -> Vec<(usize, String)> {
+    let (max_bytes, mut classes_in_all) = (share(rules.len()), 0);
+    let patterns = rules.iter().enumerate().filter_map(|(index, rule)| Some((index, rule.message.as_ref()?)));
+    patterns
+        .filter_map(|(index, pattern)| {
+            classes_in_all += classes(pattern);
+            // One that is over the budget is not compiled.
+            if classes_in_all > MAX_CLASSES_IN_ALL {
+                return Some((
+                    index,
+                    format!(
+                        "{pattern:?} has too many classes of characters: all rules together may have \
+                         {MAX_CLASSES_IN_ALL} of \\p{{...}} and [...]; write . or \\S where that finds the same, or use \
+                         fewer rules"
+                    ),
+                ));
+            }
+            Some((index, refusal(pattern, max_bytes)?))
+        })
+        .collect()
+}
+
+fn refusal(pattern: &str, max_bytes: usize) -> Option<String> {
+    let error = compile(pattern, max_bytes).err()?;
     Some(match error {
         regex::Error::CompiledTooBig(_) => format!(
-            "{pattern:?} is too large: compiled it takes more than {} KiB; write + instead of a high count such as \
-             {{1,200}}, or [0-9] instead of \\d",
-            MAX_BYTES / 1024
+            "{pattern:?} is too large: compiled it takes more than {} KiB (at most {} KiB for one, {} KiB for all \
+             rules together in equal shares); write + instead of a high count such as {{1,200}}, or [0-9] instead of \\d",
+            max_bytes / 1024,
+            MAX_BYTES / 1024,
+            MAX_BYTES_IN_ALL / 1024
         ),
         error => {
             // It draws a picture of several lines.
@@ -118,8 +150,13 @@ pub fn refusal(pattern: &str) -> Option<String> {
     })
 }
 
-fn compile(pattern: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(pattern).size_limit(MAX_BYTES).dfa_size_limit(MAX_BYTES).nest_limit(MAX_DEPTH).build()
+/// The bytes that each of so many rules may take.
+fn share(rules: usize) -> usize {
+    MAX_BYTES.min(MAX_BYTES_IN_ALL / rules.max(1))
+}
+
+fn compile(pattern: &str, max_bytes: usize) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(pattern).size_limit(max_bytes).dfa_size_limit(MAX_BYTES_OF_CACHE).nest_limit(MAX_DEPTH).build()
 }
 
 #[cfg(test)]
@@ -187,13 +224,41 @@ mod tests {
     #[test]
     fn what_can_not_be_used_is_told() {
         for (pattern, words) in [("(loss", "unclosed group"), ("a(?=b)", "look-around"), ("\\w{500}", "too large")] {
-            let told = refusal(pattern).unwrap();
+            let told = refusal_of(pattern).unwrap();
             assert!(told.contains(words) && told.contains(&format!("{pattern:?}")), "{told}");
             assert!(!told.contains('\n'), "{told}");
             assert_eq!(decided(&json!([{ "message": pattern, "action": "Fail" }]), "ExitCode", pattern, None), None);
         }
-        assert!(refusal(&format!("{}1{}", "(".repeat(60), ")".repeat(60))).unwrap().contains("nest"));
-        assert_eq!(refusal(r"(?i)cuda error|xid \d+"), None);
+        assert!(refusal_of(&format!("{}1{}", "(".repeat(60), ")".repeat(60))).unwrap().contains("nest"));
+        assert_eq!(refusal_of(r"(?i)cuda error|xid \d+"), None);
+    }
+
+    fn refusal_of(pattern: &str) -> Option<String> {
+        refusals(&rules(json!([{ "message": pattern, "action": "Fail" }]))).pop().map(|(_, why)| why)
+    }
+
+    /// The work is bounded over all rules, as they are compiled by the operator's only thread.
+    #[test]
+    fn all_rules_together_have_one_budget() {
+        let rule = |message: String| FailureRule { message: Some(message), ..FailureRule::default() };
+        // The worst 20 of 512 characters: over 3,000 classes, of which 128 are compiled.
+        let worst = vec![rule(format!("(?i)[{}]", r"\pL".repeat(169))); 20];
+        let refused = refusals(&worst);
+        assert_eq!(refused.len(), 20);
+        assert!(refused.iter().all(|(_, why)| why.contains("too many classes") && why.contains("may have 128")));
+        let few = [rule(format!("(?i)[{}]", r"\pL".repeat(127))), rule("[0-9]".into())];
+        assert_eq!(refusals(&few).iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1]);
+        // Alone it may take what it could not if there were twenty of it, and what is refused never matches.
+        let medium = rule(r"\w{20}".into());
+        assert_eq!(refusals(std::slice::from_ref(&medium)), []);
+        let twenty = vec![medium; 20];
+        assert_eq!(refusals(&twenty).len(), 20);
+        assert!(refusals(&twenty)[0].1.contains("more than 102 KiB"));
+        assert_eq!(first_match(&twenty, "ExitCode", &"x".repeat(30), Some(1)), None);
+        // What people write is small enough.
+        let usual = [r"(?i)cuda error|xid \d+", r"NCCL .* timed out after \d+ms", "^OSError: .*No space left"];
+        let twenty: Vec<_> = usual.iter().cycle().take(20).map(|pattern| rule((*pattern).to_owned())).collect();
+        assert_eq!(refusals(&twenty), []);
     }
 
     #[test]

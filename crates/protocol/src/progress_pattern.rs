@@ -68,7 +68,7 @@ fn compile(patterns: &[String]) -> impl Iterator<Item = Result<Regex, String>> {
 }
 
 /// How many brackets and classes of Unicode `pattern` has, at most: what only looks like one is counted too.
-fn classes(pattern: &str) -> usize {
+pub(crate) fn classes(pattern: &str) -> usize {
     let mut bytes = pattern.bytes();
     let mut count = 0;
     while let Some(byte) = bytes.next() {

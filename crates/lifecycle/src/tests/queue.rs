@@ -109,6 +109,25 @@ fn nothing_runs_without_a_workload() {
     assert_eq!(actions[1..], [Action::EnsureWorkload, held("x-ps", "ps"), held("x-training", "worker")]);
 }
 
+/// A new leader reconciles before it has listed the Workloads, whose watch begins with the first gang that needs one.
+#[test]
+fn a_gang_runs_on_until_workloads_are_listed() {
+    let mut world = to_running();
+    world.children.workload = None;
+    world.children.workloads_unlisted = true;
+    let before = world.status.clone();
+    assert_eq!(world.step().actions, [Action::Ensure]);
+    assert_eq!(world.status, before);
+
+    // What is held back already stays so, and the Workload is made sure of: that tells where there is no Kueue.
+    jobs(&mut world, true, true);
+    assert_eq!(world.step().actions, [Action::Ensure, Action::EnsureWorkload]);
+
+    jobs(&mut world, false, false);
+    world.children.workloads_unlisted = false;
+    assert_eq!(world.step().actions[1..], [Action::EnsureWorkload, held("x-ps", "ps"), held("x-training", "worker")]);
+}
+
 #[test]
 fn kueue_is_told_of_the_end_and_left_when_suspended() {
     let mut world = to_running();

@@ -1,0 +1,359 @@
+//! Objects that are decoded one by one: a list or a watch never fails because of one of its objects.
+
+use super::TrainingJob;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+use kube::Resource;
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+
+/// What is decoded of an object. The API server admits 1.5 MiB of JSON, nested 10,000 levels deep.
+struct Bounds {
+    /// Bytes of JSON.
+    bytes: usize,
+    /// Bytes of the spec, if there is a bound of its own.
+    spec_bytes: Option<usize>,
+    /// Objects and arrays within each other.
+    depth: usize,
+    /// Values: each takes some 30 to 100 bytes of memory, however short its text is.
+    values: usize,
+}
+
+impl Bounds {
+    /// Of a TrainingJob, which is kept in memory for as long as it exists.
+    const JOB: Self = Self { bytes: 1024 * 1024, spec_bytes: Some(256 * 1024), depth: 64, values: 20_000 };
+    /// Of another object: the children that the operator makes of a TrainingJob within its bounds are within these.
+    const OTHER: Self = Self { bytes: 3 * 1024 * 1024, spec_bytes: None, depth: 128, values: 50_000 };
+}
+
+/// The most bytes of the error about one object.
+const MAX_ERROR: usize = 1024;
+/// The most bytes of conditions that are kept of an object that can't be decoded.
+const MAX_CONDITIONS: usize = 64 * 1024;
+
+/// An object as it is read from the API server, decoded by itself and within bounds.
+///
+/// It needs a `Deserializer` of `serde_json`, as every client has it: the object's text is taken as it stands, at any depth,
+/// and only then decoded. So neither a wrong type nor a deep or large object fails the list that it is in.
+#[derive(Clone, Debug)]
+pub struct Guarded<K = TrainingJob>(pub Result<K, Unreadable>);
+
+/// An object that can't be decoded, or that is beyond the bounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unreadable {
+    /// The field and the fault, in at most 1 KiB.
+    pub error: String,
+    /// Whether the object is beyond the bounds; otherwise one of its values is unknown.
+    pub is_out_of_bounds: bool,
+    /// Its names, versions and times only.
+    pub metadata: ObjectMeta,
+    /// The conditions of its status.
+    pub conditions: Vec<Condition>,
+    /// The state of its status.
+    pub state: Option<String>,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.error)
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+impl<'de, K: DeserializeOwned + Resource<DynamicType = ()>> Deserialize<'de> for Guarded<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let bounds = if K::kind(&()) == TrainingJob::kind(&()) { Bounds::JOB } else { Bounds::OTHER };
+        read(text.get(), &bounds).map(Guarded).map_err(D::Error::custom)
+    }
+}
+
+/// What is read of an object that can't be decoded.
+#[derive(Deserialize)]
+struct Head<'a> {
+    metadata: HeadMeta,
+    #[serde(borrow)]
+    spec: Option<&'a RawValue>,
+    #[serde(borrow)]
+    status: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HeadMeta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+}
+
+#[derive(Default, Deserialize)]
+struct HeadStatus<'a> {
+    #[serde(borrow)]
+    conditions: Option<&'a RawValue>,
+    state: Option<String>,
+}
+
+/// Decodes one object. It is an error of the answer as a whole only if there is no object with metadata.
+fn read<K: DeserializeOwned>(text: &str, bounds: &Bounds) -> serde_json::Result<Result<K, Unreadable>> {
+    if let Some(beyond) = bounds.exceeded(text) {
+        return unreadable(text, &beyond, true).map(Err);
+    }
+    let error = match serde_json::from_str::<K>(text) {
+        Ok(object) => return Ok(Ok(object)),
+        Err(error) => error,
+    };
+    // Only an object that has a fault takes the time to find out where.
+    let located = serde_path_to_error::deserialize::<_, K>(&mut serde_json::Deserializer::from_str(text)).err();
+    let error = located.map_or_else(|| error.to_string(), |error| format!("{}: {}", error.path(), error.inner()));
+    unreadable(text, &error, false).map(Err)
+}
+
+fn unreadable(text: &str, error: &str, is_out_of_bounds: bool) -> serde_json::Result<Unreadable> {
+    let Head { metadata, status, .. } = serde_json::from_str(text)?;
+    let status =
+        status.and_then(|status| serde_json::from_str::<HeadStatus<'_>>(status.get()).ok()).unwrap_or_default();
+    let conditions = status.conditions.map(RawValue::get).filter(|conditions| conditions.len() <= MAX_CONDITIONS);
+    let end = error.floor_char_boundary(MAX_ERROR);
+    Ok(Unreadable {
+        error: error[..end].to_owned(),
+        is_out_of_bounds,
+        metadata: ObjectMeta {
+            name: metadata.name,
+            namespace: metadata.namespace,
+            uid: metadata.uid,
+            resource_version: metadata.resource_version,
+            generation: metadata.generation,
+            creation_timestamp: metadata.creation_timestamp,
+            deletion_timestamp: metadata.deletion_timestamp,
+            ..ObjectMeta::default()
+        },
+        conditions: conditions.and_then(|conditions| serde_json::from_str(conditions).ok()).unwrap_or_default(),
+        state: status.state,
+    })
+}
+
+impl Bounds {
+    /// The first bound that an object exceeds.
+    fn exceeded(&self, text: &str) -> Option<String> {
+        too_long("the object", text, self.bytes)
+            .or_else(|| {
+                let Size { depth, values } = size(text);
+                if depth > self.depth {
+                    return Some(format!("the object is nested {depth} levels deep, at most {} are read", self.depth));
+                }
+                (values > self.values)
+                    .then(|| format!("the object has {values} values, at most {} are read", self.values))
+            })
+            .or_else(|| {
+                let max = self.spec_bytes.filter(|max| text.len() > *max)?;
+                let spec = serde_json::from_str::<Head<'_>>(text).ok()?.spec?;
+                too_long("spec", spec.get(), max)
+            })
+    }
+}
+
+fn too_long(what: &str, text: &str, max: usize) -> Option<String> {
+    let too_long = || format!("{what} is {} KiB of JSON, at most {} KiB are read", text.len() / 1024, max / 1024);
+    (text.len() > max).then(too_long)
+}
+
+struct Size {
+    depth: usize,
+    values: usize,
+}
+
+/// Depth and number of values of a JSON text, in one pass and without a stack.
+fn size(text: &str) -> Size {
+    let (mut now, mut depth, mut values) = (0_usize, 0, 1);
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => {
+                now += 1;
+                depth = depth.max(now);
+                values += 1;
+            }
+            b'}' | b']' => now = now.saturating_sub(1),
+            b',' => values += 1,
+            _ => {}
+        }
+    }
+    Size { depth, values }
+}
+
+impl<K: Resource> Resource for Guarded<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(kind: &Self::DynamicType) -> Cow<'_, str> {
+        K::kind(kind)
+    }
+
+    fn group(kind: &Self::DynamicType) -> Cow<'_, str> {
+        K::group(kind)
+    }
+
+    fn version(kind: &Self::DynamicType) -> Cow<'_, str> {
+        K::version(kind)
+    }
+
+    fn plural(kind: &Self::DynamicType) -> Cow<'_, str> {
+        K::plural(kind)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.as_ref().map_or_else(|unreadable| &unreadable.metadata, K::meta)
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.as_mut().map_or_else(|unreadable| &mut unreadable.metadata, K::meta_mut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::ResourceExt;
+    use kube::core::{ObjectList, WatchEvent};
+    use serde_json::{Value, json};
+
+    fn job(name: &str, spec: &str) -> String {
+        let spec = if spec.is_empty() { String::new() } else { format!(",{spec}") };
+        format!(
+            r#"{{"apiVersion":"ml.example.com/v1","kind":"TrainingJob","metadata":{{"name":"{name}","namespace":"ns","uid":"u-{name}",
+            "resourceVersion":"7","generation":3,"labels":{{"l":"v"}},"managedFields":[{{"fieldsV1":{{"f:a":{{}}}}}}]}},
+            "spec":{{"model":"m","dataset":"d","numWorkers":1{spec}}},
+            "status":{{"state":"Running","conditions":[{{"type":"Running","status":"True","reason":"R","message":"m",
+            "lastTransitionTime":"2026-01-01T00:00:00Z"}}]}}}}"#
+        )
+    }
+
+    fn nested(depth: usize) -> String {
+        format!(r#""podTemplate":{}1{}"#, r#"{"a":"#.repeat(depth), "}".repeat(depth))
+    }
+
+    fn list(items: &[String]) -> ObjectList<Guarded> {
+        let text = format!(
+            r#"{{"apiVersion":"v1","kind":"List","metadata":{{"resourceVersion":"9","continue":"more"}},"items":[{}]}}"#,
+            items.join(",")
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_list_survives_the_worst_objects_that_the_api_server_admits() {
+        let ones = format!(r#""podTemplate":{{"spec":{{"containers":[{}1]}}}}"#, "1,".repeat(700_000));
+        let text = format!(r#""podTemplate":{{"a":"{}"}}"#, "x".repeat(1_400_000));
+        let large = format!(r#""podTemplate":{{"a":"{}"}}"#, "x".repeat(300_000));
+        let many = format!(r#""podTemplate":{{"a":[{}1]}}"#, "1,".repeat(30_000));
+        let cases = [
+            ("deep", nested(200), "nested 202 levels deep, at most 64"),
+            ("deepest", nested(9_000), "nested 9002 levels deep"),
+            ("ones", ones, "the object is 1367 KiB of JSON, at most 1024 KiB"),
+            ("text", text, "1367 KiB of JSON"),
+            ("large", large, "spec is 293 KiB of JSON, at most 256 KiB"),
+            ("many", many, "values, at most 20000"),
+        ];
+        let items: Vec<_> = cases.iter().map(|(name, spec, _)| job(name, spec)).chain([job("good", "")]).collect();
+        let list = list(&items);
+        assert_eq!(
+            (list.metadata.resource_version.as_deref(), list.metadata.continue_.as_deref()),
+            (Some("9"), Some("more"))
+        );
+        let good = list.items.last().unwrap().0.as_ref().unwrap();
+        assert_eq!(good.labels().len(), 1);
+        for (object, (name, _, words)) in list.items.iter().zip(cases) {
+            let unreadable = object.0.as_ref().unwrap_err();
+            assert!(unreadable.error.contains(words) && unreadable.is_out_of_bounds, "{name}: {unreadable}");
+            assert!(unreadable.error.len() <= MAX_ERROR);
+            let meta = object.meta();
+            assert_eq!(
+                (object.name_any(), object.namespace(), object.uid()),
+                (name.into(), Some("ns".into()), Some(format!("u-{name}")))
+            );
+            assert_eq!((meta.resource_version.as_deref(), meta.generation), (Some("7"), Some(3)));
+            assert!(meta.labels.is_none() && meta.managed_fields.is_none(), "only what its status needs is kept");
+            assert_eq!((unreadable.state.as_deref(), unreadable.conditions.len()), (Some("Running"), 1));
+        }
+    }
+
+    #[test]
+    fn depth_is_counted_from_the_object_and_not_from_its_list() {
+        let list = list(&[job("at", &nested(Bounds::JOB.depth - 2)), job("beyond", &nested(Bounds::JOB.depth - 1))]);
+        assert!(list.items[0].0.is_ok());
+        assert!(list.items[1].0.as_ref().unwrap_err().error.contains("nested 65 levels deep"));
+    }
+
+    #[test]
+    fn an_unknown_value_is_located_and_no_error_grows_with_the_object() {
+        let wrong = format!(r#""ttlSecondsAfterFinished":"{}""#, "x".repeat(200_000));
+        let list = list(&[job("wrong", &wrong)]);
+        let unreadable = list.items[0].0.as_ref().unwrap_err();
+        assert!(unreadable.error.starts_with("spec.ttlSecondsAfterFinished: invalid type: string"), "{unreadable}");
+        assert!(!unreadable.is_out_of_bounds && unreadable.error.len() <= MAX_ERROR);
+    }
+
+    #[test]
+    fn bytes_and_brackets_in_texts_are_no_depth() {
+        let Size { depth, values } = size(r#"{"a":"[[[{{,,\"[\\","b":[1,"]"]}"#);
+        assert_eq!((depth, values), (2, 5));
+    }
+
+    #[test]
+    fn a_watch_brings_deep_objects_bookmarks_and_the_end_of_its_window() {
+        let event = |kind: &str, object: &str| {
+            serde_json::from_str::<WatchEvent<Guarded>>(&format!(r#"{{"type":"{kind}","object":{object}}}"#)).unwrap()
+        };
+        let WatchEvent::Modified(deep) = event("MODIFIED", &job("deep", &nested(200))) else { panic!() };
+        assert!(deep.0.is_err());
+        assert_eq!(deep.resource_version().as_deref(), Some("7"), "the watch goes on from here");
+        let WatchEvent::Added(good) = event("ADDED", &job("good", "")) else { panic!() };
+        assert!(good.0.is_ok());
+        let mark = r#"{"apiVersion":"ml.example.com/v1","kind":"TrainingJob","metadata":{"resourceVersion":"12","creationTimestamp":null},"spec":{"model":""}}"#;
+        let WatchEvent::Bookmark(mark) = event("BOOKMARK", mark) else { panic!() };
+        assert_eq!(mark.metadata.resource_version, "12");
+        let gone = r#"{"apiVersion":"v1","kind":"Status","metadata":{},"status":"Failure","message":"too old","reason":"Expired","code":410}"#;
+        let WatchEvent::Error(gone) = event("ERROR", gone) else { panic!() };
+        assert_eq!(gone.code, 410);
+    }
+
+    /// Whoever may write an object may write its managedFields, at any depth: a child's too.
+    #[test]
+    fn managed_fields_can_not_hide_an_object_from_its_list() {
+        let fields = format!("{}{}", r#"{"f:a":"#.repeat(150) + "{}", "}".repeat(150));
+        let config = |name: &str, fields: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"{name}","resourceVersion":"1","managedFields":[{{"fieldsV1":{fields}}}]}},"data":{{}}}}"#
+            )
+        };
+        let text = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMapList","metadata":{{"resourceVersion":"9"}},"items":[{},{}]}}"#,
+            config("deep", &fields),
+            config("good", "{}")
+        );
+        type Kind = Guarded<k8s_openapi::api::core::v1::ConfigMap>;
+        let list: ObjectList<Kind> = serde_json::from_str(&text).unwrap();
+        assert!(list.items[0].0.is_err() && list.items[1].0.is_ok());
+    }
+
+    #[test]
+    fn an_object_may_also_come_from_a_value() {
+        let value: Value = serde_json::from_str(&job("x", "")).unwrap();
+        assert!(serde_json::from_value::<Guarded>(value).unwrap().0.is_ok());
+        assert!(
+            serde_json::from_value::<Guarded>(json!({ "spec": {} })).is_err(),
+            "there is no object without metadata"
+        );
+    }
+}
