@@ -348,7 +348,7 @@ fn prove<M: Payload>(port: u16, key: &[u8], session: &str) -> (TcpStream, Channe
     // Nobody listens between two attempts.
     let mut stream = until("the other worker serves", SOON, || TcpStream::connect((address(1), port)).ok());
     let member = MemberId::new("worker", 0);
-    let secret = Secret::new(key);
+    let secret = Secret::new(key).unwrap();
     let dialled = Channel::<M>::dial(secret, session.to_owned(), [7; NONCE], &member, "pod-1", Time(0));
     let (mut channel, first) = dialled.unwrap();
     stream.write_all(&first).unwrap();

@@ -68,7 +68,7 @@ pub const TARGETS: [Target; 11] = [
 const NOW: Time = Time(1000);
 
 fn channels() -> (Channel, Channel, Vec<u8>) {
-    let secret = || Secret::new(b"0123456789abcdef");
+    let secret = || Secret::new(b"0123456789abcdef0123456789abcdef").expect("it is long enough");
     let mut leader = Channel::accept(secret(), "job".to_owned(), [1; NONCE], NOW);
     let member = MemberId::new("worker", 3);
     let dialled = Channel::dial(secret(), "job".to_owned(), [2; NONCE], &member, "pod", NOW);

@@ -64,12 +64,16 @@ mod tests {
 
     const NOW: Time = Time(1000);
 
+    fn key() -> Secret {
+        Secret::new(b"0123456789abcdef0123456789abcdef").unwrap()
+    }
+
     /// Both sides of a connection, of which the one that dials speaks `F` and wants attempt `wanted`.
     fn meet<F: Payload>(wanted: &str) -> Result<(Channel<Packet>, Channel<F>), FrameError> {
-        let mut server = Channel::<Packet>::accept(Secret::new(b"key"), "uid/3".to_owned(), [1; NONCE], NOW);
+        let mut server = Channel::<Packet>::accept(key(), "uid/3".to_owned(), [1; NONCE], NOW);
         let member = MemberId::new("worker", 0);
         let (mut client, greeting) =
-            Channel::<F>::dial(Secret::new(b"key"), wanted.to_owned(), [2; NONCE], &member, "pod", NOW).unwrap();
+            Channel::<F>::dial(key(), wanted.to_owned(), [2; NONCE], &member, "pod", NOW).unwrap();
         let (mut first, mut hello, mut proof) = (vec![], vec![], vec![]);
         server.receive(&greeting, NOW, &mut first)?;
         client.receive(&first, NOW, &mut hello)?;

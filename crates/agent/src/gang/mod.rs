@@ -186,8 +186,9 @@ impl Party {
         if setup.workers > 1 || setup.largest.is_some() || !setup.roles.is_empty() {
             let file = options.key.clone().unwrap_or_default();
             let key = std::fs::read(&file).map_err(failed("can't read --gang-key", &file.display()))?;
+            let secret = Secret::new(key.trim_ascii()).map_err(io::Error::other);
             let identity = Identity {
-                secret: Secret::new(key.trim_ascii()),
+                secret: secret.map_err(failed("can't use --gang-key", &file.display()))?,
                 job: setup.uid.clone(),
                 member: member.clone(),
                 pod: pod.clone(),

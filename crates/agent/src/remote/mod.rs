@@ -86,7 +86,7 @@ impl Shell {
 
     fn secret(&self) -> io::Result<Secret> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.key.display()));
-        Ok(Secret::new(fs::read(&self.key).map_err(named)?.trim_ascii()))
+        Secret::new(fs::read(&self.key).map_err(named)?.trim_ascii()).map_err(io::Error::other).map_err(named)
     }
 
     /// What a proof is good for: a command for the agent of this member in this attempt, and for no other. Who relays a connection

@@ -90,9 +90,29 @@ pub enum Event<M = Message> {
 #[derive(Clone)]
 pub struct Secret(hmac::Key);
 
+/// A secret by which anybody could prove to be a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the gang's key has {0} bytes, or only one value in all of them: it needs {MIN} random ones", MIN = Secret::MIN_BYTES)]
+pub struct WeakSecret(usize);
+
 impl Secret {
-    /// From the bytes of the Secret's value: at least 16 random ones.
-    pub fn new(bytes: &[u8]) -> Self {
+    /// Bytes that a key has at least.
+    pub const MIN_BYTES: usize = 32;
+
+    /// From the bytes of the Secret's value.
+    ///
+    /// # Errors
+    /// If there are too few of them, none at all for example, or all are alike: then it can't be what the operator made.
+    pub fn new(bytes: &[u8]) -> Result<Self, WeakSecret> {
+        let is_varied = bytes.iter().any(|byte| *byte != bytes[0]);
+        if bytes.len() < Self::MIN_BYTES || !is_varied {
+            Err(WeakSecret(bytes.len()))
+        } else {
+            Ok(Self::derived(bytes))
+        }
+    }
+
+    fn derived(bytes: &[u8]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
@@ -133,7 +153,7 @@ impl Session {
     }
 
     fn key(&self, secret: &Secret, purpose: &[u8]) -> Secret {
-        Secret::new(secret.sign(&self.parts(purpose)).as_ref())
+        Secret::derived(secret.sign(&self.parts(purpose)).as_ref())
     }
 
     fn proven(&self, secret: &Secret, is_leader: bool) -> State {

@@ -7,10 +7,23 @@ use proptest::prelude::*;
 
 const NOW: Time = Time(1000);
 
+/// A key that begins with this word.
+fn secret(word: &[u8]) -> Secret {
+    Secret::new(&[word, &[7; Secret::MIN_BYTES]].concat()).unwrap()
+}
+
+#[test]
+fn a_weak_key_is_refused() {
+    for weak in [&b""[..], b"\n", b"0123456789abcdef", &[0; 32], b"0123456789abcdef0123456789abcde"] {
+        assert_eq!(Secret::new(weak).err(), Some(WeakSecret(weak.len())));
+    }
+    assert!(Secret::new(b"0123456789abcdef0123456789abcdef").is_ok());
+}
+
 fn pair(of_leader: &[u8], of_follower: &[u8]) -> (Channel, Channel, Vec<u8>) {
-    let mut leader = Channel::accept(Secret::new(of_leader), "job".to_owned(), [1; NONCE], NOW);
+    let mut leader = Channel::accept(secret(of_leader), "job".to_owned(), [1; NONCE], NOW);
     let (job, member) = ("job".to_owned(), MemberId::new("worker", 3));
-    let (follower, hello) = Channel::dial(Secret::new(of_follower), job, [2; NONCE], &member, "pod-uid", NOW).unwrap();
+    let (follower, hello) = Channel::dial(secret(of_follower), job, [2; NONCE], &member, "pod-uid", NOW).unwrap();
     let mut first = vec![];
     assert_eq!(leader.receive(&hello, NOW, &mut first), Ok(vec![]));
     (leader, follower, first)
@@ -69,7 +82,7 @@ fn who_does_not_have_the_secret_gets_nowhere() {
     // Nor a proof that was given to another challenge, or for another job.
     answer[index] ^= 1;
     for (job, nonce) in [("job", [9; NONCE]), ("other", [1; NONCE])] {
-        let mut other = Channel::<Message>::accept(Secret::new(b"secret"), job.to_owned(), nonce, NOW);
+        let mut other = Channel::<Message>::accept(secret(b"secret"), job.to_owned(), nonce, NOW);
         assert_eq!(other.receive(&frame(&[&[2; NONCE]]), NOW, &mut vec![]), Ok(vec![]));
         assert_eq!(other.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
     }
@@ -99,7 +112,7 @@ fn frames_that_are_repeated_left_out_changed_or_sent_back_end_the_connection() {
 
 #[test]
 fn who_is_dialled_says_nothing_first() {
-    let mut leader = Channel::<Message>::accept(Secret::new(b"secret"), "job".to_owned(), [1; NONCE], NOW);
+    let mut leader = Channel::<Message>::accept(secret(b"secret"), "job".to_owned(), [1; NONCE], NOW);
     let mut said = vec![];
     assert_eq!(
         leader.receive(&frame(&[&[2; NONCE - 1]]), NOW, &mut said),
@@ -108,7 +121,7 @@ fn who_is_dialled_says_nothing_first() {
     assert!(said.is_empty());
     let member = MemberId::new("worker", 3);
     let (_, first) =
-        Channel::<Message>::dial(Secret::new(b"secret"), "job".into(), [2; NONCE], &member, "p", NOW).unwrap();
+        Channel::<Message>::dial(secret(b"secret"), "job".into(), [2; NONCE], &member, "p", NOW).unwrap();
     assert_eq!(first, frame(&[&[2; NONCE]]));
 }
 
