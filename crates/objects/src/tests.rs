@@ -14,6 +14,7 @@ fn runtime() -> Runtime {
         agent_image_pull_policy: Some("IfNotPresent".to_owned()),
         delivery: Delivery::Init,
         restart_rules: true,
+        own_namespace: None,
     }
 }
 
@@ -893,6 +894,66 @@ fn looking_after_checkpoints_takes_no_gpu_and_nothing_but_the_folder() {
     insta::assert_json_snapshot!(job);
     let none = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "enabled": false } });
     assert_eq!(upkeep(&plan_of("x", &none), plan::Upkeep::Copy), None);
+}
+
+/// Argo CD takes what has the label, no owner and no place in git for an application's own, and deletes it.
+#[test]
+fn a_claim_that_outlives_its_job_belongs_to_no_application() {
+    const INSTANCE: &str = "app.kubernetes.io/instance";
+    const ARGO_CD: &str = "argocd.argoproj.io/sync-options";
+    let claim = |policy: &str| {
+        let storage = json!({ "type": "pvc", "deletePolicy": policy });
+        let spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "storage": storage } });
+        built(&plan_of("x", &spec), 1).claim.unwrap().metadata
+    };
+    let kept = claim("Retain");
+    assert!(kept.owner_references.is_none());
+    assert!(!kept.labels.unwrap().contains_key(INSTANCE));
+    assert_eq!(kept.annotations.unwrap()[ARGO_CD], "Prune=false");
+    let own = claim("Delete");
+    assert!(own.owner_references.is_some() && own.annotations.is_none());
+    assert_eq!(own.labels.unwrap()[INSTANCE], "x");
+}
+
+/// It parses what a hostile program may have written.
+#[test]
+fn looking_after_checkpoints_takes_no_token_and_few_capabilities() {
+    let pod = |fields: Value| {
+        let mut spec = json!({
+            "model": "m", "dataset": "d", "numWorkers": 2, "serviceAccountName": "team",
+            "checkpoint": { "storage": { "type": "pvc" } },
+        });
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let job = upkeep(&plan_of("x", &spec), plan::Upkeep::Copy).unwrap();
+        serde_json::to_value(job.spec.unwrap().template.spec.unwrap()).unwrap()
+    };
+    let root = pod(json!({}));
+    assert_eq!((&root["automountServiceAccountToken"], &root["serviceAccountName"]), (&json!(false), &json!("team")));
+    let context = &root["containers"][0]["securityContext"];
+    assert_eq!(context["capabilities"], json!({ "add": ["DAC_OVERRIDE", "FOWNER"], "drop": ["ALL"] }));
+    assert_eq!(context["seccompProfile"], json!({ "type": "RuntimeDefault" }));
+
+    let template = |pod: Value, container: Value| {
+        let training = json!({ "name": "training", "securityContext": container });
+        json!({ "podTemplate": { "spec": { "securityContext": pod, "containers": [training] } } })
+    };
+    let localhost = json!({ "type": "Localhost", "localhostProfile": "p.json" });
+    let all = json!({ "capabilities": { "add": ["SYS_ADMIN"] }, "privileged": true, "runAsUser": 1000 });
+    for (of_pod, of_container) in [
+        (json!({ "runAsUser": 1000 }), json!({})),
+        (json!({ "runAsUser": 0 }), all),
+        (json!({ "runAsNonRoot": true }), json!({ "runAsNonRoot": true })),
+    ] {
+        let user = pod(template(of_pod.clone(), of_container));
+        let context = &user["containers"][0]["securityContext"];
+        assert_eq!(context["capabilities"], json!({ "drop": ["ALL"] }), "{of_pod}");
+        assert_eq!((&context["privileged"], &context["allowPrivilegeEscalation"]), (&Value::Null, &json!(false)));
+    }
+    let own = pod(template(json!({ "seccompProfile": localhost }), json!({})));
+    assert!(own["containers"][0]["securityContext"].get("seccompProfile").is_none());
+    assert_eq!(own["securityContext"]["seccompProfile"], localhost);
+    let own = pod(template(json!({}), json!({ "seccompProfile": localhost })));
+    assert_eq!(own["containers"][0]["securityContext"]["seccompProfile"], localhost);
 }
 
 /// What there is of a gang that is placed as a whole: its PodGroup, and by what its pods are in it.

@@ -3,7 +3,9 @@
 use super::pod::{Mounts, TERMINATION_BY_FILE, little};
 use super::{environment, labels, metadata, names};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
-use k8s_openapi::api::core::v1::{Affinity, Container, PodSecurityContext, PodSpec, PodTemplateSpec, SecurityContext};
+use k8s_openapi::api::core::v1::{
+    Affinity, Capabilities, Container, PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile, SecurityContext,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use plan::storage::paths;
 use plan::template::TRAINING;
@@ -104,6 +106,9 @@ fn agent_job(
     let of_program = overlay.containers.iter().find(|container| container.name == TRAINING);
     let of_program = of_program.and_then(|container| container.security_context.clone());
     let has_user = of_program.as_ref().is_some_and(|it| it.run_as_user.is_some() || it.run_as_non_root == Some(true));
+    let security_context = overlay.security_context.clone().or_else(|| (!has_user).then(as_root));
+    let user = of_program.as_ref().and_then(|it| it.run_as_user);
+    let is_root = user.or(security_context.as_ref().and_then(|it| it.run_as_user)) == Some(0);
     let container = Container {
         name: labels::UPKEEP.to_owned(),
         image: Some(plan.runtime.agent_image.clone()),
@@ -116,6 +121,12 @@ fn agent_job(
             privileged: None,
             allow_privilege_escalation: Some(false),
             read_only_root_filesystem: Some(true),
+            capabilities: Some(capabilities(is_root)),
+            seccomp_profile: of_program.as_ref().and_then(|it| it.seccomp_profile.clone()).or_else(|| {
+                // What the pod has is the container's, too.
+                let of_pod = security_context.as_ref().is_some_and(|it| it.seccomp_profile.is_some());
+                (!of_pod).then(|| SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None })
+            }),
             ..of_program.clone().unwrap_or_default()
         }),
         termination_message_policy: Some(TERMINATION_BY_FILE.to_owned()),
@@ -136,8 +147,9 @@ fn agent_job(
                     restart_policy: Some("Never".to_owned()),
                     containers: vec![container],
                     volumes: Some(mounts.volumes),
-                    security_context: overlay.security_context.or_else(|| (!has_user).then(as_root)),
-                    automount_service_account_token: Some(pod.service_account_name.is_some()),
+                    security_context,
+                    // It asks the API server for nothing. A cloud's identity brings a token of its own.
+                    automount_service_account_token: Some(false),
                     enable_service_links: Some(false),
                     service_account_name: pod.service_account_name.clone(),
                     image_pull_secrets: (!pod.image_pull_secrets.is_empty()).then(|| pod.image_pull_secrets.clone()),
@@ -159,6 +171,12 @@ fn agent_job(
 /// Where the workers must be, but not beside whom.
 fn only_of_nodes(affinity: Affinity) -> Affinity {
     Affinity { node_affinity: affinity.node_affinity, ..Affinity::default() }
+}
+
+/// It reads files that a hostile program may have written. Root alone needs more than none, to read and keep what other users wrote.
+fn capabilities(is_root: bool) -> Capabilities {
+    let add = is_root.then(|| ["DAC_OVERRIDE", "FOWNER"].map(str::to_owned).to_vec());
+    Capabilities { add, drop: Some(vec!["ALL".to_owned()]) }
 }
 
 /// As whom the programs write nobody can tell where the spec doesn't: the image decides. Root reads it all.

@@ -58,7 +58,8 @@ pub fn is_other_component(value: &str) -> bool {
 
 const APP: &str = "app";
 const K8S_NAME: &str = "app.kubernetes.io/name";
-const K8S_INSTANCE: &str = "app.kubernetes.io/instance";
+/// By which Argo CD and others tell which application an object belongs to.
+pub const K8S_INSTANCE: &str = "app.kubernetes.io/instance";
 const K8S_COMPONENT: &str = "app.kubernetes.io/component";
 const KIND: &str = "training-job";
 
