@@ -22,7 +22,7 @@ use trainingjob_operator::telemetry::{self, LogFormat, Metrics};
 #[derive(Parser)]
 #[command(name = "operator", version)]
 struct Args {
-    /// Only namespace to work in; default: all. Needs a Role there instead of a ClusterRole.
+    /// Only namespace to work in, another one than the operator's own; default: all. Needs a Role there instead of a ClusterRole.
     #[arg(long, env = "WATCH_NAMESPACE")]
     namespace: Option<String>,
 
@@ -66,7 +66,7 @@ struct Args {
     lease_name: String,
 
     /// Namespace of the lease and of the operator's own pod.
-    #[arg(long, env = "POD_NAMESPACE", default_value = "ml-training")]
+    #[arg(long, env = "POD_NAMESPACE", default_value = "trainingjob-system")]
     lease_namespace: String,
 
     /// Name of this replica, unique among them; default: the host name and process id.
@@ -94,15 +94,17 @@ async fn main() -> anyhow::Result<()> {
     let config = Config::infer().await.context("no cluster: set KUBECONFIG, or run in a pod with a service account")?;
     let client = ClientBuilder::try_from(config).context("the cluster's address or credentials can't be used")?;
     let client = client.with_layer(&telemetry::count_requests(metrics.clone())).build();
-    let listener = tokio::net::TcpListener::bind(args.metrics_address)
-        .await
+    let listener = std::net::TcpListener::bind(args.metrics_address)
         .with_context(|| format!("--metrics-address {} can't be listened on", args.metrics_address))?;
-    tokio::spawn(telemetry::serve(listener, metrics.clone()));
+    telemetry::serve_apart(listener, metrics.clone()).context("no thread for metrics and probes")?;
+    tokio::spawn(beat(metrics.clone()));
 
     let identity = args.identity.clone().unwrap_or_else(own_name);
     let version = client.apiserver_version().await.context("the API server does not tell its version")?;
     let restart_rules = Runtime::has_restart_rules(&version.major, &version.minor);
-    let runtime = Runtime { restart_rules, ..runtime(&client, &args).await? };
+    // Outside a cluster nobody's pods can use its account.
+    let own_namespace = in_cluster().then(|| args.lease_namespace.clone());
+    let runtime = Runtime { restart_rules, own_namespace, ..runtime(&client, &args).await? };
     info!(version = env!("CARGO_PKG_VERSION"), identity, agent_image = runtime.agent_image, "operator");
     let options = Options {
         namespace: args.namespace.clone(),
@@ -144,6 +146,15 @@ async fn main() -> anyhow::Result<()> {
             None => anyhow::bail!("lost the lease {}/{}: another replica acts now", args.lease_namespace, args.lease_name),
         },
         () = standby_stopped(stopping(stopped), &leads) => Ok(()),
+    }
+}
+
+/// Tells `/healthz` each second that this thread is at work.
+async fn beat(metrics: Arc<Metrics>) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        ticks.tick().await;
+        metrics.beat();
     }
 }
 

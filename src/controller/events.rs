@@ -1,16 +1,20 @@
 //! Events: read of Jobs and pods where they alone know the cause; and changes of the status, counted.
 
-use super::error::{Error, call};
+use super::error::{Error, call, refusal};
 use super::pass::Pass;
-use api::{Reason, State, TrainingJob, TrainingJobStatus};
+use api::{State, TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
-use kube::api::ListParams;
+use k8s_openapi::api::events::v1;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
 use lifecycle::whole_second;
 use observe::events::telling;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
+use tracing::debug;
 
 /// How much of the time Events may be read. For each read the API server looks through all Events of the namespace: where a
 /// thousand pods were lost at once that takes seconds, and slows down the very thing that is waited for.
@@ -65,6 +69,56 @@ impl Budget {
     }
 }
 
+/// Events on their way to the API server. A pass never waits for them.
+pub(super) struct Publisher {
+    places: Arc<Semaphore>,
+    /// Time between the first two tries; it doubles.
+    pause: Duration,
+}
+
+impl Publisher {
+    /// Events that may be on their way at one time: each takes about 2 KiB.
+    const PLACES: u32 = 1000;
+    /// How often the API server is asked to take one.
+    const TRIES: u32 = 6;
+
+    pub fn new(pause: Duration) -> Self {
+        Self { places: Arc::new(Semaphore::new(Self::PLACES as usize)), pause }
+    }
+
+    /// Publishes Events of one object, in their order.
+    pub fn publish(&self, api: Api<v1::Event>, facts: Vec<v1::Event>) {
+        let count = u32::try_from(facts.len()).unwrap_or(u32::MAX);
+        let Ok(places) = self.places.clone().try_acquire_many_owned(count) else {
+            return debug!(count, "events not published: too many are on their way");
+        };
+        let pause = self.pause;
+        tokio::spawn(async move {
+            for fact in facts {
+                post(&api, &fact, pause).await;
+            }
+            drop(places);
+        });
+    }
+
+    /// Waits for those that are on their way, for so long at most.
+    pub async fn finish(&self, within: Duration) {
+        let _ = tokio::time::timeout(within, self.places.acquire_many(Self::PLACES)).await;
+    }
+}
+
+/// Tries again what fails for want of the API server and not because of the Event.
+async fn post(api: &Api<v1::Event>, fact: &v1::Event, pause: Duration) {
+    for number in 0..Publisher::TRIES {
+        let Err(error) = call("publish event", api.create(&PostParams::default(), fact)).await else { return };
+        let is_final = refusal(&error).is_some_and(|status| status.code != 429 && status.code < 500);
+        if is_final || number + 1 == Publisher::TRIES {
+            return debug!(%error, "event not published");
+        }
+        tokio::time::sleep(pause * (1 << number)).await;
+    }
+}
+
 impl Pass<'_, TrainingJob> {
     /// Reads the Events of objects that wait; true if they told something new. Where that would be too much, the next pass tries.
     pub(super) async fn read_events(&self, of: &[String]) -> Result<bool, Error> {
@@ -97,13 +151,13 @@ impl Pass<'_, TrainingJob> {
         let restarts = new.restart_count.unwrap_or(0) - old.restart_count.unwrap_or(0);
         let ended = new.restarts.iter().rev().filter(|restart| Some(restart.attempt) < new.attempt);
         for restart in ended.take(usize::try_from(restarts).unwrap_or(0)) {
-            metrics.restarted(namespace, restart.reason.as_str());
+            metrics.restarted(namespace, &restart.reason);
         }
         if old.state != new.state {
             match new.state {
                 Some(State::Completed) => metrics.completed(namespace),
                 Some(State::Failed) => {
-                    metrics.failed(namespace, new.failure_reason.as_ref().map_or("", Reason::as_str));
+                    metrics.failed(namespace, new.failure_reason.as_ref());
                 }
                 _ => {}
             }

@@ -90,6 +90,7 @@ pub(crate) struct Context {
     asker: ask::Asker,
     deliveries: delivery::Deliveries,
     event_reads: events::EventReads,
+    publisher: events::Publisher,
     metrics: Arc<Metrics>,
     /// Told when a gang stands in a queue as a whole.
     queued: Notify,
@@ -148,6 +149,9 @@ fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     Wanted { generation: job.metadata.generation, size, planned, refused, service: digests.0, config: digests.1 }
 }
 
+/// How long an operator that ends waits for its last Events; less than a standby waits for its lease.
+const LAST_EVENTS: Duration = Duration::from_secs(3);
+
 /// The part of all reconciles that one namespace may have at a time.
 const HALF: u16 = 2;
 
@@ -169,6 +173,7 @@ pub async fn run(
         index: Arc::default(),
         asker: ask::Asker::new(),
         event_reads: events::EventReads::new(),
+        publisher: events::Publisher::new(Duration::from_secs(1)),
         metrics: metrics.clone(),
         queued: Notify::new(),
         touch,
@@ -213,8 +218,10 @@ pub async fn run(
         };
         results.for_each(each).await;
     };
+    let publishing = context.clone();
     let watching = future::join3(children, polling, context.look_at_turns());
     future::select(std::pin::pin!(watching), std::pin::pin!(reconciling)).await;
+    publishing.publisher.finish(LAST_EVENTS).await;
     metrics.set_leading(false);
 }
 
@@ -325,6 +332,12 @@ impl Pass<'_, TrainingJob> {
         });
         requeue.within(again);
         let (urgent, actions): (Vec<_>, Vec<_>) = actions.into_iter().partition(Action::is_urgent);
+        // What follows from an answer alone may be anybody's words, as often as it is asked for.
+        let is_observation = urgent.is_empty() && actions.iter().all(|action| matches!(action, Action::Ensure));
+        if is_observation && let Some(wait) = self.throttled(&stored, &status) {
+            requeue.within(wait);
+            return Ok(false);
+        }
         let released = self.act(wanted, &children, &urgent).await;
         requeue.within(self.write_status(&stored, &status).await?);
         self.count(&stored, &status);

@@ -228,29 +228,33 @@ impl<'a, O: Owner> Pass<'a, O> {
 
     /// Publishes events beside the pass: a training never waits for its chronicle.
     ///
-    /// A fact of an attempt has one name, so that it is told once, also after a restart of the operator.
+    /// A fact of an attempt has one name, so that it is published once, also after a restart of the operator.
     pub(super) fn tell(&self, attempt: Option<i32>, facts: Vec<Event>) {
-        if facts.is_empty() {
-            return;
+        let regarding = self.owner.object_ref(&());
+        let admit = |fact: &Event, hash| {
+            let now = std::time::Instant::now();
+            let index = &self.context.index;
+            index.update_known(&self.key, |cell| cell.publications.admit(fact.reason, hash, now)).unwrap_or(true)
+        };
+        let facts: Vec<_> = facts
+            .into_iter()
+            .filter_map(|fact| {
+                let mut hasher = DefaultHasher::new();
+                (&self.owner.meta().uid, attempt, fact.reason, &fact.note).hash(&mut hasher);
+                let hash = hasher.finish();
+                admit(&fact, hash).then(|| self.event(hash, &regarding, fact))
+            })
+            .collect();
+        if !facts.is_empty() {
+            self.context.publisher.publish(self.api::<events::Event>(), facts);
         }
-        let (api, regarding) = (self.api::<events::Event>(), self.owner.object_ref(&()));
-        let facts: Vec<_> = facts.into_iter().map(|fact| self.event(attempt, &regarding, fact)).collect();
-        tokio::spawn(async move {
-            for fact in facts {
-                if let Err(error) = call("publish event", api.create(&PostParams::default(), &fact)).await {
-                    debug!(%error, "event not published");
-                }
-            }
-        });
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
-    fn event(&self, attempt: Option<i32>, regarding: &core::ObjectReference, fact: Event) -> events::Event {
-        let mut hasher = DefaultHasher::new();
-        (&self.owner.meta().uid, attempt, fact.reason, &fact.note).hash(&mut hasher);
+    fn event(&self, hash: u64, regarding: &core::ObjectReference, fact: Event) -> events::Event {
         events::Event {
             metadata: ObjectMeta {
-                name: Some(format!("{}.{:016x}", self.owner.name_any(), hasher.finish())),
+                name: Some(format!("{}.{hash:016x}", self.owner.name_any())),
                 namespace: self.owner.namespace(),
                 ..ObjectMeta::default()
             },

@@ -4,7 +4,7 @@ use super::error::{Error, call, refusal};
 use super::pass::Pass;
 use super::refused;
 use super::status::newest;
-use api::{ConditionType, Reason, RuntimeKind, RuntimeRef, State, TakenRuntime, TrainingJob};
+use api::{ConditionType, Guarded, Reason, RuntimeKind, RuntimeRef, State, TakenRuntime, TrainingJob};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -12,6 +12,7 @@ use kube::core::ObjectMeta;
 use lifecycle::{Event, set_condition, whole_second};
 use serde_json::json;
 use std::time::Duration;
+use text::start_of;
 
 /// A job that waits for its template looks again after this long.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -62,6 +63,13 @@ impl Pass<'_, TrainingJob> {
             }
             Err(error) => error,
         };
+        if let Error::Api { source, .. } = &error
+            && let kube::Error::SerdeError(why) = source.as_ref()
+        {
+            let (kind, why) = (kind.as_str(), start_of(&why.to_string(), 200).to_owned());
+            let message = format!("{kind} {name} can't be read: {why}. Correct the template, and the job begins");
+            return Ok(Err(Waits::new(Reason::InvalidRuntime, message)));
+        }
         let Some(status) = refusal(&error) else { return Err(error) };
         let (kind, plural) = (kind.as_str(), kind.plural());
         let message = match status.code {
@@ -104,6 +112,11 @@ impl Pass<'_, TrainingJob> {
         };
         let mut job = self.owner.clone();
         job.status.get_or_insert_default().runtime = Some(taken.clone());
+        // The template stays in the job's status, and the job must remain one that is read.
+        let text = serde_json::to_string(&job).unwrap_or_default();
+        if let Ok(Guarded(Err(unreadable))) = serde_json::from_str::<Guarded>(&text) {
+            return Ok(Some(wrong(&unreadable.error)));
+        }
         let merged = match plan::with_runtime(&job) {
             Ok(merged) => merged,
             Err(why) => return Ok(Some(wrong(&why))),

@@ -5,7 +5,6 @@ use super::error::{Error, call, refusal};
 use super::pass::Pass;
 use api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus, Unreadable};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::api::{Patch, PatchParams};
 use lifecycle::{set_condition, whole_second};
@@ -36,6 +35,16 @@ impl Pass<'_, TrainingJob> {
         let (status, version) = ours.unwrap_or_else(|| (job.status.clone(), version(&job.metadata)));
         self.version = self.version.max(version);
         status.unwrap_or_default()
+    }
+
+    /// How long a status has to wait that follows from what is observed alone, if there were too many of them.
+    pub(super) fn throttled(&self, current: &TrainingJobStatus, status: &TrainingJobStatus) -> Option<Duration> {
+        let is_over = status.state.is_some_and(State::is_finished);
+        if current == status || is_over || haste(&Parts::of(current), &Parts::of(status)) != Haste::Now {
+            return None;
+        }
+        let now = Instant::now();
+        self.context.index.update_known(&self.key, |cell| cell.writes.observations.take(now).err()).flatten()
     }
 
     /// Writes the status if it differs; returns how long that is put off, if it is.

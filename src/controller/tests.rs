@@ -90,6 +90,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
         asker: ask::Asker::new(),
         deliveries: delivery::Deliveries::default(),
         event_reads: events::EventReads::new(),
+        publisher: events::Publisher::new(Duration::from_millis(1)),
         metrics: Arc::new(Metrics::new()),
         queued: tokio::sync::Notify::new(),
         touch: mpsc::unbounded().0,
@@ -118,6 +119,112 @@ async fn what_was_decided_is_told_although_an_action_fails() {
         tokio::task::yield_now().await;
     }
     assert!(told(), "{:?}", log.lock());
+}
+
+/// Of a job that can't be read, however deep or large it is, nothing is read again.
+#[tokio::test]
+async fn a_job_that_can_not_be_read_is_told_so_once() {
+    let (client, log) = api(|request| match request {
+        (method, path, _) if method == Method::PATCH && path.ends_with("/trainingjobs/x/status") => {
+            let deep = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
+            (200, Value::String(format!(r#"{{"metadata":{{"name":"x","resourceVersion":"8"}},"spec":{deep}}}"#)))
+        }
+        request => agrees(request),
+    });
+    let context = context(client, AgentAccess::Off);
+    let deep = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
+    let text = format!(
+        r#"{{"metadata":{{"name":"x","namespace":"ns","uid":"job","resourceVersion":"7","generation":2}},
+            "spec":{{"podTemplate":{deep}}},"status":{{"state":"Running"}}}}"#
+    );
+    let object: Guarded = serde_json::from_str(&text).unwrap();
+    for _ in 0..3 {
+        reconcile(Arc::new(object.clone()), context.clone()).await.unwrap();
+    }
+    let log = log.lock();
+    assert_eq!(log.len(), 1, "{log:?}");
+    let (_, _, patch) = &log[0];
+    assert_eq!(patch["metadata"], json!({ "uid": "job", "resourceVersion": "7" }));
+    assert_eq!((&patch["status"]["state"], &patch["status"]["observedGeneration"]), (&json!("Running"), &json!(2)));
+    let condition = &patch["status"]["conditions"][0];
+    assert_eq!((&condition["type"], &condition["reason"]), (&json!("Accepted"), &json!("Unreadable")));
+    assert_eq!(
+        condition["message"],
+        "the object is nested 202 levels deep, at most 64 are read; delete the TrainingJob and create it smaller: a large \
+         text belongs in a ConfigMap that the workers mount (spec.volumes)"
+    );
+}
+
+/// A pod that answers in the agent's place may say something new each time that it is asked, every 2 s.
+#[tokio::test]
+async fn what_answers_alone_can_bring_about_has_a_rate() {
+    let (client, _) = api(agrees);
+    let context = context(client, AgentAccess::Off);
+    let job = job();
+    let pass = Pass::over(&context, &job).unwrap();
+    let status = |attempt: i32| api::TrainingJobStatus { attempt: Some(attempt), ..api::TrainingJobStatus::default() };
+    let (mut written, mut waits) = (0, None);
+    for attempt in 1..100 {
+        match pass.throttled(&status(attempt - 1), &status(attempt)) {
+            None => written += 1,
+            Some(wait) => waits = Some(wait),
+        }
+    }
+    assert_eq!(written, 30);
+    assert!(waits.is_some_and(|wait| wait <= Duration::from_secs(10)), "{waits:?}");
+    let over = api::TrainingJobStatus { state: Some(State::Failed), ..status(100) };
+    assert_eq!(pass.throttled(&status(99), &over), None, "the end is told at once");
+    assert_eq!(pass.throttled(&over, &over), None);
+
+    for n in 0..100 {
+        let reason = Reason::from(format!("Word{n}").as_str());
+        context.metrics.restarted("ns", &reason);
+        context.metrics.failed("ns", Some(&reason));
+    }
+    context.metrics.restarted("ns", &Reason::NodeLost);
+    let page = context.metrics.render();
+    let restarts: Vec<_> = page.lines().filter(|line| line.starts_with("trainingjob_restarts_total{")).collect();
+    assert_eq!(
+        restarts,
+        [
+            r#"trainingjob_restarts_total{namespace="ns",reason="NodeLost"} 1"#,
+            r#"trainingjob_restarts_total{namespace="ns",reason="Other"} 100"#
+        ]
+    );
+    assert!(page.contains(r#"trainingjob_failed_total{namespace="ns",reason="Other"} 100"#), "{page}");
+}
+
+/// The API server may be away for the moment in which an Event is made.
+#[tokio::test]
+async fn an_event_is_tried_again_and_published_once() {
+    let tries = Arc::new(Mutex::new(0));
+    let counted = tries.clone();
+    let (client, log) = api(move |request| {
+        let mut tries = counted.lock();
+        *tries += 1;
+        match *tries {
+            1 => (429, refusal(429, "TooManyRequests", "slow down")),
+            2 => (503, refusal(503, "ServiceUnavailable", "etcd has no leader")),
+            _ => agrees(request),
+        }
+    });
+    let context = context(client, AgentAccess::Off);
+    let job = job();
+    let pass = Pass::over(&context, &job).unwrap();
+    let fact = || vec![lifecycle::Event { warning: true, reason: "NodeLost", note: "node n is lost".into() }];
+    // The same fact follows from each pass until its pod is gone.
+    for _ in 0..5 {
+        pass.tell(Some(1), fact());
+    }
+    context.publisher.finish(Duration::from_secs(60)).await;
+    assert_eq!((*tries.lock(), log.lock().len()), (3, 3));
+
+    *tries.lock() = 3;
+    for n in 0..100 {
+        pass.tell(Some(1), vec![lifecycle::Event { warning: true, reason: "Restarting", note: format!("{n}") }]);
+    }
+    context.publisher.finish(Duration::from_secs(60)).await;
+    assert_eq!(log.lock().len(), 3 + 10, "more of one reason nobody reads");
 }
 
 /// A pass that is under way while its job goes leaves nothing behind.

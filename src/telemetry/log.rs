@@ -21,6 +21,9 @@ pub fn init(level: &str, format: LogFormat) -> anyhow::Result<()> {
     if !level.contains("kube_runtime") {
         level.push_str(",kube_runtime=warn"); // its spans say again what ours say
     }
+    if !level.contains("kube_client") {
+        level.push_str(",kube_client::client=error"); // of an answer that it can't read it logs every byte: other people's specs
+    }
     let filter = EnvFilter::try_new(&level).map_err(|e| {
         anyhow::anyhow!(
             "LOG_LEVEL {level:?} is not a level (error, warn, info, debug, trace) or a list of directives: {e}"

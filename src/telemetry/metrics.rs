@@ -3,7 +3,8 @@
 
 use super::backlog::Backlog;
 use super::jobs;
-use api::{ConditionType, Guarded, State, TrainingJob, TrainingJobStatus};
+use api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus};
+use bytes::Bytes;
 use exposition::Page;
 use exposition::usage::of_self;
 use jiff::Timestamp;
@@ -11,13 +12,15 @@ use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use lifecycle::condition_is;
 use observe::Index;
+use prometheus::core::Collector;
+use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{
     Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How far the operator has come, for `/readyz`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,16 @@ const QUICK: [f64; 13] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 /// Seconds, of what has to wait for pods: from those of an idle cluster to those of a queue of a day.
 const SLOW: [f64; 15] =
     [1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10_800.0, 28_800.0, 86_400.0];
+
+/// How long the series of a namespace stay after its last TrainingJob.
+const KEPT: Duration = Duration::from_secs(3600);
+/// How old a page may be that is served.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// A reason as a label: a word that this version doesn't know may be anybody's, and each would be a series for ever.
+fn word(reason: &Reason) -> &str {
+    if matches!(reason, Reason::Other(_)) { "Other" } else { reason.as_str() }
+}
 
 /// All metrics of one operator.
 pub struct Metrics {
@@ -61,6 +74,12 @@ pub struct Metrics {
     leader: IntGauge,
     jobs: Mutex<(Phase, Option<Jobs>)>,
     lives: Mutex<HashMap<String, Life>>,
+    /// Namespaces that have series and no TrainingJob, and since when.
+    empty_namespaces: Mutex<HashMap<String, Instant>>,
+    /// When the operator's own thread was last at work.
+    beat: Mutex<Option<Instant>>,
+    /// The last page, and when it was made.
+    page: Mutex<Option<(Instant, Bytes)>>,
 }
 
 /// Where the series of living jobs come from.
@@ -200,6 +219,9 @@ impl Metrics {
             leader: gauge("trainingjob_leader", "1 on the replica that acts."),
             jobs: Mutex::new((Phase::Starting, None)),
             lives: Mutex::default(),
+            empty_namespaces: Mutex::default(),
+            beat: Mutex::default(),
+            page: Mutex::default(),
             registry,
         }
     }
@@ -268,13 +290,60 @@ impl Metrics {
         self.completed.with_label_values(&[namespace, "succeeded"]).inc();
     }
 
-    pub(crate) fn failed(&self, namespace: &str, reason: &str) {
+    pub(crate) fn failed(&self, namespace: &str, reason: Option<&Reason>) {
         self.completed.with_label_values(&[namespace, "failed"]).inc();
-        self.failed.with_label_values(&[namespace, reason]).inc();
+        self.failed.with_label_values(&[namespace, reason.map_or("", word)]).inc();
     }
 
-    pub(crate) fn restarted(&self, namespace: &str, reason: &str) {
-        self.restarts.with_label_values(&[namespace, reason]).inc();
+    pub(crate) fn restarted(&self, namespace: &str, reason: &Reason) {
+        self.restarts.with_label_values(&[namespace, word(reason)]).inc();
+    }
+
+    /// Removes the series of namespaces that have had no TrainingJob for [`KEPT`]: a namespace for each pull request would
+    /// add to them for ever. A scrape has seen their last values by then.
+    fn forget_namespaces(&self, there: &HashSet<String>, now: Instant) {
+        let counters = [&self.reconciles, &self.errors, &self.created, &self.completed, &self.failed, &self.restarts];
+        let histograms = [&self.durations, &self.queued, &self.restarted_after];
+        let families = counters.iter().flat_map(|counter| counter.collect());
+        let families: Vec<_> = families.chain(histograms.iter().flat_map(|histogram| histogram.collect())).collect();
+        let labels = |family: &MetricFamily| -> Vec<HashMap<String, String>> {
+            let of = |metric: &Metric| metric.get_label().iter().map(|l| (l.name().into(), l.value().into())).collect();
+            family.get_metric().iter().map(of).collect()
+        };
+        let all: Vec<_> = families.iter().map(labels).collect();
+        let mut empty = self.empty_namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let known: HashSet<&String> = all.iter().flatten().filter_map(|labels| labels.get("namespace")).collect();
+        empty.retain(|namespace, _| known.contains(namespace) && !there.contains(namespace));
+        for namespace in known {
+            if !there.contains(namespace) {
+                empty.entry(namespace.clone()).or_insert(now);
+            }
+        }
+        let is_over = |labels: &&HashMap<String, String>| {
+            let since = labels.get("namespace").and_then(|namespace| empty.get(namespace));
+            since.is_some_and(|since| now.saturating_duration_since(*since) >= KEPT)
+        };
+        for (at, series) in all.iter().enumerate() {
+            for labels in series.iter().filter(is_over) {
+                let labels: HashMap<_, _> =
+                    labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+                // The error says that there is no such series.
+                let _ = match counters.get(at) {
+                    Some(counter) => counter.remove(&labels),
+                    None => histograms[at - counters.len()].remove(&labels),
+                };
+            }
+        }
+    }
+
+    /// The operator's own thread is at work.
+    pub fn beat(&self) {
+        *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// For how long the operator's own thread has done nothing; none before it has begun.
+    pub(super) fn stands_still(&self) -> Option<Duration> {
+        self.beat.lock().unwrap_or_else(PoisonError::into_inner).map(|beat| beat.elapsed())
     }
 
     /// Measures how long a job waited, once that is over.
@@ -390,9 +459,28 @@ impl Metrics {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// All metrics in Prometheus' text format, at most a second old: whoever asks at one time gets the same bytes.
+    pub(super) fn page(&self) -> Bytes {
+        let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*page {
+            Some((made, bytes)) if made.elapsed() < FRESH => bytes.clone(),
+            _ => {
+                let bytes = Bytes::from(self.render());
+                *page = Some((Instant::now(), bytes.clone()));
+                bytes
+            }
+        }
+    }
+
     /// All metrics in Prometheus' text format.
     #[must_use]
     pub fn render(&self) -> String {
+        let jobs = self.lock().1.clone();
+        // A standby has counted nothing, and who has not listed all yet knows of no namespace.
+        if let (Phase::Leading, Some((store, _))) = (self.phase(), &jobs) {
+            let there = store.state().iter().filter_map(|job| job.namespace()).collect();
+            self.forget_namespaces(&there, Instant::now());
+        }
         let mut text = Vec::new();
         // Writing to memory fails only for a family without metrics, which `gather` leaves out.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
@@ -404,7 +492,6 @@ impl Metrics {
         process.family("process_resident_memory_bytes", "gauge", "Memory of the operator.");
         process.sample("", own.resident_bytes as f64);
         text += &process.text();
-        let jobs = self.lock().1.clone();
         if let Some((store, index)) = jobs {
             text += &jobs::render(&store, &index);
         }
@@ -541,6 +628,44 @@ mod tests {
         let metrics = Metrics::new();
         metrics.reconciled(&object("a"), took, None);
         assert!(metrics.render().contains("trainingjob_reconciliation_total{namespace=\"ns\",result=\"success\"} 1"));
+    }
+
+    #[test]
+    fn series_of_a_namespace_go_an_hour_after_its_last_job() {
+        let metrics = Metrics::new();
+        let begun = Instant::now();
+        let there = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<HashSet<_>>();
+        for namespace in ["pr-1", "team"] {
+            metrics.created(namespace);
+            metrics.restarted(namespace, &Reason::NodeLost);
+            metrics.failed(namespace, None);
+            metrics.queued.with_label_values(&[namespace]).observe(1.0);
+        }
+        let series = |namespace: &str| metrics.render().matches(&format!("namespace=\"{namespace}\"")).count();
+        let (before, team) = (series("pr-1"), series("team"));
+        assert!(before > 10);
+        metrics.forget_namespaces(&there(&["team"]), begun);
+        metrics.forget_namespaces(&there(&["team"]), begun + KEPT - Duration::from_secs(1));
+        assert_eq!(series("pr-1"), before, "a scrape sees their last values");
+        metrics.forget_namespaces(&there(&["team", "pr-1"]), begun + KEPT);
+        metrics.forget_namespaces(&there(&["team"]), begun + KEPT);
+        assert_eq!(series("pr-1"), before, "it has had one since");
+        metrics.forget_namespaces(&there(&["team"]), begun + KEPT * 2);
+        assert_eq!((series("pr-1"), series("team")), (0, team));
+        assert!(metrics.empty_namespaces.lock().unwrap().len() <= 1);
+    }
+
+    #[test]
+    fn a_page_is_made_once_a_second_and_shared() {
+        let metrics = Metrics::new();
+        let first = metrics.page();
+        metrics.created("ns");
+        for _ in 0..50 {
+            assert_eq!(metrics.page().as_ptr(), first.as_ptr(), "the same bytes");
+        }
+        let made = Instant::now().checked_sub(FRESH).unwrap();
+        metrics.page.lock().unwrap().as_mut().unwrap().0 = made;
+        assert!(String::from_utf8_lossy(&metrics.page()).contains("trainingjob_created_total"));
     }
 
     #[test]

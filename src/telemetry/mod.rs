@@ -10,4 +10,4 @@ mod server;
 pub use log::{LogFormat, init as init_log};
 pub use metrics::{Metrics, Phase};
 pub use requests::{Counted, count_requests};
-pub use server::serve;
+pub use server::{serve, serve_apart};

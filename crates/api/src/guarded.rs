@@ -120,7 +120,7 @@ fn unreadable(text: &str, error: &str, is_out_of_bounds: bool) -> serde_json::Re
     let status =
         status.and_then(|status| serde_json::from_str::<HeadStatus<'_>>(status.get()).ok()).unwrap_or_default();
     let conditions = status.conditions.map(RawValue::get).filter(|conditions| conditions.len() <= MAX_CONDITIONS);
-    let end = error.floor_char_boundary(MAX_ERROR);
+    let end = (0..=MAX_ERROR.min(error.len())).rev().find(|end| error.is_char_boundary(*end)).unwrap_or_default();
     Ok(Unreadable {
         error: error[..end].to_owned(),
         is_out_of_bounds,

@@ -65,6 +65,8 @@ pub struct Runtime {
     pub delivery: Delivery,
     /// Whether the API server takes restart rules of containers, see [`Runtime::has_restart_rules`].
     pub restart_rules: bool,
+    /// The namespace that the operator runs in: no job may be beside it, where its pods could use the operator's account.
+    pub own_namespace: Option<String>,
 }
 
 impl Runtime {
@@ -158,6 +160,9 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let elastic = elastic(job);
     let most = elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max);
     names::check(&name, most, &mut no);
+    if job.metadata.namespace.is_some() && job.metadata.namespace == runtime.own_namespace {
+        no.push("metadata.namespace", "is the operator's own: create the job in another namespace");
+    }
     if spec.num_workers == 0 {
         no.push("spec.numWorkers", "is missing: write it in the job, or in its template");
     }

@@ -599,6 +599,20 @@ fn what_is_not_written_is_the_default() {
     assert!(!plan.policy.failure.nan_fails);
 }
 
+/// A pod beside the operator could use the operator's account.
+#[test]
+fn no_job_runs_in_the_operators_own_namespace() {
+    let refusals = |own: Option<&str>| {
+        let runtime = Runtime { own_namespace: own.map(str::to_owned), ..runtime() };
+        resolve(&job(&json!({})), &runtime).refusals.0.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        refusals(Some("ml")),
+        ["metadata.namespace: is the operator's own: create the job in another namespace"]
+    );
+    assert!(refusals(Some("trainingjob-system")).is_empty() && refusals(None).is_empty());
+}
+
 /// The worst that is decoded: each value is a fault of its own.
 #[test]
 fn refusals_are_bounded_whatever_the_template_has() {
