@@ -36,7 +36,7 @@ fn role(path: &str) -> Role {
 
 #[test]
 fn a_namespace_gives_the_rights_that_the_cluster_gives_but_for_nodes() {
-    let (cluster, namespace) = (role("deploy/cluster/rights.yaml"), role("deploy/namespaced/rights.yaml"));
+    let (cluster, namespace) = (role("deploy/cluster/rights.yaml"), role("deploy/namespaced/team/rights.yaml"));
     assert_eq!((cluster.kind.as_str(), namespace.kind.as_str()), ("ClusterRole", "Role"));
     #[expect(clippy::items_after_statements, reason = "beside its only use")]
     const OF_NO_NAMESPACE: [(&str, &str); 4] =
@@ -47,6 +47,36 @@ fn a_namespace_gives_the_rights_that_the_cluster_gives_but_for_nodes() {
     // Nothing of them may be changed.
     let wide: Vec<_> = wide.iter().map(|rule| (rule.resources.concat(), rule.verbs.concat())).collect();
     assert_eq!(wide, OF_NO_NAMESPACE.map(|(resource, verb)| (resource.to_owned(), verb.to_owned())));
+}
+
+fn namespace_of(kustomization: &str) -> String {
+    let file: Value = serde_saphyr::from_str(&read(kustomization)).unwrap();
+    file["namespace"].as_str().unwrap().to_owned()
+}
+
+/// Whoever may edit where the operator runs has its account.
+#[test]
+fn no_job_is_sent_to_the_operators_namespace() {
+    let own =
+        ["deploy/cluster", "deploy/namespaced/operator"].map(|of| namespace_of(&format!("{of}/kustomization.yaml")));
+    assert_eq!(own, ["trainingjob-system", "ml-training-operator"]);
+    let watched = namespace_of("deploy/namespaced/team/kustomization.yaml");
+    assert!(!own.contains(&watched));
+    assert!(read("deploy/namespaced/operator/kustomization.yaml").contains(&format!("value: {watched}\n")));
+    let binding = read("deploy/namespaced/team/rights.yaml");
+    assert!(binding.ends_with(&format!("    name: trainingjob-operator\n    namespace: {}\n", own[1])), "{binding}");
+    for path in files("examples") {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(own.iter().all(|own| !text.contains(own.as_str())), "{}", path.display());
+    }
+    // Commands about jobs name another namespace.
+    for page in ["README.md", "docs/install.md", "docs/operate.md", "docs/monitoring.md", "docs/jobs.md", "demo/run"] {
+        let text = read(page);
+        let of_jobs =
+            |line: &&str| line.contains("trainingjob-system") && (line.contains(" tj") || line.contains("examples/"));
+        assert_eq!(text.lines().find(of_jobs), None, "{page}");
+    }
+    assert!(read("src/main.rs").contains(&format!("default_value = \"{}\"", own[0])));
 }
 
 /// `kubectl delete -k` takes what `kubectl apply -k` made, and with a namespace everything in it.

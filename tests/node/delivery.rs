@@ -104,7 +104,7 @@ async fn the_agent_comes_either_way_and_no_change_of_it_touches_what_runs() {
 
 /// Every operator that starts from now on delivers the agent so.
 fn deliver(world: &World, delivery: &str) {
-    let deployment = ["deployment/trainingjob-operator", "-n", "ml-training"];
+    let deployment = ["deployment/trainingjob-operator", "-n", "trainingjob-system"];
     let [name, flag, namespace] = deployment;
     world.cluster.kubectl(&["set", "env", name, flag, namespace, &format!("AGENT_DELIVERY={delivery}")]);
     world.cluster.kubectl(&["rollout", "status", name, flag, namespace, "--timeout=180s"]);
@@ -121,6 +121,7 @@ async fn create_by_hand(space: &Space, mut job: Value) {
         agent_image_pull_policy: None,
         delivery: Delivery::Init,
         restart_rules: true,
+        own_namespace: None,
     };
     let planned = plan::resolve(&job, &runtime);
     let plan = planned.accepted().unwrap_or_else(|refusals| panic!("{refusals}"));

@@ -53,10 +53,10 @@ impl World {
         let flags: Vec<_> = ["--image", &demo, "--image", &operator].iter().chain(flags).copied().collect();
         let world = Self { cluster: Cluster::up(name, &flags) };
         if world.cluster.name().is_some() {
-            world.cluster.kubectl(&["create", "namespace", "ml-training"]);
+            world.cluster.kubectl(&["create", "namespace", "trainingjob-system"]);
             world.cluster.kubectl(&["apply", "-k", &root("deploy/dev")]);
             let rollout =
-                ["rollout", "status", "deployment/trainingjob-operator", "-n", "ml-training", "--timeout=180s"];
+                ["rollout", "status", "deployment/trainingjob-operator", "-n", "trainingjob-system", "--timeout=180s"];
             world.cluster.kubectl(&rollout);
         }
         world
@@ -79,7 +79,8 @@ impl World {
             })
             .collect();
         let operator = || {
-            let logs = ["logs", "-n", "ml-training", "deployment/trainingjob-operator", "--all-pods", "--tail=-1"];
+            let logs =
+                ["logs", "-n", "trainingjob-system", "deployment/trainingjob-operator", "--all-pods", "--tail=-1"];
             let text = self.cluster.try_kubectl(&[&logs[..], &["--request-timeout=10s"]].concat(), "");
             text.map_or_else(|error| error, |text| String::from_utf8_lossy(&text).into_owned())
         };

@@ -122,7 +122,10 @@ impl Plane {
         let guard = Arc::new(Guard::new(&self.cluster, &name, || "it runs in the test's process".to_owned()));
         let mut space = Space { plane: self, token: String::new(), client, name, _guard: guard };
         for object in &self.rights {
-            let object = object.to_string().replace("\"ml-training\"", &format!("{:?}", space.name));
+            // Here the operator has no namespace of its own.
+            let name = format!("{:?}", space.name);
+            let object =
+                object.to_string().replace("\"ml-training\"", &name).replace("\"ml-training-operator\"", &name);
             space.create_any(parsed(serde_json::from_str(&object).unwrap())).await;
         }
         let accounts = space.api::<ServiceAccount>();

@@ -77,7 +77,7 @@ async fn one_acts_and_another_takes_over() {
     println!("cut off: the other one leads after {:.1} s", cut.elapsed().as_secs_f64());
     assert_eq!(world.handed_over("third", "fourth").await, How::RanOut);
     assert!(!third.end().await.success(), "it says that it did not mean to end");
-    assert!(third.log().contains("lost the lease ml-training/trainingjob-operator"), "{}", third.log());
+    assert!(third.log().contains("lost the lease trainingjob-system/trainingjob-operator"), "{}", third.log());
     // Both logs have the time of the same clock.
     let stepped_down = third.logged("giving up leadership");
     let began = fourth.logged("watching TrainingJobs");
@@ -133,9 +133,9 @@ impl World {
                 !["Deployment", "CustomResourceDefinition"].contains(&object["kind"].as_str().unwrap())
             })
             .collect();
-        cluster.kubectl(&["create", "namespace", "ml-training"]);
+        cluster.kubectl(&["create", "namespace", "trainingjob-system"]);
         cluster.kubectl_with(&["apply", "-f", "-"], &rights.join("\n---\n"));
-        let token = cluster.kubectl(&["create", "token", "trainingjob-operator", "-n", "ml-training"]);
+        let token = cluster.kubectl(&["create", "token", "trainingjob-operator", "-n", "trainingjob-system"]);
         cluster.kubectl(&["create", "namespace", "elsewhere"]);
 
         let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
@@ -239,7 +239,7 @@ impl World {
     /// From the API server's audit log: RBAC let everything pass, and no create found that somebody had been quicker.
     fn nothing_was_forbidden_or_done_twice(&self) {
         let log = fs::read_to_string(self.cluster.kubeconfig().parent().unwrap().join("log/audit.jsonl")).unwrap();
-        let user = r#""username":"system:serviceaccount:ml-training:trainingjob-operator""#;
+        let user = r#""username":"system:serviceaccount:trainingjob-system:trainingjob-operator""#;
         let lines: Vec<&str> = log.lines().filter(|line| line.contains(user)).collect();
         assert!(lines.iter().any(|line| line.contains(r#""resource":"jobs""#)), "no line of the operators");
         let refused = |line: &&&str| {
@@ -264,7 +264,7 @@ impl World {
 
 fn watch_lease(client: &Client) -> Arc<Mutex<Vec<LeaseSpec>>> {
     let leases = Arc::<Mutex<Vec<LeaseSpec>>>::default();
-    let api: Api<Lease> = Api::namespaced(client.clone(), "ml-training");
+    let api: Api<Lease> = Api::namespaced(client.clone(), "trainingjob-system");
     let versions = watcher(api, watcher::Config::default()).default_backoff().applied_objects();
     let pen = leases.clone();
     tokio::spawn(versions.for_each(move |lease| {

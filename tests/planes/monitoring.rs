@@ -395,7 +395,7 @@ impl World {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let client = cluster.client().await;
-        for name in ["ml-training", "train"] {
+        for name in ["trainingjob-system", "train"] {
             let namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
             Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
         }
@@ -447,7 +447,7 @@ impl World {
                     "job_name": "operator", "honor_labels": true,
                     "static_configs": [{
                         "targets": [format!("127.0.0.1:{operator}")],
-                        "labels": { "namespace": "ml-training", "pod": "operator-0" },
+                        "labels": { "namespace": "trainingjob-system", "pod": "operator-0" },
                     }],
                 },
                 {

@@ -150,7 +150,7 @@ impl Diagnosis {
             self.advise("Nothing yet: look again in a moment.");
         } else {
             self.advise(format!(
-                "See that the operator runs (kubectl get pods -n ml-training) and that it watches namespace {}.",
+                "See that the operator runs (kubectl get pods -n trainingjob-system) and that it watches namespace {}.",
                 facts.namespace
             ));
         }
