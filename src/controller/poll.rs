@@ -4,7 +4,7 @@
 //! nothing from the API server where pods can be reached; from outside the cluster it goes through its pod proxy.
 
 use super::ask::{AgentAccess, JobName};
-use super::rota::Rota;
+use super::rota::{Due, Rota};
 use super::{Context, status};
 use api::{Guarded, State};
 use futures::StreamExt;
@@ -56,7 +56,7 @@ pub(super) async fn run(context: Arc<Context>, store: Store<Guarded>) {
             }
             Some((question, job, polled)) = asking.next(), if !asking.is_empty() => {
                 let polled: Polled = polled;
-                rota.answered(&question, polled.is_up);
+                rota.answered(&question, polled.is_up, Instant::now());
                 if polled.is_news {
                     context.wake([job]);
                 }
@@ -72,8 +72,8 @@ pub(super) async fn run(context: Arc<Context>, store: Store<Guarded>) {
     }
 }
 
-/// Jobs whose programs run, as far as their first pod is due, with its UID.
-fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool) -> Vec<(String, Asked)> {
+/// Jobs whose programs run, as far as their first pod is due.
+fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool) -> Vec<Due<Asked>> {
     let running = |object: Arc<Guarded>| {
         let job = object.0.as_ref().ok()?;
         let key = JobKey::of(&job.metadata);
@@ -95,7 +95,8 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
             let first = pod(Place::FIRST_WORKER).filter(|pod| is_due(&pod.uid))?.clone();
             Some((port, first, other(&plan.gang).and_then(pod).cloned()))
         })??;
-        Some((first.uid.clone(), Asked { key, job: ObjectRef::from_obj(&*object), port, first, other }))
+        let (pod, namespace) = (first.uid.clone(), key.namespace.clone());
+        Some(Due { pod, namespace, whom: Asked { key, job: ObjectRef::from_obj(&*object), port, first, other } })
     };
     store.state().into_iter().filter_map(running).collect()
 }
