@@ -645,7 +645,7 @@ mod tests {
         let (before, team) = (series("pr-1"), series("team"));
         assert!(before > 10);
         metrics.forget_namespaces(&there(&["team"]), begun);
-        metrics.forget_namespaces(&there(&["team"]), begun + KEPT - Duration::from_secs(1));
+        metrics.forget_namespaces(&there(&["team"]), begun + Duration::from_secs(3599));
         assert_eq!(series("pr-1"), before, "a scrape sees their last values");
         metrics.forget_namespaces(&there(&["team", "pr-1"]), begun + KEPT);
         metrics.forget_namespaces(&there(&["team"]), begun + KEPT);

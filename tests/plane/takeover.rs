@@ -115,6 +115,52 @@ async fn a_job_that_cannot_be_read_harms_no_other() {
     space.end(operator).await;
 }
 
+/// The API server admits 10,000 levels, and a list of such jobs is more than `serde_json` reads as a whole.
+#[tokio::test]
+async fn a_job_nested_too_deep_stalls_no_other_after_a_restart() {
+    let space = plane().space("deep", json!({})).await;
+    // A client of Kubernetes would not read the answer either.
+    let submit = async |name: &str, template: &str| {
+        let body = format!(
+            r#"{{"apiVersion":"ml.example.com/v1","kind":"TrainingJob","metadata":{{"name":"{name}"}},
+                "spec":{{"model":"m","dataset":"d","numWorkers":1,"podTemplate":{template}}}}}"#
+        );
+        let url = format!("/apis/ml.example.com/v1/namespaces/{}/trainingjobs", space.name);
+        let request = http::Request::post(url).header("content-type", "application/json").body(body.into_bytes());
+        space.client.request_text(request.unwrap()).await.unwrap();
+    };
+    let nested = |depth: usize| format!("{}1{}", r#"{"spec":"#.repeat(depth), "}".repeat(depth));
+    submit("deep", &nested(200)).await;
+    submit("deepest", &nested(5000)).await;
+    submit("ones", &format!(r#"{{"spec":{{"containers":[{}1]}}}}"#, "1,".repeat(600_000))).await;
+    let good = space.submit("good", json!({})).await;
+    let operator = space.operator().await;
+    good.state(Running).await;
+    // They are told why, whether they came before the operator or while it watched.
+    submit("later", &nested(200)).await;
+    let accepted = async |name: &str| {
+        let url = format!("/apis/ml.example.com/v1/namespaces/{}/trainingjobs/{name}", space.name);
+        let text = space.client.request_text(http::Request::get(url).body(Vec::new()).unwrap()).await.unwrap();
+        let (_, status) = text.split_once(r#""status":{"conditions":["#)?;
+        Some(status.to_owned())
+    };
+    for (name, words) in
+        [("deep", "nested 202 levels"), ("deepest", "nested 5002"), ("ones", "KiB of JSON"), ("later", "202")]
+    {
+        let status = eventually("it to be said", SOON, async || accepted(name).await).await;
+        assert!(
+            status.contains("Unreadable") && status.contains(words),
+            "{name}: {}",
+            &status[..300.min(status.len())]
+        );
+    }
+    operator.end().await;
+    let operator = space.operator().await;
+    let another = space.submit("another", json!({})).await;
+    another.state(Running).await;
+    space.end(operator).await;
+}
+
 /// Whose passwords and keys are in a namespace is none of the operator's business.
 #[tokio::test]
 async fn secrets_are_out_of_reach() {

@@ -27,6 +27,7 @@ pub mod plan;
 pub mod screen;
 pub mod stacks;
 pub mod status;
+mod terminal;
 pub mod top;
 pub mod why;
 
@@ -205,7 +206,7 @@ pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         // `kubectl trainingjob logs x | head` is no error.
         Err(error) if is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "error: {error:#}");
+            let _ = writeln!(terminal::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -251,7 +252,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Logs { job, choice, follow, tail, since, failed, timestamps } => {
             let wanted = logs::Wanted { choice, follow, tail, since, failed, timestamps, json };
-            logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(io::stdout())).await
+            logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(terminal::stdout())).await
         }
         Command::Top => top(&cluster, args.place.all_namespaces, json, look).await,
         Command::Why { job } => {
@@ -266,7 +267,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             print(&if json { document(&stacks)? } else { stacks::render(&stacks) })
         }
         Command::Checkpoints { job, verb, timeout } => {
-            let (verb, mut out, mut err) = (verb.unwrap_or_default(), io::stdout(), anstream::stderr());
+            let (verb, mut out, mut err) = (verb.unwrap_or_default(), terminal::stdout(), terminal::stderr());
             let mut streams = checkpoints::Streams { out: &mut out, err: &mut err };
             let patience = timeout.unsigned_abs();
             return Ok(checkpoints::run(&cluster, &job, &verb, patience, json, &mut streams).await?.into());
@@ -310,7 +311,7 @@ fn converted(file: &Path, answers: &convert::Answers, json: bool) -> anyhow::Res
     let converted = match converted {
         Ok(converted) => converted,
         Err(wrong) => {
-            let _ = writeln!(io::stderr(), "error: {wrong:#}");
+            let _ = writeln!(terminal::stderr(), "error: {wrong:#}");
             return Ok(ExitCode::from(2));
         }
     };
@@ -377,7 +378,7 @@ async fn top(cluster: &Cluster, all_namespaces: bool, json: bool, look: Look) ->
         return print(&document(&all)?);
     }
     for unread in &all.unread {
-        let _ = writeln!(io::stderr(), "{unread}");
+        let _ = writeln!(terminal::stderr(), "{unread}");
     }
     if all.jobs.is_empty() {
         let place = cluster.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
@@ -392,7 +393,7 @@ async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::R
     let mut gatherer = Gatherer::new(cluster);
     let mut before: Option<serde_json::Value> = None;
     if look.terminal && !json {
-        print("\x1b[2J")?;
+        draw("\x1b[2J")?;
     }
     loop {
         let facts = gatherer.facts(job).await?;
@@ -401,7 +402,7 @@ async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::R
         // All but the time.
         let now = serde_json::to_value(Facts { time: jiff::Timestamp::UNIX_EPOCH, ..facts.clone() })?;
         if look.terminal && !json {
-            print(&frame(&status::render(&facts, &diagnosis, look), look))?;
+            draw(&frame(&status::render(&facts, &diagnosis, look), look))?;
         } else if before.as_ref() != Some(&now) {
             if json {
                 print(&(serde_json::to_string(&StatusDocument { facts, diagnosis })? + "\n"))?;
@@ -421,8 +422,15 @@ async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::R
 /// Draws a screen over the last one: no more lines than the terminal has, or the first ones would roll away.
 fn frame(text: &str, look: Look) -> String {
     let rows = look.height.unwrap_or(usize::MAX).saturating_sub(1);
-    let lines: String = text.lines().take(rows).map(|line| format!("{line}\x1b[K\n")).collect();
+    let lines: String = text.lines().take(rows).map(|line| terminal::harmless(line) + "\x1b[K\n").collect();
     format!("\x1b[H{lines}\x1b[J")
+}
+
+/// Writes what moves the cursor to a terminal.
+fn draw(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
 }
 
 fn document(value: &impl Serialize) -> anyhow::Result<String> {
@@ -430,7 +438,7 @@ fn document(value: &impl Serialize) -> anyhow::Result<String> {
 }
 
 fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = terminal::stdout();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }

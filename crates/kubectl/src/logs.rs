@@ -4,6 +4,7 @@ use super::choice::{Choice, roles};
 use super::cluster::{self, Cluster};
 use super::gather::{self, pods};
 use super::screen::{Look, Style, ranges};
+use super::terminal;
 use super::why::Diagnosis;
 use anyhow::bail;
 use api::{Guarded, Reason, Restart, State, TrainingJob};
@@ -507,7 +508,7 @@ fn watch_error(cluster: &Cluster, what: &str, error: watcher::Error) -> anyhow::
 /// Shows something that is no line of a log, where it does not get among the lines of a file.
 fn aside(text: &str) {
     // Nobody listens any more: no reason to end.
-    let _ = writeln!(anstream::stderr(), "{}", Style::Dim.paint(text, true));
+    let _ = writeln!(terminal::stderr(), "{}", Style::Dim.paint(text, true));
 }
 
 fn parameters() -> LogParams {

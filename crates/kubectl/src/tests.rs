@@ -1013,7 +1013,8 @@ async fn restarting(
     };
     let list =
         |items: Vec<serde_json::Value>| serde_json::json!({ "metadata": { "resourceVersion": "1" }, "items": items });
-    let applied = |object: serde_json::Value| serde_json::json!({ "type": "MODIFIED", "object": object });
+    // The type comes first, as API servers write it: an object is decoded as it comes.
+    let applied = |object: serde_json::Value| format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n");
     let answer = if path.ends_with("/log") {
         let name = path.rsplit('/').nth(1).unwrap();
         let first = |rank: u8| format!("2026-01-01T00:00:0{}Z a{rank}\n", 2 - rank);
@@ -1031,7 +1032,7 @@ async fn restarting(
     } else if path.ends_with("/pods") {
         match (has("watch=true"), is_first) {
             (false, _) => list(vec![pod(1, 0, false), pod(1, 1, false)]).to_string(),
-            (true, true) => applied(pod(2, 0, false)).to_string() + "\n",
+            (true, true) => applied(pod(2, 0, false)),
             (true, false) => std::future::pending().await,
         }
     } else if path.contains("/pods/") {
@@ -1043,7 +1044,7 @@ async fn restarting(
             std::future::pending::<()>().await;
         }
         notify.notified().await;
-        applied(job("Completed")).to_string() + "\n"
+        applied(job("Completed"))
     } else {
         list(vec![job("Running")]).to_string()
     };

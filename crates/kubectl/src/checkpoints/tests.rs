@@ -74,7 +74,10 @@ fn an_errand_runs_as_the_program_does() {
             objects::errand(&plan_of_spec("x", spec), "n".into(), &[]).unwrap().spec.unwrap().template.spec.unwrap();
         (json!(pod.security_context), json!(pod.containers[0].security_context))
     };
-    let locked = json!({ "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true });
+    let locked = json!({
+        "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "seccompProfile": { "type": "RuntimeDefault" },
+        "capabilities": { "add": ["DAC_OVERRIDE", "FOWNER"], "drop": ["ALL"] },
+    });
     assert_eq!(contexts(json!({ "containers": [] })), (json!({ "runAsUser": 0 }), locked));
     let restricted = json!({
         "securityContext": { "runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": { "type": "RuntimeDefault" } },
