@@ -331,6 +331,7 @@ mod tests {
     /// Whoever may write an object may write its managedFields, at any depth: a child's too.
     #[test]
     fn managed_fields_can_not_hide_an_object_from_its_list() {
+        type Kind = Guarded<k8s_openapi::api::core::v1::ConfigMap>;
         let fields = format!("{}{}", r#"{"f:a":"#.repeat(150) + "{}", "}".repeat(150));
         let config = |name: &str, fields: &str| {
             format!(
@@ -342,7 +343,6 @@ mod tests {
             config("deep", &fields),
             config("good", "{}")
         );
-        type Kind = Guarded<k8s_openapi::api::core::v1::ConfigMap>;
         let list: ObjectList<Kind> = serde_json::from_str(&text).unwrap();
         assert!(list.items[0].0.is_err() && list.items[1].0.is_ok());
     }

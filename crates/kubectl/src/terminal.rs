@@ -10,7 +10,7 @@ const RESET: &str = "\x1b[0m";
 /// A terminal, to which only harmless lines go; or a file or a pipe, to which everything goes as it is.
 pub struct Terminal<W: Write> {
     inner: W,
-    is_terminal: bool,
+    is_tty: bool,
     /// The beginning of a line.
     line: Vec<u8>,
 }
@@ -27,8 +27,8 @@ pub fn stderr() -> Terminal<anstream::Stderr> {
 
 impl<W: Write> Terminal<W> {
     /// Over what may be a terminal.
-    pub fn new(inner: W, is_terminal: bool) -> Self {
-        Self { inner, is_terminal, line: Vec::new() }
+    pub fn new(inner: W, is_tty: bool) -> Self {
+        Self { inner, is_tty, line: Vec::new() }
     }
 
     fn end_line(&mut self, rest: &[u8], end: &[u8]) -> io::Result<()> {
@@ -41,7 +41,7 @@ impl<W: Write> Terminal<W> {
 
 impl<W: Write> Write for Terminal<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if !self.is_terminal {
+        if !self.is_tty {
             return self.inner.write(bytes);
         }
         let mut rest = bytes;

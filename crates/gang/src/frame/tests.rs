@@ -120,8 +120,7 @@ fn who_is_dialled_says_nothing_first() {
     );
     assert!(said.is_empty());
     let member = MemberId::new("worker", 3);
-    let (_, first) =
-        Channel::<Message>::dial(secret(b"secret"), "job".into(), [2; NONCE], &member, "p", NOW).unwrap();
+    let (_, first) = Channel::<Message>::dial(secret(b"secret"), "job".into(), [2; NONCE], &member, "p", NOW).unwrap();
     assert_eq!(first, frame(&[&[2; NONCE]]));
 }
 
