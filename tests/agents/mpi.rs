@@ -402,7 +402,6 @@ fn strangers_start_nothing() {
         // The same attempt, for the agent of another member: as if the connection had been led here.
         (KEY.as_bytes(), &format!("{JOB}/1/worker-0")),
         (KEY.as_bytes(), &format!("{JOB}/2/worker-1")),
-        (b"", &*first),
     ] {
         assert!(!prove::<Packet>(port, key, session).2, "{session}");
     }

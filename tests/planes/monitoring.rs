@@ -412,7 +412,7 @@ impl World {
     }
 
     /// The agent of worker 0 of the job `runs`, which takes care of its checkpoints. Its GPU is made up.
-    fn agent(&self, port: u16) -> Process {
+    fn agent(&self, port: u16, pod: &str) -> Process {
         let smi = self.folder.join("nvidia-smi");
         fs::write(&smi, "#!/bin/sh\necho '0, GPU-0, 40, 1024, 81559, 300, 50'\n").unwrap();
         fs::set_permissions(&smi, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -435,6 +435,8 @@ impl World {
         command.arg("--checkpoints").arg(policy_file).env("CHECKPOINT_DIR", checkpoints);
         command.args(["--", "sh", "-c", PROGRAM]);
         command.env("PATH", path).env("TRAINING_JOB_NAME", "runs").env("NODE_RANK", "0");
+        // Whom the operator believes: the very pod that it asks.
+        command.env("POD_UID", pod);
         Process::start(&mut command, &self.folder.join("agent.log"))
     }
 
@@ -544,7 +546,6 @@ async fn every_query_gives_data() {
     let [operator, agent, port] = [free_port(), free_port(), free_port()];
     // The kind that it watches is not there yet: a watch that breaks.
     let _operator = world.operator(operator);
-    let _agent = world.agent(agent);
     let _prometheus = world.prometheus(port, operator, agent, dcgm_exporter());
     eventually("a broken watch", SOON, async || {
         get(operator, "/metrics")?.contains("trainingjob_watch_errors_total{").then_some(())
@@ -563,6 +564,9 @@ async fn every_query_gives_data() {
     world.submit("denied", json!({})).await;
 
     world.until("runs", State::Running, 1).await;
+    let first = |pod: &Pod| pod.labels().get("batch.kubernetes.io/job-completion-index").is_some_and(|index| index == "0");
+    let first = world.pods("runs").await.into_iter().find(first).expect("worker 0 runs");
+    let _agent = world.agent(agent, &first.uid().unwrap());
     let progress = json!({
         "progress": "45%", "currentEpoch": 1, "totalEpochs": 3, "currentStep": 450, "totalSteps": 1000,
         "estimatedSecondsRemaining": 600, "lastProgressTime": "2026-01-02T03:04:05Z",
