@@ -150,7 +150,7 @@ async fn a_job_that_can_not_be_read_is_told_so_once() {
     assert_eq!((&condition["type"], &condition["reason"]), (&json!("Accepted"), &json!("Unreadable")));
     assert_eq!(
         condition["message"],
-        "the object is nested 202 levels deep, at most 64 are read; delete the TrainingJob and create it smaller: a large \
+        "spec is nested 201 levels deep, at most 64 are read; delete the TrainingJob and create it smaller: a large \
          text belongs in a ConfigMap that the workers mount (spec.volumes)"
     );
 }

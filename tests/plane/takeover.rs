@@ -144,9 +144,12 @@ async fn a_job_nested_too_deep_stalls_no_other_after_a_restart() {
         let (_, status) = text.split_once(r#""status":{"conditions":["#)?;
         Some(status.to_owned())
     };
-    for (name, words) in
-        [("deep", "nested 202 levels"), ("deepest", "nested 5002"), ("ones", "KiB of JSON"), ("later", "202")]
-    {
+    for (name, words) in [
+        ("deep", "spec is nested 201 levels"),
+        ("deepest", "spec is nested 5001"),
+        ("ones", "spec is 1171 KiB of JSON"),
+        ("later", "201"),
+    ] {
         let status = eventually("it to be said", SOON, async || accepted(name).await).await;
         assert!(
             status.contains("Unreadable") && status.contains(words),

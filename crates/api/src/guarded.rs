@@ -112,7 +112,9 @@ fn read<K: DeserializeOwned>(text: &str, bounds: &Bounds) -> serde_json::Result<
     // Only an object that has a fault takes the time to find out where.
     let located = serde_path_to_error::deserialize::<_, K>(&mut serde_json::Deserializer::from_str(text)).err();
     let error = located.map_or_else(|| error.to_string(), |error| format!("{}: {}", error.path(), error.inner()));
-    unreadable(text, &error, false).map(Err)
+    // Of a text that nobody has seen.
+    let error = error.rsplit_once(" at line ").map_or(error.as_str(), |(error, _)| error);
+    unreadable(text, error, false).map(Err)
 }
 
 fn unreadable(text: &str, error: &str, is_out_of_bounds: bool) -> serde_json::Result<Unreadable> {
@@ -142,20 +144,26 @@ fn unreadable(text: &str, error: &str, is_out_of_bounds: bool) -> serde_json::Re
 impl Bounds {
     /// The first bound that an object exceeds.
     fn exceeded(&self, text: &str) -> Option<String> {
-        too_long("the object", text, self.bytes)
-            .or_else(|| {
-                let Size { depth, values } = size(text);
-                if depth > self.depth {
-                    return Some(format!("the object is nested {depth} levels deep, at most {} are read", self.depth));
-                }
-                (values > self.values)
-                    .then(|| format!("the object has {values} values, at most {} are read", self.values))
-            })
-            .or_else(|| {
-                let max = self.spec_bytes.filter(|max| text.len() > *max)?;
-                let spec = serde_json::from_str::<Head<'_>>(text).ok()?.spec?;
-                too_long("spec", spec.get(), max)
-            })
+        let too_long = too_long("the object", text, self.bytes);
+        let beyond = too_long.or_else(|| self.too_deep_or_many("the object", text));
+        let longest_spec = self.spec_bytes.unwrap_or(self.bytes);
+        if beyond.is_none() && text.len() <= longest_spec {
+            return None;
+        }
+        // What a person wrote is named before what follows from it, such as metadata.managedFields.
+        let spec = serde_json::from_str::<Head<'_>>(text).ok().and_then(|head| head.spec).map(RawValue::get);
+        let of_spec = spec.and_then(|spec| {
+            self::too_long("spec", spec, longest_spec).or_else(|| self.too_deep_or_many("spec", spec))
+        });
+        of_spec.or(beyond)
+    }
+
+    fn too_deep_or_many(&self, what: &str, text: &str) -> Option<String> {
+        let Size { depth, values } = size(text);
+        if depth > self.depth {
+            return Some(format!("{what} is nested {depth} levels deep, at most {} are read", self.depth));
+        }
+        (values > self.values).then(|| format!("{what} has {values} values, at most {} are read", self.values))
     }
 }
 
@@ -258,10 +266,10 @@ mod tests {
         let large = format!(r#""podTemplate":{{"a":"{}"}}"#, "x".repeat(300_000));
         let many = format!(r#""podTemplate":{{"a":[{}1]}}"#, "1,".repeat(30_000));
         let cases = [
-            ("deep", nested(200), "nested 202 levels deep, at most 64"),
-            ("deepest", nested(9_000), "nested 9002 levels deep"),
-            ("ones", ones, "the object is 1367 KiB of JSON, at most 1024 KiB"),
-            ("text", text, "1367 KiB of JSON"),
+            ("deep", nested(200), "spec is nested 201 levels deep, at most 64"),
+            ("deepest", nested(9_000), "spec is nested 9001 levels deep"),
+            ("ones", ones, "spec is 1367 KiB of JSON, at most 256 KiB"),
+            ("text", text, "spec is 1367 KiB of JSON"),
             ("large", large, "spec is 293 KiB of JSON, at most 256 KiB"),
             ("many", many, "values, at most 20000"),
         ];
@@ -292,7 +300,7 @@ mod tests {
     fn depth_is_counted_from_the_object_and_not_from_its_list() {
         let list = list(&[job("at", &nested(Bounds::JOB.depth - 2)), job("beyond", &nested(Bounds::JOB.depth - 1))]);
         assert!(list.items[0].0.is_ok());
-        assert!(list.items[1].0.as_ref().unwrap_err().error.contains("nested 65 levels deep"));
+        assert!(list.items[1].0.as_ref().unwrap_err().error.contains("the object is nested 65 levels deep"));
     }
 
     #[test]
