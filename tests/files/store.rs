@@ -99,6 +99,7 @@ fn found_of(root: &Path, path: &str, format: Format, step: u64, is_one: impl Fn(
         bytes: members.iter().map(|member| member.size).sum(),
         modified: Timestamp::from_nanosecond(i128::from(members.iter().map(|member| member.modified).max().unwrap()))
             .unwrap(),
+        order: step,
         verdict: Verdict::Valid,
         depth: Depth::Content,
         members,

@@ -149,6 +149,7 @@ mod tests {
             metrics: Default::default(),
             bytes: 1,
             modified: Timestamp::from_second(modified).unwrap(),
+            order: 0,
             verdict: Verdict::Valid,
             depth: Depth::Structure,
             members: Vec::new(),

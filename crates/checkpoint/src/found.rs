@@ -174,8 +174,12 @@ pub struct Found {
     pub metrics: BTreeMap<String, f64>,
     /// Bytes of all its files.
     pub bytes: u64,
-    /// When the last of its files was written, by the file system's clock.
+    /// When the last of its files was written, by the file system's clock. It is no order of writing: copied and restored
+    /// files have any time.
     pub modified: Timestamp,
+    /// Its place in the order of writing: the number of the look that first saw this content. 0 if that is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub order: u64,
     /// Whether it is good.
     pub verdict: Verdict,
     /// How deep it was looked at.
@@ -185,6 +189,10 @@ pub struct Found {
     pub members: Vec<Member>,
 }
 
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
 impl Found {
     /// Whether a run may go on from it.
     #[must_use]
@@ -192,20 +200,21 @@ impl Found {
         self.verdict.is_good()
     }
 
-    /// What is newer compares greater: a total order. By step, then by epoch, then by time, then by path. What tells no step
-    /// is older than what tells one: it is perhaps a final model, and nobody knows how far the training was.
+    /// What is newer compares greater: a total order. By order of writing, then by step, epoch, time, and path. A
+    /// checkpoint that reports neither step nor epoch is older than all that do: it may be a final model.
     #[must_use]
     pub fn newer(&self, other: &Self) -> Ordering {
         self.age().newer(&other.age())
     }
 
     fn age(&self) -> Age<'_> {
-        Age { step: self.step, epoch: self.epoch, modified: self.modified, path: &self.path }
+        Age { order: self.order, step: self.step, epoch: self.epoch, modified: self.modified, path: &self.path }
     }
 }
 
 /// By what one checkpoint is newer than another, wherever it is; see [`Found::newer`].
 pub struct Age<'a> {
+    pub order: u64,
     pub step: Option<u64>,
     pub epoch: Option<f64>,
     pub modified: Timestamp,
@@ -216,7 +225,10 @@ impl Age<'_> {
     /// What is newer compares greater.
     pub fn newer(&self, other: &Self) -> Ordering {
         let epoch = |age: &Self| age.epoch.unwrap_or(f64::NEG_INFINITY);
-        (self.step.cmp(&other.step))
+        let is_told = |age: &Self| age.step.is_some() || age.epoch.is_some();
+        (is_told(self).cmp(&is_told(other)))
+            .then(self.order.cmp(&other.order))
+            .then(self.step.cmp(&other.step))
             .then(epoch(self).total_cmp(&epoch(other)))
             .then(self.modified.cmp(&other.modified))
             .then_with(|| self.path.cmp(other.path))
@@ -230,18 +242,21 @@ mod tests {
 
     fn any_found() -> impl Strategy<Value = Found> {
         let epoch = prop_oneof![Just(None), Just(Some(f64::NAN)), (0..3u8).prop_map(|epoch| Some(f64::from(epoch)))];
-        (proptest::option::of(0..3u64), epoch, 0..3i64, "[ab]").prop_map(|(step, epoch, time, path)| Found {
-            path,
-            folder: true,
-            format: Format::Marked,
-            step,
-            epoch,
-            metrics: BTreeMap::new(),
-            bytes: 0,
-            modified: Timestamp::from_second(time).unwrap(),
-            verdict: Verdict::Valid,
-            depth: Depth::Structure,
-            members: Vec::new(),
+        (proptest::option::of(0..3u64), epoch, 0..3i64, "[ab]", 0..3u64).prop_map(|(step, epoch, time, path, order)| {
+            Found {
+                path,
+                folder: true,
+                format: Format::Marked,
+                step,
+                epoch,
+                metrics: BTreeMap::new(),
+                bytes: 0,
+                modified: Timestamp::from_second(time).unwrap(),
+                order,
+                verdict: Verdict::Valid,
+                depth: Depth::Structure,
+                members: Vec::new(),
+            }
         })
     }
 

@@ -214,6 +214,12 @@ impl Inventory {
         scan.found.sort_by(|a, b| b.found.newer(&a.found));
 
         if scan.whole {
+            // What the next look finds new was written after what this one found, which a look that saw less cannot say.
+            let next = self.ledger.book.looks + 1;
+            if self.ledger.book.checkpoints.values().any(|entry| entry.order >= next) {
+                self.ledger.book.looks = next;
+                self.is_saved = false;
+            }
             let entries = self.ledger.book.checkpoints.len();
             self.ledger.book.checkpoints.retain(|path, _| paths.contains(path));
             self.is_saved &= entries == self.ledger.book.checkpoints.len();
@@ -325,6 +331,15 @@ impl Inventory {
         self.set_failed_starts(path, |_| 0);
     }
 
+    /// What is written from now on comes after `order`, which a store has given to one of its checkpoints. The ledger of a
+    /// new volume knows nothing of what was written to another one.
+    pub fn continue_after(&mut self, order: u64) {
+        if order > self.ledger.book.looks {
+            self.ledger.book.looks = order;
+            self.is_saved = false;
+        }
+    }
+
     /// Says that the job does not use the root any more.
     ///
     /// # Errors
@@ -410,6 +425,7 @@ impl Inventory {
             members: files.members().to_vec(),
             crc32c: None,
             since: now,
+            order: self.ledger.book.looks + 1,
             whole: None,
             owner: String::new(),
             failed_starts: 0,
@@ -419,6 +435,7 @@ impl Inventory {
                 entry.owner.clone_from(&known.owner);
                 if is_same {
                     (entry.since, entry.whole, entry.failed_starts) = (known.since, known.whole, known.failed_starts);
+                    entry.order = known.order;
                 }
             }
             None => {
@@ -456,6 +473,7 @@ impl Inventory {
             metrics: Default::default(),
             bytes: 0,
             modified: now,
+            order: 0,
             verdict: verdict.clone(),
             depth: Depth::Structure,
             members: Vec::new(),
@@ -774,6 +792,7 @@ fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, n
             metrics: entry.metrics.clone(),
             bytes: entry.members.iter().fold(0, |sum, member| sum.saturating_add(member.size)),
             modified,
+            order: entry.order,
             verdict,
             depth: entry.depth,
             members: entry.members.clone(),

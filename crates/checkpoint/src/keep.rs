@@ -174,6 +174,7 @@ mod tests {
                 metrics: BTreeMap::new(),
                 bytes: 1,
                 modified: then,
+                order: 0,
                 verdict: Verdict::Valid,
                 depth: Depth::Content,
                 members: Vec::new(),

@@ -51,6 +51,9 @@ pub(super) struct Ledger {
 pub(super) struct Book {
     /// When each job first looked, by the file system's clock: what is older is not its own.
     pub jobs: BTreeMap<String, Timestamp>,
+    /// Number of the last look that found something new: the order of writing, which times of files are not.
+    #[serde(default)]
+    pub looks: u64,
     pub checkpoints: BTreeMap<String, Entry>,
 }
 
@@ -71,6 +74,9 @@ pub(super) struct Entry {
     pub crc32c: Option<Vec<u32>>,
     /// When these members were first seen.
     pub since: Timestamp,
+    /// Number of the look that first saw them; 0 in a ledger of before looks were counted.
+    #[serde(default)]
+    pub order: u64,
     /// When it was first seen whole.
     pub whole: Option<Timestamp>,
     /// The UID of the job that saw it come; empty if it was there before, or if several could have written it.
@@ -118,11 +124,15 @@ impl Ledger {
         for (uid, time) in book.jobs {
             self.book.jobs.insert(uid, time);
         }
+        self.book.looks = self.book.looks.max(book.looks);
         for (path, theirs) in book.checkpoints {
             match self.book.checkpoints.get_mut(&path) {
                 Some(ours) => {
                     ours.owner = theirs.owner;
                     ours.failed_starts = ours.failed_starts.max(theirs.failed_starts);
+                    if ours.members == theirs.members {
+                        ours.order = theirs.order;
+                    }
                 }
                 None => {
                     self.book.checkpoints.insert(path, theirs);
@@ -311,6 +321,7 @@ mod tests {
             members: vec![Member { path: "a\nb".into(), size: 1, modified: -5 }],
             crc32c: Some(vec![u32::MAX]),
             since: NOW,
+            order: 7,
             whole: None,
             owner: owner.to_owned(),
             failed_starts: 1,

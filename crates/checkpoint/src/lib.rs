@@ -23,6 +23,7 @@ pub mod keep;
 pub mod ledger;
 pub mod remove;
 pub mod report;
+pub mod series;
 pub mod space;
 mod step;
 

@@ -69,6 +69,9 @@ pub struct Manifest {
     pub unseen: Option<String>,
     /// When the last of its files was written, where it came from.
     pub modified: Timestamp,
+    /// Its place in the order of writing, as in [`Found`]; 0 if that is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub order: u64,
     /// Bytes of all its files.
     pub bytes: u64,
     /// When it was whole in the store, by the clock of who put it there.
@@ -79,6 +82,10 @@ pub struct Manifest {
     pub identity: String,
     /// Its files, sorted by path.
     pub files: Vec<Stored>,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 impl Manifest {
@@ -180,6 +187,7 @@ impl Manifest {
             metrics: self.metrics.clone(),
             bytes: self.bytes,
             modified: self.modified,
+            order: self.order,
             verdict: self.unseen.clone().map_or(Verdict::Valid, |why| Verdict::Complete { why }),
             depth: Depth::Content,
             members: self.files.iter().map(member).collect(),
@@ -193,7 +201,7 @@ impl Manifest {
     }
 
     fn age(&self) -> Age<'_> {
-        Age { step: self.step, epoch: self.epoch, modified: self.modified, path: &self.path }
+        Age { order: self.order, step: self.step, epoch: self.epoch, modified: self.modified, path: &self.path }
     }
 }
 
@@ -268,6 +276,7 @@ pub(crate) mod tests {
             metrics: BTreeMap::from([("eval_loss".to_owned(), 0.25)]),
             unseen: None,
             modified: Timestamp::UNIX_EPOCH,
+            order: 0,
             bytes: files.iter().map(|(_, size)| size).sum(),
             stored: Timestamp::UNIX_EPOCH,
             writer: "worker 0".to_owned(),

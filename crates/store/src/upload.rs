@@ -295,6 +295,7 @@ impl Store {
                 _ => None,
             },
             modified: found.modified,
+            order: found.order,
             bytes: files.iter().map(|file| file.size).sum(),
             stored: Timestamp::now(),
             writer: self.writer.clone(),

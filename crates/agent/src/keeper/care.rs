@@ -479,6 +479,7 @@ fn nothing_at(path: &str) -> Found {
         metrics: BTreeMap::new(),
         bytes: 0,
         modified: Timestamp::UNIX_EPOCH,
+        order: 0,
         verdict: Verdict::Valid,
         depth: Depth::Structure,
         members: Vec::new(),
