@@ -103,6 +103,7 @@ fn found_of(root: &Path, path: &str, format: Format, step: u64, is_one: impl Fn(
         verdict: Verdict::Valid,
         depth: Depth::Content,
         members,
+        needs: Vec::new(),
     }
 }
 

@@ -153,6 +153,7 @@ mod tests {
             verdict: Verdict::Valid,
             depth: Depth::Structure,
             members: Vec::new(),
+            needs: Vec::new(),
         }
     }
 

@@ -109,13 +109,15 @@ pub struct Judgement {
     pub epoch: Option<f64>,
     /// What the program measured, by its own names (`eval_loss`).
     pub metrics: BTreeMap<String, f64>,
+    /// Paths of other checkpoints that the program will load, as it names them: its best one, its last one.
+    pub needs: Vec<String>,
 }
 
 impl Judgement {
     /// A verdict, and nothing else known.
     #[must_use]
     pub fn of(verdict: Verdict) -> Self {
-        Self { verdict, step: None, epoch: None, metrics: BTreeMap::new() }
+        Self { verdict, step: None, epoch: None, metrics: BTreeMap::new(), needs: Vec::new() }
     }
 
     /// Nothing speaks against it.
@@ -187,6 +189,9 @@ pub struct Found {
     /// The files that it is made of, by path relative to the checkpoint (for a file or a prefix: to its folder).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Member>,
+    /// Paths of other checkpoints that the program will load, as it names them: its best one, its last one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
 }
 
 fn is_zero(value: &u64) -> bool {
@@ -256,6 +261,7 @@ mod tests {
                 verdict: Verdict::Valid,
                 depth: Depth::Structure,
                 members: Vec::new(),
+                needs: Vec::new(),
             }
         })
     }

@@ -22,6 +22,9 @@ const GRACE: SignedDuration = SignedDuration::from_mins(10);
 const NOT_OURS: &[&str] = &[OURS, "lost+found", ".snapshot", ".snapshots", ".zfs"];
 /// How often a job says that it uses the root.
 const HEARTBEAT: SignedDuration = SignedDuration::from_mins(1);
+/// How many other checkpoints one checkpoint may call for, and how long their paths may be.
+const NEEDS: usize = 16;
+const LONGEST_NEED: usize = 4096;
 /// What is told of one scan.
 const NOTES: usize = 50;
 
@@ -425,6 +428,7 @@ impl Inventory {
             members: files.members().to_vec(),
             crc32c: None,
             since: now,
+            needs: Vec::new(),
             order: self.ledger.book.looks + 1,
             whole: None,
             owner: String::new(),
@@ -477,6 +481,7 @@ impl Inventory {
             verdict: verdict.clone(),
             depth: Depth::Structure,
             members: Vec::new(),
+            needs: Vec::new(),
         };
         match known {
             Some(known) => Known { found: Found { verdict, ..known.found }, stage: Stage::Unread, ..known },
@@ -533,6 +538,8 @@ impl Entry {
         // What is not a number can't be written down.
         self.epoch = judgement.epoch.filter(|epoch| epoch.is_finite());
         self.metrics = judgement.metrics.into_iter().filter(|(_, value)| value.is_finite()).collect();
+        let needs = judgement.needs.into_iter().filter(|path| !path.is_empty() && path.len() <= LONGEST_NEED);
+        self.needs = needs.take(NEEDS).collect();
         self.verdict = Some(judgement.verdict);
     }
 }
@@ -796,6 +803,7 @@ fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, n
             verdict,
             depth: entry.depth,
             members: entry.members.clone(),
+            needs: entry.needs.clone(),
         },
         stage,
         own: !uid.is_empty() && entry.owner == uid,

@@ -1,14 +1,15 @@
-//! Which checkpoints may go.
+//! Which checkpoints may be deleted: the rules K of docs/checkpoints.md, in the order in which they decide.
 //!
-//! What could be needed never goes. A checkpoint counts as *proven* when every byte of it was read and found good and no
-//! attempt has failed with it; only what has enough proven ones after it goes.
+//! A checkpoint counts as *proven* when every byte of it was read and found good and no attempt has failed with it. A save
+//! is deleted only if enough proven saves of its series supersede it ([`crate::series`]), and only as a whole.
 
 use crate::found::{Found, Verdict};
 use crate::inventory::{Known, Stage, is_past};
+use crate::series::{Save, Series, saves};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long the leftovers of a dead writer stay.
 const LEFTOVERS: SignedDuration = SignedDuration::from_hours(1);
@@ -25,110 +26,249 @@ pub enum Mode {
 /// What is kept.
 #[derive(Clone, Debug, Default)]
 pub struct Keep {
-    /// How many of the newest proven ones; 0 for all.
+    /// How many of the newest proven saves of each series; 0 for all.
     pub retention: usize,
     /// The best by this metric, as the program names it, with or without `eval_` before it.
     pub best: Option<(String, Mode)>,
-    /// What the run has gone on from, or is about to.
+    /// What the run has resumed from, or is about to.
     pub resumed_from: Option<String>,
     /// With a backup: the paths that it has. What it has not yet stays.
     pub backup: Option<BTreeSet<String>>,
-    /// Whether other jobs use the root: then nothing goes.
+    /// Whether other jobs use the root: then nothing is deleted.
     pub is_shared: bool,
 }
 
+/// A rule of docs/checkpoints.md that has decided about a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Rule {
+    /// `retention` is 0.
+    KeepAll,
+    /// Other jobs use the folder.
+    SharedFolder,
+    /// Another job or a person has written it.
+    NotOwn,
+    /// Nothing says where it stands in the run.
+    NoPosition,
+    /// It is the root itself.
+    Root,
+    /// The run resumed from it.
+    ResumedFrom,
+    /// The best by `keepBest`.
+    Best,
+    /// The program itself will load it.
+    Needed,
+    /// The look could not read it.
+    Unread,
+    /// It is being written.
+    Writing,
+    /// The backup or the store does not have it yet.
+    NotCopied,
+    /// It is incomplete, but not for long.
+    YoungLeftover,
+    /// Nothing proven supersedes it.
+    Newest,
+    /// Fewer than `retention` proven saves supersede it.
+    AmongNewest,
+    /// Another file of its save stays.
+    SameSave,
+    /// Deleted: incomplete for an hour, and superseded.
+    Leftover,
+    /// Deleted: corrupted, and superseded by enough.
+    Corrupted,
+    /// Deleted: superseded by enough.
+    Superseded,
+}
+
+impl Rule {
+    /// Its id in docs/checkpoints.md.
+    #[must_use]
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::KeepAll => "K1",
+            Self::SharedFolder => "K2",
+            Self::NotOwn => "K3",
+            Self::NoPosition | Self::Root => "K4",
+            Self::ResumedFrom => "K5",
+            Self::Best => "K6",
+            Self::Needed => "K7",
+            Self::Unread | Self::Writing => "K8",
+            Self::NotCopied => "K9",
+            Self::YoungLeftover | Self::Leftover => "K10",
+            Self::Newest => "K11",
+            Self::AmongNewest | Self::Corrupted | Self::Superseded => "K12",
+            Self::SameSave => "K13",
+        }
+    }
+
+    /// The reason, for people.
+    #[must_use]
+    pub fn why(self) -> &'static str {
+        match self {
+            Self::KeepAll => "all are kept",
+            Self::SharedFolder => "other jobs use the same folder",
+            Self::NotOwn => "this job has not written it",
+            Self::NoPosition => "it reports neither step nor epoch",
+            Self::Root => "it is the root itself",
+            Self::ResumedFrom => "the run resumed from it",
+            Self::Best => "it is the best",
+            Self::Needed => "the program will load it (its best or last checkpoint)",
+            Self::Unread => "it could not be read",
+            Self::Writing => "it is being written",
+            Self::NotCopied => "it is not copied yet",
+            Self::YoungLeftover => "it has been incomplete for less than an hour",
+            Self::Newest => "no later checkpoint of its series is proven",
+            Self::AmongNewest => "it is one of the newest of its series",
+            Self::SameSave => "another file of the same save is kept",
+            Self::Leftover => "it was left incomplete",
+            Self::Corrupted => "it is corrupted, and enough later ones are proven",
+            Self::Superseded => "enough later ones are proven",
+        }
+    }
+}
+
 /// What is done with a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "do", content = "why")]
 pub enum Fate {
     /// It stays.
-    Keep(&'static str),
-    /// It goes.
-    Delete(&'static str),
+    Keep(Rule),
+    /// It is deleted, with all files of its save.
+    Delete(Rule),
 }
 
-/// The paths of those that go.
+/// The saves that are deleted, each with all its checkpoints.
+#[must_use]
+pub fn saves_to_delete<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<Vec<&'a Known>> {
+    let decided = decide(found, keep, now).into_iter();
+    let deleted = decided.filter(|save| save.iter().all(|(_, fate)| matches!(fate, Fate::Delete(_))));
+    deleted.map(|save| save.into_iter().map(|(known, _)| known).collect()).collect()
+}
+
+/// The paths of those that are deleted.
 #[must_use]
 pub fn to_delete(found: &[Known], keep: &Keep, now: Timestamp) -> Vec<String> {
-    let fates = fates(found, keep, now).into_iter();
-    fates.filter(|(_, fate)| matches!(fate, Fate::Delete(_))).map(|(known, _)| known.found.path.clone()).collect()
+    saves_to_delete(found, keep, now).into_iter().flatten().map(|known| known.found.path.clone()).collect()
 }
 
-/// What is done with each, and why; the newest first.
+/// What is done with each, and by which rule; the newest save first.
 #[must_use]
 pub fn fates<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<(&'a Known, Fate)> {
-    let mut sorted: Vec<&Known> = found.iter().collect();
-    sorted.sort_by(|a, b| b.found.newer(&a.found));
-    let best = keep.best.as_ref().and_then(|(metric, mode)| best(&sorted, metric, *mode));
-    let mut proven = 0;
-    let mut fates = Vec::with_capacity(sorted.len());
-    for known in sorted {
-        let fate = fate(known, keep, best, proven, now);
-        proven += usize::from(counts(known));
-        fates.push((known, fate));
-    }
-    fates
+    decide(found, keep, now).into_iter().flatten().collect()
 }
 
-/// `proven` is how many proven ones are newer.
-fn fate(known: &Known, keep: &Keep, best: Option<&str>, proven: usize, now: Timestamp) -> Fate {
-    let found = &known.found;
-    let path = Some(found.path.as_str());
-    if keep.retention == 0 {
-        return Fate::Keep("all are kept");
+/// The same, save by save. All of a save have the fate of those that stay, if any stays.
+fn decide<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<Vec<(&'a Known, Fate)>> {
+    let saves = saves(found, |known| &known.found);
+    let newest_first: Vec<&Known> = saves.iter().flat_map(|save| save.items.iter().copied()).collect();
+    let best = keep.best.as_ref().and_then(|(metric, mode)| best(&newest_first, metric, *mode));
+    let mut proven: BTreeMap<&Series, Vec<&Save<'a, Known>>> = BTreeMap::new();
+    for save in saves.iter().filter(|save| is_proven(save)) {
+        for series in &save.series {
+            proven.entry(series).or_default().push(save);
+        }
     }
-    if keep.is_shared {
-        return Fate::Keep("other jobs use the same folder");
+    // How many proven saves of its series supersede each checkpoint; more than enough are not counted.
+    let superseding = |save: &Save<'a, Known>, known: &Known| {
+        let series = Series::of_checkpoint(&known.found);
+        let all = proven.get(&series).into_iter().flatten();
+        all.filter(|other| other.supersedes(save, &series)).take(keep.retention.max(1)).count()
+    };
+    let counted: Vec<Vec<usize>> =
+        saves.iter().map(|save| save.items.iter().map(|known| superseding(save, known)).collect()).collect();
+    let is_among_newest = |counts: &[usize]| counts.iter().any(|count| *count < keep.retention);
+    let newest = saves.iter().zip(&counted).filter(|(_, counts)| is_among_newest(counts));
+    let needed: Vec<&Known> = newest.flat_map(|(save, _)| save.items.iter().copied()).collect();
+    let needed = needed_paths(&needed, found);
+
+    let context = Context { keep, best, needed, now };
+    saves
+        .iter()
+        .zip(counted)
+        .map(|(save, counts)| {
+            let fates: Vec<Fate> =
+                save.items.iter().zip(counts).map(|(known, count)| context.fate(save, known, count)).collect();
+            let stays = fates.iter().any(|fate| matches!(fate, Fate::Keep(_)));
+            let joint = |fate| if stays && matches!(fate, Fate::Delete(_)) { Fate::Keep(Rule::SameSave) } else { fate };
+            save.items.iter().copied().zip(fates.into_iter().map(joint)).collect()
+        })
+        .collect()
+}
+
+/// By what is decided about one checkpoint.
+struct Context<'a> {
+    keep: &'a Keep,
+    best: Option<&'a str>,
+    needed: BTreeSet<&'a str>,
+    now: Timestamp,
+}
+
+impl Context<'_> {
+    /// `superseding` is how many proven saves supersede it.
+    fn fate(&self, save: &Save<'_, Known>, known: &Known, superseding: usize) -> Fate {
+        let (found, path) = (&known.found, Some(known.found.path.as_str()));
+        let is_old = |time| is_past(time, LEFTOVERS, self.now);
+        let kept = [
+            (self.keep.retention == 0, Rule::KeepAll),
+            (self.keep.is_shared, Rule::SharedFolder),
+            (!known.own, Rule::NotOwn),
+            (save.position.is_none(), Rule::NoPosition),
+            (found.path == ".", Rule::Root),
+            (self.keep.resumed_from.as_deref() == path, Rule::ResumedFrom),
+            (self.best == path, Rule::Best),
+            (self.needed.contains(found.path.as_str()), Rule::Needed),
+            (known.stage == Stage::Unread, Rule::Unread),
+            (known.stage == Stage::Writing, Rule::Writing),
+        ];
+        if let Some((_, rule)) = kept.into_iter().find(|(is, _)| *is) {
+            return Fate::Keep(rule);
+        }
+        let is_incomplete = known.stage == Stage::Abandoned || matches!(found.verdict, Verdict::Incomplete { .. });
+        let is_copied = self.keep.backup.as_ref().is_none_or(|backup| backup.contains(&found.path));
+        match superseding {
+            _ if found.is_good() && !is_copied => Fate::Keep(Rule::NotCopied),
+            0 => Fate::Keep(Rule::Newest),
+            _ if is_incomplete && !(is_old(known.since) && is_old(found.modified)) => Fate::Keep(Rule::YoungLeftover),
+            _ if is_incomplete => Fate::Delete(Rule::Leftover),
+            count if count < self.keep.retention => Fate::Keep(Rule::AmongNewest),
+            _ if found.is_good() => Fate::Delete(Rule::Superseded),
+            _ => Fate::Delete(Rule::Corrupted),
+        }
     }
-    if !known.own {
-        return Fate::Keep("this job has not written it");
-    }
-    if !is_of_a_series(found) {
-        return Fate::Keep("it tells neither step nor epoch");
-    }
-    if found.path == "." {
-        return Fate::Keep("it is the root itself");
-    }
-    if keep.resumed_from.as_deref() == path {
-        return Fate::Keep("the run goes on from it");
-    }
-    if best == path {
-        return Fate::Keep("it is the best");
-    }
-    match (known.stage, &found.verdict) {
-        (Stage::Unread, _) => Fate::Keep("it could not be looked at"),
-        (Stage::Writing, _) => Fate::Keep("it is being written"),
-        (Stage::Abandoned, _) | (Stage::Written, Verdict::Incomplete { .. }) => {
-            if proven == 0 {
-                Fate::Keep("nothing newer is proven")
-            } else if !is_past(known.since, LEFTOVERS, now) || !is_past(found.modified, LEFTOVERS, now) {
-                Fate::Keep("it is incomplete for less than an hour")
-            } else {
-                Fate::Delete("it was left incomplete")
+}
+
+/// Whether a save is one of those that are counted: all of it is this job's own, and proven.
+fn is_proven(save: &Save<'_, Known>) -> bool {
+    save.position.is_some() && save.items.iter().all(|known| known.own && known.is_proven())
+}
+
+/// Which of `found` the programs that wrote `newest` will load again. They name a path as they see it: absolute, or
+/// relative to their working directory.
+fn needed_paths<'a>(newest: &[&Known], found: &'a [Known]) -> BTreeSet<&'a str> {
+    let mut needed = BTreeSet::new();
+    let names: BTreeSet<(&str, &str)> = newest
+        .iter()
+        .filter(|known| known.own)
+        .flat_map(|known| known.found.needs.iter().map(|path| (folder(&known.found.path), path.trim_end_matches('/'))))
+        .collect();
+    for (beside, path) in names {
+        for known in found {
+            let here = known.found.path.as_str();
+            let is_below = path.strip_suffix(here).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'));
+            let is_beside = folder(here) == beside && base(here) == base(path);
+            if is_below || is_beside {
+                needed.insert(here);
             }
         }
-        (Stage::Written, Verdict::Valid | Verdict::Complete { .. })
-            if keep.backup.as_ref().is_some_and(|backup| !backup.contains(&found.path)) =>
-        {
-            Fate::Keep("it is not backed up yet")
-        }
-        (Stage::Written, _) if proven == 0 && !counts(known) => Fate::Keep("nothing newer is proven"),
-        (Stage::Written, _) if proven < keep.retention => Fate::Keep("it is one of the newest"),
-        (Stage::Written, Verdict::Corrupted { .. }) => {
-            Fate::Delete("it is corrupted, and enough newer ones are proven")
-        }
-        (Stage::Written, Verdict::Valid | Verdict::Complete { .. }) => Fate::Delete("enough newer ones are proven"),
     }
+    needed
 }
 
-/// Whether it is one of those that are counted.
-fn counts(known: &Known) -> bool {
-    known.own && known.is_proven() && is_of_a_series(&known.found)
+fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// What tells neither is perhaps the final model, or one that a program overwrites.
-fn is_of_a_series(found: &Found) -> bool {
-    found.step.is_some() || found.epoch.is_some()
+fn base(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, base)| base)
 }
 
 /// The path of the best of this job's own good ones; of equals that of the newest.
@@ -174,10 +314,11 @@ mod tests {
                 metrics: BTreeMap::new(),
                 bytes: 1,
                 modified: then,
-                order: 0,
+                order: step,
                 verdict: Verdict::Valid,
                 depth: Depth::Content,
                 members: Vec::new(),
+                needs: Vec::new(),
             },
             stage: Stage::Written,
             own: true,
@@ -275,6 +416,95 @@ mod tests {
         assert_eq!(deleted(&found, &best(Mode::Max)), ["step-4", "step-3", "step-2"]);
     }
 
+    #[test]
+    fn keeps_retention_saves_of_each_series() {
+        let at = |path: &str, step: u64, order: u64| {
+            with(step, |known| (known.found.path, known.found.order) = (path.to_owned(), order))
+        };
+        // A second stage begins its steps again, in a folder of its own.
+        let mut all: Vec<Known> = (1..=4).map(|n| at(&format!("sft/step-{n}000"), n * 1000, n)).collect();
+        all.push(at("dpo/step-100", 100, 5));
+        assert_eq!(deleted(&all, &newest(3)), ["sft/step-1000"]);
+        all.extend((2..=4).map(|n| at(&format!("dpo/step-{n}00"), n * 100, 4 + n)));
+        assert_eq!(deleted(&all, &newest(3)), ["dpo/step-100", "sft/step-1000"]);
+        // Epochs beside steps.
+        let mut all: Vec<Known> = (1..=3).map(known).collect();
+        let epoch = |known: &mut Known| {
+            (known.found.path, known.found.step) = ("epoch_12.pt".into(), None);
+            (known.found.epoch, known.found.order) = (Some(12.0), 1);
+        };
+        all.push(with(9, epoch));
+        assert_eq!(deleted(&all, &newest(1)), ["step-2", "step-1"]);
+    }
+
+    #[test]
+    fn keeps_both_runs_where_steps_begin_again() {
+        let again = |step: u64, order: u64| with(step, |known| known.found.order = order);
+        let mut all = vec![again(8000, 1), again(8500, 2), again(9000, 3)];
+        all.extend([again(100, 4), again(200, 5), again(300, 6)]);
+        assert_eq!(deleted(&all, &newest(2)), ["step-100", "step-8000"]);
+        // The new run passes the old one: nothing of the old one is needed any more.
+        all.extend([again(9500, 7), again(9600, 8)]);
+        assert_eq!(
+            deleted(&all, &newest(2)),
+            ["step-300", "step-200", "step-100", "step-9000", "step-8500", "step-8000"]
+        );
+    }
+
+    #[test]
+    fn times_of_copied_files_delete_nothing() {
+        let copied = |step: u64, hours: i64| {
+            with(step, |known| {
+                known.found.order = 1;
+                known.found.modified = NOW - SignedDuration::from_hours(hours);
+            })
+        };
+        assert_eq!(deleted(&[copied(1, 1), copied(2, 5), copied(3, 9)], &newest(1)), [""; 0]);
+        assert_eq!(deleted(&[copied(1, 9), copied(2, 5), copied(3, 1)], &newest(1)), ["step-2", "step-1"]);
+        let late = with(4, |known| known.found.modified = NOW - SignedDuration::from_hours(99));
+        assert_eq!(deleted(&[copied(3, 1), late], &newest(1)), ["step-3"], "seen later, whatever its time");
+    }
+
+    #[test]
+    fn files_of_one_save_live_and_die_together() {
+        let pair = |step: u64| ["D", "G"].map(|it| with(step, |known| known.found.path = format!("{it}_{step}.pth")));
+        let mut all: Vec<Known> = (1..=3).flat_map(pair).collect();
+        assert_eq!(deleted(&all, &newest(2)), ["D_1.pth", "G_1.pth"]);
+        // Half of the newest is not proven yet: it stands for nothing.
+        all[5].found.depth = Depth::Structure;
+        assert_eq!(deleted(&all, &newest(2)), [""; 0]);
+        // One file of a save is not this job's own, or needed: the other stays with it.
+        let mut all: Vec<Known> = (1..=3).flat_map(pair).collect();
+        all[0].own = false;
+        assert_eq!(deleted(&all, &newest(1)), ["D_2.pth", "G_2.pth"]);
+        let fates = fates(&all, &newest(1), NOW);
+        let fate = |path: &str| fates.iter().find(|(known, _)| known.found.path == path).unwrap().1;
+        assert_eq!(fate("G_1.pth"), Fate::Keep(Rule::SameSave));
+        assert_eq!(fate("D_1.pth"), Fate::Keep(Rule::NotOwn));
+    }
+
+    #[test]
+    fn keeps_what_the_program_will_load() {
+        let state = |step: u64, best: u64| {
+            with(step, |known| {
+                known.found.path = format!("out/checkpoint-{step}");
+                known.found.needs = vec![format!("/checkpoints/out/checkpoint-{best}")];
+            })
+        };
+        let all = [state(100, 100), state(200, 200), state(300, 200), state(400, 200)];
+        assert_eq!(deleted(&all, &newest(1)), ["out/checkpoint-300", "out/checkpoint-100"]);
+        // Relative to the working directory, or in another folder than the state.
+        let mut all = all;
+        for known in &mut all[2..] {
+            known.found.needs = vec!["./elsewhere/out/checkpoint-200".to_owned()];
+        }
+        assert_eq!(deleted(&all, &newest(1)), ["out/checkpoint-300", "out/checkpoint-100"]);
+        let mut all = all;
+        all[1].found.path = "best/epoch=1.ckpt".into();
+        all[3].found.needs = vec!["/checkpoints/best/epoch=1.ckpt".to_owned()];
+        assert_eq!(deleted(&all, &newest(1)), ["out/checkpoint-300", "out/checkpoint-100"]);
+    }
+
     fn any_known() -> impl Strategy<Value = Known> {
         let verdict = prop_oneof![
             2 => Just((Verdict::Valid, Stage::Written)),
@@ -287,8 +517,9 @@ mod tests {
         let loss = prop_oneof![Just(None), Just(Some(f64::NAN)), (0..4u8).prop_map(|loss| Some(f64::from(loss)))];
         let own = prop::bool::weighted(0.8);
         let deep = prop::bool::weighted(0.8);
-        let parts = (0..8u64, prop::option::weighted(0.9, 0..8u64), verdict, own, deep, 0..3u32, loss, -7200..7200i64);
-        parts.prop_map(|(id, step, (verdict, stage), own, deep, failed, loss, age)| {
+        let step = (prop::option::weighted(0.9, 0..8u64), 0..4u64);
+        let parts = (0..8u64, step, verdict, own, deep, 0..3u32, loss, -7200..7200i64);
+        parts.prop_map(|(id, (step, order), (verdict, stage), own, deep, failed, loss, age)| {
             with(id, |known| {
                 known.found.step = step;
                 (known.found.verdict, known.stage, known.own) = (verdict, stage, own);
@@ -296,6 +527,7 @@ mod tests {
                 known.failed_starts = failed.saturating_sub(1);
                 known.since = NOW - SignedDuration::from_secs(age);
                 known.found.modified = known.since;
+                known.found.order = order;
                 known.found.metrics.extend(loss.map(|loss| ("loss".to_owned(), loss)));
             })
         })
@@ -334,22 +566,30 @@ mod tests {
             if keep.is_shared || keep.retention == 0 {
                 prop_assert_eq!(&gone, &[""; 0]);
             }
-            let mut newest_first: Vec<&Known> = found.iter().collect();
-            newest_first.sort_by(|a, b| b.found.newer(&a.found));
-            let newest_proven = newest_first.iter().find(|k| k.own && k.is_proven() && k.found.step.is_some());
+            // The oracle's own words for "supersedes": one series, for all paths are step-#; a save is all of one step.
+            let save = |step: u64| found.iter().filter(move |k| k.found.step == Some(step));
+            let written = |step: u64| save(step).map(|k| (k.found.order, k.found.modified)).max();
+            let is_proven = |step: u64| save(step).all(|k| k.own && k.is_proven());
+            let superseding = |step: u64| {
+                let later = (step + 1..8).filter(|later| written(*later).is_some() && is_proven(*later));
+                later.filter(|later| written(*later) >= written(step)).count()
+            };
             for known in &found {
                 let is_gone = gone.contains(&known.found.path);
-                if known.own && known.found.is_good() && newest_proven.is_none_or(|newest| known.found.newer(&newest.found).is_ge()) {
-                    prop_assert!(!is_gone, "as new as the newest proven one");
+                let Some(step) = known.found.step else {
+                    prop_assert!(!is_gone, "without a step");
+                    continue;
+                };
+                let needed = if matches!(known.found.verdict, Verdict::Incomplete { .. }) { 1 } else { keep.retention };
+                if is_gone {
+                    prop_assert!(superseding(step) >= needed.max(1), "not superseded");
+                    prop_assert!(save(step).all(|k| gone.contains(&k.found.path)), "half of a save is gone");
                 }
                 if !known.own || Some(&known.found.path) == keep.resumed_from.as_ref() || matches!(known.stage, Stage::Writing | Stage::Unread) {
                     prop_assert!(!is_gone, "not ours, in use, or unknown");
                 }
                 if known.found.is_good() && keep.backup.as_ref().is_some_and(|backup| !backup.contains(&known.found.path)) {
                     prop_assert!(!is_gone, "not backed up");
-                }
-                if known.found.step.is_none() {
-                    prop_assert!(!is_gone, "without a step");
                 }
             }
             if let Some((_, mode)) = &keep.best {
@@ -359,10 +599,6 @@ mod tests {
                 };
                 let best = |values: Vec<f64>| values.into_iter().reduce(|a, b| if *mode == Mode::Min { a.min(b) } else { a.max(b) });
                 prop_assert_eq!(best(values(&found)), best(values(&left)), "the best is gone");
-            }
-            if !keep.is_shared && keep.retention > 0 && keep.best.is_none() && keep.backup.is_none() {
-                let counted = |k: &&Known| k.own && k.is_proven() && k.found.step.is_some() && Some(&k.found.path) != keep.resumed_from.as_ref();
-                prop_assert!(left.iter().filter(counted).count() <= keep.retention, "more than are to be kept");
             }
         }
     }

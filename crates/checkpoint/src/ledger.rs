@@ -69,6 +69,8 @@ pub(super) struct Entry {
     pub step: Option<u64>,
     pub epoch: Option<f64>,
     pub metrics: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
     pub members: Vec<Member>,
     /// Of each member, in their order, if every byte was once read and found good.
     pub crc32c: Option<Vec<u32>>,
@@ -321,6 +323,7 @@ mod tests {
             members: vec![Member { path: "a\nb".into(), size: 1, modified: -5 }],
             crc32c: Some(vec![u32::MAX]),
             since: NOW,
+            needs: vec!["/checkpoints/step-1".to_owned()],
             order: 7,
             whole: None,
             owner: owner.to_owned(),

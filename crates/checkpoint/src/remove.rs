@@ -1,4 +1,4 @@
-//! Removes checkpoints, so that nobody ever sees half of one and a kill at any instant loses nothing else.
+//! Removes checkpoints, so that nobody ever sees half of a save and a kill at any instant loses nothing else.
 //!
 //! A folder is renamed into the trash, which is in the same file system, and deleted there. Files go into the trash one by one,
 //! the one that makes a checkpoint of them first; a list of them is written before, by which the next one to empty the trash
@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::renameat;
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::io::{self, Read, Write};
 
@@ -45,40 +45,68 @@ struct Move {
     inode: u64,
 }
 
-/// Removes a checkpoint, as it was found, from where it lies and then from the volume.
+/// Removes the checkpoints of one save, as they were found, from where they lie and then from the volume.
 ///
 /// # Errors
-/// If it has changed since it was found, or can't be removed; then it is still there as it was. Or if it is out of the way and can't
-/// be deleted: then [`empty_trash`] tries again.
-pub fn remove(root: &Folder, found: &Found, budget: &Budget) -> io::Result<()> {
-    bury(root, found, budget).map_err(|error| {
+/// If one of them has changed since it was found, or can't be removed. If nothing was removed yet, all are still there as
+/// they were. Or if they are out of the way and can't be deleted: then [`empty_trash`] tries again.
+pub fn remove_save(root: &Folder, save: &[&Found], budget: &Budget) -> io::Result<()> {
+    let refused = |found: &Found, error: io::Error| {
         io::Error::new(error.kind(), format!("{}: could not be removed: {error}", shown(&found.path)))
-    })?;
+    };
+    let untimed = budget.untimed();
+    let mut there = Vec::new();
+    for found in save {
+        if is_there(root, found, &untimed).map_err(|error| refused(found, error))? {
+            there.push(*found);
+        }
+    }
+    let Some(first) = there.first().copied() else { return Ok(()) };
+    bury(root, &there).map_err(|error| refused(first, error))?;
     empty_trash(root, budget)
 }
 
-fn bury(root: &Folder, found: &Found, budget: &Budget) -> io::Result<()> {
-    let budget = budget.untimed();
+/// Whether a checkpoint is still as it was found. False if it is gone.
+fn is_there(root: &Folder, found: &Found, budget: &Budget) -> io::Result<bool> {
     if found.path == "." || found.path.split('/').any(|name| name == OURS) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is never removed"));
     }
     let names: Vec<String> = found.members.iter().map(|member| member.path.clone()).collect();
-    match members(root, &found.path, (!found.folder).then_some(names.as_slice()), &budget) {
-        Ok(members) if members == found.members => {}
-        Ok(_) => return Err(io::Error::other("it has changed since it was looked at")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
+    match members(root, &found.path, (!found.folder).then_some(names.as_slice()), budget) {
+        Ok(members) if members == found.members => Ok(true),
+        Ok(_) => Err(io::Error::other("it has changed since it was looked at")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
-    let (parent, name) = root.parent(&found.path)?;
+}
+
+/// Brings them into the trash: first the files, of which one list is written, so that a kill leaves no half of them.
+fn bury(root: &Folder, save: &[&Found]) -> io::Result<()> {
     let trash = root.make(OURS)?.make(TRASH)?;
     step();
-    if found.folder {
-        return gone(renameat(&parent, name, &trash, unique().as_str()));
+    let mut by_folder: BTreeMap<&str, Vec<&Found>> = BTreeMap::new();
+    for found in save.iter().filter(|found| !found.folder) {
+        by_folder.entry(found.path.rsplit_once('/').map_or("", |(folder, _)| folder)).or_default().push(found);
     }
-    let from = found.path.strip_suffix(name).unwrap_or_default().trim_end_matches('/');
-    let mut files = Vec::new();
-    for member in &found.members {
-        files.push(Move { member: member.clone(), inode: parent.stat(&member.path)?.st_ino });
+    for (from, files) in by_folder {
+        bury_files(root, &trash, from, &files)?;
+    }
+    for found in save.iter().filter(|found| found.folder) {
+        let (parent, name) = root.parent(&found.path)?;
+        gone(renameat(&parent, name, &trash, unique().as_str()))?;
+        step();
+    }
+    Ok(())
+}
+
+fn bury_files(root: &Folder, trash: &Folder, from: &str, save: &[&Found]) -> io::Result<()> {
+    let parent = root.folder(if from.is_empty() { "." } else { from })?;
+    let mut files: Vec<Move> = Vec::new();
+    let mut paths = BTreeSet::new();
+    for member in save.iter().flat_map(|found| &found.members) {
+        if paths.insert(&member.path) {
+            files.push(Move { member: member.clone(), inode: parent.stat(&member.path)?.st_ino });
+        }
     }
     // The index is what a program is given, and else what was written last makes the checkpoint whole.
     let is_index = |member: &Member| member.path.ends_with(".index") || member.path.ends_with(".json");
@@ -86,14 +114,13 @@ fn bury(root: &Folder, found: &Found, budget: &Budget) -> io::Result<()> {
     let moves = Moves { from: from.to_owned(), files };
     let list = unique() + MOVES;
     // A volume that is full has no room for the list: then a kill between two of the files leaves the others.
-    if let Err(error) = write(&trash, &list, &moves).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
-    {
-        let _ = unlinkat(&trash, list.as_str(), UnlinkatFlags::NoRemoveDir);
+    if let Err(error) = write(trash, &list, &moves).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) }) {
+        let _ = unlinkat(trash, list.as_str(), UnlinkatFlags::NoRemoveDir);
         return Err(error);
     }
     step();
-    bring(&parent, &trash, &moves)?;
-    gone(unlinkat(&trash, list.as_str(), UnlinkatFlags::NoRemoveDir))
+    bring(&parent, trash, &moves)?;
+    gone(unlinkat(trash, list.as_str(), UnlinkatFlags::NoRemoveDir))
 }
 
 fn write(trash: &Folder, name: &str, moves: &Moves) -> io::Result<()> {
@@ -239,7 +266,7 @@ mod tests {
     }
 
     fn remove_at(root: &Path, found: &Found) -> io::Result<()> {
-        remove(&Folder::root(root).unwrap(), found, &Budget::default())
+        remove_save(&Folder::root(root).unwrap(), &[found], &Budget::default())
     }
 
     fn trash(room: &Room) -> usize {

@@ -93,8 +93,8 @@ impl Report {
     pub fn with_fates(mut self, fates: &[(&Known, Fate)]) -> Self {
         for line in &mut self.checkpoints {
             match fates.iter().find(|(known, _)| known.found.path == line.path) {
-                Some((_, Fate::Delete(why))) => line.delete = Some((*why).to_owned()),
-                Some((_, Fate::Keep(why))) => line.keep = Some((*why).to_owned()),
+                Some((_, Fate::Delete(rule))) => line.delete = Some(rule.why().to_owned()),
+                Some((_, Fate::Keep(rule))) => line.keep = Some(rule.why().to_owned()),
                 None => {}
             }
         }

@@ -197,6 +197,7 @@ mod tests {
             verdict: Verdict::Valid,
             depth: Depth::Content,
             members: Vec::new(),
+            needs: Vec::new(),
         }
     }
 

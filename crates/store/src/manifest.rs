@@ -64,6 +64,9 @@ pub struct Manifest {
     /// What the program measured.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
+    /// Other checkpoints that the program will load, as in [`Found`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
     /// Why damage that it had before could have been unseen, if it could: then it is complete, else valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unseen: Option<String>,
@@ -191,6 +194,7 @@ impl Manifest {
             verdict: self.unseen.clone().map_or(Verdict::Valid, |why| Verdict::Complete { why }),
             depth: Depth::Content,
             members: self.files.iter().map(member).collect(),
+            needs: self.needs.clone(),
         }
     }
 
@@ -274,6 +278,7 @@ pub(crate) mod tests {
             step: Some(500),
             epoch: Some(1.5),
             metrics: BTreeMap::from([("eval_loss".to_owned(), 0.25)]),
+            needs: Vec::new(),
             unseen: None,
             modified: Timestamp::UNIX_EPOCH,
             order: 0,

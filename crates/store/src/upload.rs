@@ -290,6 +290,7 @@ impl Store {
             epoch: found.epoch.filter(|epoch| epoch.is_finite()),
             // JSON knows no NaN.
             metrics: found.metrics.clone().into_iter().filter(|(_, value)| value.is_finite()).collect(),
+            needs: found.needs.clone(),
             unseen: match &found.verdict {
                 Verdict::Complete { why } => Some(why.clone()),
                 _ => None,

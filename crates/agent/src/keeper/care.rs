@@ -10,9 +10,9 @@ use checkpoint::choose::{Candidate, Place, choose};
 use checkpoint::folder::Folder;
 use checkpoint::found::{Depth, Format, Found, Verdict};
 use checkpoint::inventory::{Inventory, Known, Scan, Stage};
-use checkpoint::keep::{Fate, Keep, Mode, fates};
+use checkpoint::keep::{Keep, Mode, saves_to_delete};
 use checkpoint::ledger::OURS;
-use checkpoint::remove::{empty_trash, remove};
+use checkpoint::remove::{empty_trash, remove_save};
 use checkpoint::space::{nearly_full, space};
 use checkpoint::wording::shown;
 use jiff::{SignedDuration, Timestamp};
@@ -322,7 +322,7 @@ impl<'a> Care<'a> {
         let Ok(root) = Folder::root(&self.keeper.root) else { return };
         let put: Vec<_> = scan.found.iter().filter(|known| known.own && self.put.contains(&known.found.path)).collect();
         for known in put.into_iter().skip(usize::try_from(policy.retention).unwrap_or(usize::MAX)) {
-            if let Err(error) = remove(&root, &known.found, &Budget::default()) {
+            if let Err(error) = remove_save(&root, &[&known.found], &Budget::default()) {
                 self.keeper.words.say(error);
             }
         }
@@ -378,10 +378,10 @@ impl<'a> Care<'a> {
         let copied = (!self.copies.is_empty()).then(|| all.filter(|path| !held.contains(path)).collect());
         let keep = keep(policy, self.resumed.as_ref(), copied, scan);
         let mut gone = BTreeSet::new();
-        for (known, fate) in fates(&scan.found, &keep, now) {
-            let Fate::Delete(_) = fate else { continue };
-            match remove(&root, &known.found, budget) {
-                Ok(()) => _ = gone.insert(known.found.path.clone()),
+        for save in saves_to_delete(&scan.found, &keep, now) {
+            let files: Vec<&Found> = save.iter().map(|known| &known.found).collect();
+            match remove_save(&root, &files, budget) {
+                Ok(()) => gone.extend(files.into_iter().map(|found| found.path.clone())),
                 Err(error) => self.keeper.words.say(error),
             }
         }
@@ -483,6 +483,7 @@ fn nothing_at(path: &str) -> Found {
         verdict: Verdict::Valid,
         depth: Depth::Structure,
         members: Vec::new(),
+        needs: Vec::new(),
     }
 }
 

@@ -10,8 +10,8 @@ use checkpoint::choose::{Candidate, Place, choose, explain};
 use checkpoint::folder::Folder;
 use checkpoint::found::Verdict;
 use checkpoint::inventory::{Inventory, Scan, Stage};
-use checkpoint::keep::{Fate, fates};
-use checkpoint::remove::{empty_trash, remove};
+use checkpoint::keep::{Fate, fates, saves_to_delete};
+use checkpoint::remove::{empty_trash, remove_save};
 use checkpoint::report::Report as Table;
 use checkpoint::space::space;
 use checkpoint::wording::shown;
@@ -204,10 +204,9 @@ impl Commands {
         let fates = fates(&scan.found, &rules, now);
         if !dry_run {
             let root = Folder::root(&self.root).map_err(|error| broken(&self.root, &error))?;
-            for (known, fate) in &fates {
-                if matches!(fate, Fate::Delete(_)) {
-                    remove(&root, &known.found, &Budget::default()).map_err(|error| broken(&self.root, &error))?;
-                }
+            for save in saves_to_delete(&scan.found, &rules, now) {
+                let files: Vec<_> = save.iter().map(|known| &known.found).collect();
+                remove_save(&root, &files, &Budget::default()).map_err(|error| broken(&self.root, &error))?;
             }
             empty_trash(&root, &Budget::default()).map_err(|error| broken(&self.root, &error))?;
         }
@@ -218,9 +217,9 @@ impl Commands {
         for (known, fate) in &fates {
             let path = shown(&known.found.path);
             match fate {
-                Fate::Keep(why) => println!("{path}: stays: {why}"),
-                Fate::Delete(why) if dry_run => println!("{path}: would be deleted: {why}"),
-                Fate::Delete(why) => println!("{path}: deleted: {why}"),
+                Fate::Keep(rule) => println!("{path}: stays: {}", rule.why()),
+                Fate::Delete(rule) if dry_run => println!("{path}: would be deleted: {}", rule.why()),
+                Fate::Delete(rule) => println!("{path}: deleted: {}", rule.why()),
             }
         }
         if fates.is_empty() {

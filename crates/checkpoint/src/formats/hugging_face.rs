@@ -76,8 +76,13 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
         Ok(state) => state,
         Err(fault) => return fault.judge(STATE, false),
     };
-    let mut judgement =
-        Judgement { step: Some(state.step), epoch: state.epoch, metrics: state.metrics, ..Judgement::valid() };
+    let mut judgement = Judgement {
+        step: Some(state.step),
+        epoch: state.epoch,
+        metrics: state.metrics,
+        needs: state.best,
+        ..Judgement::valid()
+    };
     if named::number(name, "checkpoint-", "").is_some_and(|step| step != state.step) {
         let why = format!("has global_step {}, but the folder is {name}", state.step);
         judgement.verdict = Judgement::corrupted(STATE, why).verdict;
@@ -216,6 +221,8 @@ struct State {
     step: u64,
     epoch: Option<f64>,
     metrics: BTreeMap<String, f64>,
+    /// What `load_best_model_at_end` loads.
+    best: Vec<String>,
 }
 
 /// The file itself.
@@ -295,6 +302,8 @@ impl State {
         };
         metrics.extend(written.log_history.loss.map(|loss| ("loss".to_string(), loss)));
         metrics.extend(written.best_metric.map(|best| ("best_metric".to_string(), best)));
-        Ok(Self { step: written.global_step, epoch: written.epoch, metrics })
+        let best = written.others.get("best_model_checkpoint").and_then(Value::as_str);
+        let best = best.map(str::to_owned).into_iter().collect();
+        Ok(Self { step: written.global_step, epoch: written.epoch, metrics, best })
     }
 }

@@ -45,6 +45,15 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     Ok(judgement)
 }
 
+/// What `ckpt_path="best"` and `"last"` load: each `ModelCheckpoint` has its own.
+fn needs(pickle: &Pickle, callbacks: Option<Id>) -> Vec<String> {
+    let states = callbacks.and_then(|callbacks| pickle.items(callbacks)).unwrap_or_default();
+    let paths = states
+        .iter()
+        .flat_map(|(_, state)| ["best_model_path", "last_model_path"].map(|key| pickle.text(pickle.get(*state, key)?)));
+    paths.flatten().map(str::to_owned).collect()
+}
+
 /// What the dictionary tells.
 fn told(pickle: Option<&Pickle>) -> Judgement {
     let mut judgement = Judgement::valid();
@@ -55,6 +64,7 @@ fn told(pickle: Option<&Pickle>) -> Judgement {
         let done = number(&["loops", "fit_loop", "epoch_progress", "total", "processed"]);
         judgement.epoch = done.or_else(|| number(&["epoch"])).map(|epoch| epoch as f64);
         judgement.step = number(&["global_step"]);
+        judgement.needs = needs(pickle, at(&["callbacks"]));
     }
     judgement
 }

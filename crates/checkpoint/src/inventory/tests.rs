@@ -1,6 +1,6 @@
 use super::*;
 use crate::keep::{Keep, to_delete};
-use crate::remove::remove;
+use crate::remove::remove_save;
 use crate::testing::{self, Room, as_nobody, killed_after, to_be_killed};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -535,7 +535,7 @@ fn a_run_is_rotated() {
         inventory.prove(&mut scan, 3, at(step * 10 + 6), &Budget::default());
         let root = Folder::root(&room.path("")).unwrap();
         for path in to_delete(&scan.found, &keep, at(step * 10 + 6)) {
-            remove(&root, &one(&scan, &path).found, &Budget::default()).unwrap();
+            remove_save(&root, &[&one(&scan, &path).found], &Budget::default()).unwrap();
         }
     }
     assert_eq!(paths(&look(&mut inventory, 100)), ["step-7", "step-6", "step-1"]);
