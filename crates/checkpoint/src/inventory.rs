@@ -6,10 +6,11 @@ use crate::folder::{DEPTH, Folder, OnVolume};
 use crate::formats::{Claim, FORMATS, Listing, Rules, named};
 use crate::found::{Depth, Found, Judgement, Verdict};
 use crate::ledger::{self, Entry, Ledger, OURS};
+use crate::series::{Series, saves};
 use crate::wording::shown;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -96,6 +97,33 @@ impl Scan {
     #[must_use]
     pub fn count(&self, is: impl Fn(&Verdict) -> bool) -> u32 {
         u32::try_from(self.found.iter().filter(|known| is(&known.found.verdict)).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Which of the checkpoints are to be read next, the newest first: those of the `most` newest good saves of each series
+    /// of which nobody has read every byte yet.
+    #[must_use]
+    pub fn to_read(&self, most: usize, now: Timestamp) -> Vec<usize> {
+        // A program may save so often that the newest have never been quiet for long: then the newest that have count.
+        let can_be =
+            |known: &Known| known.found.is_good() && (known.found.depth == Depth::Content || known.is_quiet(now));
+        let all: Vec<(usize, &Known)> = self.found.iter().enumerate().collect();
+        let mut counts: BTreeMap<Series, usize> = BTreeMap::new();
+        let mut next = Vec::new();
+        for save in saves(&all, |(_, known)| &known.found) {
+            // Of what others have written nothing is copied or deleted: it is one series, whatever it is.
+            let is_own = save.items.iter().any(|(_, known)| known.own);
+            let series = if is_own { save.series } else { BTreeSet::from([Series::default()]) };
+            let is_one = |series: &Series| counts.get(series).is_none_or(|count| *count < most);
+            if !save.items.iter().all(|(_, known)| can_be(known)) || !series.iter().any(is_one) {
+                continue;
+            }
+            let unread = save.items.iter().filter(|(_, known)| known.found.depth == Depth::Structure);
+            next.extend(unread.map(|(index, _)| *index));
+            for series in series {
+                *counts.entry(series).or_default() += 1;
+            }
+        }
+        next
     }
 
     fn note(&mut self, note: String) {
@@ -235,15 +263,10 @@ impl Inventory {
         scan
     }
 
-    /// Reads every byte of those of the `most` newest valid ones of which nobody has done it yet, the newest first, and puts
-    /// what it finds into the scan. When the budget's time is over no other one is begun; being stopped ends it at once.
+    /// Reads every byte of those that [`Scan::to_read`] names, and puts what it finds into the scan. When the budget's time is
+    /// over no other one is begun; being stopped ends it at once.
     pub fn prove(&mut self, scan: &mut Scan, most: usize, now: Timestamp, budget: &Budget) {
-        // A program may save so often that the newest have never been quiet for long: then the newest that have count.
-        let can_be = |known: &Known| known.found.depth == Depth::Content || is_past(known.since, QUIET, now);
-        let valid =
-            scan.found.iter().enumerate().filter(|(_, known)| known.found.is_good() && can_be(known)).take(most);
-        let todo = valid.filter(|(_, known)| known.found.depth == Depth::Structure);
-        for index in todo.map(|(index, _)| index).collect::<Vec<_>>() {
+        for index in scan.to_read(most, now) {
             if budget.in_time().is_err() {
                 break;
             }
@@ -263,45 +286,62 @@ impl Inventory {
     /// # Errors
     /// If it could not be read to its end, or changes meanwhile: that says nothing about it.
     pub fn verify(&mut self, found: &Found, again: bool, now: Timestamp, budget: &Budget) -> io::Result<Known> {
+        let (known, reading) = self.begin_reading(found, again, now, budget)?;
+        match reading {
+            Some(reading) => {
+                let read = reading.read(budget)?;
+                self.end_reading(read, now)
+            }
+            None => Ok(known),
+        }
+    }
+
+    /// The first third of [`Inventory::verify`], for who reads in another thread, so that looks go on meanwhile. Gives what
+    /// is known, and what there is to read.
+    ///
+    /// # Errors
+    /// If its files could not be listed.
+    pub fn begin_reading(
+        &mut self,
+        found: &Found,
+        again: bool,
+        now: Timestamp,
+        budget: &Budget,
+    ) -> io::Result<(Known, Option<Reading>)> {
         let budget = &budget.untimed();
         let root = Folder::root(&self.root)?;
         let claim = self.claim_at(&root, found, budget)?;
         let moment = Moment { now, attempt: None, own_since: None, is_read_next: true, reads_new: false };
-        let mut known = self.look(&root, &claim, &moment, budget)?;
-        if again || (known.found.depth == Depth::Structure && known.found.is_good()) {
-            let files = claim.with(known.found.members.clone(), &root, budget, true)?;
-            let (judgement, verdict, crc32c) =
-                match known.crc32c.take().filter(|sums| sums.len() == files.members().len()) {
-                    Some(sums) => {
-                        // The same bytes are worth what they were worth.
-                        let verdict = match changed(&files, &sums)? {
-                            Some(verdict) => verdict,
-                            None => judge(&claim, &files, Depth::Structure)?.verdict,
-                        };
-                        (None, verdict, Some(sums))
-                    }
-                    None => {
-                        let (judgement, sums) = read_whole(&claim, &files)?;
-                        let verdict = judgement.verdict.clone();
-                        (Some(judgement), verdict, sums)
-                    }
-                };
-            if claim.members(&root, budget)? != known.found.members {
-                return Err(changes());
-            }
-            if let Some(entry) = self.ledger.book.checkpoints.get_mut(&claim.path) {
-                if let Some(judgement) = judgement {
-                    entry.learn(judgement);
-                }
-                entry.verdict = Some(verdict);
-                entry.depth = Depth::Content;
-                entry.settled = true;
-                entry.crc32c = crc32c;
-                known = tell(&claim, entry, &self.uid, None, now);
-            }
-            self.is_saved = false;
-        }
+        let known = self.look(&root, &claim, &moment, budget)?;
         self.save(&root);
+        if !again && (known.found.depth == Depth::Content || !known.found.is_good()) {
+            return Ok((known, None));
+        }
+        let members = known.found.members.clone();
+        let sums = known.crc32c.clone().filter(|sums| sums.len() == members.len());
+        Ok((known, Some(Reading { root: self.root.clone(), claim, members, sums })))
+    }
+
+    /// The last third: takes in what was read.
+    ///
+    /// # Errors
+    /// If the checkpoint has changed meanwhile: then nothing is known.
+    pub fn end_reading(&mut self, read: Read, now: Timestamp) -> io::Result<Known> {
+        let Read { claim, members, judgement, verdict, crc32c } = read;
+        let entry = self.ledger.book.checkpoints.get_mut(&claim.path);
+        let entry = entry.filter(|entry| entry.members == members).ok_or_else(changes)?;
+        if let Some(judgement) = judgement {
+            entry.learn(judgement);
+        }
+        entry.verdict = Some(verdict);
+        entry.depth = Depth::Content;
+        entry.settled = true;
+        entry.crc32c = crc32c;
+        let known = tell(&claim, entry, &self.uid, None, now);
+        self.is_saved = false;
+        if let Ok(root) = Folder::root(&self.root) {
+            self.save(&root);
+        }
         Ok(known)
     }
 
@@ -541,6 +581,63 @@ impl Entry {
         let needs = judgement.needs.into_iter().filter(|path| !path.is_empty() && path.len() <= LONGEST_NEED);
         self.needs = needs.take(NEEDS).collect();
         self.verdict = Some(judgement.verdict);
+    }
+}
+
+/// A checkpoint whose bytes are to be read.
+pub struct Reading {
+    root: PathBuf,
+    claim: Claimed,
+    members: Vec<Member>,
+    /// What its bytes once were.
+    sums: Option<Vec<u32>>,
+}
+
+/// A checkpoint whose bytes were read.
+pub struct Read {
+    claim: Claimed,
+    members: Vec<Member>,
+    judgement: Option<Judgement>,
+    verdict: Verdict,
+    crc32c: Option<Vec<u32>>,
+}
+
+impl Reading {
+    /// The path of the checkpoint.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.claim.path
+    }
+
+    /// Reads every byte, however long that takes.
+    ///
+    /// # Errors
+    /// If it could not be read to its end, or changes meanwhile: that says nothing about it.
+    pub fn read(self, budget: &Budget) -> io::Result<Read> {
+        let Self { root, claim, members, sums } = self;
+        let budget = &budget.untimed();
+        let root = Folder::root(&root)?;
+        let files = claim.with(members, &root, budget, true)?;
+        let (judgement, verdict, crc32c) = match sums {
+            Some(sums) => {
+                // The same bytes are worth what they were worth.
+                let verdict = match changed(&files, &sums)? {
+                    Some(verdict) => verdict,
+                    None => judge(&claim, &files, Depth::Structure)?.verdict,
+                };
+                (None, verdict, Some(sums))
+            }
+            None => {
+                let (judgement, sums) = read_whole(&claim, &files)?;
+                let verdict = judgement.verdict.clone();
+                (Some(judgement), verdict, sums)
+            }
+        };
+        let members = files.members().to_vec();
+        if claim.members(&root, budget)? != members {
+            return Err(changes());
+        }
+        Ok(Read { claim, members, judgement, verdict, crc32c })
     }
 }
 

@@ -3,7 +3,7 @@
 //! A checkpoint counts as *proven* when every byte of it was read and found good and no attempt has failed with it. A save
 //! is deleted only if enough proven saves of its series supersede it ([`crate::series`]), and only as a whole.
 
-use crate::found::{Found, Verdict};
+use crate::found::Verdict;
 use crate::inventory::{Known, Stage, is_past};
 use crate::series::{Save, Series, saves};
 use jiff::{SignedDuration, Timestamp};
@@ -295,7 +295,7 @@ fn best<'a>(newest_first: &[&'a Known], metric: &str, mode: Mode) -> Option<&'a 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::found::{Depth, Format};
+    use crate::found::{Depth, Format, Found};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -522,6 +522,9 @@ mod tests {
         parts.prop_map(|(id, (step, order), (verdict, stage), own, deep, failed, loss, age)| {
             with(id, |known| {
                 known.found.step = step;
+                if step.is_none() {
+                    known.found.path = format!("final-{}", ["a", "b", "c", "d", "e", "f", "g", "h"][id as usize]);
+                }
                 (known.found.verdict, known.stage, known.own) = (verdict, stage, own);
                 known.found.depth = if deep { Depth::Content } else { Depth::Structure };
                 known.failed_starts = failed.saturating_sub(1);

@@ -22,7 +22,7 @@ static NUMBER: LazyLock<Regex> =
 static DIGITS: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\d{1,18}").expect("the pattern is right"));
 
 /// A folder and a kind of name, such as `run/step#.pt`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Series(String);
 
 impl Series {

@@ -4,12 +4,13 @@ use crate::keeper::choice::{Choice, From};
 use crate::keeper::copies::{Copies, Where, open_uri, places, put_together};
 use crate::keeper::found::{bad_ones, failing, kept, look_at, read_whole};
 use crate::keeper::problem::failed;
-use crate::keeper::{Keeper, Until, block_on};
+use crate::keeper::{Keeper, Until, block_on, stand_back};
+use crate::survive::survive;
 use checkpoint::budget::Budget;
 use checkpoint::choose::{Candidate, Place, choose};
 use checkpoint::folder::Folder;
 use checkpoint::found::{Depth, Format, Found, Verdict};
-use checkpoint::inventory::{Inventory, Known, Scan, Stage};
+use checkpoint::inventory::{Inventory, Known, Read, Reading, Scan, Stage};
 use checkpoint::keep::{Keep, Mode, saves_to_delete};
 use checkpoint::ledger::OURS;
 use checkpoint::remove::{empty_trash, remove_save};
@@ -19,14 +20,18 @@ use jiff::{SignedDuration, Timestamp};
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints, Kept, Problem, ProblemKind};
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use store::{Manifest, StoreError};
 
 /// What of the disk reading may take, in bytes per second, so that a training that reads its data does not wait.
 const PACE: u64 = 256 << 20;
+/// How many times that while several checkpoints wait to be read.
+const MOST_PACES: usize = 8;
 /// What a look may take before it leaves the rest to the next one.
 const LOOK: Duration = Duration::from_secs(60);
 /// How long a store is asked again before a start from nothing, where its checkpoints are the only ones.
@@ -55,8 +60,40 @@ pub(super) struct Care<'a> {
     /// What this worker has put into the store of checkpoints that several workers write.
     put: BTreeSet<String>,
     copies: Vec<Arc<Copies>>,
+    /// Reads a checkpoint while looks go on.
+    reader: Option<Reader>,
     /// Ends what takes long.
     stop: Arc<AtomicBool>,
+}
+
+/// A thread that reads every byte of one checkpoint.
+struct Reader {
+    thread: Option<JoinHandle<io::Result<Read>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Reader {
+    /// Starts reading; none if the kernel denies a thread. The keeper is woken when it is done.
+    fn start(keeper: &Arc<Keeper>, reading: Reading, bytes_per_second: u64) -> Option<Self> {
+        let (stop, keeper) = (Arc::<AtomicBool>::default(), Arc::clone(keeper));
+        let theirs = Arc::clone(&stop);
+        let read = move || {
+            stand_back();
+            let budget = Budget::default().bytes_per_second(bytes_per_second).stopped_by(theirs);
+            let path = reading.path().to_owned();
+            let read = survive(|| reading.read(&budget));
+            keeper.changed.notify_all();
+            read.unwrap_or_else(|| Err(io::Error::other(format!("the reader of {path} failed"))))
+        };
+        let thread = thread::Builder::new().name("reader".to_owned()).spawn(read).ok()?;
+        Some(Self { thread: Some(thread), stop })
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
 }
 
 impl<'a> Care<'a> {
@@ -72,6 +109,7 @@ impl<'a> Care<'a> {
             deleted: 0,
             put: BTreeSet::new(),
             copies: Vec::new(),
+            reader: None,
             stop: keeper.stop_flag(),
         }
     }
@@ -232,9 +270,11 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// Looks at what is there, deletes what may go, says what is to be copied, and tells of it all.
-    pub(super) fn look(&mut self, policy: &CheckpointPolicy, until: Until) {
+    /// Looks at what is there, deletes what may go, says what is to be copied, and tells of it all. Gives how long the looking
+    /// took, without what it waited for.
+    pub(super) fn look(&mut self, policy: &CheckpointPolicy, until: Until) -> Duration {
         let is_last = until != Until::Run;
+        let began = Instant::now();
         let mut now = Timestamp::now();
         let budget = Budget::default().bytes_per_second(PACE).time(LOOK).stopped_by(Arc::clone(&self.stop));
         let mut scan = self.inventory.scan(now, Some(self.started), &budget);
@@ -243,11 +283,14 @@ impl<'a> Care<'a> {
             now += SignedDuration::from_secs(10);
             scan = self.inventory.scan(now, Some(self.started), &budget);
         }
+        let took = began.elapsed();
         let most = usize::try_from(policy.retention).unwrap_or(0).saturating_add(1);
         // What stays on a volume is read before it is used: where another attempt follows it does not wait for that here.
         let run = self.keeper.current.get();
         let is_done = run.is_some_and(|run| run.observations.snapshot().0.exit_code == Some(0));
-        if !is_last || (until == Until::Pod && !policy.shared) || is_done {
+        let is_awaited = (until == Until::Pod && !policy.shared) || is_done;
+        self.read_on(&mut scan, most, now, is_last, is_awaited);
+        if is_last && is_awaited {
             self.inventory.prove(&mut scan, most, now, &budget);
         }
         self.judge_start(is_last);
@@ -278,6 +321,44 @@ impl<'a> Care<'a> {
         if is_last {
             self.keeper.call_done();
             let _ = self.inventory.leave();
+        }
+        took
+    }
+
+    /// Has the newest checkpoints read beside the looks, one after the other, and takes in what was read. The more there are
+    /// to read the faster: what is not proven fills the volume.
+    fn read_on(&mut self, scan: &mut Scan, most: usize, now: Timestamp, is_last: bool, is_awaited: bool) {
+        if let Some(reader) =
+            self.reader.take_if(|reader| is_last || reader.thread.as_ref().is_none_or(JoinHandle::is_finished))
+        {
+            if is_last && !is_awaited {
+                reader.stop.store(true, Ordering::Relaxed);
+            }
+            self.take_in(reader, scan, now);
+        }
+        let next = scan.to_read(most, now);
+        let Some(index) = next.first().filter(|_| !is_last && self.reader.is_none()) else { return };
+        match self.inventory.begin_reading(&scan.found[*index].found, false, now, &Budget::default()) {
+            Ok((_, Some(reading))) => {
+                let pace = PACE.saturating_mul(next.len().min(MOST_PACES) as u64);
+                self.reader = Reader::start(self.keeper, reading, pace);
+            }
+            Ok((known, None)) => scan.found[*index] = known,
+            Err(error) => scan.notes.push(format!("{}: {error}", shown(&scan.found[*index].found.path))),
+        }
+    }
+
+    fn take_in(&mut self, mut reader: Reader, scan: &mut Scan, now: Timestamp) {
+        let Some(thread) = reader.thread.take() else { return };
+        let read = thread.join().unwrap_or_else(|_| Err(io::Error::other("the reader failed")));
+        match read.and_then(|read| self.inventory.end_reading(read, now)) {
+            Ok(known) => {
+                let place = scan.found.iter_mut().find(|it| it.found.path == known.found.path);
+                if let Some(place) = place.filter(|place| place.found.members == known.found.members) {
+                    *place = known;
+                }
+            }
+            Err(error) => scan.notes.push(format!("a checkpoint could not be read to its end: {error}")),
         }
     }
 

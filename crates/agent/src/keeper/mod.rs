@@ -30,11 +30,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Between two looks at the folder.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
-/// A look may take this share of the time, on a file server that is slow.
+/// Looking at the folder may take this share of the time, on a file server that is slow.
 const SHARE: u32 = 10;
 /// How long the end of a pod may wait until what the program wrote last was looked at.
 const LAST_LOOK: Duration = Duration::from_secs(30);
@@ -267,9 +267,8 @@ impl Keeper {
             return;
         }
         loop {
-            let began = Instant::now();
             let until = self.until();
-            care.look(&self.current_policy(), until);
+            let took = care.look(&self.current_policy(), until);
             if until != Until::Run {
                 return;
             }
@@ -277,7 +276,7 @@ impl Keeper {
                 0 => LOOK_EVERY,
                 seconds => Duration::from_secs(seconds),
             };
-            self.wait(every.max(began.elapsed() * SHARE));
+            self.wait(every.max(took * SHARE));
         }
     }
 
