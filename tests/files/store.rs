@@ -100,6 +100,7 @@ fn found_of(root: &Path, path: &str, format: Format, step: u64, is_one: impl Fn(
         modified: Timestamp::from_nanosecond(i128::from(members.iter().map(|member| member.modified).max().unwrap()))
             .unwrap(),
         order: step,
+        earliest: step,
         verdict: Verdict::Valid,
         depth: Depth::Content,
         members,

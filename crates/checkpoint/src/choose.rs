@@ -150,6 +150,7 @@ mod tests {
             bytes: 1,
             modified: Timestamp::from_second(modified).unwrap(),
             order: 0,
+            earliest: 0,
             verdict: Verdict::Valid,
             depth: Depth::Structure,
             members: Vec::new(),

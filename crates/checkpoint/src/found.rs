@@ -182,6 +182,9 @@ pub struct Found {
     /// Its place in the order of writing: the number of the look that first saw this content. 0 if that is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub order: u64,
+    /// The earliest place that is possible: a file whose time alone has changed was perhaps not written again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub earliest: u64,
     /// Whether it is good.
     pub verdict: Verdict,
     /// How deep it was looked at.
@@ -258,6 +261,7 @@ mod tests {
                 bytes: 0,
                 modified: Timestamp::from_second(time).unwrap(),
                 order,
+                earliest: order,
                 verdict: Verdict::Valid,
                 depth: Depth::Structure,
                 members: Vec::new(),

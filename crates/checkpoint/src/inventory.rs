@@ -337,6 +337,11 @@ impl Inventory {
         entry.depth = Depth::Content;
         entry.settled = true;
         entry.crc32c = crc32c;
+        match (&entry.crc32c, entry.earlier.take()) {
+            (Some(now), Some(earlier)) if *now == earlier => entry.order = entry.earliest,
+            (Some(_), Some(_)) => entry.earliest = entry.order,
+            (_, earlier) => entry.earlier = earlier,
+        }
         let known = tell(&claim, entry, &self.uid, None, now);
         self.is_saved = false;
         if let Ok(root) = Folder::root(&self.root) {
@@ -470,6 +475,8 @@ impl Inventory {
             since: now,
             needs: Vec::new(),
             order: self.ledger.book.looks + 1,
+            earliest: self.ledger.book.looks + 1,
+            earlier: None,
             whole: None,
             owner: String::new(),
             failed_starts: 0,
@@ -479,7 +486,12 @@ impl Inventory {
                 entry.owner.clone_from(&known.owner);
                 if is_same {
                     (entry.since, entry.whole, entry.failed_starts) = (known.since, known.whole, known.failed_starts);
-                    entry.order = known.order;
+                    (entry.order, entry.earliest) = (known.order, known.earliest);
+                    entry.earlier.clone_from(&known.earlier);
+                } else if is_alike(&known.members, &entry.members) {
+                    // Written again, or only touched: reading it tells which.
+                    entry.earliest = known.earliest;
+                    entry.earlier = known.crc32c.clone().or_else(|| known.earlier.clone());
                 }
             }
             None => {
@@ -518,6 +530,7 @@ impl Inventory {
             bytes: 0,
             modified: now,
             order: 0,
+            earliest: 0,
             verdict: verdict.clone(),
             depth: Depth::Structure,
             members: Vec::new(),
@@ -897,6 +910,7 @@ fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, n
             bytes: entry.members.iter().fold(0, |sum, member| sum.saturating_add(member.size)),
             modified,
             order: entry.order,
+            earliest: entry.earliest,
             verdict,
             depth: entry.depth,
             members: entry.members.clone(),
@@ -908,6 +922,12 @@ fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, n
         failed_starts: entry.failed_starts,
         crc32c: entry.crc32c.clone(),
     }
+}
+
+/// Whether no more than times differ.
+fn is_alike(ours: &[Member], theirs: &[Member]) -> bool {
+    let same = |(ours, theirs): (&Member, &Member)| (&ours.path, ours.size) == (&theirs.path, theirs.size);
+    ours.len() == theirs.len() && ours.iter().zip(theirs).all(same)
 }
 
 fn newest(members: &[Member]) -> Option<Timestamp> {

@@ -247,7 +247,6 @@ fn needed_paths<'a>(newest: &[&Known], found: &'a [Known]) -> BTreeSet<&'a str> 
     let mut needed = BTreeSet::new();
     let names: BTreeSet<(&str, &str)> = newest
         .iter()
-        .filter(|known| known.own)
         .flat_map(|known| known.found.needs.iter().map(|path| (folder(&known.found.path), path.trim_end_matches('/'))))
         .collect();
     for (beside, path) in names {
@@ -315,6 +314,7 @@ mod tests {
                 bytes: 1,
                 modified: then,
                 order: step,
+                earliest: u64::MAX,
                 verdict: Verdict::Valid,
                 depth: Depth::Content,
                 members: Vec::new(),
@@ -460,7 +460,7 @@ mod tests {
             })
         };
         assert_eq!(deleted(&[copied(1, 1), copied(2, 5), copied(3, 9)], &newest(1)), [""; 0]);
-        assert_eq!(deleted(&[copied(1, 9), copied(2, 5), copied(3, 1)], &newest(1)), ["step-2", "step-1"]);
+        assert_eq!(deleted(&[copied(1, 9), copied(2, 5), copied(3, 1)], &newest(1)), [""; 0]);
         let late = with(4, |known| known.found.modified = NOW - SignedDuration::from_hours(99));
         assert_eq!(deleted(&[copied(3, 1), late], &newest(1)), ["step-3"], "seen later, whatever its time");
     }
@@ -571,11 +571,11 @@ mod tests {
             }
             // The oracle's own words for "supersedes": one series, for all paths are step-#; a save is all of one step.
             let save = |step: u64| found.iter().filter(move |k| k.found.step == Some(step));
-            let written = |step: u64| save(step).map(|k| (k.found.order, k.found.modified)).max();
+            let written = |step: u64| save(step).map(|k| k.found.order).max();
             let is_proven = |step: u64| save(step).all(|k| k.own && k.is_proven());
             let superseding = |step: u64| {
                 let later = (step + 1..8).filter(|later| written(*later).is_some() && is_proven(*later));
-                later.filter(|later| written(*later) >= written(step)).count()
+                later.filter(|later| written(*later) > written(step)).count()
             };
             for known in &found {
                 let is_gone = gone.contains(&known.found.path);

@@ -79,6 +79,12 @@ pub(super) struct Entry {
     /// Number of the look that first saw them; 0 in a ledger of before looks were counted.
     #[serde(default)]
     pub order: u64,
+    /// The earliest place in that order that is possible.
+    #[serde(default)]
+    pub earliest: u64,
+    /// What its bytes were before only its times changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<Vec<u32>>,
     /// When it was first seen whole.
     pub whole: Option<Timestamp>,
     /// The UID of the job that saw it come; empty if it was there before, or if several could have written it.
@@ -133,7 +139,7 @@ impl Ledger {
                     ours.owner = theirs.owner;
                     ours.failed_starts = ours.failed_starts.max(theirs.failed_starts);
                     if ours.members == theirs.members {
-                        ours.order = theirs.order;
+                        (ours.order, ours.earliest) = (theirs.order, theirs.earliest);
                     }
                 }
                 None => {
@@ -325,6 +331,8 @@ mod tests {
             since: NOW,
             needs: vec!["/checkpoints/step-1".to_owned()],
             order: 7,
+            earliest: 6,
+            earlier: Some(vec![1]),
             whole: None,
             owner: owner.to_owned(),
             failed_starts: 1,

@@ -30,4 +30,6 @@ mod step;
 pub mod wording;
 
 #[cfg(test)]
+mod histories;
+#[cfg(test)]
 mod testing;

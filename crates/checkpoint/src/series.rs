@@ -4,14 +4,13 @@
 //!
 //! - A *save* is all files that a program wrote at one step (or epoch) into one folder: `G_300.pth` and `D_300.pth`.
 //! - A *series* is a folder and a kind of name: `run/step_#.pt`. A save belongs to the series of each of its files.
-//! - *Order of writing* is the order in which the ledger first saw each content ([`Found::order`]). Two checkpoints of
-//!   the same order were first seen by the same look. Times of files only break ties, because restored, copied, and
+//! - *Order of writing* is the order in which the ledger first saw each content ([`Found::order`]). Which of two contents
+//!   came first that the same look saw first is not known. Times of files never say it, because restored, copied, and
 //!   skewed files have any time.
 //! - One save *supersedes* another of the same series if it was written later **and** has a higher step. Where the two
 //!   disagree, the steps have begun again, and neither save replaces the other.
 
 use crate::found::Found;
-use jiff::Timestamp;
 use regex::Regex;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +18,6 @@ use std::sync::LazyLock;
 
 static NUMBER: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?").expect("the pattern is right"));
-static DIGITS: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\d{1,18}").expect("the pattern is right"));
 
 /// A folder and a kind of name, such as `run/step#.pt`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,9 +73,10 @@ impl Position {
         }
     }
 
-    /// Whether one of the numbers in a name is this position.
+    /// Whether one of the whole numbers in a name is this position.
     fn is_in(self, name: &str) -> bool {
-        DIGITS.find_iter(name).filter_map(|digits| digits.as_str().parse::<u64>().ok()).any(|number| match self {
+        let numbers = NUMBER.find_iter(name).filter_map(|number| number.as_str().trim_start_matches('-').parse().ok());
+        numbers.into_iter().any(|number: u64| match self {
             Self::Step(step) => number == step,
             Self::Epoch(epoch) => number as f64 == epoch,
         })
@@ -101,14 +100,14 @@ pub struct Save<'a, T> {
     /// The series of its checkpoints.
     pub series: BTreeSet<Series>,
     order: u64,
-    modified: Timestamp,
+    earliest: u64,
 }
 
 impl<T> Save<'_, T> {
-    /// Whether this save was written later. Never both ways; neither way where times contradict nothing but say nothing.
+    /// Whether this save is known to be written later.
     #[must_use]
     pub fn is_written_after(&self, other: &Self) -> bool {
-        self.order > other.order || (self.order == other.order && self.modified >= other.modified)
+        self.earliest > other.order
     }
 
     /// Whether this save replaces another one in a series: it was written later and is farther.
@@ -126,12 +125,18 @@ impl<T> Save<'_, T> {
 pub fn saves<'a, T>(items: impl IntoIterator<Item = &'a T>, found: impl Fn(&T) -> &Found) -> Vec<Save<'a, T>> {
     let mut saves: BTreeMap<(&str, (u8, u64)), Vec<&'a T>> = BTreeMap::new();
     let mut positions: BTreeMap<&str, Vec<Position>> = BTreeMap::new();
-    let mut left = Vec::new();
-    let all: Vec<&'a T> = items.into_iter().collect();
-    let paths: Vec<&'a str> = all.iter().map(|item| path_of(*item, &found)).collect();
-    for (item, path) in all.into_iter().zip(paths) {
-        let folder = split(path).0;
-        match Position::of_checkpoint(found(item)) {
+    let mut alone = Vec::new();
+    // What is not good reports no more than its name does: it comes to those that are.
+    let is_sure = |found: &Found| found.is_good() && Position::of_checkpoint(found).is_some();
+    let (sure, mut left): (Vec<&'a T>, Vec<&'a T>) = items.into_iter().partition(|item| is_sure(found(item)));
+    left.sort_by(|a, b| found(a).path.cmp(&found(b).path));
+    for item in sure.into_iter().chain(left) {
+        let (folder, name) = split(path_of(item, &found));
+        let position = Position::of_checkpoint(found(item));
+        let has_save = position.is_some_and(|position| saves.contains_key(&(folder, position.key())));
+        let mut beside = positions.get(folder).into_iter().flatten().filter(|position| position.is_in(name));
+        let beside = beside.next().filter(|_| beside.next().is_none()).copied();
+        match if has_save || is_sure(found(item)) { position } else { beside.or(position) } {
             Some(position) => {
                 let save = saves.entry((folder, position.key())).or_default();
                 if save.is_empty() {
@@ -139,16 +144,7 @@ pub fn saves<'a, T>(items: impl IntoIterator<Item = &'a T>, found: impl Fn(&T) -
                 }
                 save.push(item);
             }
-            None => left.push((item, path)),
-        }
-    }
-    let mut alone = Vec::new();
-    for (item, path) in left {
-        let (folder, name) = split(path);
-        let mut beside = positions.get(folder).into_iter().flatten().filter(|position| position.is_in(name));
-        match (beside.next(), beside.next()) {
-            (Some(position), None) => saves.entry((folder, position.key())).or_default().push(item),
-            _ => alone.push(vec![item]),
+            None => alone.push(vec![item]),
         }
     }
     let mut all: Vec<Save<'a, T>> = saves.into_values().chain(alone).map(|items| save(items, &found)).collect();
@@ -167,13 +163,11 @@ fn path_of<'a, T>(item: &'a T, found: &impl Fn(&T) -> &Found) -> &'a str {
 fn save<'a, T>(mut items: Vec<&'a T>, found: &impl Fn(&T) -> &Found) -> Save<'a, T> {
     items.sort_by(|a, b| found(a).path.cmp(&found(b).path));
     let all = || items.iter().map(|item| found(item));
-    let order = all().map(|found| found.order).max().unwrap_or_default();
-    let modified = all().filter(|found| found.order == order).map(|found| found.modified).max();
     Save {
         position: all().find_map(Position::of_checkpoint),
         series: all().map(Series::of_checkpoint).collect(),
-        order,
-        modified: modified.unwrap_or_default(),
+        order: all().map(|found| found.order).max().unwrap_or_default(),
+        earliest: all().map(|found| found.earliest.min(found.order)).min().unwrap_or_default(),
         items,
     }
 }
@@ -182,6 +176,7 @@ fn save<'a, T>(mut items: Vec<&'a T>, found: &impl Fn(&T) -> &Found) -> Save<'a,
 mod tests {
     use super::*;
     use crate::found::{Depth, Format, Verdict};
+    use jiff::Timestamp;
 
     fn found(path: &str, step: Option<u64>, order: u64, modified: i64) -> Found {
         Found {
@@ -194,6 +189,7 @@ mod tests {
             bytes: 1,
             modified: Timestamp::from_second(modified).unwrap(),
             order,
+            earliest: order,
             verdict: Verdict::Valid,
             depth: Depth::Content,
             members: Vec::new(),
@@ -251,8 +247,7 @@ mod tests {
         };
         let at = |step, order, modified| found(&format!("step-{step}"), Some(step), order, modified);
         assert!(is_superseded(at(1, 1, 9), at(2, 2, 0)), "times do not matter if the looks differ");
-        assert!(is_superseded(at(1, 1, 0), at(2, 1, 0)));
-        assert!(!is_superseded(at(1, 1, 9), at(2, 1, 0)), "one look, and the times say otherwise");
+        assert!(!is_superseded(at(1, 1, 0), at(2, 1, 9)), "one look saw both first, and times say nothing");
         assert!(!is_superseded(at(9, 1, 0), at(2, 2, 9)), "the steps have begun again");
         assert!(!is_superseded(at(1, 2, 0), at(2, 1, 9)), "the one with the higher step was there before");
         let epoch = Found { step: None, epoch: Some(1.0), ..at(1, 1, 0) };

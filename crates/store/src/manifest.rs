@@ -75,6 +75,9 @@ pub struct Manifest {
     /// Its place in the order of writing, as in [`Found`]; 0 if that is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub order: u64,
+    /// The earliest place that is possible, as in [`Found`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub earliest: u64,
     /// Bytes of all its files.
     pub bytes: u64,
     /// When it was whole in the store, by the clock of who put it there.
@@ -191,6 +194,7 @@ impl Manifest {
             bytes: self.bytes,
             modified: self.modified,
             order: self.order,
+            earliest: self.earliest,
             verdict: self.unseen.clone().map_or(Verdict::Valid, |why| Verdict::Complete { why }),
             depth: Depth::Content,
             members: self.files.iter().map(member).collect(),
@@ -282,6 +286,7 @@ pub(crate) mod tests {
             unseen: None,
             modified: Timestamp::UNIX_EPOCH,
             order: 0,
+            earliest: 0,
             bytes: files.iter().map(|(_, size)| size).sum(),
             stored: Timestamp::UNIX_EPOCH,
             writer: "worker 0".to_owned(),

@@ -297,6 +297,7 @@ impl Store {
             },
             modified: found.modified,
             order: found.order,
+            earliest: found.earliest,
             bytes: files.iter().map(|file| file.size).sum(),
             stored: Timestamp::now(),
             writer: self.writer.clone(),

@@ -561,6 +561,7 @@ fn nothing_at(path: &str) -> Found {
         bytes: 0,
         modified: Timestamp::UNIX_EPOCH,
         order: 0,
+        earliest: 0,
         verdict: Verdict::Valid,
         depth: Depth::Structure,
         members: Vec::new(),

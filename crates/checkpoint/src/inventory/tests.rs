@@ -364,8 +364,8 @@ fn what_is_complete_is_used_as_what_is_valid() {
     look(&mut inventory, 0);
     for step in 1..4 {
         room.save(&format!("step-{step}"));
+        look(&mut inventory, 0);
     }
-    look(&mut inventory, 0);
     let mut scan = look(&mut inventory, 10);
     inventory.prove(&mut scan, 9, at(10), &Budget::default());
     for known in &scan.found {
