@@ -177,7 +177,7 @@ fn a_run_goes_on_from_the_newest_that_is_whole() {
     let fourth = world.run(4, &[], tell);
     assert!(stdout(&fourth).starts_with(&format!("from={path} ")), "{}", stdout(&fourth));
     let words = String::from_utf8(fourth.stderr).unwrap();
-    assert!(words.contains("does not go on from step-4: corrupted: weights"), "{words}");
+    assert!(words.contains("does not resume from step-4: corrupted: weights"), "{words}");
     assert_eq!(world.report().checkpoints.unwrap().problems[0].kind, ProblemKind::Corrupted);
 }
 
@@ -188,7 +188,9 @@ fn what_was_asked_for_is_taken_first_and_has_to_be_good() {
     let tell = r#"echo "$RESUME_FROM_CHECKPOINT""#;
     world.policy["resumeFrom"] = json!(world.path("step-1"));
     assert_eq!(stdout(&world.run(1, &[], tell)).trim(), world.path("step-1"));
-    assert_eq!(stdout(&world.run(2, &[], tell)).trim(), world.path("step-2"), "only the first attempt");
+    assert_eq!(stdout(&world.run(2, &[], tell)).trim(), world.path("step-1"), "nothing was saved since");
+    assert_eq!(stdout(&world.run(2, &[], &format!("{tell}; save 1"))).trim(), world.path("step-1"));
+    assert_eq!(stdout(&world.run(3, &[], tell)).trim(), world.path("step-1"), "what it saved, and not step-2");
     for (name, why) in [("step-3", "incomplete"), ("step-9", "no such file or folder")] {
         world.policy["resumeFrom"] = json!(world.path(name));
         let refused = world.run(1, &[], tell);
@@ -661,4 +663,148 @@ fn plain(bytes: &[u8]) -> String {
         assert!(!line.contains(char::is_control) && !line.starts_with("FAKE"), "{line:?} in {text}");
     }
     text
+}
+
+/// What a program tells that it resumes from, below the folder.
+fn resumes(world: &World, output: &Output) -> String {
+    let told = stdout(output).trim().to_owned();
+    assert!(!told.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    told.strip_prefix(&world.path("")).unwrap_or(&told).to_owned()
+}
+
+/// Changes a bit of a checkpoint so that neither length nor time tell it.
+fn rot(world: &World, step: u64) {
+    let weights = world.checkpoints().join(format!("step-{step}/weights"));
+    let (mut bytes, time) = (fs::read(&weights).unwrap(), fs::metadata(&weights).unwrap().modified().unwrap());
+    bytes[0] ^= 1;
+    fs::write(&weights, bytes).unwrap();
+    File::options().write(true).open(&weights).unwrap().set_modified(time).unwrap();
+}
+
+const TELL: &str = r#"echo "$RESUME_FROM_CHECKPOINT""#;
+
+/// Finding 1: in any attempt, until it was used; afterwards what the job wrote since counts.
+#[test]
+fn a_wish_is_used_once_whatever_the_attempt() {
+    let mut world = World::new("keeper-wish", json!({}));
+    let base = world.room.folder("base");
+    saved(&base.join("step-12000"), "weights");
+    let wish = base.join("step-12000").display().to_string();
+    world.policy["resumeFrom"] = json!(wish);
+    // a. The first attempt ended before its agent had chosen. b. The one after it ended before its first save.
+    for attempt in [2, 3] {
+        assert_eq!(resumes(&world, &world.run(attempt, &[], TELL)), wish, "attempt {attempt}");
+    }
+    // d. Preempted by a queue, the number stays.
+    world.run(1, &[], "save 12500");
+    assert_eq!(resumes(&world, &world.run(1, &[], TELL)), "step-12500");
+    // Its damage is no reason to lose what was trained since.
+    rot(&world, 12500);
+    world.run(4, &[], TELL);
+    assert_eq!(world.report().error.unwrap().kind, LaunchErrorKind::NoUsableCheckpoint);
+}
+
+/// Finding 1c: of what an earlier job wrote nothing newer than the wish comes back.
+#[test]
+fn a_rollback_is_not_undone() {
+    let mut world = World::new("keeper-rollback", json!({ "retention": 9 }));
+    world.run(1, &[], "for n in 5 6 7 8 9; do save $n; done");
+    world.policy["uid"] = json!("uid-2");
+    world.policy["resumeFrom"] = json!(world.path("step-7"));
+    assert_eq!(resumes(&world, &world.run(1, &[], &format!("{TELL}; sleep 1; save 8"))), "step-7");
+    assert_eq!(resumes(&world, &world.run(2, &[], TELL)), "step-8", "written anew, and not the diverged step-9");
+    // The same for the same job, of which somebody wishes another beginning.
+    world.policy["resumeFrom"] = json!(world.path("step-5"));
+    assert_eq!(resumes(&world, &world.run(3, &[], &format!("{TELL}; save 6"))), "step-5");
+    assert_eq!(resumes(&world, &world.run(4, &[], TELL)), "step-6");
+}
+
+/// With a bucket new pods know nothing but what the store, and the operator, tell.
+#[test]
+fn a_wish_is_used_once_with_a_bucket() {
+    let mut world = World::new("keeper-wish-bucket", json!({}));
+    let bucket = world.room.folder("bucket");
+    let base = world.room.folder("base");
+    saved(&base.join("step-12000"), "weights");
+    let wish = base.join("step-12000").display().to_string();
+    world.policy["resumeFrom"] = json!(wish);
+    world.policy["store"] = json!({ "uri": format!("file://{}", bucket.display()) });
+    let new_pod = || {
+        fs::remove_dir_all(world.checkpoints()).unwrap();
+        fs::create_dir_all(world.checkpoints()).unwrap();
+    };
+    assert_eq!(resumes(&world, &world.run(1, &[], TELL)), wish);
+    assert!(world.report().checkpoints.unwrap().wish_used.is_some());
+    new_pod();
+    assert_eq!(resumes(&world, &world.run(2, &[], &format!("{TELL}; save 12100"))), wish, "nothing was saved");
+    for attempt in [1, 3] {
+        new_pod();
+        assert_eq!(resumes(&world, &world.run(attempt, &[], TELL)), "step-12100");
+    }
+}
+
+/// Finding 2: a folder that can't be read is no empty one.
+#[test]
+fn what_cannot_be_read_is_waited_for_and_not_begun_anew() {
+    let world = World::new("keeper-unread", json!({ "patienceSeconds": 1 }));
+    world.run(1, &[], "save 1; save 2");
+    let locked = |path: &str, mode: u32| {
+        fs::set_permissions(world.checkpoints().join(path), Permissions::from_mode(mode)).unwrap();
+    };
+    for path in ["", "step-2", "step-2/weights"] {
+        locked(path, 0o000);
+        let refused = world.run(2, &[], TELL);
+        locked(path, 0o755);
+        assert_eq!((refused.status.code(), stdout(&refused).as_str()), (Some(126), ""), "{path}");
+        let error = world.report().error.unwrap();
+        assert_eq!(error.kind, LaunchErrorKind::StorageUnavailable, "{path}: {}", error.message);
+    }
+    locked("step-1", 0o000);
+    assert_eq!(resumes(&world, &world.run(3, &[], TELL)), "step-2", "an older one is not needed");
+    locked("step-1", 0o755);
+    fs::remove_dir_all(world.checkpoints()).unwrap();
+    fs::write(world.checkpoints(), "a file").unwrap();
+    world.run(4, &[], TELL);
+    assert_eq!(world.report().error.unwrap().kind, LaunchErrorKind::StorageUnavailable);
+}
+
+/// Finding 13: neither a store that is away nor a file of `resumeFrom` that can't be read is a bad checkpoint.
+#[test]
+fn a_store_that_is_away_is_waited_for() {
+    let mut world = World::new("keeper-away", json!({ "patienceSeconds": 1 }));
+    let away = json!({ "uri": "s3://bucket/x", "endpoint": "http://127.0.0.1:1", "region": "us-east-1" });
+    let refused = |world: &World, attempt| {
+        let refused = world.run(attempt, &[], TELL);
+        assert_eq!((refused.status.code(), stdout(&refused).as_str()), (Some(126), ""));
+        world.report().error.unwrap().kind
+    };
+    world.policy["store"] = away.clone();
+    assert_eq!(refused(&world, 1), LaunchErrorKind::StorageUnavailable);
+    world.policy.as_object_mut().unwrap().remove("store");
+    world.policy["backup"] = json!({ "place": away, "intervalSeconds": 60 });
+    assert_eq!(refused(&world, 1), LaunchErrorKind::StorageUnavailable);
+    world.policy["shared"] = json!(true);
+    saved(&world.checkpoints().join("step-1"), "weights");
+    assert_eq!(resumes(&world, &world.run(1, &[], TELL)), "step-1", "a backup has nothing newer than the volume");
+    world.policy["resumeFrom"] = json!(world.path("step-1"));
+    fs::set_permissions(world.checkpoints().join("step-1/weights"), Permissions::from_mode(0o000)).unwrap();
+    assert_eq!(refused(&world, 1), LaunchErrorKind::StorageUnavailable);
+}
+
+/// Finding 5: with checkpoints of its own and none of use, a job waits for a word.
+#[test]
+fn a_job_whose_checkpoints_are_all_bad_begins_anew_only_if_allowed() {
+    let mut world = World::new("keeper-none", json!({}));
+    world.run(1, &[], "save 1");
+    rot(&world, 1);
+    let refused = world.run(2, &[], TELL);
+    let error = world.report().error.unwrap();
+    assert_eq!((refused.status.code(), error.kind), (Some(126), LaunchErrorKind::NoUsableCheckpoint));
+    assert!(
+        error.message.contains("step-1: corrupted") && error.message.contains("checkpoint.ifNoneUsable"),
+        "{}",
+        error.message
+    );
+    world.policy["mayStartOver"] = json!(true);
+    assert_eq!(stdout(&world.run(3, &[], TELL)), "\n");
 }

@@ -73,6 +73,7 @@ fn cases() -> Vec<Case> {
         ),
         case("checkpoint.resumeArgs", json!(["--resume"]), json!(["--load"])),
         case("checkpoint.resumeFrom", json!("run-1"), json!("run-2")),
+        case("checkpoint.ifNoneUsable", json!("Wait"), json!("StartOver")),
         case("checkpoint.retention", json!(5), json!(7)),
         with(azure(), "checkpoint.storage.azureAccount", json!("account"), json!("other")),
         with(
@@ -324,6 +325,7 @@ async fn all_changes() {
     assert_eq!(
         fields(others).into_iter().collect::<Vec<_>>(),
         [
+            "checkpoint.ifNoneUsable",
             "checkpoint.retention",
             "failurePolicy.activeDeadlineSeconds",
             "failurePolicy.rules",

@@ -68,7 +68,9 @@ impl Container {
             listen(port).map_err(unseen).ok()
         });
         let current = Arc::new(CurrentRun::default());
-        let keeper = options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, &current, &wake, &words));
+        let past = options.gang.as_ref().map(|gang| gang.past).unwrap_or_default();
+        let keeper =
+            options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, past, &current, &wake, &words));
         let told = Arc::default();
         // Where nobody wants to know it costs nothing.
         let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };

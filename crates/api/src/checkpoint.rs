@@ -28,11 +28,16 @@ pub struct Checkpoint {
     /// The best checkpoint by a metric stays, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_best: Option<KeepBest>,
-    /// Checkpoint that the first attempt goes on from: a path, below `/checkpoints` if it is not absolute, or s3://, gs:// or
-    /// az:// with bucket and path. Later attempts, and without it the first, go on from the newest good checkpoint there is.
+    /// Checkpoint that the job begins with, used once: a path, below `/checkpoints` if it is not absolute, or s3://, gs:// or
+    /// az:// with bucket and path. Every attempt resumes from it until the job has saved a checkpoint of its own; from then on
+    /// from the newest good one that the job has saved since. Without it the first attempt resumes from the newest good
+    /// checkpoint there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048))]
     pub resume_from: Option<String>,
+    /// What follows where this job has checkpoints and none of them can be used. May be changed at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_none_usable: Option<IfNoneUsable>,
     /// Added to the command where there is a checkpoint to go on from, whose path $(RESUME_FROM_CHECKPOINT) stands for, as in
     /// `["--resume_from_checkpoint", "$(RESUME_FROM_CHECKPOINT)"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -41,6 +46,16 @@ pub struct Checkpoint {
     /// Copies of good checkpoints in another store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<Backup>,
+}
+
+/// What follows where a job has checkpoints and none of them can be used.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfNoneUsable {
+    /// The job waits, without pods, until this field is changed or a restart is requested.
+    #[default]
+    Wait,
+    /// The next attempt begins at step 0.
+    StartOver,
 }
 
 /// Which checkpoint is the best.

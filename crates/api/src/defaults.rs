@@ -5,8 +5,8 @@
 //! and the rules of the CRD read a field that is not written as its default.
 
 use super::{
-    Backend, DeletePolicy, Framework, GangScheduler, HangAction, Mode, NanPolicy, ProcsKind, ProcsPerWorker,
-    RestartPolicy, RuntimeKind,
+    Backend, DeletePolicy, Framework, GangScheduler, HangAction, IfNoneUsable, Mode, NanPolicy, ProcsKind,
+    ProcsPerWorker, RestartPolicy, RuntimeKind,
 };
 use serde_json::{Value, json};
 
@@ -24,6 +24,8 @@ pub const CHECKPOINT_FREQUENCY: i32 = 5;
 pub const CHECKPOINT_RETENTION: i32 = 3;
 /// Default of `checkpoint.keepBest.mode`.
 pub const KEEP_BEST_MODE: Mode = Mode::Min;
+/// Default of `checkpoint.ifNoneUsable`.
+pub const IF_NONE_USABLE: IfNoneUsable = IfNoneUsable::Wait;
 /// Default of `checkpoint.backup.intervalSeconds`.
 pub const BACKUP_INTERVAL_SECONDS: i32 = 1800;
 /// Default of `checkpoint.storage.deletePolicy`.
@@ -65,7 +67,7 @@ pub const WAIT_SECONDS: i32 = 60;
 
 /// All of them, each with its field's path from the spec, as in `networking.masterPort`.
 #[must_use]
-pub fn all() -> [(&'static str, Value); 25] {
+pub fn all() -> [(&'static str, Value); 26] {
     [
         ("runtimeRef.kind", json!(RUNTIME_KIND)),
         ("gpusPerWorker", json!(GPUS_PER_WORKER)),
@@ -75,6 +77,7 @@ pub fn all() -> [(&'static str, Value); 25] {
         ("checkpoint.frequency", json!(CHECKPOINT_FREQUENCY)),
         ("checkpoint.retention", json!(CHECKPOINT_RETENTION)),
         ("checkpoint.keepBest.mode", json!(KEEP_BEST_MODE)),
+        ("checkpoint.ifNoneUsable", json!(IF_NONE_USABLE)),
         ("checkpoint.backup.intervalSeconds", json!(BACKUP_INTERVAL_SECONDS)),
         ("checkpoint.storage.deletePolicy", json!(DELETE_POLICY)),
         ("monitoring.enabled", json!(MONITORING_ENABLED)),

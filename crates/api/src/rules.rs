@@ -213,7 +213,7 @@ pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "successPo
 
 /// Objects of the spec of which these fields may change.
 pub const MUTABLE_WITHIN: [(&str, &[&str]); 2] =
-    [("failurePolicy", &["activeDeadlineSeconds", "rules"]), ("checkpoint", &["retention"])];
+    [("failurePolicy", &["activeDeadlineSeconds", "rules"]), ("checkpoint", &["retention", "ifNoneUsable"])];
 
 /// What is told of fields that can't change, and the way out. Each of them is told as [`immutable`] does.
 #[must_use]
@@ -1163,6 +1163,12 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         says: "spec.checkpoint.retention in body should be greater than or equal to 1",
         remedy: "write how many checkpoints are kept, from 1",
         example: "retention-zero",
+    },
+    SchemaRefusal {
+        field: "spec.checkpoint.ifNoneUsable",
+        says: r#"supported values: "Wait", "StartOver""#,
+        remedy: "write Wait or StartOver",
+        example: "if-none-usable",
     },
     SchemaRefusal {
         field: "spec.checkpoint.keepBest.metric",

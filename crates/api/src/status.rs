@@ -260,9 +260,12 @@ pub struct CheckpointStatus {
     /// The newest good one that is not copied yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_backup: Option<String>,
-    /// The one that this attempt went on from.
+    /// The one that this attempt resumed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<String>,
+    /// When an attempt first resumed from `resumeFrom`. What the job saves from then on takes its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_from_used: Option<Time>,
     /// True once `resumeFrom` was found to be good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_checked: Option<bool>,
@@ -368,6 +371,12 @@ impl Restart {
     #[must_use]
     pub fn was_interrupted(&self) -> bool {
         self.disruption && self.rule.is_none()
+    }
+
+    /// The job waits until a person says what follows: none of its checkpoints can be used.
+    #[must_use]
+    pub fn waits_for_word(&self) -> bool {
+        self.reason == Reason::NoUsableCheckpoint && self.rule.is_none()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which checkpoint an attempt goes on from.
+//! Which checkpoint an attempt resumes from: the rules C1 to C6 of docs/checkpoints.md. Pure.
 
 use crate::found::{Found, Verdict};
 use crate::inventory::{Known, Stage};
@@ -6,8 +6,8 @@ use crate::wording::shown;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
-/// A checkpoint with which that many attempts have failed before their first progress is suspected.
-const SUSPECT: u32 = 2;
+/// A checkpoint with which that many attempts have failed before real work is suspect.
+pub const SUSPECT: u32 = 2;
 
 /// Where a checkpoint is. The volume is preferred.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -19,20 +19,58 @@ pub enum Place {
     Volume,
 }
 
-/// One that could be gone on from.
+/// A checkpoint that an attempt could resume from.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What it is.
+    /// The checkpoint.
     pub found: Found,
     /// Where it is.
     pub place: Place,
-    /// Attempts that began with it and failed before their first progress.
+    /// This job wrote it, after `resumeFrom` was used if that is set.
+    pub counts: bool,
+    /// A checkpoint at this path was whole once, whatever it is now.
+    pub was_whole: bool,
+    /// Attempts that began with it and failed before real work.
     pub failed_starts: u32,
-    /// Why it can't be told whether it is good, if it can't.
+    /// It could not be read, so its verdict says nothing about it.
     pub unread: bool,
 }
 
-/// One that is not taken.
+/// `resumeFrom`, as a wish that is used once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wish {
+    /// The job has none.
+    #[default]
+    None,
+    /// No attempt has resumed from it yet.
+    Unused,
+    /// An attempt has resumed from it: what the job wrote since goes before it.
+    Used,
+}
+
+/// Why a checkpoint was not proven good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// It is bad, or it is not there.
+    Bad(String),
+    /// It could not be read: it may be good.
+    Unread(String),
+}
+
+/// What a choice rests on.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// All checkpoints on the volume and in the stores.
+    pub candidates: Vec<Candidate>,
+    /// `resumeFrom`.
+    pub wish: Wish,
+    /// Why a folder or a store could not be listed, if so: it may have checkpoints that are not among the candidates.
+    pub unlisted: Option<String>,
+    /// The user lets the run begin at step 0 where none of its checkpoints can be used.
+    pub may_start_over: bool,
+}
+
+/// A candidate that was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passed {
     /// Relative to the root.
@@ -43,12 +81,28 @@ pub struct Passed {
     pub why: String,
 }
 
-/// What is gone on from.
+/// What an attempt begins with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Start {
+    /// This checkpoint.
+    From(Box<Found>, Place),
+    /// The checkpoint of `resumeFrom`.
+    ResumeFrom,
+    /// Step 0: there is no checkpoint, or the user lets the run start over.
+    Scratch,
+    /// Nothing yet: something that decides could not be read.
+    Unread(String),
+    /// Nothing: this job has checkpoints, and none of them can be used.
+    NoneUsable(String),
+}
+
+/// What an attempt begins with, and why not with a newer checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
-    /// None to begin anew.
-    pub taken: Option<(Found, Place)>,
-    /// Those that were newer, the newest first.
+    /// What it begins with.
+    pub start: Start,
+    /// Newer candidates, the newest first.
     pub passed: Vec<Passed>,
 }
 
@@ -59,6 +113,8 @@ impl Candidate {
         Self {
             found: known.found.clone(),
             place: Place::Volume,
+            counts: known.own,
+            was_whole: false,
             failed_starts: known.failed_starts,
             unread: known.stage == Stage::Unread,
         }
@@ -67,16 +123,19 @@ impl Candidate {
     /// One in a store: what has a manifest there was good. `failed_starts` are those of the same checkpoint on the volume.
     #[must_use]
     pub fn in_store(found: Found, store: &str, failed_starts: u32) -> Self {
-        Self { found, place: Place::Store(store.to_owned()), failed_starts, unread: false }
+        let place = Place::Store(store.to_owned());
+        Self { found, place, counts: false, was_whole: true, failed_starts, unread: false }
     }
 
-    /// As [`Found::newer`]; of the same step on the volume goes before in a store.
+    /// As [`Found::newer`]; of two of the same step that were written at once, the one on the volume goes first.
     fn better(&self, other: &Self) -> Ordering {
         let (ours, theirs) = (&self.found, &other.found);
         let epoch = |found: &Found| found.epoch.unwrap_or(f64::NEG_INFINITY);
         let is_told = |found: &Found| found.step.is_some() || found.epoch.is_some();
         let place = |it: &Self| is_told(&it.found).then_some(&it.place).cloned();
-        (ours.step.cmp(&theirs.step))
+        (is_told(ours).cmp(&is_told(theirs)))
+            .then(ours.order.cmp(&theirs.order))
+            .then(ours.step.cmp(&theirs.step))
             .then(epoch(ours).total_cmp(&epoch(theirs)))
             .then_with(|| place(self).cmp(&place(other)))
             .then(ours.modified.cmp(&theirs.modified))
@@ -84,33 +143,64 @@ impl Candidate {
             .then_with(|| ours.path.cmp(&theirs.path))
     }
 
-    /// Why it can't be taken, as far as is known.
-    fn fault(&self) -> Option<String> {
+    /// Whether this is a checkpoint, and not the beginning of one that was never finished.
+    fn is_checkpoint(&self) -> bool {
+        let is_written = !matches!(self.found.verdict, Verdict::Incomplete { .. });
+        is_written || self.unread || self.was_whole
+    }
+
+    /// Why it can't be taken, as far as is known without reading it.
+    fn fault(&self) -> Option<Doubt> {
+        let bad = |why: String| Some(Doubt::Bad(why));
         match &self.found.verdict {
-            Verdict::Incomplete { why } if self.unread => Some(why.clone()),
-            Verdict::Incomplete { why } => Some(format!("it is incomplete: {why}")),
-            Verdict::Corrupted { file, why } if file.is_empty() => Some(format!("it is corrupted: {why}")),
-            Verdict::Corrupted { file, why } => Some(format!("it is corrupted: {}: {why}", shown(file))),
+            Verdict::Incomplete { why } if self.unread => Some(Doubt::Unread(why.clone())),
+            Verdict::Incomplete { why } => bad(format!("it is incomplete: {why}")),
+            Verdict::Corrupted { file, why } if file.is_empty() => bad(format!("it is corrupted: {why}")),
+            Verdict::Corrupted { file, why } => bad(format!("it is corrupted: {}: {why}", shown(file))),
             Verdict::Valid | Verdict::Complete { .. } if self.failed_starts >= SUSPECT => {
-                Some(format!("{} attempts that began with it failed before their first progress", self.failed_starts))
+                let failed = self.failed_starts;
+                bad(format!("it is suspect: {failed} attempts that began with it failed before they did any work"))
             }
             Verdict::Valid | Verdict::Complete { .. } => None,
         }
     }
 }
 
-/// The newest that is good. `proof` is asked about one after the other until it agrees to one: whoever can reads every byte
-/// there ([`crate::inventory::Inventory::verify`]), and says in words why not.
-pub fn choose(mut candidates: Vec<Candidate>, mut proof: impl FnMut(&Candidate) -> Result<(), String>) -> Choice {
-    candidates.sort_by(|a, b| b.better(a));
+/// Chooses what an attempt begins with. `proof` is asked about one candidate after the other until it agrees to one: it
+/// reads every byte there ([`crate::inventory::Inventory::verify`]).
+pub fn choose(query: Query, mut proof: impl FnMut(&Candidate) -> Result<(), Doubt>) -> Choice {
+    let Query { mut candidates, wish, unlisted, may_start_over } = query;
     let mut passed = Vec::new();
-    for candidate in candidates {
-        match candidate.fault().map_or_else(|| proof(&candidate), Err) {
-            Ok(()) => return Choice { taken: Some((candidate.found, candidate.place)), passed },
-            Err(why) => passed.push(Passed { path: candidate.found.path, place: candidate.place, why }),
-        }
+    let start = |start, passed| Choice { start, passed };
+    if let Some(why) = unlisted {
+        return start(Start::Unread(why), passed);
     }
-    Choice { taken: None, passed }
+    if wish == Wish::Unused {
+        return start(Start::ResumeFrom, passed);
+    }
+    let has_own = candidates.iter().any(|candidate| candidate.counts && candidate.is_checkpoint());
+    if wish == Wish::Used && !has_own {
+        return start(Start::ResumeFrom, passed);
+    }
+    // What others wrote is only where this job begins: once it has written something itself, that goes on.
+    candidates.retain(|candidate| candidate.counts || !has_own);
+    candidates.sort_by(|a, b| b.better(a));
+    for candidate in candidates {
+        let why = match candidate.fault().map_or_else(|| proof(&candidate), Err) {
+            Ok(()) => return start(Start::From(Box::new(candidate.found), candidate.place), passed),
+            Err(Doubt::Unread(why)) => {
+                let why = format!("{}: {why}", shown(&candidate.found.path));
+                return start(Start::Unread(why), passed);
+            }
+            Err(Doubt::Bad(why)) => why,
+        };
+        passed.push(Passed { path: candidate.found.path, place: candidate.place, why });
+    }
+    if !has_own || may_start_over {
+        return start(Start::Scratch, passed);
+    }
+    let all: Vec<_> = passed.iter().map(|it| format!("{}: {}", shown(&it.path), it.why)).collect();
+    start(Start::NoneUsable(all.join("; ")), passed)
 }
 
 /// The choice in words, a line each.
@@ -123,11 +213,18 @@ pub fn explain(choice: &Choice) -> Vec<String> {
     let passed = choice.passed.iter();
     let mut lines: Vec<String> =
         passed.map(|it| format!("{}{}: passed over: {}", shown(&it.path), at(&it.place), shown(&it.why))).collect();
-    lines.push(match &choice.taken {
-        Some((found, place)) if lines.is_empty() => format!("{}{}: taken: the newest", shown(&found.path), at(place)),
-        Some((found, place)) => format!("{}{}: taken: the newest that is good", shown(&found.path), at(place)),
-        None if lines.is_empty() => "there is no checkpoint: the run begins anew".to_owned(),
-        None => "no checkpoint is good: the run begins anew".to_owned(),
+    lines.push(match &choice.start {
+        Start::From(found, place) if lines.is_empty() => {
+            format!("{}{}: taken: the newest", shown(&found.path), at(place))
+        }
+        Start::From(found, place) => format!("{}{}: taken: the newest that is good", shown(&found.path), at(place)),
+        Start::ResumeFrom => "checkpoint.resumeFrom: taken: this job has written no checkpoint since".to_owned(),
+        Start::Scratch if lines.is_empty() => "there is no checkpoint: the run begins at step 0".to_owned(),
+        Start::Scratch => "no checkpoint can be used: the run begins at step 0".to_owned(),
+        Start::Unread(why) => format!("the attempt waits: {}", shown(why)),
+        Start::NoneUsable(_) => {
+            "no checkpoint of this job can be used: the job waits (checkpoint.ifNoneUsable)".to_owned()
+        }
     });
     lines
 }
@@ -158,35 +255,74 @@ mod tests {
         }
     }
 
+    /// One that another job has left.
     fn volume(found: Found) -> Candidate {
-        Candidate { found, place: Place::Volume, failed_starts: 0, unread: false }
+        Candidate { found, place: Place::Volume, counts: false, was_whole: false, failed_starts: 0, unread: false }
     }
 
-    fn bad(step: u64, verdict: Verdict) -> Candidate {
-        volume(Found { verdict, ..found(Some(step), 0) })
+    fn own(step: u64) -> Candidate {
+        Candidate { counts: true, ..volume(found(Some(step), 0)) }
+    }
+
+    fn with(candidate: Candidate, verdict: Verdict) -> Candidate {
+        Candidate { found: Found { verdict, ..candidate.found.clone() }, ..candidate }
+    }
+
+    fn incomplete() -> Verdict {
+        Verdict::Incomplete { why: "a.pt is missing".into() }
+    }
+
+    fn corrupted() -> Verdict {
+        Verdict::Corrupted { file: "a\nb.pt".into(), why: "is cut short".into() }
+    }
+
+    fn suspect(candidate: Candidate) -> Candidate {
+        Candidate { failed_starts: SUSPECT, ..candidate }
+    }
+
+    fn unread(candidate: Candidate) -> Candidate {
+        Candidate { unread: true, ..with(candidate, Verdict::Incomplete { why: "Input/output error".into() }) }
+    }
+
+    fn among(candidates: Vec<Candidate>) -> Query {
+        Query { candidates, ..Query::default() }
+    }
+
+    fn start(query: Query) -> Start {
+        choose(query, |_| Ok(())).start
+    }
+
+    /// The step that is taken.
+    fn step(query: Query) -> Option<u64> {
+        match start(query.clone()) {
+            Start::From(found, _) => found.step,
+            other => panic!("{other:?} of {query:?}"),
+        }
     }
 
     #[test]
-    fn the_newest_that_is_good_is_taken() {
-        let missing = "model-00002-of-00003.safetensors is missing".to_owned();
+    fn takes_the_newest_good_one() {
         let choice = choose(
-            vec![
+            among(vec![
                 volume(found(Some(100), 0)),
                 volume(found(None, 1_000_000)),
-                bad(500, Verdict::Incomplete { why: missing }),
-                bad(400, Verdict::Corrupted { file: "a\nb.pt".into(), why: "is cut short".into() }),
-                Candidate { failed_starts: 2, ..volume(found(Some(300), 0)) },
+                with(volume(found(Some(500), 0)), incomplete()),
+                with(volume(found(Some(400), 0)), corrupted()),
+                suspect(volume(found(Some(300), 0))),
                 Candidate { failed_starts: 1, ..volume(found(Some(200), 0)) },
                 volume(found(Some(250), 0)),
-            ],
-            |candidate| if candidate.found.step == Some(250) { Err("it has rotted".into()) } else { Ok(()) },
+            ]),
+            |candidate| match candidate.found.step {
+                Some(250) => Err(Doubt::Bad("it has rotted".into())),
+                _ => Ok(()),
+            },
         );
         assert_eq!(
             explain(&choice),
             [
-                "checkpoint-500: passed over: it is incomplete: model-00002-of-00003.safetensors is missing",
+                "checkpoint-500: passed over: it is incomplete: a.pt is missing",
                 "checkpoint-400: passed over: it is corrupted: a\\nb.pt: is cut short",
-                "checkpoint-300: passed over: 2 attempts that began with it failed before their first progress",
+                "checkpoint-300: passed over: it is suspect: 2 attempts that began with it failed before they did any work",
                 "checkpoint-250: passed over: it has rotted",
                 "checkpoint-200: taken: the newest that is good",
             ]
@@ -194,36 +330,107 @@ mod tests {
     }
 
     #[test]
-    fn the_volume_goes_before_a_store() {
-        let store = |found| Candidate::in_store(found, "s3://bucket", 0);
-        let take = |candidates| choose(candidates, |_| Ok(())).taken.unwrap();
-        let both = vec![store(found(Some(5), 9)), volume(found(Some(5), 1))];
-        assert_eq!(take(both).1, Place::Volume);
-        let newer = vec![store(found(Some(6), 1)), volume(found(Some(5), 9))];
-        assert_eq!(take(newer).1, Place::Store("s3://bucket".into()));
-        let newer = vec![store(found(None, 2)), volume(found(None, 1))];
-        assert_eq!(take(newer).1, Place::Store("s3://bucket".into()));
-        let choice =
-            choose(vec![volume(found(Some(5), 1)), store(found(Some(5), 1))], |candidate| match candidate.place {
-                Place::Volume => Err("it has rotted".into()),
-                Place::Store(_) => Ok(()),
-            });
-        assert_eq!(explain(&choice)[1], "checkpoint-5 in s3://bucket: taken: the newest that is good");
+    fn newest_is_what_was_written_last() {
+        let later = |step, order| {
+            let own = own(step);
+            Candidate { found: Found { order, ..own.found.clone() }, ..own }
+        };
+        assert_eq!(step(among(vec![later(9000, 1), later(100, 2)])), Some(100), "the steps have begun again");
     }
 
     #[test]
-    fn without_a_good_one_a_run_begins_anew() {
-        assert_eq!(explain(&choose(Vec::new(), |_| Ok(()))), ["there is no checkpoint: the run begins anew"]);
-        let choice = choose(vec![volume(found(Some(5), 1))], |_| Err("it has rotted".into()));
-        assert_eq!(explain(&choice)[1], "no checkpoint is good: the run begins anew");
+    fn what_this_job_wrote_goes_before_what_others_left() {
+        assert_eq!(step(among(vec![volume(found(Some(9000), 0)), own(500)])), Some(500));
+        assert_eq!(step(among(vec![volume(found(Some(9000), 0))])), Some(9000), "and without it they are taken");
+        let begun = with(own(500), incomplete());
+        assert_eq!(step(among(vec![volume(found(Some(400), 0)), begun])), Some(400), "one never finished is none");
+    }
+
+    #[test]
+    fn a_wish_goes_first_until_it_is_used() {
+        let all = vec![own(6000), volume(found(Some(9000), 0))];
+        let unused = Query { wish: Wish::Unused, ..among(all.clone()) };
+        assert_eq!(start(unused), Start::ResumeFrom);
+        assert_eq!(step(Query { wish: Wish::Used, ..among(all) }), Some(6000));
+    }
+
+    #[test]
+    fn a_wish_stays_until_this_job_has_saved() {
+        let used = |candidates| start(Query { wish: Wish::Used, ..among(candidates) });
+        assert_eq!(used(Vec::new()), Start::ResumeFrom);
+        assert_eq!(used(vec![volume(found(Some(9000), 0))]), Start::ResumeFrom, "others' never count");
+        assert_eq!(used(vec![with(own(1), incomplete())]), Start::ResumeFrom);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_waited_for() {
+        let unlisted = Query { unlisted: Some("EIO".into()), ..among(vec![own(5)]) };
+        for wish in [Wish::None, Wish::Unused, Wish::Used] {
+            assert_eq!(start(Query { wish, ..unlisted.clone() }), Start::Unread("EIO".into()));
+        }
+        let newest = Start::Unread("checkpoint-6: Input/output error".into());
+        assert_eq!(start(among(vec![own(5), unread(own(6))])), newest);
+        assert_eq!(step(among(vec![own(5), unread(own(4))])), Some(5), "an older one does not matter");
+        let all_bad = Query { may_start_over: true, ..among(vec![with(own(7), corrupted()), unread(own(6))]) };
+        assert_eq!(start(all_bad), newest, "never a start from step 0");
+        let in_proof = choose(among(vec![own(5), own(6)]), |it| match it.found.step {
+            Some(6) => Err(Doubt::Unread("Input/output error".into())),
+            _ => Ok(()),
+        });
+        assert_eq!(in_proof.start, newest);
+    }
+
+    #[test]
+    fn a_job_whose_checkpoints_are_all_bad_waits() {
+        let was_whole = Candidate { was_whole: true, ..with(own(3), incomplete()) };
+        for bad in [with(own(1), corrupted()), suspect(own(2)), was_whole] {
+            let query = among(vec![bad.clone(), volume(found(Some(9), 0))]);
+            let choice = choose(query.clone(), |_| Ok(()));
+            assert!(matches!(&choice.start, Start::NoneUsable(why) if why.starts_with("checkpoint-")), "{choice:?}");
+            assert!(matches!(start(Query { wish: Wish::Used, ..query.clone() }), Start::NoneUsable(_)));
+            assert_eq!(start(Query { may_start_over: true, ..query }), Start::Scratch);
+        }
+    }
+
+    #[test]
+    fn without_checkpoints_a_run_begins_at_step_0() {
+        assert_eq!(start(among(Vec::new())), Start::Scratch);
+        assert_eq!(start(among(vec![with(own(5), incomplete())])), Start::Scratch, "its first save was cut off");
+        assert_eq!(start(among(vec![with(volume(found(Some(5), 0)), corrupted())])), Start::Scratch);
+        let words = |query| explain(&choose(query, |_| Ok(()))).pop().unwrap();
+        assert_eq!(words(among(Vec::new())), "there is no checkpoint: the run begins at step 0");
+    }
+
+    #[test]
+    fn the_volume_goes_before_a_store() {
+        let store = |found| Candidate::in_store(found, "s3://bucket", 0);
+        let take = |candidates| match start(among(candidates)) {
+            Start::From(_, place) => place,
+            other => panic!("{other:?}"),
+        };
+        let both = vec![store(found(Some(5), 9)), volume(found(Some(5), 1))];
+        assert_eq!(take(both), Place::Volume);
+        let newer = vec![store(found(Some(6), 1)), volume(found(Some(5), 9))];
+        assert_eq!(take(newer), Place::Store("s3://bucket".into()));
+        let newer = vec![store(found(None, 2)), volume(found(None, 1))];
+        assert_eq!(take(newer), Place::Store("s3://bucket".into()));
+        let both = among(vec![volume(found(Some(5), 1)), store(found(Some(5), 1))]);
+        let choice = choose(both, |candidate| match candidate.place {
+            Place::Volume => Err(Doubt::Bad("it has rotted".into())),
+            Place::Store(_) => Ok(()),
+        });
+        assert_eq!(explain(&choice)[1], "checkpoint-5 in s3://bucket: taken: the newest that is good");
     }
 
     proptest! {
         #[test]
-        fn better_is_a_total_order(all in proptest::collection::vec((proptest::option::of(0..2u64), 0..2i64, 0..3u8), 3)) {
-            let all: Vec<Candidate> = all.into_iter().map(|(step, time, place)| match place {
-                0 => volume(found(step, time)),
-                n => Candidate::in_store(found(step, time), &n.to_string(), 0),
+        fn better_is_a_total_order(all in proptest::collection::vec((proptest::option::of(0..2u64), 0..2i64, 0..3u8, 0..2u64), 3)) {
+            let all: Vec<Candidate> = all.into_iter().map(|(step, time, place, order)| {
+                let found = Found { order, ..found(step, time) };
+                match place {
+                    0 => volume(found),
+                    n => Candidate::in_store(found, &n.to_string(), 0),
+                }
             }).collect();
             prop_assert_eq!(all[0].better(&all[1]), all[1].better(&all[0]).reverse());
             if all[0].better(&all[1]).is_le() && all[1].better(&all[2]).is_le() {

@@ -5,7 +5,7 @@ use crate::files::{Files, Member, ReadSeek};
 use crate::folder::{DEPTH, Folder, OnVolume};
 use crate::formats::{Claim, FORMATS, Listing, Rules, named};
 use crate::found::{Depth, Found, Judgement, Verdict};
-use crate::ledger::{self, Entry, Ledger, OURS};
+use crate::ledger::{self, Entry, Ledger, OURS, UsedWish};
 use crate::series::{Series, saves};
 use crate::wording::shown;
 use jiff::{SignedDuration, Timestamp};
@@ -143,6 +143,8 @@ pub struct Inventory {
     is_saved: bool,
     /// When this job last said that it is here, by our clock.
     said: Option<Timestamp>,
+    /// Nothing was remembered of the root when this job came.
+    was_new: bool,
 }
 
 /// When a checkpoint is looked at.
@@ -178,7 +180,7 @@ impl Inventory {
     #[must_use]
     pub fn with_formats(root: &Path, uid: &str, name: &str, formats: &'static [&'static Rules]) -> Self {
         let (root, uid, name) = (root.to_owned(), uid.to_owned(), name.to_owned());
-        Self { root, uid, name, formats, ledger: Ledger::default(), is_saved: true, said: None }
+        Self { root, uid, name, formats, ledger: Ledger::default(), is_saved: true, said: None, was_new: false }
     }
 
     /// Lists the checkpoints and judges by their structure those that have changed. `attempt` is when this attempt began: what
@@ -204,16 +206,30 @@ impl Inventory {
             }
         };
         scan.notes.extend(self.ledger.refresh(&root));
+        self.was_new |= self.said.is_none() && !self.ledger.book.jobs.contains_key(&self.uid);
         let began = self.arrive(&root, now, &mut scan);
         let is_alone = self.ledger.book.jobs.contains_key(&self.uid) && scan.others.is_empty();
         let moment =
             Moment { now, attempt, own_since: began.filter(|_| is_alone), is_read_next: false, reads_new: reads_all };
 
         budget.list_anew();
-        let mut walk =
-            Walk { formats: self.formats, budget, scan: &mut scan, claims: Vec::new(), paths: BTreeSet::new() };
+        let mut walk = Walk {
+            formats: self.formats,
+            budget,
+            scan: &mut scan,
+            claims: Vec::new(),
+            paths: BTreeSet::new(),
+            given_up: Vec::new(),
+        };
         walk.look_below(&root);
-        let Walk { claims, paths, .. } = walk;
+        let Walk { claims, mut paths, given_up, .. } = walk;
+        for (path, why) in &given_up {
+            for claim in self.known_below(path) {
+                if paths.insert(claim.path.clone()) {
+                    scan.found.push(self.unread(&claim, now, why));
+                }
+            }
+        }
         for claim in &claims {
             let is_new = !self.ledger.book.checkpoints.contains_key(&claim.path);
             budget.list_anew();
@@ -388,6 +404,82 @@ impl Inventory {
         }
     }
 
+    /// Whether this job has used this `resumeFrom`.
+    #[must_use]
+    pub fn has_used(&self, wish: &str) -> bool {
+        let has_written = || self.ledger.book.checkpoints.values().any(|entry| entry.owner == self.uid);
+        match self.ledger.book.wishes.get(&self.uid) {
+            Some(used) => used.from == wish,
+            // In a ledger of before this was noted the first attempt has used it.
+            None => !self.was_new && has_written(),
+        }
+    }
+
+    /// This job resumes from no `resumeFrom`: one that it is given later is another matter.
+    pub fn use_no_wish(&mut self) {
+        let none = UsedWish { from: String::new(), look: 0 };
+        if !self.uid.is_empty() && !self.ledger.book.wishes.contains_key(&self.uid) {
+            self.ledger.book.wishes.insert(self.uid.clone(), none);
+            self.is_saved = false;
+            if let Ok(root) = Folder::root(&self.root) {
+                self.save(&root);
+            }
+        }
+    }
+
+    /// This job uses this `resumeFrom`: what it has written before does not count any more.
+    pub fn use_wish(&mut self, wish: &str) {
+        if self.has_used(wish) {
+            return;
+        }
+        let used = UsedWish { from: wish.to_owned(), look: self.ledger.book.looks };
+        self.ledger.book.wishes.insert(self.uid.clone(), used);
+        for entry in self.ledger.book.checkpoints.values_mut().filter(|entry| entry.owner == self.uid) {
+            entry.owner.clear();
+        }
+        self.is_saved = false;
+        if let Ok(root) = Folder::root(&self.root) {
+            self.save(&root);
+        }
+    }
+
+    /// Whether something of this order was written after this job has used its `resumeFrom`, if it has one.
+    #[must_use]
+    pub fn is_since_wish(&self, order: u64) -> bool {
+        self.ledger.book.wishes.get(&self.uid).is_none_or(|used| order == 0 || order > used.look)
+    }
+
+    /// Whether a checkpoint at this path was whole once.
+    #[must_use]
+    pub fn was_whole(&self, path: &str) -> bool {
+        self.ledger.book.checkpoints.get(path).is_some_and(|entry| entry.was_whole)
+    }
+
+    /// Whether another job is known to have written the checkpoint at this path.
+    #[must_use]
+    pub fn is_others(&self, path: &str) -> bool {
+        let entry = self.ledger.book.checkpoints.get(path);
+        entry.is_some_and(|entry| !entry.owner.is_empty() && entry.owner != self.uid)
+    }
+
+    /// Whether nothing was remembered of this root when this job came: it is new, or its ledger was lost.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.was_new
+    }
+
+    /// What is remembered at or below a path that could not be looked into.
+    fn known_below(&self, path: &str) -> Vec<Claimed> {
+        let is_below =
+            |known: &str| known.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let known = self.ledger.book.checkpoints.iter().filter(|(known, _)| is_below(known));
+        let claimed = |(path, entry): (&String, &Entry)| {
+            let rules = *self.formats.iter().find(|rules| rules.format == entry.format)?;
+            Some(Claimed { path: path.clone(), folder: true, names: Vec::new(), rules })
+        };
+        known.filter_map(claimed).collect()
+    }
+
     /// Says that the job does not use the root any more.
     ///
     /// # Errors
@@ -398,9 +490,10 @@ impl Inventory {
 
     fn set_failed_starts(&mut self, path: &str, next: impl Fn(u32) -> u32) -> u32 {
         let Some(entry) = self.ledger.book.checkpoints.get_mut(path) else { return 0 };
-        let count = next(entry.failed_starts);
+        let count = next(entry.failed_starts_of(&self.uid));
         if count != entry.failed_starts {
             entry.failed_starts = count;
+            entry.failed_by.clone_from(&self.uid);
             self.is_saved = false;
             if let Ok(root) = Folder::root(&self.root) {
                 self.save(&root);
@@ -480,27 +573,32 @@ impl Inventory {
             whole: None,
             owner: String::new(),
             failed_starts: 0,
+            failed_by: String::new(),
+            was_whole: known.is_some_and(|known| known.was_whole),
         };
         match known {
-            Some(known) => {
+            Some(known) if is_same => {
                 entry.owner.clone_from(&known.owner);
-                if is_same {
-                    (entry.since, entry.whole, entry.failed_starts) = (known.since, known.whole, known.failed_starts);
-                    (entry.order, entry.earliest) = (known.order, known.earliest);
-                    entry.earlier.clone_from(&known.earlier);
-                } else if is_alike(&known.members, &entry.members) {
+                (entry.since, entry.whole, entry.failed_starts) = (known.since, known.whole, known.failed_starts);
+                entry.failed_by.clone_from(&known.failed_by);
+                (entry.order, entry.earliest) = (known.order, known.earliest);
+                entry.earlier.clone_from(&known.earlier);
+            }
+            _ => {
+                if let Some(known) = known.filter(|known| is_alike(&known.members, &entry.members)) {
                     // Written again, or only touched: reading it tells which.
                     entry.earliest = known.earliest;
                     entry.earlier = known.crc32c.clone().or_else(|| known.earlier.clone());
                 }
-            }
-            None => {
-                // What came while others could have written it, or was there before, is nobody's.
+                // What came while others could have written it, or was there before, is nobody's. What was written anew
+                // is whose writer's it is now; where that can't be told it stays whose it was.
                 let written = i128::from(files.modified()?);
                 let is_own = at.own_since.is_some_and(|since| written >= since.as_nanosecond());
-                if is_own {
-                    entry.owner.clone_from(&self.uid);
-                }
+                entry.owner = match known {
+                    _ if is_own => self.uid.clone(),
+                    Some(known) => known.owner.clone(),
+                    None => String::new(),
+                };
             }
         }
         let result = judgement.map(|judgement| {
@@ -508,6 +606,7 @@ impl Inventory {
             entry.settled = depth == Depth::Content || is_past(entry.since, QUIET, now);
             if judgement.verdict.is_good() {
                 entry.whole = entry.whole.or(Some(now));
+                entry.was_whole = true;
             }
             entry.learn(judgement);
             tell(claim, &entry, &self.uid, at.attempt, now)
@@ -585,6 +684,13 @@ impl Inventory {
 }
 
 impl Entry {
+    /// Attempts of this job that began with it and failed before real work.
+    fn failed_starts_of(&self, uid: &str) -> u32 {
+        // Who only looks, and a ledger of before, have no UID.
+        let is_of = uid.is_empty() || self.failed_by.is_empty() || self.failed_by == uid;
+        if is_of { self.failed_starts } else { 0 }
+    }
+
     /// Takes in what a format says.
     fn learn(&mut self, judgement: Judgement) {
         self.step = judgement.step;
@@ -716,6 +822,8 @@ struct Walk<'s> {
     scan: &'s mut Scan,
     claims: Vec<Claimed>,
     paths: BTreeSet<String>,
+    /// Folders that could not be looked into, and why.
+    given_up: Vec<(String, String)>,
 }
 
 impl Walk<'_> {
@@ -796,6 +904,9 @@ impl Walk<'_> {
     fn gave_up(&mut self, path: &str, error: &io::Error) {
         if error.kind() == io::ErrorKind::NotFound {
             return; // it is being deleted
+        }
+        if !path.is_empty() {
+            self.given_up.push((path.to_owned(), error.to_string()));
         }
         // Of what is not seen at all nothing is forgotten.
         self.scan.whole &= !path.is_empty() && !ends_all(error, self.budget);
@@ -919,7 +1030,7 @@ fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, n
         stage,
         own: !uid.is_empty() && entry.owner == uid,
         since: entry.since,
-        failed_starts: entry.failed_starts,
+        failed_starts: entry.failed_starts_of(uid),
         crc32c: entry.crc32c.clone(),
     }
 }

@@ -54,7 +54,19 @@ pub(super) struct Book {
     /// Number of the last look that found something new: the order of writing, which times of files are not.
     #[serde(default)]
     pub looks: u64,
+    /// By UID: the `resumeFrom` that the job has used.
+    #[serde(default)]
+    pub wishes: BTreeMap<String, UsedWish>,
     pub checkpoints: BTreeMap<String, Entry>,
+}
+
+/// A `resumeFrom` that a job has used: what it wrote since goes before it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct UsedWish {
+    /// Its text.
+    pub from: String,
+    /// The last look before: what the job wrote since was first seen by a later one.
+    pub look: u64,
 }
 
 /// What is remembered of a checkpoint.
@@ -89,8 +101,14 @@ pub(super) struct Entry {
     pub whole: Option<Timestamp>,
     /// The UID of the job that saw it come; empty if it was there before, or if several could have written it.
     pub owner: String,
-    /// Attempts that began with it and failed before their first progress.
+    /// Attempts that began with it and failed before real work.
     pub failed_starts: u32,
+    /// The UID of the job whose attempts those are: another one has another program.
+    #[serde(default)]
+    pub failed_by: String,
+    /// A checkpoint at this path was whole once, whatever was written there since.
+    #[serde(default)]
+    pub was_whole: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -133,6 +151,7 @@ impl Ledger {
             self.book.jobs.insert(uid, time);
         }
         self.book.looks = self.book.looks.max(book.looks);
+        self.book.wishes.extend(book.wishes);
         for (path, theirs) in book.checkpoints {
             match self.book.checkpoints.get_mut(&path) {
                 Some(ours) => {
@@ -159,6 +178,7 @@ impl Ledger {
                 break;
             };
             self.book.jobs.remove(&oldest);
+            self.book.wishes.remove(&oldest);
         }
         let body = serde_json::to_vec(&self.book)?;
         let mut text = serde_json::to_vec(&Header { version: VERSION, crc32c: crc32c::crc32c(&body) })?;
@@ -336,6 +356,8 @@ mod tests {
             whole: None,
             owner: owner.to_owned(),
             failed_starts: 1,
+            failed_by: owner.to_owned(),
+            was_whole: false,
         }
     }
 

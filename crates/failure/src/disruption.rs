@@ -3,12 +3,25 @@
 use super::facts::{Container, Waiting, WorkerFacts};
 use super::finding::Finding;
 use protocol::reason::Reason;
+use protocol::report::LaunchErrorKind;
 use regex::Regex;
 use std::sync::LazyLock;
 
 /// What took the worker away from outside, or would not have it: nobody's failure.
 pub fn finding(worker: &WorkerFacts<'_>) -> Option<Finding> {
-    by_condition(worker).or_else(|| by_node(worker))
+    by_condition(worker).or_else(|| by_node(worker)).or_else(|| by_storage(worker))
+}
+
+/// By its agent, which could not begin with a program: what it would have begun with could not be read, or is another job's.
+fn by_storage(worker: &WorkerFacts<'_>) -> Option<Finding> {
+    let Container::Terminated { finished, report: Some(report), .. } = worker.training else { return None };
+    let error = report.error.as_ref()?;
+    let reason = match error.kind {
+        LaunchErrorKind::StorageUnavailable => Reason::StorageUnavailable,
+        LaunchErrorKind::FolderInUse => Reason::FolderShared,
+        _ => return None,
+    };
+    Some(Finding { time: *finished, ..Finding::new(reason, error.message.clone()) })
 }
 
 /// What it was stopped for by its node as a failure of its own: more storage than it may have.

@@ -81,6 +81,9 @@ fn unstarted(error: &LaunchError) -> Finding {
         LaunchErrorKind::CheckpointUnusable => {
             Finding { permanent: true, ..Finding::new(Reason::CheckpointCorrupted, error.message.clone()) }
         }
+        LaunchErrorKind::NoUsableCheckpoint => {
+            Finding { permanent: true, ..Finding::new(Reason::NoUsableCheckpoint, error.message.clone()) }
+        }
         // What the kernel may not refuse another time, such as for lack of memory.
         LaunchErrorKind::LaunchFailed => Finding::new(Reason::CommandNotFound, error.message.clone()),
         _ => Finding { permanent: true, ..Finding::new(Reason::CommandNotFound, error.message.clone()) },

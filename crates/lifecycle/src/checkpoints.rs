@@ -55,7 +55,7 @@ impl Step<'_> {
         if let (Some(resumed), true) = (&now.resumed_from, now.resumed_from != before.resumed_from) {
             let at = told.resumed_from.as_ref().and_then(|kept| kept.step).map(|step| format!(" (step {step})"));
             let attempt = self.incarnation().attempt;
-            let note = format!("attempt {attempt} goes on from {resumed}{}", at.unwrap_or_default());
+            let note = format!("attempt {attempt} resumes from {resumed}{}", at.unwrap_or_default());
             self.event(false, "ResumedFrom", note);
         }
         let is_newer = now.latest_path != before.latest_path || now.latest_step != before.latest_step;
@@ -94,6 +94,7 @@ fn status(told: &Checkpoints, before: &CheckpointStatus) -> CheckpointStatus {
         last_backup_path: copied.map(|kept| kept.path.clone()).or_else(|| before.last_backup_path.clone()),
         pending_backup: told.to_copy.clone(),
         resumed_from: told.resumed_from.as_ref().map(|kept| kept.path.clone()),
+        resume_from_used: before.resume_from_used.clone().or(told.wish_used.map(|used| Time(whole_second(used)))),
         resume_checked: before.resume_checked,
     }
 }

@@ -34,6 +34,9 @@ impl Step<'_> {
         if left <= 0 && is_copying {
             // Its ConfigMap and its claim may go with it.
             self.requeue(60);
+        } else if left <= 0 && self.is_uncopied() {
+            self.tell_uncopied();
+            self.requeue(60);
         } else if left <= 0 {
             self.verdict.actions.push(Action::DeleteOwner);
         } else {

@@ -124,7 +124,8 @@ impl Step<'_> {
         self.set_incarnation(next);
         let one_more = |count: Option<i32>| Some(count.unwrap_or(0).saturating_add(1));
         self.status.restart_count = one_more(self.status.restart_count);
-        if entry.disruption {
+        // What waits for a word spends no budget.
+        if entry.disruption || entry.waits_for_word() {
             self.status.disruption_count = one_more(self.status.disruption_count);
         }
         self.status.state = Some(State::Initializing);
@@ -148,6 +149,8 @@ impl Step<'_> {
     /// Whether another attempt follows; the error says why not.
     pub(super) fn may_restart(&self, entry: &Restart) -> Result<(), (Reason, String)> {
         match self.may_restart_by_policy(entry) {
+            // The gang ends, since its pods have nothing to wait for; the job does not.
+            Ok(()) if entry.waits_for_word() => Ok(()),
             Ok(()) => self.gang_failed().map_or(Ok(()), Err),
             Err(why) if why.is_empty() => Err((entry.reason.clone(), entry.message.clone())),
             Err(why) => Err((entry.reason.clone(), format!("{} ({why})", entry.message))),
@@ -161,6 +164,7 @@ impl Step<'_> {
         let interrupted = self.quick_in_a_row(true);
         match policy.restart {
             RestartPolicy::Never => Err("failurePolicy.restartPolicy is Never".into()),
+            _ if entry.waits_for_word() => Ok(()),
             RestartPolicy::OnFailure if entry.permanent => Err(String::new()),
             RestartPolicy::Always if entry.permanent && entry.rule.is_some() => Err(String::new()),
             _ if !entry.disruption && counted >= policy.backoff_limit => Err(match counted {

@@ -185,6 +185,7 @@ impl<'a> Step<'a> {
             disruptions: count(disruptions),
             failures_in_a_row: in_a_row(false),
             disruptions_in_a_row: in_a_row(true),
+            wish_used: self.status.checkpoint.as_ref().and_then(|status| Some(status.resume_from_used.as_ref()?.0)),
         }
     }
 }

@@ -41,6 +41,9 @@ impl Step<'_> {
             self.set(ConditionType::Scheduled, false, Reason::OldPods, &why);
             return;
         }
+        if self.waits_for_checkpoint() {
+            return;
+        }
         let wait = self.backoff_left();
         if restarting && wait > 0 {
             self.requeue(wait);
@@ -56,6 +59,22 @@ impl Step<'_> {
         }
         self.verdict.actions.push(Action::Ensure);
         self.verdict.actions.push(Action::CreateJobs(incarnation, self.past()));
+    }
+
+    /// Whether the last attempt found that none of the job's checkpoints can be used, and nobody has said since what follows:
+    /// by `checkpoint.ifNoneUsable`, or by a request to restart, as after a repair. The job waits without pods, and its
+    /// time does not run.
+    fn waits_for_checkpoint(&mut self) -> bool {
+        let may_start_over =
+            self.input.plan.storage.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.may_start_over);
+        let first = self.first_that_counts();
+        let last = self.status.restarts.last().filter(|last| last.waits_for_word() && last.attempt >= first);
+        let Some(message) = last.filter(|_| !may_start_over).map(|last| last.message.clone()) else { return false };
+        self.set_aside();
+        self.status.state = Some(State::Pending);
+        self.set(ConditionType::Scheduled, false, Reason::NoUsableCheckpoint, &message);
+        self.clear(ConditionType::Running, Reason::NoUsableCheckpoint);
+        true
     }
 
     /// Children that could not be made are named.

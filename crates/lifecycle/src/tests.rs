@@ -45,9 +45,10 @@ fn create(number: i32) -> Action {
     Action::CreateJobs(Incarnation { number, attempt: number }, GangPast::default())
 }
 
-const FAILED_ONCE: GangPast = GangPast { failures: 1, disruptions: 0, failures_in_a_row: 1, disruptions_in_a_row: 0 };
+const FAILED_ONCE: GangPast =
+    GangPast { failures: 1, disruptions: 0, failures_in_a_row: 1, disruptions_in_a_row: 0, wish_used: None };
 const DISRUPTED_ONCE: GangPast =
-    GangPast { failures: 0, disruptions: 1, failures_in_a_row: 0, disruptions_in_a_row: 1 };
+    GangPast { failures: 0, disruptions: 1, failures_in_a_row: 0, disruptions_in_a_row: 1, wish_used: None };
 
 fn create_after(number: i32, past: GangPast) -> Action {
     Action::CreateJobs(Incarnation { number, attempt: number }, past)

@@ -121,6 +121,31 @@ impl Step<'_> {
         }
     }
 
+    /// Whether a checkpoint on the job's volume has yet to be copied: the job that copies it stays, whatever its TTL says.
+    pub(super) fn is_uncopied(&self) -> bool {
+        let checkpoint = self.input.plan.storage.checkpoint.as_ref();
+        // A spec that is refused may tell no storage any more.
+        let has_backup = checkpoint.is_none_or(|checkpoint| checkpoint.is_shared() && checkpoint.backup.is_some());
+        has_backup && self.pending_backup().is_some()
+    }
+
+    fn pending_backup(&self) -> Option<&str> {
+        self.status.checkpoint.as_ref()?.pending_backup.as_deref()
+    }
+
+    /// Says why the TTL waits.
+    pub(super) fn tell_uncopied(&mut self) {
+        let Some(path) = self.pending_backup().map(str::to_owned) else { return };
+        let words = self.input.children.upkeep_words.as_ref().and_then(|(_, words)| words.error.as_ref());
+        let why = words.map(|error| format!(": {}", error.message)).unwrap_or_default();
+        let message = format!(
+            "{path} is not copied to checkpoint.backup yet{why}; ttlSecondsAfterFinished waits for the copy, which is tried \
+             again every {} minutes",
+            AGAIN / 60
+        );
+        self.set(ConditionType::CheckpointsHealthy, false, Reason::BackupFailing, &message);
+    }
+
     /// It has looked before somebody asked to start again.
     fn is_of_before(&self, job: &ObservedUpkeep) -> bool {
         let asked = self.status.asked_restart.as_ref().map(|asked| asked.time.0);

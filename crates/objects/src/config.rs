@@ -46,10 +46,12 @@ fn checkpoints(plan: &Plan) -> Option<String> {
         workers: u32::try_from(plan.gang.most_workers()).unwrap_or(0),
         port: u16::try_from(plan.monitoring.agent_port).unwrap_or(0),
         look_seconds: 0,
+        patience_seconds: 0,
         shared: checkpoint.is_shared(),
         retention: u32::try_from(checkpoint.retention).unwrap_or(0),
         keep_best: checkpoint.keep_best.clone(),
         resume_from: checkpoint.resume_from.clone(),
+        may_start_over: checkpoint.may_start_over,
         store: checkpoint.store.as_ref().map(|store| store.place.clone()),
         backup: checkpoint.backup_policy(),
     };

@@ -317,7 +317,8 @@ fn intent(spec: &TrainingJobSpec) -> String {
         }
         if let Some(Value::Object(checkpoint)) = fields.get_mut("checkpoint") {
             // What is left of it is nothing, as if it had not been written.
-            if checkpoint.remove("retention").is_some() && checkpoint.is_empty() {
+            let removed = ["retention", "ifNoneUsable"].map(|field| checkpoint.remove(field).is_some());
+            if removed.contains(&true) && checkpoint.is_empty() {
                 fields.remove("checkpoint");
             }
         }

@@ -2,7 +2,7 @@
 
 use super::quantity::Amount;
 use super::{Refusals, dns_subdomain};
-use api::{self, DeletePolicy, Mode, Storage, StorageType, TrainingJobSpec};
+use api::{self, DeletePolicy, IfNoneUsable, Mode, Storage, StorageType, TrainingJobSpec};
 use k8s_openapi::api::core::v1::{PodTemplateSpec, VolumeMount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use protocol::checkpoints::{BackupPolicy, BestBy, StorePlace};
@@ -41,8 +41,10 @@ pub struct Checkpoint {
     pub retention: i32,
     /// The metric by which the best one is kept, too.
     pub keep_best: Option<BestBy>,
-    /// What the first attempt goes on from: an absolute path, or a place in an object store.
+    /// The checkpoint that the job begins with, used once: an absolute path, or a place in an object store.
     pub resume_from: Option<String>,
+    /// The run may begin at step 0 where it has checkpoints and none of them can be used.
+    pub may_start_over: bool,
     /// What is added to the command where there is one to go on from.
     pub resume_args: Vec<String>,
     /// The object store where they are kept.
@@ -120,6 +122,7 @@ pub(super) fn resolve(checkpoint: &api::Checkpoint, home: &str, no: &mut Refusal
             .as_ref()
             .map(|best| BestBy { metric: best.metric.clone(), max: best.mode() == Mode::Max }),
         resume_from: checkpoint.resume_from.as_deref().map(resume_from),
+        may_start_over: checkpoint.if_none_usable == Some(IfNoneUsable::StartOver),
         resume_args: checkpoint.resume_args.clone(),
         store,
         backup: checkpoint.backup.as_ref().map(|backup| (backup_store(backup), backup.interval_seconds())),

@@ -22,6 +22,9 @@ pub struct CheckpointPolicy {
     /// Seconds between two looks at the folder; 0 for what the agent thinks best.
     #[serde(skip_serializing_if = "is_zero")]
     pub look_seconds: u64,
+    /// Seconds to wait for a folder or a store that can't be read, before the attempt fails; 0 for the agent's default.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub patience_seconds: u64,
     /// Every worker sees the same folder: one of them takes care of it. Else each has its own.
     pub shared: bool,
     /// Newest good checkpoints that are kept.
@@ -29,9 +32,12 @@ pub struct CheckpointPolicy {
     /// The metric by which the best one is kept, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_best: Option<BestBy>,
-    /// What the first attempt goes on from: a path, or a place in an object store.
+    /// The checkpoint that the job begins with, used once: a path, or a place in an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<String>,
+    /// The run may begin at step 0 where it has checkpoints and none of them can be used.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub may_start_over: bool,
     /// Where the job's checkpoints are kept, if that is an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StorePlace>,
@@ -120,9 +126,12 @@ pub struct Checkpoints {
     /// The best good one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<Kept>,
-    /// The one that this run went on from.
+    /// The one that this run resumed from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<Kept>,
+    /// When an attempt first resumed from `resumeFrom`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wish_used: Option<Timestamp>,
     /// Good ones, of which no damage would be unseen.
     pub valid: u32,
     /// Good ones of which damage may be unseen, for their format has no checksum of all that is needed to load them.

@@ -115,6 +115,9 @@ pub struct GangPast {
     pub failures_in_a_row: u32,
     /// Quick disruptions in a row.
     pub disruptions_in_a_row: u32,
+    /// When an attempt first resumed from `checkpoint.resumeFrom`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wish_used: Option<Timestamp>,
 }
 
 /// How a gang stands, as its leader tells.

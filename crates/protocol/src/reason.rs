@@ -75,6 +75,9 @@ reasons! {
     StorageExceeded,
     NodeLost,
     CheckpointCorrupted,
+    StorageUnavailable,
+    NoUsableCheckpoint,
+    FolderShared,
     ;
     others:
 
@@ -139,7 +142,6 @@ reasons! {
     NearlyFull,
     BackupFailing,
     FolderUnusable,
-    FolderShared,
     Suspect,
 }
 

@@ -181,8 +181,14 @@ pub enum LaunchErrorKind {
     InterpreterNotFound,
     /// Not a program, or one for another CPU architecture.
     NotExecutable,
-    /// The checkpoint that it was to go on from can't be gone on from.
+    /// The checkpoint of `resumeFrom` is bad, or it is not there.
     CheckpointUnusable,
+    /// The checkpoints could not be read: a folder, a volume, or a store.
+    StorageUnavailable,
+    /// Another job writes to the same folder.
+    FolderInUse,
+    /// The job has checkpoints, and none of them can be used.
+    NoUsableCheckpoint,
     /// An option of the agent that it can't work with, such as a regular expression that is none.
     InvalidOption,
     /// Any other error of the kernel, and what a newer agent may name.

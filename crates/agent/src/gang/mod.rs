@@ -532,7 +532,7 @@ fn plural(words: &str) -> String {
 
 /// What the operator knows, or what this pod's last agent has known, whichever is newer.
 fn remembered(options: &Options, before: Option<Memory>) -> Memory {
-    let GangPast { failures, disruptions, failures_in_a_row, disruptions_in_a_row } = options.past;
+    let GangPast { failures, disruptions, failures_in_a_row, disruptions_in_a_row, wish_used: _ } = options.past;
     let last = options.first.saturating_sub(1);
     let told = History {
         attempt: last,

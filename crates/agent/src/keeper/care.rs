@@ -2,14 +2,14 @@
 
 use crate::keeper::choice::{Choice, From};
 use crate::keeper::copies::{Copies, Where, open_uri, places, put_together};
-use crate::keeper::found::{bad_ones, failing, kept, look_at, read_whole};
-use crate::keeper::problem::failed;
+use crate::keeper::found::{bad_ones, kept, look_at, nothing_at, read_whole};
+use crate::keeper::problem::{doubt, failed, refused};
 use crate::keeper::{Keeper, Until, block_on, stand_back};
 use crate::survive::survive;
 use checkpoint::budget::Budget;
-use checkpoint::choose::{Candidate, Place, choose};
+use checkpoint::choose::{Candidate, Doubt, Place, Query, Start, Wish, choose};
 use checkpoint::folder::Folder;
-use checkpoint::found::{Depth, Format, Found, Verdict};
+use checkpoint::found::{Depth, Found, Verdict};
 use checkpoint::inventory::{Inventory, Known, Read, Reading, Scan, Stage};
 use checkpoint::keep::{Keep, Mode, saves_to_delete};
 use checkpoint::ledger::OURS;
@@ -19,7 +19,7 @@ use checkpoint::wording::shown;
 use jiff::{SignedDuration, Timestamp};
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints, Kept, Problem, ProblemKind};
 use protocol::report::{LaunchError, LaunchErrorKind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,10 +34,10 @@ const PACE: u64 = 256 << 20;
 const MOST_PACES: usize = 8;
 /// What a look may take before it leaves the rest to the next one.
 const LOOK: Duration = Duration::from_secs(60);
-/// How long a store is asked again before a start from nothing, where its checkpoints are the only ones.
-const ONLY_STORE: Duration = Duration::from_secs(600);
-/// The same where it is but a backup, of which the first attempt of a new job may have none.
-const BACKUP: Duration = Duration::from_secs(60);
+/// How long a worker waits for what the first one has fetched.
+const FETCH: Duration = Duration::from_secs(600);
+/// How many entries are listed before a start, if fewer are not all.
+const MANY: u64 = 5_000_000;
 /// How long the first worker's agent does not answer any more until it is gone.
 const GONE: Duration = Duration::from_secs(15);
 /// Between two words on copies for which the end of the pod waits.
@@ -114,129 +114,203 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// What the attempt goes on from. The error says why what was asked for can't be gone on from.
+    /// What the attempt begins with. While something that decides can't be read it waits; the error says what, or why the
+    /// attempt can't start.
     pub(super) fn choose(&mut self) -> Result<Choice, LaunchError> {
+        let since = Instant::now();
+        let mut told = String::new();
+        loop {
+            let hindrance = match self.decide()? {
+                Ok(choice) => return Ok(choice),
+                Err(hindrance) => hindrance,
+            };
+            let LaunchError { kind, message } = hindrance;
+            if told != message {
+                self.keeper.words.say(format_args!("the attempt waits: {message}"));
+                let problem = match kind {
+                    LaunchErrorKind::FolderInUse => ProblemKind::Shared,
+                    _ => ProblemKind::Unreadable,
+                };
+                let problems = vec![Problem { kind: problem, message: message.clone() }];
+                self.keeper.tell(Checkpoints { problems, ..Checkpoints::default() });
+                told.clone_from(&message);
+            }
+            if since.elapsed() >= self.keeper.patience() || self.keeper.until() != Until::Run {
+                // Another attempt tries again.
+                let waited = since.elapsed().as_secs();
+                return Err(LaunchError { kind, message: format!("{message} (waited for {waited} s)") });
+            }
+            std::thread::sleep(ASK_AGAIN);
+        }
+    }
+
+    /// What the attempt begins with, or what has to be waited for.
+    fn decide(&mut self) -> Result<Result<Choice, LaunchError>, LaunchError> {
+        let policy = self.keeper.current_policy();
+        // Before the look: it orders what it finds new after what the stores have.
+        let listed: Vec<_> = places(&policy).map(|place| (self.listed(&place), place)).collect();
         let scan = self.see_what_is_there();
-        let asked = self.keeper.policy.resume_from.clone().filter(|_| self.attempt <= 1);
-        let found = match asked {
-            Some(from) => Some(self.asked_for(&from)?),
-            None => self.newest(&scan)?,
+        if !scan.others.is_empty() {
+            return Ok(Err(LaunchError { kind: LaunchErrorKind::FolderInUse, message: in_use(&scan) }));
+        }
+        let query = self.query(&policy, &scan, &listed);
+        let choice = self.chosen_of(query, &listed);
+        for passed in &choice.passed {
+            let path = shown(&passed.path);
+            self.keeper.words.say(format_args!("does not resume from {path}: {}", passed.why));
+        }
+        let found = match choice.start {
+            Start::Unread(message) => {
+                return Ok(Err(LaunchError { kind: LaunchErrorKind::StorageUnavailable, message }));
+            }
+            Start::NoneUsable(why) => return Err(none_usable(&why)),
+            Start::Scratch => None,
+            Start::From(found, place) => {
+                let path = self.keeper.root.join(&found.path);
+                let from = match place {
+                    Place::Volume => From::Here,
+                    Place::Store(uri) => From::Store(uri),
+                };
+                Some((*found, path, from))
+            }
+            Start::ResumeFrom => match self.wished(&policy) {
+                Err(error) if error.kind == LaunchErrorKind::StorageUnavailable => return Ok(Err(error)),
+                found => Some(found?),
+            },
         };
-        let choice = Choice { uid: self.keeper.policy.uid.clone(), attempt: self.attempt, ..Choice::default() };
-        let Some((found, path, from)) = found else {
-            return Ok(choice);
-        };
+        if policy.resume_from.is_none() {
+            self.inventory.use_no_wish();
+        }
+        let choice = checkpoint_choice(&policy, self.attempt);
+        let Some((found, path, from)) = found else { return Ok(Ok(choice)) };
         let kept = kept(&found, None);
         let at = found.step.map(|step| format!(" (step {step})")).unwrap_or_default();
-        self.keeper.words.say(format_args!("goes on from {}{at}", path.display()));
+        self.keeper.words.say(format_args!("resumes from {}{at}", path.display()));
         self.resumed = Some(kept.clone());
-        Ok(Choice { path: path.to_string_lossy().into_owned(), from: Some(kept), fetched: from, ..choice })
+        Ok(Ok(Choice { path: path.to_string_lossy().into_owned(), from: Some(kept), fetched: from, ..choice }))
     }
 
     /// What is there before the program starts is not its own.
     fn see_what_is_there(&mut self) -> Scan {
         let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
-        let scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
+        let mut scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
+        if !scan.whole {
+            // Before a start the rest of a large folder is worth its time.
+            let budget = Budget::default().entries(MANY).stopped_by(Arc::clone(&self.stop));
+            scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
+        }
         if let Ok(root) = Folder::root(&self.keeper.root) {
             let _ = empty_trash(&root, &budget);
         }
         scan
     }
 
-    /// The checkpoint of `resumeFrom`, which has to be good.
-    fn asked_for(&mut self, from: &str) -> Result<(Found, PathBuf, From), LaunchError> {
-        if from.contains("://") {
-            let path = fetch_uri(&self.keeper.root, &self.keeper.policy, from, &|error| self.keeper.words.say(error))?;
-            let found = look_at(&path).map_err(|why| unusable(from, &why))?;
-            return Ok((found, path, From::Uri(from.to_owned())));
-        }
-        let path = PathBuf::from(from);
-        let found = look_at(&path).map_err(|why| unusable(from, &why))?;
-        Ok((found, path, From::Here))
+    /// All that a choice rests on.
+    fn query(&self, policy: &CheckpointPolicy, scan: &Scan, listed: &[(Listed, Where)]) -> Query {
+        let (uid, inventory) = (&policy.uid, &self.inventory);
+        let manifests = || listed.iter().flat_map(|(list, place)| list.iter().flatten().map(move |it| (it, place)));
+        let has_written = manifests().any(|(manifest, _)| manifest.writer == *uid);
+        let used = self.keeper.wish_used();
+        let wish = match &policy.resume_from {
+            None => Wish::None,
+            // Of a folder that is new the stores and the operator know what the job did before.
+            Some(from) if inventory.has_used(from) => Wish::Used,
+            Some(_) if inventory.is_new() && (used.is_some() || has_written) => Wish::Used,
+            Some(_) => Wish::Unused,
+        };
+        let counts_there = |manifest: &Manifest| manifest.writer == *uid && inventory.is_since_wish(manifest.order);
+        let is_copy = |known: &Known| {
+            let same = |it: &Manifest| it.path == known.found.path && it.modified == known.found.modified;
+            manifests().any(|(manifest, _)| counts_there(manifest) && same(manifest))
+        };
+        // With a ledger that was lost the time tells.
+        let is_since = |known: &Known| {
+            let path = &known.found.path;
+            inventory.is_new() && used.is_some_and(|used| known.found.modified >= used) && !inventory.is_others(path)
+        };
+        let on_volume = scan.found.iter().map(|known| Candidate {
+            counts: known.own || is_copy(known) || is_since(known),
+            was_whole: inventory.was_whole(&known.found.path),
+            ..Candidate::on_volume(known)
+        });
+        let in_stores = manifests().map(|(manifest, place)| {
+            let same = scan.found.iter().find(|known| known.found.path == manifest.path);
+            let failed = same.map_or(0, |known| known.failed_starts);
+            let candidate = Candidate::in_store(manifest.found(), &place.uri, failed);
+            Candidate { counts: counts_there(manifest), ..candidate }
+        });
+        let candidates: Vec<_> = on_volume.chain(in_stores).collect();
+        let is_there = |counts: bool| {
+            let on_volume = candidates.iter().filter(|it| it.place == Place::Volume);
+            on_volume.into_iter().any(|it| (it.counts || !counts) && it.found.is_good())
+        };
+        // What a backup has was on the volume before, and is there unless the volume is another one.
+        let is_enough = match wish {
+            _ if is_there(true) => true,
+            Wish::Unused => self.attempt <= 1 || policy.shared,
+            Wish::Used => false,
+            Wish::None => policy.shared && is_there(false),
+        };
+        let unlisted_store = listed.iter().find_map(|(list, place)| {
+            let is_needed = if place.is_backup { !is_enough } else { !policy.shared };
+            list.as_ref().err().filter(|_| is_needed).map(ToString::to_string)
+        });
+        let is_missing =
+            || matches!(Folder::root(&self.keeper.root), Err(error) if error.kind() == io::ErrorKind::NotFound);
+        let unlisted = (!scan.whole && !is_missing()).then(|| {
+            let note = scan.notes.iter().find(|note| !note.starts_with(OURS)).or(scan.notes.first());
+            note.cloned().unwrap_or_else(|| "the folder of checkpoints could not be read to its end".to_owned())
+        });
+        Query { candidates, wish, unlisted: unlisted.or(unlisted_store), may_start_over: policy.may_start_over }
     }
 
-    /// The newest good one on the volume and in the stores; every byte of it has been read.
-    fn newest(&mut self, scan: &Scan) -> Result<Option<(Found, PathBuf, From)>, LaunchError> {
+    /// The choice, for which every byte is read; what lies in a store is fetched first.
+    fn chosen_of(&mut self, query: Query, listed: &[(Listed, Where)]) -> checkpoint::choose::Choice {
         let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
-        let on_volume: Vec<_> = scan.found.iter().filter(|known| may_go_on_from(known, scan)).collect();
-        let mut candidates: Vec<_> = on_volume.iter().map(|known| Candidate::on_volume(known)).collect();
-        let has_good = on_volume.iter().any(|known| known.found.is_good());
-        let mut manifests: Vec<(String, Manifest)> = Vec::new();
-        for place in places(&self.keeper.policy) {
-            for manifest in self.listed(&place, has_good)? {
-                let failed = scan.found.iter().find(|known| known.found.path == manifest.path);
-                let failed = failed.map_or(0, |known| known.failed_starts);
-                candidates.push(Candidate::in_store(manifest.found(), &place.uri, failed));
-                manifests.push((place.uri.clone(), manifest));
-            }
-        }
         let (keeper, inventory) = (self.keeper, &mut self.inventory);
-        let choice = choose(candidates, |candidate| match &candidate.place {
+        choose(query, |candidate| match &candidate.place {
             Place::Volume => read_whole(inventory, &candidate.found, &budget).map(drop),
             Place::Store(uri) => {
-                let manifest = manifests.iter().find(|(at, it)| at == uri && it.path == candidate.found.path);
-                let place = places(&keeper.policy).find(|place| place.uri == *uri);
-                let (Some((_, manifest)), Some(place)) = (manifest, place) else { return Err("it is gone".into()) };
-                let store = place.open(&keeper.policy.uid).map_err(|error| error.to_string())?;
-                block_on(store.restore(manifest, &keeper.root)).map_err(|error| error.to_string())?;
+                let of = listed.iter().find(|(_, place)| place.uri == *uri);
+                let Some((Ok(manifests), place)) = of else { return Err(Doubt::Bad("it is gone".into())) };
+                let manifest = manifests.iter().find(|it| it.path == candidate.found.path);
+                let manifest = manifest.ok_or_else(|| Doubt::Bad("it is gone".into()))?;
+                let store = place.open(&keeper.policy.uid).map_err(|error| doubt(&error))?;
+                block_on(store.restore(manifest, &keeper.root)).map_err(|error| doubt(&error))?;
                 // Its bytes are those that were put there; whether they can be loaded is the format's to say.
                 let restored = Found { members: Vec::new(), ..candidate.found.clone() };
                 read_whole(inventory, &restored, &budget).map(drop)
             }
-        });
-        for passed in &choice.passed {
-            let path = shown(&passed.path);
-            self.keeper.words.say(format_args!("does not go on from {path}: {}", passed.why));
-        }
-        Ok(choice.taken.map(|(found, place)| {
-            let path = self.keeper.root.join(&found.path);
-            let from = match place {
-                Place::Volume => From::Here,
-                Place::Store(uri) => From::Store(uri),
-            };
-            (found, path, from)
-        }))
+        })
     }
 
-    /// What a store has. Where its checkpoints are the only ones it is asked for long: to begin anew instead would be to lose
-    /// them.
-    #[expect(clippy::match_same_arms, reason = "each arm is a rule of its own")]
-    fn listed(&self, place: &Where, has_good: bool) -> Result<Vec<Manifest>, LaunchError> {
-        let is_only = !place.is_backup && !self.keeper.policy.shared;
-        let patience = match (is_only, has_good, self.attempt) {
-            (true, ..) => ONLY_STORE,
-            (false, true, _) => Duration::ZERO,
-            (false, false, 0 | 1) => BACKUP,
-            (false, false, _) => ONLY_STORE,
+    /// The checkpoint of `resumeFrom`, which has to be good. From now on what this job writes goes before it.
+    fn wished(&mut self, policy: &CheckpointPolicy) -> Result<(Found, PathBuf, From), LaunchError> {
+        let from = policy.resume_from.clone().unwrap_or_default();
+        let name = format!("checkpoint.resumeFrom {from}");
+        let (path, place) = if from.contains("://") {
+            let path = fetch_uri(&self.keeper.root, policy, &from, &|error| self.keeper.words.say(error))?;
+            (path, From::Uri(from.clone()))
+        } else {
+            (PathBuf::from(&from), From::Here)
         };
-        let since = Instant::now();
-        let mut told = false;
-        loop {
-            let answer = place.open(&self.keeper.policy.uid).and_then(|store| block_on(store.list()));
-            let error = match answer {
-                Ok(listing) => {
-                    for unreadable in &listing.unreadable {
-                        self.keeper.words.say(unreadable);
-                    }
-                    return Ok(listing.manifests);
-                }
-                Err(error) => error,
-            };
-            let is_over = since.elapsed() >= patience || self.keeper.until() != Until::Run;
-            if is_over || !told {
-                self.keeper.words.say(format_args!("can't see which checkpoints there are: {error}"));
-                told = true;
-                self.keeper.tell(Checkpoints { problems: vec![failing(&error)], ..Checkpoints::default() });
-            }
-            if is_over && is_only {
-                // To be tried again by the next attempt.
-                return Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error.to_string() });
-            }
-            if is_over {
-                return Ok(Vec::new());
-            }
-            std::thread::sleep(ASK_AGAIN);
+        let found = look_at(&path).map_err(|doubt| refused(doubt, &name))?;
+        // As the look below the root knows it; one elsewhere is none of those.
+        let known = path.strip_prefix(&self.keeper.root).unwrap_or(&path).to_string_lossy().into_owned();
+        self.inventory.use_wish(&from);
+        self.keeper.use_wish();
+        Ok((Found { path: known, ..found }, path, place))
+    }
+
+    /// What a store has.
+    fn listed(&mut self, place: &Where) -> Listed {
+        let listing = block_on(async { place.open(&self.keeper.policy.uid)?.list().await })?;
+        for unreadable in &listing.unreadable {
+            self.keeper.words.say(unreadable);
         }
+        let newest = listing.manifests.iter().map(|manifest| manifest.order).max();
+        self.inventory.continue_after(newest.unwrap_or_default());
+        Ok(listing.manifests)
     }
 
     /// What the first worker has fetched, for one that has a folder of its own.
@@ -259,9 +333,9 @@ impl<'a> Care<'a> {
                 };
                 let since = Instant::now();
                 while fetch().is_none() {
-                    if since.elapsed() >= ONLY_STORE || self.keeper.until() != Until::Run {
+                    if since.elapsed() >= FETCH || self.keeper.until() != Until::Run {
                         let message = format!("{path} could not be fetched from {uri}, as the first worker has");
-                        return Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message });
+                        return Err(LaunchError { kind: LaunchErrorKind::StorageUnavailable, message });
                     }
                     std::thread::sleep(ASK_AGAIN);
                 }
@@ -488,6 +562,7 @@ impl<'a> Care<'a> {
         Checkpoints {
             best,
             resumed_from: self.resumed.clone(),
+            wish_used: None,
             valid: scan.count(|verdict| *verdict == Verdict::Valid),
             complete: scan.count(|verdict| matches!(verdict, Verdict::Complete { .. })),
             incomplete: scan.count(|verdict| matches!(verdict, Verdict::Incomplete { .. })),
@@ -527,9 +602,29 @@ impl<'a> Care<'a> {
     }
 }
 
-/// What others write to the same folder is none of this job's while they do; what was there before is.
-fn may_go_on_from(known: &Known, scan: &Scan) -> bool {
-    known.own || scan.others.is_empty()
+/// What a store has, or why that could not be found out.
+type Listed = Result<Vec<Manifest>, StoreError>;
+
+/// A choice that begins at step 0.
+fn checkpoint_choice(policy: &CheckpointPolicy, attempt: u32) -> Choice {
+    Choice { uid: policy.uid.clone(), attempt, ..Choice::default() }
+}
+
+fn in_use(scan: &Scan) -> String {
+    let names: Vec<_> = scan.others.iter().map(|name| shown(name)).collect();
+    let names = names.join(", ");
+    format!(
+        "job {names} writes to the same folder of checkpoints, or did so within the last five minutes; give each job a claim \
+         or an nfsPath of its own"
+    )
+}
+
+fn none_usable(why: &str) -> LaunchError {
+    let message = format!(
+        "none of this job's checkpoints can be used: {why}; repair one and ask for a restart, or set \
+         checkpoint.ifNoneUsable to StartOver to begin at step 0"
+    );
+    LaunchError { kind: LaunchErrorKind::NoUsableCheckpoint, message }
 }
 
 /// What the rules of the policy ask to be kept.
@@ -547,31 +642,6 @@ pub(super) fn keep(
         backup: copied,
         is_shared: !scan.others.is_empty(),
     }
-}
-
-/// What a worker has of a checkpoint that only others have written to.
-fn nothing_at(path: &str) -> Found {
-    Found {
-        path: path.to_owned(),
-        folder: true,
-        format: Format::Marked,
-        step: None,
-        epoch: None,
-        metrics: BTreeMap::new(),
-        bytes: 0,
-        modified: Timestamp::UNIX_EPOCH,
-        order: 0,
-        earliest: 0,
-        verdict: Verdict::Valid,
-        depth: Depth::Structure,
-        members: Vec::new(),
-        needs: Vec::new(),
-    }
-}
-
-fn unusable(from: &str, why: &str) -> LaunchError {
-    let message = format!("checkpoint.resumeFrom {from}: {why}");
-    LaunchError { kind: LaunchErrorKind::CheckpointUnusable, message }
 }
 
 /// Fetches what lies at a URI, once for the job, and returns where it is now. `say` is told of what may heal.
@@ -592,7 +662,7 @@ pub(super) fn fetch_uri(
         return Ok(path);
     }
     std::fs::create_dir_all(&folder).map_err(|error| LaunchError {
-        kind: LaunchErrorKind::LaunchFailed,
+        kind: LaunchErrorKind::StorageUnavailable,
         message: format!("{}: {error}", folder.display()),
     })?;
     let since = Instant::now();
@@ -603,7 +673,7 @@ pub(super) fn fetch_uri(
                 let _ = std::fs::remove_dir_all(folder.join(OURS));
                 return Ok(path);
             }
-            Err(error) if error.is_temporary() && since.elapsed() < ONLY_STORE => {
+            Err(error) if error.is_temporary() && since.elapsed() < FETCH => {
                 say(&error);
                 std::thread::sleep(ASK_AGAIN);
             }

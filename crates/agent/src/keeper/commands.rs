@@ -4,9 +4,9 @@ use crate::keeper::block_on;
 use crate::keeper::care::keep;
 use crate::keeper::copies::{Where, copied as as_copied, open_uri, places};
 use crate::keeper::found::{bad_ones, describe, kept, look_at, read_whole};
-use crate::keeper::problem::{failed, in_store};
+use crate::keeper::problem::{failed, in_store, refused};
 use checkpoint::budget::Budget;
-use checkpoint::choose::{Candidate, Place, choose, explain};
+use checkpoint::choose::{Candidate, Place, Query, choose, explain};
 use checkpoint::folder::Folder;
 use checkpoint::found::Verdict;
 use checkpoint::inventory::{Inventory, Scan, Stage};
@@ -175,7 +175,8 @@ impl Commands {
                 Err(error) => println!("{error}"),
             }
         }
-        let choice = choose(candidates, |candidate| match &candidate.place {
+        let query = Query { candidates, may_start_over: self.policy.may_start_over, ..Query::default() };
+        let choice = choose(query, |candidate| match &candidate.place {
             Place::Store(_) => Ok(()),
             Place::Volume => read_whole(&mut inventory, &candidate.found, &Budget::default()).map(drop),
         });
@@ -274,14 +275,14 @@ impl Commands {
                     println!("{from} is good: {}", found.format.as_str());
                     Ok(())
                 }
-                Err(why) => Err(unusable(format!("checkpoint.resumeFrom {from}: {why}"))),
+                Err(doubt) => Err(refused(doubt, &format!("checkpoint.resumeFrom {from}"))),
             };
         }
         if has_volume {
             let fetched = crate::keeper::care::fetch_uri(&self.root, &self.policy, from, &|error| println!("{error}"))?;
             return match look_at(&fetched) {
                 Ok(_) => Ok(()),
-                Err(why) => Err(unusable(format!("checkpoint.resumeFrom {from}: {why}"))),
+                Err(doubt) => Err(refused(doubt, &format!("checkpoint.resumeFrom {from}"))),
             };
         }
         let (files, bytes) =

@@ -1,12 +1,15 @@
 //! What was found of checkpoints: read whole, and in words for the status.
 
 use checkpoint::budget::Budget;
-use checkpoint::found::{Found, Verdict};
+use checkpoint::choose::Doubt;
+use checkpoint::found::{Depth, Format, Found, Verdict};
 use checkpoint::inventory::{Inventory, Scan};
 use checkpoint::wording::shown;
 use jiff::Timestamp;
 use protocol::checkpoints::{Kept, Problem, ProblemKind};
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::{fs, io};
 use store::StoreError;
 
 /// What is wrong with checkpoints of this job's own.
@@ -33,12 +36,13 @@ pub(super) fn bad_ones(scan: &Scan) -> Vec<Problem> {
         .collect()
 }
 
-/// Reads every byte of a checkpoint that is to be gone on from. The error says why it can't be.
-pub(super) fn read_whole(inventory: &mut Inventory, found: &Found, budget: &Budget) -> Result<Found, String> {
+/// Reads every byte of a checkpoint before an attempt resumes from it.
+pub(super) fn read_whole(inventory: &mut Inventory, found: &Found, budget: &Budget) -> Result<Found, Doubt> {
     match inventory.verify(found, true, Timestamp::now(), budget) {
         Ok(known) if known.found.is_good() => Ok(known.found),
-        Ok(known) => Err(describe(&known.found.verdict)),
-        Err(error) => Err(format!("it can't be read: {error}")),
+        Ok(known) => Err(Doubt::Bad(describe(&known.found.verdict))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Doubt::Bad("it is gone".to_owned())),
+        Err(error) => Err(Doubt::Unread(format!("it can't be read: {error}"))),
     }
 }
 
@@ -67,21 +71,57 @@ pub(super) fn failing(error: &StoreError) -> Problem {
     Problem { kind: ProblemKind::CopyFailing, message: error.to_string() }
 }
 
-/// Looks at one checkpoint, every byte of it.
-pub(super) fn look_at(path: &Path) -> Result<Found, String> {
+/// Reads one checkpoint that a person named, every byte of it. What lies beside it does not matter.
+pub(super) fn look_at(path: &Path) -> Result<Found, Doubt> {
+    let bad = |why: &str| Err(Doubt::Bad(why.to_owned()));
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
-        return Err("it names no checkpoint".to_owned());
+        return bad("it names no checkpoint");
+    };
+    let (folder, is_there) = match fs::symlink_metadata(path) {
+        Ok(it) if it.is_symlink() => return bad("it is a symbolic link, which is never followed"),
+        Ok(it) => (it.is_dir(), true),
+        // The prefix of TensorFlow's files is no file itself.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (false, false),
+        Err(error) => return Err(Doubt::Unread(format!("it can't be read: {error}"))),
     };
     let mut inventory = Inventory::new(parent, "", "");
-    let budget = Budget::default();
-    let scan = inventory.scan(Timestamp::now(), None, &budget);
-    let Some(known) = scan.found.iter().find(|known| known.found.path == name) else {
-        let nested = scan.found.iter().find(|known| known.found.path.starts_with(&format!("{name}/")));
-        return Err(match nested {
-            Some(known) => format!("it is no checkpoint itself; in it there is {}", shown(&known.found.path)),
-            None if path.exists() => "no checkpoint of a known format is there".to_owned(),
-            None => "there is no such file or folder".to_owned(),
-        });
-    };
-    read_whole(&mut inventory, &known.found, &budget)
+    let named = Found { path: name.to_owned(), folder, ..nothing_at(name) };
+    match inventory.verify(&named, true, Timestamp::now(), &Budget::default()) {
+        Ok(known) if known.found.is_good() => Ok(known.found),
+        Ok(known) => Err(Doubt::Bad(describe(&known.found.verdict))),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Doubt::Unread(format!("it can't be read: {error}")))
+        }
+        Err(_) if !is_there => bad("there is no such file or folder"),
+        Err(_) => {
+            let nested = Inventory::new(path, "", "").scan(Timestamp::now(), None, &Budget::default()).found;
+            match nested.first().filter(|_| folder) {
+                Some(known) => {
+                    let within = shown(&format!("{name}/{}", known.found.path));
+                    bad(&format!("it is no checkpoint itself; in it there is {within}"))
+                }
+                None => bad("no checkpoint of a known format is there"),
+            }
+        }
+    }
+}
+
+/// A checkpoint of which nothing is known but its path.
+pub(super) fn nothing_at(path: &str) -> Found {
+    Found {
+        path: path.to_owned(),
+        folder: true,
+        format: Format::Marked,
+        step: None,
+        epoch: None,
+        metrics: BTreeMap::new(),
+        bytes: 0,
+        modified: Timestamp::UNIX_EPOCH,
+        order: 0,
+        earliest: 0,
+        verdict: Verdict::Valid,
+        depth: Depth::Structure,
+        members: Vec::new(),
+        needs: Vec::new(),
+    }
 }

@@ -14,15 +14,16 @@ mod problem;
 use crate::keeper::care::Care;
 use crate::keeper::choice::{Choice, Rounds};
 use crate::keeper::copies::{Copies, places};
-use crate::read_json;
 use crate::run::view::CurrentRun;
 use crate::survive::survive;
 use crate::variables::variable;
 use crate::wake::Wake;
 use crate::words::Words;
+use crate::{now, read_json};
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints};
+use protocol::gang::GangPast;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::future::Future;
 use std::io;
@@ -36,6 +37,8 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// Looking at the folder may take this share of the time, on a file server that is slow.
 const SHARE: u32 = 10;
+/// How long an attempt waits for a folder or a store that can't be read, or that another job writes to.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// How long the end of a pod may wait until what the program wrote last was looked at.
 const LAST_LOOK: Duration = Duration::from_secs(30);
 /// How long the end of a pod may wait until what would be lost with it is copied.
@@ -64,6 +67,8 @@ pub struct Keeper {
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     /// In the stores, over all attempts of this pod.
     copies: Mutex<Vec<Arc<Copies>>>,
+    /// When an attempt first resumed from `resumeFrom`, as the operator or this agent knows it.
+    wish_used: Mutex<Option<Timestamp>>,
 }
 
 #[derive(Default)]
@@ -95,6 +100,7 @@ impl Keeper {
     /// Reads the policy; without one that can be read nobody takes care, which is said.
     pub fn new(
         policy_file: &Path,
+        past: GangPast,
         current: &Arc<CurrentRun>,
         wake: &Arc<Wake>,
         words: &Arc<Words>,
@@ -125,6 +131,7 @@ impl Keeper {
             stop: Arc::default(),
             thread: Mutex::default(),
             copies: Mutex::default(),
+            wish_used: Mutex::new(past.wish_used),
         }))
     }
 
@@ -222,6 +229,24 @@ impl Keeper {
         state.has_settled && !state.is_pending
     }
 
+    /// When an attempt first resumed from `resumeFrom`.
+    fn wish_used(&self) -> Option<Timestamp> {
+        *self.wish_used.lock()
+    }
+
+    /// An attempt resumes from `resumeFrom`.
+    fn use_wish(&self) {
+        self.wish_used.lock().get_or_insert_with(now);
+    }
+
+    /// How long an attempt waits for what can't be read.
+    fn patience(&self) -> Duration {
+        match self.policy.patience_seconds {
+            0 => PATIENCE,
+            seconds => Duration::from_secs(seconds),
+        }
+    }
+
     /// Which checkpoints the others are to put their files of into the store.
     pub fn rounds(&self) -> Rounds {
         Rounds { uid: self.policy.uid.clone(), ..self.state.lock().rounds.clone() }
@@ -286,6 +311,7 @@ impl Keeper {
     }
 
     fn tell(&self, told: Checkpoints) {
+        let told = Checkpoints { wish_used: self.wish_used(), ..told };
         let mut state = self.state.lock();
         let is_news = state.told.as_ref() != Some(&told);
         state.told = Some(told);

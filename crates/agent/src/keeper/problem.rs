@@ -1,13 +1,36 @@
-//! What a store answers, as the keeper takes it.
+//! Errors of folders and stores, as reasons why an attempt can't start.
 
+use checkpoint::choose::Doubt;
 use checkpoint::inventory::{Known, Stage};
 use protocol::report::{LaunchError, LaunchErrorKind};
-use store::{Manifest, StoreError};
+use store::{Manifest, StoreError, Trouble};
 
-/// What can't be gone on without, and whether it may heal by itself.
+/// A store error about a checkpoint that a person named: only what is bad or not there is for good.
 pub(super) fn failed(error: &StoreError) -> LaunchError {
-    let kind = if error.is_temporary() { LaunchErrorKind::LaunchFailed } else { LaunchErrorKind::CheckpointUnusable };
+    let kind = match is_about_content(error) || error.trouble == Trouble::Invalid {
+        true => LaunchErrorKind::CheckpointUnusable,
+        false => LaunchErrorKind::StorageUnavailable,
+    };
     LaunchError { kind, message: error.to_string() }
+}
+
+/// What an error says about a checkpoint that was to be fetched: whether it is bad, or could not be read.
+pub(super) fn doubt(error: &StoreError) -> Doubt {
+    let message = error.to_string();
+    if is_about_content(error) { Doubt::Bad(message) } else { Doubt::Unread(message) }
+}
+
+fn is_about_content(error: &StoreError) -> bool {
+    matches!(error.trouble, Trouble::NotFound | Trouble::Corrupted)
+}
+
+/// Why an attempt can't start from a checkpoint.
+pub(super) fn refused(doubt: Doubt, of: &str) -> LaunchError {
+    let (kind, why) = match doubt {
+        Doubt::Bad(why) => (LaunchErrorKind::CheckpointUnusable, why),
+        Doubt::Unread(why) => (LaunchErrorKind::StorageUnavailable, why),
+    };
+    LaunchError { kind, message: format!("{of}: {why}") }
 }
 
 /// A checkpoint in a store, as one on a volume is known.

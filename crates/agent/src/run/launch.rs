@@ -194,6 +194,9 @@ pub fn exit_code(kind: LaunchErrorKind) -> i32 {
         | LaunchErrorKind::NotExecutable
         | LaunchErrorKind::InvalidOption
         | LaunchErrorKind::CheckpointUnusable
+        | LaunchErrorKind::StorageUnavailable
+        | LaunchErrorKind::FolderInUse
+        | LaunchErrorKind::NoUsableCheckpoint
         | LaunchErrorKind::LaunchFailed => 126,
     }
 }

@@ -183,3 +183,83 @@ fn a_job_that_goes_on_does_not_share_its_volume_with_the_upkeep() {
     assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
     assert!(matches!(world.spec.checkpoint.storage.as_ref().unwrap().type_, StorageType::Pvc));
 }
+
+/// New pods are given what the first ones knew.
+#[test]
+fn new_pods_know_that_the_wish_was_used() {
+    let mut world = World::to_running();
+    told(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
+    assert_eq!(world.status.checkpoint.as_ref().unwrap().resume_from_used.as_ref().unwrap().0, at(7));
+    told(&mut world, Checkpoints { wish_used: Some(at(90)), ..Checkpoints::default() });
+    world.see(None, []);
+    let past = world.step().actions.into_iter().find_map(|action| match action {
+        Action::CreateJobs(_, past) => Some(past),
+        _ => None,
+    });
+    assert_eq!(past.unwrap().wish_used, Some(at(7)), "the first time counts");
+}
+
+/// With checkpoints that nobody can use the job waits without pods, spends nothing, and goes on by a word.
+#[test]
+fn a_job_whose_checkpoints_are_all_bad_waits_for_a_word() {
+    let words = || {
+        let message = "none of this job's checkpoints can be used: step-1: it is corrupted".to_owned();
+        let error = Some(LaunchError { kind: LaunchErrorKind::NoUsableCheckpoint, message });
+        let failed = Some(("NoUsableCheckpoint".to_owned(), "words".to_owned()));
+        let gang = Some(protocol::gang::GangEnd { failed, ..Default::default() });
+        let report = Report { version: 1, exit_code: Some(126), error, gang, ..Report::default() };
+        let mut pod = ended(0, 1, 126, 20);
+        if let Container::Terminated { report: last, .. } = &mut pod.training {
+            *last = Some(Box::new(report));
+        }
+        [pod, ended(1, 1, 143, 21)]
+    };
+    for by_restart in [false, true] {
+        let mut world = World::to_running();
+        let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "m".into())), ..job(1) };
+        world.see(Some(failed), words());
+        world.step();
+        world.see(None, []);
+        let verdict = world.step();
+        assert!(!verdict.actions.iter().any(|action| matches!(action, Action::CreateJobs(..))), "{verdict:?}");
+        assert_eq!(world.status.state, Some(State::Pending), "{:?}", world.status.failure_message);
+        let (status, reason, message) = world.condition("Scheduled");
+        assert_eq!((status, reason), ("False", "NoUsableCheckpoint"));
+        assert!(message.contains("step-1: it is corrupted"), "{message}");
+        world.second = 100_000;
+        assert_eq!(world.step().actions, []);
+        match by_restart {
+            true => world.asked = Some("repaired"),
+            false => world.spec.checkpoint.if_none_usable = Some(api::IfNoneUsable::StartOver),
+        }
+        let verdict = world.step();
+        let makes = |action: &Action| matches!(action, Action::CreateJobs(Incarnation { attempt: 2, .. }, past) if past.failures == 0);
+        assert!(verdict.actions.iter().any(makes), "{verdict:?} {:?}", world.status);
+    }
+}
+
+/// Controller finding 6: what is not copied is not deleted, however the copy fails.
+#[test]
+fn the_ttl_waits_for_a_copy_that_fails() {
+    let mut world = World::to_running();
+    world.spec.checkpoint.storage = on_a_claim();
+    world.spec.checkpoint.backup = backup();
+    world.spec.ttl_seconds_after_finished = Some(0);
+    told(&mut world, Checkpoints { to_copy: Some("step-10".into()), ..Checkpoints::default() });
+    world.see(Some(job(1)), [ended(0, 1, 0, 20), ended(1, 1, 0, 20)]);
+    world.step();
+    world.children.upkeep = Some(upkeep(Upkeep::Copy, Some(false)));
+    let error = LaunchError { kind: LaunchErrorKind::StorageUnavailable, message: "s3://copies: HTTP 503".into() };
+    world.children.upkeep_words =
+        Some(("upkeep-1".into(), Report { version: 1, error: Some(error), ..Report::default() }));
+    world.second = 100;
+    let verdict = world.step();
+    assert_eq!((verdict.actions.len(), verdict.requeue.is_some()), (0, true));
+    let (status, reason, message) = world.condition("CheckpointsHealthy");
+    assert_eq!((status, reason), ("False", "BackupFailing"));
+    assert!(message.contains("step-10") && message.contains("503") && message.contains("ttlSeconds"), "{message}");
+    // A spec that is refused by now copies nothing, and deletes nothing.
+    world.refused = Some("by a newer operator".into());
+    world.second = 5000;
+    assert_eq!(world.step().actions, []);
+}

@@ -189,7 +189,7 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
     // What the old leader has told last is none of the new one's.
     world.see(None, []);
     world.children.pods.clear();
-    let past = GangPast { failures: 1, disruptions: 1, failures_in_a_row: 1, disruptions_in_a_row: 1 };
+    let past = GangPast { failures: 1, disruptions: 1, failures_in_a_row: 1, disruptions_in_a_row: 1, wish_used: None };
     let next = Incarnation { number: 2, attempt: 3 };
     assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJobs(next, past)]);
     world.see(Some(ObservedJob { first_attempt: 3, ..job(2) }), [running(0, 2), running(1, 2)]);
