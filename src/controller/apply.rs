@@ -338,9 +338,33 @@ impl Pass<'_, TrainingJob> {
         }
     }
 
+    /// Deletes the TrainingJob at the version that was judged: whoever changes it meanwhile keeps it.
     pub(super) async fn delete_owner(&self) -> Result<(), Error> {
         info!("ttlSecondsAfterFinished is over, deleting the TrainingJob");
-        self.delete::<TrainingJob>(&self.owner.name_any(), &self.key.uid, DeleteParams::background()).await
+        let version = Some(self.version.to_string());
+        self.delete_at::<TrainingJob>(&self.owner.name_any(), &self.key.uid, version, DeleteParams::background()).await
+    }
+
+    /// Whether pods of an earlier TrainingJob of this name still run, which write to the same place. Says so at the child
+    /// that waits for them.
+    pub(super) fn awaits_predecessor(&self, key: ChildKey) -> bool {
+        let name = self.owner.name_any();
+        let waits = self.context.index.pod_of_predecessor(&self.key, &name).map(|pod| {
+            let namespace = &self.key.namespace;
+            let message = format!(
+                "pod {pod} of an earlier job named {name} is still ending and writes to the same checkpoints; if its node is \
+                 lost: kubectl delete pod {pod} -n {namespace} --force"
+            );
+            Blocked { reason: Reason::OldPods, message }
+        });
+        let is_waiting = waits.is_some();
+        let was_waiting = self.context.index.read(&self.key, |cell| {
+            cell.children.blocked.get(&key).is_some_and(|blocked| blocked.reason == Reason::OldPods)
+        });
+        if is_waiting || was_waiting == Some(true) {
+            self.block(key, waits);
+        }
+        is_waiting
     }
 }
 

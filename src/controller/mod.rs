@@ -36,11 +36,12 @@ use kube::runtime::controller::{self, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, Resource, ResourceExt};
 use lifecycle::{self, Action, Input, Verdict};
-use observe::{Blocked, Cell, Children, Index, JobKey, Wanted, digest};
+use observe::{Blocked, Cell, ChildKey, Children, Index, JobKey, Wanted, digest};
 use parking_lot::Mutex;
 use pass::Pass;
 use plan::{self, AgentDelivery, Incarnation, Runtime};
 use protocol::gang::GangPast;
+use protocol::role::RoleName;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::future::Future;
@@ -374,6 +375,9 @@ impl Pass<'_, TrainingJob> {
                 }
                 // First, for it may take a while: nothing is to come between the proof and the Job.
                 let delivery = self.context.deliveries.now(&self.context.client).await;
+                if self.awaits_predecessor(ChildKey::job(RoleName::WORKER)) {
+                    return Ok(());
+                }
                 self.confirm().await?;
                 self.create_jobs(plan, *incarnation, *past, delivery).await
             }
@@ -398,6 +402,9 @@ impl Pass<'_, TrainingJob> {
             Action::DeleteWorkload { name, uid } => self.delete_workload(name, uid).await,
             Action::CreateUpkeep(task) => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
+                if self.awaits_predecessor(ChildKey::UPKEEP) {
+                    return Ok(());
+                }
                 self.confirm().await?;
                 self.create_upkeep(plan, *task).await
             }
@@ -409,7 +416,11 @@ impl Pass<'_, TrainingJob> {
                 self.scale_job(name, uid, *pods).await
             }
             Action::HastenPod { name, uid, size } => self.hasten_pod(name, uid, *size).await,
-            Action::DeleteOwner => self.delete_owner().await,
+            Action::DeleteOwner => {
+                // What a person has changed since, such as the TTL, is to be decided on.
+                self.confirm().await?;
+                self.delete_owner().await
+            }
         }
     }
 }

@@ -215,8 +215,19 @@ impl<'a, O: Owner> Pass<'a, O> {
 
     /// Deletes an object if it is the one that was judged (UID).
     pub(super) async fn delete<K: Child>(&self, name: &str, uid: &str, params: DeleteParams) -> Result<(), Error> {
+        self.delete_at::<K>(name, uid, None, params).await
+    }
+
+    /// Deletes an object if it is the one that was judged, at that version if one is given.
+    pub(super) async fn delete_at<K: Child>(
+        &self,
+        name: &str,
+        uid: &str,
+        resource_version: Option<String>,
+        params: DeleteParams,
+    ) -> Result<(), Error> {
         let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version }),
             ..params
         };
         match call("delete", self.api::<K>().delete(name, &params)).await {

@@ -35,13 +35,17 @@ pub struct Cell {
     pub(super) ours: Ours,
     /// The TrainingJob exists no more; some of its objects still may.
     pub forgotten: bool,
+    /// Name of the TrainingJob by the label of its pods: one that was deleted before this operator started is never seen.
+    pub(super) pods_of: String,
+    /// UIDs and names of living pods that look after its checkpoints.
+    pub(super) upkeep_pods: BTreeMap<String, String>,
 }
 
 impl Cell {
     /// Whether nothing is left to remember.
     pub(super) fn is_over(&self) -> bool {
         let has_board = self.board.deployment.is_some() || self.board.service.is_some();
-        (self.forgotten || !self.known) && !has_board && !self.children.exist()
+        (self.forgotten || !self.known) && !has_board && !self.children.exist() && self.upkeep_pods.is_empty()
     }
 }
 

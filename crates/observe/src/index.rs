@@ -134,6 +134,17 @@ impl Index {
         self.lock().cells.get_mut(key).map(|cell| change(cell))
     }
 
+    /// A pod that may still run of an earlier TrainingJob of the same name: its name. Both would write to one place.
+    #[must_use]
+    pub fn pod_of_predecessor(&self, key: &JobKey, name: &str) -> Option<String> {
+        let inner = self.lock();
+        let is_earlier = |(other, cell): &(&JobKey, &Box<Cell>)| {
+            let is_gone = cell.forgotten || !cell.known;
+            other.namespace == key.namespace && other.uid != key.uid && is_gone && cell.pods_of == name
+        };
+        inner.cells.iter().filter(is_earlier).find_map(|(_, cell)| cell.living_pod().map(str::to_owned))
+    }
+
     /// Forgets a TrainingJob that exists no more.
     pub fn forget(&self, key: &JobKey) {
         let mut inner = self.lock();
@@ -202,10 +213,14 @@ impl Index {
             move |inner: &mut Inner, pod: &SlimPod| {
                 let Some(key) = JobKey::labelled(&pod.metadata) else { return };
                 if is_upkeep(&pod.metadata) {
-                    return inner.cells.entry(key).or_default().put_upkeep_words(pod);
+                    let cell = inner.cells.entry(key).or_default();
+                    cell.note_name(&pod.metadata);
+                    return cell.put_upkeep_pod(pod, gone);
                 }
                 let Some(seen) = pod.seen(gone) else { return };
-                inner.cells.entry(key).or_default().put_pod(Box::new(seen), &pod.metadata);
+                let cell = inner.cells.entry(key).or_default();
+                cell.note_name(&pod.metadata);
+                cell.put_pod(Box::new(seen), &pod.metadata);
             }
         };
         self.file(event, put(false), put(true), |inner, listed| {
@@ -539,6 +554,38 @@ mod tests {
         assert_eq!(there(), None);
         index.config(&config("changed", None));
         assert_eq!(there().as_deref(), Some("changed"), "a person took its owner: it is put right");
+    }
+
+    /// A job that is deleted and made again under its name waits for the pods of the one before.
+    #[test]
+    fn pods_of_a_predecessor_are_known_by_its_name() {
+        let index = index();
+        let of = |name: &str, component: &[(&str, &str)], phase: &str| {
+            let mut pod = pod("a");
+            let labels = pod.metadata.labels.as_mut().unwrap();
+            labels.insert(labels::TRAINING_JOB.to_owned(), name.to_owned());
+            labels.extend(component.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+            pod.metadata.name = Some("x-pod".to_owned());
+            pod.status.phase = Some(phase.to_owned());
+            pod
+        };
+        let new = JobKey { uid: "new".to_owned(), ..key() };
+        let left = |name: &str| index.pod_of_predecessor(&new, name);
+        index.update(&key(), |cell| cell.known = true);
+        index.pod(&Event::Apply(of("x", &[], "Running")));
+        assert_eq!(left("x"), None, "its job is there");
+        index.forget(&key());
+        assert_eq!(left("x").as_deref(), Some("x-pod"));
+        assert_eq!(left("y"), None);
+        assert_eq!(index.pod_of_predecessor(&key(), "x"), None, "they are its own");
+        index.pod(&Event::Delete(of("x", &[], "Running")));
+        assert_eq!(left("x"), None);
+        let upkeep = [(labels::COMPONENT, labels::UPKEEP)];
+        index.pod(&Event::Apply(of("x", &upkeep, "Running")));
+        assert_eq!(left("x").as_deref(), Some("x-pod"), "one that an operator finds at its start");
+        index.pod(&Event::Apply(of("x", &upkeep, "Succeeded")));
+        assert_eq!(left("x"), None);
+        assert!(index.lock().cells.is_empty());
     }
 
     /// The pods of a deleted TrainingJob go after it.

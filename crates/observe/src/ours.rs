@@ -4,6 +4,8 @@ use super::owner::is_upkeep;
 use super::owner::{controller, is_training_job};
 use super::{Cell, ChildKey, ObservedPod, SlimJob, SlimPod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::ResourceExt;
+use objects::labels;
 use plan::names;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -61,7 +63,13 @@ impl Cell {
     }
 
     /// Files the last words of a pod that looked after the checkpoints. Whether they count its Job decides.
-    pub(super) fn put_upkeep_words(&mut self, pod: &SlimPod) {
+    pub(super) fn put_upkeep_pod(&mut self, pod: &SlimPod, gone: bool) {
+        let (uid, name) = (pod.uid().unwrap_or_default(), pod.name_any());
+        if gone || pod.has_ended() {
+            self.upkeep_pods.remove(&uid);
+        } else {
+            self.upkeep_pods.insert(uid, name);
+        }
         let words = controller(&pod.metadata).map(|job| job.uid.clone()).zip(pod.upkeep_words());
         if words.is_some() {
             self.children.upkeep_words = words;
@@ -107,8 +115,24 @@ impl Cell {
         }
     }
 
+    /// Notes of which TrainingJob its pods are, by their label.
+    pub(super) fn note_name(&mut self, meta: &ObjectMeta) {
+        let name = meta.labels.as_ref().and_then(|labels| labels.get(labels::TRAINING_JOB));
+        if let Some(name) = name.filter(|name| **name != self.pods_of) {
+            self.pods_of.clone_from(name);
+        }
+    }
+
+    /// A pod that may still run a program or look after the checkpoints, if there is one: its name.
+    pub(super) fn living_pod(&self) -> Option<&str> {
+        let pods = self.children.pods.values().chain(self.ours.strangers.values());
+        let alive = pods.filter(|pod| pod.is_alive()).map(|pod| pod.name.as_str());
+        alive.chain(self.upkeep_pods.values().map(String::as_str)).min()
+    }
+
     /// Marks all pods as gone but these.
     pub(super) fn keep_pods(&mut self, listed: &HashSet<String>) {
+        self.upkeep_pods.retain(|uid, _| listed.contains(uid));
         for pod in self.children.pods.values_mut() {
             pod.gone |= !listed.contains(&pod.uid);
         }

@@ -190,6 +190,11 @@ impl SlimPod {
         comes_back.then(|| end.reason.clone().unwrap_or_default())
     }
 
+    /// Whether none of its containers runs any more.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
     /// What the agent left that looked after the checkpoints, if it has ended.
     pub(super) fn upkeep_words(&self) -> Option<Report> {
         let mut states = self.status.container_statuses.iter().flatten().filter_map(|c| c.state.as_ref());
