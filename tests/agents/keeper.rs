@@ -808,3 +808,38 @@ fn a_job_whose_checkpoints_are_all_bad_begins_anew_only_if_allowed() {
     world.policy["mayStartOver"] = json!(true);
     assert_eq!(stdout(&world.run(3, &[], TELL)), "\n");
 }
+
+/// Finding 5: what is not the program's own failure, or comes after real work, does not count against a checkpoint.
+#[test]
+fn only_own_failures_make_a_checkpoint_suspect() {
+    let world = World::new("keeper-own-failures", json!({}));
+    world.run(1, &[], "save 1; save 2");
+    let fails = [
+        "kill -9 $$",
+        "echo 'torch.distributed.DistBackendError: NCCL error: unhandled system error' >&2; exit 1",
+        "save 3; sleep 2; rm -r \"$CHECKPOINT_DIR/step-3\"; exit 1",
+    ];
+    for (attempt, fail) in (2..).zip(fails.iter().flat_map(|fail| [fail, fail])) {
+        assert_eq!(resumes(&world, &world.run(attempt, &[], &format!("{TELL}; {fail}"))), "step-2", "{fail}");
+    }
+    // Another job has another program.
+    for attempt in 10..12 {
+        assert_eq!(resumes(&world, &world.run(attempt, &[], &format!("{TELL}; exit 1"))), "step-2");
+    }
+    let mut world = world;
+    world.policy["uid"] = json!("uid-2");
+    assert_eq!(resumes(&world, &world.run(1, &[], TELL)), "step-2");
+}
+
+#[test]
+fn a_job_whose_checkpoints_are_all_suspect_waits() {
+    let world = World::new("keeper-all-suspect", json!({}));
+    world.run(1, &[], "save 1; save 2; save 3");
+    for (attempt, step) in (2..).zip([3, 3, 2, 2, 1, 1]) {
+        assert_eq!(resumes(&world, &world.run(attempt, &[], &format!("{TELL}; exit 1"))), format!("step-{step}"));
+    }
+    world.run(8, &[], TELL);
+    let error = world.report().error.unwrap();
+    assert_eq!(error.kind, LaunchErrorKind::NoUsableCheckpoint);
+    assert!(error.message.contains("step-3: it is suspect"), "{}", error.message);
+}

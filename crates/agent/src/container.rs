@@ -68,7 +68,7 @@ impl Container {
             listen(port).map_err(unseen).ok()
         });
         let current = Arc::new(CurrentRun::default());
-        let past = options.gang.as_ref().map(|gang| gang.past).unwrap_or_default();
+        let past = options.gang.as_ref().map(|gang| gang.past);
         let keeper =
             options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, past, &current, &wake, &words));
         let told = Arc::default();
@@ -134,7 +134,7 @@ impl Container {
     /// whole, or fetched, before it is used.
     fn choose(&mut self, attempt: &Attempt) -> io::Result<Option<Result<Attempt, LaunchError>>> {
         let Some(keeper) = self.surroundings.keeper.clone() else { return Ok(Some(Ok(attempt.clone()))) };
-        keeper.begin(attempt.number.unwrap_or(0), None)?;
+        keeper.begin(attempt.number.unwrap_or(0), None, None)?;
         loop {
             if let Some(signal) = self.stopped_by {
                 self.message.write(&never_started(attempt.number.unwrap_or(0), signal));

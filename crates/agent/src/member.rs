@@ -131,7 +131,7 @@ impl<'a> Member<'a> {
             match task {
                 Task::Choose { attempt } => match self.keeper.clone() {
                     Some(keeper) => {
-                        keeper.begin(attempt, None)?;
+                        keeper.begin(attempt, None, self.party.last_ended())?;
                         self.doing = Doing::Choosing(attempt);
                     }
                     None => self.tasks.extend(self.party.chosen(attempt, Ok(&Choice::default()))),
@@ -149,7 +149,7 @@ impl<'a> Member<'a> {
                     let attempt = attempt.from(&choice);
                     match self.keeper.clone().filter(|_| !self.party.leads()) {
                         Some(keeper) => {
-                            keeper.begin(attempt.number.unwrap_or(0), Some(choice))?;
+                            keeper.begin(attempt.number.unwrap_or(0), Some(choice), None)?;
                             self.doing = Doing::Fetching(Box::new(attempt));
                         }
                         None => self.start(&attempt, None)?,

@@ -2,7 +2,7 @@
 
 use crate::now;
 use failure::{Cause as Found, Container, Disruption, WorkerFacts, first_cause};
-use gang::message::{Cause, End, Outcome};
+use gang::message::{Cause, End, MemberId, Outcome};
 use gang::policy::{Counts, Ended, Judged, Judgement, MemberEnd, Why, by_what_was_seen};
 use jiff::Timestamp;
 use protocol::gang::{EndedAttempt, KILLED};
@@ -28,6 +28,14 @@ pub fn judge(ended: &Ended) -> Judgement {
         },
         None => Judgement { step, ..seen },
     }
+}
+
+/// Judges an attempt of a worker that is in no gang, by its report.
+pub fn alone(report: &Report) -> Judgement {
+    let worker = MemberId::new(RoleName::WORKER.as_str(), 0);
+    let end = End { outcome: Outcome::Failed, report: report.to_message() };
+    let members = [(worker.clone(), MemberEnd { end: Some(end), lost: false, leaving: None })].into();
+    judge(&Ended { attempt: report.attempt, why: Why::Failed(worker), members })
 }
 
 /// What is told of it.
@@ -151,7 +159,6 @@ fn step(report: &Report) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gang::message::MemberId;
     use protocol::report::{Phase, Reached};
     use std::collections::BTreeMap;
 

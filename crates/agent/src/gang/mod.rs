@@ -4,7 +4,7 @@
 //! has come from the others, and does with the program what is ordered.
 
 pub(super) mod clock;
-mod judge;
+pub(super) mod judge;
 mod memory;
 mod net;
 
@@ -321,6 +321,11 @@ impl Party {
         let before = self.ended.iter().filter(|ended| ended.attempt < history.attempt);
         let ended = before.clone().skip(before.count().saturating_sub(wire::LAST_RESTARTS)).cloned().collect();
         GangEnd { ended, failed, ..self.counts.clone() }
+    }
+
+    /// How the last attempt ended, if this agent leads and it did not end well.
+    pub fn last_ended(&self) -> Option<&EndedAttempt> {
+        self.ended.last().filter(|ended| ended.attempt == self.gang.memory().history.judged)
     }
 
     /// Whether there are more members than this one.

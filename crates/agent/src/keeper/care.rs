@@ -1,10 +1,13 @@
 //! What is done about one folder of checkpoints.
 
+use crate::gang::judge::alone;
 use crate::keeper::choice::{Choice, From};
 use crate::keeper::copies::{Copies, Where, open_uri, places, put_together};
 use crate::keeper::found::{bad_ones, kept, look_at, nothing_at, read_whole};
 use crate::keeper::problem::{doubt, failed, refused};
+use crate::keeper::start::{End, Work};
 use crate::keeper::{Keeper, Until, block_on, stand_back};
+use crate::now;
 use crate::survive::survive;
 use checkpoint::budget::Budget;
 use checkpoint::choose::{Candidate, Doubt, Place, Query, Start, Wish, choose};
@@ -16,8 +19,10 @@ use checkpoint::ledger::OURS;
 use checkpoint::remove::{empty_trash, remove_save};
 use checkpoint::space::{nearly_full, space};
 use checkpoint::wording::shown;
+use gang::policy::Counts;
 use jiff::{SignedDuration, Timestamp};
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints, Kept, Problem, ProblemKind};
+use protocol::reason::Reason;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::collections::BTreeSet;
 use std::io;
@@ -54,7 +59,7 @@ pub(super) struct Care<'a> {
     started: Timestamp,
     attempt: u32,
     resumed: Option<Kept>,
-    /// The program has told of progress, or was found to have failed before it.
+    /// Whether what the attempt began with has served is known.
     is_judged: bool,
     deleted: u64,
     /// What this worker has put into the store of checkpoints that several workers write.
@@ -367,7 +372,7 @@ impl<'a> Care<'a> {
         if is_last && is_awaited {
             self.inventory.prove(&mut scan, most, now, &budget);
         }
-        self.judge_start(is_last);
+        self.judge_start(&scan, is_last);
         let is_first = self.keeper.index == 0;
         if is_first {
             self.copies = self.keeper.copies(policy);
@@ -483,18 +488,48 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// A checkpoint with which an attempt has failed before its first progress is not taken for ever.
-    fn judge_start(&mut self, is_last: bool) {
+    /// A checkpoint with which programs fail again and again before they do any work is not taken for ever.
+    fn judge_start(&mut self, scan: &Scan, is_last: bool) {
         let Some(resumed) = self.resumed.as_ref().filter(|_| !self.is_judged) else { return };
         let Some(run) = self.keeper.current.get() else { return };
         let (report, progress, _) = run.observations.snapshot();
         let since = report.started_at.unwrap_or(self.started);
-        if progress.last().is_some_and(|reading| reading.time > since) {
+        let work = Work {
+            progressed: progress.last().is_some_and(|reading| reading.time > since),
+            saved: scan.found.iter().any(|known| known.own && known.found.is_good() && known.found.modified > since),
+            ran: report.finished_at.unwrap_or_else(now).duration_since(since),
+        };
+        if work.is_real() {
             self.inventory.good_start(&resumed.path);
             self.is_judged = true;
-        } else if is_last && report.stopped_by.is_none() && report.exit_code != Some(0) {
-            self.inventory.failed_start(&resumed.path);
+        } else if is_last && report.exit_code != Some(0) && report.error.is_none() {
             self.is_judged = true;
+            if self.keeper.in_gang {
+                *self.keeper.unjudged.lock() = Some(resumed.path.clone());
+            } else if report.stopped_by.is_none() {
+                let judged = alone(&report);
+                let end = End {
+                    reason: Reason::from(judged.cause.reason.as_str()),
+                    disruption: judged.counts != Counts::Failure,
+                    exit_code: judged.exit_code,
+                };
+                self.count_start(&resumed.path.clone(), &end);
+            }
+        }
+    }
+
+    /// How the gang's last attempt ended is known by now.
+    pub(super) fn judge_last_start(&mut self, before: Option<&End>) {
+        let path = self.keeper.unjudged.lock().take();
+        if let Some((path, end)) = path.zip(before) {
+            self.see_what_is_there();
+            self.count_start(&path, end);
+        }
+    }
+
+    fn count_start(&mut self, path: &str, end: &End) {
+        if end.is_own() {
+            self.inventory.failed_start(path);
         }
     }
 

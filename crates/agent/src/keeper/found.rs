@@ -27,7 +27,7 @@ pub(super) fn bad_ones(scan: &Scan) -> Vec<Problem> {
                 verdict if verdict.is_good() && known.failed_starts > 1 => {
                     let failed = known.failed_starts;
                     let message =
-                        format!("{path}: {failed} attempts that went on from it failed before their first progress");
+                        format!("{path}: {failed} attempts that began with it failed before they did any work");
                     Some(Problem { kind: ProblemKind::Suspect, message })
                 }
                 _ => None,

@@ -10,10 +10,12 @@ pub mod commands;
 mod copies;
 mod found;
 mod problem;
+mod start;
 
 use crate::keeper::care::Care;
 use crate::keeper::choice::{Choice, Rounds};
 use crate::keeper::copies::{Copies, places};
+use crate::keeper::start::End;
 use crate::run::view::CurrentRun;
 use crate::survive::survive;
 use crate::variables::variable;
@@ -23,7 +25,8 @@ use crate::{now, read_json};
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints};
-use protocol::gang::GangPast;
+use protocol::gang::{EndedAttempt, GangPast};
+use protocol::reason::Reason;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::future::Future;
 use std::io;
@@ -69,6 +72,10 @@ pub struct Keeper {
     copies: Mutex<Vec<Arc<Copies>>>,
     /// When an attempt first resumed from `resumeFrom`, as the operator or this agent knows it.
     wish_used: Mutex<Option<Timestamp>>,
+    /// Others decide with this agent how an attempt has ended.
+    in_gang: bool,
+    /// What the last attempt began with, if it ended before real work: how it ended decides whether that counts.
+    unjudged: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
@@ -100,7 +107,7 @@ impl Keeper {
     /// Reads the policy; without one that can be read nobody takes care, which is said.
     pub fn new(
         policy_file: &Path,
-        past: GangPast,
+        gang: Option<GangPast>,
         current: &Arc<CurrentRun>,
         wake: &Arc<Wake>,
         words: &Arc<Words>,
@@ -131,7 +138,9 @@ impl Keeper {
             stop: Arc::default(),
             thread: Mutex::default(),
             copies: Mutex::default(),
-            wish_used: Mutex::new(past.wish_used),
+            wish_used: Mutex::new(gang.and_then(|past| past.wish_used)),
+            in_gang: gang.is_some(),
+            unjudged: Mutex::default(),
         }))
     }
 
@@ -140,12 +149,23 @@ impl Keeper {
         (self.policy.workers > 1 && self.index == 0 && self.policy.port != 0).then_some(self.policy.port)
     }
 
-    /// Begins with an attempt: chooses, or fetches what was chosen, then looks after what is written.
+    /// Begins with an attempt: chooses, or fetches what was chosen, then looks after what is written. `before` is how the
+    /// attempt before ended, if the gang's leader knows.
     ///
     /// # Errors
     /// Only where the kernel denies a thread.
-    pub fn begin(self: &Arc<Self>, attempt: u32, given: Option<Choice>) -> io::Result<()> {
-        self.work_on(move |keeper| keeper.work(attempt, given))
+    pub fn begin(
+        self: &Arc<Self>,
+        attempt: u32,
+        given: Option<Choice>,
+        before: Option<&EndedAttempt>,
+    ) -> io::Result<()> {
+        let before = before.map(|before| End {
+            reason: Reason::from(before.reason.as_str()),
+            disruption: before.disruption,
+            exit_code: before.exit_code,
+        });
+        self.work_on(move |keeper| keeper.work(attempt, given, before.as_ref()))
     }
 
     /// Copies what would be lost with the pod. [`Keeper::has_settled`] tells when that is done.
@@ -277,13 +297,16 @@ impl Keeper {
         format!("{}:{}", variable("MASTER_ADDR").unwrap_or_default(), self.policy.port)
     }
 
-    fn work(self: &Arc<Self>, attempt: u32, given: Option<Choice>) {
+    fn work(self: &Arc<Self>, attempt: u32, given: Option<Choice>, before: Option<&End>) {
         if self.index != 0 && self.policy.shared {
             return self.choose(Ok(given.unwrap_or_default()));
         }
         let mut care = Care::new(self, attempt);
         let choice = match given {
-            None => care.choose(),
+            None => {
+                care.judge_last_start(before);
+                care.choose()
+            }
             Some(choice) => care.fetch_as_chosen(&choice).map(|()| choice),
         };
         let goes_on = choice.is_ok();
