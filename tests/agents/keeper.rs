@@ -843,3 +843,40 @@ fn a_job_whose_checkpoints_are_all_suspect_waits() {
     assert_eq!(error.kind, LaunchErrorKind::NoUsableCheckpoint);
     assert!(error.message.contains("step-3: it is suspect"), "{}", error.message);
 }
+
+/// Two jobs never write to one folder at once; the second goes on from what the first has left.
+#[test]
+fn a_second_job_waits_until_the_first_has_left() {
+    let mut first = World::new("keeper-turns", json!({}));
+    let script = r#"save 1; : > "$ROOM/saved"; until [ -e "$ROOM/enough" ] || ! kill -0 $PPID; do sleep 0.1; done"#;
+    let mut running = first.start(script);
+    until("the first save", DEADLINE, || first.room.path("saved").exists().then_some(()));
+    first.policy["uid"] = json!("uid-0");
+    first.policy["patienceSeconds"] = json!(1);
+    first.run(1, &[], TELL);
+    let error = first.report().error.unwrap();
+    assert_eq!(error.kind, LaunchErrorKind::FolderInUse);
+    assert!(error.message.starts_with("job x writes to the same folder"), "{}", error.message);
+    fs::write(first.room.path("enough"), "").unwrap();
+    assert!(until("the agent's end", DEADLINE, || running.0.try_wait().unwrap()).success());
+    assert_eq!(resumes(&first, &first.run(1, &[], TELL)), "step-1");
+}
+
+/// One that was killed with its node is waited for until its heartbeat is old, and then gone on from.
+#[test]
+fn a_predecessor_that_has_not_left_is_waited_for() {
+    let mut world = World::new("keeper-predecessor", json!({ "patienceSeconds": 20 }));
+    world.run(1, &[], "save 1");
+    world.policy["uid"] = json!("uid-2");
+    let beats = world.checkpoints().join(".trainingjob/jobs/uid-1.json");
+    let beat = |age: i64| {
+        let time = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(age);
+        fs::write(&beats, json!({ "name": "x", "time": time.to_string() }).to_string()).unwrap();
+        File::options().write(true).open(&beats).unwrap().set_modified(time.into()).unwrap();
+    };
+    // It becomes too old while it is waited for.
+    beat(292);
+    let waited = world.run(1, &[], TELL);
+    assert_eq!(resumes(&world, &waited), "step-1");
+    assert!(String::from_utf8_lossy(&waited.stderr).contains("the attempt waits: job x writes to the same folder"));
+}

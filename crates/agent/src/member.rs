@@ -199,7 +199,13 @@ impl<'a> Member<'a> {
         }
         self.party.close();
         let until = Instant::now() + FAREWELL;
-        while !(self.party.is_closed() && self.container.surroundings().words.all_said()) && Instant::now() < until {
+        if let Some(keeper) = &self.keeper {
+            keeper.leave_folder();
+        }
+        let has_left = |keeper: &Option<Arc<Keeper>>| keeper.as_ref().is_none_or(|keeper| keeper.has_left());
+        while !(self.party.is_closed() && self.container.surroundings().words.all_said() && has_left(&self.keeper))
+            && Instant::now() < until
+        {
             self.container.turn(None, Some(until))?;
         }
         let told = self.told.filter(|_| matches!(exit, Exit::Signalled(_)) && self.party.has_others());

@@ -5,7 +5,7 @@ use crate::files::{Files, Member, ReadSeek};
 use crate::folder::{DEPTH, Folder, OnVolume};
 use crate::formats::{Claim, FORMATS, Listing, Rules, named};
 use crate::found::{Depth, Found, Judgement, Verdict};
-use crate::ledger::{self, Entry, Ledger, OURS, UsedWish};
+use crate::ledger::{self, Entry, Ledger, OURS, Turn, UsedWish};
 use crate::series::{Series, saves};
 use crate::wording::shown;
 use jiff::{SignedDuration, Timestamp};
@@ -145,6 +145,8 @@ pub struct Inventory {
     said: Option<Timestamp>,
     /// Nothing was remembered of the root when this job came.
     was_new: bool,
+    /// Whether this job uses the root or waits for it.
+    turn: Turn,
 }
 
 /// When a checkpoint is looked at.
@@ -180,7 +182,17 @@ impl Inventory {
     #[must_use]
     pub fn with_formats(root: &Path, uid: &str, name: &str, formats: &'static [&'static Rules]) -> Self {
         let (root, uid, name) = (root.to_owned(), uid.to_owned(), name.to_owned());
-        Self { root, uid, name, formats, ledger: Ledger::default(), is_saved: true, said: None, was_new: false }
+        Self {
+            root,
+            uid,
+            name,
+            formats,
+            ledger: Ledger::default(),
+            is_saved: true,
+            said: None,
+            was_new: false,
+            turn: Turn::Holds,
+        }
     }
 
     /// Lists the checkpoints and judges by their structure those that have changed. `attempt` is when this attempt began: what
@@ -404,6 +416,30 @@ impl Inventory {
         }
     }
 
+    /// From now on this job waits until no other one uses the root, unless it uses it already.
+    pub fn await_turn(&mut self, now: Timestamp) {
+        let holds = Folder::root(&self.root).is_ok_and(|root| ledger::holds(&root, &self.uid, now));
+        (self.turn, self.said) = (if holds { Turn::Holds } else { Turn::Waits }, None);
+    }
+
+    /// From now on this job uses the root. Gives the names of jobs that came first, if there are any: then it waits on.
+    ///
+    /// Each says that it uses the root before it looks for others, so that of two that come at once at most one goes on.
+    pub fn take_turn(&mut self, now: Timestamp) -> Vec<String> {
+        let Ok(root) = Folder::root(&self.root) else { return Vec::new() };
+        if self.turn == Turn::Holds {
+            return Vec::new();
+        }
+        // Where nothing can be written no other job can be told of this one either.
+        let _ = ledger::heartbeat(&root, &self.uid, &self.name, Turn::Holds, now);
+        let others = ledger::others(&root, &self.uid, Turn::Holds, now).unwrap_or_default();
+        match others.is_empty() {
+            true => self.turn = Turn::Holds,
+            false => _ = ledger::heartbeat(&root, &self.uid, &self.name, Turn::Waits, now),
+        }
+        others
+    }
+
     /// Whether this job has used this `resumeFrom`.
     #[must_use]
     pub fn has_used(&self, wish: &str) -> bool {
@@ -509,13 +545,13 @@ impl Inventory {
         }
         let mut clock = now;
         if self.said.is_none_or(|said| said > now || is_past(said, HEARTBEAT, now)) {
-            match ledger::heartbeat(root, &self.uid, &self.name, now) {
+            match ledger::heartbeat(root, &self.uid, &self.name, self.turn, now) {
                 Ok(written) => (clock, self.said) = (written, Some(now)),
                 Err(error) => scan
                     .note(format!("{OURS} can't be written, so what is learned of checkpoints is not kept: {error}")),
             }
         }
-        scan.others = ledger::others(root, &self.uid, now).unwrap_or_else(|error| {
+        scan.others = ledger::others(root, &self.uid, self.turn, now).unwrap_or_else(|error| {
             scan.note(format!("{OURS}/jobs: {error}"));
             vec!["(jobs that can't be told)".to_owned()]
         });

@@ -121,6 +121,19 @@ struct Header {
 struct Heartbeat {
     name: String,
     time: Timestamp,
+    /// The job waits until it may use the root.
+    #[serde(default)]
+    waits: bool,
+}
+
+/// What a job has to do with a root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Turn {
+    /// It uses the root.
+    #[default]
+    Holds,
+    /// It waits until no other job uses the root. Of those that wait the one with the smallest UID is the next.
+    Waits,
 }
 
 impl Ledger {
@@ -251,14 +264,14 @@ fn read(file: File) -> io::Result<Book> {
     Ok(serde_json::from_slice(&text[end + 1..])?)
 }
 
-/// Says that a job uses the root. Gives the time by the file system's clock.
+/// Says that a job uses the root, or waits for it. Gives the time by the file system's clock.
 ///
 /// # Errors
 /// If the root can't be written, or the UID is none.
-pub fn heartbeat(root: &Folder, uid: &str, name: &str, now: Timestamp) -> io::Result<Timestamp> {
+pub fn heartbeat(root: &Folder, uid: &str, name: &str, turn: Turn, now: Timestamp) -> io::Result<Timestamp> {
     let file = heartbeat_file(uid)?;
     let ours = root.make(OURS)?;
-    let beat = Heartbeat { name: name.to_owned(), time: now };
+    let beat = Heartbeat { name: name.to_owned(), time: now, waits: turn == Turn::Waits };
     let jobs = ours.make(JOBS)?;
     let written = replace(&ours, &jobs, &file, &serde_json::to_vec(&beat)?);
     if written.is_err() {
@@ -280,11 +293,19 @@ pub fn leave(root: &Folder, uid: &str) -> io::Result<()> {
     }
 }
 
-/// The names of the other jobs that have said within five minutes that they use the root.
+/// Whether this job has said within five minutes that it uses the root.
+#[must_use]
+pub fn holds(root: &Folder, uid: &str, now: Timestamp) -> bool {
+    let read = || read_heartbeat(&root.folder(OURS).ok()?.folder(JOBS).ok()?, &heartbeat_file(uid).ok()?);
+    read().is_some_and(|beat| !beat.waits && now.duration_since(beat.time).abs() < ALIVE)
+}
+
+/// The names of the other jobs that have said within five minutes that they use the root; for one that waits, also of those
+/// that wait and come first.
 ///
 /// # Errors
 /// If that can't be told: then there may be others.
-pub fn others(root: &Folder, uid: &str, now: Timestamp) -> io::Result<Vec<String>> {
+pub fn others(root: &Folder, uid: &str, turn: Turn, now: Timestamp) -> io::Result<Vec<String>> {
     let jobs = match root.folder(OURS).and_then(|ours| ours.folder(JOBS)) {
         Ok(jobs) => jobs,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -298,12 +319,14 @@ pub fn others(root: &Folder, uid: &str, now: Timestamp) -> io::Result<Vec<String
         }
         let Some(member) = jobs.member(&file)? else { continue };
         let touched = Timestamp::from_nanosecond(i128::from(member.modified)).unwrap_or(now);
-        let (name, said) = read_heartbeat(&jobs, &file)
-            .unwrap_or_else(|| (file.strip_suffix(".json").unwrap_or(&file).to_owned(), touched));
+        let theirs = file.strip_suffix(".json").unwrap_or(&file);
+        let beat = read_heartbeat(&jobs, &file);
+        let beat = beat.unwrap_or_else(|| Heartbeat { name: theirs.to_owned(), time: touched, waits: false });
         // A clock may be wrong either way.
-        let age = now.duration_since(said).abs().min(now.duration_since(touched).abs());
-        if age < ALIVE {
-            names.push(name);
+        let age = now.duration_since(beat.time).abs().min(now.duration_since(touched).abs());
+        let comes_first = !beat.waits || (turn == Turn::Waits && theirs < uid);
+        if age < ALIVE && comes_first {
+            names.push(beat.name);
         } else if age > FORGOTTEN {
             let _ = unlinkat(&jobs, file.as_str(), UnlinkatFlags::NoRemoveDir);
         }
@@ -312,12 +335,12 @@ pub fn others(root: &Folder, uid: &str, now: Timestamp) -> io::Result<Vec<String
     Ok(names)
 }
 
-fn read_heartbeat(jobs: &Folder, file: &str) -> Option<(String, Timestamp)> {
+fn read_heartbeat(jobs: &Folder, file: &str) -> Option<Heartbeat> {
     let mut text = Vec::new();
     jobs.file(file).ok()?.take(HEARTBEAT_LIMIT).read_to_end(&mut text).ok()?;
     let beat: Heartbeat = serde_json::from_slice(&text).ok()?;
     let name = beat.name.chars().filter(|c| !c.is_control()).take(NAME_LIMIT).collect();
-    Some((name, beat.time))
+    Some(Heartbeat { name, ..beat })
 }
 
 fn heartbeat_file(uid: &str) -> io::Result<String> {
@@ -450,33 +473,51 @@ mod tests {
     fn who_shares_a_root_is_told_for_five_minutes() {
         let room = Room::new();
         let root = root(&room);
-        assert_eq!(others(&root, "a", NOW).unwrap(), Vec::<String>::new());
-        heartbeat(&root, "a", "llama", NOW).unwrap();
-        heartbeat(&root, "b", "bert\n\x1b[31m", NOW).unwrap();
-        assert_eq!(others(&root, "a", NOW).unwrap(), ["bert[31m"]);
-        assert_eq!(others(&root, "c", NOW).unwrap(), ["bert[31m", "llama"]);
+        assert_eq!(others(&root, "a", Turn::Holds, NOW).unwrap(), Vec::<String>::new());
+        heartbeat(&root, "a", "llama", Turn::Holds, NOW).unwrap();
+        heartbeat(&root, "b", "bert\n\x1b[31m", Turn::Holds, NOW).unwrap();
+        assert_eq!(others(&root, "a", Turn::Holds, NOW).unwrap(), ["bert[31m"]);
+        assert_eq!(others(&root, "c", Turn::Holds, NOW).unwrap(), ["bert[31m", "llama"]);
         for minutes in [4, -4] {
-            assert_eq!(others(&root, "a", NOW + SignedDuration::from_mins(minutes)).unwrap().len(), 1);
+            assert_eq!(others(&root, "a", Turn::Holds, NOW + SignedDuration::from_mins(minutes)).unwrap().len(), 1);
         }
         for minutes in [5, -5] {
-            assert_eq!(others(&root, "a", NOW + SignedDuration::from_mins(minutes)).unwrap().len(), 0);
+            assert_eq!(others(&root, "a", Turn::Holds, NOW + SignedDuration::from_mins(minutes)).unwrap().len(), 0);
         }
         leave(&root, "b").unwrap();
         leave(&root, "b").unwrap();
-        assert_eq!(others(&root, "a", NOW).unwrap().len(), 0);
-        assert!(heartbeat(&root, "../b", "x", NOW).is_err());
-        assert!(heartbeat(&root, "", "x", NOW).is_err());
+        assert_eq!(others(&root, "a", Turn::Holds, NOW).unwrap().len(), 0);
+        assert!(heartbeat(&root, "../b", "x", Turn::Holds, NOW).is_err());
+        assert!(heartbeat(&root, "", "x", Turn::Holds, NOW).is_err());
+    }
+
+    /// Never two at once, and never none for ever.
+    #[test]
+    fn jobs_take_turns() {
+        let room = Room::new();
+        let root = root(&room);
+        let others = |uid: &str, turn| others(&root, uid, turn, NOW).unwrap();
+        for uid in ["b", "a"] {
+            heartbeat(&root, uid, uid, Turn::Waits, NOW).unwrap();
+        }
+        assert_eq!((others("a", Turn::Waits), others("b", Turn::Waits)), (vec![], vec!["a".to_owned()]));
+        assert!(!holds(&root, "a", NOW));
+        heartbeat(&root, "b", "b", Turn::Holds, NOW).unwrap();
+        assert_eq!(others("a", Turn::Waits), ["b"], "who came first holds it");
+        assert_eq!(others("b", Turn::Holds), Vec::<String>::new(), "those that wait write nothing");
+        assert!(holds(&root, "b", NOW) && !holds(&root, "b", NOW + ALIVE));
+        assert_eq!(super::others(&root, "a", Turn::Waits, NOW + ALIVE).unwrap(), Vec::<String>::new());
     }
 
     #[test]
     fn a_heartbeat_on_a_full_volume_counts_by_its_time() {
         let room = Room::new();
         let root = root(&room);
-        heartbeat(&root, "b", "bert", NOW).unwrap();
+        heartbeat(&root, "b", "bert", Turn::Holds, NOW).unwrap();
         let later = NOW + SignedDuration::from_hours(1);
-        assert_eq!(others(&root, "a", later).unwrap().len(), 0);
+        assert_eq!(others(&root, "a", Turn::Holds, later).unwrap().len(), 0);
         std::fs::File::open(room.path(".trainingjob/jobs/b.json")).unwrap().set_modified(later.into()).unwrap();
-        assert_eq!(others(&root, "a", later).unwrap(), ["bert"]);
+        assert_eq!(others(&root, "a", Turn::Holds, later).unwrap(), ["bert"]);
     }
 
     #[test]
@@ -484,8 +525,8 @@ mod tests {
         let room = Room::new();
         room.write(".trainingjob/jobs/b.json", "{");
         let now = Timestamp::now();
-        assert_eq!(others(&root(&room), "a", now).unwrap(), ["b"]);
-        assert_eq!(others(&root(&room), "a", now + SignedDuration::from_hours(25)).unwrap().len(), 0);
+        assert_eq!(others(&root(&room), "a", Turn::Holds, now).unwrap(), ["b"]);
+        assert_eq!(others(&root(&room), "a", Turn::Holds, now + SignedDuration::from_hours(25)).unwrap().len(), 0);
         assert!(!room.path(".trainingjob/jobs/b.json").exists());
     }
 }

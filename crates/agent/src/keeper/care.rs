@@ -4,6 +4,7 @@ use crate::gang::judge::alone;
 use crate::keeper::choice::{Choice, From};
 use crate::keeper::copies::{Copies, Where, open_uri, places, put_together};
 use crate::keeper::found::{bad_ones, kept, look_at, nothing_at, read_whole};
+use crate::keeper::heartbeat::Heartbeat;
 use crate::keeper::problem::{doubt, failed, refused};
 use crate::keeper::start::{End, Work};
 use crate::keeper::{Keeper, Until, block_on, stand_back};
@@ -69,6 +70,7 @@ pub(super) struct Care<'a> {
     reader: Option<Reader>,
     /// Ends what takes long.
     stop: Arc<AtomicBool>,
+    heartbeat: Option<Heartbeat>,
 }
 
 /// A thread that reads every byte of one checkpoint.
@@ -116,6 +118,7 @@ impl<'a> Care<'a> {
             copies: Vec::new(),
             reader: None,
             stop: keeper.stop_flag(),
+            heartbeat: None,
         }
     }
 
@@ -124,6 +127,7 @@ impl<'a> Care<'a> {
     pub(super) fn choose(&mut self) -> Result<Choice, LaunchError> {
         let since = Instant::now();
         let mut told = String::new();
+        self.inventory.await_turn(Timestamp::now());
         loop {
             let hindrance = match self.decide()? {
                 Ok(choice) => return Ok(choice),
@@ -155,9 +159,14 @@ impl<'a> Care<'a> {
         // Before the look: it orders what it finds new after what the stores have.
         let listed: Vec<_> = places(&policy).map(|place| (self.listed(&place), place)).collect();
         let scan = self.see_what_is_there();
-        if !scan.others.is_empty() {
-            return Ok(Err(LaunchError { kind: LaunchErrorKind::FolderInUse, message: in_use(&scan) }));
+        let mut others = scan.others.clone();
+        if others.is_empty() {
+            others = self.inventory.take_turn(Timestamp::now());
         }
+        if !others.is_empty() {
+            return Ok(Err(LaunchError { kind: LaunchErrorKind::FolderInUse, message: in_use(&others) }));
+        }
+        self.heartbeat.get_or_insert_with(|| Heartbeat::start(self.keeper));
         let query = self.query(&policy, &scan, &listed);
         let choice = self.chosen_of(query, &listed);
         for passed in &choice.passed {
@@ -399,6 +408,10 @@ impl<'a> Care<'a> {
         }
         if is_last {
             self.keeper.call_done();
+        }
+        // Between two attempts in this pod the folder stays this job's.
+        if until == Until::Pod {
+            self.heartbeat = None;
             let _ = self.inventory.leave();
         }
         took
@@ -645,8 +658,8 @@ fn checkpoint_choice(policy: &CheckpointPolicy, attempt: u32) -> Choice {
     Choice { uid: policy.uid.clone(), attempt, ..Choice::default() }
 }
 
-fn in_use(scan: &Scan) -> String {
-    let names: Vec<_> = scan.others.iter().map(|name| shown(name)).collect();
+fn in_use(others: &[String]) -> String {
+    let names: Vec<_> = others.iter().map(|name| shown(name)).collect();
     let names = names.join(", ");
     format!(
         "job {names} writes to the same folder of checkpoints, or did so within the last five minutes; give each job a claim \

@@ -9,6 +9,7 @@ pub mod choice;
 pub mod commands;
 mod copies;
 mod found;
+mod heartbeat;
 mod problem;
 mod start;
 
@@ -22,6 +23,8 @@ use crate::variables::variable;
 use crate::wake::Wake;
 use crate::words::Words;
 use crate::{now, read_json};
+use checkpoint::folder::Folder;
+use checkpoint::ledger;
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints};
@@ -76,6 +79,8 @@ pub struct Keeper {
     in_gang: bool,
     /// What the last attempt began with, if it ended before real work: how it ended decides whether that counts.
     unjudged: Mutex<Option<String>>,
+    /// No other job has to wait for this one any more.
+    has_left: AtomicBool,
 }
 
 #[derive(Default)]
@@ -141,6 +146,7 @@ impl Keeper {
             wish_used: Mutex::new(gang.and_then(|past| past.wish_used)),
             in_gang: gang.is_some(),
             unjudged: Mutex::default(),
+            has_left: AtomicBool::new(false),
         }))
     }
 
@@ -177,6 +183,30 @@ impl Keeper {
             keeper.state.lock().until = Until::Pod;
             Care::new(keeper, attempt).look(&keeper.current_policy(), Until::Pod);
         })
+    }
+
+    /// No attempt follows in this pod: another job may use the folder. In a thread of its own, for a file server may hang.
+    pub fn leave_folder(self: &Arc<Self>) {
+        if self.index != 0 && self.policy.shared {
+            return;
+        }
+        let keeper = Arc::clone(self);
+        let leave = move || {
+            if let Some(thread) = keeper.thread.lock().take() {
+                let _ = thread.join();
+            }
+            let _ = Folder::root(&keeper.root).and_then(|root| ledger::leave(&root, &keeper.policy.uid));
+            keeper.has_left.store(true, Ordering::Relaxed);
+            keeper.wake.wake();
+        };
+        if thread::Builder::new().name("leave".to_owned()).spawn(leave).is_err() {
+            self.has_left.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether that is done.
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Relaxed) || (self.index != 0 && self.policy.shared)
     }
 
     fn work_on(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) -> io::Result<()> {

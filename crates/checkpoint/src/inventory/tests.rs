@@ -217,7 +217,7 @@ fn only_what_came_with_the_job_is_its_own() {
     }
     assert!(!one(&look(&mut inventory, 2), "copied/step-3").own, "older than the job");
 
-    ledger::heartbeat(&Folder::root(&room.path("")).unwrap(), "uid-2", "bert", at(3)).unwrap();
+    ledger::heartbeat(&Folder::root(&room.path("")).unwrap(), "uid-2", "bert", Turn::Holds, at(3)).unwrap();
     room.save("step-4");
     let scan = look(&mut inventory, 3);
     assert_eq!(scan.others, ["bert"]);
@@ -599,4 +599,88 @@ fn what_changes_while_it_is_judged_is_not_judged() {
     assert_eq!(one(&scan, "step-1").stage, Stage::Unread);
     testing::MEANWHILE.set(None);
     assert!(look(&mut inventory, 9).found[0].found.is_good());
+}
+
+/// Finding 2: what the ledger knows of and can't be looked into may be good.
+#[test]
+fn what_is_known_and_cannot_be_looked_into_is_unread() {
+    std::thread::spawn(|| {
+        as_nobody();
+        let room = Room::new();
+        let mut inventory = begun(&room);
+        room.save("run/step-1");
+        look(&mut inventory, 10);
+        let folder = room.path("run");
+        fs::set_permissions(&folder, Permissions::from_mode(0o000)).unwrap();
+        let scan = look(&mut inventory, 20);
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        let known = one(&scan, "run/step-1");
+        assert_eq!((known.stage, known.own, known.found.step), (Stage::Unread, true, Some(1)));
+        assert!(one(&look(&mut inventory, 30), "run/step-1").own, "it is not forgotten");
+    })
+    .join()
+    .unwrap();
+}
+
+/// An earlier job's checkpoint that this job has overwritten is this job's.
+#[test]
+fn what_is_written_anew_is_its_writers() {
+    let room = Room::new();
+    let mut first = begun(&room);
+    room.save("step-1");
+    room.save("step-2");
+    look(&mut first, 10);
+    first.leave().unwrap();
+    let mut second = Inventory::with_formats(&room.path(""), "uid-2", "llama", testing::FORMATS);
+    assert!(!one(&look(&mut second, 20), "step-1").own);
+    room.write("step-1/model", "written by the second");
+    let scan = look(&mut second, 30);
+    assert_eq!((one(&scan, "step-1").own, one(&scan, "step-2").own), (true, false));
+    assert!(second.is_others("step-2") && !second.is_others("step-1"));
+}
+
+#[test]
+fn a_wish_is_used_by_its_words() {
+    let room = Room::new();
+    let mut inventory = begun(&room);
+    assert!(inventory.is_new() && !inventory.has_used("a"));
+    room.save("step-1");
+    look(&mut inventory, 10);
+    inventory.use_wish("a");
+    let mut again = self::inventory(&room);
+    let scan = look(&mut again, 20);
+    assert!(again.has_used("a") && !again.has_used("b") && !again.is_new());
+    assert!(!one(&scan, "step-1").own, "it was written before");
+    room.save("step-2");
+    assert!(one(&look(&mut again, 30), "step-2").own);
+    let mut other = Inventory::with_formats(&room.path(""), "uid-2", "llama", testing::FORMATS);
+    look(&mut other, 40);
+    assert!(!other.has_used("a"), "another job has a wish of its own");
+}
+
+/// A ledger of before has no word of wishes: a job that has written there began with its wish.
+#[test]
+fn a_wish_of_before_wishes_were_noted_is_used() {
+    let room = Room::new();
+    let mut inventory = begun(&room);
+    room.save("step-1");
+    look(&mut inventory, 10);
+    let mut again = self::inventory(&room);
+    look(&mut again, 20);
+    assert!(again.has_used("a"));
+    again.use_no_wish();
+    assert!(!again.has_used("a"), "it had none, and is given one");
+}
+
+#[test]
+fn failed_starts_of_another_job_do_not_count() {
+    let room = Room::new();
+    let mut first = begun(&room);
+    room.save("step-1");
+    look(&mut first, 10);
+    assert_eq!((first.failed_start("step-1"), first.failed_start("step-1")), (1, 2));
+    first.leave().unwrap();
+    let mut second = Inventory::with_formats(&room.path(""), "uid-2", "llama", testing::FORMATS);
+    assert_eq!(one(&look(&mut second, 20), "step-1").failed_starts, 0);
+    assert_eq!(second.failed_start("step-1"), 1);
 }

@@ -1,0 +1,48 @@
+//! Says every minute that this job uses its folder of checkpoints, however long a look at it takes: another job that came
+//! upon an old heartbeat would begin to write there.
+
+use crate::keeper::{Keeper, stand_back};
+use checkpoint::folder::Folder;
+use checkpoint::ledger::{self, Turn};
+use jiff::Timestamp;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Goes on until it is dropped.
+pub(super) struct Heartbeat(Arc<(Mutex<bool>, Condvar)>);
+
+impl Heartbeat {
+    pub(super) fn start(keeper: &Keeper) -> Self {
+        let stop = Arc::<(Mutex<bool>, Condvar)>::default();
+        let (root, uid, job) = (keeper.root.clone(), keeper.policy.uid.clone(), keeper.policy.job.clone());
+        let theirs = Arc::clone(&stop);
+        let beat = move || {
+            stand_back();
+            let mut is_over = theirs.0.lock();
+            loop {
+                theirs.1.wait_for(&mut is_over, EVERY);
+                if *is_over {
+                    return;
+                }
+                // Under the lock: none comes after the end.
+                if let Ok(root) = Folder::root(&root) {
+                    let _ = ledger::heartbeat(&root, &uid, &job, Turn::Holds, Timestamp::now());
+                }
+            }
+        };
+        // Without a thread the looks say it.
+        let _ = thread::Builder::new().name("heartbeat".to_owned()).spawn(beat);
+        Self(stop)
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        *self.0.0.lock() = true;
+        self.0.1.notify_all();
+    }
+}
