@@ -293,6 +293,7 @@ mod tests {
     }
 
     /// The step that is taken.
+    #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
     fn step(query: Query) -> Option<u64> {
         match start(query.clone()) {
             Start::From(found, _) => found.step,

@@ -197,6 +197,7 @@ pub struct Found {
     pub needs: Vec<String>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero(value: &u64) -> bool {
     *value == 0
 }

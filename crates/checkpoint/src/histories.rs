@@ -69,6 +69,7 @@ impl Dice {
 
 /// What the oracle knows of a file.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 struct Truth {
     /// Which writing it was, of all in this history.
     written: u64,
@@ -231,7 +232,7 @@ impl History {
         self.now += SignedDuration::from_secs(20);
         if self.other_until.is_some() {
             let root = Folder::root(self.root.path()).unwrap();
-            ledger::heartbeat(&root, "uid-2", "other", self.now).unwrap();
+            ledger::heartbeat(&root, "uid-2", "other", ledger::Turn::Holds, self.now).unwrap();
         }
         let scan = self.inventory.scan(self.now, None, &Budget::default());
         if self.other_until.take_if(|until| *until <= self.now).is_some() {

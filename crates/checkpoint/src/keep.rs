@@ -499,7 +499,6 @@ mod tests {
             known.found.needs = vec!["./elsewhere/out/checkpoint-200".to_owned()];
         }
         assert_eq!(deleted(&all, &newest(1)), ["out/checkpoint-300", "out/checkpoint-100"]);
-        let mut all = all;
         all[1].found.path = "best/epoch=1.ckpt".into();
         all[3].found.needs = vec!["/checkpoints/best/epoch=1.ckpt".to_owned()];
         assert_eq!(deleted(&all, &newest(1)), ["out/checkpoint-300", "out/checkpoint-100"]);

@@ -16,6 +16,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+#[expect(clippy::expect_used, reason = "a constant")]
 static NUMBER: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?").expect("the pattern is right"));
 

@@ -138,11 +138,12 @@ impl Index {
     #[must_use]
     pub fn pod_of_predecessor(&self, key: &JobKey, name: &str) -> Option<String> {
         let inner = self.lock();
-        let is_earlier = |(other, cell): &(&JobKey, &Box<Cell>)| {
+        let is_earlier = |other: &JobKey, cell: &Cell| {
             let is_gone = cell.forgotten || !cell.known;
             other.namespace == key.namespace && other.uid != key.uid && is_gone && cell.pods_of == name
         };
-        inner.cells.iter().filter(is_earlier).find_map(|(_, cell)| cell.living_pod().map(str::to_owned))
+        let earlier = inner.cells.iter().filter(|(other, cell)| is_earlier(other, cell));
+        earlier.into_iter().find_map(|(_, cell)| cell.living_pod().map(str::to_owned))
     }
 
     /// Forgets a TrainingJob that exists no more.

@@ -90,6 +90,7 @@ pub struct Manifest {
     pub files: Vec<Stored>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero(value: &u64) -> bool {
     *value == 0
 }
