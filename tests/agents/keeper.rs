@@ -488,6 +488,78 @@ fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
     assert_eq!(newest.last().unwrap() - newest.first().unwrap(), 2, "the newest: {newest:?}");
 }
 
+/// A look that waited for the reading of the large one would come back after a minute and a half.
+#[test]
+fn a_large_checkpoint_that_is_read_holds_up_no_look() {
+    let world = World::new("keeper-large", json!({ "shared": true }));
+    let script = r#"
+        mkdir -p "$CHECKPOINT_DIR/step-1"
+        truncate -s 3G "$CHECKPOINT_DIR/step-1/weights"
+        : > "$CHECKPOINT_DIR/step-1/.complete"
+        sleep 8; save 2; until [ -e "$ROOM/enough" ] || ! kill -0 $PPID; do sleep 0.2; done
+    "#;
+    let mut agent = world.start(script);
+    let is_latest = |told: &Checkpoints, path: &str| told.latest.as_ref().is_some_and(|latest| latest.path == path);
+    world.told("the large one", |told| is_latest(told, "step-1"));
+    let began = std::time::Instant::now();
+    world.told("the one after it", |told| is_latest(told, "step-2"));
+    assert!(began.elapsed() < Duration::from_secs(40), "the look came after {:?}", began.elapsed());
+    fs::write(world.room.path("enough"), "").unwrap();
+    until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap());
+}
+
+/// Files of torch.save that belong together, and what no format claims, outlive the pod together.
+#[test]
+fn a_bucket_gets_all_files_of_a_save() {
+    let mut world = World::new("keeper-beside", json!({}));
+    let bucket = world.room.path("bucket");
+    fs::create_dir_all(&bucket).unwrap();
+    world.policy["retention"] = json!(1);
+    world.policy["store"] = json!({ "uri": format!("file://{}", bucket.display()) });
+    let fixture = testkit::root("tests/fixtures/checkpoints/torch");
+    let model = fs::read_dir(fixture).unwrap().flatten().find_map(|entry| {
+        let files = fs::read_dir(entry.path()).ok()?.flatten();
+        files.map(|file| file.path()).find(|path| path.extension().is_some_and(|end| end == "pt"))
+    });
+    let model = model.unwrap().display().to_string();
+    let script = format!(
+        r#"mkdir -p "$CHECKPOINT_DIR/run"; cd "$CHECKPOINT_DIR/run"
+        for n in 100 200; do
+            for it in model generator optimizer scheduler; do cp {model} ${{it}}_$n.pt; done
+            sleep 2
+        done
+        echo '{{}}' > config.json; cp {model} rng_state.pt; cd "$ROOM""#
+    );
+    world.run(1, &[], &script);
+    fs::remove_dir_all(world.checkpoints()).unwrap();
+    fs::create_dir_all(world.checkpoints()).unwrap();
+    let second = world.run(2, &[], r#"ls "$(dirname "$RESUME_FROM_CHECKPOINT")""#);
+    let back = stdout(&second);
+    let words = String::from_utf8_lossy(&second.stderr);
+    let save: Vec<&str> = back.lines().filter(|name| name.contains("_200")).collect();
+    assert!(save.len() >= 3, "a model comes with its optimizer and scheduler: {back:?} {words}");
+    for name in ["config.json", "rng_state.pt"] {
+        assert!(back.lines().any(|line| line == name), "{name} is not in {back:?} {words}");
+    }
+    let listed = fs::read_dir(bucket.join(".trainingjob")).unwrap().flatten();
+    let listed: BTreeSet<String> = listed.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    assert!(listed.contains("run=2Fgenerator_200.pt.json") && listed.contains("run=2Fmodel_200.pt.json"), "{listed:?}");
+}
+
+/// The second stage of a training begins its steps again: none of it is taken for old.
+#[test]
+fn keeps_the_newest_of_each_stage() {
+    let world = World::new("keeper-stages", json!({ "shared": true, "retention": 2 }));
+    let script = r#"
+        stage() { for n in $2; do mkdir -p "$CHECKPOINT_DIR/$1"; (CHECKPOINT_DIR="$CHECKPOINT_DIR/$1"; save $n); sleep 1; done; }
+        stage sft "8000 8500 9000"; stage dpo "100 200 300"
+    "#;
+    world.run(1, &[], script);
+    let left = |stage: &str| names(&world.checkpoints().join(stage));
+    assert_eq!(left("sft"), BTreeSet::from(["step-8500", "step-9000"].map(str::to_owned)));
+    assert_eq!(left("dpo"), BTreeSet::from(["step-200", "step-300"].map(str::to_owned)));
+}
+
 fn has(told: &Checkpoints, kind: ProblemKind, words: &str) -> bool {
     told.problems.iter().any(|problem| problem.kind == kind && problem.message.contains(words))
 }

@@ -596,3 +596,26 @@ fn one_file_without_checksums_is_enough() {
         assert_eq!(word(&held.judge(Depth::Content)), "complete", "{folder}/{path}");
     }
 }
+
+/// What `load_best_model_at_end` and `ckpt_path="best"` load is known by their own files.
+#[test]
+fn the_trainers_best_is_known() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoints");
+    let needs = |rules: &Rules, name: &str, folder: &Path| {
+        let mut held = Held {
+            format: "",
+            rules: FORMATS[0].1,
+            folder: String::new(),
+            name: name.to_owned(),
+            contents: BTreeMap::new(),
+            members: Vec::new(),
+        };
+        read_below(folder, "", &mut held.contents);
+        held.list();
+        (rules.judge)(name, &held, Depth::Structure).expect("memory can be read").needs
+    };
+    let trainer = needs(&hugging_face::RULES, "checkpoint-4", &fixtures.join("hugging-face/sharded/checkpoint-4"));
+    assert_eq!(trainer, ["/checkpoints/hugging-face/plain/checkpoint-4"]);
+    let lightning = needs(&lightning::RULES, "epoch=1-step=8.ckpt", &fixtures.join("lightning/fit"));
+    assert!(lightning.iter().any(|path| path.ends_with("epoch=1-step=8.ckpt")), "{lightning:?}");
+}

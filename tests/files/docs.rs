@@ -322,3 +322,50 @@ fn git_tracks_no_compiled_file() {
     let compiled: Vec<_> = files.into_iter().filter(|file| by_name(file) || is_program(file)).collect();
     assert!(compiled.is_empty(), "git tracks {compiled:?}");
 }
+
+/// A rule that no test holds is a wish.
+#[test]
+fn every_rule_of_checkpoints_names_its_tests() {
+    let page = read("docs/checkpoints.md");
+    let rules = page.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| ")?.split(" | ");
+        let id = cells.next()?;
+        let is_id = id.len() > 1 && id.starts_with(char::is_uppercase) && id[1..].bytes().all(|b| b.is_ascii_digit());
+        is_id.then(|| (id.to_owned(), line.to_owned()))
+    });
+    let code = all_rust();
+    let mut ids = Vec::new();
+    for (id, line) in rules {
+        let tests = line.split_once("tests: ").unwrap_or_else(|| panic!("rule {id} names no tests")).1;
+        for test in tests.trim_end_matches([' ', '|']).split(", ") {
+            assert!(code.contains(&format!("fn {test}(")), "rule {id} names the test {test}, which is not there");
+        }
+        ids.push(id);
+    }
+    assert!(ids.len() >= 21, "{ids:?}");
+    let keep = read("crates/checkpoint/src/keep.rs");
+    let used: BTreeSet<&str> = keep.split('"').skip(1).step_by(2).filter(|text| is_rule_of_keeping(text)).collect();
+    let missing: Vec<_> = used.iter().filter(|id| !ids.iter().any(|known| known == *id)).collect();
+    assert!(missing.is_empty(), "keep.rs decides by rules that docs/checkpoints.md has not: {missing:?}");
+}
+
+fn is_rule_of_keeping(text: &str) -> bool {
+    text.strip_prefix('K').is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// All Rust sources of the repository.
+fn all_rust() -> String {
+    let (mut code, mut folders) =
+        (String::new(), ["crates", "src", "tests"].map(|folder| root().join(folder)).to_vec());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                code += &read(&path);
+            }
+        }
+    }
+    code
+}

@@ -216,6 +216,12 @@ in_each_store! {
     what_was_begun_and_is_not_wanted_leaves_nothing,
     parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again,
     what_others_have_put_there_is_fetched_whole_or_not_at_all,
+    no_writer_replaces_the_checkpoint_of_another,
+    what_a_lost_pod_has_left_is_removed_a_day_later,
+    a_hostile_journal_deletes_nothing_else,
+    what_a_worker_has_sent_is_not_sent_again_in_another_round,
+    a_manifest_has_the_order_of_writing,
+    what_lies_beside_a_checkpoint_comes_back_with_it,
 }
 
 // ---- there and back
@@ -715,6 +721,14 @@ fn a_link_in_the_way_of_a_restore_is_not_followed() {
         let (kind, told) = trouble(store.restore(&manifest, &back).await);
         assert_eq!(kind, Trouble::Local, "{told}");
         assert!(content(&outside).is_empty());
+        // Where it is fetched to before it is whole.
+        let there = room.folder("there");
+        write(&outside, "theirs/file", b"x");
+        fs::create_dir(there.join(".trainingjob")).unwrap();
+        std::os::unix::fs::symlink(&outside, there.join(".trainingjob/restore")).unwrap();
+        let (kind, told) = trouble(store.restore(&manifest, &there).await);
+        assert!(kind == Trouble::Local && told.contains("link"), "{told}");
+        assert_eq!(content(&outside).len(), 1);
     });
 }
 
@@ -986,5 +1000,171 @@ fn a_strangers_odd_key_disturbs_no_checkpoint_of_ours_and_is_named_where_it_does
         assert!(content(&to).is_empty());
         assert_eq!(store(&server, &server.url(), "plain/last").restore_prefix(&to).await.unwrap(), to.join("last"));
         assert_eq!(content(&to).keys().collect::<Vec<_>>(), ["last/model", "last/sub/x"]);
+    });
+}
+
+// ---- the rules U of docs/checkpoints.md
+
+fn of_writer(server: &Server, writer: &str) -> Store {
+    Store::open(&place(server, "runs"), &access(server, &server.url()), writer).unwrap()
+}
+
+fn no_writer_replaces_the_checkpoint_of_another(start: fn() -> Server) {
+    let (server, room) = (start(), Room::new("store"));
+    let stores = ["uid-1", "uid-2"].map(|writer| of_writer(&server, writer));
+    let roots = ["a", "b"].map(|name| room.folder(name));
+    let found = [small(&roots[0], "run/step-1", 1), small(&roots[1], "run/step-1", 2)];
+    run(async {
+        let one = stores[0].upload(&roots[0], &found[0]).await.unwrap();
+        let two = stores[1].upload(&roots[1], &found[1]).await.unwrap();
+        assert_eq!(stores[0].upload(&roots[0], &found[0]).await.unwrap(), one, "it is there already");
+        assert_eq!(stores[1].upload(&roots[1], &found[1]).await.unwrap(), two, "it is there already");
+        assert_eq!(stores[0].list().await.unwrap().manifests.len(), 2);
+        for (manifest, root) in [(&one, &roots[0]), (&two, &roots[1])] {
+            stores[1].verify(manifest).await.unwrap();
+            let back = restored(&stores[1], manifest, &room).await.unwrap();
+            assert!(content(&back) == content(root));
+        }
+        // By the place that a person sees.
+        let space = two.space.clone().unwrap();
+        let uri = Destination::parse(&format!("{}://{BUCKET}/runs/run/step-1~{space}", server.scheme)).unwrap();
+        let named = Store::open(&uri, &access(&server, &server.url()), "").unwrap();
+        let back = room.folder("named");
+        assert_eq!(named.restore_prefix(&back).await.unwrap(), back.join("step-1"));
+        assert!(content(&back.join("step-1")) == content(&roots[1].join("run/step-1")));
+        // What one removes is its own.
+        stores[1].remove(&two).await.unwrap();
+        stores[1].sweep().await.unwrap();
+        stores[0].verify(&one).await.unwrap();
+        assert_eq!(stores[0].list().await.unwrap().manifests, [one]);
+        // At the same instant, and below a prefix that has nothing yet.
+        let later = ["uid-3", "uid-4"]
+            .map(|writer| Store::open(&place(&server, "new"), &access(&server, &server.url()), writer).unwrap());
+        let both = tokio::join!(later[0].upload(&roots[0], &found[0]), later[1].upload(&roots[1], &found[1]));
+        for manifest in [both.0.unwrap(), both.1.unwrap()] {
+            later[0].verify(&manifest).await.unwrap();
+        }
+    });
+}
+
+fn what_a_lost_pod_has_left_is_removed_a_day_later(start: fn() -> Server) {
+    let (server, room) = (start(), Room::new("store"));
+    let proxy = Proxy::before(&server);
+    let store = store(&server, &proxy.url(), "runs");
+    let (lost, root) = (room.folder("lost"), room.folder("root"));
+    let found = checkpoint(&lost, "checkpoint-1", 1);
+    proxy.set(|asked| if asked.target.contains("partNumber=3") { Fault::Answer(403) } else { Fault::Pass });
+    run(async {
+        store.upload_part(&lost, &small(&lost, "checkpoint-3", 3), 1, "3-1").await.unwrap();
+        assert_eq!(trouble(store.upload(&lost, &found).await).0, Trouble::Denied);
+        fs::remove_dir_all(&lost).unwrap();
+        proxy.set(|_| Fault::Pass);
+        let other = store.upload(&root, &small(&root, "checkpoint-2", 2)).await.unwrap();
+        let later = |hours: i64| Timestamp::now() + jiff::SignedDuration::from_hours(hours);
+        store.sweep_as_of(later(23)).await.unwrap();
+        assert!(server.object("runs/checkpoint-1").exists(), "somebody may still be sending");
+        proxy.take();
+        store.sweep_as_of(later(25)).await.unwrap();
+        let asked = proxy.take();
+        assert!(asked.iter().any(|asked| asked.method == "DELETE" && asked.target.contains("uploadId=")), "{asked:?}");
+        for gone in ["runs/checkpoint-1", "runs/checkpoint-3"] {
+            assert!(content(&server.object(gone)).is_empty(), "{gone}");
+        }
+        store.verify(&other).await.unwrap();
+        proxy.take();
+        store.sweep_as_of(later(25)).await.unwrap();
+        assert!(proxy.take().iter().all(|asked| asked.method == "GET"), "there is nothing more to do");
+    });
+}
+
+fn a_hostile_journal_deletes_nothing_else(start: fn() -> Server) {
+    let (server, room) = (start(), Room::new("store"));
+    let proxy = Proxy::before(&server);
+    let store = store(&server, &proxy.url(), "runs");
+    let root = room.folder("root");
+    run(async {
+        let first = store.upload(&root, &small(&root, "checkpoint-1", 1)).await.unwrap();
+        let found = small(&root, "checkpoint-2", 2);
+        proxy.set(|asked| if is_data(asked) { Fault::Answer(403) } else { Fault::Pass });
+        store.upload(&root, &found).await.unwrap_err();
+        let journal = fs::read_dir(root.join(".trainingjob/uploads")).unwrap().flatten().next().unwrap().path();
+        let mut lines = r#"{"did":"begin","version":1,"identity":"x","generation":0}"#.to_owned() + "\n";
+        for key in [".trainingjob/checkpoint-1.json", "checkpoint-1/0", "checkpoint-2/../checkpoint-1/1"] {
+            lines += &format!("{{\"did\":\"sending\",\"key\":\"{key}\"}}\n");
+            lines += &format!("{{\"did\":\"stored\",\"file\":\"{key}\",\"key\":\"{key}\",\"crc32c\":1}}\n");
+        }
+        fs::write(&journal, &lines).unwrap();
+        proxy.set(|_| Fault::Pass);
+        store.upload(&root, &found).await.unwrap();
+        store.verify(&first).await.unwrap();
+        // The folder of journals itself leads elsewhere.
+        let outside = room.folder("outside");
+        fs::remove_dir_all(root.join(".trainingjob/uploads")).unwrap();
+        std::os::unix::fs::symlink(&outside, root.join(".trainingjob/uploads")).unwrap();
+        let (kind, told) = trouble(store.upload(&root, &small(&root, "checkpoint-3", 3)).await);
+        assert!(kind == Trouble::Local && told.contains("link"), "{told}");
+        assert!(content(&outside).is_empty());
+    });
+}
+
+fn what_a_worker_has_sent_is_not_sent_again_in_another_round(start: fn() -> Server) {
+    let (server, room) = (start(), Room::new("store"));
+    let proxy = Proxy::before(&server);
+    let store = store(&server, &proxy.url(), "runs");
+    let root = room.folder("root");
+    let found = checkpoint(&root, "step-5", 5);
+    run(async {
+        // The first round is cut in the middle.
+        proxy.set(|asked| if asked.target.contains("partNumber=3") { Fault::Answer(403) } else { Fault::Pass });
+        store.upload_part(&root, &found, 0, "5-1").await.unwrap_err();
+        proxy.set(|_| Fault::Pass);
+        proxy.take();
+        store.upload_part(&root, &found, 0, "5-2").await.unwrap();
+        let rest = data(&proxy.take());
+        assert!(rest < PART, "{rest} bytes were sent again");
+        assert_eq!(store.signs("step-5", 2, "5-2").await.unwrap().len(), 1);
+        store.upload_part(&root, &found, 0, "5-3").await.unwrap();
+        assert_eq!(data(&proxy.take()), 0);
+        assert!(store.signs("step-5", 2, "5-2").await.unwrap().is_empty());
+        let manifest = store.finish(&found, 1, "5-3", |_| None).await.unwrap();
+        let back = restored(&store, &manifest, &room).await.unwrap();
+        assert!(content(&back) == content(&root));
+    });
+}
+
+fn a_manifest_has_the_order_of_writing(start: fn() -> Server) {
+    let (server, room) = (start(), Room::new("store"));
+    let store = store(&server, &server.url(), "runs");
+    let root = room.folder("root");
+    run(async {
+        // The steps have begun again.
+        for (step, order) in [(9, 1), (1, 3), (2, 2)] {
+            let found = small(&root, &format!("step-{step}"), step);
+            let found = Found { order, earliest: order, needs: vec!["step-9".to_owned()], ..found };
+            let manifest = store.upload(&root, &found).await.unwrap();
+            assert_eq!((manifest.found().order, manifest.found().needs), (order, found.needs));
+        }
+        assert_eq!(paths(&store).await, ["step-1", "step-2", "step-9"]);
+    });
+}
+
+fn what_lies_beside_a_checkpoint_comes_back_with_it(start: fn() -> Server) {
+    let (server, room) = (start(), Room::new("store"));
+    let store = store(&server, &server.url(), "runs");
+    let (root, back) = (room.folder("root"), room.folder("back"));
+    write(&root, "run/config.json", b"{}");
+    write(&root, "run/vocab.txt", b"a b");
+    let beside = || found_of(&root, "run/config.json", Format::Marked, 1, |path| !path.contains('/')).members;
+    run(async {
+        store.upload_beside(&root, "run", &beside()).await.unwrap();
+        assert!(paths(&store).await.is_empty(), "it is no checkpoint");
+        write(&root, "run/config.json", b"{\"new\": 1}");
+        store.upload_beside(&root, "run", &beside()).await.unwrap();
+        store.sweep().await.unwrap();
+        write(&back, "run/vocab.txt", b"mine");
+        assert_eq!(store.restore_beside("run", &back).await.unwrap(), ["config.json"]);
+        assert_eq!(store.restore_beside("elsewhere", &back).await.unwrap(), [""; 0]);
+        let files = content(&back);
+        assert_eq!((&files["run/config.json"][..], &files["run/vocab.txt"][..]), (&b"{\"new\": 1}"[..], &b"mine"[..]));
     });
 }

@@ -183,6 +183,8 @@ impl History {
             fs::create_dir_all(self.path(folder)).unwrap();
             fs::write(self.path(&path), text).unwrap();
             self.written += 1;
+            let time = SystemTime::from(self.now) + Duration::from_millis(self.written);
+            File::options().write(true).open(self.path(&path)).unwrap().set_modified(time).unwrap();
             let is_own = self.other_until.is_none();
             let truth = Truth {
                 written: self.written,
@@ -358,7 +360,7 @@ impl History {
 /// Of one history: by which rules what was decided how often, and how many files were deleted.
 fn live(seed: u64, rule: Rule) -> Result<History, String> {
     let mut history = History::new(seed);
-    for _ in 0..40 {
+    for _ in 0..25 {
         history.step(rule).map_err(|why| format!("history {seed}: {why}"))?;
     }
     Ok(history)

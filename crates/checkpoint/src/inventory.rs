@@ -21,11 +21,18 @@ const QUIET: SignedDuration = SignedDuration::from_secs(5);
 const GRACE: SignedDuration = SignedDuration::from_mins(10);
 /// Never looked into: ours, the file system's, and the snapshots of file servers, in which everything is once more.
 const NOT_OURS: &[&str] = &[OURS, "lost+found", ".snapshot", ".snapshots", ".zfs"];
+/// How far the clock of a file system may be from ours.
+const CLOCK: SignedDuration = SignedDuration::from_mins(1);
 /// How often a job says that it uses the root.
 const HEARTBEAT: SignedDuration = SignedDuration::from_mins(1);
 /// How many other checkpoints one checkpoint may call for, and how long their paths may be.
 const NEEDS: usize = 16;
 const LONGEST_NEED: usize = 4096;
+/// What a program writes beside a checkpoint with the same number. A data set's shards have other names.
+const COMPANIONS: [&str; 12] =
+    ["pt", "pth", "bin", "pkl", "json", "safetensors", "npz", "npy", "yaml", "yml", "txt", "ckpt"];
+/// How many files may lie beside the checkpoints of one folder, to be copied with them.
+const BESIDE: usize = 1000;
 /// What is told of one scan.
 const NOTES: usize = 50;
 
@@ -90,6 +97,9 @@ pub struct Scan {
     pub others: Vec<String>,
     /// Whether the scan came to its end.
     pub whole: bool,
+    /// What no format claims, by the folder in which it lies beside a checkpoint of this job's own: configurations,
+    /// tokenizers, states of random numbers.
+    pub beside: BTreeMap<String, Vec<Member>>,
 }
 
 impl Scan {
@@ -126,6 +136,26 @@ impl Scan {
         next
     }
 
+    /// Takes in what lies beside this job's own checkpoints.
+    fn see_beside(&mut self, root: &Folder, mut left: BTreeMap<String, Vec<String>>) {
+        let own = self.found.iter().filter(|known| known.own && known.found.path != ".");
+        let folders: BTreeSet<String> =
+            own.map(|known| known.found.path.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned()).collect();
+        for folder in folders {
+            let Some(names) = left.remove(&folder) else { continue };
+            if names.len() > BESIDE {
+                let count = names.len();
+                self.note(format!("{}: {count} files lie beside the checkpoints and are not copied", place(&folder)));
+                continue;
+            }
+            let Ok(at) = root.folder(if folder.is_empty() { "." } else { &folder }) else { continue };
+            let members: Vec<Member> = names.iter().filter_map(|name| at.member(name).ok().flatten()).collect();
+            if !members.is_empty() {
+                self.beside.insert(folder, members);
+            }
+        }
+    }
+
     fn note(&mut self, note: String) {
         if self.notes.len() < NOTES && !self.notes.contains(&note) {
             self.notes.push(note);
@@ -147,6 +177,8 @@ pub struct Inventory {
     was_new: bool,
     /// Whether this job uses the root or waits for it.
     turn: Turn,
+    /// When the last look that saw everything was, by our clock.
+    looked: Option<Timestamp>,
 }
 
 /// When a checkpoint is looked at.
@@ -192,6 +224,7 @@ impl Inventory {
             said: None,
             was_new: false,
             turn: Turn::Holds,
+            looked: None,
         }
     }
 
@@ -232,9 +265,10 @@ impl Inventory {
             claims: Vec::new(),
             paths: BTreeSet::new(),
             given_up: Vec::new(),
+            left: BTreeMap::new(),
         };
         walk.look_below(&root);
-        let Walk { claims, mut paths, given_up, .. } = walk;
+        let Walk { claims, mut paths, given_up, left, .. } = walk;
         for (path, why) in &given_up {
             for claim in self.known_below(path) {
                 if paths.insert(claim.path.clone()) {
@@ -271,14 +305,12 @@ impl Inventory {
             }
         }
         scan.found.sort_by(|a, b| b.found.newer(&a.found));
+        scan.see_beside(&root, left);
 
         if scan.whole {
             // What the next look finds new was written after what this one found, which a look that saw less cannot say.
-            let next = self.ledger.book.looks + 1;
-            if self.ledger.book.checkpoints.values().any(|entry| entry.order >= next) {
-                self.ledger.book.looks = next;
-                self.is_saved = false;
-            }
+            self.order_new(&mut scan);
+            self.looked = Some(now);
             let entries = self.ledger.book.checkpoints.len();
             self.ledger.book.checkpoints.retain(|path, _| paths.contains(path));
             self.is_saved &= entries == self.ledger.book.checkpoints.len();
@@ -569,6 +601,7 @@ impl Inventory {
         if let Some(entry) = self.ledger.book.checkpoints.get_mut(&claim.path).filter(|entry| entry.since > now) {
             (entry.since, self.is_saved) = (now, false); // a clock went back
         }
+        let is_since = |time: i64| at.own_since.is_some_and(|since| i128::from(time) >= since.as_nanosecond());
         let known = self.ledger.book.checkpoints.get(&claim.path);
         let is_same = known.is_some_and(|e| e.format == claim.rules.format && e.members == files.members());
         let is_known = |entry: &&Entry| match &entry.verdict {
@@ -606,6 +639,7 @@ impl Inventory {
             order: self.ledger.book.looks + 1,
             earliest: self.ledger.book.looks + 1,
             earlier: None,
+            timed: self.looked.is_some_and(|looked| fits(files.members(), looked, now)),
             whole: None,
             owner: String::new(),
             failed_starts: 0,
@@ -619,22 +653,29 @@ impl Inventory {
                 entry.failed_by.clone_from(&known.failed_by);
                 (entry.order, entry.earliest) = (known.order, known.earliest);
                 entry.earlier.clone_from(&known.earlier);
+                entry.timed = known.timed;
             }
-            _ => {
-                if let Some(known) = known.filter(|known| is_alike(&known.members, &entry.members)) {
-                    // Written again, or only touched: reading it tells which.
-                    entry.earliest = known.earliest;
-                    entry.earlier = known.crc32c.clone().or_else(|| known.earlier.clone());
+            Some(known) if is_alike(&known.members, &entry.members) => {
+                // Written again, or only touched: reading it tells which.
+                entry.owner.clone_from(&known.owner);
+                entry.earliest = known.earliest;
+                entry.earlier = known.crc32c.clone().or_else(|| known.earlier.clone());
+            }
+            // What an earlier job has left, and this one has written over, is this one's. Where that can't be told it stays
+            // whose it was.
+            Some(known) => {
+                let all = files.members();
+                let is_rewritten = !all.is_empty() && all.iter().all(|member| is_since(member.modified));
+                entry.owner.clone_from(if is_rewritten { &self.uid } else { &known.owner });
+            }
+            None => {
+                // What came while others could have written it, or was there before, is nobody's. Files that stand beside one
+                // another are so only together.
+                let oldest = files.members().iter().map(|member| member.modified).min();
+                let written = if claim.folder { files.modified()? } else { oldest.unwrap_or_default() };
+                if is_since(written) {
+                    entry.owner.clone_from(&self.uid);
                 }
-                // What came while others could have written it, or was there before, is nobody's. What was written anew
-                // is whose writer's it is now; where that can't be told it stays whose it was.
-                let written = i128::from(files.modified()?);
-                let is_own = at.own_since.is_some_and(|since| written >= since.as_nanosecond());
-                entry.owner = match known {
-                    _ if is_own => self.uid.clone(),
-                    Some(known) => known.owner.clone(),
-                    None => String::new(),
-                };
             }
         }
         let result = judgement.map(|judgement| {
@@ -650,6 +691,36 @@ impl Inventory {
         self.is_saved &= known == Some(&entry);
         self.ledger.book.checkpoints.insert(claim.path.clone(), entry);
         result
+    }
+
+    /// Gives places in the order of writing to what is new. Files whose times fit to when they were first seen are ordered by
+    /// them; any other may have been written at any moment since the look before.
+    fn order_new(&mut self, scan: &mut Scan) {
+        let book = &mut self.ledger.book;
+        let next = book.looks + 1;
+        let new = book.checkpoints.values_mut().filter(|entry| entry.order >= next).collect::<Vec<_>>();
+        if new.is_empty() {
+            return;
+        }
+        let times: BTreeSet<Option<Timestamp>> =
+            new.iter().filter(|entry| entry.timed).map(|entry| newest(&entry.members)).collect();
+        let last = next + (times.len() as u64).saturating_sub(1);
+        for entry in new {
+            let is_alike = entry.earliest < next;
+            entry.order = last;
+            if entry.timed && !is_alike {
+                let before = times.iter().position(|time| *time == newest(&entry.members)).unwrap_or_default();
+                entry.order = next + before as u64;
+                entry.earliest = entry.order;
+            }
+        }
+        (book.looks, self.is_saved) = (last, false);
+        for known in &mut scan.found {
+            if let Some(entry) = book.checkpoints.get(&known.found.path) {
+                (known.found.order, known.found.earliest) = (entry.order, entry.earliest);
+            }
+        }
+        scan.found.sort_by(|a, b| b.found.newer(&a.found));
     }
 
     fn unread(&self, claim: &Claimed, now: Timestamp, why: &str) -> Known {
@@ -860,6 +931,8 @@ struct Walk<'s> {
     paths: BTreeSet<String>,
     /// Folders that could not be looked into, and why.
     given_up: Vec<(String, String)>,
+    /// The files of each folder that no format claims.
+    left: BTreeMap<String, Vec<String>>,
 }
 
 impl Walk<'_> {
@@ -902,7 +975,18 @@ impl Walk<'_> {
             self.scan.note(format!("{}: {count} not UTF-8, and passed over", place(path)));
         }
         let mut itself = None;
-        for (claim, rules) in claims(&listing, self.formats) {
+        let claims = claims(&listing, self.formats);
+        let claimed = claims.iter().filter_map(|(claim, _)| match claim {
+            Claim::Files { files, .. } => Some(files),
+            Claim::Folder => None,
+        });
+        let claimed: BTreeSet<&String> = claimed.flatten().collect();
+        let others = listing.files.iter().filter(|file| !file.starts_with('.') && !claimed.contains(file));
+        let others: Vec<String> = others.cloned().collect();
+        if !others.is_empty() {
+            self.left.insert(path.to_owned(), others);
+        }
+        for (claim, rules) in claims {
             match claim {
                 // A program that saves into the root itself also keeps other things there.
                 Claim::Folder if is_root => itself = Some(rules),
@@ -982,8 +1066,43 @@ fn claims(listing: &Listing, formats: &'static [&'static Rules]) -> Vec<(Claim, 
             }
         }
     }
+    let left = std::mem::take(&mut left.files);
+    gather_companions(&mut all, left);
     all.extend(folder);
     all
+}
+
+/// Adds to each checkpoint of files what no format claims and has its number: `optimizer_100.pt` is part of what
+/// `model_100.pt` is, and is copied, restored, and deleted with it.
+fn gather_companions(all: &mut [(Claim, &'static Rules)], left: Vec<String>) {
+    let mut by_number: BTreeMap<String, usize> = BTreeMap::new();
+    for (index, (claim, _)) in all.iter().enumerate() {
+        if let Claim::Files { name, .. } = claim
+            && let Some(number) = last_number(name)
+        {
+            by_number.entry(number).or_insert(index);
+        }
+    }
+    for file in left {
+        let is_part = |(_, extension): (&str, &str)| COMPANIONS.contains(&extension) && !file.starts_with('.');
+        let number = file.rsplit_once('.').filter(|it| is_part(*it)).and_then(|_| last_number(&file));
+        let Some(index) = number.and_then(|number| by_number.get(&number)) else { continue };
+        if let Claim::Files { files, .. } = &mut all[*index].0 {
+            files.push(file);
+        }
+    }
+}
+
+/// The last number of a name that stands apart: `100` of `optimizer_100.pt`, none of `v2.pt`. Without leading zeros.
+fn last_number(name: &str) -> Option<String> {
+    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+    let mut last = None;
+    for part in stem.split(['_', '-', '=', '.']) {
+        if !part.is_empty() && part.len() <= 18 && part.bytes().all(|byte| byte.is_ascii_digit()) {
+            last = part.parse::<u64>().ok();
+        }
+    }
+    last.map(|number| number.to_string())
 }
 
 /// A format's own fault is no reason to stop.
@@ -1069,6 +1188,11 @@ fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, n
         failed_starts: entry.failed_starts_of(uid),
         crc32c: entry.crc32c.clone(),
     }
+}
+
+/// Whether files that a look saw first have times since the look before, by a clock that is right but for a minute.
+fn fits(members: &[Member], looked: Timestamp, now: Timestamp) -> bool {
+    newest(members).is_some_and(|time| time >= looked - CLOCK && time <= now + CLOCK)
 }
 
 /// Whether no more than times differ.

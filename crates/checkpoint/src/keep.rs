@@ -504,6 +504,21 @@ mod tests {
         assert_eq!(deleted(&all, &newest(1)), ["out/checkpoint-300", "out/checkpoint-100"]);
     }
 
+    /// Keras' `BackupAndRestore` of before Keras 3 has a manager of its own: `chief/ckpt-N`, and keeps the newest alone.
+    #[test]
+    fn keeps_the_backup_of_keras() {
+        let backup = |path: &str, step, order| {
+            with(step, |known| {
+                (known.found.path, known.found.order) = (path.to_owned(), order);
+                known.found.format = Format::Tensorflow;
+            })
+        };
+        let models = (1..=4).map(|n| backup(&format!("model-{n}.keras"), n * 1000, 10 + n));
+        let mut all: Vec<Known> = models.collect();
+        all.push(backup("backup/chief/ckpt-2", 2, 1));
+        assert_eq!(deleted(&all, &newest(1)), ["model-3.keras", "model-2.keras", "model-1.keras"]);
+    }
+
     fn any_known() -> impl Strategy<Value = Known> {
         let verdict = prop_oneof![
             2 => Just((Verdict::Valid, Stage::Written)),

@@ -94,6 +94,9 @@ pub(super) struct Entry {
     /// The earliest place in that order that is possible.
     #[serde(default)]
     pub earliest: u64,
+    /// Whether its time fits to when it was first seen: then it says in which order the same look's were written.
+    #[serde(default)]
+    pub timed: bool,
     /// What its bytes were before only its times changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<Vec<u32>>,
@@ -375,6 +378,7 @@ mod tests {
             needs: vec!["/checkpoints/step-1".to_owned()],
             order: 7,
             earliest: 6,
+            timed: true,
             earlier: Some(vec![1]),
             whole: None,
             owner: owner.to_owned(),

@@ -4,9 +4,9 @@
 //!
 //! - A *save* is all files that a program wrote at one step (or epoch) into one folder: `G_300.pth` and `D_300.pth`.
 //! - A *series* is a folder and a kind of name: `run/step_#.pt`. A save belongs to the series of each of its files.
-//! - *Order of writing* is the order in which the ledger first saw each content ([`Found::order`]). Which of two contents
-//!   came first that the same look saw first is not known. Times of files never say it, because restored, copied, and
-//!   skewed files have any time.
+//! - *Order of writing* is the order in which the ledger first saw each content ([`Found::order`]). Times of files say no
+//!   more than which of those that one look saw first came first, and only where they lie between that look and the one
+//!   before: restored, copied, and skewed files have any time.
 //! - One save *supersedes* another of the same series if it was written later **and** has a higher step. Where the two
 //!   disagree, the steps have begun again, and neither save replaces the other.
 
@@ -83,6 +83,13 @@ impl Position {
         })
     }
 
+    fn number(self) -> f64 {
+        match self {
+            Self::Epoch(epoch) => epoch,
+            Self::Step(step) => step as f64,
+        }
+    }
+
     fn key(self) -> (u8, u64) {
         match self {
             Self::Epoch(epoch) => (0, epoch.to_bits()),
@@ -135,7 +142,10 @@ pub fn saves<'a, T>(items: impl IntoIterator<Item = &'a T>, found: impl Fn(&T) -
         let (folder, name) = split(path_of(item, &found));
         let position = Position::of_checkpoint(found(item));
         let has_save = position.is_some_and(|position| saves.contains_key(&(folder, position.key())));
-        let mut beside = positions.get(folder).into_iter().flatten().filter(|position| position.is_in(name));
+        // A name says a step where the content would say an epoch.
+        let is_same = |other: &Position| position.is_none_or(|position| position.number() == other.number());
+        let is_beside = |other: &&Position| other.is_in(name) && is_same(other);
+        let mut beside = positions.get(folder).into_iter().flatten().filter(is_beside);
         let beside = beside.next().filter(|_| beside.next().is_none()).copied();
         match if has_save || is_sure(found(item)) { position } else { beside.or(position) } {
             Some(position) => {

@@ -11,8 +11,8 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A journal with more bytes is not read: it would be of millions of files.
-const LONGEST: u64 = 512 * 1024 * 1024;
+/// A journal with more bytes is not read: it would be of a hundred thousand files, or of anything.
+const LONGEST: u64 = 16 * 1024 * 1024;
 /// A line with more bytes is none.
 const LINE: u64 = 64 * 1024;
 

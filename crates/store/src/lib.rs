@@ -31,8 +31,10 @@ pub mod manifest;
 mod names;
 mod remove;
 mod restore;
+mod sweep;
 mod transport;
 mod upload;
+mod writers;
 
 pub use access::{Access, Checksum, Patience};
 pub use destination::{Destination, Scheme};
@@ -43,7 +45,7 @@ pub use remove::Listing;
 use backend::Bucket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 
 /// Files up to this length are sent as one object, longer ones in parts of it (or longer parts, if they were over
 /// 10,000).
@@ -131,6 +133,8 @@ pub struct Store {
     progress: Arc<Progress>,
     room: Semaphore,
     pool: Arc<upload::Pool>,
+    /// Of a writer who found others below the prefix; see `writers`.
+    space: OnceCell<Option<String>>,
 }
 
 impl Store {
@@ -148,6 +152,7 @@ impl Store {
             progress: Arc::default(),
             room: Semaphore::new((ROOM / UNIT) as usize),
             pool: Arc::default(),
+            space: OnceCell::new(),
         })
     }
 

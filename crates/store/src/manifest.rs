@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The last name of the path under which goes what lies beside the checkpoints of a folder and is none.
+pub(crate) const BESIDE: &str = ".beside";
 /// The only version that there is.
 const VERSION: u32 = 1;
 /// A manifest with more bytes is none: it would have half a million files.
@@ -84,6 +86,9 @@ pub struct Manifest {
     pub stored: Timestamp,
     /// Who put it there.
     pub writer: String,
+    /// Of a writer who found others below the prefix: by what its objects differ from theirs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<String>,
     /// Differs for other content at the same path; of a sharded checkpoint the round.
     pub identity: String,
     /// Its files, sorted by path.
@@ -96,14 +101,24 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl Manifest {
-    /// Where it is, relative to the prefix.
-    pub(crate) fn key_of(path: &str) -> String {
-        format!("{}/{}.json", names::OURS, names::escape(path))
+    /// Where the manifest of `path` is in a writer's space, relative to the prefix.
+    pub(crate) fn key_of(path: &str, space: Option<&str>) -> String {
+        let ours = names::OURS;
+        match path.strip_suffix(BESIDE).map(|folder| folder.trim_end_matches('/')) {
+            Some(folder) => format!("{ours}/beside/{}.json", names::in_space(&names::escape(folder), space)),
+            None => format!("{ours}/{}.json", names::in_space(&names::escape(path), space)),
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn own_key(&self) -> String {
+        Self::key_of(&self.path, self.space.as_deref())
     }
 
     /// Where it is noted while its data is removed.
     pub(crate) fn tombstone(&self) -> String {
-        format!("{}/{}~{}.json", Self::graves(), names::escape(&self.path), self.generation)
+        let name = names::in_space(&names::escape(&self.path), self.space.as_deref());
+        format!("{}/{name}~{}.json", Self::graves(), self.generation)
     }
 
     /// The folder of these.
@@ -111,8 +126,13 @@ impl Manifest {
         format!("{}/removed", names::OURS)
     }
 
-    pub(crate) fn part_key(path: &str, worker: u32) -> String {
-        format!("{}/parts/{}/{worker}.json", names::OURS, names::escape(path))
+    pub(crate) fn part_key(path: &str, space: Option<&str>, worker: u32) -> String {
+        format!("{}/{}/{worker}.json", Self::parts(), names::in_space(&names::escape(path), space))
+    }
+
+    /// The folder of what single workers have sent.
+    pub(crate) fn parts() -> String {
+        format!("{}/parts", names::OURS)
     }
 
     pub fn to_json(&self) -> Vec<u8> {
@@ -151,6 +171,9 @@ impl Manifest {
         }
         if let Err(why) = check_path(&self.path) {
             return Some(format!("the checkpoint's path {why}"));
+        }
+        if self.space.as_ref().is_some_and(|space| !names::is_space(space)) {
+            return Some("the space of its writer is none".to_owned());
         }
         let mut seen = BTreeSet::new();
         let mut total = 0_u64;
@@ -228,13 +251,35 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
     if path.split('/').next() == Some(names::OURS) { Err(format!("leads into {}", names::OURS)) } else { Ok(()) }
 }
 
-/// The key of a file of the `generation`th content at `path`.
-pub(crate) fn key(path: &str, layout: Layout, file: &str, generation: u32) -> String {
+/// The key of a file of the `generation`th content at `path` in a writer's space.
+pub(crate) fn key(path: &str, layout: Layout, file: &str, generation: u32, space: Option<&str>) -> String {
+    let of = |path: &str| names::of_generation(&names::in_space(path, space), generation);
     match (layout, folder(path, layout)) {
-        (Layout::Folder, _) => format!("{}/{file}", names::of_generation(path, generation)),
-        (Layout::Beside, "") => names::of_generation(file, generation),
-        (Layout::Beside, folder) => names::of_generation(&format!("{folder}/{file}"), generation),
+        _ if path.ends_with(BESIDE) => format!("{}/{file}", of(path)),
+        (Layout::Folder, _) => format!("{}/{file}", of(path)),
+        (Layout::Beside, "") => of(file),
+        (Layout::Beside, folder) => of(&format!("{folder}/{file}")),
     }
+}
+
+/// Whether a key is one that content at the path of `found` can have, in that space: what a journal says is no reason to
+/// touch any other.
+pub(crate) fn belongs(key: &str, found: &Found, layout: Layout, space: Option<&str>) -> bool {
+    let is_of = |base: &str, key: &str| {
+        let base = names::in_space(base, space);
+        let generation = |rest: &str| rest.strip_prefix('~').is_some_and(|rest| rest.parse::<u32>().is_ok());
+        key.strip_prefix(&base).is_some_and(|rest| rest.is_empty() || generation(rest))
+    };
+    if check_path(key).is_err() {
+        return false;
+    }
+    if layout == Layout::Folder || found.path.ends_with(BESIDE) {
+        return key.match_indices('/').any(|(at, _)| is_of(&found.path, &key[..at]));
+    }
+    let folder = folder(&found.path, layout);
+    let here =
+        if folder.is_empty() { Some(key) } else { key.strip_prefix(folder).and_then(|key| key.strip_prefix('/')) };
+    here.is_some_and(|here| found.members.iter().any(|member| is_of(&member.path, here)))
 }
 
 /// What differs if a checkpoint's content does: the names, lengths and times of its files.
@@ -271,7 +316,7 @@ pub(crate) mod tests {
             path: (*file).to_owned(),
             size: *size,
             crc32c: 0x0bad_cafe,
-            key: key(path, layout, file, 0),
+            key: key(path, layout, file, 0, None),
             modified: 1,
         };
         Manifest {
@@ -291,6 +336,7 @@ pub(crate) mod tests {
             bytes: files.iter().map(|(_, size)| size).sum(),
             stored: Timestamp::UNIX_EPOCH,
             writer: "worker 0".to_owned(),
+            space: None,
             identity: "x".to_owned(),
             files: files.iter().map(stored).collect(),
         }
@@ -342,10 +388,33 @@ pub(crate) mod tests {
 
     #[test]
     fn files_lie_where_people_look_for_them() {
-        assert_eq!(key("runs/checkpoint-5", Layout::Folder, "a/b", 0), "runs/checkpoint-5/a/b");
-        assert_eq!(key("runs/checkpoint-5", Layout::Folder, "a/b", 1), "runs/checkpoint-5~1/a/b");
-        assert_eq!(key("last.ckpt", Layout::Beside, "last.ckpt", 0), "last.ckpt");
-        assert_eq!(key("runs/last.ckpt", Layout::Beside, "last.ckpt", 3), "runs/last.ckpt~3");
-        assert_eq!(key("tf/model-7", Layout::Beside, "model-7.index", 0), "tf/model-7.index");
+        assert_eq!(key("runs/checkpoint-5", Layout::Folder, "a/b", 0, None), "runs/checkpoint-5/a/b");
+        assert_eq!(key("runs/checkpoint-5", Layout::Folder, "a/b", 1, None), "runs/checkpoint-5~1/a/b");
+        assert_eq!(key("last.ckpt", Layout::Beside, "last.ckpt", 0, None), "last.ckpt");
+        assert_eq!(key("runs/last.ckpt", Layout::Beside, "last.ckpt", 3, None), "runs/last.ckpt~3");
+        assert_eq!(key("tf/model-7", Layout::Beside, "model-7.index", 0, None), "tf/model-7.index");
+        assert_eq!(key("run/x", Layout::Folder, "a", 1, Some("0a1b2c3d")), "run/x~0a1b2c3d~1/a");
+    }
+
+    #[test]
+    fn a_journal_speaks_of_its_own_keys_only() {
+        let found = manifest("run/step-5", &[("a", 1)]).found();
+        for (key, layout, space, expected) in [
+            ("run/step-5/a", Layout::Folder, None, true),
+            ("run/step-5~3/deep/er", Layout::Folder, None, true),
+            ("run/step-50/a", Layout::Folder, None, false),
+            ("run/step-5", Layout::Folder, None, false),
+            ("run/step-5~x/a", Layout::Folder, None, false),
+            ("run/step-5/a", Layout::Folder, Some("0a1b2c3d"), false),
+            ("run/step-5~0a1b2c3d/a", Layout::Folder, Some("0a1b2c3d"), true),
+            (".trainingjob/step-5.json", Layout::Folder, None, false),
+            ("run/step-5/../../x", Layout::Folder, None, false),
+            ("run/a", Layout::Beside, None, true),
+            ("run/a~2", Layout::Beside, None, true),
+            ("run/b", Layout::Beside, None, false),
+            ("a", Layout::Beside, None, false),
+        ] {
+            assert_eq!(belongs(key, &found, layout, space), expected, "{key} {space:?}");
+        }
     }
 }

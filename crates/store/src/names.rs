@@ -56,6 +56,16 @@ pub(crate) fn of_generation(path: &str, generation: u32) -> String {
     if generation == 0 && !has_generation(path) { path.to_owned() } else { format!("{path}~{generation}") }
 }
 
+/// A path or name in the space of a writer.
+pub(crate) fn in_space(path: &str, space: Option<&str>) -> String {
+    space.map_or_else(|| path.to_owned(), |space| format!("{path}~{space}"))
+}
+
+/// Whether this names a space: eight hexadecimal digits.
+pub(crate) fn is_space(space: &str) -> bool {
+    space.len() == 8 && space.bytes().all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase())
+}
+
 /// Sixteen hexadecimal digits that differ for different texts.
 pub(crate) fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();

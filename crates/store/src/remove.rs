@@ -38,12 +38,32 @@ impl Store {
         Ok(listing)
     }
 
-    /// The checkpoint at `path`, if the store has it.
+    /// The same, with what lies beside checkpoints.
+    pub(crate) async fn list_all(&self) -> Result<Listing, StoreError> {
+        let mut listing = self.list().await?;
+        let beside = self.bucket.list(&format!("{}/beside", names::OURS), false).await?;
+        let beside = self.read_all(beside.into_iter().map(|object| object.key).collect()).await?;
+        listing.manifests.extend(beside.manifests);
+        listing.unreadable.extend(beside.unreadable);
+        Ok(listing)
+    }
+
+    /// The checkpoint at `path`, if the store has it: this writer's own before that of the first writer.
     ///
     /// # Errors
     /// If the store can't be asked, or its manifest can't be trusted.
     pub async fn manifest(&self, path: &str) -> Result<Option<Manifest>, StoreError> {
-        manifest_in(&self.bucket, path).await
+        let space = self.space.get().and_then(Option::as_deref);
+        match manifest_in(&self.bucket, path, space).await? {
+            None if space.is_some() => manifest_in(&self.bucket, path, None).await,
+            found => Ok(found),
+        }
+    }
+
+    /// The manifest of that key.
+    pub(crate) async fn manifest_at(&self, key: &str) -> Result<Option<Manifest>, StoreError> {
+        let Some(bytes) = self.bucket.get(key, manifest::LONGEST).await? else { return Ok(None) };
+        Manifest::read(&self.destination.uri(key), &bytes).map(Some)
     }
 
     /// Takes a checkpoint away. A removal that is cut short is ended by [`Store::sweep`]; the checkpoint itself is gone
@@ -54,29 +74,12 @@ impl Store {
     pub async fn remove(&self, manifest: &Manifest) -> Result<(), StoreError> {
         self.bucket.put(&manifest.tombstone(), vec![manifest.to_json().into()]).await?;
         // Somebody may have replaced it since: then only the old data goes.
-        let current = self.manifest(&manifest.path).await?;
+        let current = self.manifest_at(&manifest.own_key()).await?;
         let current = current.filter(|current| current.generation != manifest.generation);
         if current.is_none() {
-            self.bucket.delete(&Manifest::key_of(&manifest.path)).await?;
+            self.bucket.delete(&manifest.own_key()).await?;
         }
         self.bury(manifest, current.as_ref()).await
-    }
-
-    /// Ends removals that were cut short. To be called by one process of a store at a time, now and then.
-    ///
-    /// # Errors
-    /// If the store can't be asked or refuses.
-    pub async fn sweep(&self) -> Result<(), StoreError> {
-        for dead in self.tombstones().await? {
-            let current = self.manifest(&dead.path).await?;
-            if current.as_ref().is_some_and(|current| current.generation == dead.generation) {
-                // It was to be replaced or removed, and was not: it lives.
-                self.bucket.delete(&dead.tombstone()).await?;
-            } else {
-                self.bury(&dead, current.as_ref()).await?;
-            }
-        }
-        Ok(())
     }
 
     /// Removes the data of a checkpoint whose manifest is gone, but for what `current` has, and at last its tombstone.
@@ -100,7 +103,8 @@ impl Store {
     /// The generations of `path` whose data is being removed, by their names alone.
     pub(crate) async fn dead_generations(&self, path: &str) -> Result<Vec<u32>, StoreError> {
         let objects = self.bucket.list(&Manifest::graves(), false).await?;
-        let begin = format!("{}/{}~", Manifest::graves(), names::escape(path));
+        let space = self.space().await?;
+        let begin = format!("{}/{}~", Manifest::graves(), names::in_space(&names::escape(path), space));
         let of = |key: &str| key.strip_prefix(&begin)?.strip_suffix(".json")?.parse().ok();
         Ok(objects.iter().filter_map(|object| of(&object.key)).collect())
     }
@@ -112,7 +116,7 @@ impl Store {
                 let uri = self.destination.uri(&key);
                 match self.bucket.get(&key, manifest::LONGEST).await {
                     Ok(Some(bytes)) => Ok(Some(Manifest::read(&uri, &bytes).and_then(|manifest| {
-                        if key == Manifest::key_of(&manifest.path) || key == manifest.tombstone() {
+                        if key == manifest.own_key() || key == manifest.tombstone() {
                             return Ok(manifest);
                         }
                         let path = manifest.path.escape_debug();

@@ -69,6 +69,23 @@ impl Store {
         self.restore_from(&self.bucket, manifest, root, &manifest.path).await
     }
 
+    /// Fetches what lay beside the checkpoints of a folder, but for what is there. Gives the names of what was fetched.
+    ///
+    /// # Errors
+    /// As [`Store::restore`].
+    pub async fn restore_beside(&self, folder: &str, root: &Path) -> Result<Vec<String>, StoreError> {
+        let path = beside(folder);
+        self.space().await?;
+        let Some(mut manifest) = self.manifest(&path).await? else { return Ok(Vec::new()) };
+        let is_there = |file: &crate::Stored| root.join(folder).join(&file.path).symlink_metadata().is_ok();
+        manifest.files.retain(|file| !is_there(file));
+        if manifest.files.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.restore(&manifest, root).await?;
+        Ok(manifest.files.into_iter().map(|file| file.path).collect())
+    }
+
     async fn restore_from(
         &self,
         bucket: &Bucket,
@@ -121,12 +138,19 @@ impl Store {
             }
             let bucket = self.bucket.at(above);
             // Who may only read below the prefix is denied this.
-            if let Ok(Some(manifest)) = manifest_in(&bucket, path).await {
+            let mut known = manifest_in(&bucket, path, None).await;
+            let mut name = name.as_str();
+            if let (Ok(None), Some((path, space))) = (&known, path.rsplit_once('~').filter(|it| names::is_space(it.1)))
+            {
+                known = manifest_in(&bucket, path, Some(space)).await;
+                name = path.rsplit_once('/').map_or(path, |(_, name)| name);
+            }
+            if let Ok(Some(manifest)) = known {
                 let fetched = match manifest.layout {
-                    Layout::Folder => self.restore_from(&bucket, &manifest, to, &name).await?,
+                    Layout::Folder => self.restore_from(&bucket, &manifest, to, name).await?,
                     Layout::Beside => {
-                        self.restore_from(&bucket, &manifest, to, &name).await?;
-                        to.join(&name)
+                        self.restore_from(&bucket, &manifest, to, name).await?;
+                        to.join(name)
                     }
                 };
                 return Ok(fetched);
@@ -232,6 +256,7 @@ impl Store {
         let (below, keep) = (folder.clone(), content.to_owned());
         let (journal, lines) = blocking(move || {
             let local = |error| StoreError::local(&place, &error);
+            no_links(&place, 3)?;
             fs::create_dir_all(&place).map_err(local)?;
             for entry in fs::read_dir(&place).map_err(local)?.flatten() {
                 let name = entry.file_name();
@@ -423,8 +448,12 @@ fn is_folder_of_another(object: &Object, all: &[Object]) -> bool {
     }
 }
 
-pub(crate) async fn manifest_in(bucket: &Bucket, path: &str) -> Result<Option<Manifest>, StoreError> {
-    let key = Manifest::key_of(path);
+pub(crate) async fn manifest_in(
+    bucket: &Bucket,
+    path: &str,
+    space: Option<&str>,
+) -> Result<Option<Manifest>, StoreError> {
+    let key = Manifest::key_of(path, space);
     let Some(bytes) = bucket.get(&key, crate::manifest::LONGEST).await? else { return Ok(None) };
     let uri = bucket.destination.uri(&key);
     let manifest = Manifest::read(&uri, &bytes)?;
@@ -504,6 +533,23 @@ async fn place(root: &Path, to: &str, layout: Layout, fetched: PathBuf) -> Resul
     })
     .await?;
     Ok(returned)
+}
+
+/// Refuses a place of which one of the last names is a link: what is removed there would be removed elsewhere.
+pub(crate) fn no_links(place: &Path, names: usize) -> Result<(), StoreError> {
+    for path in place.ancestors().take(names) {
+        if fs::symlink_metadata(path).is_ok_and(|found| !found.is_dir()) {
+            let why = io::Error::other("it is a link, or no folder: remove it");
+            return Err(StoreError::local(path, &why));
+        }
+    }
+    Ok(())
+}
+
+/// The path of what lies beside the checkpoints of a folder.
+pub(crate) fn beside(folder: &str) -> String {
+    let name = crate::manifest::BESIDE;
+    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 
 fn make_folder(folder: &Path) -> Result<(), StoreError> {

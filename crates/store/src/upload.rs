@@ -3,20 +3,24 @@
 use crate::error::{StoreError, Trouble};
 use crate::journal::Journal;
 use crate::manifest::{self, Layout, Manifest, Stored};
+use crate::restore::{manifest_in, no_links};
+use crate::sweep::Sending;
 use crate::{FILES, PART, PARTS, Store, names};
 use bytes::Bytes;
 use checkpoint::files::Member;
-use checkpoint::found::{Format, Found, Verdict};
+use checkpoint::found::{Depth, Format, Found, Verdict};
 use futures::{StreamExt, TryStreamExt, stream};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::convert::Infallible;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// S3's, GCS's and nearly Azure's greatest number of parts of an object.
 const MOST_PARTS: u64 = 10_000;
@@ -42,6 +46,12 @@ enum Line {
 }
 
 const VERSION: u32 = 1;
+/// How often the note of what is sent is renewed.
+const RENEW: SignedDuration = SignedDuration::from_hours(1);
+/// How often a worker shows that it sends.
+const SIGN: Duration = Duration::from_secs(30);
+/// What a part is called that is still being sent.
+const UNDER_WAY: &str = " (under way)";
 
 /// What is known of one upload.
 #[derive(Default)]
@@ -58,6 +68,29 @@ struct Ledger {
 }
 
 impl Ledger {
+    /// A checkpoint with the files of which the journal speaks.
+    fn found(&self, path: &str) -> Found {
+        let member = |path: &String| Member { path: path.clone(), size: 0, modified: 0 };
+        let name = path.rsplit_once('/').map_or(path, |(_, name)| name).to_owned();
+        let members: Vec<Member> = self.stored.keys().chain([&name]).map(member).collect();
+        Found {
+            path: path.to_owned(),
+            folder: false,
+            format: Format::Marked,
+            step: None,
+            epoch: None,
+            metrics: BTreeMap::new(),
+            bytes: 0,
+            modified: Timestamp::UNIX_EPOCH,
+            order: 0,
+            earliest: 0,
+            verdict: Verdict::Valid,
+            depth: Depth::Structure,
+            members,
+            needs: Vec::new(),
+        }
+    }
+
     fn of(lines: Vec<Line>) -> Self {
         let mut ledger = Self::default();
         for line in lines {
@@ -90,6 +123,9 @@ struct Upload<'a> {
     journal: Mutex<Journal>,
     journal_path: PathBuf,
     ledger: Mutex<Ledger>,
+    /// Where the store has the note of what is sent.
+    note: String,
+    sending: tokio::sync::Mutex<Sending>,
 }
 
 /// Where a checkpoint's files are and how they lie to its path.
@@ -133,7 +169,7 @@ impl Store {
     pub async fn upload(&self, root: &Path, found: &Found) -> Result<Manifest, StoreError> {
         let identity = manifest::identity(found);
         let (layout, base) = layout(root, found)?;
-        let old = self.manifest(&found.path).await?;
+        let old = self.own_manifest(&found.path).await?;
         if let Some(old) = old.as_ref().filter(|old| old.identity == identity && same_files(old, found)) {
             self.forget(root, &found.path);
             return Ok(old.clone());
@@ -142,33 +178,126 @@ impl Store {
         let manifest = self.compose(found, layout, generation, identity, files);
         self.publish(&manifest, old.as_ref()).await?;
         self.forget(root, &found.path);
+        self.forget_sending(found, &manifest.identity).await;
         Ok(manifest)
+    }
+
+    /// Puts what lies beside the checkpoints of a folder into the store, unless it is there: `members` of the folder below
+    /// `root`. It is no checkpoint, and goes with all of that folder.
+    ///
+    /// # Errors
+    /// As [`Store::upload`].
+    pub async fn upload_beside(&self, root: &Path, folder: &str, members: &[Member]) -> Result<(), StoreError> {
+        let newest = members.iter().map(|member| member.modified).max().unwrap_or_default();
+        let found = Found {
+            path: crate::restore::beside(folder),
+            folder: false,
+            format: Format::Marked,
+            step: None,
+            epoch: None,
+            metrics: BTreeMap::new(),
+            bytes: members.iter().map(|member| member.size).sum(),
+            modified: Timestamp::from_nanosecond(i128::from(newest)).unwrap_or_default(),
+            order: 0,
+            earliest: 0,
+            verdict: Verdict::Valid,
+            depth: Depth::Content,
+            members: members.to_vec(),
+            needs: Vec::new(),
+        };
+        self.upload(root, &found).await.map(drop)
+    }
+
+    /// This writer's checkpoint at `path`.
+    async fn own_manifest(&self, path: &str) -> Result<Option<Manifest>, StoreError> {
+        let space = self.space().await?;
+        manifest_in(&self.bucket, path, space).await
     }
 
     /// Puts this worker's files of a sharded checkpoint into the store, each worker having its own volume. `found` has
     /// the files that are here. All workers are given the same `round`, which names this very content (step and
-    /// attempt).
+    /// attempt). What was sent in another round and has not changed is not sent again. While it is sent, a sign of that is
+    /// put where the part comes to ([`Store::signs`]).
     ///
     /// # Errors
     /// As [`Store::upload`].
     pub async fn upload_part(&self, root: &Path, found: &Found, worker: u32, round: &str) -> Result<(), StoreError> {
         if found.members.is_empty() {
             // It has none, and says so: else the others would wait for it.
+            self.space().await?;
             let part = self.compose(found, Layout::Folder, 0, round.to_owned(), Vec::new());
-            return self.bucket.put(&Manifest::part_key(&found.path, worker), vec![part.to_json().into()]).await;
+            return self.put_part(&part, worker).await;
         }
         let (layout, base) = layout(root, found)?;
-        let old = self.manifest(&found.path).await?;
+        let old = self.own_manifest(&found.path).await?;
         if old.as_ref().is_some_and(|old| old.identity == round) {
             self.forget(root, &found.path);
             return Ok(());
         }
-        let identity = names::digest([round, &manifest::identity(found)]);
-        let (generation, files) = self.send(root, &base, found, layout, &identity, old.as_ref()).await?;
+        let identity = manifest::identity(found);
+        if let Some(part) = self.part(&found.path, worker).await?
+            && same_files(&part, found)
+            && old.as_ref().is_none_or(|old| old.generation < part.generation)
+            && !self.dead_generations(&found.path).await?.contains(&part.generation)
+            && self.confirm(&found.path, &part.files).await.is_ok()
+        {
+            // It was sent in another round.
+            let part = self.compose(found, part.layout, part.generation, round.to_owned(), part.files);
+            return self.put_part(&part, worker).await;
+        }
+        let (generation, files) = {
+            let sent = self.send(root, &base, found, layout, &identity, old.as_ref());
+            tokio::select! {
+                sent = sent => sent?,
+                never = self.give_signs(found, round, worker) => match never {},
+            }
+        };
         let part = self.compose(found, layout, generation, round.to_owned(), files);
-        self.bucket.put(&Manifest::part_key(&found.path, worker), vec![part.to_json().into()]).await?;
+        self.put_part(&part, worker).await?;
         self.forget(root, &found.path);
+        self.forget_sending(found, &identity).await;
         Ok(())
+    }
+
+    async fn put_part(&self, part: &Manifest, worker: u32) -> Result<(), StoreError> {
+        let key = Manifest::part_key(&part.path, part.space.as_deref(), worker);
+        self.bucket.put(&key, vec![part.to_json().into()]).await
+    }
+
+    /// What a worker has put there, in whatever round.
+    async fn part(&self, path: &str, worker: u32) -> Result<Option<Manifest>, StoreError> {
+        let key = Manifest::part_key(path, self.space().await?, worker);
+        let Some(bytes) = self.bucket.get(&key, manifest::LONGEST).await? else { return Ok(None) };
+        Ok(Manifest::read_part(&self.destination.uri(&key), &bytes).ok().filter(|part| part.path == path))
+    }
+
+    /// Shows while something is sent that it is: each time that bytes have gone out.
+    async fn give_signs(&self, found: &Found, round: &str, worker: u32) -> Infallible {
+        let mut before = self.progress.now();
+        loop {
+            tokio::time::sleep(SIGN).await;
+            let now = self.progress.now();
+            if (now.bytes, now.files) != (before.bytes, before.files) {
+                let sign = self.compose(found, Layout::Folder, 0, format!("{round}{UNDER_WAY}"), Vec::new());
+                drop(self.put_part(&sign, worker).await);
+            }
+            before = now;
+        }
+    }
+
+    /// What the workers have shown of a round: differs as long as any of them sends or has sent something.
+    ///
+    /// # Errors
+    /// If the store can't be asked.
+    pub async fn signs(&self, path: &str, workers: u32, round: &str) -> Result<Vec<(u32, Timestamp)>, StoreError> {
+        let all = stream::iter(0..workers).map(|worker| async move {
+            let part = self.part(path, worker).await?;
+            let is_of_round =
+                |part: &Manifest| part.identity.strip_suffix(UNDER_WAY).unwrap_or(&part.identity) == round;
+            Ok::<_, StoreError>(part.filter(is_of_round).map(|part| (worker, part.stored)))
+        });
+        let all: Vec<_> = all.buffered(FILES).try_collect().await?;
+        Ok(all.into_iter().flatten().collect())
     }
 
     /// Makes one checkpoint of what `workers` workers have uploaded in this `round`: `found` tells what is known of the
@@ -184,16 +313,14 @@ impl Store {
         round: &str,
         lacks: impl Fn(&[Member]) -> Option<String>,
     ) -> Result<Manifest, StoreError> {
-        let old = self.manifest(&found.path).await?;
+        let old = self.own_manifest(&found.path).await?;
         if let Some(old) = old.as_ref().filter(|old| old.identity == round) {
             return Ok(old.clone());
         }
         let parts: Vec<Option<Manifest>> = stream::iter(0..workers)
             .map(|worker| async move {
-                let key = Manifest::part_key(&found.path, worker);
-                let Some(bytes) = self.bucket.get(&key, manifest::LONGEST).await? else { return Ok(None) };
-                let part = Manifest::read_part(&self.destination.uri(&key), &bytes)?;
-                Ok::<_, StoreError>(Some(part).filter(|part| part.identity == round && part.path == found.path))
+                let part = self.part(&found.path, worker).await?;
+                Ok::<_, StoreError>(part.filter(|part| part.identity == round))
             })
             .buffered(FILES)
             .try_collect()
@@ -235,7 +362,8 @@ impl Store {
         self.confirm(&found.path, &files).await?;
         let manifest = self.compose(found, layout, generation, round.to_owned(), files);
         self.publish(&manifest, old.as_ref()).await?;
-        let parts = stream::iter(0..workers).map(|worker| Manifest::part_key(&found.path, worker));
+        let space = self.space().await?;
+        let parts = stream::iter(0..workers).map(|worker| Manifest::part_key(&found.path, space, worker));
         parts
             .map(|key| async move { if_allowed(self.bucket.delete(&key).await) })
             .buffered(FILES)
@@ -253,11 +381,25 @@ impl Store {
         if !journal.exists() {
             return Ok(());
         }
-        let current = self.manifest(path).await?;
+        let current = self.own_manifest(path).await?;
         let local = |error| StoreError::local(&journal, &error);
         let (open, lines) = Journal::open(&journal).map_err(local)?;
-        self.discard(&Ledger::of(lines), current.as_ref()).await?;
+        let ledger = Ledger::of(lines);
+        let space = self.space().await?.map(str::to_owned);
+        // The files are not known any more: what any of them could be called.
+        let belongs = |key: &str| {
+            manifest::check_path(key).is_ok() && key.starts_with(manifest::folder(path, Layout::Beside)) && {
+                let found = ledger.found(path);
+                [Layout::Folder, Layout::Beside].iter().any(|it| manifest::belongs(key, &found, *it, space.as_deref()))
+            }
+        };
+        self.discard(&ledger, path, current.as_ref(), belongs).await?;
         open.remove().map_err(local)
+    }
+
+    /// The note of what is sent goes when its manifest is there; if it can't be removed, `sweep` removes it.
+    async fn forget_sending(&self, found: &Found, identity: &str) {
+        drop(self.bucket.delete(&Sending::key(&self.writer, &found.path, identity)).await);
     }
 
     /// The journal of one checkpoint on its way to this very destination.
@@ -301,6 +443,7 @@ impl Store {
             bytes: files.iter().map(|file| file.size).sum(),
             stored: Timestamp::now(),
             writer: self.writer.clone(),
+            space: self.space.get().cloned().flatten(),
             identity,
             files,
         }
@@ -313,7 +456,7 @@ impl Store {
         if let Some(old) = replaced {
             self.bucket.put(&old.tombstone(), vec![old.to_json().into()]).await?;
         }
-        self.bucket.put(&Manifest::key_of(&manifest.path), vec![manifest.to_json().into()]).await?;
+        self.bucket.put(&manifest.own_key(), vec![manifest.to_json().into()]).await?;
         if let Some(old) = replaced {
             // The new one is there: that something old is left over is no failure of this upload. `sweep` comes back to
             // it.
@@ -342,6 +485,11 @@ impl Store {
     ) -> Result<(u32, Vec<Stored>), StoreError> {
         let path = self.journal(root, &found.path);
         let local = |error| StoreError::local(&path, &error);
+        if let Some(folder) = path.parent() {
+            no_links(folder, 2)?;
+        }
+        let space = self.space().await?.map(str::to_owned);
+        let space = space.as_deref();
         let (mut journal, lines) = Journal::open(&path).map_err(local)?;
         let mut ledger = Ledger::of(lines);
         let known = ledger
@@ -351,7 +499,8 @@ impl Store {
         let generation = match known {
             Some((_, generation)) => generation,
             None => {
-                self.discard(&ledger, old).await?;
+                let belongs = |key: &str| manifest::belongs(key, found, layout, space);
+                self.discard(&ledger, &found.path, old, belongs).await?;
                 journal.clear().map_err(local)?;
                 ledger = Ledger::default();
                 let generation = self.free_generation(&found.path, old).await?;
@@ -360,6 +509,14 @@ impl Store {
                 generation
             }
         };
+        let key = |member: &Member| manifest::key(&found.path, layout, &member.path, generation, space);
+        let sending = Sending {
+            path: found.path.clone(),
+            time: Timestamp::now(),
+            keys: found.members.iter().map(key).collect(),
+            uploads: ledger.uploads.iter().map(|(key, (id, _))| (key.clone(), id.clone())).collect(),
+        };
+        let note = Sending::key(&self.writer, &found.path, identity);
         self.progress.begin(found.members.iter().map(|member| member.size).sum(), found.members.len() as u64);
         let upload = Upload {
             store: self,
@@ -367,10 +524,13 @@ impl Store {
             journal: Mutex::new(journal),
             journal_path: path.clone(),
             ledger: Mutex::new(ledger),
+            note,
+            sending: tokio::sync::Mutex::new(sending),
         };
         let upload = &upload;
+        upload.show(None).await?;
         let files = all(&found.members, FILES, |member| async move {
-            let key = manifest::key(&found.path, layout, &member.path, generation);
+            let key = manifest::key(&found.path, layout, &member.path, generation, space);
             upload.file(member, key).await
         })
         .await?;
@@ -417,20 +577,31 @@ impl Store {
             .await
     }
 
-    /// Removes what an upload has left that will not be gone on with.
-    async fn discard(&self, ledger: &Ledger, current: Option<&Manifest>) -> Result<(), StoreError> {
-        for (key, (id, _)) in &ledger.uploads {
+    /// Removes what an upload has left that will not be continued. A journal lies on the volume, where others may write:
+    /// only keys that belong to the checkpoint are touched.
+    async fn discard(
+        &self,
+        ledger: &Ledger,
+        path: &str,
+        current: Option<&Manifest>,
+        belongs: impl Fn(&str) -> bool,
+    ) -> Result<(), StoreError> {
+        for (key, (id, _)) in ledger.uploads.iter().filter(|(key, _)| belongs(key)) {
             if_allowed(self.bucket.abort(key, id).await)?;
         }
         let needed: HashSet<&str> =
             current.into_iter().flat_map(|manifest| manifest.files.iter().map(|file| file.key.as_str())).collect();
         let sent = ledger.stored.values().map(|(key, _)| key).chain(&ledger.sending).chain(ledger.uploads.keys());
-        let keys: HashSet<&String> = sent.filter(|key| !needed.contains(key.as_str())).collect();
+        let keys: HashSet<&String> = sent.filter(|key| belongs(key) && !needed.contains(key.as_str())).collect();
         stream::iter(keys)
             .map(|key| async move { if_allowed(self.bucket.delete(key).await) })
             .buffer_unordered(FILES)
-            .try_collect()
-            .await
+            .try_collect::<()>()
+            .await?;
+        if let Some((identity, _)) = &ledger.begun {
+            if_allowed(self.bucket.delete(&Sending::key(&self.writer, path, identity)).await)?;
+        }
+        Ok(())
     }
 }
 
@@ -442,6 +613,21 @@ fn same_files(manifest: &Manifest, found: &Found) -> bool {
 }
 
 impl Upload<'_> {
+    /// Notes in the store what is sent, and which upload in parts was begun: if this pod is lost, others remove it.
+    async fn show(&self, begun: Option<(&str, &str)>) -> Result<(), StoreError> {
+        let mut sending = self.sending.lock().await;
+        sending.time = Timestamp::now();
+        sending.uploads.extend(begun.map(|(key, id)| (key.to_owned(), id.to_owned())));
+        let text = serde_json::to_vec(&*sending).unwrap_or_default();
+        self.store.bucket.put(&self.note, vec![text.into()]).await
+    }
+
+    /// Renews the note of what takes long.
+    async fn renew(&self) -> Result<(), StoreError> {
+        let is_old = Timestamp::now().duration_since(self.sending.lock().await.time) >= RENEW;
+        if is_old { self.show(None).await } else { Ok(()) }
+    }
+
     fn note(&self, line: &Line) -> Result<(), StoreError> {
         self.journal.lock().note(line).map_err(|error| StoreError::local(&self.journal_path, &error))
     }
@@ -486,6 +672,7 @@ impl Upload<'_> {
         let length = part_length(member.size);
         let id = self.store.bucket.begin(key).await?;
         self.note(&Line::Upload { key: key.to_owned(), id: id.clone(), part: length })?;
+        self.show(Some((key, &id))).await?;
         self.ledger.lock().uploads.insert(key.to_owned(), (id.clone(), length));
         self.parts_of(member, key, &id, length).await
     }
@@ -505,6 +692,7 @@ impl Upload<'_> {
             let (bytes, crc32c) = self.read(member, start, size).await?;
             let part = self.store.bucket.part(key, id, index as usize, start, slices(&bytes)).await?;
             self.note(&Line::Part { id: id.to_owned(), index, part: part.clone(), crc32c })?;
+            self.renew().await?;
             self.store.progress.sent(size);
             Ok((part, crc32c, size))
         })
@@ -587,7 +775,7 @@ fn is_over(error: &StoreError) -> bool {
 }
 
 /// Not to be allowed to delete is a choice of who owns the bucket: then what is not needed stays.
-fn if_allowed(done: Result<(), StoreError>) -> Result<(), StoreError> {
+pub(crate) fn if_allowed(done: Result<(), StoreError>) -> Result<(), StoreError> {
     match done {
         Err(error) if matches!(error.trouble, Trouble::Denied | Trouble::Refused) => Ok(()),
         other => other,

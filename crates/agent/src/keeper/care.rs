@@ -2,7 +2,7 @@
 
 use crate::gang::judge::alone;
 use crate::keeper::choice::{Choice, From};
-use crate::keeper::copies::{Copies, Where, open_uri, places, put_together};
+use crate::keeper::copies::{Copies, PartSender, Where, open_uri, places, put_together};
 use crate::keeper::found::{bad_ones, kept, look_at, nothing_at, read_whole};
 use crate::keeper::heartbeat::Heartbeat;
 use crate::keeper::problem::{doubt, failed, refused};
@@ -12,12 +12,14 @@ use crate::now;
 use crate::survive::survive;
 use checkpoint::budget::Budget;
 use checkpoint::choose::{Candidate, Doubt, Place, Query, Start, Wish, choose};
+use checkpoint::files::Member;
 use checkpoint::folder::Folder;
 use checkpoint::found::{Depth, Found, Verdict};
 use checkpoint::inventory::{Inventory, Known, Read, Reading, Scan, Stage};
 use checkpoint::keep::{Keep, Mode, saves_to_delete};
 use checkpoint::ledger::OURS;
 use checkpoint::remove::{empty_trash, remove_save};
+use checkpoint::series::{Series, saves};
 use checkpoint::space::{nearly_full, space};
 use checkpoint::wording::shown;
 use gang::policy::Counts;
@@ -25,7 +27,7 @@ use jiff::{SignedDuration, Timestamp};
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints, Kept, Problem, ProblemKind};
 use protocol::reason::Reason;
 use protocol::report::{LaunchError, LaunchErrorKind};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,6 +68,10 @@ pub(super) struct Care<'a> {
     /// What this worker has put into the store of checkpoints that several workers write.
     put: BTreeSet<String>,
     copies: Vec<Arc<Copies>>,
+    /// Sends this worker's files of a checkpoint.
+    sender: Option<PartSender>,
+    /// What was sent in each round.
+    sent: BTreeMap<String, Vec<Member>>,
     /// Reads a checkpoint while looks go on.
     reader: Option<Reader>,
     /// Ends what takes long.
@@ -116,6 +122,8 @@ impl<'a> Care<'a> {
             deleted: 0,
             put: BTreeSet::new(),
             copies: Vec::new(),
+            sender: None,
+            sent: BTreeMap::new(),
             reader: None,
             stop: keeper.stop_flag(),
             heartbeat: None,
@@ -287,10 +295,11 @@ impl<'a> Care<'a> {
             Place::Store(uri) => {
                 let of = listed.iter().find(|(_, place)| place.uri == *uri);
                 let Some((Ok(manifests), place)) = of else { return Err(Doubt::Bad("it is gone".into())) };
-                let manifest = manifests.iter().find(|it| it.path == candidate.found.path);
-                let manifest = manifest.ok_or_else(|| Doubt::Bad("it is gone".into()))?;
+                let is_it = |it: &&Manifest| it.path == candidate.found.path && it.modified == candidate.found.modified;
+                let manifest = manifests.iter().find(is_it).ok_or_else(|| Doubt::Bad("it is gone".into()))?;
                 let store = place.open(&keeper.policy.uid).map_err(|error| doubt(&error))?;
                 block_on(store.restore(manifest, &keeper.root)).map_err(|error| doubt(&error))?;
+                block_on(store.restore_beside(folder_of(&manifest.path), &keeper.root)).map_err(|error| doubt(&error))?;
                 // Its bytes are those that were put there; whether they can be loaded is the format's to say.
                 let restored = Found { members: Vec::new(), ..candidate.found.clone() };
                 read_whole(inventory, &restored, &budget).map(drop)
@@ -342,8 +351,13 @@ impl<'a> Care<'a> {
                 let place = places(&self.keeper.policy).find(|place| place.uri == *uri);
                 let fetch = || {
                     let store = place.as_ref()?.open(&self.keeper.policy.uid).ok()?;
-                    let manifest = block_on(store.manifest(&path)).ok()??;
-                    block_on(store.restore(&manifest, &self.keeper.root)).ok()
+                    // Others may have put another one at the same path.
+                    let all = block_on(store.list()).ok()?.manifests;
+                    let is_chosen = |it: &Manifest| choice.from.as_ref() == Some(&kept(&it.found(), None));
+                    let here = all.iter().filter(|manifest| manifest.path == path);
+                    let manifest = here.clone().find(|it| is_chosen(it)).or_else(|| here.clone().next())?;
+                    block_on(store.restore(manifest, &self.keeper.root)).ok()?;
+                    block_on(store.restore_beside(folder_of(&path), &self.keeper.root)).ok()
                 };
                 let since = Instant::now();
                 while fetch().is_none() {
@@ -388,7 +402,8 @@ impl<'a> Care<'a> {
         }
         self.note_put_together(&mut scan);
         for copies in &self.copies {
-            copies.want(self.to_copy(&scan, now, until), keep(policy, self.resumed.as_ref(), None, &scan));
+            let keep = keep(policy, self.resumed.as_ref(), None, &scan);
+            copies.want(self.to_copy(&scan, now, until), keep, scan.beside.clone());
         }
         if is_first {
             self.rotate(policy, &mut scan, now, &budget);
@@ -473,17 +488,8 @@ impl<'a> Care<'a> {
             if rounds.is_some() {
                 heard = Instant::now();
             }
-            for (path, round) in rounds.as_ref().map(|rounds| rounds.rounds.clone()).unwrap_or_default() {
-                let Some(place) = places.iter().find(|place| place.is_for(&round)) else { continue };
-                let found = scan.found.iter().find(|known| known.found.path == path).map(|known| known.found.clone());
-                let found = found.unwrap_or_else(|| nothing_at(&path));
-                let put = place.open(&self.keeper.policy.uid).and_then(|store| {
-                    block_on(store.upload_part(&self.keeper.root, &found, self.keeper.index, &round))
-                });
-                match put {
-                    Ok(()) => drop(self.put.insert(path)),
-                    Err(error) => self.keeper.words.say(error),
-                }
+            if let Some(rounds) = &rounds {
+                self.send_parts(&places, &rounds.rounds, scan);
             }
             // Whoever is gone asks for nothing more.
             let is_over = rounds.as_ref().map_or(heard.elapsed() > GONE, |rounds| rounds.done);
@@ -492,11 +498,52 @@ impl<'a> Care<'a> {
             }
             std::thread::sleep(Duration::from_secs(1));
         }
+        if until != Until::Run {
+            self.sender = None;
+        }
+        self.drop_old_parts(policy, scan);
+    }
+
+    /// Sends the files of one round after the other in another thread, which takes as long as it takes.
+    fn send_parts(&mut self, places: &[Where], rounds: &[(String, String)], scan: &Scan) {
+        let is_called = |round: &str| rounds.iter().any(|(_, called)| called == round);
+        if let Some(sender) = self.sender.take_if(|sender| sender.is_done() || !is_called(&sender.round))
+            && sender.is_done()
+        {
+            let (path, round, members) = (sender.path.clone(), sender.round.clone(), sender.members.clone());
+            match sender.end() {
+                Ok(()) => {
+                    self.put.insert(path);
+                    self.sent.insert(round, members);
+                }
+                Err(error) => self.keeper.words.say(error),
+            }
+        }
+        for (path, round) in rounds {
+            let Some(place) = places.iter().find(|place| place.is_for(round)) else { continue };
+            let found = scan.found.iter().find(|known| known.found.path == *path).map(|known| known.found.clone());
+            let found = found.unwrap_or_else(|| nothing_at(path));
+            // What was sent before all of it was written is sent again.
+            if self.sender.is_none() && self.sent.get(round) != Some(&found.members) {
+                self.sender = PartSender::start(self.keeper, place, &found, round);
+            }
+        }
+    }
+
+    /// Removes what was sent from this worker's own folder, but for the newest saves of each series: no one worker can say
+    /// whether they are whole.
+    fn drop_old_parts(&mut self, policy: &CheckpointPolicy, scan: &Scan) {
         let Ok(root) = Folder::root(&self.keeper.root) else { return };
-        let put: Vec<_> = scan.found.iter().filter(|known| known.own && self.put.contains(&known.found.path)).collect();
-        for known in put.into_iter().skip(usize::try_from(policy.retention).unwrap_or(usize::MAX)) {
-            if let Err(error) = remove_save(&root, &[&known.found], &Budget::default()) {
-                self.keeper.words.say(error);
+        let retention = usize::try_from(policy.retention).unwrap_or(usize::MAX);
+        let put = scan.found.iter().filter(|known| known.own && self.put.contains(&known.found.path));
+        let saves = saves(put, |known| &known.found);
+        for save in saves.iter().filter(|save| retention > 0 && save.position.is_some()) {
+            let later = |series: &Series| saves.iter().filter(|other| other.supersedes(save, series)).count();
+            if save.series.iter().all(|series| later(series) >= retention) {
+                let files: Vec<&Found> = save.items.iter().map(|known| &known.found).collect();
+                if let Err(error) = remove_save(&root, &files, &Budget::default()) {
+                    self.keeper.words.say(error);
+                }
             }
         }
     }
@@ -690,6 +737,10 @@ pub(super) fn keep(
         backup: copied,
         is_shared: !scan.others.is_empty(),
     }
+}
+
+fn folder_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
 /// Fetches what lies at a URI, once for the job, and returns where it is now. `say` is told of what may heal.

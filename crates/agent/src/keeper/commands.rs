@@ -2,7 +2,7 @@
 
 use crate::keeper::block_on;
 use crate::keeper::care::keep;
-use crate::keeper::copies::{Where, copied as as_copied, open_uri, places};
+use crate::keeper::copies::{Where, copied as as_copied, copy_beside, open_uri, places};
 use crate::keeper::found::{bad_ones, describe, kept, look_at, read_whole};
 use crate::keeper::problem::{failed, in_store, refused};
 use checkpoint::budget::Budget;
@@ -13,6 +13,7 @@ use checkpoint::inventory::{Inventory, Scan, Stage};
 use checkpoint::keep::{Fate, fates, saves_to_delete};
 use checkpoint::remove::{empty_trash, remove_save};
 use checkpoint::report::Report as Table;
+use checkpoint::series::saves;
 use checkpoint::space::space;
 use checkpoint::wording::shown;
 use jiff::Timestamp;
@@ -297,7 +298,10 @@ impl Commands {
         let mut inventory = Inventory::new(&self.root, &self.policy.uid, &self.policy.job);
         let mut scan = inventory.scan(now, None, &Budget::default());
         inventory.prove(&mut scan, 1, now, &Budget::default());
-        let newest = scan.found.iter().find(|known| known.own && known.found.is_good());
+        let good = scan.found.iter().filter(|known| known.own && known.found.is_good());
+        let saves = saves(good, |known| &known.found);
+        let save = saves.first().map(|save| save.items.clone()).unwrap_or_default();
+        let newest = save.first();
         let mut told = Checkpoints {
             latest: newest.map(|known| kept(&known.found, None)),
             valid: scan.count(|verdict| *verdict == Verdict::Valid),
@@ -307,9 +311,16 @@ impl Commands {
             problems: bad_ones(&scan),
             ..Checkpoints::default()
         };
-        for place in places(&self.policy) {
-            let Some(known) = newest else { break };
-            let upload = || block_on(place.open(&self.policy.uid)?.upload(&self.root, &known.found));
+        for (place, known) in
+            places(&self.policy).flat_map(|place| save.iter().map(move |known| (place.clone(), known)))
+        {
+            let upload = || {
+                let store = place.open(&self.policy.uid)?;
+                block_on(async {
+                    copy_beside(&store, &self.root, &known.found, &scan.beside).await?;
+                    store.upload(&self.root, &known.found).await
+                })
+            };
             match patiently(upload) {
                 Ok(manifest) => {
                     println!("{} is copied to {}", shown(&manifest.path), place.uri);

@@ -2,27 +2,31 @@
 
 use crate::keeper::found::{failing, kept};
 use crate::keeper::problem::in_store;
-use crate::keeper::{Keeper, stand_back};
+use crate::keeper::{Keeper, block_on, stand_back};
 use crate::survive::survive;
 use checkpoint::budget::Budget;
 use checkpoint::files::Member;
 use checkpoint::found::{Found, Verdict};
 use checkpoint::inventory::Inventory;
 use checkpoint::keep::{Keep, to_delete};
+use checkpoint::series::{Series, saves};
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use protocol::checkpoints::{CheckpointPolicy, Kept, Problem, StorePlace};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use store::{Access, Destination, Manifest, Store, StoreError, Trouble};
 
 /// Between two tries after a failure: doubling to the second of them.
 const AGAIN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
-/// How long the other workers' files of a checkpoint are waited for.
+/// How long the other workers' files of a checkpoint are waited for while none of them shows that it sends.
 const PARTS: Duration = Duration::from_secs(600);
+/// What lies beside a checkpoint is copied with it if it is not larger than it and this, in bytes.
+const LARGE: u64 = 1 << 30;
 /// Between two looks whether they are there.
 const PARTS_AGAIN: Duration = Duration::from_secs(2);
 
@@ -104,8 +108,10 @@ struct Shared {
 struct State {
     /// What is kept in the store.
     keep: Keep,
-    /// Good ones, the newest first.
+    /// Good ones.
     wanted: Vec<Found>,
+    /// What lies beside them, by folder.
+    beside: BTreeMap<String, Vec<Member>>,
     /// What the store has; unknown until it was asked.
     have: Option<BTreeMap<String, Timestamp>>,
     /// Path of what is under way.
@@ -126,11 +132,34 @@ impl State {
         self.have.as_ref().is_some_and(|have| have.get(&found.path) == Some(&found.modified))
     }
 
-    /// What is not copied yet of what is to be: of a store those that are kept, of a backup the newest.
-    fn waiting(&self, is_backup: bool) -> impl Iterator<Item = &Found> {
-        let most = if is_backup { 1 } else { self.keep.retention.max(1) };
+    /// What is not copied yet of what is to be, the newest first: of a store the newest saves of each series, which are kept
+    /// there, of a backup the newest save.
+    fn waiting(&self, is_backup: bool) -> Vec<&Found> {
+        let most = match self.keep.retention {
+            _ if is_backup => 1,
+            0 => usize::MAX,
+            retention => retention,
+        };
         let possible = self.wanted.iter().filter(|found| !self.passed_over.contains(&found.path));
-        possible.take(most).filter(|found| !self.has(found))
+        let mut counts: BTreeMap<Series, usize> = BTreeMap::new();
+        let mut waiting = Vec::new();
+        for save in saves(possible, |found| found).into_iter().take(if is_backup { 1 } else { usize::MAX }) {
+            if !save.series.iter().any(|series| counts.get(series).is_none_or(|count| *count < most)) {
+                continue;
+            }
+            waiting.extend(save.items.iter().copied().filter(|found| !self.has(found)));
+            for series in save.series {
+                *counts.entry(series).or_default() += 1;
+            }
+        }
+        waiting
+    }
+
+    /// Whether another file of the same save is still to be copied.
+    fn has_rest(&self, path: &str) -> bool {
+        let all = saves(&self.wanted, |found| found);
+        let save = all.into_iter().find(|save| save.items.iter().any(|found| found.path == path));
+        save.is_some_and(|save| save.items.iter().any(|found| !self.has(found)))
     }
 }
 
@@ -156,10 +185,11 @@ impl Copies {
         self.shared.state.lock().has(found)
     }
 
-    /// These are good, or may be with what other workers have, the newest first. What of them is kept decides what stays in the store.
-    pub(super) fn want(&self, found: Vec<Found>, keep: Keep) {
+    /// These are good, or may be with what other workers have, and this lies beside them. What of them is kept decides what
+    /// stays in the store.
+    pub(super) fn want(&self, found: Vec<Found>, keep: Keep, beside: BTreeMap<String, Vec<Member>>) {
         let mut state = self.shared.state.lock();
-        (state.wanted, state.keep) = (found, keep);
+        (state.wanted, state.keep, state.beside) = (found, keep, beside);
         state.passed_over.clear();
         state.drains = false;
         drop(state);
@@ -190,7 +220,7 @@ impl Copies {
     /// Paths of what has to stay on the volume until it is copied.
     pub(super) fn held(&self) -> BTreeSet<String> {
         let state = self.shared.state.lock();
-        let waiting = state.waiting(self.place.is_backup).map(|found| found.path.clone());
+        let waiting = state.waiting(self.place.is_backup).into_iter().map(|found| found.path.clone());
         waiting.chain(state.copying.clone()).collect()
     }
 
@@ -202,7 +232,8 @@ impl Copies {
     /// The newest that is not copied yet.
     pub(super) fn pending(&self) -> Option<String> {
         let state = self.shared.state.lock();
-        state.wanted.first().filter(|found| !state.has(found)).map(|found| found.path.clone())
+        let newest = state.wanted.iter().max_by(|a, b| a.newer(b));
+        newest.filter(|found| !state.has(found)).map(|found| found.path.clone())
     }
 
     /// What keeps copies from being made.
@@ -216,13 +247,12 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
     let (root, uid) = (&keeper.root, &keeper.policy.uid);
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let mut failures = 0_u32;
-    let mut rounds = 0_u64;
     let mut due = Instant::now();
     loop {
         let found = {
             let mut state = shared.state.lock();
             loop {
-                let next = state.waiting(place.is_backup).next().cloned();
+                let next = state.waiting(place.is_backup).first().copied().cloned();
                 let is_asked = state.have.is_some();
                 if state.drains && next.is_none() && is_asked {
                     return;
@@ -244,17 +274,17 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
             match &found {
                 None => Ok(Done::Listed(store.list().await?.manifests)),
                 Some(found) => {
+                    let beside = shared.state.lock().beside.clone();
+                    copy_beside(&store, root, found, &beside).await?;
                     let manifest = match keeper.is_sharded() {
-                        true => {
-                            rounds += 1;
-                            gather(keeper, &store, place, found, rounds).await?
-                        }
+                        true => gather(keeper, &store, place, found).await?,
                         false => store.upload(root, found).await?,
                     };
                     if !place.is_backup {
                         let keep = shared.state.lock().keep.clone();
                         rotate(&store, uid, &keep).await;
                     }
+                    let _ = store.sweep().await;
                     Ok(Done::Copied(Box::new(manifest)))
                 }
             }
@@ -264,7 +294,9 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
         match done {
             Ok(Done::Listed(manifests)) => {
                 state.last = manifests.iter().filter(|it| it.writer == *uid).max_by_key(|it| it.stored).map(copied);
-                state.have = Some(manifests.into_iter().map(|it| (it.path, it.modified)).collect());
+                // What others have put there at the same path is no copy of this job's.
+                let own = manifests.into_iter().filter(|it| it.writer == *uid);
+                state.have = Some(own.map(|it| (it.path, it.modified)).collect());
                 (failures, state.error) = (0, None);
                 due = next_due(state.last.as_ref(), place.interval);
             }
@@ -274,9 +306,10 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                 if state.last.as_ref().is_none_or(|last| kept.step >= last.step) {
                     state.last = Some(kept);
                 }
+                let path = manifest.path.clone();
                 state.have.get_or_insert_default().insert(manifest.path, manifest.modified);
                 (failures, state.error) = (0, None);
-                due = Instant::now() + place.interval;
+                due = Instant::now() + if state.has_rest(&path) { Duration::ZERO } else { place.interval };
             }
             // The program goes on with it, or took it away.
             Err(error) if error.trouble == Trouble::Changed => {
@@ -306,33 +339,61 @@ fn next_due(last: Option<&Kept>, interval: Duration) -> Instant {
     Instant::now() + interval.saturating_sub(age)
 }
 
-/// Every worker has its own folder, with files of its own: this one's, and then those of the others, who ask for what is wanted.
-/// What was sent in another round may have changed since, and a round ends with the attempt in which it was called: nobody
-/// hears of it any more.
-async fn gather(
-    keeper: &Keeper,
+/// What lies beside the checkpoints of that folder goes before them, so that a copy is never without it. What is large is no
+/// configuration: it is not copied unasked.
+pub(super) async fn copy_beside(
     store: &Store,
-    place: &Where,
+    root: &Path,
     found: &Found,
-    round: u64,
-) -> Result<Manifest, StoreError> {
-    let round = place.round(&format!("{} {} {} {round}", found.path, found.modified, keeper.started));
+    beside: &BTreeMap<String, Vec<Member>>,
+) -> Result<(), StoreError> {
+    let folder = found.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let Some(members) = beside.get(folder) else { return Ok(()) };
+    let most = found.bytes.saturating_add(LARGE);
+    let mut bytes = 0_u64;
+    let mut members = members.clone();
+    members.sort_by_key(|member| member.size);
+    members.retain(|member| {
+        bytes = bytes.saturating_add(member.size);
+        bytes <= most
+    });
+    members.sort_by(|a, b| a.path.cmp(&b.path));
+    match store.upload_beside(root, folder, &members).await {
+        // A log that grows: it is copied as it is the next time.
+        Err(error) if error.trouble == Trouble::Changed => Ok(()),
+        other => other,
+    }
+}
+
+/// Every worker has its own folder, with files of its own: this one's, and then those of the others, who ask for what is wanted.
+/// A round is called by its content, so that the next try continues what the workers sent in this one. It ends with the
+/// attempt in which it was called, or when no worker has shown for a while that it sends.
+async fn gather(keeper: &Keeper, store: &Store, place: &Where, found: &Found) -> Result<Manifest, StoreError> {
+    let round = place.round(&format!("{} {} {}", found.path, found.modified, keeper.started));
     let found = &Found { verdict: put_together(), ..found.clone() };
     let inventory = Inventory::new(&keeper.root, "", "");
     let lacks = |files: &[Member]| {
         inventory.lacks(found, files, &Budget::default()).unwrap_or_else(|error| Some(error.to_string()))
     };
     keeper.call_for(&found.path, &round);
-    let since = Instant::now();
     let result = async {
         store.upload_part(&keeper.root, found, 0, &round).await?;
+        let mut since = Instant::now();
+        let mut signs = Vec::new();
         loop {
             match store.finish(found, keeper.policy.workers, &round, lacks).await {
                 Err(error) if error.trouble == Trouble::Incomplete && !keeper.calls_for(&round) => {
                     let message = format!("{}: another attempt has begun", found.path);
                     return Err(StoreError::new(Trouble::Changed, message));
                 }
-                Err(error) if error.trouble == Trouble::Incomplete && since.elapsed() < PARTS => {
+                Err(error) if error.trouble == Trouble::Incomplete => {
+                    let seen = store.signs(&found.path, keeper.policy.workers, &round).await?;
+                    if seen != signs {
+                        (signs, since) = (seen, Instant::now());
+                    }
+                    if since.elapsed() >= PARTS {
+                        return Err(error);
+                    }
                     tokio::time::sleep(PARTS_AGAIN).await;
                 }
                 other => return other,
@@ -353,13 +414,74 @@ pub(super) fn put_together() -> Verdict {
 /// with the next copy.
 async fn rotate(store: &Store, uid: &str, keep: &Keep) {
     let Ok(listing) = store.list().await else { return };
-    let all: Vec<_> = listing.manifests.iter().map(|manifest| in_store(manifest, uid)).collect();
+    // Others may have checkpoints of the same paths: they are none of this job's, and part of no save of it.
+    let own: Vec<_> = listing.manifests.iter().filter(|manifest| manifest.writer == uid).collect();
+    let all: Vec<_> = own.iter().map(|manifest| in_store(manifest, uid)).collect();
     for path in to_delete(&all, &Keep { backup: None, ..keep.clone() }, Timestamp::now()) {
-        if let Some(manifest) = listing.manifests.iter().find(|manifest| manifest.path == path) {
+        if let Some(manifest) = own.iter().find(|manifest| manifest.path == path) {
             let _ = store.remove(manifest).await;
         }
     }
-    let _ = store.sweep().await;
+}
+
+/// A thread that sends this worker's files of a checkpoint: looks go on meanwhile.
+pub(super) struct PartSender {
+    pub path: String,
+    pub round: String,
+    pub members: Vec<Member>,
+    thread: Option<JoinHandle<Result<(), StoreError>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl PartSender {
+    /// Begins; none if there can't be a thread.
+    pub(super) fn start(keeper: &Arc<Keeper>, place: &Where, found: &Found, round: &str) -> Option<Self> {
+        let stop = Arc::<AtomicBool>::default();
+        let (theirs, keeper, place) = (Arc::clone(&stop), Arc::clone(keeper), place.clone());
+        let (path, members) = (found.path.clone(), found.members.clone());
+        let (found, name) = (found.clone(), round.to_owned());
+        let send = move || {
+            stand_back();
+            let store = place.open(&keeper.policy.uid)?;
+            let sent = block_on(async {
+                let sent = store.upload_part(&keeper.root, &found, keeper.index, &name);
+                tokio::select! {
+                    sent = sent => sent,
+                    () = stopped(&theirs) => {
+                        Err(StoreError::new(Trouble::Changed, format!("{}: it is not asked for any more", found.path)))
+                    }
+                }
+            });
+            keeper.changed.notify_all();
+            sent
+        };
+        let thread = thread::Builder::new().name("part".to_owned()).spawn(send).ok()?;
+        Some(Self { path, round: round.to_owned(), members, thread: Some(thread), stop })
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_done(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// What came of it.
+    pub(super) fn end(mut self) -> Result<(), StoreError> {
+        let thread = self.thread.take();
+        let failed = || Err(StoreError::new(Trouble::Local, format!("{}: the thread that sends it failed", self.path)));
+        thread.map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| failed()))
+    }
+}
+
+impl Drop for PartSender {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+async fn stopped(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 /// As it is told: with the time at which the copy was whole.

@@ -684,3 +684,103 @@ fn failed_starts_of_another_job_do_not_count() {
     assert_eq!(one(&look(&mut second, 20), "step-1").failed_starts, 0);
     assert_eq!(second.failed_start("step-1"), 1);
 }
+
+/// `model_100.pt` is nothing without `optimizer_100.pt`; what has no number lies beside both.
+#[test]
+fn what_has_the_number_of_a_checkpoint_is_part_of_it() {
+    let room = Room::new();
+    room.write("run/optimizer_7.pt", "of another job");
+    let mut inventory = Inventory::new(&room.path(""), "uid-1", "llama");
+    look(&mut inventory, 0);
+    for file in ["model_100.pt", "optimizer_100.pt", "scheduler_0100.pt", "model_7.pt", "rng_state.pt", "config.json"] {
+        room.write(&format!("run/{file}"), file);
+    }
+    let scan = look(&mut inventory, 1);
+    let members = |path: &str| -> Vec<&str> {
+        one(&scan, path).found.members.iter().map(|member| member.path.as_str()).collect()
+    };
+    assert_eq!(members("run/model_100.pt"), ["model_100.pt", "optimizer_100.pt", "scheduler_0100.pt"]);
+    let beside: Vec<&str> = scan.beside["run"].iter().map(|member| member.path.as_str()).collect();
+    assert_eq!(beside, ["config.json", "rng_state.pt"]);
+    assert!(one(&scan, "run/model_100.pt").own);
+}
+
+/// What an earlier job left and this one has written over is copied, counted, and deleted as its own.
+#[test]
+fn what_is_written_over_is_ones_own() {
+    let room = Room::new();
+    room.save("step-1");
+    room.save("step-2");
+    let mut inventory = begun(&room);
+    assert!(!one(&look(&mut inventory, 1), "step-1").own);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    room.save("step-1");
+    room.write("step-1/model", "longer than what was there");
+    room.save("step-2");
+    let scan = look(&mut inventory, 2);
+    assert!(one(&scan, "step-1").own);
+    assert!(!one(&scan, "step-2").own, "it was perhaps only touched");
+}
+
+/// A program may save often: what one look sees first is ordered by times that fit, and else not at all.
+#[test]
+fn times_order_what_one_look_saw_first_if_they_fit() {
+    let room = Room::new();
+    let mut inventory = begun(&room);
+    let set = |step: u64, time: std::time::SystemTime| {
+        for file in ["model", "deep/er", ".complete"] {
+            let file = fs::File::options().write(true).open(room.path(&format!("step-{step}/{file}"))).unwrap();
+            file.set_modified(time).unwrap();
+        }
+    };
+    let now = std::time::SystemTime::now();
+    for step in 1..6 {
+        room.save(&format!("step-{step}"));
+        set(step, now + std::time::Duration::from_millis(step));
+    }
+    set(4, now - std::time::Duration::from_secs(7200));
+    let mut scan = look(&mut inventory, 1);
+    let order = |scan: &Scan, step: u64| {
+        let found = &one(scan, &format!("step-{step}")).found;
+        (found.earliest, found.order)
+    };
+    assert_eq!([1, 2, 3, 4, 5].map(|step| order(&scan, step)), [(1, 1), (2, 2), (3, 3), (1, 4), (4, 4)]);
+    scan = look(&mut inventory, 10);
+    inventory.prove(&mut scan, 9, at(10), &Budget::default());
+    for known in &mut scan.found {
+        known.own = true;
+    }
+    let keep = Keep { retention: 1, ..Keep::default() };
+    assert_eq!(to_delete(&scan.found, &keep, at(11)), ["step-3", "step-2", "step-1"]);
+}
+
+/// Touching is not writing: what was only copied in place keeps its place in the order of writing once it is read.
+#[test]
+fn what_is_only_touched_keeps_its_place() {
+    let room = Room::new();
+    let mut inventory = begun(&room);
+    for step in 1..4 {
+        room.save(&format!("step-{step}"));
+        look(&mut inventory, step);
+    }
+    let mut scan = look(&mut inventory, 10);
+    inventory.prove(&mut scan, 9, at(10), &Budget::default());
+    let before = one(&scan, "step-1").found.order;
+    let touch = || {
+        let file = fs::File::options().write(true).open(room.path("step-1/model")).unwrap();
+        file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(9)).unwrap();
+    };
+    touch();
+    let mut scan = look(&mut inventory, 20);
+    let found = &one(&scan, "step-1").found;
+    assert!(found.order > before && found.earliest == before, "{found:?}");
+    scan = look(&mut inventory, 30);
+    inventory.prove(&mut scan, 9, at(30), &Budget::default());
+    assert_eq!(one(&scan, "step-1").found.order, before);
+    room.write("step-1/model", "STEP-1");
+    look(&mut inventory, 40);
+    let mut scan = look(&mut inventory, 50);
+    inventory.prove(&mut scan, 9, at(50), &Budget::default());
+    let found = &one(&scan, "step-1").found;
+    assert!(found.order > before && found.earliest == found.order, "other bytes: it was written again");
+}
