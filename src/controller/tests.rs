@@ -672,3 +672,59 @@ async fn a_group_that_goes_is_waited_for() {
     );
     assert!(made(&log).iter().all(|(kind, _)| kind != "jobs"));
 }
+
+/// A job that is deleted and made again under its name begins when the pods of the one before have ended.
+#[tokio::test]
+async fn pods_of_a_predecessor_are_waited_for() {
+    let (client, log) = api(agrees);
+    let context = context(client, AgentAccess::Off);
+    let pod = || {
+        let labels = json!({
+            "ml.example.com/training-job-uid": "before", "training-job": "x", "ml.example.com/attempt": "1",
+            "batch.kubernetes.io/job-completion-index": "0",
+        });
+        let metadata = json!({ "name": "x-training-0-abcde", "namespace": "ns", "uid": "pod", "labels": labels });
+        serde_json::from_value(json!({ "metadata": metadata, "status": { "phase": "Running" } })).unwrap()
+    };
+    context.index.pod(&Event::Apply(pod()));
+    let is_made = || made(&log).iter().any(|(kind, _)| kind == "jobs");
+    let again = reconcile_job(&context, &job()).await.unwrap();
+    assert!(!is_made() && again.0.is_some(), "{:?}", made(&log));
+    let (reason, message) = scheduled(&log);
+    assert_eq!(reason, "OldPods");
+    assert!(message.contains("x-training-0-abcde") && message.contains("earlier job named x"), "{message}");
+    context.index.pod(&Event::Delete(pod()));
+    reconcile_job(&context, &job()).await.unwrap();
+    assert!(is_made(), "{:?}", made(&log));
+}
+
+/// Who changes a job in the second in which its TTL ends keeps it.
+#[tokio::test]
+async fn a_ttl_deletes_only_what_was_judged() {
+    let mut job = job();
+    job.spec.ttl_seconds_after_finished = Some(0);
+    let status = json!({ "state": "Completed", "completionTime": "2026-01-01T00:00:00Z", "attempt": 1 });
+    job.status = serde_json::from_value(status).unwrap();
+    for changed in [false, true] {
+        let stored = job.clone();
+        let (client, log) = api(move |request| match request {
+            (Method::GET, path, _) if path.ends_with("/trainingjobs/x") => {
+                let mut stored = stored.clone();
+                stored.metadata.resource_version = Some(if changed { "9" } else { "8" }.to_owned());
+                (200, serde_json::to_value(stored).unwrap())
+            }
+            request => agrees(request),
+        });
+        let context = context(client, AgentAccess::Off);
+        let done = reconcile_job(&context, &job).await;
+        let log = log.lock();
+        let deleted =
+            log.iter().find(|(method, path, _)| *method == Method::DELETE && path.ends_with("/trainingjobs/x"));
+        match deleted {
+            Some((_, _, body)) => {
+                assert_eq!(body["preconditions"], json!({ "uid": "job", "resourceVersion": "8" }), "{log:?}");
+            }
+            None => assert!(changed && done.is_err(), "{done:?} {log:?}", done = done.is_ok()),
+        }
+    }
+}

@@ -252,7 +252,15 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "FolderShared",
-        "Give each job a claim, or a folder, of its own: this one leaves alone what the other has written.",
+        "Give each job a claim, or a folder, of its own, or end the other job: one at a time writes to a folder of checkpoints.",
+    ),
+    (
+        "StorageUnavailable",
+        "Look at the volume, its file server, the rights on it, or the store and its credentials: the message has the error. The next attempt tries again, this does not count against backoffLimit, and nothing begins at step 0 for it.",
+    ),
+    (
+        "NoUsableCheckpoint",
+        "The job waits without pods. kubectl trainingjob checkpoints {job} -n {namespace} why says what is wrong with each. Repair one, then: kubectl trainingjob restart {job} -n {namespace}. To begin at step 0: set checkpoint.ifNoneUsable to StartOver with kubectl edit tj {job} -n {namespace}.",
     ),
     (
         "FolderUnusable",
