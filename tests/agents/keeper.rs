@@ -770,6 +770,8 @@ fn a_wish_is_used_once_whatever_the_attempt() {
     // d. Preempted by a queue, the number stays.
     world.run(1, &[], "save 12500");
     assert_eq!(resumes(&world, &world.run(1, &[], TELL)), "step-12500");
+    let why = stdout(&world.command(&["why"]));
+    assert!(why.ends_with("step-12500: taken: the newest\n"), "{why}");
     // Its damage is no reason to lose what was trained since.
     rot(&world, 12500);
     world.run(4, &[], TELL);

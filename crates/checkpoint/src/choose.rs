@@ -218,7 +218,7 @@ pub fn explain(choice: &Choice) -> Vec<String> {
             format!("{}{}: taken: the newest", shown(&found.path), at(place))
         }
         Start::From(found, place) => format!("{}{}: taken: the newest that is good", shown(&found.path), at(place)),
-        Start::ResumeFrom => "checkpoint.resumeFrom: taken: this job has written no checkpoint since".to_owned(),
+        Start::ResumeFrom => "checkpoint.resumeFrom: taken: this job has saved no checkpoint since".to_owned(),
         Start::Scratch if lines.is_empty() => "there is no checkpoint: the run begins at step 0".to_owned(),
         Start::Scratch => "no checkpoint can be used: the run begins at step 0".to_owned(),
         Start::Unread(why) => format!("the attempt waits: {}", shown(why)),

@@ -475,12 +475,24 @@ impl Inventory {
     /// Whether this job has used this `resumeFrom`.
     #[must_use]
     pub fn has_used(&self, wish: &str) -> bool {
-        let has_written = || self.ledger.book.checkpoints.values().any(|entry| entry.owner == self.uid);
-        match self.ledger.book.wishes.get(&self.uid) {
+        self.is_used_by(&self.uid, wish)
+    }
+
+    /// Whether the job of that UID has used this `resumeFrom`.
+    #[must_use]
+    pub fn is_used_by(&self, uid: &str, wish: &str) -> bool {
+        match self.ledger.book.wishes.get(uid) {
             Some(used) => used.from == wish,
             // In a ledger of before this was noted the first attempt has used it.
-            None => !self.was_new && has_written(),
+            None if uid == self.uid && self.was_new => false,
+            None => self.ledger.book.checkpoints.values().any(|entry| entry.owner == uid),
         }
+    }
+
+    /// Whether the job of that UID has written the checkpoint at this path.
+    #[must_use]
+    pub fn is_written_by(&self, uid: &str, path: &str) -> bool {
+        self.ledger.book.checkpoints.get(path).is_some_and(|entry| !uid.is_empty() && entry.owner == uid)
     }
 
     /// This job resumes from no `resumeFrom`: one that it is given later is another matter.

@@ -6,7 +6,7 @@ use crate::keeper::copies::{Where, copied as as_copied, copy_beside, open_uri, p
 use crate::keeper::found::{bad_ones, describe, kept, look_at, read_whole};
 use crate::keeper::problem::{failed, in_store, refused};
 use checkpoint::budget::Budget;
-use checkpoint::choose::{Candidate, Place, Query, choose, explain};
+use checkpoint::choose::{Candidate, Place, Query, Wish, choose, explain};
 use checkpoint::folder::Folder;
 use checkpoint::found::Verdict;
 use checkpoint::inventory::{Inventory, Scan, Stage};
@@ -167,16 +167,29 @@ impl Commands {
     #[expect(clippy::unnecessary_wraps, reason = "one of several commands, which can fail")]
     fn why(&self) -> Result<(), LaunchError> {
         let (mut inventory, scan) = self.scan();
-        let mut candidates: Vec<_> = scan.found.iter().map(Candidate::on_volume).collect();
+        let uid = &self.policy.uid;
+        let on_volume = scan.found.iter().map(|known| Candidate {
+            counts: inventory.is_written_by(uid, &known.found.path),
+            was_whole: inventory.was_whole(&known.found.path),
+            ..Candidate::on_volume(known)
+        });
+        let mut candidates: Vec<_> = on_volume.collect();
         for place in places(&self.policy) {
             match self.listed(&place) {
-                Ok(manifests) => {
-                    candidates.extend(manifests.iter().map(|it| Candidate::in_store(it.found(), &place.uri, 0)));
-                }
+                Ok(manifests) => candidates.extend(manifests.iter().map(|it| Candidate {
+                    counts: it.writer == *uid,
+                    ..Candidate::in_store(it.found(), &place.uri, 0)
+                })),
                 Err(error) => println!("{error}"),
             }
         }
-        let query = Query { candidates, may_start_over: self.policy.may_start_over, ..Query::default() };
+        let wish = match &self.policy.resume_from {
+            None => Wish::None,
+            Some(from) if inventory.is_used_by(uid, from) => Wish::Used,
+            Some(_) => Wish::Unused,
+        };
+        let unlisted = scan.notes.first().filter(|_| !scan.whole).cloned();
+        let query = Query { candidates, wish, unlisted, may_start_over: self.policy.may_start_over };
         let choice = choose(query, |candidate| match &candidate.place {
             Place::Store(_) => Ok(()),
             Place::Volume => read_whole(&mut inventory, &candidate.found, &Budget::default()).map(drop),
