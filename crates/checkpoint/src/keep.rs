@@ -491,10 +491,9 @@ mod tests {
                 known.found.needs = vec![format!("/checkpoints/out/checkpoint-{best}")];
             })
         };
-        let all = [state(100, 100), state(200, 200), state(300, 200), state(400, 200)];
+        let mut all = [state(100, 100), state(200, 200), state(300, 200), state(400, 200)];
         assert_eq!(deleted(&all, &newest(1)), ["out/checkpoint-300", "out/checkpoint-100"]);
         // Relative to the working directory, or in another folder than the state.
-        let mut all = all;
         for known in &mut all[2..] {
             known.found.needs = vec!["./elsewhere/out/checkpoint-200".to_owned()];
         }
