@@ -1,7 +1,7 @@
 //! What is remembered of a root's checkpoints, in `.trainingjob/ledger.json` below it, and which jobs share the root.
 //!
-//! It saves work and says whose a checkpoint is. It is never needed: a root without one, or with a damaged one, is looked at
-//! anew, and what was there before is then nobody's and stays.
+//! It saves work, and says whose a checkpoint is and in which order checkpoints were written. It is never needed: a root
+//! without one, or with a damaged one, is looked at again, and what was there before then belongs to no job and stays.
 
 use crate::budget::Budget;
 use crate::files::Member;
