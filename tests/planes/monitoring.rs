@@ -564,7 +564,8 @@ async fn every_query_gives_data() {
     world.submit("denied", json!({})).await;
 
     world.until("runs", State::Running, 1).await;
-    let first = |pod: &Pod| pod.labels().get("batch.kubernetes.io/job-completion-index").is_some_and(|index| index == "0");
+    let first =
+        |pod: &Pod| pod.labels().get("batch.kubernetes.io/job-completion-index").is_some_and(|index| index == "0");
     let first = world.pods("runs").await.into_iter().find(first).expect("worker 0 runs");
     let _agent = world.agent(agent, &first.uid().unwrap());
     let progress = json!({

@@ -299,7 +299,8 @@ impl<'a> Care<'a> {
                 let manifest = manifests.iter().find(is_it).ok_or_else(|| Doubt::Bad("it is gone".into()))?;
                 let store = place.open(&keeper.policy.uid).map_err(|error| doubt(&error))?;
                 block_on(store.restore(manifest, &keeper.root)).map_err(|error| doubt(&error))?;
-                block_on(store.restore_beside(folder_of(&manifest.path), &keeper.root)).map_err(|error| doubt(&error))?;
+                block_on(store.restore_beside(folder_of(&manifest.path), &keeper.root))
+                    .map_err(|error| doubt(&error))?;
                 // Its bytes are those that were put there; whether they can be loaded is the format's to say.
                 let restored = Found { members: Vec::new(), ..candidate.found.clone() };
                 read_whole(inventory, &restored, &budget).map(drop)
