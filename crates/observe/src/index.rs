@@ -143,7 +143,7 @@ impl Index {
             other.namespace == key.namespace && other.uid != key.uid && is_gone && cell.pods_of == name
         };
         let earlier = inner.cells.iter().filter(|(other, cell)| is_earlier(other, cell));
-        earlier.into_iter().find_map(|(_, cell)| cell.living_pod().map(str::to_owned))
+        earlier.filter_map(|(_, cell)| cell.living_pod().map(str::to_owned)).min()
     }
 
     /// Forgets a TrainingJob that exists no more.
