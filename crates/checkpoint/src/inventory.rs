@@ -187,6 +187,8 @@ struct Moment {
     attempt: Option<Timestamp>,
     /// What is new and was written since then is this job's own; None if nothing can be.
     own_since: Option<Timestamp>,
+    /// Whether other jobs use the root.
+    is_shared: bool,
     /// What is valid by its structure is about to be read whole, so that its structure need not be looked at again.
     is_read_next: bool,
     /// Every byte is read of what nothing is known of.
@@ -254,8 +256,14 @@ impl Inventory {
         self.was_new |= self.said.is_none() && !self.ledger.book.jobs.contains_key(&self.uid);
         let began = self.arrive(&root, now, &mut scan);
         let is_alone = self.ledger.book.jobs.contains_key(&self.uid) && scan.others.is_empty();
-        let moment =
-            Moment { now, attempt, own_since: began.filter(|_| is_alone), is_read_next: false, reads_new: reads_all };
+        let moment = Moment {
+            now,
+            attempt,
+            own_since: began.filter(|_| is_alone),
+            is_shared: !scan.others.is_empty(),
+            is_read_next: false,
+            reads_new: reads_all,
+        };
 
         budget.list_anew();
         let mut walk = Walk {
@@ -371,7 +379,8 @@ impl Inventory {
         let budget = &budget.untimed();
         let root = Folder::root(&self.root)?;
         let claim = self.claim_at(&root, found, budget)?;
-        let moment = Moment { now, attempt: None, own_since: None, is_read_next: true, reads_new: false };
+        let moment =
+            Moment { now, attempt: None, own_since: None, is_shared: false, is_read_next: true, reads_new: false };
         let known = self.look(&root, &claim, &moment, budget)?;
         self.save(&root);
         if !again && (known.found.depth == Depth::Content || !known.found.is_good()) {
@@ -689,6 +698,10 @@ impl Inventory {
                     entry.owner.clone_from(&self.uid);
                 }
             }
+        }
+        // While another job is there it may have written over it.
+        if known.is_some() && !is_same && at.is_shared {
+            entry.owner.clear();
         }
         let result = judgement.map(|judgement| {
             (entry.depth, entry.crc32c) = (depth, crc32c);
