@@ -19,20 +19,20 @@ A rank that loses its peers raises what gloo raises. Ranks of two attempts that 
 Environment, beside torchrun's:
   CHECKPOINT_DIR          where rank 0 saves step-K.safetensors. If unset nothing is saved, and only STEPS ends it
   RESUME_FROM_CHECKPOINT  the file to resume from, read by every rank; nothing if unset or empty
-  STEPS                   0: the number of steps; with 0 only the file `enough` ends the training
+  STEPS                   0: the number of steps; with 0 only the file `.enough` ends the training
   SAVE_EVERY              5: every 5th step and the last one are saved
   STEP_SECONDS            0.1: the least time that a step takes
   BYTES                   4096: the size of what is saved beside the weights
   ATOMIC                  1. With 0 a checkpoint is written in place, piece by piece
   CUT_ATTEMPTS            0: in the first N attempts rank 0 kills itself in the middle of its second save
-  HISTORY                 CHECKPOINT_DIR/history: a file to which each attempt, when its ranks have met, adds its
+  HISTORY                 CHECKPOINT_DIR/.history: a file to which each attempt, when its ranks have met, adds its
                           number and the step that it resumes from
   BEST_AT                 names files epoch=K-step=K-val_loss=L.safetensors, where L is least at this step
 
 Files in CHECKPOINT_DIR, by which a test leads it:
-  enough                  ends the training after the current step, which is saved
-  hold                    has the number of an attempt: its next save stops in the middle, writes `ATTEMPT STEP` to the
-                          file `held`, and waits until `hold` is gone or has another number
+  .enough                 ends the training after the current step, which is saved
+  .hold                   has the number of an attempt: its next save stops in the middle, writes `ATTEMPT STEP` to the
+                          file `.held`, and waits until `.hold` is gone or has another number
 """
 
 import hashlib
@@ -285,7 +285,7 @@ class Training:
             begun = time.monotonic()
             self.step += 1
             share = sum(sample(self.step, i) for i in range(self.rank, BATCH, self.world)) % 2**64
-            ends = self.step == self.steps or self.is_told("enough")
+            ends = self.step == self.steps or self.is_told(".enough")
             total, is_last = peers.reduce(self.rank, share, ends)
             self.weights = hashlib.sha256(self.weights + struct.pack("<Q", total)).digest()
             if self.rank == 0:
@@ -302,7 +302,7 @@ class Training:
         return self.rank == 0 and self.folder is not None and os.path.exists(f"{self.folder}/{name}")
 
     def note(self):
-        history = os.environ.get("HISTORY") or (self.folder and f"{self.folder}/history")
+        history = os.environ.get("HISTORY") or (self.folder and f"{self.folder}/.history")
         if self.rank == 0 and history:
             os.makedirs(os.path.dirname(history) or ".", exist_ok=True)
             with open(history, "a") as file:
@@ -354,15 +354,15 @@ class Training:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.is_held():
             say(f"held: {where}")
-            with open(f"{self.folder}/.held", "w") as file:
+            with open(f"{self.folder}/.held.new", "w") as file:
                 file.write(f"{self.attempt} {self.step}\n")
-            os.rename(f"{self.folder}/.held", f"{self.folder}/held")
+            os.rename(f"{self.folder}/.held.new", f"{self.folder}/.held")
             while self.is_held():
                 time.sleep(0.02)
 
     def is_held(self):
         try:
-            with open(f"{self.folder}/hold") as file:
+            with open(f"{self.folder}/.hold") as file:
                 return int(file.read() or 0) == self.attempt
         except FileNotFoundError:
             return False

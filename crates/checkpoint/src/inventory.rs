@@ -498,10 +498,11 @@ impl Inventory {
         }
     }
 
-    /// Whether the job of that UID has written the checkpoint at this path.
+    /// Whether the job of that UID has written the checkpoint at this path, perhaps anew with names and sizes as before.
     #[must_use]
     pub fn is_written_by(&self, uid: &str, path: &str) -> bool {
-        self.ledger.book.checkpoints.get(path).is_some_and(|entry| !uid.is_empty() && entry.owner == uid)
+        let entry = self.ledger.book.checkpoints.get(path);
+        entry.is_some_and(|entry| !uid.is_empty() && (entry.owner == uid || entry.renewed_by == uid))
     }
 
     /// This job resumes from no `resumeFrom`: one that it is given later is another matter.
@@ -542,6 +543,12 @@ impl Inventory {
     #[must_use]
     pub fn was_whole(&self, path: &str) -> bool {
         self.ledger.book.checkpoints.get(path).is_some_and(|entry| entry.was_whole)
+    }
+
+    /// Whether this job alone can have written the checkpoint at this path anew, with names and sizes as before.
+    #[must_use]
+    pub fn is_renewed(&self, path: &str) -> bool {
+        self.ledger.book.checkpoints.get(path).is_some_and(|entry| entry.renewed_by == self.uid)
     }
 
     /// Whether another job is known to have written the checkpoint at this path.
@@ -623,6 +630,7 @@ impl Inventory {
             (entry.since, self.is_saved) = (now, false); // a clock went back
         }
         let is_since = |time: i64| at.own_since.is_some_and(|since| i128::from(time) >= since.as_nanosecond());
+        let is_anew = |all: &[Member]| !all.is_empty() && all.iter().all(|member| is_since(member.modified));
         let known = self.ledger.book.checkpoints.get(&claim.path);
         let is_same = known.is_some_and(|e| e.format == claim.rules.format && e.members == files.members());
         let is_known = |entry: &&Entry| match &entry.verdict {
@@ -666,6 +674,7 @@ impl Inventory {
             failed_starts: 0,
             failed_by: String::new(),
             was_whole: known.is_some_and(|known| known.was_whole),
+            renewed_by: String::new(),
         };
         match known {
             Some(known) if is_same => {
@@ -675,19 +684,20 @@ impl Inventory {
                 (entry.order, entry.earliest) = (known.order, known.earliest);
                 entry.earlier.clone_from(&known.earlier);
                 entry.timed = known.timed;
+                entry.renewed_by.clone_from(&known.renewed_by);
             }
             Some(known) if is_alike(&known.members, &entry.members) => {
                 // Written again, or only touched: reading it tells which.
                 entry.owner.clone_from(&known.owner);
                 entry.earliest = known.earliest;
                 entry.earlier = known.crc32c.clone().or_else(|| known.earlier.clone());
+                let is_renewed = is_anew(files.members());
+                entry.renewed_by.clone_from(if is_renewed { &self.uid } else { &known.renewed_by });
             }
             // What an earlier job has left, and this one has written over, is this one's. Where that can't be told it stays
             // whose it was.
             Some(known) => {
-                let all = files.members();
-                let is_rewritten = !all.is_empty() && all.iter().all(|member| is_since(member.modified));
-                entry.owner.clone_from(if is_rewritten { &self.uid } else { &known.owner });
+                entry.owner.clone_from(if is_anew(files.members()) { &self.uid } else { &known.owner });
             }
             None => {
                 // What came while others could have written it, or was there before, is nobody's. Files that stand beside one

@@ -112,6 +112,10 @@ pub(super) struct Entry {
     /// A checkpoint at this path was whole once, whatever was written there since.
     #[serde(default)]
     pub was_whole: bool,
+    /// UID of the job that was alone when its files were last written, or touched: their names and sizes stayed. It may be
+    /// resumed from as that job's own, and is not deleted as such.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub renewed_by: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -385,6 +389,7 @@ mod tests {
             failed_starts: 1,
             failed_by: owner.to_owned(),
             was_whole: false,
+            renewed_by: String::new(),
         }
     }
 

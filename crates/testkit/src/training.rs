@@ -73,19 +73,19 @@ impl Folder {
 
     /// Of each attempt whose ranks have met its number and the step that it has resumed from.
     pub fn history(&self) -> Vec<(i32, u32)> {
-        let text = fs::read_to_string(self.0.join("history")).unwrap_or_default();
+        let text = fs::read_to_string(self.0.join(".history")).unwrap_or_default();
         let line = |line: &str| line.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
         text.lines().filter_map(line).collect()
     }
 
     /// Ends the training after its current step.
     pub fn enough(&self) {
-        fs::write(self.0.join("enough"), "").expect("the folder can be written to");
+        fs::write(self.0.join(".enough"), "").expect("the folder can be written to");
     }
 
     /// Stops the next save of this attempt in its middle.
     pub fn hold(&self, attempt: i32) {
-        let (new, name) = (self.0.join(".hold"), self.0.join("hold"));
+        let (new, name) = (self.0.join(".hold.new"), self.0.join(".hold"));
         fs::write(&new, attempt.to_string())
             .and_then(|()| fs::rename(new, name))
             .expect("the folder can be written to");
@@ -93,7 +93,7 @@ impl Folder {
 
     /// The step of the save that this attempt is held in.
     pub fn held(&self, attempt: i32) -> Option<u32> {
-        let text = fs::read_to_string(self.0.join("held")).ok()?;
+        let text = fs::read_to_string(self.0.join(".held")).ok()?;
         let (held, step) = text.trim_end().split_once(' ')?;
         (held == attempt.to_string()).then(|| step.parse().ok())?
     }

@@ -251,7 +251,7 @@ impl<'a> Care<'a> {
             inventory.is_new() && used.is_some_and(|used| known.found.modified >= used) && !inventory.is_others(path)
         };
         let on_volume = scan.found.iter().map(|known| Candidate {
-            counts: known.own || is_copy(known) || is_since(known),
+            counts: known.own || inventory.is_renewed(&known.found.path) || is_copy(known) || is_since(known),
             was_whole: inventory.was_whole(&known.found.path),
             ..Candidate::on_volume(known)
         });
