@@ -350,10 +350,11 @@ impl Pass<'_, TrainingJob> {
     pub(super) fn awaits_predecessor(&self, key: ChildKey) -> bool {
         let name = self.owner.name_any();
         let waits = self.context.index.pod_of_predecessor(&self.key, &name).map(|pod| {
-            let namespace = &self.key.namespace;
+            let (namespace, job) = (&self.key.namespace, names::job_name(&name));
             let message = format!(
-                "pod {pod} of an earlier job named {name} is still ending and writes to the same checkpoints; if its node is \
-                 lost: kubectl delete pod {pod} -n {namespace} --force"
+                "pod {pod} of an earlier job named {name} has not ended and writes to the same checkpoints; if its Job was left \
+                 over: kubectl delete job {job} -n {namespace}; if its node is lost: kubectl delete pod {pod} -n {namespace} \
+                 --force"
             );
             Blocked { reason: Reason::OldPods, message }
         });

@@ -312,6 +312,7 @@ async fn all_changes() {
         fields(defaults).into_iter().collect::<Vec<_>>(),
         [
             "checkpoint.enabled",
+            "checkpoint.ifNoneUsable",
             "checkpoint.keepBest.mode",
             "checkpoint.storage.deletePolicy",
             "failurePolicy.hang.action",
