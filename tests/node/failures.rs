@@ -217,10 +217,9 @@ fn named<'j>(jobs: &'j [(&'static str, Job, Told)], name: &str) -> &'j Job {
 async fn a_rank_has_raised(job: &Job) {
     let status = job.state(Completed).await;
     let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
-    assert_eq!(
-        (restart.worker, restart.exit_code, restart.disruption, restart.permanent),
-        (Some(1), Some(1), false, false)
-    );
+    assert_eq!((restart.worker, restart.disruption, restart.permanent), (Some(1), false, false));
+    // torchrun ends a while after its rank: it may be told to stop before that, for the other rank has ended as well.
+    assert!(matches!(restart.exit_code, Some(1 | 143)), "{restart:?}");
     assert_eq!((status.attempt, status.restart_count, status.disruption_count.unwrap_or(0)), (Some(2), Some(1), 0));
     job.says(1, 0, "rank 0 is done").await;
 }
