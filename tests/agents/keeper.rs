@@ -15,7 +15,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
-use testkit::room::Room;
+use testkit::room::{Room, all_bytes};
 use testkit::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
 use testkit::wait::until;
 use testkit::{ask, binary, free_port};
@@ -715,17 +715,6 @@ fn saved(folder: &Path, weights: &str) {
 fn names(folder: &Path) -> BTreeSet<String> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
     names.filter(|name| !name.starts_with('.')).collect()
-}
-
-fn all_bytes(folder: &Path) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
-        match entry.file_type().unwrap().is_dir() {
-            true => bytes.extend(all_bytes(&entry.path())),
-            false => bytes.extend(fs::read(entry.path()).unwrap()),
-        }
-    }
-    bytes
 }
 
 /// A text, in which no line has what a terminal would act on.

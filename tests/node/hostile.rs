@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use testkit::room::all_bytes;
 use testkit::servers::BUCKET;
 
 /// More files than that are in no checkpoint that is looked at.
@@ -104,17 +105,6 @@ async fn a_hostile_folder_harms_nobody() {
 fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
     entries.filter(|name| !name.starts_with('.') && !name.contains('\u{fffd}')).collect()
-}
-
-fn all_bytes(folder: &Path) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
-        match entry.file_type().unwrap().is_dir() {
-            true => bytes.extend(all_bytes(&entry.path())),
-            false => bytes.extend(fs::read(entry.path()).unwrap()),
-        }
-    }
-    bytes
 }
 
 /// What `kubectl trainingjob checkpoints hostile` prints, of which no line but its own begins anywhere.

@@ -203,6 +203,27 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl Found {
+    /// A folder of which nothing is known but its path.
+    #[must_use]
+    pub fn nothing_at(path: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            folder: true,
+            format: Format::Marked,
+            step: None,
+            epoch: None,
+            metrics: BTreeMap::new(),
+            bytes: 0,
+            modified: Timestamp::UNIX_EPOCH,
+            order: 0,
+            earliest: 0,
+            verdict: Verdict::Valid,
+            depth: Depth::Structure,
+            members: Vec::new(),
+            needs: Vec::new(),
+        }
+    }
+
     /// Whether a run may go on from it.
     #[must_use]
     pub fn is_good(&self) -> bool {

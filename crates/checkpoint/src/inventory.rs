@@ -545,12 +545,6 @@ impl Inventory {
         self.ledger.book.checkpoints.get(path).is_some_and(|entry| entry.was_whole)
     }
 
-    /// Whether this job alone can have written the checkpoint at this path anew, with names and sizes as before.
-    #[must_use]
-    pub fn is_renewed(&self, path: &str) -> bool {
-        self.ledger.book.checkpoints.get(path).is_some_and(|entry| entry.renewed_by == self.uid)
-    }
-
     /// Whether another job is known to have written the checkpoint at this path.
     #[must_use]
     pub fn is_others(&self, path: &str) -> bool {

@@ -73,22 +73,7 @@ impl Ledger {
         let member = |path: &String| Member { path: path.clone(), size: 0, modified: 0 };
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name).to_owned();
         let members: Vec<Member> = self.stored.keys().chain([&name]).map(member).collect();
-        Found {
-            path: path.to_owned(),
-            folder: false,
-            format: Format::Marked,
-            step: None,
-            epoch: None,
-            metrics: BTreeMap::new(),
-            bytes: 0,
-            modified: Timestamp::UNIX_EPOCH,
-            order: 0,
-            earliest: 0,
-            verdict: Verdict::Valid,
-            depth: Depth::Structure,
-            members,
-            needs: Vec::new(),
-        }
+        Found { folder: false, members, ..Found::nothing_at(path) }
     }
 
     fn of(lines: Vec<Line>) -> Self {

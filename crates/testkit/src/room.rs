@@ -60,3 +60,15 @@ impl Drop for Room {
         }
     }
 }
+
+/// The bytes of all files below a folder, one after the other.
+pub fn all_bytes(folder: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => bytes.extend(all_bytes(&entry.path())),
+            false => bytes.extend(fs::read(entry.path()).unwrap()),
+        }
+    }
+    bytes
+}

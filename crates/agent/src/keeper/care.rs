@@ -3,7 +3,7 @@
 use crate::gang::judge::alone;
 use crate::keeper::choice::{Choice, From};
 use crate::keeper::copies::{Copies, PartSender, Where, open_uri, places, put_together};
-use crate::keeper::found::{bad_ones, kept, look_at, nothing_at, read_whole};
+use crate::keeper::found::{bad_ones, kept, look_at, read_whole};
 use crate::keeper::heartbeat::Heartbeat;
 use crate::keeper::problem::{doubt, failed, refused};
 use crate::keeper::start::{End, Work};
@@ -251,7 +251,7 @@ impl<'a> Care<'a> {
             inventory.is_new() && used.is_some_and(|used| known.found.modified >= used) && !inventory.is_others(path)
         };
         let on_volume = scan.found.iter().map(|known| Candidate {
-            counts: known.own || inventory.is_renewed(&known.found.path) || is_copy(known) || is_since(known),
+            counts: known.own || inventory.is_written_by(uid, &known.found.path) || is_copy(known) || is_since(known),
             was_whole: inventory.was_whole(&known.found.path),
             ..Candidate::on_volume(known)
         });
@@ -523,7 +523,7 @@ impl<'a> Care<'a> {
         for (path, round) in rounds {
             let Some(place) = places.iter().find(|place| place.is_for(round)) else { continue };
             let found = scan.found.iter().find(|known| known.found.path == *path).map(|known| known.found.clone());
-            let found = found.unwrap_or_else(|| nothing_at(path));
+            let found = found.unwrap_or_else(|| Found::nothing_at(path));
             // What was sent before all of it was written is sent again.
             if self.sender.is_none() && self.sent.get(round) != Some(&found.members) {
                 self.sender = PartSender::start(self.keeper, place, &found, round);

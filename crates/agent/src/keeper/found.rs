@@ -2,12 +2,11 @@
 
 use checkpoint::budget::Budget;
 use checkpoint::choose::Doubt;
-use checkpoint::found::{Depth, Format, Found, Verdict};
+use checkpoint::found::{Found, Verdict};
 use checkpoint::inventory::{Inventory, Scan};
 use checkpoint::wording::shown;
 use jiff::Timestamp;
 use protocol::checkpoints::{Kept, Problem, ProblemKind};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fs, io};
 use store::StoreError;
@@ -85,7 +84,7 @@ pub(super) fn look_at(path: &Path) -> Result<Found, Doubt> {
         Err(error) => return Err(Doubt::Unread(format!("it can't be read: {error}"))),
     };
     let mut inventory = Inventory::new(parent, "", "");
-    let named = Found { path: name.to_owned(), folder, ..nothing_at(name) };
+    let named = Found { path: name.to_owned(), folder, ..Found::nothing_at(name) };
     match inventory.verify(&named, true, Timestamp::now(), &Budget::default()) {
         Ok(known) if known.found.is_good() => Ok(known.found),
         Ok(known) => Err(Doubt::Bad(describe(&known.found.verdict))),
@@ -103,25 +102,5 @@ pub(super) fn look_at(path: &Path) -> Result<Found, Doubt> {
                 None => bad("no checkpoint of a known format is there"),
             }
         }
-    }
-}
-
-/// A checkpoint of which nothing is known but its path.
-pub(super) fn nothing_at(path: &str) -> Found {
-    Found {
-        path: path.to_owned(),
-        folder: true,
-        format: Format::Marked,
-        step: None,
-        epoch: None,
-        metrics: BTreeMap::new(),
-        bytes: 0,
-        modified: Timestamp::UNIX_EPOCH,
-        order: 0,
-        earliest: 0,
-        verdict: Verdict::Valid,
-        depth: Depth::Structure,
-        members: Vec::new(),
-        needs: Vec::new(),
     }
 }
