@@ -35,6 +35,8 @@ TRIALS = (
           {}, ("gang-schedulers",)),
     Trial("gang-model", "the gang's rules: seeds, walks and a model with faults", "lib-gang", ("tests::",),
           {"TRAININGJOB_GANG_SEEDS": 2000, "TRAININGJOB_WALKS": 4000, "TRAININGJOB_MODEL_FAULTS": 1}, is_release=True),
+    Trial("histories", "100,000 histories of folders with checkpoints", "lib-checkpoint", ("histories::",),
+          {"HISTORIES": 100000}, is_release=True),
     Trial("kills", "50 kills in a save", "node", ("kills_in_a_save",), {"KILLS": 50}, ("release-image",)),
     Trial("hostile", "a hostile volume of 1,000,000 files for each of two workers", "node", ("hostile_folder",),
           {"FILES": 1000000}, ("release-image",)),

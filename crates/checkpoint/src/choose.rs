@@ -1,7 +1,7 @@
 //! Which checkpoint an attempt resumes from: the rules C1 to C6 of docs/checkpoints.md. Pure.
 
 use crate::found::{Found, Verdict};
-use crate::inventory::{Known, Stage};
+use crate::inventory::{Inventory, Known, Stage};
 use crate::wording::shown;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
@@ -46,6 +46,20 @@ pub enum Wish {
     Unused,
     /// An attempt has resumed from it: what the job wrote since goes before it.
     Used,
+}
+
+impl Wish {
+    /// What `resumeFrom` is to the next attempt. Of a folder that is new, or whose ledger was lost, the stores and the
+    /// operator know what the job did before: `is_used_elsewhere`.
+    #[must_use]
+    pub fn known_to(inventory: &Inventory, resume_from: Option<&str>, is_used_elsewhere: bool) -> Self {
+        match resume_from {
+            None => Self::None,
+            Some(from) if inventory.has_used(from) => Self::Used,
+            Some(_) if inventory.is_new() && is_used_elsewhere => Self::Used,
+            Some(_) => Self::Unused,
+        }
+    }
 }
 
 /// Why a checkpoint was not proven good.
@@ -118,6 +132,14 @@ impl Candidate {
             failed_starts: known.failed_starts,
             unread: known.stage == Stage::Unread,
         }
+    }
+
+    /// One on the volume, for the job of this inventory.
+    #[must_use]
+    pub fn known_to(inventory: &Inventory, known: &Known) -> Self {
+        let path = &known.found.path;
+        let counts = known.own || inventory.has_written(path);
+        Self { counts, was_whole: inventory.was_whole(path), ..Self::on_volume(known) }
     }
 
     /// One in a store: what has a manifest there was good. `failed_starts` are those of the same checkpoint on the volume.

@@ -69,13 +69,7 @@ impl Folder {
     /// # Errors
     /// If it is not there, or there is a link or a file on the way.
     pub fn folder(&self, path: &str) -> io::Result<Self> {
-        let mut folder = self.child(".")?;
-        if path != "." {
-            for name in names(path)? {
-                folder = folder.child(name)?;
-            }
-        }
-        Ok(folder)
+        if path == "." { self.child(".") } else { self.below(&names(path)?) }
     }
 
     /// The folder that `path` lies in, and its name there.
@@ -85,11 +79,13 @@ impl Folder {
     pub(super) fn parent<'p>(&self, path: &'p str) -> io::Result<(Self, &'p str)> {
         let mut names = names(path)?;
         let name = names.pop().unwrap_or_default();
-        let mut folder = self.child(".")?;
-        for name in names {
-            folder = folder.child(name)?;
-        }
-        Ok((folder, name))
+        Ok((self.below(&names)?, name))
+    }
+
+    /// The folder at the end of these names; itself without any.
+    fn below(&self, names: &[&str]) -> io::Result<Self> {
+        let (first, rest) = names.split_first().unwrap_or((&".", &[]));
+        rest.iter().try_fold(self.child(*first)?, |folder, name| folder.child(*name))
     }
 
     /// Opens a regular file.

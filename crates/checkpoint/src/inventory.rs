@@ -103,6 +103,14 @@ pub struct Scan {
 }
 
 impl Scan {
+    /// Why it did not come to its end, if so: there may be checkpoints that it has not found.
+    #[must_use]
+    pub fn unlisted(&self) -> Option<String> {
+        let of_the_folder = || self.notes.iter().find(|note| !note.starts_with(OURS)).or(self.notes.first());
+        let unknown = || "the folder of checkpoints could not be read to its end".to_owned();
+        (!self.whole).then(|| of_the_folder().cloned().unwrap_or_else(unknown))
+    }
+
     /// How many of the checkpoints are worth that.
     #[must_use]
     pub fn count(&self, is: impl Fn(&Verdict) -> bool) -> u32 {
@@ -503,6 +511,12 @@ impl Inventory {
     pub fn is_written_by(&self, uid: &str, path: &str) -> bool {
         let entry = self.ledger.book.checkpoints.get(path);
         entry.is_some_and(|entry| !uid.is_empty() && (entry.owner == uid || entry.renewed_by == uid))
+    }
+
+    /// Whether this job has written the checkpoint at this path, perhaps anew with names and sizes as before.
+    #[must_use]
+    pub fn has_written(&self, path: &str) -> bool {
+        self.is_written_by(&self.uid, path)
     }
 
     /// This job resumes from no `resumeFrom`: one that it is given later is another matter.

@@ -157,7 +157,7 @@ pub fn fates<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<(&'a Kn
 }
 
 /// The same, save by save. All of a save have the fate of those that stay, if any stays.
-fn decide<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<Vec<(&'a Known, Fate)>> {
+pub(crate) fn decide<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<Vec<(&'a Known, Fate)>> {
     let saves = saves(found, |known| &known.found);
     let newest_first: Vec<&Known> = saves.iter().flat_map(|save| save.items.iter().copied()).collect();
     let best = keep.best.as_ref().and_then(|(metric, mode)| best(&newest_first, metric, *mode));

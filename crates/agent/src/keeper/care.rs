@@ -233,13 +233,7 @@ impl<'a> Care<'a> {
         let manifests = || listed.iter().flat_map(|(list, place)| list.iter().flatten().map(move |it| (it, place)));
         let has_written = manifests().any(|(manifest, _)| manifest.writer == *uid);
         let used = self.keeper.wish_used();
-        let wish = match &policy.resume_from {
-            None => Wish::None,
-            // Of a folder that is new the stores and the operator know what the job did before.
-            Some(from) if inventory.has_used(from) => Wish::Used,
-            Some(_) if inventory.is_new() && (used.is_some() || has_written) => Wish::Used,
-            Some(_) => Wish::Unused,
-        };
+        let wish = Wish::known_to(inventory, policy.resume_from.as_deref(), used.is_some() || has_written);
         let counts_there = |manifest: &Manifest| manifest.writer == *uid && inventory.is_since_wish(manifest.order);
         let is_copy = |known: &Known| {
             let same = |it: &Manifest| it.path == known.found.path && it.modified == known.found.modified;
@@ -250,10 +244,9 @@ impl<'a> Care<'a> {
             let path = &known.found.path;
             inventory.is_new() && used.is_some_and(|used| known.found.modified >= used) && !inventory.is_others(path)
         };
-        let on_volume = scan.found.iter().map(|known| Candidate {
-            counts: known.own || inventory.is_written_by(uid, &known.found.path) || is_copy(known) || is_since(known),
-            was_whole: inventory.was_whole(&known.found.path),
-            ..Candidate::on_volume(known)
+        let on_volume = scan.found.iter().map(|known| {
+            let candidate = Candidate::known_to(inventory, known);
+            Candidate { counts: candidate.counts || is_copy(known) || is_since(known), ..candidate }
         });
         let in_stores = manifests().map(|(manifest, place)| {
             let same = scan.found.iter().find(|known| known.found.path == manifest.path);
@@ -279,10 +272,7 @@ impl<'a> Care<'a> {
         });
         let is_missing =
             || matches!(Folder::root(&self.keeper.root), Err(error) if error.kind() == io::ErrorKind::NotFound);
-        let unlisted = (!scan.whole && !is_missing()).then(|| {
-            let note = scan.notes.iter().find(|note| !note.starts_with(OURS)).or(scan.notes.first());
-            note.cloned().unwrap_or_else(|| "the folder of checkpoints could not be read to its end".to_owned())
-        });
+        let unlisted = scan.unlisted().filter(|_| !is_missing());
         Query { candidates, wish, unlisted: unlisted.or(unlisted_store), may_start_over: policy.may_start_over }
     }
 

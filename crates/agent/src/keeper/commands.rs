@@ -188,8 +188,7 @@ impl Commands {
             Some(from) if inventory.is_used_by(uid, from) => Wish::Used,
             Some(_) => Wish::Unused,
         };
-        let unlisted = scan.notes.first().filter(|_| !scan.whole).cloned();
-        let query = Query { candidates, wish, unlisted, may_start_over: self.policy.may_start_over };
+        let query = Query { candidates, wish, unlisted: scan.unlisted(), may_start_over: self.policy.may_start_over };
         let choice = choose(query, |candidate| match &candidate.place {
             Place::Store(_) => Ok(()),
             Place::Volume => read_whole(&mut inventory, &candidate.found, &Budget::default()).map(drop),
