@@ -238,6 +238,49 @@ class Mutants(Folder):
         self.assertEqual({file: mutants.Mutant("", file, "").old_file for file in before}, before)
 
 
+class Faults(Folder):
+    TEST = "--lib twice"
+
+    def setUp(self):
+        super().setUp()
+        files = {"Cargo.toml": CARGO, "Cargo.lock": LOCK, "src/lib.rs": LIB, "src/plan/mod.rs": PLAN}
+        self.root, _ = self.repository(files)
+        (self.folder / "patches").mkdir()
+
+    def patch(self, name, before, after, test=TEST):
+        lines = PLAN.splitlines(keepends=True), PLAN.replace(before, after).splitlines(keepends=True)
+        path = "src/plan/mod.rs"
+        diff = f"diff --git a/{path} b/{path}\n" + "".join(difflib.unified_diff(*lines, f"a/{path}", f"b/{path}"))
+        text = f"finding: one 1\nfault: of {name}\ntest: {test}\n\n{diff}"
+        (self.folder / "patches" / f"{name}.patch").write_text(text)
+
+    def put_in(self):
+        return self.run_script("faults", "--patches", self.folder / "patches", "--repository", self.root,
+                               "--folder", self.folder / "out")
+
+    def test_what_each_fault_is_noticed_by(self):
+        self.patch("a", "number + number", "number - number")
+        code, said = self.put_in()
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, r"a +one 1 +of a +caught +twice")
+        self.patch("b", "number * 3", "number * 4")
+        self.patch("c", "number + number", "nothing")
+        self.patch("d", "number + number", "number", "--lib gone")
+        self.patch("e", "number + number", "number")
+        patch = self.folder / "patches" / "e.patch"
+        patch.write_text(patch.read_text().replace("number * 3", "number * 5"))
+        code, said = self.put_in()
+        self.assertEqual(code, 1, said)
+        for name, result in {"a": "caught", "b": "missed", "c": "unviable", "d": "unusable", "e": "stale"}.items():
+            self.assertRegex(said, rf"\n{name} +one 1 +of {name} +{result}", said)
+
+    def test_patches_fit_to_the_code(self):
+        for patch in sorted((SCRIPTS / "faults.d").glob("*.patch")):
+            with self.subTest(patch.stem):
+                script("faults").read(patch)
+                self.git(ROOT, "apply", "--check", patch)
+
+
 TABLE = """# old, program, test, kind
 demo\tnode\tdemo_and_more\tkept
 suspended\tnode\tdemo_and_more\tkept
