@@ -7,7 +7,7 @@
 use checkpoint::files::Member;
 use checkpoint::found::{Depth, Format, Found, Verdict};
 use jiff::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -217,6 +217,7 @@ in_each_store! {
     parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again,
     what_others_have_put_there_is_fetched_whole_or_not_at_all,
     no_writer_replaces_the_checkpoint_of_another,
+    all_workers_of_a_job_have_one_place,
     what_a_lost_pod_has_left_is_removed_a_day_later,
     a_hostile_journal_deletes_nothing_else,
     what_a_worker_has_sent_is_not_sent_again_in_another_round,
@@ -1044,6 +1045,31 @@ fn no_writer_replaces_the_checkpoint_of_another(start: fn() -> Server) {
         for manifest in [both.0.unwrap(), both.1.unwrap()] {
             later[0].verify(&manifest).await.unwrap();
         }
+    });
+}
+
+/// Else the first worker waits for a part that lies elsewhere, and the end of the pods with it.
+fn all_workers_of_a_job_have_one_place(start: fn() -> Server) {
+    let server = start();
+    let part = |prefix: &str, index: u32| {
+        let store = Store::open(&place(&server, prefix), &access(&server, &server.url()), "uid-1").unwrap();
+        async move {
+            tokio::time::sleep(Duration::from_millis(u64::from(index % 4))).await;
+            store.upload_part(Path::new("/nowhere"), &Found::nothing_at("step-1"), index, "1").await
+        }
+    };
+    run(async {
+        for prefix in (0..8).map(|n| format!("runs-{n}")) {
+            futures::future::try_join_all((0..8).map(|index| part(&prefix, index))).await.unwrap();
+            let parts = content(&server.object(&format!("{prefix}/.trainingjob/parts")));
+            let parts: BTreeSet<String> = parts.into_keys().collect();
+            assert_eq!(parts, (0..8).map(|index| format!("step-1/{index}.json")).collect(), "{prefix}");
+        }
+        // The place is known before anything is put there, whoever else has come by now.
+        let other = Store::open(&place(&server, "runs-0"), &access(&server, &server.url()), "uid-2").unwrap();
+        other.upload_part(Path::new("/nowhere"), &Found::nothing_at("step-1"), 0, "1").await.unwrap();
+        part("runs-0", 8).await.unwrap();
+        assert!(server.object("runs-0/.trainingjob/parts/step-1/8.json").exists());
     });
 }
 
