@@ -95,6 +95,8 @@ pub struct Scan {
     pub notes: Vec<String>,
     /// Other jobs that use the root: then nothing is deleted.
     pub others: Vec<String>,
+    /// It can't be told who else uses the root, nor whose is what is new: nothing of this look is remembered.
+    pub untold: bool,
     /// Whether the scan came to its end.
     pub whole: bool,
     /// What no format claims, by the folder in which it lies beside a checkpoint of this job's own: configurations,
@@ -121,6 +123,9 @@ impl Scan {
     /// of which nobody has read every byte yet.
     #[must_use]
     pub fn to_read(&self, most: usize, now: Timestamp) -> Vec<usize> {
+        if self.untold {
+            return Vec::new();
+        }
         // A program may save so often that the newest have never been quiet for long: then the newest that have count.
         let can_be =
             |known: &Known| known.found.is_good() && (known.found.depth == Depth::Content || known.is_quiet(now));
@@ -263,6 +268,7 @@ impl Inventory {
         scan.notes.extend(self.ledger.refresh(&root));
         self.was_new |= self.said.is_none() && !self.ledger.book.jobs.contains_key(&self.uid);
         let began = self.arrive(&root, now, &mut scan);
+        let before = scan.untold.then(|| (self.ledger.book.clone(), self.is_saved));
         let is_alone = self.ledger.book.jobs.contains_key(&self.uid) && scan.others.is_empty();
         let moment = Moment {
             now,
@@ -323,7 +329,9 @@ impl Inventory {
         scan.found.sort_by(|a, b| b.found.newer(&a.found));
         scan.see_beside(&root, left);
 
-        if scan.whole {
+        if let Some(before) = before {
+            (self.ledger.book, self.is_saved) = before;
+        } else if scan.whole {
             // What the next look finds new was written after what this one found, which a look that saw less cannot say.
             self.order_new(&mut scan);
             self.looked = Some(now);
@@ -621,6 +629,7 @@ impl Inventory {
         }
         scan.others = ledger::others(root, &self.uid, self.turn, now).unwrap_or_else(|error| {
             scan.note(format!("{OURS}/jobs: {error}"));
+            scan.untold = true;
             vec!["(jobs that can't be told)".to_owned()]
         });
         let first = self.ledger.book.jobs.get(&self.uid).copied();

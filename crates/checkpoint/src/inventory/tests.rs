@@ -202,6 +202,31 @@ fn a_clock_that_goes_back_harms_nothing() {
     assert!(one(&scan, "step-2").since <= at(-7100), "time is counted anew");
 }
 
+/// A folder that could not be read for a moment makes nothing nobody's for ever.
+#[test]
+fn who_else_is_there_is_asked_again_before_anything_is_nobodys() {
+    let room = Room::new();
+    let mut inventory = begun(&room);
+    room.save("step-1");
+    look(&mut inventory, 1);
+    let (jobs, away) = (room.path(".trainingjob/jobs"), room.path(".trainingjob/away"));
+    fs::rename(&jobs, &away).unwrap();
+    fs::write(&jobs, "").unwrap();
+    room.save("step-2");
+    room.write("step-1/model", "good");
+    let mut scan = look(&mut inventory, 20);
+    assert_eq!(scan.others, ["(jobs that can't be told)"], "nothing is deleted");
+    assert_eq!(paths(&scan), ["step-2", "step-1"]);
+    inventory.prove(&mut scan, 9, at(20), &Budget::default());
+    fs::remove_file(&jobs).unwrap();
+    fs::rename(&away, &jobs).unwrap();
+    for seconds in [21, 40] {
+        let mut scan = look(&mut inventory, seconds);
+        inventory.prove(&mut scan, 9, at(seconds), &Budget::default());
+        assert!(scan.found.iter().all(|known| known.own), "{scan:?}");
+    }
+}
+
 #[test]
 fn only_what_came_with_the_job_is_its_own() {
     let room = Room::new();
