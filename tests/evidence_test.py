@@ -268,7 +268,7 @@ class Faults(Folder):
         self.patch("d", "number + number", "number", "--lib gone")
         self.patch("e", "number + number", "number")
         patch = self.folder / "patches" / "e.patch"
-        patch.write_text(patch.read_text().replace("number * 3", "number * 5"))
+        patch.write_text(patch.read_text().replace("pub fn thrice", "pub fn threefold"))
         code, said = self.put_in()
         self.assertEqual(code, 1, said)
         for name, result in {"a": "caught", "b": "missed", "c": "unviable", "d": "unusable", "e": "stale"}.items():

@@ -79,6 +79,7 @@ class Libtest(unittest.TestCase):
             event(type="test", name="done", event="ok", exec_time=0.1))
         broken = report.broken(-6)
         self.assertIn("signal 6", broken)
+        self.assertIn("it hung and was ended after 9 s before", report.broken(-9, 9))
         self.assertIn("under way: under_way", broken)
         self.assertNotIn("done,", broken)
         self.assertEqual(report.passed, 1)

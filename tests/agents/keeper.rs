@@ -14,7 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use testkit::room::{Room, all_bytes};
 use testkit::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
 use testkit::wait::until;
@@ -137,6 +138,24 @@ impl World {
 /// What runs a command so that it can't open what it may not, which root always can.
 fn unprivileged() -> &'static [&'static str] {
     if Uid::effective().is_root() { &["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"] } else { &[] }
+}
+
+/// What an agent has said that ends by itself; one that hangs is killed, and fails with it.
+fn ended(mut agent: Child) -> Output {
+    let begin = Instant::now();
+    let has_ended = loop {
+        let has_ended = agent.try_wait().unwrap().is_some();
+        if has_ended || begin.elapsed() > DEADLINE {
+            break has_ended;
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
+    if !has_ended {
+        agent.kill().unwrap();
+    }
+    let output = agent.wait_with_output().unwrap();
+    assert!(has_ended, "it runs after {DEADLINE:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
 }
 
 /// A started agent; killed if the test ends before it does.
@@ -373,7 +392,7 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
     };
     let both = |attempt: u32, scripts: [&str; 2]| {
         let agents = [run(attempt, 0, scripts[0]), run(attempt, 1, scripts[1])];
-        agents.map(|agent| agent.wait_with_output().unwrap())
+        agents.map(ended)
     };
     both(1, [&format!("{}{lacks}", own[0]), &own[1]]);
     let told = workers[0].report().checkpoints.unwrap();
@@ -460,8 +479,8 @@ fn all_workers_go_on_from_the_same() {
     for (attempt, expected) in [(1, String::new()), (2, world.path("step-1"))] {
         let second = worker(attempt, 1, tell).spawn().unwrap();
         let first = worker(attempt, 0, &format!("{tell}; save {attempt}")).spawn().unwrap();
-        let second = second.wait_with_output().unwrap();
-        let first = first.wait_with_output().unwrap();
+        let second = ended(second);
+        let first = ended(first);
         assert_eq!(stdout(&second).trim(), expected, "{}", String::from_utf8_lossy(&second.stderr));
         assert_eq!(stdout(&first).trim(), expected, "{}", String::from_utf8_lossy(&first.stderr));
     }
@@ -670,7 +689,8 @@ fn a_hostile_folder_harms_nobody() {
     let own =
         |name: &String| name.strip_prefix("step-").is_some_and(|n| n.parse().is_ok_and(|n: u64| n < 1000 && n != 3));
     let (own, others): (BTreeSet<_>, BTreeSet<_>) = names(&root).into_iter().partition(own);
-    assert!(own.len() == 3 && own.contains("step-500"), "{own:?}");
+    let why = || plain(&world.command(&["prune", "--dry-run"]).stdout);
+    assert!(own.len() == 3 && own.contains("step-500"), "{own:?}: {}", why());
     let series = ["step-1", "step-2"].map(str::to_owned);
     assert_eq!(others, hostile.into_iter().filter(|name| !series.contains(name)).collect::<BTreeSet<_>>());
     assert_eq!(names(&outside), before);

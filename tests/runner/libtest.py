@@ -68,12 +68,16 @@ class Report:
     def of(self, result):
         return [test for test in self.tests.values() if test.result == result]
 
-    def broken(self, exit_code):
-        """Why this run can't be believed, or None: the harness ended early, or says other than its tests did."""
+    def broken(self, exit_code, hung=None):
+        """Why this run can't be believed, or None: the harness ended early, or says other than its tests did.
+
+        `hung` are the seconds after which the runner has ended it, if it has.
+        """
         if self.closing is None:
             running = ", ".join(test.name for test in self.of("running")) or "no test"
-            how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-            return f"it ended by {how} before its last test; under way: {running}"
+            how = f"it ended by signal {-exit_code}" if exit_code < 0 else f"it ended by exit code {exit_code}"
+            how = how if hung is None else f"it hung and was ended after {hung} s"
+            return f"{how} before its last test; under way: {running}"
         failed = len(self.of("failed"))
         if self.closing.get("failed", 0) != failed:
             return f"it counted {self.closing['failed']} failed tests, but reported {failed}; its output says which"

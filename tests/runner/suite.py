@@ -163,7 +163,7 @@ class Suite:
     def close(self, lane, run, program, report, code, seconds, cpu, pid, is_of_lane):
         if not program.has_harness:
             self.close_plain(run, report, code, seconds)
-        broken = report.broken(code)
+        broken = report.broken(code, program.limit if seconds > program.limit else None)
         tests = [test for test in report.tests.values() if test.result != "ignored"]
         for test in tests:
             if test.result == "running" and report.closing is None:
