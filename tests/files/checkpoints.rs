@@ -26,7 +26,7 @@
 
 use checkpoint::files::{Files, Member, ReadSeek};
 use checkpoint::formats::{
-    Claim, Listing, Rules, dcp, deepspeed, hugging_face, keras, lightning, marked, megatron, safetensors, torch,
+    Claim, Listing, Rules, dcp, deepspeed, hugging_face, keras, lightning, marked, megatron, safetensors, torch, verl,
 };
 use checkpoint::found::{Depth, Verdict};
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ use std::io::{self, Cursor, Write as _};
 use std::path::{Path, PathBuf};
 
 /// By the name of the folder in which their checkpoints are.
-const FORMATS: [(&str, &Rules); 9] = [
+const FORMATS: [(&str, &Rules); 10] = [
     ("torch", &torch::RULES),
     ("lightning", &lightning::RULES),
     ("safetensors", &safetensors::RULES),
@@ -44,6 +44,7 @@ const FORMATS: [(&str, &Rules); 9] = [
     ("keras", &keras::RULES),
     ("deepspeed", &deepspeed::RULES),
     ("megatron", &megatron::RULES),
+    ("verl", &verl::RULES),
     ("marked", &marked::RULES),
 ];
 
@@ -303,7 +304,7 @@ fn word(verdict: &Verdict) -> &'static str {
 fn whole(held: &Held) -> &'static str {
     let is_old = |(path, bytes): (&String, &Vec<u8>)| path.ends_with(".pt") && bytes.starts_with(b"\x80\x02");
     // Nobody knows what is in a marked folder, and what stands in a config.json.
-    let has_no_checksums = matches!(held.format, "marked" | "safetensors" | "hugging-face")
+    let has_no_checksums = matches!(held.format, "marked" | "safetensors" | "hugging-face" | "verl")
         || held.folder.ends_with("unchecked")
         || held.contents.keys().any(|path| path.ends_with(".metadata"))
         || held.contents.iter().any(is_old);
@@ -322,6 +323,7 @@ fn may_be_unseen(held: &Held, path: &str, damage: &Damage) -> bool {
         Damage::Missing => {
             file.ends_with("config.json")
                 || file == "training_args.bin"
+                || file == "data.pt"
                 || file.starts_with("rng_state_")
                 || file.contains("_rank_")
         }
@@ -438,6 +440,7 @@ fn step_epoch_and_metrics_are_told() {
         ("deepspeed", "global_step10", Some(10), None),
         ("megatron", "iter_0000030", Some(30), None),
         ("megatron", "iter_0000040", Some(40), None),
+        ("verl", "global_step_20", Some(20), None),
         ("marked", "step-5", Some(5), None),
     ];
     for (format, folder, step, epoch) in told {
@@ -478,6 +481,16 @@ fn a_folder_is_claimed_by_what_is_in_it() {
     assert_eq!(claims(&dcp::RULES, "x", &["a.distcp"], &[]), []);
     assert_eq!(claims(&deepspeed::RULES, "global_step5", &[], &[]), [Claim::Folder]);
     assert_eq!(claims(&megatron::RULES, "iter_0000001", &[], &[]), [Claim::Folder]);
+    assert_eq!(claims(&verl::RULES, "global_step_20", &[], &["actor"]), [Claim::Folder]);
+    assert_eq!(claims(&verl::RULES, "actor", &["model_world_size_8_rank_3.pt"], &[]), [Claim::Folder]);
+    for (name, files, folders) in [
+        ("global_step_20", &["notes.txt"][..], &["logs"][..]),
+        ("global_step_x", &[], &["actor"]),
+        ("a", &["optim_world_size_8_rank_3.pt", "model_world_size_8.pt", "model_world_size_a_rank_0.pt"], &[]),
+        ("a", &["model_world_size_8_rank_3.pt.tmp", "model_rank_3.pt"], &[]),
+    ] {
+        assert_eq!(claims(&verl::RULES, name, files, folders), [], "{name} {files:?}");
+    }
     assert_eq!(claims(&megatron::RULES, "release", &["notes.txt"], &[]), []);
     assert_eq!(claims(&keras::RULES, "", &["a.keras"], &[]), [one("a.keras")]);
     assert_eq!(claims(&marked::RULES, "a", &[".complete"], &[]), [Claim::Folder]);
@@ -492,6 +505,35 @@ fn a_folder_is_claimed_by_what_is_in_it() {
         claims(&safetensors::RULES, "out", &sharded, &["checkpoint-4"]),
         [Claim::Files { name: sharded[2].into(), files: all }]
     );
+}
+
+/// The ranks' files are one save, by the number that their names tell; another number may have saved the step before.
+#[test]
+fn all_ranks_of_verl_are_one_checkpoint() {
+    let whole = held("verl", "global_step_20");
+    let complete = whole.judge(Depth::Content);
+    assert!(complete.is_good(), "{complete:?}");
+    let with = |changes: &[(&str, Option<&str>)]| {
+        let mut held = whole.clone();
+        for (path, from) in changes {
+            match from {
+                Some(from) => drop(held.contents.insert((*path).into(), whole.contents[*from].clone())),
+                None => drop(held.contents.remove(*path)),
+            }
+        }
+        held.list();
+        held.judge(Depth::Structure)
+    };
+    let lacks = |file: &str| Verdict::Incomplete { why: format!("there is no {file}") };
+    let (first, second) = ("actor/model_world_size_2_rank_0.pt", "actor/model_world_size_2_rank_1.pt");
+    assert_eq!(with(&[(second, None)]), lacks(second));
+    assert_eq!(with(&[("actor/optim_world_size_2_rank_0.pt", None)]), lacks("actor/optim_world_size_2_rank_0.pt"));
+    assert_eq!(with(&[("actor/model_world_size_3_rank_2.pt", Some(first))]), complete, "a size that is whole");
+    let of_three = ["actor/model_world_size_3_rank_0.pt", "actor/model_world_size_3_rank_2.pt"];
+    let three = of_three.map(|path| (path, Some(first)));
+    let changes = [&three[..], &[(first, None), (second, None)]].concat();
+    assert_eq!(with(&changes), lacks("actor/model_world_size_3_rank_1.pt"));
+    assert_eq!(with(&[(first, None), (second, None)]), lacks("model_world_size_*_rank_*.pt"));
 }
 
 /// What is said of torch's old form with other bytes in the place of some.

@@ -20,6 +20,8 @@ pub enum Format {
     Lightning,
     /// DeepSpeed: a folder `global_stepN` with `*_model_states.pt`.
     DeepSpeed,
+    /// verl: a folder `global_step_N` with `model_world_size_W_rank_R.pt` of each rank.
+    Verl,
     /// Megatron-LM: a folder `iter_NNNNNNN`.
     Megatron,
     /// Orbax: a folder named by its step, or by a prefix and its step.
@@ -44,6 +46,7 @@ impl Format {
             Self::Torch => "torch.save",
             Self::Lightning => "Lightning",
             Self::DeepSpeed => "DeepSpeed",
+            Self::Verl => "verl",
             Self::Megatron => "Megatron-LM",
             Self::Orbax => "Orbax",
             Self::Tensorflow => "TensorFlow",

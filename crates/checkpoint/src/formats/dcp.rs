@@ -22,7 +22,7 @@ use std::io;
 /// DCP's folders.
 pub const RULES: Rules = Rules { format: Format::Dcp, claim, judge };
 
-const METADATA: &str = ".metadata";
+pub(super) const METADATA: &str = ".metadata";
 /// Modules that have had the classes of `.metadata`, by version.
 const METADATA_MODULES: [&str; 2] =
     ["torch.distributed.checkpoint.metadata", "torch.distributed._shard.sharded_tensor.metadata"];

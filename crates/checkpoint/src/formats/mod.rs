@@ -16,6 +16,7 @@ pub mod safetensors;
 mod source;
 pub mod tensorflow;
 pub mod torch;
+pub mod verl;
 mod zip;
 
 use crate::files::Files;
@@ -75,6 +76,7 @@ pub const FORMATS: &[&Rules] = &[
     &megatron::RULES,
     &hugging_face::RULES,
     &deepspeed::RULES,
+    &verl::RULES,
     &lightning::RULES,
     &orbax::RULES,
     &dcp::RULES,
