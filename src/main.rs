@@ -53,6 +53,10 @@ struct Args {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     new_jobs_per_second: u16,
 
+    /// Seconds after its end at which a TrainingJob is deleted that says none itself, of those created from now on; default: never.
+    #[arg(long, env = "DEFAULT_TTL_SECONDS_AFTER_FINISHED", value_parser = clap::value_parser!(i32).range(0..))]
+    default_ttl_seconds_after_finished: Option<i32>,
+
     /// How the workers' agents are asked for progress; default: direct in a cluster, proxy outside.
     #[arg(long, env = "AGENT_ACCESS", value_enum)]
     agent_access: Option<AgentAccess>,
@@ -104,7 +108,8 @@ async fn main() -> anyhow::Result<()> {
     let restart_rules = Runtime::has_restart_rules(&version.major, &version.minor);
     // Outside a cluster nobody's pods can use its account.
     let own_namespace = in_cluster().then(|| args.lease_namespace.clone());
-    let runtime = Runtime { restart_rules, own_namespace, ..runtime(&client, &args).await? };
+    let default_ttl_seconds = args.default_ttl_seconds_after_finished;
+    let runtime = Runtime { restart_rules, own_namespace, default_ttl_seconds, ..runtime(&client, &args).await? };
     info!(version = env!("CARGO_PKG_VERSION"), identity, agent_image = runtime.agent_image, "operator");
     let options = Options {
         namespace: args.namespace.clone(),

@@ -121,6 +121,7 @@ async fn create_by_hand(space: &Space, mut job: Value) {
         agent_image_pull_policy: None,
         delivery: Delivery::Init,
         restart_rules: true,
+        default_ttl_seconds: None,
         own_namespace: None,
     };
     let planned = plan::resolve(&job, &runtime);

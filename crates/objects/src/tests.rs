@@ -14,6 +14,7 @@ fn runtime() -> Runtime {
         agent_image_pull_policy: Some("IfNotPresent".to_owned()),
         delivery: Delivery::Init,
         restart_rules: true,
+        default_ttl_seconds: None,
         own_namespace: None,
     }
 }

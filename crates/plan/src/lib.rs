@@ -65,6 +65,8 @@ pub struct Runtime {
     pub delivery: Delivery,
     /// Whether the API server takes restart rules of containers, see [`Runtime::has_restart_rules`].
     pub restart_rules: bool,
+    /// Seconds after its end at which a job is deleted that says none, if it is created from now on; never without one.
+    pub default_ttl_seconds: Option<i32>,
     /// The namespace that the operator runs in: no job may be beside it, where its pods could use the operator's account.
     pub own_namespace: Option<String>,
 }
@@ -176,7 +178,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let checkpoint = storage::resolve(&spec.checkpoint, &format!("{namespace}/{name}"), &mut no);
     let storage = Storage { model, dataset, output, checkpoint };
-    let policy = policy::resolve(job, &mut no);
+    let policy = policy::resolve(job, checkpoint_goes_with_job(&storage), &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
     let mut roles = roles::resolve(spec, &storage, &mut no);
@@ -218,6 +220,11 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         runtime: runtime.clone(),
     };
     Planned { plan, refusals: no }
+}
+
+fn checkpoint_goes_with_job(storage: &Storage) -> bool {
+    let volume = storage.checkpoint.as_ref().map(|checkpoint| &checkpoint.volume);
+    matches!(volume, Some(CheckpointVolume::New { delete_with_job: true, .. }))
 }
 
 /// The size of a gang that may change: what was decided last stands in the status.

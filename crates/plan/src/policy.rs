@@ -67,12 +67,14 @@ pub fn restart_requested(job: &TrainingJob) -> Option<String> {
     (!value.is_empty()).then(|| start_of(value, LONGEST_REQUEST).to_owned())
 }
 
-pub(super) fn resolve(job: &TrainingJob, no: &mut Refusals) -> Policy {
+pub(super) fn resolve(job: &TrainingJob, checkpoint_goes_with_job: bool, no: &mut Refusals) -> Policy {
     let spec = &job.spec;
+    let default_ttl = job.status.as_ref().and_then(|status| status.default_ttl_seconds);
     Policy {
         suspend: spec.suspend,
         restart_requested: restart_requested(job),
-        ttl_seconds: spec.ttl_seconds_after_finished,
+        // A default deletes no checkpoint.
+        ttl_seconds: spec.ttl_seconds_after_finished.or(default_ttl.filter(|_| !checkpoint_goes_with_job)),
         failure: failure(&spec.failure_policy, no),
         success: spec.success_policy.as_ref().map(success).unwrap_or_default(),
     }
