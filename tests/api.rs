@@ -597,7 +597,7 @@ async fn a_status_comes_back_as_written() {
     let made = create(&client, &job("status", json!({})), false).await.unwrap();
     let time = "2030-01-02T03:04:05Z";
     let status = json!({
-        "observedGeneration": 1, "state": "Running", "attempt": 2, "restartCount": 1, "disruptionCount": 0,
+        "observedGeneration": 1, "state": "Running", "defaultTtlSeconds": 3600, "attempt": 2, "restartCount": 1, "disruptionCount": 0,
         "conditions": [{ "type": "Running", "status": "True", "reason": "AllWorkersRun", "message": "2 of 2 run",
                          "lastTransitionTime": time, "observedGeneration": 1 }],
         "workers": { "desired": 2, "active": 2, "succeeded": 0, "failed": 0, "pending": 0 },
@@ -1058,6 +1058,111 @@ fn job(name: &str, fields: Value) -> Value {
     let mut spec = json!({ "model": "resnet50", "dataset": "cifar10", "numWorkers": 2 });
     spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     json!({ "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": name }, "spec": spec })
+}
+
+// ---- rights
+
+/// A group with a resource, the name that it is limited to, and a verb.
+type Right = (String, String, String);
+
+/// The rights that the tables of docs/install.md give: of all namespaces that the operator works in, of those what the
+/// install for one namespace lacks, and of its own namespace.
+fn documented() -> [BTreeSet<Right>; 3] {
+    let page = read("docs/install.md");
+    let (_, section) = page.split_once("**What the operator may do**").unwrap();
+    let (section, _) = section.split_once("\n- **").unwrap();
+    let mut rights: [BTreeSet<Right>; 3] = Default::default();
+    let (mut group, mut is_own) = (String::new(), false);
+    for line in section.lines().map(str::trim) {
+        is_own |= line.starts_with("In its own namespace");
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, groups, resources, verbs, ..] = cells[..] else { continue };
+        if groups == "group" || groups.starts_with("---") {
+            continue;
+        }
+        if !groups.is_empty() {
+            group = groups.replace('`', "");
+        }
+        let (resources, name) = resources.split_once(" of the name ").unwrap_or((resources, ""));
+        let is_wide = resources.ends_with('¹');
+        for resource in resources.trim_end_matches(" ¹").split(", ").map(|resource| resource.trim_matches('`')) {
+            for group in group.split(", ") {
+                // As `kubectl auth can-i` names it.
+                let (base, sub) =
+                    resource.split_once('/').map_or((resource, String::new()), |(base, sub)| (base, format!("/{sub}")));
+                let dot = if group == "core" { String::new() } else { format!(".{group}") };
+                for verb in verbs.split(", ") {
+                    let right = (format!("{base}{dot}{sub}"), name.trim_matches('`').to_owned(), verb.to_owned());
+                    if is_wide {
+                        rights[1].insert(right.clone());
+                    }
+                    rights[if is_own { 2 } else { 0 }].insert(right);
+                }
+            }
+        }
+    }
+    assert!(rights.iter().all(|rights| !rights.is_empty()), "{rights:?}");
+    rights
+}
+
+/// What a service account may do in a namespace, and every service account besides.
+fn rights_of(account: &str, namespace: &str) -> BTreeSet<Right> {
+    let user = format!("--as=system:serviceaccount:{account}");
+    let listed = cluster().kubectl(&["auth", "can-i", "--list", "--no-headers", &user, "--namespace", namespace]);
+    let mut rights = BTreeSet::new();
+    for line in listed.lines().filter(|line| !line.starts_with(' ')) {
+        let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        let [resource, _, names, verbs] = cells[..] else { panic!("{line:?} of\n{listed}") };
+        let words = |cell: &str| cell.trim_matches(['[', ']']).split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for (name, verb) in
+            words(names).into_iter().flat_map(|name| words(verbs).into_iter().map(move |verb| (name.clone(), verb)))
+        {
+            rights.insert((resource.to_owned(), name, verb));
+        }
+    }
+    rights
+}
+
+/// The accounts of both installs may do what the tables say, and nothing else, as the API server tells it.
+#[tokio::test]
+async fn every_account_may_do_what_the_docs_say() {
+    server().await;
+    let cluster = cluster();
+    for namespace in ["trainingjob-system", "ml-training-operator", "ml-training"] {
+        let _ = cluster.try_kubectl(&["create", "namespace", namespace], "");
+    }
+    for install in ["deploy/cluster", "deploy/namespaced"] {
+        let all = cluster.kubectl(&["kustomize", root().join(install).to_str().unwrap()]);
+        let of_rights = ["Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "ServiceAccount"];
+        let is_right =
+            |object: &&str| of_rights.iter().any(|kind| object.lines().any(|line| line == format!("kind: {kind}")));
+        let rights: Vec<&str> = all.split("\n---\n").filter(is_right).collect();
+        cluster.kubectl_with(&["apply", "-f", "-"], &rights.join("\n---\n"));
+    }
+    let [everywhere, wide, own] = documented();
+    let all = |parts: &[&BTreeSet<Right>]| parts.iter().flat_map(|part| (*part).clone()).collect::<BTreeSet<Right>>();
+    let team = everywhere.difference(&wide).cloned().collect();
+    for (account, namespace, documented) in [
+        ("trainingjob-system:trainingjob-operator", "trainingjob-system", all(&[&everywhere, &own])),
+        ("trainingjob-system:trainingjob-operator", "ml-training", everywhere.clone()),
+        ("trainingjob-system:trainingjob-operator", "kube-system", everywhere),
+        ("ml-training-operator:trainingjob-operator", "ml-training-operator", own),
+        ("ml-training-operator:trainingjob-operator", "ml-training", team),
+        ("ml-training-operator:trainingjob-operator", "kube-system", BTreeSet::new()),
+        // Those of workers, TensorBoard and upkeep, where nobody names one.
+        ("ml-training:default", "ml-training", BTreeSet::new()),
+    ] {
+        let mut more = BTreeSet::new();
+        until("the API server to know all roles", SOON, || {
+            let rights = rights_of(account, namespace);
+            let lacks: Vec<_> = documented.difference(&rights).collect();
+            more = rights.difference(&documented).cloned().collect();
+            lacks.is_empty().then_some(())
+        });
+        let of_everybody = rights_of("default:nobody", namespace);
+        let more: Vec<_> = more.difference(&of_everybody).collect();
+        assert!(more.is_empty(), "{account} in {namespace} may also: {more:?}");
+    }
 }
 
 // ---- how
