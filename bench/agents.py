@@ -2,7 +2,8 @@
 """The agents of simulated pods, all in this one process: agents.py PORT SECONDS PODS
 
 A pod's address says whose agent it is: 100.64.0.0 and what follows answer at once, with a step that grows every
-SECONDS; 100.96.0.0 and what follows take what they are asked and never answer. NETWORK is run first, in a network
+SECONDS; 100.96.0.0 and what follows take what they are asked and never answer; 100.112.0.0 and what follows tell ten
+reasons, epochs and metrics that nobody has heard of, others each time. NETWORK is run first, in a network
 namespace where nothing else is: it makes all of these addresses its own. PODS is a file with the UID of the pod at
 each address, as JSON; it is read again when this process is sent SIGHUP.
 """
@@ -11,20 +12,30 @@ import asyncio
 import datetime
 import ipaddress
 import json
+import os
 import pathlib
+import random
 import signal
 import sys
 import time
 
-FIRST, SILENT = (int(ipaddress.IPv4Address(first)) for first in ("100.64.0.0", "100.96.0.0"))
+FIRST, SILENT, WILD = (int(ipaddress.IPv4Address(first)) for first in ("100.64.0.0", "100.96.0.0", "100.112.0.0"))
 # A Service's endpoints can't be of loopback.
 NETWORK = "ip link set lo up && ip route add local 100.64.0.0/10 dev lo"
 STEPS = 10  # each time
 
 
-def address(number, silent=False):
+def address(number, first=FIRST):
     """Of the agents of one job."""
-    return str(ipaddress.IPv4Address((SILENT if silent else FIRST) + 1 + number))
+    return str(ipaddress.IPv4Address(first + 1 + number))
+
+
+def in_own_network():
+    """Begins this program again where the addresses of the agents are, and nothing else."""
+    if "BENCH_NETWORK" not in os.environ:
+        os.environ["BENCH_NETWORK"] = "own"
+        script = f'{NETWORK} && exec "$0" "$@"'
+        os.execvp("unshare", ["unshare", "--net", "sh", "-c", script, sys.executable, *sys.argv])
 
 
 class Agent(asyncio.Protocol):
@@ -39,8 +50,8 @@ class Agent(asyncio.Protocol):
     def data_received(self, data):
         *asked, self.rest = (self.rest + data).split(b"\r\n\r\n")
         for question in asked:
-            if self.of < SILENT:
-                body = self.status()
+            if self.of < SILENT or self.of > WILD:
+                body = self.status() if self.of < SILENT else self.wild()
                 head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
                 self.transport.write(head.encode() + body)
                 if b"connection: close" in question.lower():
@@ -64,6 +75,26 @@ class Agent(asyncio.Protocol):
             "podUid": self.pods.get(str(ipaddress.IPv4Address(self.of))),
             "percent": count / 1000,
             "gang": {"attempt": 1, "phase": "Running", "ended": []},
+        }).encode()
+
+
+    def wild(self):
+        now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+
+        def word():
+            return f"New{random.getrandbits(40):x}"
+
+        def reading(value):
+            return {"value": value, "time": now, "source": "Output"}
+
+        ended = [{"attempt": number, "reason": word(), "message": word() * 400, "disruption": True, "time": now}
+                 for number in random.sample(range(1, 1 << 30), 10)]
+        metrics = {word(): reading(random.random()) for _ in range(10)}
+        return json.dumps({
+            "report": {"version": 1, "attempt": 1 << 30, "phase": "Running"},
+            "progress": {"epoch": reading(random.randrange(1000)), "metrics": metrics},
+            "podUid": self.pods.get(str(ipaddress.IPv4Address(self.of))),
+            "gang": {"attempt": 1 << 30, "phase": "Running", "ended": sorted(ended, key=lambda end: end["attempt"])},
         }).encode()
 
 

@@ -129,8 +129,11 @@ class Plane:
         return path
 
     def api(self, method, path, body=None, check=True):
-        """One request on a connection that each thread keeps; `body` is YAML text or an object."""
-        data = body.encode() if isinstance(body, str) else body and json.dumps(body).encode()
+        """One request on a connection that each thread keeps; `body` is YAML text, the bytes of JSON, or an object."""
+        if isinstance(body, bytes):
+            data = body
+        else:
+            data = body.encode() if isinstance(body, str) else body and json.dumps(body).encode()
         patch = "application/merge-patch+json" if method == "PATCH" else "application/json"
         content = "application/yaml" if isinstance(body, str) else patch
         headers = {"Content-Type": content, "User-Agent": "bench"}
