@@ -47,7 +47,7 @@ def aims(runs, rounds):
     burst, bare = rounds.get(("operator", "burst")), rounds.get(("native", "burst"))
     peers = [of_rounds for (driver, part), of_rounds in rounds.items() if part == "burst" and is_peer(driver)]
     rows = [
-        life and ("requests per job over its whole life", life["requests_per_job"], 12),
+        life and ("requests per job over its whole life", life["requests_per_job"], 13),
         idle and (f"RSS in MB with {idle['jobs']} jobs x {idle['workers']} workers running", idle["rss_mb"], 30),
         idle and (f"requests in {idle['seconds']} idle s, besides watches and the lease", idle["not_upkeep"], 0),
         burst and bare and ("all CPU of a burst, by that of bare Job and Service",

@@ -40,13 +40,13 @@ impl Pass<'_, TrainingJob> {
         let claim = claim.filter(|_| !claimed);
         // The Jobs will follow, and their pods mount it.
         let is_first = children.service.is_none() && children.jobs.is_empty();
-        let (services, configs, claims, key) = futures::join!(
+        let (services, configs, claims, unseen) = futures::join!(
             self.ensure_one(ChildKey::SERVICE, children, children.service.as_ref(), service, digest::service),
             self.ensure_one(ChildKey::CONFIG, children, children.config.as_ref(), config, digest::config),
             self.ensure_claim(claim),
-            async { if is_first { self.ensure_key(plan).await } else { Ok(false) } },
+            async { if is_first { self.ensure_unseen(plan).await } else { Ok(false) } },
         );
-        let mut result = key.map(|is_there| self.has_key = is_there);
+        let mut result = unseen.map(|are_there| self.has_unseen = are_there);
         for (key, made) in [(ChildKey::SERVICE, services), (ChildKey::CONFIG, configs), (ChildKey::CLAIM, claims)] {
             match made {
                 Ok(blocked) => self.block(key, blocked),
@@ -117,6 +117,7 @@ impl Pass<'_, TrainingJob> {
                 ChildKind::ConfigMap => children.config = Some(present),
                 ChildKind::PersistentVolumeClaim
                 | ChildKind::Secret
+                | ChildKind::NetworkPolicy
                 | ChildKind::PodGroup
                 | ChildKind::Workload
                 | ChildKind::Job => {}
@@ -125,8 +126,8 @@ impl Pass<'_, TrainingJob> {
         Ok(None)
     }
 
-    /// Makes the Jobs of an incarnation, one for each role, once the key is there that their pods mount, and the group in
-    /// which they are placed. That of the workers is the last: where it is, all are.
+    /// Makes the Jobs of an incarnation, one for each role, once the key is there that their pods mount, the NetworkPolicy
+    /// that protects them, and the group in which they are placed. That of the workers is the last: where it is, all are.
     pub(super) async fn create_jobs(
         &self,
         plan: &Plan,
@@ -135,7 +136,7 @@ impl Pass<'_, TrainingJob> {
         delivery: Delivery,
     ) -> Result<(), Error> {
         let plan = &Plan { runtime: Runtime { delivery, ..plan.runtime.clone() }, ..plan.clone() };
-        if !self.has_key && !self.ensure_key(plan).await? {
+        if !self.has_unseen && !self.ensure_unseen(plan).await? {
             return Ok(());
         }
         if !self.ensure_group(plan).await? {
@@ -165,12 +166,20 @@ impl Pass<'_, TrainingJob> {
         Ok(())
     }
 
-    /// Makes sure that the gang's key is there; false if it is not.
-    async fn ensure_key(&self, plan: &Plan) -> Result<bool, Error> {
-        let Some(key) = objects::gang_key(plan, &rand::random()) else { return Ok(true) };
-        let blocked = self.create_unseen(&key).await?;
+    /// Makes sure that the gang's key and its NetworkPolicy are there, which the operator only creates; false if one is not.
+    async fn ensure_unseen(&self, plan: &Plan) -> Result<bool, Error> {
+        let (key, policy) = futures::join!(
+            self.ensure_one_unseen(ChildKey::GANG_KEY, objects::gang_key(plan, &rand::random())),
+            self.ensure_one_unseen(ChildKey::NETWORK_POLICY, objects::network_policy(plan)),
+        );
+        Ok(key? && policy?)
+    }
+
+    async fn ensure_one_unseen<K: Child>(&self, key: ChildKey, wanted: Option<K>) -> Result<bool, Error> {
+        let Some(wanted) = wanted else { return Ok(true) };
+        let blocked = self.create_unseen(&wanted).await?;
         let is_there = blocked.is_none();
-        self.block(ChildKey::GANG_KEY, blocked);
+        self.block(key, blocked);
         Ok(is_there)
     }
 

@@ -69,8 +69,8 @@ pub(super) struct Pass<'a, O> {
     pub version: u64,
     /// It was proven that nobody has changed the owner since.
     confirmed: bool,
-    /// The gang's key is there.
-    pub has_key: bool,
+    /// The gang's key and its NetworkPolicy are there, which the operator can't read.
+    pub has_unseen: bool,
     /// The template that was taken in this pass, until it is told.
     pub taken: Option<TakenRuntime>,
 }
@@ -82,7 +82,7 @@ impl<'a, O: Owner> Pass<'a, O> {
             return Err(Error::NoUid);
         }
         let (key, version) = (JobKey::of(owner.meta()), version(owner.meta()));
-        Ok(Self { context, owner, key, version, confirmed: false, has_key: false, taken: None })
+        Ok(Self { context, owner, key, version, confirmed: false, has_unseen: false, taken: None })
     }
 
     pub(super) fn api<K>(&self) -> Api<K>

@@ -2,11 +2,14 @@
 
 use crate::world::{DURATION, Request, attempt, plane, uids};
 use api::State::{Completed, Failed, Initializing, Pending, Running};
+use api::TrainingJob;
+use futures::future;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, PropagationPolicy};
+use kube::api::{DeleteParams, ListParams, PropagationPolicy};
 use objects::labels;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -50,6 +53,42 @@ async fn a_pod_has_a_token_only_if_it_is_asked_for() {
             assert_eq!(volumes.iter().any(|volume| volume.name.starts_with("kube-api-access")), has_one, "{name}");
         }
     }
+    space.end(operator).await;
+}
+
+/// Which connections get through is the network plugin's affair; here the object is what counts.
+#[tokio::test]
+async fn a_network_policy_isolates_the_pods_of_a_job() {
+    let space = plane().space("isolation", json!({})).await;
+    let operator = space.operator().await;
+    let open = json!({ "networking": { "isolate": false } });
+    let host = json!({ "podTemplate": { "spec": { "hostNetwork": true } } });
+    let jobs = [("open", open), ("host", host), ("alone", json!({ "numWorkers": 1 })), ("x", json!({}))]
+        .map(|(name, fields)| space.submit(name, fields));
+    for job in future::join_all(jobs).await {
+        job.state(Running).await;
+    }
+    let mut policies = space.api::<NetworkPolicy>().list(&ListParams::default()).await.unwrap().items;
+    policies.sort_by_key(|policy| policy.labels()[labels::TRAINING_JOB].clone());
+    let names: Vec<_> = policies.iter().map(|policy| policy.labels()[labels::TRAINING_JOB].as_str()).collect();
+    assert_eq!(names, ["alone", "x"]);
+    let (policy, owner) = (&policies[1], space.has::<TrainingJob>("x").await.metadata.uid.unwrap());
+    assert_eq!(policy.name_any(), format!("x-isolation-{}", &owner[..8]));
+    let owners: Vec<_> = policy.owner_references().iter().map(|owner| (owner.uid.clone(), owner.controller)).collect();
+    assert_eq!(owners, [(owner, Some(true))]);
+    let spec = policy.spec.clone().unwrap();
+    let selector = spec.pod_selector.clone().unwrap().match_labels.unwrap();
+    let selected = space.api::<Pod>().list(&ListParams::default().labels(&labels::text(&selector))).await.unwrap();
+    assert_eq!(uids(&selected.items), uids(&space.pods("x").await));
+    let rules = spec.ingress.unwrap();
+    assert_eq!(rules[0].from.as_ref().unwrap()[0].pod_selector, spec.pod_selector);
+    assert_eq!((rules.len(), rules[1].from.as_ref(), rules[1].ports.as_ref().unwrap().len()), (2, None, 1));
+
+    space.delete::<TrainingJob>("x").await;
+    eventually("it to go with its job", SOON, async || {
+        space.get::<NetworkPolicy>(&policy.name_any()).await.is_none().then_some(())
+    })
+    .await;
     space.end(operator).await;
 }
 

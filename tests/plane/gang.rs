@@ -159,13 +159,12 @@ async fn a_gang_restarts_in_its_pods() {
     let status = job.status();
     assert_eq!((status.attempt, status.restart_count, status.incarnation), (Some(3), Some(2), Some(2)));
     assert_eq!(status.restarts.iter().map(|entry| entry.attempt).collect::<Vec<_>>(), [1, 2]);
-    let asked: Vec<_> = space.acts().into_iter().filter(|request| request.resource == "secrets").collect();
-    assert!(asked.iter().all(|request| request.verb == "create"), "{asked:?}");
-    assert_eq!(
-        asked.iter().map(|request| request.code).collect::<Vec<_>>(),
-        [201, 409],
-        "one key for all incarnations"
-    );
+    for resource in ["secrets", "networkpolicies"] {
+        let asked: Vec<_> = space.acts().into_iter().filter(|request| request.resource == resource).collect();
+        assert!(asked.iter().all(|request| request.verb == "create"), "{asked:?}");
+        let answers: Vec<_> = asked.iter().map(|request| request.code).collect();
+        assert_eq!(answers, [201, 409], "one of {resource} for all incarnations");
+    }
     space.end(operator).await;
 }
 

@@ -507,7 +507,7 @@ impl Watched {
         let ns = self.space.name.as_str();
         for args in [
             &["get", "tj", &self.name, "-n", ns, "-o", "yaml"][..],
-            &["get", "jobs,services,configmaps,pods,pvc", "-n", ns, "-o", "wide"],
+            &["get", "jobs,services,configmaps,networkpolicies,pods,pvc", "-n", ns, "-o", "wide"],
             &["get", "events", "-n", ns, "--sort-by=.metadata.creationTimestamp"],
         ] {
             text += &format!("---- kubectl {}\n{}\n", args.join(" "), self.space.plane.cluster.kubectl(args));

@@ -155,6 +155,7 @@ fn cases() -> Vec<Case> {
         case("networking.backend", json!("gloo"), json!("mpi")),
         case("networking.hostNames", json!("FirstWorker"), json!("AllWorkers")),
         case("networking.interface", json!("eth0"), json!("eth1")),
+        case("networking.isolate", json!(false), json!(true)),
         case("networking.masterPort", json!(2000), json!(3000)),
         with(
             json!({ "networking": { "rdmaResource": "rdma.test/hca" } }),
@@ -319,6 +320,7 @@ async fn all_changes() {
             "failurePolicy.nanPolicy",
             "monitoring.enabled",
             "monitoring.tensorboardEnabled",
+            "networking.isolate",
             "networking.rdmaEnabled",
         ],
         "these may be written down as what they are anyway, or left out again"

@@ -189,7 +189,7 @@ impl Sea {
         let living = space.of(Kind::Pod).filter(|pod| runs(pod)).map(|pod| pod["metadata"]["name"].to_string());
         wrong.extend(living.map(|pod| format!("{}: pod {pod} still runs", self.name)));
         let known: BTreeSet<&str> = self.jobs.keys().map(String::as_str).collect();
-        for kind in [Kind::Job, Kind::Service, Kind::ConfigMap] {
+        for kind in [Kind::Job, Kind::Service, Kind::ConfigMap, Kind::NetworkPolicy] {
             let is_orphan = |object: &&Value| owner(object).is_some_and(|owner| !known.contains(owner));
             let orphans = space.of(kind).filter(is_orphan).map(|object| object["metadata"]["name"].to_string());
             wrong.extend(orphans.map(|name| format!("{}: {kind:?} {name} is orphaned", self.name)));

@@ -40,6 +40,8 @@ pub const TENSORBOARD_ENABLED: bool = false;
 pub const BACKEND: Backend = Backend::Nccl;
 /// Default of `networking.masterPort`.
 pub const MASTER_PORT: i32 = 29500;
+/// Default of `networking.isolate`.
+pub const ISOLATE: bool = true;
 /// Default of `networking.rdmaEnabled`.
 pub const RDMA_ENABLED: bool = false;
 /// Default of `failurePolicy.restartPolicy`.
@@ -67,7 +69,7 @@ pub const WAIT_SECONDS: i32 = 60;
 
 /// All of them, each with its field's path from the spec, as in `networking.masterPort`.
 #[must_use]
-pub fn all() -> [(&'static str, Value); 26] {
+pub fn all() -> [(&'static str, Value); 27] {
     [
         ("runtimeRef.kind", json!(RUNTIME_KIND)),
         ("gpusPerWorker", json!(GPUS_PER_WORKER)),
@@ -85,6 +87,7 @@ pub fn all() -> [(&'static str, Value); 26] {
         ("monitoring.tensorboardEnabled", json!(TENSORBOARD_ENABLED)),
         ("networking.backend", json!(BACKEND)),
         ("networking.masterPort", json!(MASTER_PORT)),
+        ("networking.isolate", json!(ISOLATE)),
         ("networking.rdmaEnabled", json!(RDMA_ENABLED)),
         ("failurePolicy.restartPolicy", json!(RESTART_POLICY)),
         ("failurePolicy.backoffLimit", json!(BACKOFF_LIMIT)),

@@ -22,6 +22,9 @@ pub struct Networking {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 317))]
     pub rdma_resource: Option<String>,
+    /// Isolates the job's pods by a NetworkPolicy: they accept connections from each other on every port, and from elsewhere only on `monitoring.metricsPort`. Takes effect where the cluster's network plugin enforces NetworkPolicies; none is created for pods with `hostNetwork`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolate: Option<bool>,
     /// Network interface of the workers, for example eth0: `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`. Default: chosen by the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]

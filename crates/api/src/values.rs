@@ -126,6 +126,12 @@ impl Networking {
         self.master_port.unwrap_or(defaults::MASTER_PORT)
     }
 
+    /// Whether other pods may connect to the job's pods only on their metrics port.
+    #[must_use]
+    pub fn isolate(&self) -> bool {
+        self.isolate.unwrap_or(defaults::ISOLATE)
+    }
+
     /// Whether RDMA is used.
     #[must_use]
     pub fn rdma_enabled(&self) -> bool {

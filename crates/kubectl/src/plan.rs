@@ -128,6 +128,7 @@ fn objects(job: &TrainingJob, planned: &Planned) -> Vec<Value> {
         key.as_object_mut().map(|key| key.remove("data"));
         key
     }));
+    objects.extend(objects::network_policy(plan).as_ref().map(value));
     objects.extend(objects::pod_group(plan).map(|group| match group {
         objects::PodGroup::Volcano(group) => value(&group),
         objects::PodGroup::Coscheduling(group) => value(&group),
@@ -444,7 +445,10 @@ mod tests {
         );
         let told = told(&job, true);
         let kinds: Vec<&str> = told.objects.iter().filter_map(|object| object["kind"].as_str()).collect();
-        assert_eq!(kinds, ["Service", "ConfigMap", "Secret", "PodGroup", "Job", "Deployment", "Service"]);
+        assert_eq!(
+            kinds,
+            ["Service", "ConfigMap", "Secret", "NetworkPolicy", "PodGroup", "Job", "Deployment", "Service"]
+        );
         assert!(told.objects.iter().all(|object| object["apiVersion"].is_string()));
         assert_eq!(told.objects[2].get("data"), None, "a key that is not random must not be used");
         let text = render(&told);

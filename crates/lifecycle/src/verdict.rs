@@ -46,7 +46,7 @@ pub struct Verdict {
 /// A write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Make what is missing of Service, ConfigMap and claim, and put right what was changed.
+    /// Make what is missing of Service, ConfigMap and claim (at first also the gang's key and its NetworkPolicy), and put right what was changed.
     Ensure,
     /// Make the Jobs of this incarnation, which this was before.
     CreateJobs(Incarnation, GangPast),

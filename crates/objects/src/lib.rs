@@ -18,6 +18,7 @@ mod environment;
 mod framework;
 mod gang;
 mod group;
+mod isolation;
 mod job;
 mod pod;
 mod service;
@@ -31,6 +32,7 @@ pub use group::{
     CoschedulingPodGroup, CoschedulingPodGroupSpec, GangPolicy, NativePodGroup, NativePodGroupSpec, PodGroup,
     SchedulingPolicy, VolcanoPodGroup, VolcanoPodGroupSpec, WholeJob, pod_group, posted,
 };
+pub use isolation::network_policy;
 pub use plan::{labels, names};
 pub use pod::AGENT_PATH;
 pub use tensorboard::{Board, board};

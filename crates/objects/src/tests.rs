@@ -353,6 +353,61 @@ fn only_who_has_others_has_a_key() {
 }
 
 #[test]
+fn other_pods_reach_only_the_metrics_of_an_isolated_gang() {
+    let of = |fields: Value| {
+        let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 0 });
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        network_policy(&plan_of("x", &spec))
+    };
+    let policy = of(json!({})).unwrap();
+    assert_eq!(policy.metadata.name.as_deref(), Some("x-isolation-6f1f4d1e"));
+    assert_eq!(policy.metadata.owner_references.as_ref().unwrap()[0].kind, "TrainingJob");
+    assert_eq!(policy.metadata.labels.as_ref().unwrap()[labels::UID], "6f1f4d1e-0000-4000-8000-000000000001");
+    let pods = json!({ "matchLabels": {
+        "component": "worker", "ml.example.com/training-job-uid": "6f1f4d1e-0000-4000-8000-000000000001",
+    } });
+    let from_gang = json!({ "from": [{ "podSelector": pods }] });
+    let metrics = |port: i32| json!({ "ports": [{ "protocol": "TCP", "port": port }] });
+    assert_eq!(
+        serde_json::to_value(policy.spec).unwrap(),
+        json!({ "podSelector": pods, "policyTypes": ["Ingress"], "ingress": [from_gang, metrics(8080)] })
+    );
+    let ingress = |fields: Value| serde_json::to_value(of(fields).unwrap().spec.unwrap().ingress).unwrap();
+    assert_eq!(ingress(json!({ "monitoring": { "metricsPort": 9000 } })), json!([from_gang, metrics(9000)]));
+    assert_eq!(ingress(json!({ "monitoring": { "enabled": false } })), json!([from_gang]));
+    assert_eq!(ingress(json!({ "networking": { "isolate": true } })), json!([from_gang, metrics(8080)]));
+    assert!(of(json!({ "numWorkers": 1 })).is_some(), "a single worker has ports of its own");
+
+    assert_eq!(of(json!({ "networking": { "isolate": false } })), None);
+    let host = json!({ "spec": { "hostNetwork": true } });
+    assert_eq!(of(json!({ "podTemplate": host })), None);
+    let server = |fields: Value| json!({ "framework": "none", "image": "i", "command": ["a"], "roles": [fields] });
+    assert!(of(server(json!({ "name": "server" }))).is_some());
+    assert_eq!(of(server(json!({ "name": "server", "podTemplate": host }))), None, "it comes from its node's address");
+}
+
+#[test]
+fn isolation_covers_all_pods_of_the_gang_and_no_others() {
+    for roles in [json!([]), json!([{ "name": "server" }])] {
+        let spec = json!({
+            "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 0, "framework": "none", "image": "i",
+            "command": ["a"], "roles": roles, "output": "pvc://c", "monitoring": { "tensorboardEnabled": true },
+        });
+        let plan = plan_of("x", &spec);
+        let selector = network_policy(&plan).unwrap().spec.unwrap().pod_selector.unwrap().match_labels.unwrap();
+        let selects = |template: &PodTemplateSpec| {
+            let labels = template.metadata.as_ref().unwrap().labels.as_ref().unwrap();
+            selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+        };
+        for job in [1, 2].iter().flat_map(|number| built(&plan, *number).jobs) {
+            assert!(selects(&job.spec.unwrap().template), "{:?}", job.metadata.name);
+        }
+        let board = board(&plan).unwrap().deployment;
+        assert!(!selects(&board.spec.unwrap().template), "people reach a TensorBoard by its Service");
+    }
+}
+
+#[test]
 fn an_agent_that_was_killed_comes_back_where_the_cluster_can_do_that() {
     let mut plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
     let rules = |plan: &Plan| {

@@ -31,6 +31,8 @@ pub enum ChildKind {
     PersistentVolumeClaim,
     /// The Secret with the gang's key.
     Secret,
+    /// The NetworkPolicy of the job's pods.
+    NetworkPolicy,
     /// The PodGroup by which the workers are placed together.
     PodGroup,
     /// The Workload by which Kueue admits all roles together.
@@ -48,6 +50,7 @@ impl ChildKind {
             Self::ConfigMap => "ConfigMap",
             Self::PersistentVolumeClaim => "PersistentVolumeClaim",
             Self::Secret => "Secret",
+            Self::NetworkPolicy => "NetworkPolicy",
             Self::PodGroup => "PodGroup",
             Self::Workload => "Workload",
             Self::Job => "Job",
@@ -79,6 +82,8 @@ impl ChildKey {
     pub const CLAIM: Self = Self { kind: ChildKind::PersistentVolumeClaim, role: None };
     /// The Secret with the gang's key.
     pub const GANG_KEY: Self = Self { kind: ChildKind::Secret, role: None };
+    /// The NetworkPolicy of the job's pods.
+    pub const NETWORK_POLICY: Self = Self { kind: ChildKind::NetworkPolicy, role: None };
     /// The PodGroup.
     pub const POD_GROUP: Self = Self { kind: ChildKind::PodGroup, role: None };
     /// The Workload of all roles.

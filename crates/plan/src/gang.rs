@@ -19,6 +19,8 @@ pub struct Gang {
     pub elastic: Option<Elastic>,
     /// By what they are placed together or not at all; each for itself if there is none.
     pub group: Option<Group>,
+    /// Whether a NetworkPolicy keeps other pods from all ports but that of the metrics.
+    pub isolated: bool,
     /// Kueue's LocalQueue, where one Workload is of all roles. The Job of workers alone has its queue itself.
     pub queue: Option<String>,
 }
@@ -111,6 +113,12 @@ impl Role {
     #[must_use]
     pub fn world_size(&self) -> i64 {
         i64::from(self.replicas) * i64::from(self.procs)
+    }
+
+    /// Whether its pods use their nodes' network, in which NetworkPolicies have no effect.
+    #[must_use]
+    pub fn has_host_network(&self) -> bool {
+        self.pod.overlay.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false)
     }
 }
 

@@ -210,9 +210,11 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         block_owner_deletion: Some(true),
     };
     let group = placement::group(&spec.scheduling, &name, &uid);
+    // One role in the network of the nodes is enough: its addresses are theirs, and the others would refuse them.
+    let isolated = spec.networking.isolate() && !roles.iter().any(Role::has_host_network);
     let plan = Plan {
         identity: Identity { name, namespace, uid, owner, intent: intent(spec) },
-        gang: Gang { roles, rendezvous, elastic, group, queue },
+        gang: Gang { roles, rendezvous, elastic, group, isolated, queue },
         policy,
         storage,
         hyperparameters,

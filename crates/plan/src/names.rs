@@ -43,6 +43,12 @@ pub fn gang_key_name(name: &str, uid: &str) -> String {
     format!("{name}-gang-{}", part_of(uid))
 }
 
+/// The NetworkPolicy of the pods. The operator may not look whose one of that name is, see [`gang_key_name`].
+#[must_use]
+pub fn network_policy_name(name: &str, uid: &str) -> String {
+    format!("{name}-isolation-{}", part_of(uid))
+}
+
 /// The PodGroup. A predecessor's of the same name may stay until the last of its pods is gone, and nobody is to wait for that.
 /// It is short, for it is also the value of a label.
 #[must_use]

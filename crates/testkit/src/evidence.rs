@@ -60,7 +60,7 @@ impl Guard {
             fs::write(folder.join(format!("{name}.pods.json")), serde_json::to_string_pretty(&pods)?)?;
         }
         fs::write(folder.join("operator.log"), (self.operator)())?;
-        let kinds = "trainingjobs,jobs,pods,services,configmaps,persistentvolumeclaims";
+        let kinds = "trainingjobs,jobs,pods,services,configmaps,persistentvolumeclaims,networkpolicies";
         let logs = ["logs", "-l", "!none", "--all-containers", "--prefix", "--timestamps", "--tail=-1"];
         let logs = [&logs[..], &["--ignore-errors", "--max-log-requests=1000"]].concat();
         for (file, args) in [

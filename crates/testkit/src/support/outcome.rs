@@ -27,7 +27,8 @@ impl Outcome {
             let key = if doubles == 0 { key } else { format!("{key} #{doubles}") };
             left.insert(key, names.of_value(&telling(*kind, object)));
         }
-        let kinds = [Kind::TrainingJob, Kind::Job, Kind::Pod, Kind::Service, Kind::PersistentVolumeClaim];
+        let kinds =
+            [Kind::TrainingJob, Kind::Job, Kind::Pod, Kind::Service, Kind::PersistentVolumeClaim, Kind::NetworkPolicy];
         Self { left, ever: kinds.map(|kind| (kind, space.ever(kind))).into() }
     }
 
@@ -88,7 +89,7 @@ fn telling(kind: Kind, object: &Value) -> Value {
             telling["spec"] = object["spec"].clone();
             telling["status"] = object["status"].clone();
         }
-        Kind::Service => telling["spec"] = object["spec"].clone(),
+        Kind::Service | Kind::NetworkPolicy => telling["spec"] = object["spec"].clone(),
         Kind::ConfigMap => telling["data"] = object["data"].clone(),
     }
     if kind == Kind::TrainingJob {
@@ -133,8 +134,9 @@ impl Names {
             *count += 1;
             names.push((uid.clone(), format!("UID-OF-{kind:?}-{plain}-{count}")));
             if *kind == Kind::TrainingJob {
-                // Of which the name of its key's Secret has the beginning.
-                names.push((format!("-gang-{}", &uid[..8]), format!("-gang-UID-{count}")));
+                // Of which the names of its key's Secret and of its NetworkPolicy have the beginning.
+                let of_uid = |what: &str| (format!("-{what}-{}", &uid[..8]), format!("-{what}-UID-{count}"));
+                names.extend(["gang", "isolation"].map(of_uid));
             }
             if *kind == Kind::Pod {
                 names.push((name.to_owned(), format!("{plain}-X")));

@@ -25,6 +25,14 @@ pub enum Kind {
     Service,
     ConfigMap,
     PersistentVolumeClaim,
+    NetworkPolicy,
+}
+
+impl Kind {
+    /// Whether operators watch it.
+    fn is_watched(self) -> bool {
+        self != Self::NetworkPolicy
+    }
 }
 
 /// One version of an object.
@@ -88,6 +96,7 @@ impl Witness {
             (Kind::Service, "", "v1"),
             (Kind::ConfigMap, "", "v1"),
             (Kind::PersistentVolumeClaim, "", "v1"),
+            (Kind::NetworkPolicy, "networking.k8s.io", "v1"),
         ];
         let mut watches = select_all(kinds.map(|(kind, group, version)| {
             let kind_of = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &format!("{kind:?}")));
@@ -190,7 +199,7 @@ impl Witness {
             space.now.insert((kind, name), object.clone());
         }
         let is_ours = object["metadata"]["labels"][labels::MANAGED_BY] == labels::OPERATOR;
-        if kind == Kind::TrainingJob || is_ours {
+        if kind == Kind::TrainingJob || is_ours && kind.is_watched() {
             space.newest.insert(kind, version);
         }
         space.history.push(Seen { version, kind, uid, gone, object });
