@@ -27,7 +27,7 @@ struct Args {
     namespace: Option<String>,
 
     /// Image that brings the agent into the workers' pods, of the operator's own version; default: the image of the
-    /// operator's own pod.
+    /// operator's own pod, by its digest if the node reports one.
     #[arg(long, env = "AGENT_IMAGE")]
     agent_image: Option<String>,
 
@@ -195,6 +195,9 @@ fn own_name() -> String {
     format!("{host}-{}", std::process::id())
 }
 
+/// Looks at its own pod, half a second apart, until the operator goes on without the digest of its image.
+const LOOKS: u32 = 20;
+
 /// The agent comes with the operator's image: of its own pod, unless told otherwise.
 async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
     if let Some(image) = &args.agent_image {
@@ -204,17 +207,19 @@ async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
         return Ok(Runtime { agent_image: DEV_IMAGE.into(), ..Runtime::default() });
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), &args.lease_namespace);
-    let pod = pods.get(name).await.with_context(|| {
-        format!(
-            "pod {}/{name} (this one) can't be read to learn its image: allow it, or set --agent-image",
-            args.lease_namespace
-        )
-    })?;
-    let container = pod.spec.and_then(|spec| spec.containers.into_iter().next());
-    let container = container.context("this pod has no container")?;
-    Ok(Runtime {
-        agent_image: container.image.context("this pod's container has no image")?,
-        agent_image_pull_policy: container.image_pull_policy,
-        ..Runtime::default()
-    })
+    let look = async || {
+        let pod = pods.get(name).await.with_context(|| {
+            format!(
+                "pod {}/{name} (this one) can't be read to learn its image: allow it, or set --agent-image",
+                args.lease_namespace
+            )
+        })?;
+        plan::own_image(&pod).context("this pod has no container with an image")
+    };
+    let (mut own, mut looks) = (look().await?, 1);
+    while own.awaits_digest && looks < LOOKS {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        (own, looks) = (look().await?, looks + 1);
+    }
+    Ok(Runtime { agent_image: own.image, agent_image_pull_policy: own.pull_policy, ..Runtime::default() })
 }

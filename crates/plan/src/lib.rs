@@ -20,6 +20,7 @@ mod hyperparameters;
 pub mod labels;
 mod monitoring;
 pub mod names;
+mod own_image;
 mod placement;
 mod policy;
 pub mod quantity;
@@ -38,6 +39,7 @@ pub use gang::{Completion, Elastic, Gang, Group, GroupKind, Incarnation, Pod, Re
 pub use hyperparameters::Hyperparameter;
 pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
+pub use own_image::{OwnImage, own_image};
 pub use policy::{Failure, Policy, Success, restart_requested};
 pub use refusal::{Refusal, Refusals};
 pub use resources::{is_extended, is_gpu};
