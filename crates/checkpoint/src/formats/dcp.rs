@@ -16,6 +16,7 @@ use super::torch::{self, Storage};
 use super::{Claim, Listing, Rules, named};
 use crate::files::Files;
 use crate::found::{Depth, Format, Judgement};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -23,6 +24,8 @@ use std::io;
 pub const RULES: Rules = Rules { format: Format::Dcp, claim, judge };
 
 pub(super) const METADATA: &str = ".metadata";
+/// Most memory of what is copied out of `.metadata`, in bytes: some 200,000 parts of tensors.
+const COPIED: usize = 64 << 20;
 /// Modules that have had the classes of `.metadata`, by version.
 const METADATA_MODULES: [&str; 2] =
     ["torch.distributed.checkpoint.metadata", "torch.distributed._shard.sharded_tensor.metadata"];
@@ -55,6 +58,11 @@ pub fn judge_below(below: &str, files: &dyn Files, depth: Depth) -> io::Result<J
     }
     let metadata = match read(files, &at) {
         Ok(metadata) => metadata,
+        Err(fault) if fault.is_too_large() => {
+            return Ok(Judgement::complete(format!(
+                "damage could be unseen: {at} is larger than what is read, and so are its shards unknown"
+            )));
+        }
         Err(fault) => return fault.judge(&at, true),
     };
     if let Some(judgement) = shards(below, files, &metadata.stored) {
@@ -206,12 +214,14 @@ fn read(files: &dyn Files, path: &str) -> Result<Metadata, Fault> {
     if bytes.is_empty() {
         return Fault::cut("is empty");
     }
-    Reader { pickle: &Pickle::whole(bytes)? }.metadata()
+    Reader { pickle: &Pickle::whole(bytes)?, copied: Cell::new(0) }.metadata()
 }
 
 /// Reads `.metadata` as torch would: whatever is there has to be what torch writes there.
 struct Reader<'a> {
     pickle: &'a Pickle,
+    /// Bytes of what was copied out of the pickle.
+    copied: Cell<usize>,
 }
 
 const STRANGE: &str = "is a pickle, but not of what torch.distributed.checkpoint writes";
@@ -395,9 +405,10 @@ impl<'a> Reader<'a> {
             if at.checked_add(length).is_none() || !hint {
                 return Fault::wrong(STRANGE);
             }
-            let path = self.text(place["relative_path"])?.to_string();
-            let plain = packed.is_none();
-            stored.push(Stored { name: self.text(index["fqn"])?.to_string(), offsets, path, at, length, plain });
+            let (name, path) = (self.text(index["fqn"])?, self.text(place["relative_path"])?);
+            self.copy(size_of::<Stored>() + name.len() + path.len())?;
+            let (name, path, plain) = (name.to_string(), path.to_string(), packed.is_none());
+            stored.push(Stored { name, offsets, path, at, length, plain });
         }
         Ok(stored)
     }
@@ -461,6 +472,15 @@ impl<'a> Reader<'a> {
         self.pickle.text(id).map_or_else(|| Fault::wrong(STRANGE), Ok)
     }
 
+    /// Counts what is copied. In the pickle a name that a million entries share is there once.
+    fn copy(&self, bytes: usize) -> Result<(), Fault> {
+        self.copied.set(self.copied.get().saturating_add(bytes));
+        if self.copied.get() > COPIED {
+            return Err(pickle::too_large("a pickle with more entries than are read"));
+        }
+        Ok(())
+    }
+
     /// A `torch.Size`.
     fn size(&self, id: Id) -> Result<Vec<u64>, Fault> {
         let object = self.object(id)?;
@@ -468,7 +488,10 @@ impl<'a> Reader<'a> {
             self.pickle.tuple(object.arguments).filter(|arguments| arguments.len() == 1).map(|arguments| arguments[0]);
         let sizes = argument.and_then(|argument| numbers(self.pickle, argument));
         match (self.pickle.global(object.callable), sizes) {
-            (Some(("torch", "Size")), Some(sizes)) => Ok(sizes),
+            (Some(("torch", "Size")), Some(sizes)) => {
+                self.copy(size_of::<Vec<u64>>() + size_of_val(&*sizes))?;
+                Ok(sizes)
+            }
             _ => Fault::wrong(STRANGE),
         }
     }

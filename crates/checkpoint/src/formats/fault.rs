@@ -25,6 +25,11 @@ impl Fault {
         Err(Self::Cut(why.into()))
     }
 
+    /// Whether it says no more than that the file, or what is made of it, is larger than what is read.
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::FileTooLarge)
+    }
+
     /// What it means for the checkpoint. `finished` if something says that `file` has been written to its end.
     ///
     /// # Errors

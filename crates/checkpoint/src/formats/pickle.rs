@@ -6,10 +6,13 @@
 use super::fault::Fault;
 use std::io;
 
-/// Longest pickle that is read. The tree takes some 5 times as much.
-pub const LIMIT: u64 = 256 << 20;
-/// Most values of a pickle.
-const VALUES: usize = 16 << 20;
+/// Longest pickle that is read, in bytes.
+pub const LIMIT: u64 = 64 << 20;
+/// Most memory of what is made of a pickle, in bytes. With the pickle itself it fits into the 256 MiB of the container that looks
+/// after checkpoints while no worker runs.
+const MEMORY: usize = 96 << 20;
+/// What an allocator needs for each of its pieces, in bytes.
+const PIECE: usize = 16;
 
 /// A value, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,18 +97,7 @@ impl Pickle {
         if bytes.len() as u64 > LIMIT {
             return Err(too_large("a pickle longer than any that is read"));
         }
-        let mut machine = Machine {
-            bytes: &bytes,
-            at: 0,
-            frame: None,
-            // There are small numbers alone 256, and small pickles by the thousand.
-            values: Vec::with_capacity(512),
-            stack: Vec::new(),
-            marks: Vec::new(),
-            memo: Vec::new(),
-            persistent: Vec::new(),
-            small: Vec::with_capacity(259),
-        };
+        let mut machine = Machine::new(&bytes);
         let root = machine.run()?;
         let Machine { values, persistent, at: length, .. } = machine;
         Ok(Self { bytes, values, root, persistent, length })
@@ -229,24 +221,43 @@ struct Machine<'a> {
     persistent: Vec<Id>,
     /// Numbers below 256, True, False and None are one value each.
     small: Vec<Id>,
+    /// Memory of what the values own, in bytes.
+    owned: usize,
 }
 
 const NO_VALUE: &str = "is a pickle that takes a value where there is none";
 const OTHER_VALUE: &str = "is a pickle that takes another kind of value than there is";
 
-impl Machine<'_> {
+impl<'a> Machine<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            at: 0,
+            frame: None,
+            // There are small numbers alone 256, and small pickles by the thousand.
+            values: Vec::with_capacity(512),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: Vec::new(),
+            persistent: Vec::new(),
+            small: Vec::with_capacity(259),
+            owned: 0,
+        }
+    }
+
     #[expect(clippy::too_many_lines, reason = "one arm for each opcode")]
     fn run(&mut self) -> Result<Id, Fault> {
         for number in 0..256 {
-            let id = self.make(Value::Int(number))?;
+            let id = self.make(Value::Int(number));
             self.small.push(id);
         }
-        let none = self.make(Value::None)?;
-        let truth = [self.make(Value::Bool(false))?, self.make(Value::Bool(true))?];
+        let none = self.make(Value::None);
+        let truth = [self.make(Value::Bool(false)), self.make(Value::Bool(true))];
         loop {
             if self.frame == Some(self.at) {
                 self.frame = None;
             }
+            self.has_room(0)?;
             let opcode = self.take(1)?[0];
             match opcode {
                 // PROTO, and FRAME
@@ -294,7 +305,7 @@ impl Machine<'_> {
                 // Numbers: BININT, BININT1, BININT2, LONG1, LONG4, BINFLOAT
                 b'J' => {
                     let number = self.long(4)? as u32 as i32;
-                    self.push(Value::Int(number.into()))?;
+                    self.push(Value::Int(number.into()));
                 }
                 b'K' => {
                     let number = self.take(1)?[0];
@@ -302,7 +313,7 @@ impl Machine<'_> {
                 }
                 b'M' => {
                     let number = self.long(2)?;
-                    self.push(Value::Int(number as i64))?;
+                    self.push(Value::Int(number as i64));
                 }
                 0x8a => {
                     let length = self.long(1)?;
@@ -315,7 +326,7 @@ impl Machine<'_> {
                 b'G' => {
                     let bytes = self.take(8)?;
                     let number = f64::from_be_bytes(bytes.try_into().unwrap_or_default());
-                    self.push(Value::Float(number))?;
+                    self.push(Value::Float(number));
                 }
                 // Strings and bytes, by the width of their length
                 0x8c => self.text(1)?,
@@ -325,20 +336,20 @@ impl Machine<'_> {
                 b'B' | b'T' => self.raw(4)?,
                 0x8e | 0x96 => self.raw(8)?,
                 // Tuples
-                b')' => self.push(Value::Tuple(Box::default()))?,
+                b')' => self.push(Value::Tuple(Box::default())),
                 0x85..=0x87 => {
                     let members = self.pop_many(usize::from(opcode - 0x84))?;
-                    self.push(Value::Tuple(members.into()))?;
+                    self.push(Value::Tuple(members.into()));
                 }
                 b't' => {
                     let members = self.pop_mark()?;
-                    self.push(Value::Tuple(members.into()))?;
+                    self.push(Value::Tuple(members.into()));
                 }
                 // Lists
-                b']' => self.push(Value::List(Vec::new()))?,
+                b']' => self.push(Value::List(Vec::new())),
                 b'l' => {
                     let members = self.pop_mark()?;
-                    self.push(Value::List(members))?;
+                    self.push(Value::List(members));
                 }
                 b'a' => {
                     let member = self.pop()?;
@@ -349,10 +360,10 @@ impl Machine<'_> {
                     self.append(members)?;
                 }
                 // Dictionaries
-                b'}' => self.push(Value::Dict(Vec::new()))?,
+                b'}' => self.push(Value::Dict(Vec::new())),
                 b'd' => {
                     let items = self.pop_mark()?;
-                    self.push(Value::Dict(Vec::new()))?;
+                    self.push(Value::Dict(Vec::new()));
                     self.insert(&items)?;
                 }
                 b's' => {
@@ -364,7 +375,7 @@ impl Machine<'_> {
                     self.insert(&items)?;
                 }
                 // Sets
-                0x8f => self.push(Value::Set)?,
+                0x8f => self.push(Value::Set),
                 0x90 => {
                     self.pop_mark()?;
                     let top = self.top()?;
@@ -374,20 +385,20 @@ impl Machine<'_> {
                 }
                 0x91 => {
                     self.pop_mark()?;
-                    self.push(Value::Set)?;
+                    self.push(Value::Set);
                 }
                 // Classes and what they are called with
                 b'c' => {
                     let module = self.line()?;
                     let name = self.line()?;
-                    self.push(Value::Global(module, name))?;
+                    self.push(Value::Global(module, name));
                 }
                 0x93 => {
                     let names = self.pop_many(2)?;
                     if names.iter().any(|&name| !matches!(self.values[name.0 as usize], Value::Text(..))) {
                         return Fault::wrong(OTHER_VALUE);
                     }
-                    self.push(Value::Global(names[0], names[1]))?;
+                    self.push(Value::Global(names[0], names[1]));
                 }
                 b'R' | 0x81 => {
                     let call = self.pop_many(2)?;
@@ -407,7 +418,7 @@ impl Machine<'_> {
                 }
                 b'Q' => {
                     let key = self.pop()?;
-                    self.push(Value::Persistent(key))?;
+                    self.push(Value::Persistent(key));
                     self.persistent.push(self.top()?);
                 }
                 // The memo
@@ -450,18 +461,34 @@ impl Machine<'_> {
         usize::try_from(u64::from_le_bytes(number)).or_else(|_| Fault::wrong("is a pickle of impossible length"))
     }
 
-    fn make(&mut self, value: Value) -> Result<Id, Fault> {
-        if self.values.len() >= VALUES {
+    /// Whether so many bytes more may be allocated. Each opcode asks: between two of them little is.
+    fn has_room(&self, more: usize) -> Result<(), Fault> {
+        let used = size_of_val(&*self.values)
+            + self.owned
+            + size_of_val(&*self.stack)
+            + size_of_val(&*self.marks)
+            + size_of_val(&*self.memo)
+            + size_of_val(&*self.persistent);
+        if used.saturating_add(more) > MEMORY {
             return Err(too_large("a pickle with more values than any that is read"));
         }
-        self.values.push(value);
-        Ok(Id((self.values.len() - 1) as u32))
+        Ok(())
     }
 
-    fn push(&mut self, value: Value) -> Result<(), Fault> {
-        let id = self.make(value)?;
+    fn make(&mut self, value: Value) -> Id {
+        self.owned += match &value {
+            Value::Tuple(members) if !members.is_empty() => PIECE + size_of_val(&**members),
+            Value::List(members) if !members.is_empty() => PIECE + size_of_val(&**members),
+            Value::Object(object) => PIECE + size_of_val(&**object),
+            _ => 0,
+        };
+        self.values.push(value);
+        Id((self.values.len() - 1) as u32)
+    }
+
+    fn push(&mut self, value: Value) {
+        let id = self.make(value);
         self.stack.push(id);
-        Ok(())
     }
 
     fn top(&self) -> Result<Id, Fault> {
@@ -502,7 +529,8 @@ impl Machine<'_> {
             number[..bytes.len()].copy_from_slice(bytes);
             Value::Int(i64::from_le_bytes(number))
         };
-        self.push(value)
+        self.push(value);
+        Ok(())
     }
 
     fn span(&mut self, width: usize) -> Result<(u32, u32), Fault> {
@@ -517,12 +545,14 @@ impl Machine<'_> {
         if !is_python_text(&self.bytes[start as usize..end as usize]) {
             return Fault::wrong("is a pickle with a string that is no text");
         }
-        self.push(Value::Text(start, end))
+        self.push(Value::Text(start, end));
+        Ok(())
     }
 
     fn raw(&mut self, width: usize) -> Result<(), Fault> {
         self.span(width)?;
-        self.push(Value::Bytes)
+        self.push(Value::Bytes);
+        Ok(())
     }
 
     fn line(&mut self) -> Result<Id, Fault> {
@@ -534,13 +564,16 @@ impl Machine<'_> {
         if std::str::from_utf8(&self.bytes[start..start + length]).is_err() {
             return Fault::wrong("is a pickle with a name that is no text");
         }
-        self.make(Value::Text(start as u32, (start + length) as u32))
+        Ok(self.make(Value::Text(start as u32, (start + length) as u32)))
     }
 
     fn append(&mut self, mut members: Vec<Id>) -> Result<(), Fault> {
         let top = self.top()?;
         match &mut self.values[top.0 as usize] {
-            Value::List(list) => list.append(&mut members),
+            Value::List(list) => {
+                self.owned += grown(list.len(), members.len(), size_of::<Id>());
+                list.append(&mut members);
+            }
             // What an object's own `append` does is not known.
             Value::Object(_) => {}
             _ => return Fault::wrong(OTHER_VALUE),
@@ -561,11 +594,13 @@ impl Machine<'_> {
             return Fault::wrong("is a pickle with a key that can't be one");
         }
         let items = pairs.map(|pair| (pair[0], pair[1]));
-        match &mut self.values[top.0 as usize] {
-            Value::Dict(dict) => dict.extend(items),
-            Value::Object(object) => object.items.extend(items),
+        let place = match &mut self.values[top.0 as usize] {
+            Value::Dict(dict) => dict,
+            Value::Object(object) => &mut object.items,
             _ => return Fault::wrong(OTHER_VALUE),
-        }
+        };
+        self.owned += grown(place.len(), items.len(), size_of::<(Id, Id)>());
+        place.extend(items);
         Ok(())
     }
 
@@ -577,7 +612,8 @@ impl Machine<'_> {
         if !callable_is || !matches!(self.values[arguments.0 as usize], Value::Tuple(_)) {
             return Fault::wrong(OTHER_VALUE);
         }
-        self.push(Value::Object(Box::new(Object { callable, arguments, state: None, items: Vec::new() })))
+        self.push(Value::Object(Box::new(Object { callable, arguments, state: None, items: Vec::new() })));
+        Ok(())
     }
 
     fn recall(&mut self, index: usize) -> Result<(), Fault> {
@@ -585,20 +621,17 @@ impl Machine<'_> {
             Some(id) => self.stack.push(id),
             None => return Fault::wrong("is a pickle that recalls what it has not kept"),
         }
-        // What is only recalled costs nothing to write: the stack is bounded too.
-        if self.stack.len() > self.bytes.len() {
-            return Fault::wrong(NO_VALUE);
-        }
         Ok(())
     }
 
     fn remember(&mut self, index: usize) -> Result<(), Fault> {
         let top = self.top()?;
-        // Every entry takes a byte at least, so that no honest index is above the length.
-        if index > self.bytes.len() {
+        // Writers count what they keep, from 0 or from 1.
+        if index > self.memo.len() + self.values.len() {
             return Fault::wrong("is a pickle that keeps more than it has");
         }
         if index >= self.memo.len() {
+            self.has_room((index + 1 - self.memo.len()) * size_of::<Option<Id>>())?;
             self.memo.resize(index + 1, None);
         }
         self.memo[index] = Some(top);
@@ -606,8 +639,15 @@ impl Machine<'_> {
     }
 }
 
+/// By how many bytes a vector grows that has some elements and is given more.
+fn grown(has: usize, more: usize, size: usize) -> usize {
+    // It grows by doubling, and begins with four.
+    let first = if has == 0 && more > 0 { PIECE + 4 * size } else { 0 };
+    first + 2 * more * size
+}
+
 /// A pickle of which nothing can be said.
-fn too_large(what: &str) -> Fault {
+pub fn too_large(what: &str) -> Fault {
     Fault::Io(io::Error::new(io::ErrorKind::FileTooLarge, what))
 }
 
@@ -685,6 +725,57 @@ mod tests {
         }
         bytes.push(b'.');
         assert!(read(&bytes).unwrap().values.len() < 500);
+    }
+
+    /// What a machine has allocated when it gives up, or is done.
+    fn allocated(bytes: &[u8]) -> (Result<Id, Fault>, usize) {
+        let mut machine = Machine::new(bytes);
+        let result = machine.run();
+        let memo = machine.memo.capacity() * size_of::<Option<Id>>();
+        let stacks = machine.stack.capacity() * size_of::<Id>() + machine.marks.capacity() * size_of::<usize>();
+        let of_each = |value: &Value| match value {
+            Value::Tuple(members) => size_of_val(&**members),
+            Value::List(members) => members.capacity() * size_of::<Id>(),
+            Value::Dict(items) => items.capacity() * size_of::<(Id, Id)>(),
+            Value::Object(object) => size_of::<Object>() + object.items.capacity() * size_of::<(Id, Id)>(),
+            _ => 0,
+        };
+        let values = machine.values.capacity() * size_of::<Value>() + machine.values.iter().map(of_each).sum::<usize>();
+        (result, memo + stacks + values)
+    }
+
+    #[test]
+    fn a_far_memo_index_allocates_nothing() {
+        // A long string before it: the index is less than the length.
+        let mut bytes = b"\x80\x02X\0\0\x10\0".to_vec();
+        bytes.resize(bytes.len() + (1 << 20), b'x');
+        bytes.extend(b"r\0\0\x0f\0.");
+        let (result, allocated) = allocated(&bytes);
+        assert!(matches!(result, Err(Fault::Wrong(why)) if why.contains("keeps more")), "{allocated}");
+        assert!(allocated < 1 << 16, "{allocated} bytes");
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_is_repeated() {
+        let count = 8 << 20;
+        let long = |prefix: &[u8], repeated: &[u8]| [b"\x80\x02", prefix, &repeated.repeat(count)].concat();
+        for (name, bytes) in [
+            ("values", long(b"", b"]")),
+            ("objects", long(b"cm\nc\nq\0", b"h\0)R")),
+            ("full lists", long(b"", b"]Na")),
+            ("full dicts", long(b"", b"}K\x01Ns")),
+            ("one list", long(b"]", &b"Na".repeat(4))),
+            ("one dict", long(b"}", &b"K\x01Ns".repeat(2))),
+            ("tuples", long(b"", b"N\x85")),
+            ("memo", long(b"N", &b"\x94".repeat(2))),
+            ("stack", long(b"N", &b"2".repeat(4))),
+            ("marks", long(b"", &b"(".repeat(2))),
+        ] {
+            let (result, allocated) = allocated(&bytes);
+            assert!(matches!(&result, Err(fault) if fault.is_too_large()), "{name}: {result:?}");
+            // A vector that has just doubled is half empty.
+            assert!(allocated <= 2 * MEMORY, "{name}: {allocated} bytes");
+        }
     }
 
     #[test]

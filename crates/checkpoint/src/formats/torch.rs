@@ -151,9 +151,7 @@ pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -
     }
     let pickle = match inside(Pickle::whole(archive.read(file, data, limit)?), "data.pkl") {
         // Its checksum is right, and that is all that can be said.
-        Err(Fault::Io(error)) if error.kind() == io::ErrorKind::FileTooLarge => {
-            return Ok(Saved { pickle: None, unchecked });
-        }
+        Err(fault) if fault.is_too_large() => return Ok(Saved { pickle: None, unchecked }),
         other => other?,
     };
     // TorchScript keeps its tensors by other rules.
@@ -247,7 +245,11 @@ fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
     let too_long = length > head.len() as u64;
     if head.get(4..14) != Some(&MAGIC) {
         // Any other pickle: nothing in it says whether it is as it was written.
-        return told(if too_long { None } else { Some(Pickle::whole(head)?) });
+        return match Pickle::whole(head) {
+            _ if too_long => told(None),
+            Err(fault) if fault.is_too_large() => told(None),
+            pickle => told(Some(pickle?)),
+        };
     }
     let mut at = 0;
     let mut pickles = Vec::new();
@@ -258,6 +260,7 @@ fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
                 pickles.push(pickle);
             }
             Err(Fault::Cut(_)) if too_long => return told(None),
+            Err(fault) if fault.is_too_large() => return told(None),
             Err(fault) => return Err(fault),
         }
     }
