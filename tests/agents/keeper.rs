@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -872,6 +874,52 @@ fn a_store_that_is_away_is_waited_for() {
     world.policy["resumeFrom"] = json!(world.path("step-1"));
     fs::set_permissions(world.checkpoints().join("step-1/weights"), Permissions::from_mode(0o000)).unwrap();
     assert_eq!(refused(&world, 1), LaunchErrorKind::StorageUnavailable);
+}
+
+/// Finding 11: a list of which each answer comes, and that is never done.
+#[test]
+fn a_store_that_answers_for_ever_holds_up_no_start_for_ever() {
+    let mut world = World::new("keeper-endless", json!({ "patienceSeconds": 1 }));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, keys) = (listener.local_addr().unwrap().port(), world.room.folder("keys"));
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || drop(one_more_page(stream)));
+        }
+    });
+    fs::write(keys.join("AWS_ACCESS_KEY_ID"), KEY).unwrap();
+    fs::write(keys.join("AWS_SECRET_ACCESS_KEY"), SECRET).unwrap();
+    let endpoint = format!("http://127.0.0.1:{port}");
+    world.policy["store"] =
+        json!({ "uri": "s3://bucket/x", "endpoint": endpoint, "region": "us-east-1", "credentials": keys });
+    let refused = ended(world.agent(1, &[], TELL).spawn().unwrap());
+    assert_eq!((refused.status.code(), stdout(&refused).as_str()), (Some(126), ""));
+    let error = world.report().error.unwrap();
+    assert_eq!(error.kind, LaunchErrorKind::StorageUnavailable, "{}", error.message);
+    assert!(error.message.contains("s3://bucket/x: it has answered for"), "{}", error.message);
+}
+
+/// Answers to each request that there is another page, slowly enough that a bound on their number is far away.
+fn one_more_page(mut stream: TcpStream) -> std::io::Result<()> {
+    let token = "<IsTruncated>true</IsTruncated><NextContinuationToken>next</NextContinuationToken>";
+    let page = format!("<ListBucketResult>{token}</ListBucketResult>");
+    let page = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{page}", page.len());
+    loop {
+        read_head(&mut stream)?;
+        thread::sleep(Duration::from_millis(100));
+        stream.write_all(page.as_bytes())?;
+    }
+}
+
+/// A request up to its body.
+fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
 /// Finding 5: with checkpoints of its own and none of use, a job waits for a word.

@@ -9,6 +9,8 @@ use checkpoint::found::{Depth, Format, Found, Verdict};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -136,6 +138,7 @@ fn impatient() -> Patience {
         silence: Duration::from_secs(20),
         retries: 3,
         retry_for: Duration::from_millis(100),
+        ..Patience::default()
     }
 }
 
@@ -168,6 +171,11 @@ fn store(server: &Server, url: &str, prefix: &str) -> Store {
 
 async fn paths(store: &Store) -> Vec<String> {
     store.list().await.unwrap().manifests.into_iter().map(|manifest| manifest.path).collect()
+}
+
+/// As a listing has it.
+fn head(manifest: &Manifest) -> Manifest {
+    Manifest { files: Vec::new(), ..manifest.clone() }
 }
 
 /// Restores into a new root and returns it.
@@ -241,7 +249,7 @@ fn what_is_uploaded_comes_back_byte_for_byte_and_lies_where_people_look(start: f
             assert_eq!(manifest.found().members, found.members);
             assert_eq!((manifest.step, manifest.layout, manifest.generation), (Some(500), Layout::Folder, 0));
             assert_eq!(manifest.metrics, BTreeMap::from([("eval_loss".to_owned(), 0.25)]));
-            assert_eq!(store.list().await.unwrap().manifests, std::slice::from_ref(&manifest));
+            assert_eq!(store.list().await.unwrap().manifests, [head(&manifest)]);
             let back = restored(&store, &manifest, &room).await.unwrap();
             assert!(content(&back) == content(&root), "what came back differs");
             assert!(!back.join(".trainingjob/restore").join("x").exists());
@@ -464,7 +472,7 @@ fn what_is_overwritten_is_there_until_the_new_is_and_goes_then(start: fn() -> Se
             let mut keys = BTreeMap::new();
             walk(&server.object("runs"), "", &mut keys);
             assert_eq!(keys.len(), 3, "the old is gone: {keys:?}");
-            assert_eq!(store.list().await.unwrap().manifests, [manifest]);
+            assert_eq!(store.list().await.unwrap().manifests, [head(&manifest)]);
         }
     });
 }
@@ -705,7 +713,7 @@ fn a_manifest_that_lies_hides_no_other_and_is_not_followed(start: fn() -> Server
         server.put("runs/.trainingjob/broken.json", b"{");
         server.put("runs/.trainingjob/other.json", &serde_json::to_vec(&manifest).unwrap());
         let listing = store.list().await.unwrap();
-        assert_eq!(listing.manifests, [manifest]);
+        assert_eq!(listing.manifests, [head(&manifest)]);
         assert_eq!(listing.unreadable.len(), 3, "{:?}", listing.unreadable);
         assert_eq!(trouble(store.manifest("evil").await).0, Trouble::Corrupted);
     });
@@ -731,6 +739,115 @@ fn a_link_in_the_way_of_a_restore_is_not_followed() {
         assert!(kind == Trouble::Local && told.contains("link"), "{told}");
         assert_eq!(content(&outside).len(), 1);
     });
+}
+
+// ---- hostile stores
+
+/// A server for S3's clients that answers each request as the test wants.
+fn hostile(answer: impl Fn(&str, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> (Store, Room) {
+    hostile_within(Duration::from_secs(120), answer)
+}
+
+/// The same, for clients that wait no longer than this.
+fn hostile_within(
+    time: Duration,
+    answer: impl Fn(&str, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
+) -> (Store, Room) {
+    let (listener, room, answer) = (TcpListener::bind("127.0.0.1:0").unwrap(), Room::new("hostile"), Arc::new(answer));
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let answer = Arc::clone(&answer);
+            std::thread::spawn(move || answer_all(stream, &*answer));
+        }
+    });
+    let patience = Patience { answer: time, retries: 0, ..impatient() };
+    let access = Access {
+        endpoint: Some(url.clone()),
+        credentials: Some(secret(&room, &url, SECRET)),
+        patience,
+        ..Access::default()
+    };
+    (Store::open(&Destination::parse("s3://bucket/runs").unwrap(), &access, "w").unwrap(), room)
+}
+
+fn answer_all(
+    mut stream: TcpStream,
+    answer: &dyn Fn(&str, &mut TcpStream) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    loop {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            head.push(byte[0]);
+        }
+        answer(&String::from_utf8_lossy(&head), &mut stream)?;
+    }
+}
+
+/// A page of a list without any keys, and with a next one.
+fn empty_page(stream: &mut TcpStream) -> std::io::Result<()> {
+    let token = "<IsTruncated>true</IsTruncated><NextContinuationToken>next</NextContinuationToken>";
+    let page = format!("<ListBucketResult>{token}</ListBucketResult>");
+    stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{page}", page.len()).as_bytes())
+}
+
+#[test]
+fn an_answer_without_end_is_refused() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
+    let (store, _room) = hostile(move |_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+        loop {
+            stream.write_all(&[b"10000\r\n", &*b" ".repeat(0x10000), b"\r\n"].concat())?;
+            count.fetch_add(0x10000, Ordering::SeqCst);
+        }
+    });
+    run(async {
+        for (kind, told) in [trouble(store.check().await), trouble(store.look().await)] {
+            assert!(told.contains("more than 32 MiB") && told.contains("endpoint"), "{told}");
+            assert_eq!(kind, Trouble::Refused, "{told}");
+        }
+        // What lies in the sockets' buffers was sent and not read.
+        let sent = sent.load(Ordering::SeqCst) as u64;
+        assert!(sent < 2 * 64 * MIB, "{sent} bytes were taken");
+    });
+}
+
+#[test]
+fn a_manifest_without_end_is_refused() {
+    let (store, _room) = hostile(|_, stream| {
+        let modified = "Last-Modified: Wed, 25 Nov 2026 10:00:00 GMT\r\nETag: \"x\"";
+        stream.write_all(format!("HTTP/1.1 200 OK\r\n{modified}\r\nContent-Length: {}\r\n\r\n", 1 << 30).as_bytes())?;
+        loop {
+            stream.write_all(&b" ".repeat(0x10000))?;
+        }
+    });
+    let (kind, told) = run(async { trouble(store.manifest("checkpoint-1").await) });
+    assert!(kind == Trouble::Corrupted && told.contains("1073741824 bytes, more than"), "{told}");
+}
+
+#[test]
+fn a_list_without_end_is_refused() {
+    let (store, _room) = hostile(|_, stream| empty_page(stream));
+    run(async {
+        for (kind, told) in [trouble(store.check().await), trouble(store.look().await)] {
+            assert!(told.contains("no end after 4000 pages") && told.contains("endpoint"), "{told}");
+            assert!(kind == Trouble::Refused && told.starts_with("s3://bucket/runs"), "{told}");
+        }
+    });
+}
+
+/// Each page comes soon enough, and all of them never.
+#[test]
+fn a_list_has_a_time() {
+    let (store, _room) = hostile_within(Duration::from_millis(300), |_, stream| {
+        std::thread::sleep(Duration::from_millis(10));
+        empty_page(stream)
+    });
+    let (kind, told) = run(async { trouble(store.list().await) });
+    assert!(kind == Trouble::Unavailable && told.contains("no whole answer within 0.3 s"), "{told}");
 }
 
 // ---- sharded, removed, foreign
@@ -788,7 +905,7 @@ fn a_removal_that_is_cut_has_removed_the_checkpoint_and_is_ended_later(start: fn
         // Written anew before the removal is ended: its data does not go with the old one's.
         let again = store.upload(&root, &small(&root, "checkpoint-1", 3)).await.unwrap();
         store.sweep().await.unwrap();
-        assert_eq!(store.list().await.unwrap().manifests, [again.clone(), second.clone()]);
+        assert_eq!(store.list().await.unwrap().manifests, [head(&again), head(&second)]);
         store.verify(&again).await.unwrap();
         assert!(!server.object("runs/checkpoint-1").exists());
         store.remove(&second).await.unwrap();
@@ -905,7 +1022,7 @@ fn a_folder_of_another_volume_is_a_store_too() {
         assert_eq!(kind, Trouble::NotFound, "what is not mounted is not filled: {told}");
         fs::create_dir(volume.join("backup")).unwrap();
         let manifest = store.upload(&root, &found).await.unwrap();
-        assert_eq!(store.list().await.unwrap().manifests, std::slice::from_ref(&manifest));
+        assert_eq!(store.list().await.unwrap().manifests, [head(&manifest)]);
         assert!(content(&volume.join("backup")) == content(&root));
         store.restore(&manifest, &back).await.unwrap();
         assert!(content(&back) == content(&root));
@@ -947,7 +1064,7 @@ fn azure_s_store_keeps_checkpoints_too() {
         proxy.take();
         let manifest = store.upload(&root, &found).await.unwrap();
         assert!(data(&proxy.take()) < MIB, "no block is sent again");
-        assert_eq!(store.list().await.unwrap().manifests, std::slice::from_ref(&manifest));
+        assert_eq!(store.list().await.unwrap().manifests, [head(&manifest)]);
         let back = restored(&store, &manifest, &room).await.unwrap();
         assert!(content(&back) == content(&root));
         let fetched = open("az://bucket/runs/out/checkpoint-1").restore_prefix(&to).await.unwrap();
@@ -991,7 +1108,7 @@ fn a_strangers_odd_key_disturbs_no_checkpoint_of_ours_and_is_named_where_it_does
         }
         let google = store(&server, &server.url(), "runs");
         google.check().await.unwrap();
-        assert_eq!(google.list().await.unwrap().manifests, std::slice::from_ref(&manifest));
+        assert_eq!(google.list().await.unwrap().manifests, [head(&manifest)]);
         google.restore(&manifest, &back).await.unwrap();
         google.verify(&manifest).await.unwrap();
         assert!(content(&back) == content(&root));
@@ -1037,7 +1154,7 @@ fn no_writer_replaces_the_checkpoint_of_another(start: fn() -> Server) {
         stores[1].remove(&two).await.unwrap();
         stores[1].sweep().await.unwrap();
         stores[0].verify(&one).await.unwrap();
-        assert_eq!(stores[0].list().await.unwrap().manifests, [one]);
+        assert_eq!(stores[0].list().await.unwrap().manifests, [head(&one)]);
         // At the same instant, and below a prefix that has nothing yet.
         let later = ["uid-3", "uid-4"]
             .map(|writer| Store::open(&place(&server, "new"), &access(&server, &server.url()), writer).unwrap());

@@ -5,11 +5,12 @@ use crate::destination::{Destination, Scheme};
 use crate::error::StoreError;
 use crate::folder::Folder;
 use crate::transport::Connector;
-use object_store::ClientOptions;
-use object_store::RetryConfig;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::list::PaginatedListStore;
+use object_store::multipart::MultipartStore;
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -43,6 +44,8 @@ pub struct Patience {
     pub retries: usize,
     /// After which time since its first try a request is not sent again.
     pub retry_for: Duration,
+    /// For a list with all its pages, or for another whole answer that is no data.
+    pub answer: Duration,
 }
 
 impl Default for Patience {
@@ -52,6 +55,7 @@ impl Default for Patience {
             silence: Duration::from_secs(60),
             retries: 6,
             retry_for: Duration::from_secs(120),
+            answer: Duration::from_secs(600),
         }
     }
 }
@@ -178,23 +182,26 @@ impl Access {
             Scheme::S3 => {
                 let builder = self.s3(destination, secret.as_ref(), endpoint)?;
                 let builder = builder.with_http_connector(connector).with_client_options(options).with_retry(retry);
-                let store = Arc::new(builder.build().map_err(failed)?);
-                Ok(Backend::Cloud { objects: Arc::clone(&store) as _, parts: store })
+                Ok(self.cloud(builder.build().map_err(failed)?))
             }
             Scheme::Gcs => {
                 let builder = self.gcs(destination, secret.as_ref(), endpoint)?;
                 let builder = builder.with_http_connector(connector).with_client_options(options).with_retry(retry);
-                let store = Arc::new(builder.build().map_err(failed)?);
-                Ok(Backend::Cloud { objects: Arc::clone(&store) as _, parts: store })
+                Ok(self.cloud(builder.build().map_err(failed)?))
             }
             Scheme::Azure => {
                 let builder = azure(destination, secret.as_ref(), endpoint)?;
                 let builder = builder.with_http_connector(connector).with_client_options(options).with_retry(retry);
-                let store = Arc::new(builder.build().map_err(failed)?);
-                Ok(Backend::Cloud { objects: Arc::clone(&store) as _, parts: store })
+                Ok(self.cloud(builder.build().map_err(failed)?))
             }
             Scheme::File => Err(StoreError::invalid(format!("{destination}: not a store in a cloud"))),
         }
+    }
+
+    fn cloud(&self, store: impl ObjectStore + MultipartStore + PaginatedListStore) -> Backend {
+        let store = Arc::new(store);
+        let (objects, pages) = (Arc::clone(&store) as _, Arc::clone(&store) as _);
+        Backend::Cloud { objects, pages, parts: store, answer: self.patience.answer }
     }
 
     fn certificates(&self, secret: Option<&Secret>) -> Result<Option<Vec<u8>>, StoreError> {

@@ -3,25 +3,39 @@
 use crate::destination::{Destination, Scheme};
 use crate::error::{StoreError, Trouble};
 use crate::folder::{Entry, Folder};
+use crate::room::Room;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// What is read of a folder's file at once.
 const SLICE: u64 = 1024 * 1024;
 /// More objects are not listed.
 const MOST: usize = 1_000_000;
+/// Memory of what is listed, in bytes.
+const LISTED: usize = 96 * 1024 * 1024;
+/// A list has no more pages. All stores give a thousand keys in one, and now and then a page without any.
+const PAGES: usize = 4_000;
 
 /// A store, opened.
 #[derive(Clone)]
 pub(crate) enum Backend {
-    Cloud { objects: Arc<dyn ObjectStore>, parts: Arc<dyn MultipartStore> },
+    Cloud {
+        objects: Arc<dyn ObjectStore>,
+        parts: Arc<dyn MultipartStore>,
+        pages: Arc<dyn PaginatedListStore>,
+        /// For a list with all its pages, or for another whole answer that is no data.
+        answer: Duration,
+    },
     Folder(Folder),
 }
 
@@ -45,6 +59,20 @@ impl From<Entry> for Object {
 pub(crate) struct Bucket {
     pub destination: Destination,
     pub backend: Backend,
+    /// Memory for what is read and sent.
+    pub room: Room,
+}
+
+/// The bytes of a small object, with their share of the memory.
+struct Small {
+    bytes: Vec<u8>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Small {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -57,6 +85,16 @@ impl Bucket {
 
     fn failed(&self, relative: &str, error: &object_store::Error) -> StoreError {
         StoreError::of_store(&self.destination.uri(relative), error)
+    }
+
+    /// What has to be there after some time, however the store goes on answering.
+    async fn in_time<T>(&self, relative: &str, time: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let late = |_| {
+            let (uri, time) = (self.destination.uri(relative), time.as_secs_f32());
+            let remedy = "Check that the endpoint can be reached from this pod; it will be tried again";
+            Err(StoreError::new(Trouble::Unavailable, format!("{uri}: no whole answer within {time} s. {remedy}")))
+        };
+        tokio::time::timeout(time, work).await.unwrap_or_else(late)
     }
 
     /// Reading and writing of a folder may take as long as a file server likes: not on the thread that runs everything.
@@ -120,30 +158,36 @@ impl Bucket {
             ))
         };
         match &self.backend {
-            Backend::Cloud { objects, .. } => {
-                let found = match objects.get(&self.key(relative)?).await {
-                    Ok(found) => found,
-                    Err(error @ object_store::Error::NotFound { .. }) => {
-                        let error = self.failed(relative, &error);
-                        // That there is no such bucket has to be told; that there is no such object is an answer.
-                        let bucket =
-                            ["NoSuchBucket", "ContainerNotFound"].iter().any(|code| error.to_string().contains(code));
-                        return if bucket { Err(error) } else { Ok(None) };
+            Backend::Cloud { objects, answer, .. } => {
+                let read = async {
+                    let found = match objects.get(&self.key(relative)?).await {
+                        Ok(found) => found,
+                        Err(error @ object_store::Error::NotFound { .. }) => {
+                            let error = self.failed(relative, &error);
+                            // That there is no such bucket has to be told; that there is no such object is an answer.
+                            let codes = ["NoSuchBucket", "ContainerNotFound"];
+                            let is_bucket = codes.iter().any(|code| error.to_string().contains(code));
+                            return if is_bucket { Err(error) } else { Ok(None) };
+                        }
+                        Err(error) => return Err(self.failed(relative, &error)),
+                    };
+                    let size = found.meta.size;
+                    if size > limit {
+                        return Err(too_large(size));
                     }
-                    Err(error) => return Err(self.failed(relative, &error)),
+                    // Many are read at once, and what is made of each takes as much as its bytes.
+                    let room = self.room.take(size.saturating_mul(2)).await;
+                    let mut small = Small { bytes: Vec::with_capacity(size as usize), _room: room };
+                    let mut read = found.into_stream();
+                    while let Some(chunk) = read.try_next().await.map_err(|error| self.failed(relative, &error))? {
+                        small.bytes.extend_from_slice(&chunk);
+                        if small.bytes.len() as u64 > size {
+                            return Err(too_large(small.bytes.len() as u64));
+                        }
+                    }
+                    Ok(Some(Bytes::from_owner(small)))
                 };
-                if found.meta.size > limit {
-                    return Err(too_large(found.meta.size));
-                }
-                let mut bytes = Vec::with_capacity(found.meta.size as usize);
-                let mut read = found.into_stream();
-                while let Some(chunk) = read.try_next().await.map_err(|error| self.failed(relative, &error))? {
-                    bytes.extend_from_slice(&chunk);
-                    if bytes.len() as u64 > limit {
-                        return Err(too_large(bytes.len() as u64));
-                    }
-                }
-                Ok(Some(bytes.into()))
+                self.in_time(relative, *answer, read).await
             }
             Backend::Folder(folder) => {
                 let Some(object) = self.head(relative).await? else { return Ok(None) };
@@ -198,15 +242,8 @@ impl Bucket {
     /// The objects directly below `relative`, or all of them; sorted by key.
     pub async fn list(&self, relative: &str, deep: bool) -> Result<Vec<Object>> {
         let mut found = match &self.backend {
-            Backend::Cloud { objects, .. } => {
-                let prefix = self.key(relative)?;
-                let failed = |error: object_store::Error| self.failed(relative, &error);
-                let listed = if deep {
-                    objects.list(Some(&prefix)).take(MOST + 1).try_collect().await.map_err(failed)?
-                } else {
-                    objects.list_with_delimiter(Some(&prefix)).await.map_err(failed)?.objects
-                };
-                listed.into_iter().map(|object| self.relative(object)).collect::<Result<Vec<_>>>()?
+            Backend::Cloud { pages, answer, .. } => {
+                self.in_time(relative, *answer, self.list_pages(&**pages, relative, deep)).await?
             }
             Backend::Folder(folder) => {
                 let below = relative.to_owned();
@@ -214,11 +251,41 @@ impl Bucket {
                 listed.into_iter().map(Object::from).collect()
             }
         };
-        if found.len() > MOST {
-            return Err(StoreError::invalid(format!("{}: more than {MOST} objects", self.destination.uri(relative))));
-        }
         found.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(found)
+    }
+
+    /// All pages of a list. The library's own way has no bound: a store that answers with a next page for ever would be
+    /// asked for ever.
+    async fn list_pages(&self, store: &dyn PaginatedListStore, relative: &str, deep: bool) -> Result<Vec<Object>> {
+        let uri = || self.destination.uri(relative);
+        let prefix = Some(self.key(relative)?.to_string()).filter(|prefix| !prefix.is_empty());
+        let prefix = prefix.map(|prefix| format!("{prefix}/"));
+        let (mut found, mut folders, mut memory) = (Vec::new(), 0, 0);
+        let mut options =
+            PaginatedListOptions { delimiter: (!deep).then(|| "/".into()), ..PaginatedListOptions::default() };
+        for _ in 0..PAGES {
+            let page = store.list_paginated(prefix.as_deref(), options.clone()).await;
+            let page = page.map_err(|error| self.failed(relative, &error))?;
+            folders += page.result.common_prefixes.len();
+            for object in page.result.objects {
+                let object = self.relative(object)?;
+                memory += size_of::<Object>() + object.key.len() + object.tag.as_ref().map_or(0, String::len);
+                found.push(object);
+            }
+            if found.len() + folders > MOST || memory > LISTED {
+                let count = found.len() + folders;
+                let why = format!("{}: more than {MOST} objects, or longer names ({count} are read)", uri());
+                return Err(StoreError::invalid(format!("{why}. Name a prefix with fewer, or remove some")));
+            }
+            match page.page_token.filter(|token| !token.is_empty()) {
+                Some(token) => options.page_token = Some(token),
+                None => return Ok(found),
+            }
+        }
+        let count = found.len();
+        let why = format!("{}: the list has no end after {PAGES} pages with {count} objects", uri());
+        Err(StoreError::new(Trouble::Refused, format!("{why}. Check that the endpoint is that of the store")))
     }
 
     fn relative(&self, object: ObjectMeta) -> Result<Object> {
@@ -320,6 +387,6 @@ impl Bucket {
             (Backend::Folder(_), Scheme::File) => Backend::Folder(Folder { root: destination.folder() }),
             (other, _) => other.clone(),
         };
-        Self { destination, backend }
+        Self { destination, backend, room: self.room.clone() }
     }
 }

@@ -1,5 +1,6 @@
 //! What went wrong with a store, and what a person can do about it.
 
+use crate::transport::OverlongAnswer;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -95,7 +96,10 @@ impl StoreError {
         };
         let detail = short(detail);
         let said = [told.as_str(), &detail].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
-        let remedy = remedy(trouble, status, code, &text);
+        let remedy = match is_overlong(error) {
+            true => "Check that the endpoint is that of the store",
+            false => remedy(trouble, status, code, &text),
+        };
         Self { trouble, status, message: format!("{uri}: {}. {remedy}", said.join(": ").trim_end_matches('.')) }
     }
 }
@@ -151,11 +155,17 @@ fn trouble(error: &object_store::Error, status: Option<u16>, code: Option<&str>,
                 Trouble::Invalid
             }
             object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => Trouble::Refused,
+            _ if is_overlong(error) => Trouble::Refused,
             _ if text.contains("redirect without LOCATION") => Trouble::Invalid,
             _ if is_configuration(text) => Trouble::Invalid,
             _ => Trouble::Unavailable,
         },
     }
+}
+
+fn is_overlong(error: &object_store::Error) -> bool {
+    let first: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(first), |error| error.source()).any(<dyn std::error::Error>::is::<OverlongAnswer>)
 }
 
 /// Whether a store has compared what came with its checksum, and they differ.

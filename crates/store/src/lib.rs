@@ -6,7 +6,7 @@
 //! removed first. New content at an old path goes to `PREFIX/PATH~N/FILE` and is complete before the manifest is
 //! replaced, so that at no instant is there neither. Keys that are not ours are never looked at.
 //!
-//! Memory: at most 64 MiB of payloads at a time (or one part, of files over 640 GB, whose parts are longer); as much
+//! Memory: at most 64 MiB of payloads and manifests at a time (or one part, of files over 640 GB, whose parts are longer); as much
 //! may be kept for the next ones while a store is open; 1 MiB for each of at most 32 streams that are read; and about
 //! 300 bytes for each file of the checkpoint. Every future may be dropped at any await: what was under way is gone on
 //! with at the next call.
@@ -31,6 +31,7 @@ pub mod manifest;
 mod names;
 mod remove;
 mod restore;
+mod room;
 mod sweep;
 mod transport;
 mod upload;
@@ -43,19 +44,16 @@ pub use manifest::{Layout, Manifest, Stored};
 pub use remove::Listing;
 
 use backend::Bucket;
+use room::Room;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
+use tokio::sync::OnceCell;
 
 /// Files up to this length are sent as one object, longer ones in parts of it (or longer parts, if they were over
 /// 10,000).
 const PART: u64 = 16 * 1024 * 1024;
 /// What is fetched by one request: it is streamed to the disk, so it costs no memory.
 const RANGE: u64 = 64 * 1024 * 1024;
-/// Payloads in memory.
-const ROOM: u64 = 64 * 1024 * 1024;
-/// In which memory is counted.
-const UNIT: u64 = 64 * 1024;
 /// Files at a time.
 const FILES: usize = 8;
 /// Parts or ranges of one file at a time.
@@ -131,7 +129,6 @@ pub struct Store {
     patience: Patience,
     writer: String,
     progress: Arc<Progress>,
-    room: Semaphore,
     pool: Arc<upload::Pool>,
     /// Of a writer who found others below the prefix; see `writers`.
     space: OnceCell<Option<String>>,
@@ -146,11 +143,14 @@ impl Store {
     pub fn open(destination: &Destination, access: &Access, writer: &str) -> Result<Self, StoreError> {
         Ok(Self {
             destination: destination.clone(),
-            bucket: Bucket { destination: destination.clone(), backend: access.open(destination)? },
+            bucket: Bucket {
+                destination: destination.clone(),
+                backend: access.open(destination)?,
+                room: Room::default(),
+            },
             patience: access.patience,
             writer: writer.to_owned(),
             progress: Arc::default(),
-            room: Semaphore::new((ROOM / UNIT) as usize),
             pool: Arc::default(),
             space: OnceCell::new(),
         })
@@ -166,12 +166,5 @@ impl Store {
     #[must_use]
     pub fn destination(&self) -> &Destination {
         &self.destination
-    }
-
-    /// Memory for a payload, as soon as there is some.
-    async fn room(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
-        let units = bytes.div_ceil(UNIT).clamp(1, ROOM / UNIT);
-        // It is never closed.
-        self.room.acquire_many(units as u32).await.ok()
     }
 }

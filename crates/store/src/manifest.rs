@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) const BESIDE: &str = ".beside";
 /// The only version that there is.
 const VERSION: u32 = 1;
-/// A manifest with more bytes is none: it would have half a million files.
-pub(crate) const LONGEST: u64 = 64 * 1024 * 1024;
+/// A manifest with more bytes is none: it would have a quarter of a million files.
+pub(crate) const LONGEST: u64 = crate::transport::LONGEST_ANSWER;
 
 /// How a checkpoint's files lie to its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +101,11 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl Manifest {
+    /// What is known of many at once: without the files.
+    pub(crate) fn head(self) -> Self {
+        Self { files: Vec::new(), ..self }
+    }
+
     /// Where the manifest of `path` is in a writer's space, relative to the prefix.
     pub(crate) fn key_of(path: &str, space: Option<&str>) -> String {
         let ours = names::OURS;

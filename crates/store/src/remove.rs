@@ -1,18 +1,24 @@
 //! Which checkpoints a store has, and taking one away: its manifest first, its data afterwards.
 
-use crate::error::StoreError;
+use crate::error::{StoreError, Trouble};
 use crate::manifest::{self, Manifest};
 use crate::restore::manifest_in;
 use crate::{FILES, Store, names};
 use futures::{StreamExt, TryStreamExt, stream};
+use std::borrow::Cow;
 use std::collections::HashSet;
+
+/// Memory for all manifests of a listing, without their files, in bytes of JSON.
+const LISTED: usize = 64 * 1024 * 1024;
+/// Of so many manifests that can't be read it is said why.
+const UNREADABLE: usize = 100;
 
 /// What a store has.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Its checkpoints, the newest first.
+    /// Its checkpoints, the newest first, without their files: [`Store::restore`] and [`Store::remove`] read those.
     pub manifests: Vec<Manifest>,
-    /// Manifests that can't be read or are not to be trusted. They hide no other.
+    /// Manifests that can't be read or are not to be trusted, the first hundred. They hide no other.
     pub unreadable: Vec<StoreError>,
 }
 
@@ -32,20 +38,49 @@ impl Store {
     pub async fn list(&self) -> Result<Listing, StoreError> {
         let objects = self.bucket.list(names::OURS, false).await?;
         let keys = objects.into_iter().map(|object| object.key).filter(|key| key.ends_with(".json")).collect();
-        let mut listing = self.read_all(keys).await?;
-        listing.manifests.retain(|manifest| !manifest.files.is_empty());
+        let mut listing = Listing::default();
+        let mut memory = 0;
+        let take = |read: Result<Manifest, StoreError>| {
+            match read {
+                Ok(manifest) => {
+                    memory += manifest.to_json().len();
+                    listing.manifests.push(manifest);
+                }
+                Err(error) if listing.unreadable.len() < UNREADABLE => listing.unreadable.push(error),
+                Err(_) => {}
+            }
+            if memory <= LISTED {
+                return Ok(());
+            }
+            let uri = self.destination.uri(names::OURS);
+            let why = format!("{uri}: more than {LISTED} bytes of manifests, without their files");
+            Err(StoreError::invalid(format!("{why}. Give each job a prefix of its own, or remove checkpoints")))
+        };
+        self.read_all(keys, Manifest::head, take).await?;
         listing.manifests.sort_by(|a, b| b.newer(a));
         Ok(listing)
     }
 
-    /// The same, with what lies beside checkpoints.
-    pub(crate) async fn list_all(&self) -> Result<Listing, StoreError> {
-        let mut listing = self.list().await?;
-        let beside = self.bucket.list(&format!("{}/beside", names::OURS), false).await?;
-        let beside = self.read_all(beside.into_iter().map(|object| object.key).collect()).await?;
-        listing.manifests.extend(beside.manifests);
-        listing.unreadable.extend(beside.unreadable);
-        Ok(listing)
+    /// Which of these keys a checkpoint has, or what lies beside one; nothing if a manifest can't be read, for what it has
+    /// is not known.
+    pub(crate) async fn needed_of(&self, keys: &HashSet<String>) -> Result<Option<HashSet<String>>, StoreError> {
+        let mut manifests = self.bucket.list(names::OURS, false).await?;
+        manifests.extend(self.bucket.list(&format!("{}/beside", names::OURS), false).await?);
+        let manifests = manifests.into_iter().map(|object| object.key).filter(|key| key.ends_with(".json")).collect();
+        let (mut needed, mut is_known) = (HashSet::new(), true);
+        let of_these = |manifest: Manifest| {
+            let files = manifest.files.into_iter().map(|file| file.key);
+            files.filter(|key| keys.contains(key)).collect::<Vec<_>>()
+        };
+        let take = |read: Result<Vec<String>, StoreError>| {
+            match read {
+                Ok(keys) => needed.extend(keys),
+                Err(_) => is_known = false,
+            }
+            Ok(())
+        };
+        self.read_all(manifests, of_these, take).await?;
+        Ok(is_known.then_some(needed))
     }
 
     /// The checkpoint at `path`, if the store has it: this writer's own before that of the first writer.
@@ -57,6 +92,20 @@ impl Store {
         match manifest_in(&self.bucket, path, space).await? {
             None if space.is_some() => manifest_in(&self.bucket, path, None).await,
             found => Ok(found),
+        }
+    }
+
+    /// All of a manifest that may come from a listing, which has it without the files.
+    pub(crate) async fn whole<'m>(&self, manifest: &'m Manifest) -> Result<Cow<'m, Manifest>, StoreError> {
+        if !manifest.files.is_empty() {
+            return Ok(Cow::Borrowed(manifest));
+        }
+        let key = manifest.own_key();
+        let uri = self.destination.uri(&key);
+        match self.manifest_at(&key).await? {
+            Some(whole) if whole.clone().head() == *manifest => Ok(Cow::Owned(whole)),
+            Some(_) => Err(StoreError::new(Trouble::Changed, format!("{uri}: it was replaced meanwhile"))),
+            None => Err(StoreError::new(Trouble::NotFound, format!("{uri}: it was removed meanwhile"))),
         }
     }
 
@@ -72,7 +121,8 @@ impl Store {
     /// # Errors
     /// If the store can't be asked or refuses.
     pub async fn remove(&self, manifest: &Manifest) -> Result<(), StoreError> {
-        self.bucket.put(&manifest.tombstone(), vec![manifest.to_json().into()]).await?;
+        let manifest = &*self.whole(manifest).await?;
+        self.put_manifest(&manifest.tombstone(), manifest).await?;
         // Somebody may have replaced it since: then only the old data goes.
         let current = self.manifest_at(&manifest.own_key()).await?;
         let current = current.filter(|current| current.generation != manifest.generation);
@@ -94,10 +144,9 @@ impl Store {
         self.bucket.delete(&dead.tombstone()).await
     }
 
-    /// The checkpoints whose data is being removed.
-    pub(crate) async fn tombstones(&self) -> Result<Vec<Manifest>, StoreError> {
-        let objects = self.bucket.list(&Manifest::graves(), false).await?;
-        Ok(self.read_all(objects.into_iter().map(|object| object.key).collect()).await?.manifests)
+    /// The keys of the checkpoints whose data is being removed.
+    pub(crate) async fn tombstones(&self) -> Result<Vec<String>, StoreError> {
+        Ok(self.bucket.list(&Manifest::graves(), false).await?.into_iter().map(|object| object.key).collect())
     }
 
     /// The generations of `path` whose data is being removed, by their names alone.
@@ -109,34 +158,38 @@ impl Store {
         Ok(objects.iter().filter_map(|object| of(&object.key)).collect())
     }
 
-    async fn read_all(&self, keys: Vec<String>) -> Result<Listing, StoreError> {
-        let mut listing = Listing::default();
+    /// Reads the manifests of these keys, some at once, and hands over what `keep` leaves of each: all of them need not fit
+    /// into memory.
+    async fn read_all<T>(
+        &self,
+        keys: Vec<String>,
+        keep: impl Fn(Manifest) -> T,
+        mut take: impl FnMut(Result<T, StoreError>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let keep = &keep;
         let mut read = stream::iter(keys)
-            .map(|key| async move {
-                let uri = self.destination.uri(&key);
-                match self.bucket.get(&key, manifest::LONGEST).await {
-                    Ok(Some(bytes)) => Ok(Some(Manifest::read(&uri, &bytes).and_then(|manifest| {
-                        if key == manifest.own_key() || key == manifest.tombstone() {
-                            return Ok(manifest);
-                        }
-                        let path = manifest.path.escape_debug();
-                        Err(StoreError::corrupted(format!("{uri}: it is of another checkpoint, {path}")))
-                    }))),
-                    // Gone since it was listed.
-                    Ok(None) => Ok(None),
-                    Err(error) if error.trouble == crate::Trouble::Corrupted => Ok(Some(Err(error))),
-                    Err(error) => Err(error),
-                }
-            })
+            .map(|key| async move { Ok::<_, StoreError>(self.listed(&key).await?.map(|read| read.map(keep))) })
             .buffered(FILES);
         while let Some(manifest) = read.try_next().await? {
-            match manifest {
-                Some(Ok(manifest)) => listing.manifests.push(manifest),
-                Some(Err(error)) => listing.unreadable.push(error),
-                None => {}
-            }
+            manifest.map_or(Ok(()), &mut take)?;
         }
-        drop(read);
-        Ok(listing)
+        Ok(())
+    }
+
+    /// The manifest of a key that a list has; none if it is gone since, and an error within if it can't be trusted.
+    pub(crate) async fn listed(&self, key: &str) -> Result<Option<Result<Manifest, StoreError>>, StoreError> {
+        let uri = self.destination.uri(key);
+        match self.bucket.get(key, manifest::LONGEST).await {
+            Ok(Some(bytes)) => Ok(Some(Manifest::read(&uri, &bytes).and_then(|manifest| {
+                if key == manifest.own_key() || key == manifest.tombstone() {
+                    return Ok(manifest);
+                }
+                let path = manifest.path.escape_debug();
+                Err(StoreError::corrupted(format!("{uri}: it is of another checkpoint, {path}")))
+            }))),
+            Ok(None) => Ok(None),
+            Err(error) if error.trouble == Trouble::Corrupted => Ok(Some(Err(error))),
+            Err(error) => Err(error),
+        }
     }
 }

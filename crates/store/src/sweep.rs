@@ -51,7 +51,8 @@ impl Store {
     /// # Errors
     /// As [`Store::sweep`].
     pub async fn sweep_as_of(&self, now: Timestamp) -> Result<(), StoreError> {
-        for dead in self.tombstones().await? {
+        for key in self.tombstones().await? {
+            let Some(Ok(dead)) = self.listed(&key).await? else { continue };
             let current = self.manifest_at(&dead.own_key()).await?;
             if current.as_ref().is_some_and(|current| current.generation == dead.generation) {
                 // It was to be replaced or removed, and was not: it lives.
@@ -94,11 +95,9 @@ impl Store {
         if lost.is_empty() {
             return Ok(());
         }
-        let listing = self.list_all().await?;
-        if !listing.unreadable.is_empty() {
-            return Ok(()); // what a manifest needs that can't be read is not known
-        }
-        needed.extend(listing.manifests.into_iter().flat_map(|it| it.files.into_iter().map(|file| file.key)));
+        let keys = lost.iter().flat_map(|(_, sending)| sending.keys.iter().cloned()).collect();
+        let Some(of_checkpoints) = self.needed_of(&keys).await? else { return Ok(()) };
+        needed.extend(of_checkpoints);
         for (note, sending) in lost {
             for (key, id) in &sending.uploads {
                 match self.bucket.abort(key, id).await {

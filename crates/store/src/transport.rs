@@ -1,11 +1,12 @@
 //! The HTTP client of a store: nothing in it waits for ever, and nothing that moves is cut.
 //!
 //! A bound on a whole request would end slow transfers of large parts, and one on reading alone would miss a peer that
-//! takes nothing. So both directions are watched for silence instead.
+//! takes nothing. So both directions are watched for silence instead, and data also for a trickle. An answer that is no
+//! data has a greatest length.
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderValue, RANGE};
 use http_body_util::{BodyExt, StreamBody};
 use object_store::ClientOptions;
 use object_store::client::{
@@ -24,8 +25,12 @@ use tokio::time::{Instant, sleep, timeout};
 /// What may be taken for an answer to be given after a request was sent whole: a store that puts 10,000 parts together
 /// needs minutes.
 const TO_COMPLETE: Duration = Duration::from_secs(600);
+/// The longest answer that is no range of an object, in bytes: a list of a thousand keys, a manifest.
+pub(crate) const LONGEST_ANSWER: u64 = 32 * 1024 * 1024;
+/// What of a range has to come in the time for which a store may be silent, in bytes.
+pub(crate) const LEAST_DATA: u64 = 256 * 1024;
 /// Of an error's body more is not kept.
-const ERROR_BODY: usize = 16 * 1024;
+const ERROR_BODY: u64 = 16 * 1024;
 /// What a metadata server of a cloud is waited for, which is next door or not at all.
 const NEXT_DOOR: Duration = Duration::from_secs(2);
 
@@ -95,6 +100,56 @@ fn silent(silence: Duration) -> HttpError {
     )
 }
 
+/// An answer is longer than [`LONGEST_ANSWER`].
+#[derive(Debug)]
+pub(crate) struct OverlongAnswer;
+
+impl fmt::Display for OverlongAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an answer of more than {} MiB", LONGEST_ANSWER / 1024 / 1024)
+    }
+}
+
+impl std::error::Error for OverlongAnswer {}
+
+/// How an answer's body is read.
+#[derive(Clone, Copy)]
+enum Reading {
+    /// Of an error: what is longer is cut.
+    Error { left: u64 },
+    /// Of a success that is no data: what is longer is refused.
+    Answer { left: u64 },
+    /// Data may be of any length, but comes at a pace: how long it was waited for since the last reckoning, and what came.
+    Data { waited: Duration, came: u64 },
+}
+
+impl Reading {
+    /// Takes in what has come after some waiting: how much of it is read.
+    fn take(&mut self, bytes: u64, after: Duration, silence: Duration) -> Result<u64, HttpError> {
+        match self {
+            Self::Error { left } => {
+                let read = bytes.min(*left);
+                *left -= read;
+                Ok(read)
+            }
+            Self::Answer { left } => {
+                *left = left.checked_sub(bytes).ok_or_else(|| HttpError::new(HttpErrorKind::Decode, OverlongAnswer))?;
+                Ok(bytes)
+            }
+            Self::Data { waited, came } => {
+                (*waited, *came) = (*waited + after, came.saturating_add(bytes));
+                if *came >= LEAST_DATA {
+                    (*waited, *came) = (Duration::ZERO, 0);
+                } else if *waited > silence {
+                    let why = format!("{came} bytes in {} s", waited.as_secs_f32());
+                    return Err(HttpError::new(HttpErrorKind::Timeout, io::Error::new(io::ErrorKind::TimedOut, why)));
+                }
+                Ok(bytes)
+            }
+        }
+    }
+}
+
 impl HttpService for Watched {
     fn call<'s, 'f>(&'s self, request: HttpRequest) -> Pin<Box<dyn Future<Output = Answer> + Send + 'f>>
     where
@@ -129,6 +184,7 @@ impl Watched {
             frame
         });
         let is_put = parts.method == http::Method::PUT;
+        let is_data = parts.method == http::Method::GET && parts.headers.contains_key(RANGE);
         let mut sent = reqwest::Request::new(parts.method, url);
         *sent.headers_mut() = parts.headers;
         if self.google_hash && is_put {
@@ -160,21 +216,31 @@ impl Watched {
         };
         let answer: http::Response<reqwest::Body> = answer.into();
         let (parts, body) = answer.into_parts();
-        let limit = if parts.status.is_success() { u64::MAX } else { ERROR_BODY as u64 };
+        let reading = match parts.status.is_success() {
+            false => Reading::Error { left: ERROR_BODY },
+            true if is_data => Reading::Data { waited: Duration::ZERO, came: 0 },
+            true => Reading::Answer { left: LONGEST_ANSWER },
+        };
         let silence = self.silence;
-        let read = stream::unfold(Some((body, limit)), move |state| async move {
-            let (mut body, limit) = state?;
-            if limit == 0 {
+        let read = stream::unfold(Some((body, reading)), move |state| async move {
+            let (mut body, mut reading) = state?;
+            if matches!(reading, Reading::Error { left: 0 }) {
                 return None;
             }
+            let begin = Instant::now();
             match timeout(silence, body.frame()).await {
                 Err(_) => Some((Err(silent(silence)), None)),
                 Ok(None) => None,
                 Ok(Some(Err(error))) => Some((Err(of_client(error)), None)),
                 Ok(Some(Ok(frame))) => {
-                    let frame = frame.map_data(|data| data.slice(..data.len().min(limit as usize)));
-                    let left = limit - frame.data_ref().map_or(0, |data| data.len() as u64);
-                    Some((Ok(frame), Some((body, left))))
+                    let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+                    match reading.take(bytes, begin.elapsed(), silence) {
+                        Ok(read) => {
+                            let frame = frame.map_data(|data| data.slice(..read as usize));
+                            Some((Ok(frame), Some((body, reading))))
+                        }
+                        Err(error) => Some((Err(error), None)),
+                    }
                 }
             }
         });
@@ -218,6 +284,24 @@ fn of_client(error: reqwest::Error) -> HttpError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn data_may_be_long_and_slow_but_does_not_trickle() {
+        let (silence, second) = (Duration::from_secs(60), Duration::from_secs(1));
+        let mut data = Reading::Data { waited: Duration::ZERO, came: 0 };
+        for _ in 0..10_000 {
+            assert_eq!(data.take(LEAST_DATA / 60 + 1, second, silence).unwrap(), LEAST_DATA / 60 + 1);
+        }
+        assert!((0..100).any(|_| data.take(1, second, silence).is_err()));
+        let mut answer = Reading::Answer { left: LONGEST_ANSWER };
+        assert_eq!(answer.take(LONGEST_ANSWER, second, silence).unwrap(), LONGEST_ANSWER);
+        assert_eq!(
+            answer.take(1, second, silence).unwrap_err().to_string(),
+            "HTTP error: an answer of more than 32 MiB"
+        );
+        let mut error = Reading::Error { left: 10 };
+        assert_eq!([8, 8, 8].map(|bytes| error.take(bytes, second, silence).unwrap()), [8, 2, 0]);
+    }
 
     #[test]
     fn a_checksum_is_written_as_google_reads_it() {

@@ -245,8 +245,7 @@ impl Store {
     }
 
     async fn put_part(&self, part: &Manifest, worker: u32) -> Result<(), StoreError> {
-        let key = Manifest::part_key(&part.path, part.space.as_deref(), worker);
-        self.bucket.put(&key, vec![part.to_json().into()]).await
+        self.put_manifest(&Manifest::part_key(&part.path, part.space.as_deref(), worker), part).await
     }
 
     /// What a worker has put there, in whatever round.
@@ -302,14 +301,24 @@ impl Store {
         if let Some(old) = old.as_ref().filter(|old| old.identity == round) {
             return Ok(old.clone());
         }
-        let parts: Vec<Option<Manifest>> = stream::iter(0..workers)
+        let mut parts: Vec<Option<Manifest>> = Vec::new();
+        let mut read = stream::iter(0..workers)
             .map(|worker| async move {
                 let part = self.part(&found.path, worker).await?;
                 Ok::<_, StoreError>(part.filter(|part| part.identity == round))
             })
-            .buffered(FILES)
-            .try_collect()
-            .await?;
+            .buffered(FILES);
+        let mut bytes = 0;
+        while let Some(part) = read.try_next().await? {
+            bytes += part.as_ref().map_or(0, |part| part.to_json().len() as u64);
+            if bytes > manifest::LONGEST {
+                let uri = self.destination.uri(&found.path);
+                let why = "together the workers have more files than a manifest can have";
+                return Err(StoreError::new(Trouble::Refused, format!("{uri}: {why}")));
+            }
+            parts.push(part);
+        }
+        drop(read);
         let missing: Vec<_> = (0..workers).filter(|worker| parts[*worker as usize].is_none()).collect();
         if !missing.is_empty() {
             let names = missing.iter().take(8).map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -434,14 +443,25 @@ impl Store {
         }
     }
 
+    /// Puts a manifest there, of a length that is read again.
+    pub(crate) async fn put_manifest(&self, key: &str, manifest: &Manifest) -> Result<(), StoreError> {
+        let json = manifest.to_json();
+        if json.len() as u64 > manifest::LONGEST {
+            let (uri, files, most) = (self.destination.uri(key), manifest.files.len(), manifest::LONGEST);
+            let why = format!("{uri}: its {files} files are too many: the manifest would have more than {most} bytes");
+            return Err(StoreError::invalid(why));
+        }
+        self.bucket.put(key, vec![json.into()]).await
+    }
+
     /// From here on the checkpoint exists; then what it replaces goes.
     async fn publish(&self, manifest: &Manifest, old: Option<&Manifest>) -> Result<(), StoreError> {
         let replaced =
             old.filter(|old| old.files.iter().any(|file| manifest.files.iter().all(|new| new.key != file.key)));
         if let Some(old) = replaced {
-            self.bucket.put(&old.tombstone(), vec![old.to_json().into()]).await?;
+            self.put_manifest(&old.tombstone(), old).await?;
         }
-        self.bucket.put(&manifest.own_key(), vec![manifest.to_json().into()]).await?;
+        self.put_manifest(&manifest.own_key(), manifest).await?;
         if let Some(old) = replaced {
             // The new one is there: that something old is left over is no failure of this upload. `sweep` comes back to
             // it.
@@ -637,7 +657,7 @@ impl Upload<'_> {
     }
 
     async fn whole(&self, member: &Member, key: &str) -> Result<u32, StoreError> {
-        let _room = self.store.room(member.size).await;
+        let _room = self.store.bucket.room.take(member.size).await;
         let (bytes, crc32c) = self.read(member, 0, member.size).await?;
         self.note(&Line::Sending { key: key.to_owned() })?;
         self.store.bucket.put(key, slices(&bytes)).await?;
@@ -673,7 +693,7 @@ impl Upload<'_> {
                 self.store.progress.skip(size);
                 return Ok((part.clone(), *crc32c, size));
             }
-            let _room = self.store.room(size).await;
+            let _room = self.store.bucket.room.take(size).await;
             let (bytes, crc32c) = self.read(member, start, size).await?;
             let part = self.store.bucket.part(key, id, index as usize, start, slices(&bytes)).await?;
             self.note(&Line::Part { id: id.to_owned(), index, part: part.clone(), crc32c })?;

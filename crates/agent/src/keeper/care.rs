@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use store::{Manifest, StoreError};
+use store::{Manifest, StoreError, Trouble};
 
 /// What of the disk reading may take, in bytes per second, so that a training that reads its data does not wait.
 const PACE: u64 = 256 << 20;
@@ -50,6 +50,8 @@ const MANY: u64 = 5_000_000;
 const GONE: Duration = Duration::from_secs(15);
 /// Between two words on copies for which the end of the pod waits.
 const TELL: Duration = Duration::from_secs(5);
+/// Between two looks whether what a store is waited for is still wanted.
+const CALLED_OFF: Duration = Duration::from_millis(200);
 /// Between two questions to a store that does not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Below the root: what was fetched for `resumeFrom`.
@@ -288,9 +290,11 @@ impl<'a> Care<'a> {
                 let is_it = |it: &&Manifest| it.path == candidate.found.path && it.modified == candidate.found.modified;
                 let manifest = manifests.iter().find(is_it).ok_or_else(|| Doubt::Bad("it is gone".into()))?;
                 let store = place.open(&keeper.policy.uid).map_err(|error| doubt(&error))?;
-                block_on(store.restore(manifest, &keeper.root)).map_err(|error| doubt(&error))?;
-                block_on(store.restore_beside(folder_of(&manifest.path), &keeper.root))
-                    .map_err(|error| doubt(&error))?;
+                let restore = async {
+                    store.restore(manifest, &keeper.root).await?;
+                    store.restore_beside(folder_of(&manifest.path), &keeper.root).await
+                };
+                for_start(keeper, None, uri, restore).map_err(|error| doubt(&error))?;
                 // Its bytes are those that were put there; whether they can be loaded is the format's to say.
                 let restored = Found { members: Vec::new(), ..candidate.found.clone() };
                 read_whole(inventory, &restored, &budget).map(drop)
@@ -318,7 +322,8 @@ impl<'a> Care<'a> {
 
     /// What a store has.
     fn listed(&mut self, place: &Where) -> Listed {
-        let listing = block_on(async { place.open(&self.keeper.policy.uid)?.list().await })?;
+        let list = async { place.open(&self.keeper.policy.uid)?.list().await };
+        let listing = for_start(self.keeper, Some(self.keeper.patience()), &place.uri, list)?;
         for unreadable in &listing.unreadable {
             self.keeper.words.say(unreadable);
         }
@@ -343,12 +348,15 @@ impl<'a> Care<'a> {
                 let fetch = || {
                     let store = place.as_ref()?.open(&self.keeper.policy.uid).ok()?;
                     // Others may have put another one at the same path.
-                    let all = block_on(store.list()).ok()?.manifests;
+                    let all = for_start(self.keeper, Some(FETCH), uri, store.list()).ok()?.manifests;
                     let is_chosen = |it: &Manifest| choice.from.as_ref() == Some(&kept(&it.found(), None));
                     let here = all.iter().filter(|manifest| manifest.path == path);
                     let manifest = here.clone().find(|it| is_chosen(it)).or_else(|| here.clone().next())?;
-                    block_on(store.restore(manifest, &self.keeper.root)).ok()?;
-                    block_on(store.restore_beside(folder_of(&path), &self.keeper.root)).ok()
+                    let restore = async {
+                        store.restore(manifest, &self.keeper.root).await?;
+                        store.restore_beside(folder_of(&path), &self.keeper.root).await
+                    };
+                    for_start(self.keeper, None, uri, restore).ok()
                 };
                 let since = Instant::now();
                 while fetch().is_none() {
@@ -686,6 +694,33 @@ impl<'a> Care<'a> {
         problems.sort_by_key(|problem| problem.kind);
         problems
     }
+}
+
+/// What a store brings for a start, in however many answers: it is waited for as long as the attempt lasts, and no longer than
+/// `most`. What is fetched has no such limit, for a large checkpoint takes hours.
+fn for_start<T>(
+    keeper: &Keeper,
+    most: Option<Duration>,
+    uri: &str,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let since = Instant::now();
+    let given_up = async {
+        while keeper.until() == Until::Run && most.is_none_or(|most| since.elapsed() < most) {
+            tokio::time::sleep(CALLED_OFF).await;
+        }
+    };
+    block_on(async {
+        tokio::select! {
+            done = work => done,
+            () = given_up => {
+                let waited = since.elapsed().as_secs();
+                let remedy = "Check that the endpoint is that of the store, and how much lies below the prefix";
+                let why = format!("{uri}: it has answered for {waited} s and is not done. {remedy}");
+                Err(StoreError::new(Trouble::Unavailable, why))
+            }
+        }
+    })
 }
 
 /// What a store has, or why that could not be found out.

@@ -1,0 +1,28 @@
+//! The memory that a store may take for what it sends and reads.
+
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Payloads in memory, in bytes.
+const ROOM: u64 = 64 * 1024 * 1024;
+/// In which memory is counted, in bytes.
+const UNIT: u64 = 64 * 1024;
+
+/// Memory for payloads. Whoever has some of it asks for no more.
+#[derive(Clone)]
+pub(crate) struct Room(Arc<Semaphore>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new((ROOM / UNIT) as usize)))
+    }
+}
+
+impl Room {
+    /// Memory for a payload, as soon as there is some. One that is larger than all of it has all.
+    pub async fn take(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let units = bytes.div_ceil(UNIT).clamp(1, ROOM / UNIT);
+        // It is never closed.
+        Arc::clone(&self.0).acquire_many_owned(units as u32).await.ok()
+    }
+}
