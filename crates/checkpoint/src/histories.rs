@@ -192,9 +192,12 @@ impl History {
             deleted: 0,
         };
         if history.dice.one_in(3) {
+            // An earlier job had left by the time that this one came (C8).
+            history.now -= SignedDuration::from_secs(60);
             for _ in 0..3 {
                 history.save(false, false);
             }
+            history.now = Timestamp::now();
             history.truth.values_mut().for_each(|truth| truth.is_own = false);
         }
         history.scan();
@@ -225,6 +228,7 @@ impl History {
 
     /// The program saves. It may die between two files, or in one.
     fn save(&mut self, dies: bool, is_bad: bool) {
+        self.begun = None; // what follows is no failure before real work
         let Phase { folder, kinds, is_epoch, next, by } = self.phase;
         self.phase.next = next + by;
         let dies_at = if dies { self.dice.below(kinds.len() as u64) as usize } else { usize::MAX };
@@ -414,7 +418,11 @@ impl History {
     /// What the rules C promise.
     fn judge_choice(&self, choice: &Choice, blocked: Option<&str>) -> Result<(), String> {
         let checkpoints = || self.truth.iter().filter(|(path, _)| is_checkpoint(path)).map(|(_, truth)| truth);
-        let own = || checkpoints().filter(|truth| truth.is_own && !truth.is_doubtful && truth.seen.is_some());
+        // A save of which files of another job are left, for the program died before it wrote them, is nobody's.
+        let others: BTreeSet<_> = self.truth.values().filter(|truth| !truth.is_own).filter_map(Truth::save).collect();
+        let is_mixed = |truth: &Truth| truth.save().is_some_and(|save| others.contains(&save));
+        let is_own = |truth: &&Truth| truth.is_own && !truth.is_doubtful && truth.seen.is_some() && !is_mixed(truth);
+        let own = || checkpoints().filter(is_own);
         let has_own = own().any(|truth| truth.is_whole);
         let is_doubtful = checkpoints().any(|truth| truth.is_doubtful);
         let usable = || own().filter(|truth| truth.is_usable());
