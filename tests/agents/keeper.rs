@@ -7,7 +7,7 @@ use protocol::agent_status::AgentStatus;
 use protocol::checkpoints::{Checkpoints, ProblemKind};
 use protocol::report::{LaunchErrorKind, Report};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
@@ -16,6 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use testkit::room::{Room, all_bytes};
@@ -920,6 +923,124 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
         head.push(byte[0]);
     }
     Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+/// What a stranger at the address of the first worker's agent answers.
+const FORGED: [&str; 4] = ["plain", "badly signed", "endless", "elsewhere"];
+
+/// Answers as no member of the gang could, each time in another way, and counts what it has done.
+struct Forger {
+    port: u16,
+    /// By the way in which it was answered.
+    answered: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+    /// Bytes that the endless answers had.
+    endless: Arc<AtomicUsize>,
+    /// Questions that came where they were sent from here.
+    led_away: Arc<AtomicUsize>,
+    /// From now on only: nothing more will come.
+    is_done: Arc<AtomicBool>,
+}
+
+impl Forger {
+    fn new(rounds: &Value) -> Self {
+        let [listener, elsewhere] = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let forger = Self {
+            port: listener.local_addr().unwrap().port(),
+            answered: Arc::default(),
+            endless: Arc::default(),
+            led_away: Arc::default(),
+            is_done: Arc::default(),
+        };
+        let led_away = Arc::clone(&forger.led_away);
+        let away = format!("http://{}/rounds", elsewhere.local_addr().unwrap());
+        thread::spawn(move || {
+            for _ in elsewhere.incoming() {
+                led_away.fetch_add(1, SeqCst);
+            }
+        });
+        let (answered, endless, is_done) =
+            (Arc::clone(&forger.answered), Arc::clone(&forger.endless), Arc::clone(&forger.is_done));
+        let rounds = rounds.clone();
+        thread::spawn(move || {
+            for (mut stream, way) in listener.incoming().flatten().zip(FORGED.into_iter().cycle()) {
+                let way = if is_done.load(SeqCst) { "done" } else { way };
+                let mut rounds = rounds.clone();
+                rounds["done"] = json!(way == "done");
+                let _ = answer(&mut stream, way, &rounds.to_string(), &away, &endless);
+                *answered.lock().unwrap().entry(way).or_default() += 1;
+            }
+        });
+        forger
+    }
+
+    fn answered(&self, way: &str) -> usize {
+        self.answered.lock().unwrap().get(way).copied().unwrap_or(0)
+    }
+}
+
+fn answer(stream: &mut TcpStream, way: &str, json: &str, away: &str, endless: &AtomicUsize) -> std::io::Result<()> {
+    read_head(stream)?;
+    let mut ok = |body: &[u8]| {
+        let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all(&[head.as_bytes(), body].concat())
+    };
+    match way {
+        "plain" | "done" => ok(json.as_bytes()),
+        "badly signed" => ok(&[&[7; 32], json.as_bytes()].concat()),
+        "elsewhere" => stream.write_all(
+            format!("HTTP/1.1 307 Elsewhere\r\nConnection: close\r\nLocation: {away}\r\nContent-Length: 0\r\n\r\n")
+                .as_bytes(),
+        ),
+        _ => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
+            loop {
+                stream.write_all(&b" ".repeat(0x10000))?;
+                endless.fetch_add(0x10000, SeqCst);
+            }
+        }
+    }
+}
+
+/// Finding 6: who answers at the address of the first worker's agent is believed only with the gang's key.
+#[test]
+fn forged_rounds_are_not_believed() {
+    let store = Room::new("keeper-forged-store");
+    let uri = format!("file://{}", store.0.display());
+    let rounds: Vec<_> = (1..=4).map(|step| json!([format!("step-{step}"), format!("{uri} evil")])).collect();
+    let forger = Forger::new(&json!({ "uid": "uid-1", "rounds": rounds }));
+    // The first worker has no store, so that it waits for nobody's files.
+    let policy = json!({ "workers": 2, "retention": 1, "port": free_port() });
+    let [first, mut second] = [0, 1].map(|n| World::new(&format!("keeper-forged-{n}"), policy.clone()));
+    second.policy["store"] = json!({ "uri": uri });
+    second.policy["port"] = json!(forger.port);
+    let gang = free_port();
+    let enough = first.room.path("enough");
+    let stay = format!("until [ -e {} ] || ! kill -0 $PPID; do sleep 0.1; done", enough.display());
+    let saves = format!("for n in 1 2 3 4; do save $n; done; {stay}");
+    let leader = first.worker(1, 0, gang, &stay).spawn().unwrap();
+    let follower = second.worker(1, 1, gang, &saves).spawn().unwrap();
+    until("two answers of each kind", DEADLINE, || FORGED.iter().all(|way| forger.answered(way) >= 2).then_some(()));
+    // Nobody is answered who does not ask as a member does.
+    let port = u16::try_from(first.policy["port"].as_u64().unwrap()).unwrap();
+    let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stranger.write_all(b"GET /rounds HTTP/1.0\r\n\r\n").unwrap();
+    let mut refusal = String::new();
+    stranger.read_to_string(&mut refusal).unwrap();
+    assert!(refusal.contains(" 400 ") && !refusal.contains("uid-1"), "{refusal}");
+    forger.is_done.store(true, SeqCst);
+    until("to be told that all is done", DEADLINE, || (forger.answered("done") >= 1).then_some(()));
+    fs::write(&enough, "").unwrap();
+    let words = String::from_utf8(ended(follower).stderr).unwrap();
+    ended(leader);
+    assert_eq!(words.matches("does not prove that it is worker 0").count(), 1, "{words}");
+    assert!(forger.answered("done") >= 5, "it ended as it was told: {words}");
+    assert_eq!(names(&store.0), BTreeSet::new());
+    assert!(!store.path(".trainingjob/parts").exists(), "it has put its files there: {words}");
+    assert_eq!(second.steps(), BTreeSet::from([1, 2, 3, 4]), "it has removed its files: {words}");
+    assert_eq!(forger.led_away.load(SeqCst), 0, "it was led away");
+    let (bytes, times) = (forger.endless.load(SeqCst), forger.answered("endless"));
+    // What lies in the sockets' buffers was sent and not taken.
+    assert!(bytes / times < 32 << 20, "{bytes} bytes in {times} answers");
 }
 
 /// Finding 5: with checkpoints of its own and none of use, a job waits for a word.

@@ -68,9 +68,9 @@ impl Container {
             listen(port).map_err(unseen).ok()
         });
         let current = Arc::new(CurrentRun::default());
-        let past = options.gang.as_ref().map(|gang| gang.past);
+        let of_gang = options.gang.as_ref();
         let keeper =
-            options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, past, &current, &wake, &words));
+            options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, of_gang, &current, &wake, &words));
         let told = Arc::default();
         // Where nobody wants to know it costs nothing.
         let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };

@@ -31,7 +31,7 @@ use protocol::role::RoleName;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -60,6 +60,14 @@ pub struct Options {
     pub past: GangPast,
     /// Their first attempt, from 1.
     pub first: u32,
+}
+
+/// The key of a gang, from the file of its Secret.
+///
+/// # Errors
+/// If it can't be read, or is too weak.
+pub fn read_key(file: &Path) -> io::Result<Secret> {
+    Secret::new(std::fs::read(file)?.trim_ascii()).map_err(io::Error::other)
 }
 
 /// What the loop of the container has to do.
@@ -185,10 +193,8 @@ impl Party {
         let mut net = None;
         if setup.workers > 1 || setup.largest.is_some() || !setup.roles.is_empty() {
             let file = options.key.clone().unwrap_or_default();
-            let key = std::fs::read(&file).map_err(failed("can't read --gang-key", &file.display()))?;
-            let secret = Secret::new(key.trim_ascii()).map_err(io::Error::other);
             let identity = Identity {
-                secret: secret.map_err(failed("can't use --gang-key", &file.display()))?,
+                secret: read_key(&file).map_err(failed("can't use --gang-key", &file.display()))?,
                 job: setup.uid.clone(),
                 member: member.clone(),
                 pod: pod.clone(),

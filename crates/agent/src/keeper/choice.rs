@@ -1,11 +1,16 @@
 //! What a run goes on from: the first worker's agent chooses, and the gang's leader tells the others, so that all go on from the same.
 
+use gang::frame::AnswerKey;
 use protocol::checkpoints::Kept;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How long the first worker's agent gets for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// The longest answer, in bytes.
+const LONGEST_ANSWER: usize = 256 * 1024;
+/// Letters of a nonce: 256 bits in hexadecimal digits.
+const NONCE_LETTERS: usize = 64;
 
 /// What the runs of an attempt go on from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,6 +44,8 @@ pub enum From {
 
 /// Where the first worker's agent tells which checkpoints are being put into the store.
 pub const ROUNDS: &str = "/rounds";
+/// The header with the asker's nonce, with which the answer is proven. Without it there is none.
+pub const NONCE: &str = "x-trainingjob-nonce";
 
 /// The checkpoints of which every worker is to put its files into the store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,15 +59,43 @@ pub struct Rounds {
     pub done: bool,
 }
 
-/// Asks once at `host:port` for the rounds.
-pub async fn ask_rounds(address: &str, uid: &str) -> Option<Rounds> {
-    let client = client().ok()?;
-    let answer = client.get(format!("http://{address}{ROUNDS}")).send().await.ok()?;
-    let bytes = answer.error_for_status().ok()?.bytes().await.ok()?;
-    serde_json::from_slice::<Rounds>(&bytes).ok().filter(|rounds| rounds.uid == uid)
+/// Why the rounds are not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRounds {
+    /// There is no whole answer.
+    Silent,
+    /// What was answered is not proven with the gang's key, or too long.
+    Unproven,
 }
 
-/// Asks within the gang: through no proxy, and without TLS, whose certificates an image may lack.
+/// Whether this has the form of a nonce.
+pub fn is_nonce(nonce: &[u8]) -> bool {
+    nonce.len() == NONCE_LETTERS && nonce.iter().all(u8::is_ascii_hexdigit)
+}
+
+/// Asks once at `host:port` for the rounds. Anybody may answer there: only what is proven is believed.
+///
+/// # Errors
+/// Why there are none.
+pub async fn ask_rounds(address: &str, uid: &str, key: &AnswerKey) -> Result<Rounds, NoRounds> {
+    let silent = |_| NoRounds::Silent;
+    let nonce = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
+    let question = client().map_err(silent)?.get(format!("http://{address}{ROUNDS}")).header(NONCE, &nonce);
+    let mut answer = question.send().await.map_err(silent)?;
+    let mut bytes = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(silent)? {
+        bytes.extend_from_slice(&chunk);
+        if bytes.len() > LONGEST_ANSWER {
+            return Err(NoRounds::Unproven);
+        }
+    }
+    let text = key.verify(nonce.as_bytes(), &bytes).map_err(|_| NoRounds::Unproven)?;
+    let rounds = serde_json::from_slice::<Rounds>(text).ok().filter(|rounds| rounds.uid == uid);
+    rounds.ok_or(NoRounds::Unproven)
+}
+
+/// Asks within the gang: through no proxy, to nowhere else, and without TLS, whose certificates an image may lack.
 fn client() -> Result<reqwest::Client, reqwest::Error> {
-    reqwest::Client::builder().no_proxy().timeout(ANSWER_WITHIN).tls_certs_only([]).build()
+    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    client.timeout(ANSWER_WITHIN).tls_certs_only([]).build()
 }

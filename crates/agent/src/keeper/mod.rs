@@ -13,8 +13,9 @@ mod heartbeat;
 mod problem;
 mod start;
 
+use crate::gang::{self, read_key};
 use crate::keeper::care::Care;
-use crate::keeper::choice::{Choice, Rounds};
+use crate::keeper::choice::{Choice, NoRounds, ROUNDS, Rounds};
 use crate::keeper::copies::{Copies, places};
 use crate::keeper::start::End;
 use crate::run::view::CurrentRun;
@@ -23,12 +24,13 @@ use crate::variables::variable;
 use crate::wake::Wake;
 use crate::words::Words;
 use crate::{now, read_json};
+use ::gang::frame::AnswerKey;
 use checkpoint::folder::Folder;
 use checkpoint::ledger;
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints};
-use protocol::gang::{EndedAttempt, GangPast};
+use protocol::gang::EndedAttempt;
 use protocol::reason::Reason;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::future::Future;
@@ -77,6 +79,10 @@ pub struct Keeper {
     wish_used: Mutex<Option<Timestamp>>,
     /// Others decide with this agent how an attempt has ended.
     in_gang: bool,
+    /// By which the first worker's agent proves the rounds; none where there are no others.
+    rounds_key: Option<AnswerKey>,
+    /// Whether it was said that something else answers there.
+    has_met_stranger: AtomicBool,
     /// What the last attempt began with, if it ended before real work: how it ended decides whether that counts.
     unjudged: Mutex<Option<String>>,
     /// No other job has to wait for this one any more.
@@ -112,7 +118,7 @@ impl Keeper {
     /// Reads the policy; without one that can be read nobody takes care, which is said.
     pub fn new(
         policy_file: &Path,
-        gang: Option<GangPast>,
+        gang: Option<&gang::Options>,
         current: &Arc<CurrentRun>,
         wake: &Arc<Wake>,
         words: &Arc<Words>,
@@ -129,8 +135,12 @@ impl Keeper {
                 return None;
             }
         };
+        // A gang that needs its key and can't read it does not start.
+        let key = gang.and_then(|gang| read_key(gang.key.as_deref()?).ok());
         Some(Arc::new(Self {
             policy_file: policy_file.to_owned(),
+            rounds_key: key.map(|key| AnswerKey::derive(&key, &policy.uid, ROUNDS)),
+            has_met_stranger: AtomicBool::new(false),
             policy,
             root: PathBuf::from(variable("CHECKPOINT_DIR")?),
             started: Timestamp::now(),
@@ -143,7 +153,7 @@ impl Keeper {
             stop: Arc::default(),
             thread: Mutex::default(),
             copies: Mutex::default(),
-            wish_used: Mutex::new(gang.and_then(|past| past.wish_used)),
+            wish_used: Mutex::new(gang.and_then(|gang| gang.past.wish_used)),
             in_gang: gang.is_some(),
             unjudged: Mutex::default(),
             has_left: AtomicBool::new(false),
@@ -297,9 +307,11 @@ impl Keeper {
         }
     }
 
-    /// Which checkpoints the others are to put their files of into the store.
-    pub fn rounds(&self) -> Rounds {
-        Rounds { uid: self.policy.uid.clone(), ..self.state.lock().rounds.clone() }
+    /// Which checkpoints the others are to put their files of into the store: JSON, proven for the one who asks with `nonce`.
+    /// Nothing without the gang's key.
+    pub fn proven_rounds(&self, nonce: &[u8]) -> Option<Vec<u8>> {
+        let rounds = Rounds { uid: self.policy.uid.clone(), ..self.state.lock().rounds.clone() };
+        Some(self.rounds_key.as_ref()?.prove(nonce, &serde_json::to_vec(&rounds).ok()?))
     }
 
     fn call_for(&self, path: &str, round: &str) {
@@ -320,7 +332,20 @@ impl Keeper {
     }
 
     fn rounds_of_first(&self) -> Option<Rounds> {
-        block_on(choice::ask_rounds(&self.address_of_first(), &self.policy.uid))
+        let address = self.address_of_first();
+        match block_on(choice::ask_rounds(&address, &self.policy.uid, self.rounds_key.as_ref()?)) {
+            Ok(rounds) => Some(rounds),
+            Err(NoRounds::Silent) => None,
+            Err(NoRounds::Unproven) => {
+                if !self.has_met_stranger.swap(true, Ordering::Relaxed) {
+                    self.words.say(format_args!(
+                        "what answers at {address} does not prove that it is worker 0 of this gang: it is not believed, and no \
+                         files are put into a store for it; check that nothing else listens there"
+                    ));
+                }
+                None
+            }
+        }
     }
 
     fn address_of_first(&self) -> String {

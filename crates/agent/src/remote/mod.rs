@@ -11,6 +11,7 @@
 pub mod call;
 pub mod serve;
 
+use crate::gang::read_key;
 use crate::install::replace;
 use gang::frame::{Channel, Event, FrameError, Outgoing, Secret};
 use gang::message::MemberId;
@@ -86,7 +87,7 @@ impl Shell {
 
     fn secret(&self) -> io::Result<Secret> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.key.display()));
-        Secret::new(fs::read(&self.key).map_err(named)?.trim_ascii()).map_err(io::Error::other).map_err(named)
+        read_key(&self.key).map_err(named)
     }
 
     /// What a proof is good for: a command for the agent of this member in this attempt, and for no other. Who relays a connection

@@ -14,7 +14,7 @@ use crate::run::view::CurrentRun;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use bounded::Bounded;
@@ -107,12 +107,14 @@ async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoRespon
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
 }
 
-/// What the other workers ask.
-#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
+/// What the other workers ask, who believe only what is proven to be for them.
 fn of_gang(keeper: Arc<Keeper>) -> Router {
-    let rounds = |State(keeper): State<Arc<Keeper>>| async move {
-        let json = serde_json::to_string(&keeper.rounds()).expect("a struct of strings is JSON");
-        ([(header::CONTENT_TYPE, "application/json")], json)
+    let rounds = |State(keeper): State<Arc<Keeper>>, headers: HeaderMap| async move {
+        let nonce = headers.get(choice::NONCE).map(HeaderValue::as_bytes).filter(|nonce| choice::is_nonce(nonce));
+        match nonce.and_then(|nonce| keeper.proven_rounds(nonce)) {
+            Some(answer) => (StatusCode::OK, answer),
+            None => (StatusCode::BAD_REQUEST, b"only workers of the gang are answered\n".to_vec()),
+        }
     };
     Router::new().route(choice::ROUNDS, get(rounds)).with_state(keeper)
 }

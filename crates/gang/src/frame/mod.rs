@@ -7,6 +7,10 @@
 //!
 //! A frame is its length (four bytes, the largest first) and so many bytes. Pure: bytes in, bytes and messages out.
 
+mod answer;
+
+pub use answer::AnswerKey;
+
 use super::message::{MemberId, Message, Time};
 use ring::hmac;
 use std::marker::PhantomData;

@@ -20,6 +20,27 @@ fn a_weak_key_is_refused() {
     assert!(Secret::new(b"0123456789abcdef0123456789abcdef").is_ok());
 }
 
+#[test]
+fn only_members_can_answer_and_only_what_was_asked() {
+    let key = |word, job, question| AnswerKey::derive(&secret(word), job, question);
+    let ours = key(b"secret", "job", "/rounds");
+    let answer = ours.prove(b"nonce", b"text");
+    assert_eq!(ours.verify(b"nonce", &answer), Ok(&b"text"[..]));
+    assert_eq!(ours.verify(b"nonce", &ours.prove(b"nonce", b"")), Ok(&b""[..]));
+    for other in [key(b"public", "job", "/rounds"), key(b"secret", "jo", "/rounds"), key(b"secret", "job", "/round")] {
+        assert_eq!(other.verify(b"nonce", &answer), Err(FrameError::Forged));
+    }
+    assert_eq!(ours.verify(b"another", &answer), Err(FrameError::Forged));
+    // The border between nonce and text is signed too.
+    assert_eq!(ours.verify(b"noncet", &[&answer[..MAC], b"ext"].concat()), Err(FrameError::Forged));
+    for at in 0..answer.len() {
+        let mut changed = answer.clone();
+        changed[at] ^= 1;
+        assert_eq!(ours.verify(b"nonce", &changed), Err(FrameError::Forged), "{at}");
+    }
+    assert!(ours.verify(b"nonce", &answer[..MAC - 1]).is_err());
+}
+
 fn pair(of_leader: &[u8], of_follower: &[u8]) -> (Channel, Channel, Vec<u8>) {
     let mut leader = Channel::accept(secret(of_leader), "job".to_owned(), [1; NONCE], NOW);
     let (job, member) = ("job".to_owned(), MemberId::new("worker", 3));
