@@ -925,6 +925,26 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
+/// Finding 9: there may be a link where the checkpoint of a URI is to lie.
+#[test]
+fn a_wish_is_not_fetched_through_a_link() {
+    let mut world = World::new("keeper-wish-link", json!({ "patienceSeconds": 1 }));
+    let (base, outside) = (world.room.folder("base"), world.room.folder("outside"));
+    saved(&base.join("step-7"), "weights");
+    saved(&outside.join(".trainingjob"), "theirs");
+    let link = world.room.folder("checkpoints/resumed-from").join("uid-1");
+    symlink(&outside, &link).unwrap();
+    world.policy["resumeFrom"] = json!(format!("file://{}", base.join("step-7").display()));
+    let refused = world.run(1, &[], TELL);
+    let error = world.report().error.unwrap();
+    assert_eq!((refused.status.code(), error.kind), (Some(126), LaunchErrorKind::StorageUnavailable));
+    assert!(error.message.contains("link"), "{}", error.message);
+    assert_eq!(names(&outside), BTreeSet::new());
+    assert!(outside.join(".trainingjob/weights").exists(), "it was removed");
+    fs::remove_file(&link).unwrap();
+    assert_eq!(resumes(&world, &world.run(1, &[], TELL)), "resumed-from/uid-1/step-7");
+}
+
 /// What a stranger at the address of the first worker's agent answers.
 const FORGED: [&str; 4] = ["plain", "badly signed", "endless", "elsewhere"];
 

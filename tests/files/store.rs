@@ -738,6 +738,53 @@ fn a_link_in_the_way_of_a_restore_is_not_followed() {
         let (kind, told) = trouble(store.restore(&manifest, &there).await);
         assert!(kind == Trouble::Local && told.contains("link"), "{told}");
         assert_eq!(content(&outside).len(), 1);
+        // Where what a URI names is to lie.
+        let named = room.folder("named");
+        fs::create_dir(named.join("resumed-from")).unwrap();
+        std::os::unix::fs::symlink(&outside, named.join("resumed-from/uid-1")).unwrap();
+        let uri = self::store(&server, &server.url(), "runs/a/checkpoint-1");
+        let (kind, told) = trouble(uri.restore_prefix(&named, "resumed-from/uid-1").await);
+        assert!(kind == Trouble::Local && told.contains("link"), "{told}");
+        assert_eq!(content(&outside).len(), 1);
+        // Among the files that are being fetched.
+        let (cut, within) = (Proxy::before(&server), room.folder("within"));
+        let manifest = store.upload(&root, &checkpoint(&root, "deep", 1)).await.unwrap();
+        cut.set(|asked| if asked.target.contains("1.bin") { Fault::Answer(403) } else { Fault::Pass });
+        let through = self::store(&server, &cut.url(), "runs");
+        assert_eq!(trouble(through.restore(&manifest, &within).await).0, Trouble::Denied);
+        let places = within.join(".trainingjob/restore");
+        let place = fs::read_dir(&places).unwrap().flatten().next().unwrap().path();
+        let begun =
+            fs::read_dir(place).unwrap().flatten().map(|entry| entry.path()).find(|path| path.is_dir()).unwrap();
+        fs::remove_dir_all(begun.join("a")).unwrap();
+        std::os::unix::fs::symlink(&outside, begun.join("a")).unwrap();
+        cut.set(|_| Fault::Pass);
+        let (kind, told) = trouble(through.restore(&manifest, &within).await);
+        assert!(kind == Trouble::Local && told.contains("link"), "{told}");
+        assert_eq!(content(&outside).len(), 1);
+    });
+}
+
+/// The files have the same names, lengths and times as those that were found.
+#[test]
+fn a_folder_that_has_become_a_link_is_not_sent() {
+    let (server, room) = (Server::s3(), Room::new("store"));
+    let store = store(&server, &server.url(), "runs");
+    let (root, outside) = (room.folder("root"), room.folder("outside"));
+    run(async {
+        for swapped in ["a", "a/checkpoint-1", "a/checkpoint-1/inner"] {
+            drop(fs::remove_dir_all(root.join("a")));
+            write(&root, "a/checkpoint-1/inner/weights", b"weights");
+            let found = found(&root, "a/checkpoint-1", 1);
+            let away = outside.join(swapped.replace('/', "-"));
+            fs::rename(root.join(swapped), &away).unwrap();
+            std::os::unix::fs::symlink(&away, root.join(swapped)).unwrap();
+            let (kind, told) = trouble(store.upload(&root, &found).await);
+            assert_eq!(kind, Trouble::Changed, "{swapped}: {told}");
+            assert!(paths(&store).await.is_empty(), "{swapped}");
+            fs::remove_file(root.join(swapped)).unwrap();
+        }
+        assert!(!server.object("runs/a").exists(), "something was sent");
     });
 }
 
@@ -965,17 +1012,17 @@ fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Serv
         proxy.set(|asked| {
             if asked.target.ends_with("/state") && asked.method == "GET" { Fault::Answer(403) } else { Fault::Pass }
         });
-        theirs.restore_prefix(&to).await.unwrap_err();
+        theirs.restore_prefix(&to, "").await.unwrap_err();
         assert!(content(&to).is_empty());
         proxy.set(|_| Fault::Pass);
-        assert_eq!(theirs.restore_prefix(&to).await.unwrap(), to.join("epoch-50"));
+        assert_eq!(theirs.restore_prefix(&to, "").await.unwrap(), to.join("epoch-50"));
         let files = content(&to);
         assert_eq!(files.keys().collect::<Vec<_>>(), ["epoch-50/model.pt", "epoch-50/sub/state"]);
         assert_eq!(files["epoch-50/model.pt"], bytes(FETCHED_IN_TWO, FETCHED_IN_TWO));
 
         let file = store(&server, &proxy.url(), "resnet/epoch-50/model.pt");
-        assert_eq!(fs::read(file.restore_prefix(&to).await.unwrap()).unwrap().len() as u64, FETCHED_IN_TWO);
-        let (kind, told) = trouble(store(&server, &proxy.url(), "resnet/epoch-5").restore_prefix(&to).await);
+        assert_eq!(fs::read(file.restore_prefix(&to, "").await.unwrap()).unwrap().len() as u64, FETCHED_IN_TWO);
+        let (kind, told) = trouble(store(&server, &proxy.url(), "resnet/epoch-5").restore_prefix(&to, "").await);
         assert_eq!(kind, Trouble::NotFound, "{told}");
         assert!(told.contains("://bucket/resnet/epoch-5"), "{told}");
 
@@ -984,7 +1031,7 @@ fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Serv
         for step in [1, 2] {
             ours.upload(&root, &small(&root, "out/last", step)).await.unwrap();
         }
-        let fetched = store(&server, &proxy.url(), "runs/out/last").restore_prefix(&to).await.unwrap();
+        let fetched = store(&server, &proxy.url(), "runs/out/last").restore_prefix(&to, "").await.unwrap();
         assert_eq!(fetched, to.join("last"));
         assert!(content(&fetched) == content(&root.join("out/last")));
     });
@@ -1032,7 +1079,7 @@ fn a_folder_of_another_volume_is_a_store_too() {
         let to = room.folder("to");
         let uri = format!("file://{}/backup/out/checkpoint-1", volume.display());
         let one = Store::open(&Destination::parse(&uri).unwrap(), &Access::default(), "w").unwrap();
-        assert!(content(&one.restore_prefix(&to).await.unwrap()) == content(&root.join("out/checkpoint-1")));
+        assert!(content(&one.restore_prefix(&to, "").await.unwrap()) == content(&root.join("out/checkpoint-1")));
         store.remove(&second).await.unwrap();
         assert!(content(&volume.join("backup")).is_empty());
     });
@@ -1067,7 +1114,7 @@ fn azure_s_store_keeps_checkpoints_too() {
         assert_eq!(store.list().await.unwrap().manifests, [head(&manifest)]);
         let back = restored(&store, &manifest, &room).await.unwrap();
         assert!(content(&back) == content(&root));
-        let fetched = open("az://bucket/runs/out/checkpoint-1").restore_prefix(&to).await.unwrap();
+        let fetched = open("az://bucket/runs/out/checkpoint-1").restore_prefix(&to, "").await.unwrap();
         assert!(content(&fetched) == content(&root.join("out/checkpoint-1")));
         store.remove(&manifest).await.unwrap();
         assert!(paths(&store).await.is_empty());
@@ -1112,11 +1159,11 @@ fn a_strangers_odd_key_disturbs_no_checkpoint_of_ours_and_is_named_where_it_does
         google.restore(&manifest, &back).await.unwrap();
         google.verify(&manifest).await.unwrap();
         assert!(content(&back) == content(&root));
-        let (kind, told) = trouble(store(&server, &server.url(), "theirs").restore_prefix(&to).await);
+        let (kind, told) = trouble(store(&server, &server.url(), "theirs").restore_prefix(&to, "").await);
         assert_eq!(kind, Trouble::Invalid, "{told}");
         assert!(told.contains("theirs/a//b") && told.contains("remove it"), "{told}");
         assert!(content(&to).is_empty());
-        assert_eq!(store(&server, &server.url(), "plain/last").restore_prefix(&to).await.unwrap(), to.join("last"));
+        assert_eq!(store(&server, &server.url(), "plain/last").restore_prefix(&to, "").await.unwrap(), to.join("last"));
         assert_eq!(content(&to).keys().collect::<Vec<_>>(), ["last/model", "last/sub/x"]);
     });
 }
@@ -1148,7 +1195,7 @@ fn no_writer_replaces_the_checkpoint_of_another(start: fn() -> Server) {
         let uri = Destination::parse(&format!("{}://{BUCKET}/runs/run/step-1~{space}", server.scheme)).unwrap();
         let named = Store::open(&uri, &access(&server, &server.url()), "").unwrap();
         let back = room.folder("named");
-        assert_eq!(named.restore_prefix(&back).await.unwrap(), back.join("step-1"));
+        assert_eq!(named.restore_prefix(&back, "").await.unwrap(), back.join("step-1"));
         assert!(content(&back.join("step-1")) == content(&roots[1].join("run/step-1")));
         // What one removes is its own.
         stores[1].remove(&two).await.unwrap();

@@ -1,4 +1,4 @@
-//! Reads below a folder without ever leaving it.
+//! Reads and writes below a folder without ever leaving it.
 //!
 //! Paths are gone down name by name, each opened from the folder above and never through a link, so that nothing that a
 //! program puts there leads out. A FIFO is opened without waiting for its writer, and then refused.
@@ -8,11 +8,12 @@ use crate::files::{Files, Member, ReadSeek};
 use nix::NixPath;
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, PosixFadviseAdvice, openat, posix_fadvise};
+use nix::fcntl::{AtFlags, OFlag, PosixFadviseAdvice, openat, posix_fadvise, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -107,11 +108,102 @@ impl Folder {
         Ok(file)
     }
 
+    /// The folder at `path` below it, of which is made what is not there; itself without a path.
+    ///
+    /// # Errors
+    /// If it can't be made, or there is a link or a file on the way: the latter is [`io::ErrorKind::NotADirectory`].
+    pub fn make_all(&self, path: &str) -> io::Result<Self> {
+        let names = if path.is_empty() { Vec::new() } else { names(path)? };
+        names.into_iter().try_fold(self.child(".")?, |folder, name| folder.make(name))
+    }
+
+    /// Opens the regular file of that name for reading and writing; makes it if it is not there.
+    ///
+    /// # Errors
+    /// If what is there is anything else.
+    pub fn writable(&self, name: &str) -> io::Result<File> {
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = File::from(openat(self, one_name(name)?, flags, Mode::from_bits_truncate(0o666))?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is no regular file")));
+        }
+        Ok(file)
+    }
+
+    /// Moves what has that name, be it a link itself, to another folder and name, where it replaces a file.
+    ///
+    /// # Errors
+    /// If it is not there, or can't be moved.
+    pub fn rename(&self, name: &str, to: &Self, new: &str) -> io::Result<()> {
+        Ok(renameat(self, one_name(name)?, to, one_name(new)?)?)
+    }
+
+    /// Removes what has that name: a file, a link itself, or a folder with all that is in it. That it is not there is as good.
+    ///
+    /// # Errors
+    /// If something can't be removed.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        self.remove_raw(&CString::new(one_name(name)?)?)
+    }
+
+    fn remove_raw(&self, name: &CStr) -> io::Result<()> {
+        match unlinkat(self, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => return Ok(()),
+            // What it is for a folder differs by file system.
+            Err(Errno::EISDIR | Errno::EPERM) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let folder = self.child(name)?;
+        for inner in folder.raw(usize::MAX)? {
+            folder.remove_raw(&inner)?;
+        }
+        Ok(unlinkat(self, name, UnlinkatFlags::RemoveDir)?)
+    }
+
+    /// Removes the folder of that name if it is empty.
+    ///
+    /// # Errors
+    /// If it is not there or not empty.
+    pub fn remove_empty(&self, name: &str) -> io::Result<()> {
+        Ok(unlinkat(self, one_name(name)?, UnlinkatFlags::RemoveDir)?)
+    }
+
+    /// The names of all that is in it, as far as they are text.
+    ///
+    /// # Errors
+    /// If it can't be listed.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        Ok(self.raw(usize::MAX)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
+    }
+
+    /// Waits until the entries of it, and of all folders below it, are on the disk.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn sync_all(&self) -> io::Result<()> {
+        for name in self.raw(usize::MAX)? {
+            match self.child(name.as_c_str()) {
+                Ok(folder) => folder.sync_all()?,
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.sync()
+    }
+
+    /// Waits until its entries are on the disk.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(fsync(self)?)
+    }
+
     /// The folder of that name, made if it is not there.
     ///
     /// # Errors
     /// If it can't be made, or what is there is no folder.
-    pub(super) fn make(&self, name: &str) -> io::Result<Self> {
+    pub fn make(&self, name: &str) -> io::Result<Self> {
         match self.child(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 match mkdirat(self, name, Mode::from_bits_truncate(0o777)) {
@@ -237,6 +329,14 @@ pub(super) fn is_folder(stat: &FileStat) -> bool {
 
 fn modified(stat: &FileStat) -> i64 {
     stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec)
+}
+
+/// A name that leads to an entry of the folder itself.
+fn one_name(name: &str) -> io::Result<&str> {
+    match names(name)?.as_slice() {
+        [name] => Ok(name),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is no name of an entry"))),
+    }
 }
 
 /// The names of a path, all of which lead down.
@@ -448,6 +548,36 @@ mod tests {
         assert!(root.folder("..").is_err());
         let members = root.members(&Budget::default(), &[]).unwrap();
         assert_eq!(members.iter().map(|member| member.path.as_str()).collect::<Vec<_>>(), ["file"]);
+    }
+
+    #[test]
+    fn nothing_is_written_or_removed_outside() {
+        let room = Room::new();
+        let (inside, outside) = (room.path("inside"), room.path("outside"));
+        room.write("outside/kept", "kept");
+        room.write("inside/a/b/file", "file");
+        symlink(&outside, inside.join("link")).unwrap();
+        symlink(&outside, inside.join("a/link")).unwrap();
+        symlink(outside.join("kept"), inside.join("file-link")).unwrap();
+        let root = Folder::root(&inside).unwrap();
+        for path in ["link", "link/x", "a/link/x", "../x", "a/b/file/x", "file-link/x"] {
+            assert!(root.make_all(path).is_err(), "{path}");
+        }
+        assert_eq!(root.make_all("link/x").unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        for name in ["file-link", "link", "../new", "a/new", "", ".."] {
+            assert!(root.writable(name).is_err(), "{name:?}");
+            assert!(name.contains("link") || root.remove(name).is_err(), "{name:?}");
+        }
+        root.writable("new").unwrap().write_all(b"new").unwrap();
+        root.rename("new", &root.make_all("c/d").unwrap(), "moved").unwrap();
+        assert_eq!(std::fs::read(inside.join("c/d/moved")).unwrap(), b"new");
+        root.sync_all().unwrap();
+        assert!(root.remove_empty("a").is_err());
+        for name in ["a", "link", "file-link", "c", "nothing"] {
+            root.remove(name).unwrap();
+        }
+        assert_eq!(root.names().unwrap(), [""; 0]);
+        assert_eq!(std::fs::read(outside.join("kept")).unwrap(), b"kept");
     }
 
     #[test]

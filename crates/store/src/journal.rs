@@ -4,12 +4,13 @@
 //! A line that was cut by a crash is passed over, so the thing is done again. Nothing is ever believed that was not
 //! done.
 
+use checkpoint::folder::Folder;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A journal with more bytes is not read: it would be of a hundred thousand files, or of anything.
 const LONGEST: u64 = 16 * 1024 * 1024;
@@ -17,18 +18,16 @@ const LONGEST: u64 = 16 * 1024 * 1024;
 const LINE: u64 = 64 * 1024;
 
 pub(crate) struct Journal {
-    path: PathBuf,
+    folder: Arc<Folder>,
+    name: String,
     file: File,
 }
 
 impl Journal {
     /// Opens or begins one, and tells what stands in it.
-    pub fn open<L: DeserializeOwned>(path: &Path) -> io::Result<(Self, Vec<L>)> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let mut file =
-            OpenOptions::new().read(true).append(true).create(true).custom_flags(nix::libc::O_NOFOLLOW).open(path)?;
+    pub fn open<L: DeserializeOwned>(folder: &Arc<Folder>, name: &str) -> io::Result<(Self, Vec<L>)> {
+        let mut file = folder.writable(name)?;
+        fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
         let mut lines = Vec::new();
         let length = file.metadata()?.len();
         if length > LONGEST {
@@ -42,7 +41,7 @@ impl Journal {
                 file.write_all(b"\n")?;
             }
         }
-        Ok((Self { path: path.to_owned(), file }, lines))
+        Ok((Self { folder: Arc::clone(folder), name: name.to_owned(), file }, lines))
     }
 
     /// Adds a line.
@@ -60,7 +59,7 @@ impl Journal {
 
     /// It is over.
     pub fn remove(self) -> io::Result<()> {
-        fs::remove_file(&self.path)
+        self.folder.remove(&self.name)
     }
 }
 
@@ -84,19 +83,22 @@ fn read<L: DeserializeOwned>(file: &File) -> io::Result<Vec<L>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_torn_line_is_passed_over_and_spoils_no_other() {
-        let path = std::env::temp_dir().join(format!("store-journal-{}", std::process::id()));
-        drop(fs::remove_file(&path));
-        let (mut journal, lines) = Journal::open::<u32>(&path).unwrap();
+        let name = format!("store-journal-{}", std::process::id());
+        let (folder, path) = (std::env::temp_dir(), std::env::temp_dir().join(&name));
+        let folder = Arc::new(Folder::root(&folder).unwrap());
+        folder.remove(&name).unwrap();
+        let (mut journal, lines) = Journal::open::<u32>(&folder, &name).unwrap();
         assert!(lines.is_empty());
         journal.note(&1).unwrap();
         fs::write(&path, b"1\n\xff\xff\n[[[\n2\n34").unwrap();
-        let (mut journal, lines) = Journal::open::<u32>(&path).unwrap();
+        let (mut journal, lines) = Journal::open::<u32>(&folder, &name).unwrap();
         assert_eq!(lines, [1, 2]);
         journal.note(&5).unwrap();
-        let (journal, lines) = Journal::open::<u32>(&path).unwrap();
+        let (journal, lines) = Journal::open::<u32>(&folder, &name).unwrap();
         // 34 is a whole number by chance, though nobody knows; the test's lines are objects in reality.
         assert_eq!(lines, [1, 2, 34, 5]);
         journal.remove().unwrap();

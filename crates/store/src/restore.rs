@@ -9,19 +9,23 @@ use crate::transport::LEAST_DATA;
 use crate::upload::blocking;
 use crate::{FILES, PARTS, RANGE, Store, names};
 use bytes::Bytes;
+use checkpoint::folder::Folder;
+use checkpoint::space::{Space, space};
 use futures::{StreamExt, TryStreamExt, stream};
-use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
+use std::fs::{self, File, FileTimes};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// How often a range is asked for again after a failure, if next to nothing has come between.
 const TRIES: u32 = 4;
+/// Below a root: where what is fetched lies before it is whole.
+const RESTORE: &str = ".trainingjob/restore";
 /// How many prefixes above a URI are looked at for the manifest of a checkpoint below it.
 const ANCESTORS: usize = 6;
 
@@ -46,11 +50,34 @@ struct Wanted {
     tag: Option<String>,
 }
 
-/// Everything that is to be fetched, and where it lies until it is whole.
+/// Where what is fetched lies until it is whole. Its folders are open: whatever a program does to their names, nothing is
+/// written or removed elsewhere.
+#[derive(Clone)]
+struct Fetched {
+    /// All places.
+    places: Arc<Folder>,
+    /// What is to go to one place.
+    place: Arc<Folder>,
+    place_name: String,
+    /// What is fetched now.
+    folder: Arc<Folder>,
+    /// Its name in `place`.
+    name: String,
+    /// Where that is, for people.
+    path: PathBuf,
+}
+
+impl Fetched {
+    fn journal(&self) -> String {
+        format!("{}.jsonl", self.name)
+    }
+}
+
+/// Everything that is to be fetched.
 struct Fetch<'a> {
     store: &'a Store,
     bucket: &'a Bucket,
-    folder: PathBuf,
+    to: Fetched,
     journal: Mutex<Journal>,
     journal_path: PathBuf,
     /// By file and start: size and CRC.
@@ -114,7 +141,7 @@ impl Store {
     }
 
     /// Fetches what lies at this store's URI itself, whoever has put it there: a folder, or one object. It comes to
-    /// `to` under the last name of the URI, and that path is returned.
+    /// `folder` below `root` (to the root itself without one) under the last name of the URI, and that path is returned.
     ///
     /// If it is a checkpoint that was uploaded by us (its manifest is looked for above it), it is checked as by
     /// [`Store::restore`]; else only the lengths are known. It is not there before it is whole.
@@ -122,7 +149,8 @@ impl Store {
     /// # Errors
     /// [`Trouble::NotFound`] if nothing is there, [`Trouble::Invalid`] with the key if one below it is no path of a
     /// file.
-    pub async fn restore_prefix(&self, to: &Path) -> Result<PathBuf, StoreError> {
+    pub async fn restore_prefix(&self, root: &Path, folder: &str) -> Result<PathBuf, StoreError> {
+        let below = |name: &str| if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
         let uri = self.destination.to_string();
         let prefix = self.destination.prefix.clone();
         let name = match prefix.rsplit('/').next() {
@@ -148,14 +176,7 @@ impl Store {
                 name = path.rsplit_once('/').map_or(path, |(_, name)| name);
             }
             if let Ok(Some(manifest)) = known {
-                let fetched = match manifest.layout {
-                    Layout::Folder => self.restore_from(&bucket, &manifest, to, name).await?,
-                    Layout::Beside => {
-                        self.restore_from(&bucket, &manifest, to, name).await?;
-                        to.join(name)
-                    }
-                };
-                return Ok(fetched);
+                return self.restore_from(&bucket, &manifest, root, &below(name)).await;
             }
         }
         let above = self.bucket.at(prefix.rsplit_once('/').map_or("", |(above, _)| above));
@@ -187,8 +208,9 @@ impl Store {
         let described =
             wanted.iter().map(|file| format!("{} {} {:?}", file.path, file.size, file.tag)).collect::<Vec<_>>();
         let content = names::digest(described.iter().map(String::as_str));
-        let fetched = self.fetch(bucket, to, &name, &content, wanted).await?;
-        place(to, &name, layout, fetched).await
+        let to = below(&name);
+        let fetched = self.fetch(bucket, root, &to, &content, wanted).await?;
+        place(root, &to, layout, fetched).await
     }
 
     /// What lies at this store's URI itself, whoever has put it there: how many files, and their bytes.
@@ -250,42 +272,40 @@ impl Store {
         to: &str,
         content: &str,
         wanted: Vec<Wanted>,
-    ) -> Result<PathBuf, StoreError> {
+    ) -> Result<Fetched, StoreError> {
         // One folder for each place; in it one for each content that is to go there.
-        let place = root.join(names::OURS).join("restore").join(names::digest([to]));
-        let folder = place.join(content);
-        let journal_path = place.join(format!("{content}.jsonl"));
-        let (open, total) = (journal_path.clone(), wanted.iter().map(|file| file.size).sum::<u64>());
-        let (below, keep) = (folder.clone(), content.to_owned());
-        let (journal, lines) = blocking(move || {
-            let local = |error| StoreError::local(&place, &error);
-            no_links(&place, 3)?;
-            fs::create_dir_all(&place).map_err(local)?;
-            for entry in fs::read_dir(&place).map_err(local)?.flatten() {
-                let name = entry.file_name();
-                if !name.to_string_lossy().starts_with(&keep) {
-                    clear(&entry.path()).map_err(|error| StoreError::local(&entry.path(), &error))?;
-                }
+        let (place_name, name) = (names::digest([to]), content.to_owned());
+        let path = root.join(RESTORE).join(&place_name).join(&name);
+        let journal_path = path.with_extension("jsonl");
+        let (root, at, total) = (root.to_owned(), path.clone(), wanted.iter().map(|file| file.size).sum::<u64>());
+        let (to, journal, lines) = blocking(move || {
+            let local = |error| StoreError::local(&at, &error);
+            fs::create_dir_all(&root).map_err(local)?;
+            let places = Arc::new(make_below(&root, RESTORE)?);
+            let place = Arc::new(places.make(&place_name).map_err(|error| link_or_local(&at, &error))?);
+            for other in place.names().map_err(local)?.iter().filter(|other| !other.starts_with(&name)) {
+                place.remove(other).map_err(local)?;
             }
-            make_folder(&below)?;
-            let opened = Journal::open::<Line>(&open).map_err(|error| StoreError::local(&open, &error))?;
-            let done: u64 = opened.1.iter().map(|line| line.size).sum();
-            has_room(&below, total.saturating_sub(done))?;
-            Ok(opened)
+            let folder = Arc::new(place.make(&name).map_err(|error| link_or_local(&at, &error))?);
+            let to = Fetched { places, place, place_name, folder, name, path: at.clone() };
+            let (journal, lines) = Journal::open::<Line>(&to.place, &to.journal()).map_err(local)?;
+            let done: u64 = lines.iter().map(|line| line.size).sum();
+            has_room(&at, &to.folder, total.saturating_sub(done))?;
+            Ok((to, journal, lines))
         })
         .await?;
         let known = lines.into_iter().map(|line| ((line.file, line.start), (line.size, line.crc32c))).collect();
-        let fetch = Fetch { store: self, bucket, folder, journal: Mutex::new(journal), journal_path, known };
+        let fetch = Fetch { store: self, bucket, to, journal: Mutex::new(journal), journal_path, known };
         self.progress.begin(total, wanted.len() as u64);
         let all = stream::iter(&wanted).map(|file| fetch.file(file)).buffer_unordered(FILES);
         if let Err(error) = all.try_collect::<()>().await {
             if matches!(error.trouble, Trouble::Corrupted | Trouble::Changed) {
                 // Nothing of it is gone on with.
-                let (folder, journal) = (fetch.folder.clone(), fetch.journal_path.clone());
+                let to = fetch.to.clone();
                 drop(
                     blocking(move || {
-                        drop(clear(&folder));
-                        drop(fs::remove_file(journal));
+                        drop(to.place.remove(&to.name));
+                        drop(to.place.remove(&to.journal()));
                         Ok(())
                     })
                     .await,
@@ -293,21 +313,18 @@ impl Store {
             }
             return Err(error);
         }
-        Ok(fetch.folder)
+        Ok(fetch.to)
     }
 }
 
 impl Fetch<'_> {
     async fn file(&self, file: &Wanted) -> Result<(), StoreError> {
-        let path = self.folder.join(&file.path);
-        let (at, size) = (path.clone(), file.size);
+        let path = self.to.path.join(&file.path);
+        let (at, below, size, top) = (path.clone(), file.path.clone(), file.size, Arc::clone(&self.to.folder));
         let open = blocking(move || {
-            if let Some(folder) = at.parent() {
-                make_folder(folder)?;
-            }
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false).custom_flags(nix::libc::O_NOFOLLOW);
-            let open = options.open(&at).map_err(|error| StoreError::local(&at, &error))?;
+            let (folder, name) = below.rsplit_once('/').unwrap_or(("", &below));
+            let open = top.make_all(folder).and_then(|folder| folder.writable(name));
+            let open = open.map_err(|error| link_or_local(&at, &error))?;
             let length = open.metadata().map_err(|error| StoreError::local(&at, &error))?.len();
             if length > size {
                 open.set_len(size).map_err(|error| StoreError::local(&at, &error))?;
@@ -315,7 +332,7 @@ impl Fetch<'_> {
             Ok(open)
         })
         .await?;
-        let open = std::sync::Arc::new(open);
+        let open = Arc::new(open);
         let ranges = (0..file.size.div_ceil(RANGE)).map(|index| index * RANGE);
         let (this, path, handle) = (self, &path, &open);
         let crcs: Vec<(u32, u64)> = stream::iter(ranges)
@@ -340,13 +357,13 @@ impl Fetch<'_> {
         &self,
         file: &Wanted,
         path: &Path,
-        open: &std::sync::Arc<File>,
+        open: &Arc<File>,
         start: u64,
         size: u64,
     ) -> Result<u32, StoreError> {
         if let Some((_, crc)) = self.known.get(&(file.path.clone(), start)).filter(|(known, _)| *known == size) {
             // It was written before a crash of who knows what: what the disk has is read again.
-            let (file, expected) = (std::sync::Arc::clone(open), *crc);
+            let (file, expected) = (Arc::clone(open), *crc);
             let kept = blocking(move || Ok(crc_of(&file, start, size).is_ok_and(|crc| crc == expected))).await?;
             if kept {
                 self.store.progress.skip(size);
@@ -354,7 +371,7 @@ impl Fetch<'_> {
             }
         }
         let write = |at: u64, bytes: Bytes| {
-            let (open, path) = (std::sync::Arc::clone(open), path.to_owned());
+            let (open, path) = (Arc::clone(open), path.to_owned());
             blocking(move || open.write_all_at(&bytes, at).map_err(|error| StoreError::local(&path, &error)))
         };
         let (crc32c, ()) =
@@ -470,84 +487,76 @@ pub(crate) async fn manifest_in(
     Ok(Some(manifest))
 }
 
-/// Moves what is whole to where it belongs.
 /// Files are as old as what they are copies of: who compares a checkpoint with its copy goes by that.
-async fn keep_times(fetched: &Path, manifest: &Manifest) -> Result<(), StoreError> {
-    let times: Vec<_> = manifest.files.iter().map(|file| (fetched.join(&file.path), file.modified)).collect();
+async fn keep_times(fetched: &Fetched, manifest: &Manifest) -> Result<(), StoreError> {
+    let (fetched, files) = (fetched.clone(), manifest.files.clone());
     blocking(move || {
-        for (path, modified) in times {
-            let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(modified).unwrap_or(0));
-            let file = File::options().write(true).open(&path);
-            let set = file.and_then(|file| file.set_times(FileTimes::new().set_modified(time)));
-            set.map_err(|error| StoreError::local(&path, &error))?;
+        for file in files {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(file.modified).unwrap_or(0));
+            let open = fetched.folder.file(&file.path);
+            let set = open.and_then(|open| open.set_times(FileTimes::new().set_modified(time)));
+            set.map_err(|error| StoreError::local(&fetched.path.join(&file.path), &error))?;
         }
         Ok(())
     })
     .await
 }
 
-async fn place(root: &Path, to: &str, layout: Layout, fetched: PathBuf) -> Result<PathBuf, StoreError> {
-    let (root, target) = (root.to_owned(), root.join(to));
-    let returned = target.clone();
-    let parts: Vec<String> = to.split('/').map(str::to_owned).collect();
+/// Moves what is whole to where it belongs.
+async fn place(root: &Path, to: &str, layout: Layout, fetched: Fetched) -> Result<PathBuf, StoreError> {
+    let (root, to) = (root.to_owned(), to.to_owned());
     blocking(move || {
-        let mut parent = root.clone();
-        for part in &parts[..parts.len() - 1] {
-            parent.push(part);
-            match fs::symlink_metadata(&parent) {
-                Ok(found) if found.is_dir() => {}
-                Ok(_) => {
-                    let why = io::Error::other("a checkpoint can't be put below it: it is no folder, or a link");
-                    return Err(StoreError::local(&parent, &why));
-                }
-                Err(_) => make_folder(&parent)?,
-            }
-        }
-        sync_folders(&fetched)?;
+        let target = root.join(&to);
         let local = |error| StoreError::local(&target, &error);
-        let journal = fetched.with_extension("jsonl");
+        let (above, last) = to.rsplit_once('/').unwrap_or(("", &to));
+        let parent = make_below(&root, above)?;
+        fetched.folder.sync_all().map_err(local)?;
+        let (place, name) = (&fetched.place, fetched.name.as_str());
         match layout {
             Layout::Folder => {
-                let old = fetched.with_extension("old");
-                clear(&old).map_err(local)?;
-                match fs::rename(&target, &old) {
+                let old = format!("{name}.old");
+                place.remove(&old).map_err(local)?;
+                match parent.rename(last, place, &old) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(local(error)),
                     _ => {}
                 }
-                fs::rename(&fetched, &target).map_err(local)?;
-                sync(&parent)?;
-                clear(&old).map_err(local)?;
+                place.rename(name, &parent, last).map_err(local)?;
+                parent.sync().map_err(local)?;
+                place.remove(&old).map_err(local)?;
             }
             Layout::Beside => {
-                let mut names: Vec<_> =
-                    fs::read_dir(&fetched).map_err(local)?.flatten().map(|entry| entry.file_name()).collect();
+                let mut files = fetched.folder.names().map_err(local)?;
                 // TensorFlow takes a checkpoint for whole when its index is there.
-                names.sort_by_key(|name| (name.to_string_lossy().ends_with(".index"), name.clone()));
-                for name in names {
-                    let file = parent.join(&name);
-                    fs::rename(fetched.join(&name), &file).map_err(|error| StoreError::local(&file, &error))?;
+                files.sort_by_key(|file| (file.ends_with(".index"), file.clone()));
+                for file in files {
+                    fetched.folder.rename(&file, &parent, &file).map_err(local)?;
                 }
-                sync(&parent)?;
-                clear(&fetched).map_err(local)?;
+                parent.sync().map_err(local)?;
+                place.remove(name).map_err(local)?;
             }
         }
-        drop(fs::remove_file(journal));
-        drop(fetched.parent().map(fs::remove_dir));
-        Ok(())
+        drop(place.remove(&fetched.journal()));
+        drop(fetched.places.remove_empty(&fetched.place_name));
+        Ok(target)
     })
-    .await?;
-    Ok(returned)
+    .await
 }
 
-/// Refuses a place of which one of the last names is a link: what is removed there would be removed elsewhere.
-pub(crate) fn no_links(place: &Path, names: usize) -> Result<(), StoreError> {
-    for path in place.ancestors().take(names) {
-        if fs::symlink_metadata(path).is_ok_and(|found| !found.is_dir()) {
-            let why = io::Error::other("it is a link, or no folder: remove it");
-            return Err(StoreError::local(path, &why));
-        }
+/// The folder at `path` below a root, of which is made what is not there. Links on the way to the root are followed, for it is
+/// named by who set up the job; below it none is.
+pub(crate) fn make_below(root: &Path, path: &str) -> Result<Folder, StoreError> {
+    let made = Folder::root(root).and_then(|root| root.make_all(path));
+    made.map_err(|error| link_or_local(&root.join(path), &error))
+}
+
+fn link_or_local(path: &Path, error: &io::Error) -> StoreError {
+    if error.kind() == io::ErrorKind::NotADirectory || error.raw_os_error() == Some(nix::libc::ELOOP) {
+        return StoreError::local(
+            path,
+            &io::Error::other("there is a link, or no folder, on the way to it: remove that"),
+        );
     }
-    Ok(())
+    StoreError::local(path, error)
 }
 
 /// The path of what lies beside the checkpoints of a folder.
@@ -556,52 +565,16 @@ pub(crate) fn beside(folder: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 
-fn make_folder(folder: &Path) -> Result<(), StoreError> {
-    DirBuilder::new().recursive(true).mode(0o777).create(folder).map_err(|error| StoreError::local(folder, &error))
-}
-
-fn sync(folder: &Path) -> Result<(), StoreError> {
-    File::open(folder).and_then(|open| open.sync_all()).map_err(|error| StoreError::local(folder, &error))
-}
-
-fn sync_folders(top: &Path) -> Result<(), StoreError> {
-    let mut folders = vec![top.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let local = |error| StoreError::local(&folder, &error);
-        for entry in fs::read_dir(&folder).map_err(local)?.flatten() {
-            if entry.file_type().map_err(local)?.is_dir() {
-                folders.push(entry.path());
-            }
-        }
-        sync(&folder)?;
-    }
-    Ok(())
-}
-
-/// Removes a file or a folder with all that is in it; that it is not there is as good. No link is followed.
-fn clear(path: &Path) -> io::Result<()> {
-    let done = match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match done {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
 /// Better to be told before than after an hour.
-fn has_room(folder: &Path, needed: u64) -> Result<(), StoreError> {
-    let Ok(disk) = statvfs(folder) else { return Ok(()) };
-    let free = disk.blocks_available().saturating_mul(disk.fragment_size());
+fn has_room(path: &Path, folder: &Folder, needed: u64) -> Result<(), StoreError> {
+    let Ok(Space { free, .. }) = space(folder) else { return Ok(()) };
     // Some file servers tell nothing, or 0.
     if free == 0 || needed <= free {
         return Ok(());
     }
     let mib = |bytes: u64| bytes.div_ceil(1024 * 1024);
     let why = format!("the checkpoint needs {} MiB, and the volume has {} MiB free", mib(needed), mib(free));
-    Err(StoreError::local(folder, &io::Error::new(io::ErrorKind::StorageFull, why)))
+    Err(StoreError::local(path, &io::Error::new(io::ErrorKind::StorageFull, why)))
 }
 
 fn crc_of(file: &File, start: u64, size: u64) -> io::Result<u32> {

@@ -3,11 +3,12 @@
 use crate::error::{StoreError, Trouble};
 use crate::journal::Journal;
 use crate::manifest::{self, Layout, Manifest, Stored};
-use crate::restore::{manifest_in, no_links};
+use crate::restore::{make_below, manifest_in};
 use crate::sweep::Sending;
 use crate::{FILES, PART, PARTS, Store, names};
 use bytes::Bytes;
 use checkpoint::files::Member;
+use checkpoint::folder::Folder;
 use checkpoint::found::{Depth, Format, Found, Verdict};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
@@ -15,9 +16,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,8 @@ enum Line {
 }
 
 const VERSION: u32 = 1;
+/// Where the journals of uploads are, below a volume's root.
+const JOURNALS: &str = ".trainingjob/uploads";
 /// How often the note of what is sent is renewed.
 const RENEW: SignedDuration = SignedDuration::from_hours(1);
 /// How often a worker shows that it sends.
@@ -104,7 +107,7 @@ impl Ledger {
 /// An upload that is under way.
 struct Upload<'a> {
     store: &'a Store,
-    base: PathBuf,
+    base: Base,
     journal: Mutex<Journal>,
     journal_path: PathBuf,
     ledger: Mutex<Ledger>,
@@ -113,12 +116,56 @@ struct Upload<'a> {
     sending: tokio::sync::Mutex<Sending>,
 }
 
+/// Where a checkpoint's files are: a folder that was opened without following a link, and goes on being that one whatever
+/// becomes of its name.
+#[derive(Clone)]
+struct Base {
+    folder: Arc<Folder>,
+    path: PathBuf,
+}
+
+impl Base {
+    fn open(root: &Path, path: &str) -> Result<Self, StoreError> {
+        let at = root.join(path);
+        let opened = Folder::root(root).and_then(|root| root.folder(if path.is_empty() { "." } else { path }));
+        let folder = Arc::new(opened.map_err(|error| gone_or_local(&at, &error))?);
+        Ok(Self { folder, path: at })
+    }
+
+    /// Gives what is done with a file that has to be as it was found, before and after.
+    fn read<T>(&self, member: &Member, read: impl FnOnce(&fs::File) -> io::Result<T>) -> Result<T, StoreError> {
+        let path = self.path.join(&member.path);
+        let gone = |error: io::Error| gone_or_local(&path, &error);
+        let file = self.folder.file(&member.path).map_err(gone)?;
+        same(&path, &file.metadata().map_err(gone)?, member)?;
+        let read = read(&file).map_err(gone)?;
+        same(&path, &file.metadata().map_err(gone)?, member)?;
+        Ok(read)
+    }
+}
+
+/// What is not there any more, or something else by now, was changed by the program.
+fn gone_or_local(path: &Path, error: &io::Error) -> StoreError {
+    let is_gone = matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::InvalidInput
+    );
+    // A link in the place of a file.
+    if is_gone || error.raw_os_error() == Some(nix::libc::ELOOP) {
+        return StoreError::new(Trouble::Changed, format!("{}: {error}", path.display()));
+    }
+    StoreError::local(path, error)
+}
+
 /// Where a checkpoint's files are and how they lie to its path.
-fn layout(root: &Path, found: &Found) -> Result<(Layout, PathBuf), StoreError> {
+fn layout(root: &Path, found: &Found) -> Result<(Layout, Base), StoreError> {
     if let Err(why) = manifest::check_path(&found.path) {
         return Err(StoreError::invalid(format!("{}: the checkpoint's path {why}", found.path.escape_debug())));
     }
-    let folder = fs::symlink_metadata(root.join(&found.path)).is_ok_and(|found| found.is_dir());
+    let folder = Folder::root(root).and_then(|root| root.folder(&found.path)).is_ok();
     // TensorFlow may write a folder of the same name as the prefix, for something else.
     let layout = if folder && found.format != Format::Tensorflow { Layout::Folder } else { Layout::Beside };
     for member in &found.members {
@@ -135,7 +182,7 @@ fn layout(root: &Path, found: &Found) -> Result<(Layout, PathBuf), StoreError> {
     if found.members.is_empty() {
         return Err(StoreError::new(Trouble::Changed, format!("{}: it has no files", found.path.escape_debug())));
     }
-    Ok((layout, root.join(manifest::folder(&found.path, layout))))
+    Ok((layout, Base::open(root, manifest::folder(&found.path, layout))?))
 }
 
 impl Store {
@@ -371,13 +418,14 @@ impl Store {
     /// # Errors
     /// If the store can't be asked; then it is still noted and can be tried again.
     pub async fn abandon(&self, root: &Path, path: &str) -> Result<(), StoreError> {
-        let journal = self.journal(root, path);
-        if !journal.exists() {
+        let (journals, name) = (Arc::new(make_below(root, JOURNALS)?), self.journal(path));
+        let at = root.join(JOURNALS).join(&name);
+        if journals.file(&name).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             return Ok(());
         }
         let current = self.own_manifest(path).await?;
-        let local = |error| StoreError::local(&journal, &error);
-        let (open, lines) = Journal::open(&journal).map_err(local)?;
+        let local = |error| StoreError::local(&at, &error);
+        let (open, lines) = Journal::open(&journals, &name).map_err(local)?;
         let ledger = Ledger::of(lines);
         let space = self.space().await?.map(str::to_owned);
         // The files are not known any more: what any of them could be called.
@@ -396,15 +444,14 @@ impl Store {
         drop(self.bucket.delete(&Sending::key(&self.writer, &found.path, identity)).await);
     }
 
-    /// The journal of one checkpoint on its way to this very destination.
-    fn journal(&self, root: &Path, path: &str) -> PathBuf {
-        let name = names::digest([&self.destination.to_string(), path]);
-        root.join(names::OURS).join("uploads").join(format!("{name}.jsonl"))
+    /// The name of the journal of one checkpoint on its way to this very destination.
+    fn journal(&self, path: &str) -> String {
+        format!("{}.jsonl", names::digest([&self.destination.to_string(), path]))
     }
 
     fn forget(&self, root: &Path, path: &str) {
         // A journal that stays is read the next time and found to be of what is in the store.
-        drop(fs::remove_file(self.journal(root, path)));
+        drop(Folder::root(root).and_then(|root| root.folder(JOURNALS)?.remove(&self.journal(path))));
     }
 
     fn compose(
@@ -482,20 +529,18 @@ impl Store {
     async fn send(
         &self,
         root: &Path,
-        base: &Path,
+        base: &Base,
         found: &Found,
         layout: Layout,
         identity: &str,
         old: Option<&Manifest>,
     ) -> Result<(u32, Vec<Stored>), StoreError> {
-        let path = self.journal(root, &found.path);
+        let (journals, name) = (Arc::new(make_below(root, JOURNALS)?), self.journal(&found.path));
+        let path = root.join(JOURNALS).join(&name);
         let local = |error| StoreError::local(&path, &error);
-        if let Some(folder) = path.parent() {
-            no_links(folder, 2)?;
-        }
         let space = self.space().await?.map(str::to_owned);
         let space = space.as_deref();
-        let (mut journal, lines) = Journal::open(&path).map_err(local)?;
+        let (mut journal, lines) = Journal::open(&journals, &name).map_err(local)?;
         let mut ledger = Ledger::of(lines);
         let known = ledger
             .begun
@@ -525,7 +570,7 @@ impl Store {
         self.progress.begin(found.members.iter().map(|member| member.size).sum(), found.members.len() as u64);
         let upload = Upload {
             store: self,
-            base: base.to_owned(),
+            base: base.clone(),
             journal: Mutex::new(journal),
             journal_path: path.clone(),
             ledger: Mutex::new(ledger),
@@ -546,8 +591,8 @@ impl Store {
             }
             return Err(error);
         }
-        let (base, members) = (base.to_owned(), found.members.clone());
-        blocking(move || members.iter().try_for_each(|member| untouched(&base.join(&member.path), member))).await?;
+        let (base, members) = (base.clone(), found.members.clone());
+        blocking(move || members.iter().try_for_each(|member| base.read(member, |_| Ok(())))).await?;
         Ok((generation, files))
     }
 
@@ -717,21 +762,10 @@ impl Upload<'_> {
 
     /// Reads a range of a file that must be as it was found, on a thread that may wait for the disk.
     async fn read(&self, member: &Member, start: u64, size: u64) -> Result<(Bytes, u32), StoreError> {
-        let (path, member, pool) = (self.base.join(&member.path), member.clone(), Arc::clone(&self.store.pool));
+        let (base, member, pool) = (self.base.clone(), member.clone(), Arc::clone(&self.store.pool));
         blocking(move || {
-            let gone = |error: io::Error| match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof | io::ErrorKind::NotADirectory => {
-                    StoreError::new(Trouble::Changed, format!("{}: {error}", path.display()))
-                }
-                _ => StoreError::local(&path, &error),
-            };
-            // A pipe in its place would otherwise be waited for.
-            let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-            let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(gone)?;
-            unchanged(&path, &file, &member)?;
             let mut buffer = Buffer::of(pool, size as usize);
-            file.read_exact_at(&mut buffer.bytes, start).map_err(gone)?;
-            unchanged(&path, &file, &member)?;
+            base.read(&member, |file| file.read_exact_at(&mut buffer.bytes, start))?;
             let crc32c = crc32c::crc32c(&buffer.bytes);
             Ok((Bytes::from_owner(buffer), crc32c))
         })
@@ -841,21 +875,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
         Err(error) => {
             Err(StoreError::new(Trouble::Local, format!("a thread that reads or writes files has failed: {error}")))
         }
-    }
-}
-
-fn unchanged(path: &Path, file: &File, member: &Member) -> Result<(), StoreError> {
-    let now = file.metadata().map_err(|error| StoreError::local(path, &error))?;
-    same(path, &now, member)
-}
-
-fn untouched(path: &Path, member: &Member) -> Result<(), StoreError> {
-    match fs::symlink_metadata(path) {
-        Ok(now) => same(path, &now, member),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(StoreError::new(Trouble::Changed, format!("{}: it is gone", path.display())))
-        }
-        Err(error) => Err(StoreError::local(path, &error)),
     }
 }
 

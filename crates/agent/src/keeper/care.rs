@@ -17,7 +17,6 @@ use checkpoint::folder::Folder;
 use checkpoint::found::{Depth, Found, Verdict};
 use checkpoint::inventory::{Inventory, Known, Read, Reading, Scan, Stage};
 use checkpoint::keep::{Keep, Mode, saves_to_delete};
-use checkpoint::ledger::OURS;
 use checkpoint::remove::{empty_trash, remove_save};
 use checkpoint::series::{Series, saves};
 use checkpoint::space::{nearly_full, space};
@@ -781,23 +780,18 @@ pub(super) fn fetch_uri(
         LaunchError { kind, message: format!("checkpoint.resumeFrom: {message}") }
     };
     let name = uri.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    let folder = root.join(FETCHED).join(&policy.uid);
-    let path = folder.join(name);
-    if path.exists() && look_at(&path).is_ok() {
+    let folder = format!("{FETCHED}/{}", policy.uid);
+    let path = root.join(&folder).join(name);
+    // A link there would lead to what others have written.
+    let is_there = Folder::root(root).and_then(|root| root.folder(&folder)).is_ok() && path.exists();
+    if is_there && look_at(&path).is_ok() {
         return Ok(path);
     }
-    std::fs::create_dir_all(&folder).map_err(|error| LaunchError {
-        kind: LaunchErrorKind::StorageUnavailable,
-        message: format!("{}: {error}", folder.display()),
-    })?;
     let since = Instant::now();
     loop {
         let store = open_uri(policy, uri).map_err(|error| failed(&error))?;
-        match block_on(store.restore_prefix(&folder)) {
-            Ok(path) => {
-                let _ = std::fs::remove_dir_all(folder.join(OURS));
-                return Ok(path);
-            }
+        match block_on(store.restore_prefix(root, &folder)) {
+            Ok(path) => return Ok(path),
             Err(error) if error.is_temporary() && since.elapsed() < FETCH => {
                 say(&error);
                 std::thread::sleep(ASK_AGAIN);
