@@ -1060,6 +1060,21 @@ fn who_holds_connections_harms_nobody() {
 }
 
 #[test]
+fn an_agent_listens_only_at_the_address_that_it_is_given() {
+    let room = Room::new("address");
+    let port = free_port();
+    let wait = ["sh", "-c", "until [ -e go ]; do sleep 0.1; done; exit 7"];
+    let mut agent = room.agent(&["--metrics-port", &port.to_string()], &wait);
+    agent.env("TRAININGJOB_LISTEN_ADDRESS", "127.0.0.2");
+    let mut agent = Running(agent.spawn().unwrap());
+    until("the port", DEADLINE, || TcpStream::connect(("127.0.0.2", port)).ok());
+    let refused = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.kind());
+    assert_eq!(refused.err(), Some(std::io::ErrorKind::ConnectionRefused));
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(7));
+}
+
+#[test]
 fn a_port_that_is_taken_stops_nothing() {
     let room = Room::new("taken");
     let taken = TcpListener::bind("0.0.0.0:0").unwrap();

@@ -120,7 +120,7 @@ Exit code:
         /// The file kept up to date with what is known of the command: JSON, at most 4096 bytes
         #[arg(long, value_name = "PATH", default_value = "/dev/termination-log")]
         termination_log: PathBuf,
-        /// Serve /status, /metrics and /healthz on this port of all addresses; 0 is none
+        /// Serve /status, /metrics and /healthz on this port, at the address in TRAININGJOB_LISTEN_ADDRESS or at all; 0 is none
         #[arg(long, value_name = "PORT")]
         metrics_port: Option<u16>,
         /// Read progress off lines that match, instead of the forms known by themselves; may be repeated

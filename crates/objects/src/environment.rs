@@ -10,6 +10,7 @@ use api::{Backend, Framework};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
 use plan::template::TRAINING;
 use plan::{Plan, Role};
+use protocol::gang::LISTEN_ADDRESS;
 use std::collections::BTreeSet;
 
 /// Port of this attempt's rendezvous, in a value. Two dollars: the kubelet makes them one, and doesn't take the variable
@@ -41,6 +42,8 @@ impl Environment {
         all.extend(framework::env(plan, role));
         all.extend(job(plan));
         all.extend(network(plan));
+        // There a port at all addresses is also open at those by which the node serves others.
+        all.extend(role.has_host_network().then(|| field(LISTEN_ADDRESS, "status.podIP")));
         all.extend(trackers::env(plan));
         let overlay = role.pod.overlay.spec.iter().flat_map(|pod| &pod.containers);
         let overlay =

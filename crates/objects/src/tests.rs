@@ -511,6 +511,18 @@ fn prometheus_finds_the_agent() {
 }
 
 #[test]
+fn an_agent_in_the_nodes_network_listens_at_the_pods_address() {
+    let source = |fields: Value| {
+        let pod = pod_of(&fields);
+        let variables = training(&pod).env.clone().unwrap_or_default();
+        let found = variables.into_iter().find(|variable| variable.name == "TRAININGJOB_LISTEN_ADDRESS");
+        found.map(|variable| variable.value_from.unwrap().field_ref.unwrap().field_path)
+    };
+    let host = json!({ "podTemplate": { "spec": { "hostNetwork": true } } });
+    assert_eq!((source(host).as_deref(), source(json!({}))), (Some("status.podIP"), None));
+}
+
+#[test]
 fn trackers_find_the_attempt_and_its_keys() {
     let pod = pod_of(&json!({
         "monitoring": {

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 pub const SETUP_FILE: &str = "gang.json";
 /// Key of the gang's key in its Secret: the text itself, as it stands there, is the key.
 pub const KEY_FILE: &str = "key";
+/// The variable with the one address at which an agent listens. Without it the agent listens at all addresses.
+pub const LISTEN_ADDRESS: &str = "TRAININGJOB_LISTEN_ADDRESS";
 /// In the folder of what an agent remembers: what `mpirun` needs.
 pub const REMOTE: &str = "remote";
 /// In that: what `mpirun` takes for its remote shell. It is the agent, which knows itself by this name.

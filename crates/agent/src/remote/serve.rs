@@ -3,6 +3,7 @@
 use super::{Broken, Incoming, SHELL, Sender, Shell};
 use crate::gang::clock::now;
 use crate::run::descendants::descendants_of;
+use crate::serve::ports::{address, bind};
 use gang::frame::{Channel, Event, FrameError, PROVEN_WITHIN, Secret};
 use gang::remote::{MAX_PIECE, Packet};
 use nix::sys::signal::{SigSet, Signal, killpg};
@@ -10,7 +11,7 @@ use nix::unistd::{Pid, getpid, getppid};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -45,7 +46,8 @@ pub fn serve(folder: &Path) -> io::Result<u8> {
         is_over: AtomicBool::new(false),
         told: Mutex::default(),
     });
-    let listener = listen(shell.port)
+    // At the pod's own address, if that is known.
+    let listener = bind(address("POD_IP"), shell.port)
         .map_err(|error| io::Error::new(error.kind(), format!("can't listen on port {}: {error}", shell.port)))?;
     let accepting = Arc::clone(&server);
     thread::spawn(move || accept(&listener, &accepting));
@@ -62,16 +64,6 @@ pub fn serve(folder: &Path) -> io::Result<u8> {
         thread::sleep(LOOK_EVERY);
     }
     Ok(128 + signal as u8)
-}
-
-/// At the pod's own address, if that is known.
-fn listen(port: u16) -> io::Result<TcpListener> {
-    let own = std::env::var("POD_IP").ok().and_then(|address| address.parse::<IpAddr>().ok());
-    match own {
-        Some(own) => TcpListener::bind((own, port)),
-        None => TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
-            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))),
-    }
 }
 
 struct Server {
