@@ -695,7 +695,8 @@ fn a_hostile_folder_harms_nobody() {
         |name: &String| name.strip_prefix("step-").is_some_and(|n| n.parse().is_ok_and(|n: u64| n < 1000 && n != 3));
     let (own, others): (BTreeSet<_>, BTreeSet<_>) = names(&root).into_iter().partition(own);
     let why = || plain(&world.command(&["prune", "--dry-run"]).stdout);
-    assert!(own.len() == 3 && own.contains("step-500"), "{own:?}: {}", why());
+    // One that was not quiet for long enough before the end to be read counts for none of the three.
+    assert!((3..=4).contains(&own.len()) && own.contains("step-500"), "{own:?}: {}", why());
     let series = ["step-1", "step-2"].map(str::to_owned);
     assert_eq!(others, hostile.into_iter().filter(|name| !series.contains(name)).collect::<BTreeSet<_>>());
     assert_eq!(names(&outside), before);
