@@ -159,7 +159,8 @@ async fn a_kept_claim_is_used_again() {
     let again = space.has::<PersistentVolumeClaim>("x-checkpoints").await;
     assert_eq!(again.uid(), claim.uid());
     let claims = space.writes("persistentvolumeclaims");
-    assert_eq!(claims.len(), 1, "{claims:?}");
+    // A watch that is late has it tried again, and refused.
+    assert_eq!(claims.iter().filter(|write| write.code != 409).count(), 1, "{claims:?}");
     space.end(operator).await;
 }
 
