@@ -327,6 +327,8 @@ fn may_be_unseen(held: &Held, path: &str, damage: &Damage) -> bool {
                 || file.starts_with("rng_state_")
                 || file.contains("_rank_")
         }
+        // The end of the last line.
+        Damage::Cut(at) if kind == "json" => held.contents[path][*at..].iter().all(u8::is_ascii_whitespace),
         Damage::Empty | Damage::Cut(_) => false,
         // Zeros, and padding.
         Damage::Longer(_) => matches!(kind, "distcp" | "json"),
@@ -348,6 +350,10 @@ fn is_unread(bytes: &[u8], damage: &Damage) -> bool {
         match &bytes[at..at + 4] {
             b"PK\x03\x04" => {
                 mark(at + 4, 2);
+                // With that flag sums and lengths stand behind the data.
+                if bytes[at + 6] & 8 != 0 {
+                    mark(at + 14, 12);
+                }
                 let name = usize::from(u16::from_le_bytes([bytes[at + 26], bytes[at + 27]]));
                 let extra = usize::from(u16::from_le_bytes([bytes[at + 28], bytes[at + 29]]));
                 if extra > 4 {
