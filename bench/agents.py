@@ -77,7 +77,6 @@ class Agent(asyncio.Protocol):
             "gang": {"attempt": 1, "phase": "Running", "ended": []},
         }).encode()
 
-
     def wild(self):
         now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
 
