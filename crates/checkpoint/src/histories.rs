@@ -151,6 +151,8 @@ struct History {
     /// `resumeFrom`, and whether an attempt has resumed from it.
     wish: Option<&'static str>,
     is_wish_used: bool,
+    /// The ledger that said so was lost.
+    is_wish_forgotten: bool,
     /// How many looks there were.
     looks: u64,
     /// The folder that can't be read at present; empty for the root.
@@ -177,6 +179,7 @@ impl History {
             inventory: Inventory::with_formats(root.path(), UID, "llama", FORMATS),
             wish: dice.one_in(3).then_some(WISH),
             is_wish_used: false,
+            is_wish_forgotten: false,
             looks: 0,
             blocked: None,
             begun: None,
@@ -401,9 +404,11 @@ impl History {
                 // What was written before does not count any more. With a ledger that was lost nothing says what was.
                 let is_doubtful = self.is_wish_used;
                 for truth in self.truth.values_mut().filter(|_| !is_remembered) {
-                    (truth.is_own, truth.is_doubtful) = (false, is_doubtful);
+                    // What no look has seen yet will be seen as written since.
+                    truth.is_own &= truth.seen.is_none();
+                    truth.is_doubtful = is_doubtful;
                 }
-                (self.is_wish_used, self.begun) = (true, None);
+                (self.is_wish_used, self.is_wish_forgotten, self.begun) = (true, false, None);
             }
             Start::Scratch => self.begun = None,
             Start::Unread(_) => self.count("C5"),
@@ -424,6 +429,8 @@ impl History {
         let is_own = |truth: &&Truth| truth.is_own && !truth.is_doubtful && truth.seen.is_some() && !is_mixed(truth);
         let own = || checkpoints().filter(is_own);
         let has_own = own().any(|truth| truth.is_whole);
+        // What was written anew with the same length looks as if touched, which is no sign of an attempt.
+        let has_written = own().any(|truth| truth.is_whole && !(self.is_wish_forgotten && truth.is_rewritten));
         let is_doubtful = checkpoints().any(|truth| truth.is_doubtful);
         let usable = || own().filter(|truth| truth.is_usable());
         // What reports a position goes before what reports none.
@@ -443,7 +450,7 @@ impl History {
         }
         match &choice.start {
             Start::Unread(_) if blocked.is_none() => Err("C5: all can be read".into()),
-            Start::ResumeFrom if !is_wished && (self.wish.is_none() || has_own && blocked.is_none()) => {
+            Start::ResumeFrom if !is_wished && (self.wish.is_none() || has_written && blocked.is_none()) => {
                 Err("C2: resumes from resumeFrom again".into())
             }
             Start::Unread(_) | Start::ResumeFrom => Ok(()),
@@ -619,6 +626,7 @@ impl History {
                     let _ = fs::remove_file(self.path(".trainingjob/ledger.json"));
                     let lose = |truth: &mut Truth| (truth.is_own, truth.is_doubtful, truth.failed) = (false, true, 0);
                     self.truth.values_mut().for_each(lose);
+                    self.is_wish_forgotten = self.is_wish_used;
                 }
                 self.reopen();
             }
