@@ -69,7 +69,7 @@ struct Args {
     #[arg(long, default_value = "trainingjob-operator")]
     lease_name: String,
 
-    /// Namespace of the lease and of the operator's own pod.
+    /// Namespace of the lease, of the Secret with the operator's own key, and of the operator's own pod.
     #[arg(long, env = "POD_NAMESPACE", default_value = "trainingjob-system")]
     lease_namespace: String,
 
@@ -111,6 +111,12 @@ async fn main() -> anyhow::Result<()> {
     let default_ttl_seconds = args.default_ttl_seconds_after_finished;
     let runtime = Runtime { restart_rules, own_namespace, default_ttl_seconds, ..runtime(&client, &args).await? };
     info!(version = env!("CARGO_PKG_VERSION"), identity, agent_image = runtime.agent_image, "operator");
+    let agent_access = args.agent_access.unwrap_or(if in_cluster() { AgentAccess::Direct } else { AgentAccess::Proxy });
+    let operator_key = match agent_access {
+        // Nobody is asked, and the answers' keys have to be no more than there.
+        AgentAccess::Off => Options::default().operator_key,
+        AgentAccess::Direct | AgentAccess::Proxy => controller::operator_key(&client, &args.lease_namespace).await?,
+    };
     let options = Options {
         namespace: args.namespace.clone(),
         runtime,
@@ -118,7 +124,8 @@ async fn main() -> anyhow::Result<()> {
         new_jobs_per_second: args.new_jobs_per_second,
         identity: identity.clone(),
         agent_delivery: args.agent_delivery,
-        agent_access: args.agent_access.unwrap_or(if in_cluster() { AgentAccess::Direct } else { AgentAccess::Proxy }),
+        agent_access,
+        operator_key,
     };
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let stopping = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {

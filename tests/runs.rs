@@ -60,6 +60,7 @@ fn main() {
         grace: Duration::from_secs(1),
         termination_log: room.path("message"),
         metrics_port: Some(port),
+        answer_key: None,
         progress_patterns: Vec::new(),
         fail_on_nan: true,
         hang: None,

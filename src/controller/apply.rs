@@ -126,7 +126,7 @@ impl Pass<'_, TrainingJob> {
         Ok(None)
     }
 
-    /// Makes the Jobs of an incarnation, one for each role, once the key is there that their pods mount, the NetworkPolicy
+    /// Makes the Jobs of an incarnation, one for each role, once the keys are there that their pods mount, the NetworkPolicy
     /// that protects them, and the group in which they are placed. That of the workers is the last: where it is, all are.
     pub(super) async fn create_jobs(
         &self,
@@ -166,21 +166,23 @@ impl Pass<'_, TrainingJob> {
         Ok(())
     }
 
-    /// Makes sure that the gang's key and its NetworkPolicy are there, which the operator only creates; false if one is not.
+    /// Makes sure that the job's keys and its NetworkPolicy are there, which the operator only creates; false if one is not.
     async fn ensure_unseen(&self, plan: &Plan) -> Result<bool, Error> {
-        let (key, policy) = futures::join!(
-            self.ensure_one_unseen(ChildKey::GANG_KEY, objects::gang_key(plan, &rand::random())),
-            self.ensure_one_unseen(ChildKey::NETWORK_POLICY, objects::network_policy(plan)),
+        let answers = self.context.options.operator_key.job_key(&plan.identity.uid);
+        let (keys, policy) = (objects::keys(plan, &rand::random(), &answers), objects::network_policy(plan));
+        let (keys, policy) = futures::join!(
+            self.ensure_each_unseen(ChildKey::KEYS, &keys),
+            self.ensure_each_unseen(ChildKey::NETWORK_POLICY, policy.as_slice()),
         );
-        Ok(key? && policy?)
+        Ok(keys? && policy?)
     }
 
-    async fn ensure_one_unseen<K: Child>(&self, key: ChildKey, wanted: Option<K>) -> Result<bool, Error> {
-        let Some(wanted) = wanted else { return Ok(true) };
-        let blocked = self.create_unseen(&wanted).await?;
-        let is_there = blocked.is_none();
+    async fn ensure_each_unseen<K: Child>(&self, key: ChildKey, wanted: &[K]) -> Result<bool, Error> {
+        let made = futures::future::try_join_all(wanted.iter().map(|wanted| self.create_unseen(wanted))).await?;
+        let blocked = made.into_iter().flatten().next();
+        let are_there = blocked.is_none();
         self.block(key, blocked);
-        Ok(is_there)
+        Ok(are_there)
     }
 
     /// Makes sure that the group is there in which the workers are placed; false if it is not. Nobody watches it, for most

@@ -1,12 +1,14 @@
-//! One question to one agent: how it is reached, what of its answer is read, and whose answer it is.
+//! One question to one agent: how it is reached, what of its answer is read, and whether it is to be believed.
 
 use super::Context;
-use http::header::CONNECTION;
+use http::header::{CONNECTION, HeaderValue};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
+use objects::names;
 use observe::ObservedPod;
 use protocol::agent_status::AgentStatus;
+use protocol::proof::{AnswerKey, Nonce, PROOF_HEADER};
 use protocol::report;
 use serde_json::Value;
 use text::start_of;
@@ -46,54 +48,128 @@ impl Asker {
     }
 
     /// What the agent of this job's pod answers; else why there is no answer that can be believed.
+    ///
+    /// Whatever lies between the two may read an answer, and can neither change it nor give it again: it has to be proven for
+    /// this question.
     pub async fn ask(
         &self,
         context: &Context,
-        job: &JobName<'_>,
+        job: &AskedJob<'_>,
         pod: &ObservedPod,
         port: i32,
-    ) -> Result<AgentStatus, String> {
-        let bytes = match context.options.agent_access {
+    ) -> Result<AgentStatus, NoAnswer> {
+        let nonce = Nonce::new(rand::random());
+        let query = nonce.to_query();
+        let answer = match context.options.agent_access {
             AgentAccess::Off => return Err("not asked".into()),
             AgentAccess::Direct => {
                 let ip = pod.ip.as_deref().ok_or("the pod has no address")?;
                 let ip = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
                 // The agent ends the connection: those that wait for a late packet are spread over the nodes.
-                let request = http::Request::get(format!("http://{ip}:{port}/status")).header(CONNECTION, "close");
+                let request =
+                    http::Request::get(format!("http://{ip}:{port}/status?{query}")).header(CONNECTION, "close");
                 let request = request.body(Empty::new()).map_err(|error| format!("{ip}: {error}"))?;
                 read(self.client.request(request).await.map_err(|error| error.to_string())?).await?
             }
             AgentAccess::Proxy => {
-                let uri = format!("/api/v1/namespaces/{}/pods/{}:{port}/proxy/status", job.namespace, pod.name);
+                let path = format!("/api/v1/namespaces/{}/pods/{}:{port}/proxy/status", job.namespace, pod.name);
+                let uri = format!("{path}?{query}");
                 let request = http::Request::get(uri).body(Vec::new().into()).map_err(|error| error.to_string())?;
                 read(context.client.send(request).await.map_err(|error| error.to_string())?).await?
             }
         };
-        let status = decode(&bytes).map_err(|error| format!("its answer can't be read: {error}"))?;
-        is_of(&status, job, pod).map(|()| status)
+        let key = context.options.operator_key.job_key(job.uid);
+        believed(&answer, nonce, &key, job, pod).map_err(NoAnswer::Refused)
     }
 }
 
-/// The name of a job and of its namespace.
-pub(super) struct JobName<'a> {
-    pub namespace: &'a str,
-    pub name: &'a str,
+/// Why there is no answer that can be believed.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    /// None came.
+    Missing(String),
+    /// One came that is not the agent's.
+    Refused(String),
 }
 
-async fn read<B>(answer: http::Response<B>) -> Result<bytes::Bytes, String>
+impl From<String> for NoAnswer {
+    fn from(why: String) -> Self {
+        Self::Missing(why)
+    }
+}
+
+impl From<&str> for NoAnswer {
+    fn from(why: &str) -> Self {
+        Self::Missing(why.to_owned())
+    }
+}
+
+/// The job whose agent is asked.
+pub(super) struct AskedJob<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub uid: &'a str,
+}
+
+/// An answer that nobody has looked into.
+struct Answer {
+    proof: Option<HeaderValue>,
+    body: bytes::Bytes,
+}
+
+async fn read<B>(mut answer: http::Response<B>) -> Result<Answer, String>
 where
     B: BodyExt<Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
 {
     if !answer.status().is_success() {
         return Err(format!("HTTP {}", answer.status()));
     }
+    let proof = answer.headers_mut().remove(PROOF_HEADER);
     let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-    body.map(http_body_util::Collected::to_bytes).map_err(|error| format!("its answer can't be read: {error}"))
+    let body = body.map_err(|error| format!("its answer can't be read: {error}"))?.to_bytes();
+    Ok(Answer { proof, body })
+}
+
+/// What an answer says, if the agent in this pod has given it to this question.
+fn believed(
+    answer: &Answer,
+    nonce: Nonce,
+    key: &AnswerKey,
+    job: &AskedJob,
+    pod: &ObservedPod,
+) -> Result<AgentStatus, String> {
+    is_proven(answer, nonce, key, job)?;
+    let status = decode(&answer.body).map_err(|error| format!("its answer can't be read: {error}"))?;
+    is_of(&status, job, pod).map(|()| status)
+}
+
+/// Whether an agent of this job has given this answer to this question.
+fn is_proven(answer: &Answer, nonce: Nonce, key: &AnswerKey, job: &AskedJob) -> Result<(), String> {
+    let AskedJob { namespace, name, uid } = job;
+    let new_pods = format!(
+        "kubectl trainingjob stop {name} -n {namespace}, then kubectl trainingjob resume {name} -n {namespace}"
+    );
+    let Some(proof) = &answer.proof else {
+        return Err(format!(
+            "the agent's answer was refused: it does not prove that it comes from this job ({PROOF_HEADER} is missing); if an older \
+             operator made the pods, give the job new ones ({new_pods}); otherwise another program answers at the pod's address \
+             and port"
+        ));
+    };
+    if key.is_proof(proof.as_bytes(), nonce, &answer.body) {
+        return Ok(());
+    }
+    let secret = names::answer_key_name(name, uid);
+    Err(format!(
+        "the agent's answer was refused: its proof ({PROOF_HEADER}) is wrong; the answer was changed on its way, or another program \
+         answers at the pod's address and port; if the operator's own key was replaced, run kubectl delete secret {secret} -n \
+         {namespace} and give the job new pods ({new_pods})"
+    ))
 }
 
 /// Of pods on their node's network another one may hold the address: its answer is not this pod's, nor is one that does not
 /// say which pod it is in. Agents say it since 0.1.
-fn is_of(status: &AgentStatus, job: &JobName, pod: &ObservedPod) -> Result<(), String> {
+fn is_of(status: &AgentStatus, job: &AskedJob, pod: &ObservedPod) -> Result<(), String> {
     let Some(uid) = &status.pod_uid else {
         return Err("what answers at its address and port does not say which pod it is in (podUid)".into());
     };

@@ -10,6 +10,7 @@ mod ask;
 mod delivery;
 mod error;
 mod events;
+mod operator_key;
 mod pass;
 mod poll;
 mod queue;
@@ -25,6 +26,7 @@ mod watch;
 pub use ask::AgentAccess;
 pub use ask::decode;
 pub use error::Error;
+pub use operator_key::{OPERATOR_KEY_SECRET, operator_key};
 
 use crate::telemetry::Metrics;
 use api::{ElasticStatus, Guarded, State, TrainingJob};
@@ -41,6 +43,7 @@ use parking_lot::Mutex;
 use pass::Pass;
 use plan::{self, AgentDelivery, Incarnation, Runtime};
 use protocol::gang::GangPast;
+use protocol::proof::OperatorKey;
 use protocol::role::RoleName;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -66,6 +69,8 @@ pub struct Options {
     pub identity: String,
     /// How the agents are asked for progress.
     pub agent_access: AgentAccess,
+    /// From which the keys are derived by which the agents prove their answers.
+    pub operator_key: OperatorKey,
     /// How the agent comes into the workers' pods.
     pub agent_delivery: AgentDelivery,
 }
@@ -79,6 +84,7 @@ impl Default for Options {
             new_jobs_per_second: 10,
             identity: "trainingjob-operator".into(),
             agent_access: AgentAccess::Off,
+            operator_key: OperatorKey::from_random(rand::random()),
             agent_delivery: AgentDelivery::Init,
         }
     }
@@ -319,8 +325,10 @@ impl Pass<'_, TrainingJob> {
         if lifecycle::misses_job(plan, &current, &children) && self.find_jobs(plan).await? {
             children = context.index.children(&self.key);
         }
-        let agents = context.index.read(&self.key, |cell| (cell.agents.answer(), cell.agents.silent_since()));
-        let (agent, agent_silent_since) = agents.unwrap_or_default();
+        let agents = context.index.read(&self.key, |cell| {
+            (cell.agents.answer(), cell.agents.silent_since(), cell.agents.refusal().map(str::to_owned))
+        });
+        let (agent, agent_silent_since, agent_refusal) = agents.unwrap_or_default();
         let Verdict { status, actions, events, read_events_of, requeue: again } = lifecycle::decide(&Input {
             plan,
             refused: wanted.refused.as_deref(),
@@ -329,6 +337,7 @@ impl Pass<'_, TrainingJob> {
             children: &children,
             agent: agent.as_ref(),
             agent_silent_since,
+            agent_refusal: agent_refusal.as_deref(),
             now: lifecycle::whole_second(Timestamp::now()),
         });
         requeue.within(again);

@@ -69,7 +69,7 @@ pub(super) struct Pass<'a, O> {
     pub version: u64,
     /// It was proven that nobody has changed the owner since.
     confirmed: bool,
-    /// The gang's key and its NetworkPolicy are there, which the operator can't read.
+    /// The job's keys and its NetworkPolicy are there, which the operator can't read.
     pub has_unseen: bool,
     /// The template that was taken in this pass, until it is told.
     pub taken: Option<TakenRuntime>,

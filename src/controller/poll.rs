@@ -3,7 +3,7 @@
 //! Worker 0 is asked, and where it has nothing to tell the last one (Megatron-LM prints there), or the chief. A question takes
 //! nothing from the API server where pods can be reached; from outside the cluster it goes through its pod proxy.
 
-use super::ask::{AgentAccess, JobName};
+use super::ask::{AgentAccess, AskedJob, NoAnswer};
 use super::rota::{Due, Rota};
 use super::{Context, status};
 use api::{Guarded, State};
@@ -115,7 +115,7 @@ fn other(gang: &Gang) -> Option<Place> {
 
 /// Asks one job.
 pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -> Polled {
-    let job = JobName { namespace: &asked.key.namespace, name: &asked.job.name };
+    let job = AskedJob { namespace: &asked.key.namespace, name: &asked.job.name, uid: &asked.key.uid };
     let ask = async |pod: &ObservedPod| {
         let asking = context.asker.ask(context, &job, pod, asked.port);
         tokio::time::timeout(patience, asking).await.unwrap_or_else(|_| Err("no answer in time".into()))
@@ -134,20 +134,23 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
     };
     let status = match answer {
         Ok(status) => status,
-        Err(error) => {
+        Err(no_answer) => {
             let pod = &asked.first.name;
-            let why = error.clone();
+            let (error, refusal) = match no_answer {
+                NoAnswer::Missing(error) => (error, None),
+                NoAnswer::Refused(error) => (error.clone(), Some(error)),
+            };
             let (since, is_to_be_told) = context
                 .index
                 .update_known(&asked.key, |cell| {
-                    cell.agents.failed(&asked.first.uid, why);
+                    cell.agents.failed(&asked.first.uid, refusal);
                     (cell.agents.silent_since(), cell.agents.is_to_be_told())
                 })
                 .unwrap_or_default();
             if is_to_be_told {
-                warn!(namespace = job.namespace, pod, error, since = %since.unwrap_or_default(), "the agent does not answer");
+                warn!(namespace = job.namespace, pod, error, since = %since.unwrap_or_default(), "no answer of the agent");
             } else {
-                debug!(namespace = job.namespace, pod, error, "the agent does not answer");
+                debug!(namespace = job.namespace, pod, error, "no answer of the agent");
             }
             let is_silent = |since| Timestamp::now().duration_since(since) >= AgentPolls::SILENT;
             return Polled { is_up: false, is_news: before.is_some() || since.is_some_and(is_silent) };

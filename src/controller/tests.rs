@@ -10,6 +10,7 @@ use kube::runtime::watcher::Event;
 use observe::{AgentPolls, ChildKey, ObservedPod};
 use parking_lot::Mutex;
 use plan::Delivery;
+use protocol::proof::{Nonce, PROOF_HEADER};
 use protocol::role::RoleName;
 use serde_json::{Value, json};
 use std::convert::Infallible;
@@ -464,25 +465,144 @@ async fn a_denial_is_no_invalid_spec() {
     }
 }
 
-/// An agent behind the API server's proxy.
+/// An agent behind the API server's proxy, which proves its answers.
 async fn answer_of(agent: impl Fn() -> Value + Send + Sync + 'static) -> (bool, AgentPolls) {
-    let (client, _) = api(move |request| match request {
-        (_, path, _) if path.ends_with("/proxy/status") => {
-            let mut answer = agent();
-            if let Some(fields) = answer.as_object_mut() {
-                fields.entry("podUid").or_insert("pod-0".into());
-            }
-            (200, answer)
+    answer_over(move |nonce| {
+        let mut answer = agent();
+        if let Some(fields) = answer.as_object_mut() {
+            fields.entry("podUid").or_insert("pod-0".into());
         }
-        request => agrees(request),
+        // What is no JSON is sent as it is.
+        proven(nonce, answer.as_str().map_or_else(|| answer.to_string(), str::to_owned))
+    })
+    .await
+}
+
+fn operator_key() -> OperatorKey {
+    OperatorKey::from_random([7; 32])
+}
+
+/// A body, and the proof that the agent of the test's job gives of it.
+fn proven(nonce: Nonce, body: String) -> (String, Option<String>) {
+    let proof = operator_key().job_key("job").prove(nonce, body.as_bytes());
+    (body, Some(proof))
+}
+
+/// Whatever answers behind the API server's proxy: a body and a proof, for a nonce.
+async fn answer_over(agent: impl Fn(Nonce) -> (String, Option<String>) + Send + Sync + 'static) -> (bool, AgentPolls) {
+    let agent = Arc::new(agent);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let agent = agent.clone();
+        async move {
+            assert!(request.uri().path().ends_with("/pods/x-training-0-abcde:9400/proxy/status"), "{}", request.uri());
+            let nonce = request.uri().query().and_then(Nonce::in_query).expect("each question has a nonce");
+            let (body, proof) = agent(nonce);
+            let mut answer = http::Response::builder();
+            if let Some(proof) = proof {
+                answer = answer.header(PROOF_HEADER, proof);
+            }
+            Ok::<_, Infallible>(answer.body(Full::new(bytes::Bytes::from(body))).unwrap())
+        }
     });
-    let context = context(client, AgentAccess::Proxy);
+    let mut context = Arc::into_inner(context(Client::new(service, "ns"), AgentAccess::Proxy)).unwrap();
+    context.options.operator_key = operator_key();
     let pod = ObservedPod { uid: "pod-0".into(), name: "x-training-0-abcde".into(), ..ObservedPod::default() };
     let object: Guarded = serde_json::from_value(serde_json::to_value(job()).unwrap()).unwrap();
     let job = kube::runtime::reflector::ObjectRef::from_obj(&object);
     let asked = poll::Asked { key: key(), job, port: 9400, first: Box::new(pod), other: None };
     let polled = poll::poll(&context, &asked, Duration::from_secs(60)).await;
     (polled.is_news, context.index.read(&key(), |cell| cell.agents.clone()).unwrap())
+}
+
+/// Who is on the way between the operator and an agent, or answers in its stead, decides nothing.
+#[tokio::test]
+async fn an_answer_that_is_not_proven_is_refused() {
+    type Attack = Box<dyn Fn(Nonce) -> (String, Option<String>) + Send + Sync>;
+    const BODY: &str = r#"{"podUid":"pod-0","progress":{"metrics":{"loss":{"value":0.5,"time":"2030-01-02T03:04:05Z","source":"Output"}}}}"#;
+    let (is_news, polls) = answer_over(|nonce| proven(nonce, BODY.to_owned())).await;
+    let answer = polls.answer().expect("an answer that is proven is believed");
+    assert!(is_news && answer.status.progress.metric("loss") == Some(0.5) && polls.refusal().is_none());
+
+    let older = Nonce::new([9; 16]);
+    let others = |nonce: Nonce| OperatorKey::from_random([8; 32]).job_key("job").prove(nonce, BODY.as_bytes());
+    let changed = |nonce: Nonce| (BODY.replace("0.5", "0.0"), proven(nonce, BODY.to_owned()).1);
+    let of_another_job = |nonce: Nonce| operator_key().job_key("another").prove(nonce, BODY.as_bytes());
+    let attacks: [(&str, Attack, &str); 6] = [
+        ("a loss that was changed on the way", Box::new(changed), "wrong"),
+        ("an older answer", Box::new(move |_| proven(older, BODY.to_owned())), "wrong"),
+        ("the key of another job", Box::new(move |nonce| (BODY.to_owned(), Some(of_another_job(nonce)))), "wrong"),
+        ("the key of another operator", Box::new(move |nonce| (BODY.to_owned(), Some(others(nonce)))), "wrong"),
+        ("a proof of another form", Box::new(|_| (BODY.to_owned(), Some("x".into()))), "wrong"),
+        ("an agent without a key", Box::new(|_| (BODY.to_owned(), None)), "missing"),
+    ];
+    for (what, attack, why) in attacks {
+        let (_, polls) = answer_over(attack).await;
+        assert!(polls.answer().is_none() && polls.is_up() == Some(false), "{what}");
+        let refusal = polls.refusal().unwrap_or_default();
+        assert!(refusal.contains(PROOF_HEADER) && refusal.contains(why), "{what}: {refusal}");
+        assert!(refusal.contains("kubectl trainingjob stop x -n ns"), "{what}: {refusal}");
+    }
+}
+
+/// The Secret of the operator's own key, as the API server has it.
+fn key_secret(key: &[u8]) -> Value {
+    let data = std::collections::BTreeMap::from([("key".to_owned(), k8s_openapi::ByteString(key.to_vec()))]);
+    let mut secret =
+        serde_json::to_value(k8s_openapi::api::core::v1::Secret { data: Some(data), ..Default::default() }).unwrap();
+    secret["metadata"] = json!({ "name": "trainingjob-operator-answers", "namespace": "own" });
+    secret
+}
+
+#[tokio::test]
+async fn the_operators_key_is_made_once() {
+    const PATH: &str = "/api/v1/namespaces/own/secrets";
+    // As the API server keeps it, or as another replica has made it.
+    for is_raced in [false, true] {
+        let kept = Arc::new(Mutex::new(None::<Value>));
+        let (client, log) = api({
+            let kept = kept.clone();
+            move |(method, path, body)| match (method, &mut *kept.lock()) {
+                (&Method::POST, kept @ None) => {
+                    assert_eq!(
+                        (path.as_str(), &body["metadata"]["name"]),
+                        (PATH, &json!("trainingjob-operator-answers"))
+                    );
+                    *kept = Some(if is_raced { key_secret(b"0123456789abcdefghijklmnopqrstuv") } else { body.clone() });
+                    if is_raced { (409, refusal(409, "AlreadyExists", "it is there")) } else { (201, body.clone()) }
+                }
+                (&Method::GET, Some(secret)) if *path == format!("{PATH}/trainingjob-operator-answers") => {
+                    (200, secret.clone())
+                }
+                (&Method::GET, None) => (404, refusal(404, "NotFound", "not found")),
+                _ => panic!("{method} {path}"),
+            }
+        });
+        let first = super::operator_key(&client, "own").await.unwrap().job_key("job");
+        let second = super::operator_key(&client, "own").await.unwrap().job_key("job");
+        assert_eq!(first, second);
+        assert_ne!(first, operator_key().job_key("job"));
+        assert_eq!(log.lock().iter().filter(|(method, ..)| method == Method::POST).count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_operators_key_is_told() {
+    let error = async |code: u16, object: Value| {
+        let (client, _) = api(move |(method, ..)| match *method {
+            Method::GET if code != 404 => (code, object.clone()),
+            Method::GET => (404, refusal(404, "NotFound", "not found")),
+            _ => (404, object.clone()),
+        });
+        format!("{:#}", super::operator_key(&client, "own").await.unwrap_err())
+    };
+    for key in [&b"too short"[..], &[0; 32], &[1; 33]] {
+        let error = error(200, key_secret(key)).await;
+        assert!(error.contains("kubectl delete secret trainingjob-operator-answers -n own"), "{error}");
+    }
+    let denied = error(403, refusal(403, "Forbidden", "no rights")).await;
+    assert!(denied.contains("own/trainingjob-operator-answers") && denied.contains("no rights"), "{denied}");
+    let nowhere = error(404, refusal(404, "NotFound", "namespaces \"own\" not found")).await;
+    assert!(nowhere.contains("can't create Secret own/") && nowhere.contains("not found"), "{nowhere}");
 }
 
 /// Of two pods on their node's network the one's answer may come for the other's.

@@ -347,7 +347,7 @@ mod tests {
     }
 
     fn failed(index: &Index, uid: &str) {
-        index.update(&key(uid), |cell| cell.agents.failed("pod", "no answer in time".into()));
+        index.update(&key(uid), |cell| cell.agents.failed("pod", None));
     }
 
     fn page(jobs: Vec<Value>, index: &Index) -> String {

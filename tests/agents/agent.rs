@@ -7,6 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use protocol::agent_status::AgentStatus;
 use protocol::progress::{Progress, Source};
+use protocol::proof::{AnswerKey, Nonce};
 use protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
 use protocol::role::RoleName;
 use protocol::stacks::{Place, ProcessStacks, ProcessState, Stacks};
@@ -967,13 +968,19 @@ fn a_stop_from_outside_goes_before_the_loss() {
 
 /// GET `path` from this machine; the status line and the body.
 fn get(port: u16, path: &str) -> Option<(String, String)> {
+    let (head, body) = whole_answer(port, path)?;
+    Some((head.lines().next()?.to_owned(), body))
+}
+
+/// The head of an answer, and its body.
+fn whole_answer(port: u16, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
-    Some((head.lines().next()?.to_owned(), body.to_owned()))
+    Some((head.to_owned(), body.to_owned()))
 }
 
 #[test]
@@ -1264,6 +1271,42 @@ fn the_status_says_whose_it_is() {
     assert_eq!(status["podUid"], "0c1f-uid");
     room.write("go", b"", 0o644);
     assert_eq!(agent.exit_code(), Some(0));
+}
+
+#[test]
+fn an_answer_to_a_nonce_is_proven() {
+    let room = Room::new("proof");
+    let (port, text) = (free_port(), "3c".repeat(32));
+    let file = room.write("answers", format!("{text}\n").as_bytes(), 0o644);
+    let options = ["--metrics-port", &port.to_string(), "--answer-key", file.to_str().unwrap()];
+    let mut agent = room.agent(&options, &["sh", "-c", "until [ -e go ]; do sleep 0.1; done"]);
+    let mut agent = Running(agent.env("POD_UID", "0c1f-uid").spawn().unwrap());
+    let answer = |path: &str| until("an answer", DEADLINE, || whole_answer(port, path));
+    let nonce = Nonce::new([7; 16]);
+    let (head, body) = answer(&format!("/status?{}", nonce.to_query()));
+    let proof = head
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("x-trainingjob-proof: ").map(str::to_owned));
+    let proof = proof.unwrap_or_else(|| panic!("no proof: {head}"));
+    assert!(AnswerKey::parse(text.as_bytes()).unwrap().is_proof(proof.as_bytes(), nonce, body.as_bytes()), "{head}");
+    assert!(body.contains("0c1f-uid"));
+    for path in ["/status", "/status?nonce=7", "/status?pretty"] {
+        let (head, body) = answer(path);
+        assert!(head.starts_with("HTTP/1.1 200") && !head.to_ascii_lowercase().contains("proof"), "{path}: {head}");
+        assert!(body.contains("0c1f-uid"));
+    }
+    room.write("go", b"", 0o644);
+    assert_eq!(agent.exit_code(), Some(0));
+
+    let wrong = room.write("wrong", b"0123", 0o644);
+    for (file, words) in
+        [("there-is-none", "can't read --answer-key"), (wrong.to_str().unwrap(), "64 hexadecimal digits")]
+    {
+        let output = room.run(&["--answer-key", file], &["true"]);
+        assert_eq!(output.status.code(), Some(1));
+        let error = room.report().error.unwrap();
+        assert!(error.kind == LaunchErrorKind::LaunchFailed && error.message.contains(words), "{error:?}");
+    }
 }
 
 #[test]

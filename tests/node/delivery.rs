@@ -11,6 +11,7 @@ use kube::api::{ListParams, PostParams};
 use kube::{Resource, ResourceExt};
 use plan::{self, Delivery, Runtime};
 use protocol::gang::GangPast;
+use protocol::proof::OperatorKey;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::fmt::Debug;
@@ -132,7 +133,8 @@ async fn create_by_hand(space: &Space, mut job: Value) {
     if let Some(claim) = objects.claim {
         create::<PersistentVolumeClaim>(space, claim).await;
     }
-    if let Some(key) = objects::gang_key(plan, &[7; 32]) {
+    let answers = OperatorKey::from_random([7; 32]).job_key(&plan.identity.uid);
+    for key in objects::keys(plan, &[7; 32], &answers) {
         create::<Secret>(space, key).await;
     }
     for job in objects.jobs {

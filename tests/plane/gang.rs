@@ -7,33 +7,42 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
 use k8s_openapi::api::events::v1::Event;
-use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use observe::JOB_TRACKING;
+use protocol::proof::{AnswerKey, KEY_FILE, Nonce, PROOF_HEADER};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use testkit::wait::{SOON, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// An agent that answers what the test says.
+/// An agent of the job `x` that answers what the test says.
 pub struct Agent {
     pub port: u16,
     answer: Arc<Mutex<Value>>,
 }
 
 impl Agent {
-    pub async fn start() -> Self {
+    /// It proves its answers by the key that its pod would have.
+    pub async fn start(space: &Space) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (port, answer) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(json!({}))));
-        let told = answer.clone();
+        let (told, secrets) = (answer.clone(), space.api::<Secret>());
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let body = told.lock().unwrap().to_string();
+                let (body, secrets) = (told.lock().unwrap().to_string(), secrets.clone());
                 tokio::spawn(async move {
-                    let _ = stream.read(&mut [0; 4096]).await;
-                    let head =
-                        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                    let mut question = vec![0; 4096];
+                    let length = stream.read(&mut question).await.unwrap_or(0);
+                    let question = String::from_utf8_lossy(&question[..length]).into_owned();
+                    let query = question.split(' ').nth(1).and_then(|path| path.split_once('?'));
+                    let nonce = query.and_then(|(_, query)| Nonce::in_query(query)).expect("a question with a nonce");
+                    let proof = answer_key(&secrets).await.prove(nonce, body.as_bytes());
+                    let head = format!(
+                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{PROOF_HEADER}: {proof}\r\nConnection: close\r\n\r\n",
+                        body.len()
+                    );
                     let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
                 });
             }
@@ -51,6 +60,14 @@ impl Agent {
     pub fn answers(&self, answer: Value) {
         *self.answer.lock().unwrap() = answer;
     }
+}
+
+/// The key by which the agents of the job `x` prove their answers.
+async fn answer_key(secrets: &Api<Secret>) -> AnswerKey {
+    let of_job = ListParams::default().labels("training-job=x");
+    let found = secrets.list(&of_job).await.unwrap().items;
+    let text = found.iter().find_map(|secret| secret.data.as_ref()?.get(KEY_FILE)).expect("a Secret with the key");
+    AnswerKey::parse(&text.0).expect("a key of the right form")
 }
 
 /// The container `training` of a pod stands so, as its kubelet would say.
@@ -82,16 +99,20 @@ async fn restarted(job: &Watched, attempt: i32) {
 #[tokio::test]
 async fn a_gang_restarts_in_its_pods() {
     let space = plane().space("gang", json!({})).await;
-    let (operator, agent) = (space.operator_that_asks().await, Agent::start().await);
+    let (operator, agent) = (space.operator_that_asks().await, Agent::start(&space).await);
     let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
     let spec = json!({ "podTemplate": by_hand, "monitoring": { "metricsPort": agent.port } });
     let job = space.submit("x", spec).await;
     let pods = space.placed("x", 2).await;
     let mut volumes = pods[0].spec.as_ref().unwrap().volumes.iter().flatten();
-    let key =
-        volumes.find_map(|v| v.projected.as_ref()?.sources.iter().flatten().find_map(|s| Some(s.secret.clone()?.name)));
-    let secret: Secret = space.has(&key.unwrap()).await;
-    assert_eq!((secret.data.as_ref().unwrap()["key"].0.len(), secret.immutable), (64, Some(true)));
+    let keys = volumes.find_map(|volume| volume.projected.as_ref()?.sources.as_ref()).unwrap();
+    let keys: Vec<_> = keys.iter().filter_map(|source| source.secret.as_ref()).collect();
+    assert_eq!(keys.len(), 2, "the gang's, and that of the answers");
+    for key in keys {
+        let secret: Secret = space.has(&key.name).await;
+        let file = &key.items.as_ref().unwrap()[0].key;
+        assert_eq!((secret.data.as_ref().unwrap()[file].0.len(), secret.immutable), (64, Some(true)));
+    }
     let training = &pods[0].spec.as_ref().unwrap().containers[0];
     assert!(training.restart_policy_rules.is_some(), "the API server keeps them");
 
@@ -159,11 +180,12 @@ async fn a_gang_restarts_in_its_pods() {
     let status = job.status();
     assert_eq!((status.attempt, status.restart_count, status.incarnation), (Some(3), Some(2), Some(2)));
     assert_eq!(status.restarts.iter().map(|entry| entry.attempt).collect::<Vec<_>>(), [1, 2]);
-    for resource in ["secrets", "networkpolicies"] {
+    for (resource, created) in [("secrets", [201, 201].as_slice()), ("networkpolicies", &[201])] {
         let asked: Vec<_> = space.acts().into_iter().filter(|request| request.resource == resource).collect();
         assert!(asked.iter().all(|request| request.verb == "create"), "{asked:?}");
         let answers: Vec<_> = asked.iter().map(|request| request.code).collect();
-        assert_eq!(answers, [201, 409], "one of {resource} for all incarnations");
+        let refused = vec![409; created.len()];
+        assert_eq!(answers, [created, &refused].concat(), "{resource}: the same for all incarnations");
     }
     space.end(operator).await;
 }
@@ -221,10 +243,11 @@ async fn a_key_that_may_not_be_made_is_named() {
     space.until("small", "to be counted", counted).await;
     let job = space.submit("x", json!({})).await;
     let message = job.condition("Scheduled", "False", "QuotaExceeded").await.message;
-    assert!(message.starts_with("Secret: secrets \"x-gang-") && message.contains("exceeded quota: small"), "{message}");
+    assert!(message.starts_with("Secret: secrets \"x-") && message.contains("exceeded quota: small"), "{message}");
     assert_eq!((job.status().state, space.pods("x").await.len()), (Some(Pending), 0));
     // Who needs none is not held up.
-    space.submit("alone", json!({ "numWorkers": 1 })).await.state(Running).await;
+    let unasked = json!({ "numWorkers": 1, "monitoring": { "enabled": false } });
+    space.submit("alone", unasked).await.state(Running).await;
     space.delete::<ResourceQuota>("small").await;
     job.state(Running).await;
     space.end(operator).await;
@@ -235,7 +258,7 @@ async fn a_key_that_may_not_be_made_is_named() {
 #[tokio::test]
 async fn a_lost_worker_is_replaced_alone() {
     let space = plane().space("replaced", json!({})).await;
-    let (operator, agent) = (space.operator_that_asks().await, Agent::start().await);
+    let (operator, agent) = (space.operator_that_asks().await, Agent::start(&space).await);
     let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
     let spec = json!({
         "podTemplate": by_hand, "monitoring": { "metricsPort": agent.port },
@@ -313,7 +336,7 @@ fn lost(attempt: i32) -> Value {
 #[tokio::test]
 async fn a_gang_changes_its_size() {
     let space = plane().space("elastic", json!({})).await;
-    let (operator, agent) = (space.operator_that_asks().await, Agent::start().await);
+    let (operator, agent) = (space.operator_that_asks().await, Agent::start(&space).await);
     let spec = json!({
         "podTemplate": { "metadata": { "annotations": { BY_HAND: "" } } },
         "monitoring": { "metricsPort": agent.port }, "checkpoint": { "enabled": false },

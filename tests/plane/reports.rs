@@ -38,7 +38,7 @@ async fn warned(job: &Watched, reason: &str, note: &str) {
 #[tokio::test]
 async fn a_program_that_hangs_is_reported_and_goes_on() {
     let space = plane().space("hangs", json!({})).await;
-    let (operator, agent) = (space.operator_that_asks().await, Agent::start().await);
+    let (operator, agent) = (space.operator_that_asks().await, Agent::start(&space).await);
     let spec = json!({
         "podTemplate": { "metadata": { "annotations": { BY_HAND: "" } } }, "monitoring": { "metricsPort": agent.port },
         "failurePolicy": { "hang": { "action": "Report", "timeoutSeconds": 30 } },
@@ -75,7 +75,7 @@ async fn a_program_that_hangs_is_reported_and_goes_on() {
 #[tokio::test]
 async fn what_is_wrong_with_a_folder_of_checkpoints_is_a_condition_until_it_is_put_right() {
     let space = plane().space("folder", json!({})).await;
-    let (operator, agent) = (space.operator_that_asks().await, Agent::start().await);
+    let (operator, agent) = (space.operator_that_asks().await, Agent::start(&space).await);
     let spec = json!({
         "podTemplate": { "metadata": { "annotations": { BY_HAND: "" } } }, "monitoring": { "metricsPort": agent.port },
         "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } },

@@ -24,6 +24,7 @@ use testkit::cluster::{self, Cluster};
 use testkit::evidence::Guard;
 use testkit::order::assert_in_order;
 use testkit::root;
+use testkit::support::agents::operator_key;
 use testkit::wait::{SOON, eventually};
 use tokio::sync::{oneshot, watch};
 use trainingjob_operator::controller::{self, AgentAccess, Options};
@@ -238,6 +239,8 @@ impl Space {
         let options = Options {
             namespace: Some(self.name.clone()),
             runtime: Runtime { agent_image: agent_image.into(), restart_rules: true, ..Runtime::default() },
+            // Each operator of a test knows the keys that those before it have made.
+            operator_key: operator_key(),
             ..options
         };
         let stopped = async move { stopped.await.unwrap_or(()) };

@@ -4,11 +4,12 @@
 //! Prometheus and its promtool are Debian's, unpacked into the cache and never installed.
 
 use api::{self, State, TrainingJob};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use nix::sys::signal::Signal;
 use protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
+use protocol::proof::KEY_FILE;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -412,7 +413,7 @@ impl World {
     }
 
     /// The agent of worker 0 of the job `runs`, which takes care of its checkpoints. Its GPU is made up.
-    fn agent(&self, port: u16, pod: &str) -> Process {
+    fn agent(&self, port: u16, pod: &str, key: &[u8]) -> Process {
         let smi = self.folder.join("nvidia-smi");
         fs::write(&smi, "#!/bin/sh\necho '0, GPU-0, 40, 1024, 81559, 300, 50'\n").unwrap();
         fs::set_permissions(&smi, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -433,9 +434,12 @@ impl World {
         let policy_file = self.folder.join(POLICY_FILE);
         fs::write(&policy_file, serde_json::to_vec(&policy).unwrap()).unwrap();
         command.arg("--checkpoints").arg(policy_file).env("CHECKPOINT_DIR", checkpoints);
+        let key_file = self.folder.join("answers");
+        fs::write(&key_file, key).unwrap();
+        command.arg("--answer-key").arg(key_file);
         command.args(["--", "sh", "-c", PROGRAM]);
         command.env("PATH", path).env("TRAINING_JOB_NAME", "runs").env("NODE_RANK", "0");
-        // Whom the operator believes: the very pod that it asks.
+        // Whom the operator believes: the very pod that it asks, by the key of its job.
         command.env("POD_UID", pod);
         Process::start(&mut command, &self.folder.join("agent.log"))
     }
@@ -567,7 +571,10 @@ async fn every_query_gives_data() {
     let first =
         |pod: &Pod| pod.labels().get("batch.kubernetes.io/job-completion-index").is_some_and(|index| index == "0");
     let first = world.pods("runs").await.into_iter().find(first).expect("worker 0 runs");
-    let _agent = world.agent(agent, &first.uid().unwrap());
+    let uid = world.jobs().get("runs").await.unwrap().uid().unwrap();
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "train");
+    let secret = secrets.get(&objects::names::answer_key_name("runs", &uid)).await.unwrap();
+    let _agent = world.agent(agent, &first.uid().unwrap(), &secret.data.unwrap()[KEY_FILE].0);
     let progress = json!({
         "progress": "45%", "currentEpoch": 1, "totalEpochs": 3, "currentStep": 450, "totalSteps": 1000,
         "estimatedSecondsRemaining": 600, "lastProgressTime": "2026-01-02T03:04:05Z",

@@ -23,8 +23,10 @@ use crate::words::Words;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use protocol::proof::AnswerKey;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -67,6 +69,12 @@ impl Container {
             };
             listen(port).map_err(unseen).ok()
         });
+        let fail = |message: &mut MessageFile, error: String| {
+            message.write(&unstarted(0, LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error.clone() }));
+            io::Error::other(error)
+        };
+        let answer_key = options.answer_key.as_deref().map(read_answer_key).transpose();
+        let answer_key = answer_key.map_err(|error| fail(&mut message, error))?;
         let current = Arc::new(CurrentRun::default());
         let of_gang = options.gang.as_ref();
         let keeper =
@@ -74,21 +82,16 @@ impl Container {
         let told = Arc::default();
         // Where nobody wants to know it costs nothing.
         let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };
-        let server = Server::start(public, &current, keeper.as_ref(), &told, options.gang.is_some(), &gpus)?;
+        let in_gang = options.gang.is_some();
+        let server = Server::start(public, answer_key, &current, keeper.as_ref(), &told, in_gang, &gpus)?;
         if let Some(state) = &options.state
             && let Err(error) = local::serve(&server.runtime, state)
         {
             words.say(format_args!("can't answer `agent stacks` in {}: {error}", state.display()));
         }
         let join = |gang| Party::join(gang, options.grace, &server.runtime, &wake, &words, &told);
-        let party = match options.gang.as_ref().map(join).transpose() {
-            Ok(party) => party,
-            Err(error) => {
-                let message_of = LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error.to_string() };
-                message.write(&unstarted(0, message_of));
-                return Err(io::Error::other(error));
-            }
-        };
+        let party = options.gang.as_ref().map(join).transpose();
+        let party = party.map_err(|error| fail(&mut message, error.to_string()))?;
         if let Some(copy) = party.as_ref().and_then(Party::report_copy) {
             message.copy_to(copy);
         }
@@ -228,4 +231,10 @@ impl Container {
         wake.clear();
         Ok(())
     }
+}
+
+fn read_answer_key(file: &Path) -> Result<AnswerKey, String> {
+    let text = std::fs::read(file).map_err(|error| format!("can't read --answer-key {}: {error}", file.display()))?;
+    AnswerKey::parse(&text)
+        .ok_or_else(|| format!("can't use --answer-key {}: it needs 64 hexadecimal digits", file.display()))
 }

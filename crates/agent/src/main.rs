@@ -105,6 +105,9 @@ Exit code:
         /// The key by which the gang's agents know each other; needed for more than one worker
         #[arg(long, value_name = "FILE", requires = "gang")]
         gang_key: Option<PathBuf>,
+        /// The key by which it proves its answers to the operator; without it /status has no proof
+        #[arg(long, value_name = "FILE")]
+        answer_key: Option<PathBuf>,
         /// Where an agent that is killed leaves what it knows to the next one of its pod, and where `agent stacks` reaches it
         #[arg(long, value_name = "DIR")]
         gang_state: Option<PathBuf>,
@@ -362,6 +365,7 @@ fn main() -> ExitCode {
             gang,
             role,
             gang_key,
+            answer_key,
             gang_state,
             gang_past,
             resume_arg,
@@ -381,6 +385,7 @@ fn main() -> ExitCode {
                 grace: Duration::from_secs(grace_seconds.into()),
                 termination_log,
                 metrics_port,
+                answer_key,
                 progress_patterns: progress_pattern,
                 checkpoints,
                 resume_args: resume_arg,

@@ -21,6 +21,8 @@ pub struct Options {
     pub termination_log: PathBuf,
     /// Where `/status`, `/metrics` and `/healthz` are served; nowhere without one.
     pub metrics_port: Option<u16>,
+    /// The file with the key by which the answers of `/status` are proven; they are not without one.
+    pub answer_key: Option<PathBuf>,
     /// Regular expressions by which progress is read off the output, instead of the forms known by themselves.
     pub progress_patterns: Vec<String>,
     /// A loss that is NaN or infinite ends the program and is a failure.

@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use lifecycle::incarnation;
 use plan::{self, CheckpointVolume, Plan, Planned, Runtime, names};
 use protocol::gang::GangPast;
+use protocol::proof::OperatorKey;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -122,11 +123,12 @@ fn objects(job: &TrainingJob, planned: &Planned) -> Vec<Value> {
     let made = objects::objects(plan, incarnation(&status), GangPast::default());
     let mut objects = vec![value(&made.service), value(&made.config)];
     objects.extend(made.claim.as_ref().map(value));
-    objects.extend(objects::gang_key(plan, &[0; 32]).map(|key| {
-        let mut key = value(&key);
-        // It is made of chance.
-        key.as_object_mut().map(|key| key.remove("data"));
-        key
+    let unknown = OperatorKey::from_random([0; 32]).job_key(&plan.identity.uid);
+    objects.extend(objects::keys(plan, &[0; 32], &unknown).iter().map(|secret| {
+        let mut secret = value(secret);
+        // Only the operator can make it.
+        secret.as_object_mut().map(|secret| secret.remove("data"));
+        secret
     }));
     objects.extend(objects::network_policy(plan).as_ref().map(value));
     objects.extend(objects::pod_group(plan).map(|group| match group {
@@ -338,7 +340,7 @@ pub fn render(told: &Told) -> String {
     if told.refusals.is_empty() {
         let _ = writeln!(
             text,
-            "# The objects; {AGENT_IMAGE} is the operator's, which also chooses how its agent comes into the pods, and makes the Secret's content."
+            "# The objects; {AGENT_IMAGE} is the operator's, which also chooses how its agent comes into the pods, and makes the Secrets' content."
         );
     } else {
         text.push_str("# No object is made: the job would be Failed, with the reason InvalidSpec.\n");
@@ -447,10 +449,11 @@ mod tests {
         let kinds: Vec<&str> = told.objects.iter().filter_map(|object| object["kind"].as_str()).collect();
         assert_eq!(
             kinds,
-            ["Service", "ConfigMap", "Secret", "NetworkPolicy", "PodGroup", "Job", "Deployment", "Service"]
+            ["Service", "ConfigMap", "Secret", "Secret", "NetworkPolicy", "PodGroup", "Job", "Deployment", "Service"]
         );
         assert!(told.objects.iter().all(|object| object["apiVersion"].is_string()));
-        assert_eq!(told.objects[2].get("data"), None, "a key that is not random must not be used");
+        let keys = told.objects[2..4].iter().map(|secret| secret.get("data"));
+        assert_eq!(keys.collect::<Vec<_>>(), [None, None], "a key that is not random must not be used");
         let text = render(&told);
         let read = documents(&text).unwrap().into_iter().filter(|document| !document.is_null()).collect::<Vec<_>>();
         assert_eq!(read, told.objects);

@@ -61,8 +61,11 @@ impl Step<'_> {
         let was = self.was(ConditionType::AgentReady);
         match agent.failing_since {
             Some(since) if self.input.now.duration_since(since) >= AgentPolls::SILENT => {
-                let message =
+                let mut message =
                     format!("the agent has not answered since {since:.0}; progress and metrics are from before");
+                if let Some(refusal) = self.input.agent_refusal {
+                    message = format!("progress and metrics are from before {since:.0}: {refusal}");
+                }
                 self.set(ConditionType::AgentReady, false, Reason::Unreachable, &message);
             }
             None if was == Some(false) => {
@@ -72,7 +75,7 @@ impl Step<'_> {
         }
     }
 
-    /// An agent that runs and can't be asked at all: that is mostly a NetworkPolicy's doing.
+    /// An agent that runs and can't be asked at all, which is mostly a NetworkPolicy's doing, or is never believed.
     fn note_unheard(&mut self) {
         let is_silent = |since| self.input.now.duration_since(since) >= AgentPolls::SILENT;
         let since = self.input.agent_silent_since.filter(|since| is_silent(*since));
@@ -84,10 +87,13 @@ impl Step<'_> {
         } else {
             ", and nothing can be judged by successPolicy"
         };
-        let message = format!(
+        let mut message = format!(
             "the workers' agents have never answered on port {port} (asked since {since:.0}): no progress and no metrics are \
              seen{judged}; let the operator's pods reach that port (a NetworkPolicy may forbid it)"
         );
+        if let Some(refusal) = self.input.agent_refusal {
+            message = format!("no progress and no metrics are seen{judged}: {refusal}");
+        }
         if self.was(ConditionType::AgentReady) != Some(false) {
             self.event(true, "AgentUnreachable", message.clone());
         }

@@ -110,6 +110,7 @@ struct World {
     children: Children,
     agent: Option<AgentAnswer>,
     agent_silent_since: Option<Timestamp>,
+    agent_refusal: Option<&'static str>,
     second: i64,
     refused: Option<String>,
     /// Value of the annotation by which a restart is asked for.
@@ -126,6 +127,7 @@ impl World {
             children: Children::default(),
             agent: None,
             agent_silent_since: None,
+            agent_refusal: None,
             second: 0,
             refused: None,
             asked: None,
@@ -152,6 +154,7 @@ impl World {
             children: &self.children,
             agent: self.agent.as_ref(),
             agent_silent_since: self.agent_silent_since,
+            agent_refusal: self.agent_refusal,
             now: at(self.second),
         });
         self.status = verdict.status.clone();

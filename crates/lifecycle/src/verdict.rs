@@ -24,6 +24,8 @@ pub struct Input<'a> {
     pub agent: Option<&'a AgentAnswer>,
     /// Since when they don't answer, though they are asked; also if they never did.
     pub agent_silent_since: Option<Timestamp>,
+    /// Why the last answer was not believed, if one came.
+    pub agent_refusal: Option<&'a str>,
     /// Now, in whole seconds.
     pub now: Timestamp,
 }

@@ -1,5 +1,5 @@
 //! What the agents of a job need to form a gang: who they are, where their leader is, and the key by which they know each
-//! other.
+//! other; and the key by which they prove their answers to the operator.
 
 use super::{environment, metadata, names};
 use api::RestartPolicy;
@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretProjection, VolumeMoun
 use plan::storage::paths;
 use plan::{Completion, Plan, Role};
 use protocol::gang::{GangPast, GangSetup, KEY_FILE, MpiSetup, Restarts, SETUP_FILE};
+use protocol::proof::{self, AnswerKey};
 use std::collections::BTreeMap;
 
 /// The file that tells the agents of their gang. It is in the ConfigMap and not in the pods, since part of it may be
@@ -51,34 +52,69 @@ pub(super) fn setup(plan: &Plan) -> String {
 pub(super) fn args(plan: &Plan, role: &Role, past: GangPast) -> Vec<String> {
     let mut args = vec![format!("--gang={}/{SETUP_FILE}", paths::CONFIG)];
     args.extend((!role.name.is_worker()).then(|| format!("--role={}", role.name)));
-    args.extend(has_key(plan).then(|| format!("--gang-key={}/{KEY_FILE}", paths::GANG_KEY)));
+    args.extend(gang_key(plan).map(|key| key.arg()));
     args.push(format!("--gang-state={}", paths::STATE));
     let past = (past != GangPast::default()).then(|| json(&past));
     args.extend(past.map(|past| format!("--gang-past={}", environment::literal(&past))));
     args
 }
 
-/// The key of the gang, made of 32 random bytes; none for a worker that has nobody to talk to.
-#[must_use]
-pub fn gang_key(plan: &Plan, random: &[u8; 32]) -> Option<Secret> {
-    let key: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    has_key(plan).then(|| Secret {
-        metadata: metadata(plan, names::gang_key_name(&plan.identity.name, &plan.identity.uid)),
-        data: Some(BTreeMap::from([(KEY_FILE.to_owned(), ByteString(key.into_bytes()))])),
-        immutable: Some(true),
-        ..Secret::default()
-    })
+/// A key that the agents have: a Secret of its own, for nobody but the gang's members knows the gang's.
+struct Key {
+    secret: String,
+    /// Its key in the Secret, and the name of the file.
+    file: &'static str,
+    /// The agent's option for the file.
+    option: &'static str,
 }
 
-/// Where the key comes from, as part of the job's configuration.
-pub(super) fn key_projection(plan: &Plan) -> Option<SecretProjection> {
-    let folder = paths::GANG_KEY.rsplit('/').next().unwrap_or_default();
-    let item = KeyToPath { key: KEY_FILE.to_owned(), path: format!("{folder}/{KEY_FILE}"), mode: None };
-    has_key(plan).then(|| SecretProjection {
-        name: names::gang_key_name(&plan.identity.name, &plan.identity.uid),
-        items: Some(vec![item]),
-        optional: None,
-    })
+impl Key {
+    fn arg(&self) -> String {
+        format!("{}={}/{}", self.option, paths::KEYS, self.file)
+    }
+}
+
+/// How an agent is told of the key of its answers.
+pub(super) fn answer_arg(plan: &Plan) -> Option<String> {
+    answer_key(plan).map(|key| key.arg())
+}
+
+/// The key of the gang; none for a worker that has nobody to talk to.
+fn gang_key(plan: &Plan) -> Option<Key> {
+    let secret = names::gang_key_name(&plan.identity.name, &plan.identity.uid);
+    let has_others = plan.gang.elastic.is_some() || plan.gang.size() > 1;
+    has_others.then_some(Key { secret, file: KEY_FILE, option: "--gang-key" })
+}
+
+/// The key of the agents' answers; none where they are not asked.
+fn answer_key(plan: &Plan) -> Option<Key> {
+    let secret = names::answer_key_name(&plan.identity.name, &plan.identity.uid);
+    plan.monitoring.metrics_port.map(|_| Key { secret, file: proof::KEY_FILE, option: "--answer-key" })
+}
+
+/// The Secrets with the job's keys: that of the gang, which is made of 32 random bytes, and that of the agents' answers.
+#[must_use]
+pub fn keys(plan: &Plan, gang: &[u8; 32], answers: &AnswerKey) -> Vec<Secret> {
+    let secret = |key: Key, text: String| Secret {
+        metadata: metadata(plan, key.secret),
+        data: Some(BTreeMap::from([(key.file.to_owned(), ByteString(text.into_bytes()))])),
+        immutable: Some(true),
+        ..Secret::default()
+    };
+    let gang = gang_key(plan).map(|key| secret(key, gang.iter().map(|byte| format!("{byte:02x}")).collect()));
+    let answers = answer_key(plan).map(|key| secret(key, answers.to_text()));
+    [gang, answers].into_iter().flatten().collect()
+}
+
+/// Where the keys come from, as part of the job's configuration.
+pub(super) fn key_projections(plan: &Plan) -> Vec<SecretProjection> {
+    let folder = paths::KEYS.rsplit('/').next().unwrap_or_default();
+    let projection = |key: Key| {
+        let path = format!("{folder}/{}", key.file);
+        let item = KeyToPath { key: key.file.to_owned(), path, mode: None };
+        SecretProjection { name: key.secret, items: Some(vec![item]), optional: None }
+    };
+    [gang_key(plan), answer_key(plan)].into_iter().flatten().map(projection).collect()
 }
 
 /// Where the agent remembers what it knows: a volume, or of that by which the agent came the one folder in which everybody
@@ -86,10 +122,6 @@ pub(super) fn key_projection(plan: &Plan) -> Option<SecretProjection> {
 pub(super) fn state(volume: String, is_part: bool) -> VolumeMount {
     let folder = paths::STATE.rsplit('/').next().map(str::to_owned).filter(|_| is_part);
     VolumeMount { name: volume, mount_path: paths::STATE.to_owned(), sub_path: folder, ..VolumeMount::default() }
-}
-
-fn has_key(plan: &Plan) -> bool {
-    plan.gang.elastic.is_some() || plan.gang.size() > 1
 }
 
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]

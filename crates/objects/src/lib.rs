@@ -27,7 +27,7 @@ mod trackers;
 mod upkeep;
 mod workload;
 
-pub use gang::gang_key;
+pub use gang::keys;
 pub use group::{
     CoschedulingPodGroup, CoschedulingPodGroupSpec, GangPolicy, NativePodGroup, NativePodGroupSpec, PodGroup,
     SchedulingPolicy, VolcanoPodGroup, VolcanoPodGroupSpec, WholeJob, pod_group, posted,

@@ -172,6 +172,7 @@ fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast, environmen
     ];
     args.extend(gang::args(plan, role, past));
     args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
+    args.extend(gang::answer_arg(plan));
     // The kubelet expands arguments, too.
     args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", literal(p))));
     args.extend(plan.policy.failure.nan_fails.then(|| "--nan-policy=fail".to_owned()));
@@ -201,7 +202,7 @@ impl Mounts {
     fn of(plan: &Plan) -> Self {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
         it.add_agent(plan);
-        it.add_config(plan, gang::key_projection(plan));
+        it.add_config(plan, gang::key_projections(plan));
         // A container has 64 MiB of shared memory otherwise: too little for data loaders with workers, and for NCCL.
         let memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: None };
         it.add("shm", paths::SHM, false, Volume { empty_dir: Some(memory), ..Volume::default() });
@@ -217,7 +218,7 @@ impl Mounts {
     /// What looking after the checkpoints takes, and nothing else.
     pub(super) fn of_upkeep(plan: &Plan, checkpoint: &Checkpoint) -> Self {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
-        it.add_config(plan, None);
+        it.add_config(plan, Vec::new());
         it.add_checkpoints(plan, checkpoint);
         it
     }
@@ -243,22 +244,18 @@ impl Mounts {
     }
 
     /// One volume: each has to be mounted by itself before a container starts.
-    fn add_config(&mut self, plan: &Plan, key: Option<SecretProjection>) {
+    fn add_config(&mut self, plan: &Plan, keys: Vec<SecretProjection>) {
         let name = names::config_name(&plan.identity.name);
-        let volume = match key {
-            None => Volume {
-                config_map: Some(ConfigMapVolumeSource { name, ..ConfigMapVolumeSource::default() }),
-                ..Volume::default()
-            },
-            Some(key) => {
-                let config = ConfigMapProjection { name, ..ConfigMapProjection::default() };
-                let sources = vec![
-                    VolumeProjection { config_map: Some(config), ..VolumeProjection::default() },
-                    VolumeProjection { secret: Some(key), ..VolumeProjection::default() },
-                ];
-                let projected = ProjectedVolumeSource { sources: Some(sources), default_mode: None };
-                Volume { projected: Some(projected), ..Volume::default() }
-            }
+        let volume = if keys.is_empty() {
+            let config_map = Some(ConfigMapVolumeSource { name, ..ConfigMapVolumeSource::default() });
+            Volume { config_map, ..Volume::default() }
+        } else {
+            let config = Some(ConfigMapProjection { name, ..ConfigMapProjection::default() });
+            let config = VolumeProjection { config_map: config, ..VolumeProjection::default() };
+            let key = |secret| VolumeProjection { secret: Some(secret), ..VolumeProjection::default() };
+            let sources = [config].into_iter().chain(keys.into_iter().map(key)).collect();
+            let projected = ProjectedVolumeSource { sources: Some(sources), default_mode: None };
+            Volume { projected: Some(projected), ..Volume::default() }
         };
         self.add("config", paths::CONFIG, true, volume);
     }

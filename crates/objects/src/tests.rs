@@ -1,8 +1,9 @@
 use super::*;
 use api::TrainingJob;
-use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, Secret};
 use plan::{self, Delivery, Runtime, is_reserved};
 use proptest::prelude::*;
+use protocol::proof::AnswerKey;
 use protocol::role::RoleName;
 use serde_json::{Value, json};
 
@@ -182,7 +183,7 @@ fn an_elastic_job_is_not_told_how_many_it_is() {
     assert_eq!((&setup(&config)["workers"], &setup(&config)["largest"]), (&json!(1), &json!(1)));
     let mut alone = elastic("pytorch", 1);
     alone["elastic"]["maxWorkers"] = json!(1);
-    assert!(gang_key(&plan_of("x", &alone), &[7; 32]).is_some(), "its agent asks for it");
+    assert_eq!(secrets(&plan_of("x", &alone)).len(), 2, "its agent asks for it");
 
     let mut job = TrainingJob::new("x", serde_json::from_value(elastic("pytorch", 4)).unwrap());
     job.metadata.uid = Some("6f1f4d1e-0000-4000-8000-000000000001".to_owned());
@@ -296,6 +297,7 @@ fn incarnations_differ_only_in_their_numbers() {
             "--gang-key=/etc/training-config/.gang/key",
             "--gang-state=/trainingjob/state",
             "--metrics-port=8080",
+            "--answer-key=/etc/training-config/.gang/answers",
             "--hang-timeout=1800",
             "--checkpoints=/etc/training-config/checkpoints.json",
             "--",
@@ -334,22 +336,53 @@ fn the_agents_are_told_of_their_gang() {
 }
 
 #[test]
-fn only_who_has_others_has_a_key() {
-    let of = |workers: i32| {
-        plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": workers, "gpusPerWorker": 0 }))
+fn a_worker_with_others_has_the_gangs_key_and_one_that_is_asked_that_of_its_answers() {
+    let of = |workers: i32, enabled: bool| {
+        let monitoring = json!({ "enabled": enabled });
+        plan_of(
+            "x",
+            &json!({ "model": "m", "dataset": "d", "numWorkers": workers, "gpusPerWorker": 0, "monitoring": monitoring }),
+        )
     };
-    assert_eq!(gang_key(&of(1), &[7; 32]), None);
-    let secret = gang_key(&of(2), &[0xa5; 32]).unwrap();
-    assert_eq!(secret.metadata.name.as_deref(), Some("x-gang-6f1f4d1e"));
-    assert_eq!(secret.metadata.owner_references.as_ref().unwrap()[0].kind, "TrainingJob");
-    assert_eq!(secret.metadata.labels.as_ref().unwrap()[labels::UID], "6f1f4d1e-0000-4000-8000-000000000001");
-    assert_eq!((secret.data.unwrap()["key"].0.as_slice(), secret.immutable), ("a5".repeat(32).as_bytes(), Some(true)));
-    let volumes = |workers: i32| {
-        let pod = built(&of(workers), 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
+    for secret in secrets(&of(2, true)) {
+        assert_eq!(secret.metadata.owner_references.as_ref().unwrap()[0].kind, "TrainingJob");
+        assert_eq!(secret.metadata.labels.as_ref().unwrap()[labels::UID], "6f1f4d1e-0000-4000-8000-000000000001");
+        assert_eq!((secret.immutable, secret.data.unwrap().len()), (Some(true), 1));
+    }
+    let (gang, answers) = ("x-gang-6f1f4d1e key a5", "x-answers-6f1f4d1e answers 3c");
+    let (gang_file, answer_file) =
+        ("--gang-key=/etc/training-config/.gang/key", "--answer-key=/etc/training-config/.gang/answers");
+    for (plan, names, files) in [
+        (of(2, true), vec![gang, answers], vec![gang_file, answer_file]),
+        (of(2, false), vec![gang], vec![gang_file]),
+        (of(1, true), vec![answers], vec![answer_file]),
+        (of(1, false), vec![], vec![]),
+    ] {
+        let made = secrets(&plan).into_iter().map(|secret| {
+            let (file, content) = secret.data.unwrap().pop_first().unwrap();
+            let text = String::from_utf8(content.0).unwrap();
+            assert_eq!(text, text[..2].repeat(32));
+            format!("{} {file} {}", secret.metadata.name.unwrap(), &text[..2])
+        });
+        assert_eq!(made.collect::<Vec<_>>(), names);
+        let pod = built(&plan, 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
+        let args = training(&pod).args.clone().unwrap();
+        let options = args.iter().filter(|arg| arg.starts_with("--gang-key") || arg.starts_with("--answer-key"));
+        assert_eq!(options.collect::<Vec<_>>(), files);
         let sources = pod.volumes.unwrap().into_iter().filter_map(|volume| volume.projected?.sources);
-        sources.flatten().filter_map(|source| Some(source.secret?.name)).collect::<Vec<_>>()
-    };
-    assert_eq!((volumes(1), volumes(2)), (vec![], vec!["x-gang-6f1f4d1e".to_owned()]));
+        let mounted = sources.flatten().filter_map(|source| {
+            let (name, item) = source.secret.map(|secret| (secret.name, secret.items.unwrap().remove(0)))?;
+            assert_eq!(item.path, format!(".gang/{}", item.key));
+            Some(format!("{name} {}", item.key))
+        });
+        let names = names.iter().map(|name| name[..name.len() - 3].to_owned());
+        assert_eq!(mounted.collect::<Vec<_>>(), names.collect::<Vec<_>>());
+    }
+}
+
+/// The Secrets of a plan, with keys of one byte only.
+fn secrets(plan: &Plan) -> Vec<Secret> {
+    keys(plan, &[0xa5; 32], &AnswerKey::parse("3c".repeat(32).as_bytes()).unwrap())
 }
 
 #[test]
@@ -457,6 +490,7 @@ fn the_agents_image_is_mounted_where_the_cluster_can_do_that() {
 
 #[test]
 fn the_agent_is_told_what_to_watch() {
+    const ANSWER_KEY: &str = "--answer-key=/etc/training-config/.gang/answers";
     let args = |mut fields: Value| {
         fields["checkpoint"] = json!({ "enabled": false });
         let pod = pod_of(&fields);
@@ -471,6 +505,7 @@ fn the_agent_is_told_what_to_watch() {
     }));
     let expected = [
         "--metrics-port=9000",
+        ANSWER_KEY,
         r"--progress-pattern=(?P<loss>\S+)$$(x)",
         "--progress-pattern=(?P<a>.)",
         "--nan-policy=fail",
@@ -487,7 +522,7 @@ fn the_agent_is_told_what_to_watch() {
     let stopping = json!({ "metric": "f1", "mode": "max", "patience": 1 });
     assert_eq!(
         args(json!({ "successPolicy": { "earlyStopping": stopping } })),
-        ["--metrics-port=8080", "--hang-timeout=1800", "--watch-metric=f1"]
+        ["--metrics-port=8080", ANSWER_KEY, "--hang-timeout=1800", "--watch-metric=f1"]
     );
 }
 

@@ -43,7 +43,8 @@ pub struct AgentPolls {
 struct Silence {
     pod: String,
     since: Timestamp,
-    why: String,
+    /// Why its last answer was not believed, if one came.
+    refusal: Option<String>,
     /// It is in the log.
     told: bool,
 }
@@ -84,11 +85,11 @@ impl AgentPolls {
         self.silence = None;
     }
 
-    /// The agent in the pod with this UID did not, or with something that can't be believed, and why.
-    pub fn failed(&mut self, pod: &str, why: String) {
+    /// The agent in the pod with this UID did not, or with something that was refused, for this reason.
+    pub fn failed(&mut self, pod: &str, refusal: Option<String>) {
         let before = self.silence.take().filter(|silence| silence.pod == pod);
         let (since, told) = before.map_or_else(|| (Timestamp::now(), false), |silence| (silence.since, silence.told));
-        self.silence = Some(Silence { pod: pod.to_owned(), since, why, told });
+        self.silence = Some(Silence { pod: pod.to_owned(), since, refusal, told });
     }
 
     /// Whether the log is to tell that an agent is silent: once it has been for long. One whose program has just ended is for a
@@ -105,10 +106,10 @@ impl AgentPolls {
         self.silence.as_ref().map(|silence| silence.since)
     }
 
-    /// Why the last question had no answer, if it had none.
+    /// Why the last answer was not believed, if that is why there is none.
     #[must_use]
-    pub fn trouble(&self) -> Option<&str> {
-        self.silence.as_ref().map(|silence| silence.why.as_str())
+    pub fn refusal(&self) -> Option<&str> {
+        self.silence.as_ref()?.refusal.as_deref()
     }
 
     /// The last good answer; none if there never was one.
@@ -135,15 +136,16 @@ mod tests {
     fn an_answer_outlives_failures() {
         let mut polls = AgentPolls::default();
         assert_eq!((polls.is_up(), polls.answer().is_some()), (None, false));
-        polls.failed("a", "no".into());
+        polls.failed("a", None);
         assert_eq!((polls.is_up(), polls.answer().is_some()), (Some(false), false), "it never answered");
         assert!(polls.silent_since().is_some());
         polls.answered(AgentStatus { percent: Some(5.0), ..AgentStatus::default() });
         assert_eq!((polls.is_up(), polls.silent_since()), (Some(true), None));
-        polls.failed("a", "no".into());
+        polls.failed("a", None);
         let first = polls.answer().unwrap();
-        polls.failed("a", "still not".into());
-        assert_eq!(polls.trouble(), Some("still not"));
+        assert_eq!(polls.refusal(), None);
+        polls.failed("a", Some("forged".into()));
+        assert_eq!(polls.refusal(), Some("forged"));
         let second = polls.answer().unwrap();
         assert_eq!(second.status.percent, Some(5.0));
         assert!(first.failing_since.is_some() && first.failing_since == second.failing_since);
@@ -152,15 +154,15 @@ mod tests {
     #[test]
     fn the_silence_of_one_pod_is_not_the_nexts() {
         let mut polls = AgentPolls::default();
-        polls.failed("a", "no".into());
+        polls.failed("a", None);
         let long_ago = Timestamp::UNIX_EPOCH;
         polls.silence.as_mut().unwrap().since = long_ago;
-        polls.failed("a", "no".into());
+        polls.failed("a", None);
         assert_eq!(polls.silent_since(), Some(long_ago));
         assert_eq!([polls.is_to_be_told(), polls.is_to_be_told()], [true, false], "once");
-        polls.failed("a", "no".into());
+        polls.failed("a", None);
         assert!(!polls.is_to_be_told());
-        polls.failed("b", "no".into());
+        polls.failed("b", None);
         assert_ne!(polls.silent_since(), Some(long_ago));
         assert!(!polls.is_to_be_told(), "it may have just ended");
     }

@@ -29,7 +29,7 @@ pub enum ChildKind {
     ConfigMap,
     /// The claim for checkpoints.
     PersistentVolumeClaim,
-    /// The Secret with the gang's key.
+    /// The Secrets with the job's keys.
     Secret,
     /// The NetworkPolicy of the job's pods.
     NetworkPolicy,
@@ -80,8 +80,8 @@ impl ChildKey {
     pub const CONFIG: Self = Self { kind: ChildKind::ConfigMap, role: None };
     /// The claim for checkpoints.
     pub const CLAIM: Self = Self { kind: ChildKind::PersistentVolumeClaim, role: None };
-    /// The Secret with the gang's key.
-    pub const GANG_KEY: Self = Self { kind: ChildKind::Secret, role: None };
+    /// The Secrets with the job's keys.
+    pub const KEYS: Self = Self { kind: ChildKind::Secret, role: None };
     /// The NetworkPolicy of the job's pods.
     pub const NETWORK_POLICY: Self = Self { kind: ChildKind::NetworkPolicy, role: None };
     /// The PodGroup.

@@ -49,6 +49,12 @@ pub fn network_policy_name(name: &str, uid: &str) -> String {
     format!("{name}-isolation-{}", part_of(uid))
 }
 
+/// The Secret with the key by which the job's agents prove their answers. Its name has a part of the UID for the same reason.
+#[must_use]
+pub fn answer_key_name(name: &str, uid: &str) -> String {
+    format!("{name}-answers-{}", part_of(uid))
+}
+
 /// The PodGroup. A predecessor's of the same name may stay until the last of its pods is gone, and nobody is to wait for that.
 /// It is short, for it is also the value of a label.
 #[must_use]

@@ -25,9 +25,9 @@ pub mod paths {
     /// Credentials of the store where checkpoints are kept, and of the one to which they are copied.
     pub const STORE_CREDENTIALS: &str = "/etc/training-credentials/store";
     pub const BACKUP_CREDENTIALS: &str = "/etc/training-credentials/backup";
-    /// The key by which the members of the gang know each other: a folder in the volume of the configuration,
-    /// hidden, for programs that read whatever they find there.
-    pub const GANG_KEY: &str = "/etc/training-config/.gang";
+    /// The keys by which the members of the gang know each other, and by which the agent proves its answers: a folder in the
+    /// volume of the configuration, hidden, for programs that read whatever they find there.
+    pub const KEYS: &str = "/etc/training-config/.gang";
 }
 
 /// Checkpoints of a job.

@@ -25,6 +25,7 @@ pub mod metric_history;
 pub mod number;
 pub mod progress;
 pub mod progress_pattern;
+pub mod proof;
 pub mod reason;
 pub mod report;
 pub mod role;

@@ -3,9 +3,11 @@
 
 use api::{self, Condition, State, TrainingJob, TrainingJobStatus};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, ServiceAccount};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use objects::names;
+use protocol::proof::KEY_FILE;
 use serde_json::{Value, json};
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -357,6 +359,13 @@ impl Queued<'_> {
         let log = fs::File::create(self.space.file(&format!("{uid}.log"))).unwrap();
         let mut args: Vec<_> = args.filter(|arg| !arg.starts_with("--gang")).map(str::to_owned).collect();
         args.insert(1, format!("--termination-log={}", self.space.file(uid)));
+        let key = self.space.file(&format!("{uid}.answers"));
+        let uid_of_job = self.space.api::<TrainingJob>().get(&self.name).await.unwrap().metadata.uid.unwrap();
+        let secret = self.space.api::<Secret>().get(&names::answer_key_name(&self.name, &uid_of_job)).await.unwrap();
+        fs::write(&key, &secret.data.unwrap()[KEY_FILE].0).unwrap();
+        for arg in args.iter_mut().filter(|arg| arg.starts_with("--answer-key=")) {
+            *arg = format!("--answer-key={key}");
+        }
         let mut agent = Command::new(testkit::binary("agent"));
         agent
             .args(args)
@@ -459,6 +468,7 @@ impl Operator {
         let log = fs::OpenOptions::new().create(true).append(true).open(room.path("operator.log")).unwrap();
         let operator = Command::new(testkit::binary("operator"))
             .args(["--namespace", namespace, "--no-leader-election", "--agent-access", "direct"])
+            .args(["--lease-namespace", namespace])
             .args(["--metrics-address", &format!("127.0.0.1:{port}")])
             .env("KUBECONFIG", plane().kubeconfig())
             .env_remove("KUBERNETES_SERVICE_HOST")

@@ -13,7 +13,7 @@ use crate::progress::json;
 use crate::run::view::CurrentRun;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use ports::{listen, listen_locally};
 use protocol::gang::GangStatus;
 use protocol::progress::Source;
+use protocol::proof::{AnswerKey, Nonce, PROOF_HEADER};
 use status::StatusSource;
 use std::io;
 use std::net::TcpListener;
@@ -47,6 +48,7 @@ impl Server {
     /// Where the kernel denies a thread, or what it takes to wait for several things.
     pub fn start(
         public: Option<TcpListener>,
+        answer_key: Option<AnswerKey>,
         run: &Arc<CurrentRun>,
         keeper: Option<&Arc<Keeper>>,
         gang: &Arc<Mutex<Option<GangStatus>>>,
@@ -81,7 +83,7 @@ impl Server {
                         .route("/healthz", get(|| async { "ok\n" }))
                         .route("/status", get(status_json))
                         .route("/metrics", get(metrics_text))
-                        .with_state(Arc::new(StatusSource::new(run, keeper, gang_status, in_gang, gpus)));
+                        .with_state(Arc::new(StatusSource::new(answer_key, run, keeper, gang_status, in_gang, gpus)));
                     serve(listener, gang.unwrap_or_default().merge(routes));
                 }
                 std::future::pending::<()>().await;
@@ -98,13 +100,16 @@ fn serve(listener: TcpListener, routes: Router) {
 }
 
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-async fn status_json(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {
+async fn status_json(State(source): State<Arc<StatusSource>>, RawQuery(query): RawQuery) -> impl IntoResponse {
     if source.awaits_gang() {
         let words = "the gang's state is not known yet: ask again\n".to_owned();
-        return (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "text/plain")], words);
+        return (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "text/plain")], None, words);
     }
     let json = serde_json::to_string(&source.status()).expect("a struct of numbers, strings and maps by name is JSON");
-    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json)
+    // People ask without a nonce.
+    let nonce = query.as_deref().and_then(Nonce::in_query);
+    let proof = nonce.zip(source.answer_key()).map(|(nonce, key)| [(PROOF_HEADER, key.prove(nonce, json.as_bytes()))]);
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], proof, json)
 }
 
 /// What the other workers ask, who believe only what is proven to be for them.
@@ -145,8 +150,8 @@ mod tests {
     async fn a_leader_gives_no_status_before_that_of_its_gang() {
         let gang = Arc::new(Mutex::new(None));
         let ask = async |in_gang| {
-            let source = StatusSource::new(Arc::default(), None, Arc::clone(&gang), in_gang, Gpus::default());
-            status_json(State(Arc::new(source))).await.into_response().status()
+            let source = StatusSource::new(None, Arc::default(), None, Arc::clone(&gang), in_gang, Gpus::default());
+            status_json(State(Arc::new(source)), RawQuery(None)).await.into_response().status()
         };
         assert_eq!((ask(true).await, ask(false).await), (StatusCode::SERVICE_UNAVAILABLE, StatusCode::OK));
         *gang.lock() = Some(GangStatus::default());

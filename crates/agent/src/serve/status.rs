@@ -8,6 +8,7 @@ use crate::variables::variable;
 use parking_lot::Mutex;
 use protocol::agent_status::AgentStatus;
 use protocol::gang::GangStatus;
+use protocol::proof::AnswerKey;
 use protocol::report::{Phase, Report, VERSION};
 use protocol::role::RoleName;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub struct StatusSource {
     role: Option<String>,
     worker: Option<u32>,
     pod_uid: Option<String>,
+    answer_key: Option<AnswerKey>,
     run: Arc<CurrentRun>,
     keeper: Option<Arc<Keeper>>,
     gang: Arc<Mutex<Option<GangStatus>>>,
@@ -30,6 +32,7 @@ pub struct StatusSource {
 impl StatusSource {
     /// Who this container is stands in its environment.
     pub fn new(
+        answer_key: Option<AnswerKey>,
         run: Arc<CurrentRun>,
         keeper: Option<Arc<Keeper>>,
         gang: Arc<Mutex<Option<GangStatus>>>,
@@ -44,6 +47,7 @@ impl StatusSource {
             role,
             worker,
             pod_uid: variable("POD_UID"),
+            answer_key,
             run,
             keeper,
             gang,
@@ -56,6 +60,11 @@ impl StatusSource {
     /// must not conclude that its gang is gone.
     pub fn awaits_gang(&self) -> bool {
         self.leads && self.gang.lock().is_none()
+    }
+
+    /// The key by which an answer is proven.
+    pub fn answer_key(&self) -> Option<&AnswerKey> {
+        self.answer_key.as_ref()
     }
 
     /// The status now. Before the first run it says no more than that the program does not run yet.

@@ -96,6 +96,29 @@ fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
     assert_eq!(world.condition("AgentReady").1, "Answers");
 }
 
+/// What is to be done is another thing than where nothing answers.
+#[test]
+fn why_an_answer_is_refused_is_told() {
+    let mut world = World::to_running();
+    world.agent_refusal = Some("its proof is wrong");
+    world.agent_silent_since = Some(at(10));
+    world.second = 40;
+    let verdict = world.step();
+    let (status, reason, message) = world.condition("AgentReady");
+    assert_eq!((status, reason), ("False", "NeverAnswered"));
+    assert_eq!(message, "no progress and no metrics are seen: its proof is wrong");
+    assert_eq!(verdict.events.iter().map(|event| event.reason).collect::<Vec<_>>(), ["AgentUnreachable"]);
+
+    let mut world = World::to_running();
+    world.agent = Some(AgentAnswer { failing_since: Some(at(10)), ..answer(1, |_| {}) });
+    world.agent_refusal = Some("its proof is wrong");
+    world.second = 40;
+    world.step();
+    let (status, reason, message) = world.condition("AgentReady");
+    assert_eq!((status, reason), ("False", "Unreachable"));
+    assert!(message.ends_with(": its proof is wrong"), "{message}");
+}
+
 #[test]
 fn a_program_that_falls_silent_is_told_of() {
     let mut world = World::to_running();

@@ -3,10 +3,12 @@
 
 use super::kubelet;
 use super::witness::{Kind, Space, Witness};
+use http::Uri;
 use jiff::Timestamp;
 use kube::Client;
 use protocol::agent_status::AgentStatus;
 use protocol::gang::{EndedAttempt, GangEnd, GangPast, GangPhase, GangStatus};
+use protocol::proof::{Nonce, OperatorKey};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,16 +39,23 @@ enum Counts {
     Disruption,
 }
 
+/// The key of the operators that ask them.
+pub fn operator_key() -> OperatorKey {
+    OperatorKey::from_random([7; 32])
+}
+
 impl Agents {
     pub fn new(witness: &Arc<Witness>) -> Arc<Self> {
         Arc::new(Self { witness: witness.clone(), gangs: Mutex::default() })
     }
 
-    /// The answer to a GET of this path by the API server's proxy to a pod, if that runs.
-    pub fn answer(&self, path: &str) -> Option<Vec<u8>> {
-        let (namespace, rest) = path.strip_prefix("/api/v1/namespaces/")?.split_once("/pods/")?;
+    /// The answer to a GET of this URI by the API server's proxy to a pod, if that runs: its proof and its body.
+    pub fn answer(&self, uri: &Uri) -> Option<(String, Vec<u8>)> {
+        let nonce = uri.query().and_then(Nonce::in_query)?;
+        let (namespace, rest) = uri.path().strip_prefix("/api/v1/namespaces/")?.split_once("/pods/")?;
         let name = rest.strip_suffix("/proxy/status")?.split_once(':')?.0;
         let pod = self.witness.read(namespace, |space| space.get(Kind::Pod, name).filter(|pod| runs(pod)).cloned())?;
+        let job = self.witness.read(namespace, |space| space.get(Kind::TrainingJob, &job_of(&pod)).cloned())?;
         let leads = worker(&pod) == 0;
         let status = AgentStatus {
             training_job: Some(job_of(&pod)),
@@ -54,7 +63,8 @@ impl Agents {
             gang: leads.then(|| self.look(&pod).status),
             ..AgentStatus::default()
         };
-        serde_json::to_vec(&status).ok()
+        let body = serde_json::to_vec(&status).ok()?;
+        Some((operator_key().job_key(job["metadata"]["uid"].as_str()?).prove(nonce, &body), body))
     }
 
     /// The last incarnation of a job, and how its gang stands.

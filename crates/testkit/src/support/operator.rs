@@ -1,5 +1,6 @@
 //! An operator inside the test, in one namespace.
 
+use super::agents::operator_key;
 use super::wire::{Instructions, Wire};
 use super::witness::Witness;
 use super::{DEADLINE, World};
@@ -33,7 +34,13 @@ impl Operator {
         let metrics = Arc::new(Metrics::new());
         let runtime = Runtime { agent_image: "agent.test/agent:1".into(), ..Runtime::default() };
         let agent_access = if wire.has_agents() { AgentAccess::Proxy } else { AgentAccess::Off };
-        let options = Options { namespace: Some(namespace.into()), runtime, agent_access, ..Options::default() };
+        let options = Options {
+            namespace: Some(namespace.into()),
+            runtime,
+            agent_access,
+            operator_key: operator_key(),
+            ..Options::default()
+        };
         let running = controller::run(wire.client(), options, metrics.clone(), std::future::pending());
         // What it logs of no job in particular is filed under its namespace too. The log keeps no lesser spans of ours.
         let task = tokio::spawn(running.instrument(error_span!("operator", namespace)));

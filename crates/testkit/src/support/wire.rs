@@ -9,6 +9,7 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use kube::Client;
 use kube::client::Body;
+use protocol::proof::PROOF_HEADER;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -204,9 +205,10 @@ impl Wire {
         if let Some(agents) = &self.instructions.agents
             && request.uri().path().ends_with("/proxy/status")
         {
-            let answer = agents.answer(request.uri().path());
-            let status = if answer.is_some() { 200 } else { 503 };
-            let answer = Response::builder().status(status).body(Body::from(answer.unwrap_or_default()));
+            let answer = match agents.answer(request.uri()) {
+                Some((proof, body)) => Response::builder().header(PROOF_HEADER, proof).body(Body::from(body)),
+                None => Response::builder().status(503).body(Body::from(Vec::new())),
+            };
             return Ok(answer.expect("a plain answer"));
         }
         let watch = is_watch(&request);
