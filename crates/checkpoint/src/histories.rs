@@ -444,6 +444,8 @@ impl History {
             if let Some(newest) = newest.filter(|newest| newest.seen.is_some() && is_hidden(newest))
                 && !is_wished
                 && !is_doubtful
+                // A later one that only has its number in common with another job's may be its own (K3).
+                && !matches!(&choice.start, Start::From(found, _) if self.truth[&found.path].seen > newest.seen)
             {
                 return Err(format!("C5: the newest can't be read: {newest:?}"));
             }
