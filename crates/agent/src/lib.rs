@@ -29,6 +29,7 @@ mod member;
 mod message;
 mod observations;
 pub mod output;
+mod places;
 pub mod progress;
 pub mod remote;
 mod run;

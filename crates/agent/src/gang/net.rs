@@ -5,13 +5,14 @@
 //! the next message says it again.
 
 use crate::gang::clock::now;
+use crate::places::who_gives_way;
 use crate::wake::Wake;
 use crate::words::Words;
 use gang::Conn;
 use gang::frame::{Channel, Event, FrameError, NONCE, Secret};
 use gang::message::{MemberId, Message};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ const DIAL_SOON: Duration = Duration::from_millis(20);
 const DIAL_WITHIN: Duration = Duration::from_secs(3);
 /// How long a connection may take nothing of what is sent.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
-/// Connections of which nobody has proven anything yet. Of more the oldest goes.
+/// Connections of which nobody has proven anything yet. Of more the oldest goes of the address that has the most.
 const STRANGERS: usize = 128;
 /// Inputs that wait for the loop.
 const INPUTS: usize = 1024;
@@ -176,18 +177,22 @@ pub struct NetSetup {
     pub words: Arc<Words>,
 }
 
+/// A connection that has proven nothing yet.
+struct Stranger {
+    address: IpAddr,
+    task: AbortHandle,
+    is_proven: Arc<AtomicBool>,
+}
+
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    let mut strangers: VecDeque<(AbortHandle, Arc<AtomicBool>)> = VecDeque::new();
+    let mut strangers: Vec<Stranger> = Vec::new();
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             // Out of file descriptors, mostly; some end meanwhile.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        strangers.retain(|(task, is_proven)| !task.is_finished() && !is_proven.load(Relaxed));
-        while strangers.len() >= STRANGERS {
-            strangers.pop_front().inspect(|(task, _)| task.abort());
-        }
+        strangers.retain(|stranger| !stranger.task.is_finished() && !stranger.is_proven.load(Relaxed));
         let (is_proven, shared) = (Arc::new(AtomicBool::new(false)), Arc::clone(&shared));
         let proven = Arc::clone(&is_proven);
         let task = tokio::spawn(async move {
@@ -198,7 +203,13 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                 shared.tell_of_stranger(&from.ip().to_canonical().to_string(), &error);
             }
         });
-        strangers.push_back((task.abort_handle(), is_proven));
+        strangers.push(Stranger { address: from.ip(), task: task.abort_handle(), is_proven });
+        let oldest_first = strangers.iter().enumerate().map(|(number, stranger)| (stranger.address, number));
+        if strangers.len() > STRANGERS
+            && let Some(at) = who_gives_way(oldest_first)
+        {
+            strangers.remove(at).task.abort();
+        }
     }
 }
 

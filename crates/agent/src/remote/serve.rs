@@ -2,6 +2,7 @@
 
 use super::{Broken, Incoming, SHELL, Sender, Shell};
 use crate::gang::clock::now;
+use crate::places::who_gives_way;
 use crate::run::descendants::descendants_of;
 use crate::serve::ports::{address, bind};
 use gang::frame::{Channel, Event, FrameError, PROVEN_WITHIN, Secret};
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Connections of which nobody has proven anything yet. Of more the oldest goes.
+/// Connections of which nobody has proven anything yet. Of more the oldest goes of the address that has the most.
 const STRANGERS: usize = 128;
 /// Between two words on connections that prove nothing.
 const TELL_EVERY: Duration = Duration::from_secs(600);
@@ -77,13 +78,14 @@ struct Server {
 
 /// A connection, as long as it has proven nothing.
 struct Stranger {
+    address: IpAddr,
     stream: TcpStream,
     /// It has proven itself, or it is over.
     is_known: AtomicBool,
 }
 
 fn accept(listener: &TcpListener, server: &Arc<Server>) {
-    let mut strangers: VecDeque<Arc<Stranger>> = VecDeque::new();
+    let mut strangers: Vec<Arc<Stranger>> = Vec::new();
     loop {
         let accepted = listener.accept().and_then(|(stream, from)| Ok((stream.try_clone()?, stream, from)));
         let Ok((stream, other, from)) = accepted else {
@@ -92,11 +94,14 @@ fn accept(listener: &TcpListener, server: &Arc<Server>) {
             continue;
         };
         strangers.retain(|stranger| !stranger.is_known.load(Relaxed));
-        while strangers.len() >= STRANGERS {
-            strangers.pop_front().inspect(|stranger| drop(stranger.stream.shutdown(Shutdown::Both)));
+        let stranger = Arc::new(Stranger { address: from.ip(), stream, is_known: AtomicBool::new(false) });
+        strangers.push(Arc::clone(&stranger));
+        let oldest_first = strangers.iter().enumerate().map(|(number, stranger)| (stranger.address, number));
+        if strangers.len() > STRANGERS
+            && let Some(at) = who_gives_way(oldest_first)
+        {
+            let _ = strangers.remove(at).stream.shutdown(Shutdown::Both);
         }
-        let stranger = Arc::new(Stranger { stream, is_known: AtomicBool::new(false) });
-        strangers.push_back(Arc::clone(&stranger));
         let server = Arc::clone(server);
         // Where there can be no more threads it is closed by and by.
         let _ = thread::Builder::new().spawn(move || {

@@ -1,8 +1,8 @@
 //! Connections that can't pile up: the agent's memory is the program's.
 
+use crate::places::who_gives_way;
 use axum::serve::Listener;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -72,7 +72,7 @@ impl Held {
         let mut places = self.places.lock();
         places.push(Arc::clone(&spot));
         if places.len() > MAX_CONNECTIONS
-            && let Some(at) = who_gives_way(&places)
+            && let Some(at) = who_gives_way(places.iter().map(|spot| (spot.address, spot.last_active.load(SeqCst))))
         {
             places.swap_remove(at).gives_way.cancel();
         }
@@ -82,13 +82,6 @@ impl Held {
     fn tick(&self) -> u64 {
         self.clock.fetch_add(1, SeqCst)
     }
-}
-
-fn who_gives_way(places: &[Arc<Spot>]) -> Option<usize> {
-    let mut of_address: HashMap<IpAddr, usize> = HashMap::new();
-    places.iter().for_each(|spot| *of_address.entry(spot.address).or_default() += 1);
-    let order = |spot: &Spot| (std::cmp::Reverse(of_address[&spot.address]), spot.last_active.load(SeqCst));
-    (0..places.len()).min_by_key(|&at| order(&places[at]))
 }
 
 /// A connection's place among those held, which is free again with its end.
