@@ -88,7 +88,7 @@ endef
 binaries: need-rust
 	@[ -e target/$(TRIPLE)/release/operator ] || echo "compiling operator and agent with full optimisation: some 270 crates," \
 	  "4 to 6 minutes on 2 quiet cores if none was built before" >&2
-	cargo build --release --bin operator --bin agent
+	cargo build --release --locked --bin operator --bin agent
 	$(call static,operator agent,release)
 	@mkdir -p target/release dist
 	@for program in operator agent; do \
@@ -116,7 +116,7 @@ generate: need-rust ## make anew what is made from code: CRDs, tables of the doc
 	@git diff --stat
 
 plugin: need-rust ## build `kubectl trainingjob` into target/release/kubectl-trainingjob
-	cargo build --release --bin kubectl-trainingjob
+	cargo build --release --locked --bin kubectl-trainingjob
 	@mkdir -p target/release
 	@install -C target/$(TRIPLE)/release/kubectl-trainingjob target/release/kubectl-trainingjob
 	@echo "target/release/kubectl-trainingjob: put it into a folder on PATH, such as by" \

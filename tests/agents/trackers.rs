@@ -237,8 +237,8 @@ impl Trains for Room {
             .spec
             .unwrap();
         let (mut env, mut args) = as_the_kubelet_does(&pod.containers[0], &field, secret);
-        // It runs alone, without the gang that its pod would have.
-        args.retain(|arg| !arg.starts_with("--gang"));
+        // It runs alone, without the gang and the Secrets that its pod would have.
+        args.retain(|arg| !arg.starts_with("--gang") && !arg.starts_with("--answer-key"));
         args.insert(1, format!("--termination-log={}", self.path("message").display()));
         // Where the volume for checkpoints is mounted.
         let mounted = self.path("checkpoints").display().to_string();

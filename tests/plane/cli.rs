@@ -279,6 +279,8 @@ async fn the_agent_is_asked_for_checkpoints() {
     assert_eq!(errand.metadata.owner_references.as_ref().unwrap()[0].name, "kept");
     // As the API server has stored it: what it does not know it drops.
     let pod = errand.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    // What people may change says nothing of what is run.
+    assert_eq!(pod.containers[0].image, kept.status().agent_image);
     let args = pod.containers[0].args.as_ref().unwrap();
     assert_eq!(args[..2], ["checkpoints", "restore"]);
     assert_eq!(args.last().unwrap(), "--to=/checkpoints/again");

@@ -91,6 +91,9 @@ pub struct TrainingJobStatus {
     /// When the job completed or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
+    /// Image of the agent in the job's newest pods, by which `kubectl trainingjob checkpoints` asks while no worker runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_image: Option<String>,
     /// Seconds after its end at which the TrainingJob is deleted whose spec says none: what an administrator had set when it was created. Not with `checkpoint.storage.deletePolicy: Delete`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_ttl_seconds: Option<i32>,

@@ -32,6 +32,8 @@ pub fn misses_job(plan: &Plan, status: &TrainingJobStatus, children: &Children) 
 impl Step<'_> {
     fn run(&mut self) {
         self.status.observed_generation = self.input.generation;
+        // A job of an older operator names none. Any agent can tell of its checkpoints.
+        self.status.agent_image.get_or_insert_with(|| self.input.plan.runtime.agent_image.clone());
         if self.status.state.is_some_and(State::is_finished) && !self.start_again() {
             return self.finished();
         }

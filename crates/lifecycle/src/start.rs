@@ -57,6 +57,7 @@ impl Step<'_> {
             let jobs = if gang.has_roles() { "Jobs" } else { "Job" };
             self.event(false, "Created", format!("{jobs}, Service and ConfigMap for {}", members(gang)));
         }
+        self.status.agent_image = Some(self.input.plan.runtime.agent_image.clone());
         self.verdict.actions.push(Action::Ensure);
         self.verdict.actions.push(Action::CreateJobs(incarnation, self.past()));
     }

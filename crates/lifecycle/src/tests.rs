@@ -628,6 +628,20 @@ fn ttl_deletes_the_finished_job() {
     assert_eq!(world.step().actions, [Action::DeleteOwner]);
 }
 
+/// Who asks for checkpoints of a job starts this image, and believes no ConfigMap.
+#[test]
+fn the_status_names_the_agents_image_also_of_a_job_of_before() {
+    let mut world = World::new();
+    world.step();
+    assert_eq!(world.status.agent_image.as_deref(), Some("agent"));
+    (world.status.state, world.status.agent_image) = (Some(State::Completed), None);
+    world.step();
+    assert_eq!((world.status.state, world.status.agent_image.as_deref()), (Some(State::Completed), Some("agent")));
+    world.status.agent_image = Some("of an older version".into());
+    world.step();
+    assert_eq!(world.status.agent_image.as_deref(), Some("of an older version"), "an upgrade changes nothing");
+}
+
 /// What an administrator sets concerns jobs that are created from then on.
 #[test]
 fn a_default_ttl_is_that_of_the_jobs_creation() {

@@ -42,7 +42,6 @@ fn checkpoints(plan: &Plan) -> Option<String> {
     let policy = CheckpointPolicy {
         uid: plan.identity.uid.clone(),
         job: plan.identity.name.clone(),
-        agent_image: plan.runtime.agent_image.clone(),
         workers: u32::try_from(plan.gang.most_workers()).unwrap_or(0),
         port: u16::try_from(plan.monitoring.agent_port).unwrap_or(0),
         look_seconds: 0,

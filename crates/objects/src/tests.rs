@@ -966,7 +966,7 @@ fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
     assert_eq!(
         serde_json::from_str::<Value>(policy).unwrap(),
         json!({
-            "uid": "6f1f4d1e-0000-4000-8000-000000000001", "job": "x", "agentImage": "registry.example/trainingjob-operator:1", "workers": 2, "port": 8080, "shared": false, "retention": 3,
+            "uid": "6f1f4d1e-0000-4000-8000-000000000001", "job": "x", "workers": 2, "port": 8080, "shared": false, "retention": 3,
             "keepBest": { "metric": "eval_loss", "max": false },
             "resumeFrom": "/checkpoints/run-1/checkpoint-5",
             "store": { "uri": "s3://b/ml-training/x", "endpoint": "http://minio:9000", "credentials": "/etc/training-credentials/store" },

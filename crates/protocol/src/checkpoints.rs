@@ -13,8 +13,6 @@ pub struct CheckpointPolicy {
     pub uid: String,
     /// Name of the TrainingJob, for those who share the folder.
     pub job: String,
-    /// Image of the agent, for whoever wants to look after the checkpoints while no worker runs.
-    pub agent_image: String,
     /// Workers of the gang.
     pub workers: u32,
     /// Port on which the others ask the first worker's agent what to go on from.

@@ -118,8 +118,9 @@ pub async fn run(
         bail!("{name} keeps no checkpoints: its checkpoint.enabled is false, and only a new job can have it true");
     }
     let policy = policy(cluster, &job).await?;
-    let runtime = Runtime { agent_image: policy.agent_image.clone(), ..Runtime::default() };
-    let plan = plan::resolve(&job, &runtime).plan;
+    // From what the operator alone may write: it runs beside the job's volumes and Secrets.
+    let agent_image = job.status.as_ref().and_then(|status| status.agent_image.clone()).unwrap_or_default();
+    let plan = plan::resolve(&job, &Runtime { agent_image, ..Runtime::default() }).plan;
     let checkpoint = plan.storage.checkpoint.as_ref().ok_or_else(|| anyhow!("{name} keeps no checkpoints"))?;
     let first = match first_worker(&pods(cluster, &job).await?) {
         Some(pod) => {
@@ -188,7 +189,7 @@ fn read_policy(
             env!("CARGO_PKG_VERSION")
         )
     })?;
-    if policy.agent_image.is_empty() { Err(older()) } else { Ok(policy) }
+    Ok(policy)
 }
 
 /// Finds the pod of the first worker, if its program runs and is not being stopped.
@@ -210,8 +211,15 @@ fn place(
     if let Some(pod) = first.filter(|pod| can_be_asked(pod)) {
         return Ok(Place::Worker(pod.name_any()));
     }
+    let errand = || match plan.runtime.agent_image.as_str() {
+        "" => Err(format!(
+            "no worker of {name} can be asked, and its status names no agentImage for a Job that could: upgrade the operator, \
+             which then names it, also for jobs that have ended"
+        )),
+        _ => Ok(Place::Errand),
+    };
     if checkpoint.volume != CheckpointVolume::EmptyDir {
-        return Ok(Place::Errand);
+        return errand();
     }
     let is_copied = checkpoint.store.is_some() || checkpoint.backup.is_some();
     if is_copied && matches!(verb, Verb::Restore { .. }) {
@@ -222,7 +230,7 @@ fn place(
         ));
     }
     if is_copied {
-        return Ok(Place::Errand);
+        return errand();
     }
     Err(match (first, state) {
         (Some(pod), _) => format!(

@@ -144,6 +144,18 @@ fn else_a_job_if_something_outlives_the_pods() {
     }
 }
 
+/// The image comes from the status, and nothing that others may write takes its place.
+#[test]
+fn no_job_is_made_with_an_image_that_the_operator_has_not_named() {
+    for checkpoint in [claim(), json!({ "backup": { "destination": "s3://copies/x" } })] {
+        let mut plan = plan_of("x", &checkpoint);
+        plan.runtime.agent_image.clear();
+        let checkpoint = plan.storage.checkpoint.as_ref().unwrap();
+        let why = place(&plan, checkpoint, None, Some(State::Completed), &Verb::List).unwrap_err();
+        assert!(why.contains("agentImage") && why.contains("upgrade the operator"), "{why}");
+    }
+}
+
 #[test]
 fn else_it_tells_what_is_missing() {
     let why = chosen(&json!({}), None, State::Completed, &Verb::List).unwrap_err();
@@ -178,17 +190,15 @@ fn a_policy_that_can_be_read() {
             "data": data }))
     };
     let read = |config: Option<&ConfigMap>| read_policy("x", "team", Some("u"), config);
-    let good = config(json!({ "checkpoints.json": r#"{"agentImage":"i","workers":2,"shared":true,"later":1}"# }));
+    let good = config(json!({ "checkpoints.json": r#"{"workers":2,"shared":true,"later":1}"# }));
     let policy = read(Some(&good)).unwrap();
-    assert_eq!((policy.agent_image.as_str(), policy.workers, policy.shared), ("i", 2, true));
+    assert_eq!((policy.workers, policy.shared), (2, true));
     let of_another = read_policy("x", "team", Some("later"), Some(&good)).unwrap_err();
     for why in [read(None).unwrap_err(), of_another] {
         assert!(why.starts_with("ConfigMap x-config is missing") && why.contains("why x -n team"), "{why}");
     }
-    for older in [json!({ "model": "m" }), json!({ "checkpoints.json": "{}" })] {
-        let why = read(Some(&config(older))).unwrap_err();
-        assert!(why.contains("Upgrade the operator"), "{why}");
-    }
+    let why = read(Some(&config(json!({ "model": "m" })))).unwrap_err();
+    assert!(why.contains("Upgrade the operator"), "{why}");
     let why = read(Some(&config(json!({ "checkpoints.json": r#"{"workers":"two"}"# })))).unwrap_err();
     assert!(why.contains("of this plugin") && why.ends_with("upgrade it"), "{why}");
 }
