@@ -472,7 +472,7 @@ impl History {
                 if chosen.failed >= SUSPECT && !chosen.is_doubtful {
                     return Err("C7: it is suspect".into());
                 }
-                if self.wish.is_some() && !has_own && !is_doubtful {
+                if self.wish.is_some() && !chosen.is_own && !is_doubtful {
                     return Err("C2: what came before resumeFrom does not come back".into());
                 }
                 if !chosen.is_own && !chosen.is_doubtful && has_own {
