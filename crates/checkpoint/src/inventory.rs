@@ -422,10 +422,13 @@ impl Inventory {
         entry.depth = Depth::Content;
         entry.settled = true;
         entry.crc32c = crc32c;
-        match (&entry.crc32c, entry.earlier.take()) {
-            (Some(now), Some(earlier)) if *now == earlier => entry.order = entry.earliest,
-            (Some(_), Some(_)) => entry.earliest = entry.order,
-            (_, earlier) => entry.earlier = earlier,
+        if let (Some(now), Some(earlier)) = (&entry.crc32c, &entry.earlier) {
+            match (*now == *earlier, entry.anew) {
+                (true, _) => entry.order = entry.earliest,
+                (false, Some(place)) => (entry.earliest, entry.order) = place,
+                (false, None) => entry.earliest = entry.order,
+            }
+            (entry.earlier, entry.anew) = (None, None);
         }
         let known = tell(&claim, entry, &self.uid, None, now);
         self.is_saved = false;
@@ -685,6 +688,7 @@ impl Inventory {
             order: self.ledger.book.looks + 1,
             earliest: self.ledger.book.looks + 1,
             earlier: None,
+            anew: None,
             timed: self.looked.is_some_and(|looked| fits(files.members(), looked, now)),
             whole: None,
             owner: String::new(),
@@ -700,6 +704,7 @@ impl Inventory {
                 entry.failed_by.clone_from(&known.failed_by);
                 (entry.order, entry.earliest) = (known.order, known.earliest);
                 entry.earlier.clone_from(&known.earlier);
+                entry.anew = known.anew;
                 entry.timed = known.timed;
                 entry.renewed_by.clone_from(&known.renewed_by);
             }
@@ -708,6 +713,7 @@ impl Inventory {
                 entry.owner.clone_from(&known.owner);
                 entry.earliest = known.earliest;
                 entry.earlier = known.crc32c.clone().or_else(|| known.earlier.clone());
+                entry.anew = known.anew;
                 let is_renewed = is_anew(files.members());
                 entry.renewed_by.clone_from(if is_renewed { &self.uid } else { &known.renewed_by });
             }
@@ -758,12 +764,14 @@ impl Inventory {
             new.iter().filter(|entry| entry.timed).map(|entry| newest(&entry.members)).collect();
         let last = next + (times.len() as u64).saturating_sub(1);
         for entry in new {
-            let is_alike = entry.earliest < next;
-            entry.order = last;
-            if entry.timed && !is_alike {
-                let before = times.iter().position(|time| *time == newest(&entry.members)).unwrap_or_default();
-                entry.order = next + before as u64;
-                entry.earliest = entry.order;
+            let at = times.iter().position(|time| *time == newest(&entry.members)).filter(|_| entry.timed);
+            let (earliest, order) = at.map_or((next, last), |before| (next + before as u64, next + before as u64));
+            if entry.earliest < next {
+                // Perhaps no more than touched, and if not, perhaps when it was changed before.
+                entry.order = last;
+                entry.anew = Some((entry.anew.map_or(earliest, |(before, _)| before.min(earliest)), order));
+            } else {
+                (entry.earliest, entry.order) = (earliest, order);
             }
         }
         (book.looks, self.is_saved) = (last, false);

@@ -100,6 +100,9 @@ pub(super) struct Entry {
     /// What its bytes were before only its times changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<Vec<u32>>,
+    /// The earliest and the last place in the order of writing that are possible if these bytes are others than before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anew: Option<(u64, u64)>,
     /// When it was first seen whole.
     pub whole: Option<Timestamp>,
     /// The UID of the job that saw it come; empty if it was there before, or if several could have written it.
@@ -178,7 +181,7 @@ impl Ledger {
                     ours.owner = theirs.owner;
                     ours.failed_starts = ours.failed_starts.max(theirs.failed_starts);
                     if ours.members == theirs.members {
-                        (ours.order, ours.earliest) = (theirs.order, theirs.earliest);
+                        (ours.order, ours.earliest, ours.anew) = (theirs.order, theirs.earliest, theirs.anew);
                     }
                 }
                 None => {
@@ -384,6 +387,7 @@ mod tests {
             earliest: 6,
             timed: true,
             earlier: Some(vec![1]),
+            anew: Some((6, 7)),
             whole: None,
             owner: owner.to_owned(),
             failed_starts: 1,

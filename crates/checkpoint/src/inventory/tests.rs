@@ -809,3 +809,42 @@ fn what_is_only_touched_keeps_its_place() {
     let found = &one(&scan, "step-1").found;
     assert!(found.order > before && found.earliest == found.order, "other bytes: it was written again");
 }
+
+/// What was written anew with names and sizes as before, and before others that the same look saw first, is none of the later
+/// ones for which they may go.
+#[test]
+fn what_is_written_anew_has_its_place_among_what_came_with_it() {
+    let room = Room::new();
+    let mut inventory = begun(&room);
+    let now = std::time::SystemTime::now();
+    let write = |step: u64, order: u64| {
+        for file in ["model", "deep/er", ".complete"] {
+            let file = fs::File::options().write(true).open(room.path(&format!("step-{step}/{file}"))).unwrap();
+            file.set_modified(now + std::time::Duration::from_millis(order)).unwrap();
+        }
+    };
+    room.save("step-7");
+    write(7, 1);
+    look(&mut inventory, 1);
+    let mut scan = look(&mut inventory, 10);
+    inventory.prove(&mut scan, 9, at(10), &Budget::default());
+    // Another run, which dies soon each time.
+    room.write("step-7/model", "STEP-7");
+    write(7, 2);
+    for (step, order) in [(3, 3), (5, 4)] {
+        room.save(&format!("step-{step}"));
+        write(step, order);
+    }
+    look(&mut inventory, 20);
+    let mut scan = look(&mut inventory, 30);
+    inventory.prove(&mut scan, 9, at(30), &Budget::default());
+    let order = |step: u64| one(&scan, &format!("step-{step}")).found.order;
+    assert!(order(7) < order(3) && order(3) < order(5), "{:?}", [7, 3, 5].map(order));
+    let found = &one(&scan, "step-7").found;
+    assert_eq!(found.earliest, found.order);
+    for known in &mut scan.found {
+        known.own = true;
+    }
+    let keep = Keep { retention: 2, ..Keep::default() };
+    assert_eq!(to_delete(&scan.found, &keep, at(31)), [""; 0]);
+}
