@@ -190,8 +190,10 @@ pub struct Inventory {
     was_new: bool,
     /// Whether this job uses the root or waits for it.
     turn: Turn,
-    /// When the last look that saw everything was, by our clock.
+    /// When the last look that saw all but `unseen` was, by our clock.
     looked: Option<Timestamp>,
+    /// Folders that this look could not look into, and when the last one was that did.
+    unseen: BTreeMap<String, Option<Timestamp>>,
 }
 
 /// When a checkpoint is looked at.
@@ -240,6 +242,7 @@ impl Inventory {
             was_new: false,
             turn: Turn::Holds,
             looked: None,
+            unseen: BTreeMap::new(),
         }
     }
 
@@ -334,6 +337,8 @@ impl Inventory {
         } else if scan.whole {
             // What the next look finds new was written after what this one found, which a look that saw less cannot say.
             self.order_new(&mut scan);
+            let seen_at = |path: &String| self.unseen.get(path).copied().unwrap_or(self.looked);
+            self.unseen = given_up.iter().map(|(path, _)| (path.clone(), seen_at(path))).collect();
             self.looked = Some(now);
             let entries = self.ledger.book.checkpoints.len();
             self.ledger.book.checkpoints.retain(|path, _| paths.contains(path));
@@ -585,9 +590,7 @@ impl Inventory {
 
     /// What is remembered at or below a path that could not be looked into.
     fn known_below(&self, path: &str) -> Vec<Claimed> {
-        let is_below =
-            |known: &str| known.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        let known = self.ledger.book.checkpoints.iter().filter(|(known, _)| is_below(known));
+        let known = self.ledger.book.checkpoints.iter().filter(|(known, _)| is_at_or_below(known, path));
         let claimed = |(path, entry): (&String, &Entry)| {
             let rules = *self.formats.iter().find(|rules| rules.format == entry.format)?;
             Some(Claimed { path: path.clone(), folder: true, names: Vec::new(), rules })
@@ -689,7 +692,7 @@ impl Inventory {
             earliest: self.ledger.book.looks + 1,
             earlier: None,
             anew: None,
-            timed: self.looked.is_some_and(|looked| fits(files.members(), looked, now)),
+            timed: self.looked_at(&claim.path).is_some_and(|looked| fits(files.members(), looked, now)),
             whole: None,
             owner: String::new(),
             failed_starts: 0,
@@ -749,6 +752,12 @@ impl Inventory {
         self.is_saved &= known == Some(&entry);
         self.ledger.book.checkpoints.insert(claim.path.clone(), entry);
         result
+    }
+
+    /// When it was last looked at what is at this path.
+    fn looked_at(&self, path: &str) -> Option<Timestamp> {
+        let unseen = self.unseen.iter().find(|(folder, _)| is_at_or_below(path, folder));
+        unseen.map_or(self.looked, |(_, looked)| *looked)
     }
 
     /// Gives places in the order of writing to what is new. Files whose times fit to when they were first seen are ordered by
@@ -1259,6 +1268,11 @@ fn fits(members: &[Member], looked: Timestamp, now: Timestamp) -> bool {
 fn is_alike(ours: &[Member], theirs: &[Member]) -> bool {
     let same = |(ours, theirs): (&Member, &Member)| (&ours.path, ours.size) == (&theirs.path, theirs.size);
     ours.len() == theirs.len() && ours.iter().zip(theirs).all(same)
+}
+
+/// Whether a path is that of this folder, or below it.
+fn is_at_or_below(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn newest(members: &[Member]) -> Option<Timestamp> {

@@ -848,3 +848,31 @@ fn what_is_written_anew_has_its_place_among_what_came_with_it() {
     let keep = Keep { retention: 2, ..Keep::default() };
     assert_eq!(to_delete(&scan.found, &keep, at(31)), [""; 0]);
 }
+
+/// A folder that could not be read for a while: what was written there meanwhile is as old as its times say.
+#[test]
+fn what_came_while_a_folder_could_not_be_read_is_ordered_by_its_times() {
+    as_nobody(); // root reads any folder
+    let room = Room::new();
+    let mut inventory = begun(&room);
+    room.save("sft/step-1");
+    look(&mut inventory, 1);
+    let save = |step: u64, second: i64| {
+        room.save(&format!("sft/step-{step}"));
+        for file in ["model", "deep/er", ".complete"] {
+            let path = room.path(&format!("sft/step-{step}/{file}"));
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(std::time::SystemTime::from(at(second))).unwrap();
+        }
+    };
+    save(2, 2);
+    let allow = |mode| fs::set_permissions(room.path("sft"), Permissions::from_mode(mode)).unwrap();
+    allow(0o000);
+    look(&mut inventory, 7200);
+    look(&mut inventory, 7220);
+    allow(0o755);
+    save(3, 7230);
+    let scan = look(&mut inventory, 7240);
+    let order = |step: u64| one(&scan, &format!("sft/step-{step}")).found.order;
+    assert!(order(1) < order(2) && order(2) < order(3), "{:?}", [1, 2, 3].map(order));
+}
