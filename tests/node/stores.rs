@@ -6,6 +6,7 @@ use super::world::{SOON, Space, merged, world};
 use super::{folder, wait::eventually};
 use api::State::{Completed, Running};
 use api::TrainingJobStatus;
+use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
 use testkit::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
-use testkit::training::{ended, weights};
 
 /// An S3 server that pods reach by an address of this machine, with a proxy before it that can break what goes between.
 pub struct Bucket {
@@ -134,15 +134,30 @@ async fn a_lost_volume_comes_back_from_the_backup() {
         claims.get_opt("kept-checkpoints").await.unwrap().is_none().then_some(())
     })
     .await;
-    let steps = u32::try_from(last).unwrap() + 10;
-    let env = merged(env, &json!({ "STEPS": steps.to_string() }));
     let second = Training::submit(&space, "kept", 2, env, fields).await;
-    let status = second.state(Completed).await;
+    second.saves(u32::try_from(last).unwrap() + 5).await;
+
+    // It ends while the store is away. What it saved last is copied when no worker is there any more.
+    bucket.proxy.set(|_| Fault::Answer(503));
+    let status = second.completes(2).await;
     assert_eq!((status.attempt, checkpoint(&status).resumed_from.as_ref()), (Some(1), Some(&newest)));
     for log in logs(&space, &second).await {
         assert!(log.contains(&format!("resumed from /checkpoints/{newest} at step {last}")), "{log}");
-        assert_eq!(ended(&log), Some((steps, weights(steps).as_str())));
     }
+    let upkeep = eventually("a Job that copies", SOON, async || {
+        let job: Option<BatchJob> = space.api().get_opt("kept-upkeep").await.unwrap();
+        job.filter(|job| job.status.as_ref().is_some_and(|status| status.active == Some(1)))
+    });
+    assert_eq!(upkeep.await.owner_references()[0].name, "kept");
+    second.condition("CheckpointsHealthy", "False", "BackupFailing").await;
+    let newest = name(checkpoint(&second.status()).latest_step.unwrap().cast_unsigned());
+    assert!(!bucket.manifests("kept").contains(&newest), "the store is away");
+    bucket.proxy.set(|_| Fault::Pass);
+    let is_copied = |status: &TrainingJobStatus| {
+        status.checkpoint.as_ref().is_some_and(|told| told.last_backup_path.as_ref() == Some(&newest))
+    };
+    second.until("the newest to be copied after the end", is_copied).await;
+    assert!(bucket.manifests("kept").contains(&newest), "{:?}", bucket.manifests("kept"));
     space.end().await;
 }
 
