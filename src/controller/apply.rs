@@ -171,15 +171,17 @@ impl Pass<'_, TrainingJob> {
         let answers = self.context.options.operator_key.job_key(&plan.identity.uid);
         let (keys, policy) = (objects::keys(plan, &rand::random(), &answers), objects::network_policy(plan));
         let (keys, policy) = futures::join!(
-            self.ensure_each_unseen(ChildKey::KEYS, &keys),
-            self.ensure_each_unseen(ChildKey::NETWORK_POLICY, policy.as_slice()),
+            self.ensure_one_unseen(ChildKey::KEYS, keys.as_ref()),
+            self.ensure_one_unseen(ChildKey::NETWORK_POLICY, policy.as_ref()),
         );
         Ok(keys? && policy?)
     }
 
-    async fn ensure_each_unseen<K: Child>(&self, key: ChildKey, wanted: &[K]) -> Result<bool, Error> {
-        let made = futures::future::try_join_all(wanted.iter().map(|wanted| self.create_unseen(wanted))).await?;
-        let blocked = made.into_iter().flatten().next();
+    async fn ensure_one_unseen<K: Child>(&self, key: ChildKey, wanted: Option<&K>) -> Result<bool, Error> {
+        let blocked = match wanted {
+            Some(wanted) => self.create_unseen(wanted).await?,
+            None => None,
+        };
         let are_there = blocked.is_none();
         self.block(key, blocked);
         Ok(are_there)

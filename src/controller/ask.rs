@@ -159,7 +159,7 @@ fn is_proven(answer: &Answer, nonce: Nonce, key: &AnswerKey, job: &AskedJob) -> 
     if key.is_proof(proof.as_bytes(), nonce, &answer.body) {
         return Ok(());
     }
-    let secret = names::answer_key_name(name, uid);
+    let secret = names::keys_name(name, uid);
     Err(format!(
         "the agent's answer was refused: its proof ({PROOF_HEADER}) is wrong; the answer was changed on its way, or another program \
          answers at the pod's address and port; if the operator's own key was replaced, run kubectl delete secret {secret} -n \

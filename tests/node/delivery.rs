@@ -134,8 +134,8 @@ async fn create_by_hand(space: &Space, mut job: Value) {
         create::<PersistentVolumeClaim>(space, claim).await;
     }
     let answers = OperatorKey::from_random([7; 32]).job_key(&plan.identity.uid);
-    for key in objects::keys(plan, &[7; 32], &answers) {
-        create::<Secret>(space, key).await;
+    if let Some(keys) = objects::keys(plan, &[7; 32], &answers) {
+        create::<Secret>(space, keys).await;
     }
     for job in objects.jobs {
         create::<KubernetesJob>(space, job).await;

@@ -573,7 +573,7 @@ async fn every_query_gives_data() {
     let first = world.pods("runs").await.into_iter().find(first).expect("worker 0 runs");
     let uid = world.jobs().get("runs").await.unwrap().uid().unwrap();
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "train");
-    let secret = secrets.get(&objects::names::answer_key_name("runs", &uid)).await.unwrap();
+    let secret = secrets.get(&objects::names::keys_name("runs", &uid)).await.unwrap();
     let _agent = world.agent(agent, &first.uid().unwrap(), &secret.data.unwrap()[KEY_FILE].0);
     let progress = json!({
         "progress": "45%", "currentEpoch": 1, "totalEpochs": 3, "currentStep": 450, "totalSteps": 1000,

@@ -59,9 +59,8 @@ pub(super) fn args(plan: &Plan, role: &Role, past: GangPast) -> Vec<String> {
     args
 }
 
-/// A key that the agents have: a Secret of its own, for nobody but the gang's members knows the gang's.
+/// A key that the agents have.
 struct Key {
-    secret: String,
     /// Its key in the Secret, and the name of the file.
     file: &'static str,
     /// The agent's option for the file.
@@ -81,40 +80,41 @@ pub(super) fn answer_arg(plan: &Plan) -> Option<String> {
 
 /// The key of the gang; none for a worker that has nobody to talk to.
 fn gang_key(plan: &Plan) -> Option<Key> {
-    let secret = names::gang_key_name(&plan.identity.name, &plan.identity.uid);
     let has_others = plan.gang.elastic.is_some() || plan.gang.size() > 1;
-    has_others.then_some(Key { secret, file: KEY_FILE, option: "--gang-key" })
+    has_others.then_some(Key { file: KEY_FILE, option: "--gang-key" })
 }
 
 /// The key of the agents' answers; none where they are not asked.
 fn answer_key(plan: &Plan) -> Option<Key> {
-    let secret = names::answer_key_name(&plan.identity.name, &plan.identity.uid);
-    plan.monitoring.metrics_port.map(|_| Key { secret, file: proof::KEY_FILE, option: "--answer-key" })
+    plan.monitoring.metrics_port.map(|_| Key { file: proof::KEY_FILE, option: "--answer-key" })
 }
 
-/// The Secrets with the job's keys: that of the gang, which is made of 32 random bytes, and that of the agents' answers.
+fn keys_of_pods(plan: &Plan) -> impl Iterator<Item = Key> {
+    [gang_key(plan), answer_key(plan)].into_iter().flatten()
+}
+
+/// The Secret with the job's keys: that of the gang, which is made of 32 random bytes, and that of the agents' answers; none where
+/// the pods need neither. It has both in any case: it can't be changed, and what the pods need may.
 #[must_use]
-pub fn keys(plan: &Plan, gang: &[u8; 32], answers: &AnswerKey) -> Vec<Secret> {
-    let secret = |key: Key, text: String| Secret {
-        metadata: metadata(plan, key.secret),
-        data: Some(BTreeMap::from([(key.file.to_owned(), ByteString(text.into_bytes()))])),
+pub fn keys(plan: &Plan, gang: &[u8; 32], answers: &AnswerKey) -> Option<Secret> {
+    keys_of_pods(plan).next()?;
+    let gang: String = gang.iter().map(|byte| format!("{byte:02x}")).collect();
+    let entry = |file: &str, text: String| (file.to_owned(), ByteString(text.into_bytes()));
+    Some(Secret {
+        metadata: metadata(plan, names::keys_name(&plan.identity.name, &plan.identity.uid)),
+        data: Some(BTreeMap::from([entry(KEY_FILE, gang), entry(proof::KEY_FILE, answers.to_text())])),
         immutable: Some(true),
         ..Secret::default()
-    };
-    let gang = gang_key(plan).map(|key| secret(key, gang.iter().map(|byte| format!("{byte:02x}")).collect()));
-    let answers = answer_key(plan).map(|key| secret(key, answers.to_text()));
-    [gang, answers].into_iter().flatten().collect()
+    })
 }
 
 /// Where the keys come from, as part of the job's configuration.
-pub(super) fn key_projections(plan: &Plan) -> Vec<SecretProjection> {
+pub(super) fn key_projection(plan: &Plan) -> Option<SecretProjection> {
     let folder = paths::KEYS.rsplit('/').next().unwrap_or_default();
-    let projection = |key: Key| {
-        let path = format!("{folder}/{}", key.file);
-        let item = KeyToPath { key: key.file.to_owned(), path, mode: None };
-        SecretProjection { name: key.secret, items: Some(vec![item]), optional: None }
-    };
-    [gang_key(plan), answer_key(plan)].into_iter().flatten().map(projection).collect()
+    let item = |key: Key| KeyToPath { key: key.file.to_owned(), path: format!("{folder}/{}", key.file), mode: None };
+    let items: Vec<_> = keys_of_pods(plan).map(item).collect();
+    let name = names::keys_name(&plan.identity.name, &plan.identity.uid);
+    (!items.is_empty()).then_some(SecretProjection { name, items: Some(items), optional: None })
 }
 
 /// Where the agent remembers what it knows: a volume, or of that by which the agent came the one folder in which everybody

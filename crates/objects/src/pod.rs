@@ -202,7 +202,7 @@ impl Mounts {
     fn of(plan: &Plan) -> Self {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
         it.add_agent(plan);
-        it.add_config(plan, gang::key_projections(plan));
+        it.add_config(plan, gang::key_projection(plan));
         // A container has 64 MiB of shared memory otherwise: too little for data loaders with workers, and for NCCL.
         let memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: None };
         it.add("shm", paths::SHM, false, Volume { empty_dir: Some(memory), ..Volume::default() });
@@ -218,7 +218,7 @@ impl Mounts {
     /// What looking after the checkpoints takes, and nothing else.
     pub(super) fn of_upkeep(plan: &Plan, checkpoint: &Checkpoint) -> Self {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
-        it.add_config(plan, Vec::new());
+        it.add_config(plan, None);
         it.add_checkpoints(plan, checkpoint);
         it
     }
@@ -244,17 +244,16 @@ impl Mounts {
     }
 
     /// One volume: each has to be mounted by itself before a container starts.
-    fn add_config(&mut self, plan: &Plan, keys: Vec<SecretProjection>) {
+    fn add_config(&mut self, plan: &Plan, keys: Option<SecretProjection>) {
         let name = names::config_name(&plan.identity.name);
-        let volume = if keys.is_empty() {
+        let volume = if keys.is_none() {
             let config_map = Some(ConfigMapVolumeSource { name, ..ConfigMapVolumeSource::default() });
             Volume { config_map, ..Volume::default() }
         } else {
             let config = Some(ConfigMapProjection { name, ..ConfigMapProjection::default() });
             let config = VolumeProjection { config_map: config, ..VolumeProjection::default() };
-            let key = |secret| VolumeProjection { secret: Some(secret), ..VolumeProjection::default() };
-            let sources = [config].into_iter().chain(keys.into_iter().map(key)).collect();
-            let projected = ProjectedVolumeSource { sources: Some(sources), default_mode: None };
+            let keys = VolumeProjection { secret: keys, ..VolumeProjection::default() };
+            let projected = ProjectedVolumeSource { sources: Some(vec![config, keys]), default_mode: None };
             Volume { projected: Some(projected), ..Volume::default() }
         };
         self.add("config", paths::CONFIG, true, volume);

@@ -29,7 +29,7 @@ pub enum ChildKind {
     ConfigMap,
     /// The claim for checkpoints.
     PersistentVolumeClaim,
-    /// The Secrets with the job's keys.
+    /// The Secret with the job's keys.
     Secret,
     /// The NetworkPolicy of the job's pods.
     NetworkPolicy,
@@ -80,7 +80,7 @@ impl ChildKey {
     pub const CONFIG: Self = Self { kind: ChildKind::ConfigMap, role: None };
     /// The claim for checkpoints.
     pub const CLAIM: Self = Self { kind: ChildKind::PersistentVolumeClaim, role: None };
-    /// The Secrets with the job's keys.
+    /// The Secret with the job's keys.
     pub const KEYS: Self = Self { kind: ChildKind::Secret, role: None };
     /// The NetworkPolicy of the job's pods.
     pub const NETWORK_POLICY: Self = Self { kind: ChildKind::NetworkPolicy, role: None };

@@ -36,23 +36,17 @@ pub fn claim_name(name: &str) -> String {
     format!("{name}-checkpoints")
 }
 
-/// The Secret with the key of the gang. The operator may not look whose one of that name is, so that a part of the UID is in
-/// it, which no predecessor of the same name has.
+/// The Secret with the job's keys. The operator may not look whose one of that name is, so that a part of the UID is in it,
+/// which no predecessor of the same name has.
 #[must_use]
-pub fn gang_key_name(name: &str, uid: &str) -> String {
-    format!("{name}-gang-{}", part_of(uid))
+pub fn keys_name(name: &str, uid: &str) -> String {
+    format!("{name}-keys-{}", part_of(uid))
 }
 
-/// The NetworkPolicy of the pods. The operator may not look whose one of that name is, see [`gang_key_name`].
+/// The NetworkPolicy of the pods. The operator may not look whose one of that name is, see [`keys_name`].
 #[must_use]
 pub fn network_policy_name(name: &str, uid: &str) -> String {
     format!("{name}-isolation-{}", part_of(uid))
-}
-
-/// The Secret with the key by which the job's agents prove their answers. Its name has a part of the UID for the same reason.
-#[must_use]
-pub fn answer_key_name(name: &str, uid: &str) -> String {
-    format!("{name}-answers-{}", part_of(uid))
 }
 
 /// The PodGroup. A predecessor's of the same name may stay until the last of its pods is gone, and nobody is to wait for that.

@@ -361,7 +361,7 @@ impl Queued<'_> {
         args.insert(1, format!("--termination-log={}", self.space.file(uid)));
         let key = self.space.file(&format!("{uid}.answers"));
         let uid_of_job = self.space.api::<TrainingJob>().get(&self.name).await.unwrap().metadata.uid.unwrap();
-        let secret = self.space.api::<Secret>().get(&names::answer_key_name(&self.name, &uid_of_job)).await.unwrap();
+        let secret = self.space.api::<Secret>().get(&names::keys_name(&self.name, &uid_of_job)).await.unwrap();
         fs::write(&key, &secret.data.unwrap()[KEY_FILE].0).unwrap();
         for arg in args.iter_mut().filter(|arg| arg.starts_with("--answer-key=")) {
             *arg = format!("--answer-key={key}");

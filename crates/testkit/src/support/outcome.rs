@@ -134,9 +134,9 @@ impl Names {
             *count += 1;
             names.push((uid.clone(), format!("UID-OF-{kind:?}-{plain}-{count}")));
             if *kind == Kind::TrainingJob {
-                // Of which the names of its keys' Secrets and of its NetworkPolicy have the beginning.
+                // Of which the names of its keys' Secret and of its NetworkPolicy have the beginning.
                 let of_uid = |what: &str| (format!("-{what}-{}", &uid[..8]), format!("-{what}-UID-{count}"));
-                names.extend(["gang", "answers", "isolation"].map(of_uid));
+                names.extend(["keys", "isolation"].map(of_uid));
             }
             if *kind == Kind::Pod {
                 names.push((name.to_owned(), format!("{plain}-X")));
