@@ -135,7 +135,7 @@ async fn a_lost_volume_comes_back_from_the_backup() {
     })
     .await;
     let second = Training::submit(&space, "kept", 2, env, fields).await;
-    second.saves(u32::try_from(last).unwrap() + 5).await;
+    second.until("a save of its own", |status| latest(status) > Some(last.cast_signed())).await;
 
     // It ends while the store is away. What it saved last is copied when no worker is there any more.
     bucket.proxy.set(|_| Fault::Answer(503));
@@ -149,15 +149,17 @@ async fn a_lost_volume_comes_back_from_the_backup() {
         job.filter(|job| job.status.as_ref().is_some_and(|status| status.active == Some(1)))
     });
     assert_eq!(upkeep.await.owner_references()[0].name, "kept");
-    second.condition("CheckpointsHealthy", "False", "BackupFailing").await;
     let newest = name(checkpoint(&second.status()).latest_step.unwrap().cast_unsigned());
     assert!(!bucket.manifests("kept").contains(&newest), "the store is away");
+    // It asks again for a minute; one that has failed would be made again ten minutes later.
     bucket.proxy.set(|_| Fault::Pass);
     let is_copied = |status: &TrainingJobStatus| {
         status.checkpoint.as_ref().is_some_and(|told| told.last_backup_path.as_ref() == Some(&newest))
     };
     second.until("the newest to be copied after the end", is_copied).await;
-    assert!(bucket.manifests("kept").contains(&newest), "{:?}", bucket.manifests("kept"));
+    // Beside what the first job has put there.
+    let manifests = bucket.manifests("kept");
+    assert!(manifests.iter().any(|name| name.starts_with(&newest)), "{manifests:?}");
     space.end().await;
 }
 

@@ -436,6 +436,7 @@ impl History {
         // What reports a position goes before what reports none.
         let newest = usable().max_by_key(|truth| (truth.position.is_some(), truth.seen));
         let is_wished = self.wish.is_some() && !self.is_wish_used;
+        let is_after = |truth: &Truth, other: &Truth| (truth.seen, truth.written) > (other.seen, other.written);
         let is_hidden = |truth: &Truth| blocked.is_some_and(|folder| folder.is_empty() || truth.folder == folder);
         if !matches!(choice.start, Start::Unread(_)) {
             if blocked == Some("") {
@@ -445,7 +446,7 @@ impl History {
                 && !is_wished
                 && !is_doubtful
                 // A later one that only has its number in common with another job's may be its own (K3).
-                && !matches!(&choice.start, Start::From(found, _) if self.truth[&found.path].seen > newest.seen)
+                && !matches!(&choice.start, Start::From(found, _) if is_after(&self.truth[&found.path], newest))
             {
                 return Err(format!("C5: the newest can't be read: {newest:?}"));
             }
@@ -560,7 +561,8 @@ impl History {
         for path in gone {
             let truth = &before[path];
             let Some(position) = truth.position else { return Err(format!("K4: {path} has no position")) };
-            if !truth.is_own {
+            // Of what lies beside a checkpoint nothing is remembered: its time alone says whether it is this job's.
+            if !truth.is_own && (is_checkpoint(path) || !truth.is_doubtful) {
                 return Err(format!("K3: {path} is not own"));
             }
             if self.keep.resumed_from.as_ref() == Some(path) {
