@@ -234,8 +234,14 @@ echo hook > "$folder/python/sitecustomize.py"
         self.assertEqual(instructions.keys(), {"FROM", "COPY", "USER", "ENTRYPOINT"})
         self.assertEqual(config, {"User": instructions["USER"], "Entrypoint": json.loads(instructions["ENTRYPOINT"]),
                                   "Env": [f"PATH={images.PATH}"]})
-        self.assertEqual(manifest["RepoTags"], [images.OPERATOR])
-        self.assertIn(f"\nIMAGE := {images.OPERATOR}\n", (ROOT / "Makefile").read_text())
+        self.assertEqual(manifest["RepoTags"], [f"{images.OPERATOR}:{images.TAG}"])
+        self.assertIn(f"\nIMAGE := {images.OPERATOR}:{images.TAG}\n", (ROOT / "Makefile").read_text())
+
+    def test_it_has_the_tag_that_is_asked_for(self):
+        images.operator(self.work / "operator", self.work / "agent", self.out, "older")
+        with tarfile.open(self.out) as archive:
+            manifest = json.load(archive.extractfile("manifest.json"))[0]
+        self.assertEqual(manifest["RepoTags"], [f"{images.OPERATOR}:older"])
 
     def test_its_files_are_those_that_the_agent_installs(self):
         self.make()

