@@ -18,7 +18,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from runner import buildfolder, cargo, console, evidence, lanes, libtest, licences, meter, plan, soak, steps, suite
+from runner import (
+    buildfolder,
+    cargo,
+    console,
+    evidence,
+    lanes,
+    libtest,
+    licences,
+    meter,
+    older,
+    plan,
+    soak,
+    steps,
+    suite,
+)
 from runner.console import Failure
 from runner.processes import Processes
 
@@ -293,6 +307,91 @@ class Schedule(unittest.TestCase):
         steps.Schedule(made.all_steps())
         names = [step.name for step in made.steps(["dev-image"])]
         self.assertEqual(names, ["compile", "dev-image"])
+
+
+class OlderOperator(unittest.TestCase):
+    """What the test of an upgrade begins with."""
+
+    def setUp(self):
+        self.folder = room(self)
+        self.root, self.cache = self.folder / "checkout", self.folder / "cache"
+        for name in older.MANIFESTS:
+            (self.root / name).mkdir(parents=True)
+            (self.root / name / "kustomization.yaml").write_text("then\n")
+        (self.root / "Cargo.lock").touch()
+        self.cache.mkdir()
+        self.git("init", "--quiet")
+        self.git("add", "--all")
+        self.git("-c", "user.name=test", "-c", "user.email=test@example.com", "commit", "--quiet", "--message", "then")
+        self.commit = self.git("rev-parse", "HEAD").strip()
+        (self.root / "crds" / "kustomization.yaml").write_text("now\n")
+        self.words = []
+
+    def git(self, *words):
+        return subprocess.run(["git", *words], cwd=self.root, capture_output=True, text=True, check=True).stdout
+
+    def run_command(self, *words, env=None):
+        """Runs what needs neither cargo nor a cluster, and makes the files that the others would make."""
+        words = [str(word) for word in words]
+        self.words.append(words)
+        if words[0] == "cargo":
+            self.assertTrue(str(env["CARGO_BUILD_BUILD_DIR"]).startswith(str(self.cache)))
+            folder = Path(words[words.index("--target-dir") + 1], "triple", "debug")
+            folder.mkdir(parents=True)
+            for name in older.PROGRAMS:
+                (folder / name).write_text("compiled")
+        elif words[0] == "strip":
+            self.assertTrue(Path(words[1]).is_file())
+        elif words[0].startswith("devcluster"):
+            Path(words[words.index("--out") + 1]).touch()
+        else:
+            subprocess.run(words, cwd=self.root, check=True)
+
+    def prepare(self, commit=None):
+        self.words = []
+        made = older.Older(self.cache, self.root, commit or self.commit)
+        made.prepare(self.run_command)
+        return made
+
+    def commands(self):
+        return [words[0] for words in self.words]
+
+    def test_it_is_made_once_of_that_commit(self):
+        made = self.prepare()
+        self.assertEqual(self.commands(), ["git", "tar", "cargo", "strip", "strip", "devcluster/cluster"])
+        self.assertIn(older.TAG, self.words[-1])
+        self.assertEqual((made.folder / "crds" / "kustomization.yaml").read_text(), "then\n")
+        self.assertFalse(made.checkout.exists())
+        self.assertFalse(buildfolder.folder_of(self.cache, made.checkout).exists())
+        self.prepare()
+        self.assertEqual(self.words, [])
+
+    def test_programs_that_are_there_are_packed(self):
+        made = self.prepare()
+        made.image.unlink()
+        self.prepare()
+        self.assertEqual(self.commands(), ["devcluster/cluster"])
+
+    def test_one_that_was_cut_short_is_made_again(self):
+        made = self.prepare()
+        made.image.unlink()
+        (made.folder / "agent").unlink()
+        (made.checkout / "target").mkdir(parents=True)
+        self.prepare()
+        self.assertEqual(self.commands(), ["git", "tar", "cargo", "strip", "strip", "devcluster/cluster"])
+
+    def test_a_history_without_that_commit(self):
+        with self.assertRaisesRegex(Failure, "lacks commit 0{40}.*git fetch --unshallow"):
+            self.prepare("0" * 40)
+        self.assertEqual(self.words, [])
+
+    def test_the_trial_has_it(self):
+        trial = next(trial for trial in soak.TRIALS if trial.name == "upgrade")
+        self.assertIn("older-image", trial.needs)
+        made = plan.Plan(ROOT, None, None)
+        with mock.patch.object(older.Older, "prepare"):
+            made.make_older_image(steps.Step("older-image", "", None))
+        self.assertEqual(made.env["TRAININGJOB_TEST_OLDER"].parent, made.cache)
 
 
 class Meter(unittest.TestCase):

@@ -28,6 +28,7 @@ mod stores;
 mod success;
 mod trainers;
 mod training;
+mod upgrade;
 mod world;
 
 use api::State::{Completed, Failed, Running, Suspended};

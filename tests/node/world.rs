@@ -48,10 +48,7 @@ pub fn is_built() -> bool {
 impl World {
     /// A cluster of that name with a real node, the images and the operator.
     pub fn up(name: &str, flags: &[&str]) -> Self {
-        let [operator, demo] = ["TRAININGJOB_TEST_IMAGE", "TRAININGJOB_TEST_DEMO_IMAGE"]
-            .map(|name| std::env::var(name).expect("`is_built` has looked"));
-        let flags: Vec<_> = ["--image", &demo, "--image", &operator].iter().chain(flags).copied().collect();
-        let world = Self { cluster: Cluster::up(name, &flags) };
+        let world = Self::without_operator(name, flags);
         if world.cluster.name().is_some() {
             world.cluster.kubectl(&["create", "namespace", "trainingjob-system"]);
             world.cluster.kubectl(&["apply", "-k", &root("deploy/dev")]);
@@ -62,12 +59,26 @@ impl World {
         world
     }
 
+    /// A cluster of that name with a real node and the images.
+    pub fn without_operator(name: &str, flags: &[&str]) -> Self {
+        let [operator, demo] = ["TRAININGJOB_TEST_IMAGE", "TRAININGJOB_TEST_DEMO_IMAGE"]
+            .map(|name| std::env::var(name).expect("`is_built` has looked"));
+        let flags: Vec<_> = ["--image", &demo, "--image", &operator].iter().chain(flags).copied().collect();
+        Self { cluster: Cluster::up(name, &flags) }
+    }
+
     /// A namespace of a test's own, with these labels and the programs of the tests as ConfigMap `programs`.
     pub async fn space(&'static self, test: &str, labels: Value) -> Space {
-        let client = self.cluster.client().await;
         let name = format!("{test}-{}", std::process::id());
         let namespace = json!({ "metadata": { "name": name, "labels": labels } });
-        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &parsed(namespace)).await.unwrap();
+        let namespaces = Api::<Namespace>::all(self.cluster.client().await);
+        namespaces.create(&PostParams::default(), &parsed(namespace)).await.unwrap();
+        self.space_in(&name).await
+    }
+
+    /// The same in a namespace that exists.
+    pub async fn space_in(&'static self, name: &str) -> Space {
+        let (client, name) = (self.cluster.client().await, name.to_owned());
         let folders = ["tests/node/programs", "tests/checkpoints/jobs", "tests/programs"]
             .map(|folder| std::fs::read_dir(root(folder)).unwrap());
         let programs: BTreeMap<String, String> = folders

@@ -19,6 +19,7 @@ A rank that loses its peers raises what gloo raises. Ranks of two attempts that 
 Environment, beside torchrun's:
   CHECKPOINT_DIR          where rank 0 saves step-K.safetensors. If unset nothing is saved, and only STEPS ends it
   RESUME_FROM_CHECKPOINT  the file to resume from, read by every rank; nothing if unset or empty
+  RANKS_PORT              MASTER_PORT: where rank 0 listens. Another one under torchrun, whose store has that port
   STEPS                   0: the number of steps; with 0 only the file `.enough` ends the training
   SAVE_EVERY              5: every 5th step and the last one are saved
   STEP_SECONDS            0.1: the least time that a step takes
@@ -195,7 +196,7 @@ class Peers:
     HELLO = struct.Struct("<III")
 
     def __init__(self, rank, world, attempt):
-        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        address = (os.environ["MASTER_ADDR"], variable("RANKS_PORT", os.environ["MASTER_PORT"], int))
         self.peers = []
         if rank > 0:
             self.peers.append(connect(address))

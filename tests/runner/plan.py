@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from runner import buildfolder, cargo, licences
+from runner import buildfolder, cargo, licences, older
 from runner.console import Failure, quoted
 from runner.meter import Group
 from runner.steps import Step
@@ -124,6 +124,8 @@ class Plan:
                  needs=("compile",), after=("dev-image", "clippy"), usual=150, cold=360),
             Step("smoke", "the demo with the released image", self.run_smoke_test,
                  needs=("release-image", "tools", "images"), usual=60),
+            Step("older-image", "the operator that a test upgrades, of an older commit", self.make_older_image,
+                 needs=("packages",), after=("release-image",), usual=1, cold=180),
         ]
 
     def cluster_step(self, name, what, words, needs=(), take=None, after=(), usual=None, cold=None):
@@ -204,6 +206,11 @@ class Plan:
     def make_release_image(self, step):
         """Behind all tests: what is left of the processors is enough for one image."""
         self.command(step, "make", "--no-print-directory", "image", nice=19)
+
+    def make_older_image(self, step):
+        made = older.Older(self.cache, self.root)
+        made.prepare(lambda *words, env=None: self.command(step, *words, env=env))
+        self.env["TRAININGJOB_TEST_OLDER"] = made.folder
 
     def use_release_image(self):
         self.env["TRAININGJOB_TEST_IMAGE"] = str(self.root / "dist" / "image.tar")

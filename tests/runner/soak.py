@@ -48,6 +48,8 @@ TRIALS = (
           {"AWAY_SECONDS": 180}, ("release-image",)),
     Trial("gang-storm", "20 minutes of faults on real nodes", "node", ("through_a_storm",),
           {"GANG_STORM_SECONDS": 1200}, ("release-image",)),
+    Trial("upgrade", "an operator of an older commit is upgraded while jobs run", "node",
+          ("upgraded_under_live_jobs",), {}, ("release-image", "older-image")),
     Trial("frameworks", "TensorFlow, Paddle, MXNet and the newest XGBoost", "node", ("frameworks::",),
           {}, ("release-image", "small-frameworks", "large-frameworks")),
     Trial("moved-node", "all other tests on real nodes that only the soak runs", "node", (), {},
