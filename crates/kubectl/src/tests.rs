@@ -706,6 +706,23 @@ fn what_the_operator_found_about_a_running_job() {
 }
 
 #[test]
+fn a_printed_line_decides_nothing_by_its_words() {
+    let mut facts = running();
+    let line = "the loss is not a number: progress 3%, loss nan";
+    facts.status.conditions.push(condition("LossFinite", false, "NaNLoss", line, -90));
+    let (verdict, says, advice) = told(&facts);
+    assert_eq!(verdict, Verdict::Slow);
+    assert!(says.contains("Its loss is no number, for 1m30s: the loss is not a number: progress 3%"), "{says}");
+    assert!(says.contains("About 15m remain."), "it does report progress: {says}");
+    assert!(!advice.contains("If it hangs"), "{advice}");
+
+    facts.status.conditions.push(condition("AgentReady", false, "Unreachable", "no answer", -60));
+    let (verdict, says, _) = told(&facts);
+    assert_eq!(verdict, Verdict::Slow, "that the agent is silent takes back no loss");
+    assert!(says.contains("Its loss is no number, for 1m30s"), "{says}");
+}
+
+#[test]
 fn why_a_job_failed() {
     insta::assert_snapshot!(why::render(&Diagnosis::of(&failed()), plain()));
 }

@@ -242,18 +242,18 @@ impl Diagnosis {
     fn running(&mut self, facts: &Facts) {
         let status = &facts.status;
         let ran = facts.since.map_or(0, |since| facts.time.duration_since(since).as_secs());
+        let mut no_progress = None;
         let mut why_slow = Vec::new();
         let reported = status.last_progress_time.as_ref().map(|t| t.0).filter(|t| facts.since.is_none_or(|s| *t >= s));
         match reported {
-            Some(last) if facts.time.duration_since(last).as_secs() >= QUIET => why_slow.push(format!(
-                "It last reported progress {} ago, at {:.0}{}.",
-                age(last, facts.time),
-                last,
-                at_step(facts)
-            )),
+            Some(last) if facts.time.duration_since(last).as_secs() >= QUIET => {
+                let since = age(last, facts.time);
+                no_progress = Some(format!("It last reported progress {since} ago, at {last:.0}{}.", at_step(facts)));
+            }
             Some(last) => self.say(format!("It reported progress {} ago{}.", age(last, facts.time), at_step(facts))),
             None if status.last_progress_time.is_some() && ran >= QUIET => {
-                why_slow.push(format!("It has reported no progress since this attempt started, {} ago.", span(ran)));
+                no_progress =
+                    Some(format!("It has reported no progress since this attempt started, {} ago.", span(ran)));
             }
             None => self.say("It has reported no progress, so that its pace is not known.".into()),
         }
@@ -265,12 +265,13 @@ impl Diagnosis {
         }
         if let Some(silent) = facts.is("AgentReady", false) {
             // What is not heard may well go on.
-            why_slow.retain(|why| !why.contains("progress"));
+            no_progress = None;
             let since = age(silent.last_transition_time.0, facts.time);
             self.say(format!("Its agent has not answered for {since}: {}", sentence(&silent.message)));
             self.advise_on(facts, &silent.reason);
-        } else if let Some(stalled) = facts.is("ProgressStalled", true).filter(|_| why_slow.is_empty()) {
-            why_slow.push(format!("Its progress stalls: {}", sentence(&stalled.message)));
+        } else if no_progress.is_none() && why_slow.is_empty() {
+            let stalled = facts.is("ProgressStalled", true);
+            no_progress = stalled.map(|stalled| format!("Its progress stalls: {}", sentence(&stalled.message)));
         }
         if let Some(enough) = facts.is("Stopping", true) {
             self.say(format!("It is good enough and stops, {}: {}", enough.reason, sentence(&enough.message)));
@@ -283,7 +284,7 @@ impl Diagnosis {
                  batch. Frequent evaluations, checkpoints or slow links between the nodes are other causes.",
             );
         }
-        let quiet = why_slow.iter().any(|why| why.contains("progress"));
+        let quiet = no_progress.is_some();
         if quiet {
             self.advise(format!(
                 "Look at what the workers do: kubectl trainingjob stacks {0} -n {1}; and at what they print: kubectl \
@@ -296,6 +297,7 @@ impl Diagnosis {
                 facts.name, facts.namespace
             ));
         }
+        let why_slow: Vec<_> = no_progress.into_iter().chain(why_slow).collect();
         self.verdict = if why_slow.is_empty() { Verdict::Running } else { Verdict::Slow };
         let how = match (why_slow.is_empty(), facts.is("LossFinite", false)) {
             (true, _) => "",
