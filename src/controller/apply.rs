@@ -1,6 +1,6 @@
 //! A TrainingJob's children: made where missing, put right where changed, left alone where somebody else's.
 
-use super::error::{Error, call, refusal};
+use super::error::{Error, call, refusal, unless_gone};
 use super::pass::{Child, Created, Pass, is_ours};
 use super::refused;
 use api::{Reason, TrainingJob};
@@ -319,11 +319,8 @@ impl Pass<'_, TrainingJob> {
             "metadata": { "uid": uid, "$deleteFromPrimitiveList/finalizers": [JOB_TRACKING] },
         });
         let (api, params, patch) = (self.api::<Pod>(), PatchParams::default(), Patch::Strategic(patch));
-        match call("release pod", api.patch_metadata(name, &params, &patch)).await {
-            Err(error) if is_gone(&error) => return Ok(()),
-            result => drop(result?),
-        }
-        if force {
+        let released = unless_gone(call("release pod", api.patch_metadata(name, &params, &patch)).await)?;
+        if force && released.is_some() {
             self.delete::<Pod>(name, uid, DeleteParams::default().grace_period(0)).await?;
         }
         Ok(())
@@ -334,10 +331,7 @@ impl Pass<'_, TrainingJob> {
         info!(name, pods, "scaling Job");
         let spec = serde_json::json!({ "parallelism": pods, "completions": pods });
         let patch = Patch::Merge(serde_json::json!({ "metadata": { "uid": uid }, "spec": spec }));
-        match call("scale Job", self.api::<Job>().patch(name, &PatchParams::default(), &patch)).await {
-            Err(error) if is_gone(&error) => Ok(()),
-            result => result.map(drop),
-        }
+        unless_gone(call("scale Job", self.api::<Job>().patch(name, &PatchParams::default(), &patch)).await).map(drop)
     }
 
     /// A node brings what has changed of a ConfigMap within two minutes, or when the pod has changed.
@@ -345,10 +339,7 @@ impl Pass<'_, TrainingJob> {
         let annotations = serde_json::json!({ labels::GANG_SIZE: size.to_string() });
         let patch = serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } });
         let (api, params) = (self.api::<Pod>(), PatchParams::default());
-        match call("hasten pod", api.patch_metadata(name, &params, &Patch::Merge(patch))).await {
-            Err(error) if is_gone(&error) => Ok(()),
-            result => result.map(drop),
-        }
+        unless_gone(call("hasten pod", api.patch_metadata(name, &params, &Patch::Merge(patch))).await).map(drop)
     }
 
     /// Deletes the TrainingJob at the version that was judged: whoever changes it meanwhile keeps it.
@@ -380,15 +371,6 @@ impl Pass<'_, TrainingJob> {
         }
         is_waiting
     }
-}
-
-/// Whether what was to be patched is there no more, or its name is another's by now: that has another UID, which can't be changed.
-pub(super) fn is_gone(error: &Error) -> bool {
-    refusal(error).is_some_and(|status| {
-        let causes = status.details.iter().flat_map(|details| &details.causes);
-        let is_another = causes.into_iter().any(|cause| cause.field == "metadata.uid");
-        status.is_not_found() || status.is_conflict() || is_another
-    })
 }
 
 /// What a cluster lacks that knows no PodGroups of its own.

@@ -58,6 +58,23 @@ pub(super) async fn call<T>(
     }
 }
 
+/// The answer to a change of what may be there no more, which is None then.
+pub(super) fn unless_gone<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Err(error) if is_gone(&error) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// Whether what was to be patched is there no more, or its name is another's by now: that has another UID, which can't be changed.
+fn is_gone(error: &Error) -> bool {
+    refusal(error).is_some_and(|status| {
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        let is_another = causes.into_iter().any(|cause| cause.field == "metadata.uid");
+        status.is_not_found() || status.is_conflict() || is_another
+    })
+}
+
 /// The API server's refusal, if that is what the error is.
 pub(super) fn refusal(error: &Error) -> Option<&kube::core::Status> {
     match error {

@@ -1,6 +1,6 @@
 //! The Workload of a gang of several roles, and its Jobs that wait for it.
 
-use super::error::{Error, call, refusal};
+use super::error::{Error, call, refusal, unless_gone};
 use super::pass::{Created, Pass};
 use super::refused;
 use api::{Reason, TrainingJob};
@@ -104,10 +104,7 @@ impl Pass<'_, TrainingJob> {
 
     async fn patch_job(&self, name: &str, uid: &str, spec: Value) -> Result<(), Error> {
         let patch = Patch::Merge(json!({ "metadata": { "uid": uid }, "spec": spec }));
-        match call("patch Job", self.api::<Job>().patch(name, &PatchParams::default(), &patch)).await {
-            Err(error) if super::apply::is_gone(&error) => Ok(()),
-            result => result.map(drop),
-        }
+        unless_gone(call("patch Job", self.api::<Job>().patch(name, &PatchParams::default(), &patch)).await).map(drop)
     }
 
     /// Tells Kueue how the gang stands. Of its status everything else stays, as of the version that was read.
@@ -119,11 +116,10 @@ impl Pass<'_, TrainingJob> {
         let told = with_news(&status, news, &lifecycle::whole_second(Timestamp::now()).to_string());
         let patch = json!({ "metadata": { "uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version }, "status": told });
         info!(name, ?news, "telling Kueue");
-        match call("tell Workload", api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await {
-            // Somebody has written to it: the watch brings that.
-            Err(error) if super::apply::is_gone(&error) => Ok(()),
-            result => result.map(drop),
-        }
+        let answer =
+            call("tell Workload", api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await;
+        // Where somebody has written to it the watch brings that.
+        unless_gone(answer).map(drop)
     }
 
     /// Takes the Workload out of its queue.
