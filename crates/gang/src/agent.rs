@@ -80,14 +80,9 @@ pub struct Gang {
 
 impl Gang {
     /// The agent at its start.
-    pub fn new(setup: Setup, now: Time) -> Self {
-        let Setup { job, member: id, incarnation, timing, memory, leader } = setup;
-        let lead = |setup| {
-            let (history, incarnation) = (memory.history.clone(), incarnation.clone());
-            Leader::new(setup, id.clone(), job.clone(), incarnation, timing, history, now)
-        };
-        let leader = leader.map(lead);
-        let member = Member::new(id, job, incarnation, timing, memory, now);
+    pub fn new(mut setup: Setup, now: Time) -> Self {
+        let leader = setup.leader.take().map(|leader| Leader::new(leader, &setup, now));
+        let member = Member::new(setup, now);
         Self { member, leader, exit: None, exited: false }
     }
 

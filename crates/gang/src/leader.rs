@@ -3,6 +3,7 @@
 //! Each message is taken into the seat of its sender; then [`Leader::settle`] looks at all seats and the time, and goes on to
 //! the next phase if nothing is in the way. So it does not matter what came in which order.
 
+use super::agent::Setup;
 use super::message::{
     Beat, Choice, Command, Directive, Down, Finish, History, Incarnation, MAX_DETAIL, MAX_TEXT, MemberId, Message,
     Status, Time, cut, millis,
@@ -59,15 +60,8 @@ pub struct Leader {
 }
 
 impl Leader {
-    pub(super) fn new(
-        setup: LeaderSetup,
-        me: MemberId,
-        job: String,
-        incarnation: Incarnation,
-        timing: Timing,
-        history: History,
-        now: Time,
-    ) -> Self {
+    pub(super) fn new(setup: LeaderSetup, agent: &Setup, now: Time) -> Self {
+        let (timing, history) = (agent.timing, agent.memory.history.clone());
         let members = setup.members.clone();
         let seats = members.iter().map(|member| (member.clone(), Seat::default())).collect();
         let phase = match history.finish {
@@ -80,9 +74,9 @@ impl Leader {
         let quiet_at = if setup.was_larger { now + timing.lease + timing.fence() } else { Time::default() };
         Self {
             setup,
-            me,
-            job,
-            incarnation,
+            me: agent.member.clone(),
+            job: agent.job.clone(),
+            incarnation: agent.incarnation.clone(),
             timing,
             seats,
             members,

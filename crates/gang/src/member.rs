@@ -4,6 +4,7 @@
 //! nothing else of its own lives. Its lease is counted from when it sent the last message that the leader is known to have
 //! heard: when that is too long ago it stops what it runs, whatever else it hears or does not hear.
 
+use super::agent::Setup;
 use super::message::{
     Beat, Command, Directive, Down, End, Finish, Hello, History, Incarnation, MAX_REPORT, MemberId, Message, Outcome,
     Run, RunState, Status, Time, Up, VERSION, cut, millis,
@@ -59,8 +60,9 @@ struct Contact {
 }
 
 impl Member {
-    /// A member that runs nothing yet; `memory` is what an earlier agent of its pod has left, and the operator knows.
-    pub fn new(id: MemberId, job: String, incarnation: Incarnation, timing: Timing, memory: Memory, now: Time) -> Self {
+    /// A member that runs nothing yet.
+    pub fn new(setup: Setup, now: Time) -> Self {
+        let Setup { job, member: id, incarnation, timing, memory, leader: _ } = setup;
         let Memory { history, seen, run } = memory;
         // What an earlier agent of this pod ran is dead, whatever it last knew.
         let run = run.map(|run| match run.state {

@@ -139,7 +139,8 @@ fn start(attempt: u32) -> Directive {
 
 fn follower(now: Time) -> Member {
     let incarnation = Incarnation { boot: 2, pod: "pod".to_owned() };
-    Member::new(worker(1), "job".to_owned(), incarnation, Timing::default(), Memory::default(), now)
+    let (timing, memory) = (Timing::default(), Memory::default());
+    Member::new(Setup { job: "job".to_owned(), member: worker(1), incarnation, timing, memory, leader: None }, now)
 }
 
 #[test]
