@@ -248,8 +248,8 @@ impl Store {
                 let mut start = 0;
                 while start < file.size {
                     let size = RANGE.min(file.size - start);
-                    let (next, ()) =
-                        stream_range(self, bucket, &file.key, start, size, None, |_, _| async { Ok(()) }).await?;
+                    let range = Range { key: &file.key, start, size, tag: None };
+                    let next = stream_range(self, bucket, range, |_, _| async { Ok(()) }).await?;
                     crc = crc32c::crc32c_combine(crc, next, size as usize);
                     start += size;
                 }
@@ -374,24 +374,31 @@ impl Fetch<'_> {
             let (open, path) = (Arc::clone(open), path.to_owned());
             blocking(move || open.write_all_at(&bytes, at).map_err(|error| StoreError::local(&path, &error)))
         };
-        let (crc32c, ()) =
-            stream_range(self.store, self.bucket, &file.key, start, size, file.tag.clone(), write).await?;
+        let range = Range { key: &file.key, start, size, tag: file.tag.clone() };
+        let crc32c = stream_range(self.store, self.bucket, range, write).await?;
         let line = Line { file: file.path.clone(), start, size, crc32c };
         self.journal.lock().note(&line).map_err(|error| StoreError::local(&self.journal_path, &error))?;
         Ok(crc32c)
     }
 }
 
-/// Reads a range in pieces and gives each to `sink` with its place in the object; goes on where a connection was cut.
+/// A part of an object.
+struct Range<'a> {
+    key: &'a str,
+    start: u64,
+    size: u64,
+    /// The version that it has to be of, if it has to be a certain one.
+    tag: Option<String>,
+}
+
+/// Reads a range in pieces and gives each to `sink` with its place in the object; goes on where a connection was cut. Gives
+/// the checksum of all of them.
 async fn stream_range<F: Future<Output = Result<(), StoreError>>>(
     store: &Store,
     bucket: &Bucket,
-    key: &str,
-    start: u64,
-    size: u64,
-    tag: Option<String>,
+    Range { key, start, size, tag }: Range<'_>,
     sink: impl Fn(u64, Bytes) -> F,
-) -> Result<(u32, ()), StoreError> {
+) -> Result<u32, StoreError> {
     let (mut at, end, mut crc, mut tries) = (start, start + size, 0, 0);
     while at < end {
         let before = at;
@@ -432,7 +439,7 @@ async fn stream_range<F: Future<Output = Result<(), StoreError>>>(
             }
         }
     }
-    Ok((crc, ()))
+    Ok(crc)
 }
 
 fn missing(bucket: &Bucket, key: &str, error: &StoreError) -> StoreError {
