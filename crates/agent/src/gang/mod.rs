@@ -23,7 +23,7 @@ use gang::policy::Policy;
 use gang::{Chosen, Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
 use jiff::Timestamp;
 use memory::Place;
-use net::{Identity, Net, NetSetup, News};
+use net::{Identity, Net, NetSetup};
 use parking_lot::Mutex;
 use protocol::gang::{self as wire, EndedAttempt, GangEnd, GangPast, GangPhase, GangSetup, GangStatus};
 use protocol::report::Report;
@@ -252,13 +252,7 @@ impl Party {
     pub fn turn(&mut self) -> Vec<Task> {
         let mut tasks = self.heed();
         tasks.extend(self.step(Input::Tick));
-        while let Some(news) = self.net.as_mut().and_then(Net::next) {
-            let input = match news {
-                News::Dialed(conn) => Input::Dialed(conn),
-                News::Accepted { conn, member, pod } => Input::Accepted { conn, member, pod },
-                News::Received(conn, message) => Input::Received(conn, message),
-                News::Closed(conn) => Input::Closed(conn),
-            };
+        while let Some(input) = self.net.as_mut().and_then(Net::next) {
             tasks.extend(self.step(input));
         }
         // Once for all: what is told looks at every member.

@@ -8,9 +8,9 @@ use crate::gang::clock::now;
 use crate::places::who_gives_way;
 use crate::wake::Wake;
 use crate::words::Words;
-use gang::Conn;
 use gang::frame::{Channel, Event, FrameError, NONCE, Secret};
 use gang::message::{MemberId, Message};
+use gang::{Conn, Input};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -41,25 +41,6 @@ const OUTPUTS: usize = 16;
 /// Between two words on connections that prove nothing.
 const TELL_EVERY: Duration = Duration::from_secs(600);
 
-/// What the sockets bring.
-pub enum News {
-    /// This follower has a connection to its leader.
-    Dialed(Conn),
-    /// A member has dialed this leader.
-    Accepted {
-        /// Its connection.
-        conn: Conn,
-        /// Who it is.
-        member: MemberId,
-        /// UID of its pod.
-        pod: String,
-    },
-    /// A message.
-    Received(Conn, Message),
-    /// A connection is over.
-    Closed(Conn),
-}
-
 /// Who an agent is among those who connect.
 #[derive(Clone)]
 pub struct Identity {
@@ -75,13 +56,13 @@ pub struct Identity {
 
 /// The connections of one agent.
 pub struct Net {
-    news: Receiver<News>,
+    inputs: Receiver<Input>,
     shared: Arc<Shared>,
 }
 
 struct Shared {
     identity: Identity,
-    news: Sender<News>,
+    inputs: Sender<Input>,
     wake: Arc<Wake>,
     words: Arc<Words>,
     last: AtomicU64,
@@ -117,10 +98,10 @@ impl Net {
     }
 
     fn new(NetSetup { identity, wake, words }: NetSetup) -> Self {
-        let (sender, news) = channel(INPUTS);
+        let (sender, inputs) = channel(INPUTS);
         let shared = Shared {
             identity,
-            news: sender,
+            inputs: sender,
             wake,
             words,
             last: AtomicU64::new(0),
@@ -130,7 +111,7 @@ impl Net {
             is_over: AtomicBool::new(false),
             told: Mutex::default(),
         };
-        Self { news, shared: Arc::new(shared) }
+        Self { inputs, shared: Arc::new(shared) }
     }
 
     /// The leader's address, for a follower that has reached it.
@@ -139,8 +120,8 @@ impl Net {
     }
 
     /// What has come, if anything has.
-    pub fn next(&mut self) -> Option<News> {
-        self.news.try_recv().ok()
+    pub fn next(&mut self) -> Option<Input> {
+        self.inputs.try_recv().ok()
     }
 
     /// Sends a message, unless the connection is gone or takes nothing.
@@ -234,8 +215,8 @@ async fn dial(host: String, port: u16, shared: Arc<Shared>) {
 }
 
 impl Shared {
-    async fn tell(&self, news: News) {
-        let _ = self.news.send(news).await;
+    async fn tell(&self, input: Input) {
+        let _ = self.inputs.send(input).await;
         self.wake.wake();
     }
 
@@ -275,7 +256,7 @@ impl<'a> Connection<'a> {
         if self.is_proven.load(Relaxed) {
             self.shared.outputs.lock().remove(&self.conn);
             self.shared.open.fetch_sub(1, Relaxed);
-            self.shared.tell(News::Closed(self.conn)).await;
+            self.shared.tell(Input::Closed(self.conn)).await;
         }
         result
     }
@@ -318,8 +299,8 @@ impl<'a> Connection<'a> {
 
     async fn take(&mut self, event: Event, sender: &mut Option<Sender<Message>>) {
         let conn = self.conn;
-        let news = match event {
-            Event::Message(message) => News::Received(conn, message),
+        let input = match event {
+            Event::Message(message) => Input::Received(conn, message),
             Event::Proven(who) => {
                 if let Some(sender) = sender.take() {
                     self.shared.outputs.lock().insert(conn, sender);
@@ -329,10 +310,10 @@ impl<'a> Connection<'a> {
                 if who.is_none() {
                     *self.shared.leader.lock() = self.stream.peer_addr().ok().map(|addr| addr.ip().to_canonical());
                 }
-                who.map_or(News::Dialed(conn), |(member, pod)| News::Accepted { conn, member, pod })
+                who.map_or(Input::Dialed(conn), |(member, pod)| Input::Accepted { conn, member, pod })
             }
         };
-        self.shared.tell(news).await;
+        self.shared.tell(input).await;
     }
 
     /// Whether the other side has taken it.
