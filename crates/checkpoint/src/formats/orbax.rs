@@ -197,7 +197,7 @@ fn pytree(source: &mut Source<'_>, item: &str, depth: Depth) -> Result<(), Fault
     } else {
         plain(source, item)
     };
-    arrays(source, item, &leaves, entries, second, whole, depth)
+    Item { path: item, leaves: &leaves, second, whole, depth }.check(source, entries)
 }
 
 /// The folders of the processes' own databases.
@@ -220,79 +220,117 @@ fn plain(source: &Source<'_>, item: &str) -> Vec<(String, Place)> {
     files.collect()
 }
 
-fn arrays(
-    source: &mut Source<'_>,
-    item: &str,
-    leaves: &[Leaf],
-    entries: Vec<(String, Place)>,
+/// Arrays by name, each with how many of its chunks are there.
+type Arrays = HashMap<String, (Array, u64)>;
+
+/// An item, as its tree describes it.
+struct Item<'a> {
+    /// Empty, or ends in `/`.
+    path: &'a str,
+    leaves: &'a [Leaf],
+    /// Whether the arrays are of the second version of Zarr, else of the third.
     second: bool,
+    /// Whether the writer said that it leaves no chunk out.
     whole: bool,
     depth: Depth,
-) -> Result<(), Fault> {
-    let mut arrays: HashMap<String, (Array, u64)> = HashMap::new();
-    let mut chunks = Vec::new();
-    for (key, place) in entries {
-        let Some((name, is_second)) = description(&key) else {
-            chunks.push((key, place));
-            continue;
-        };
-        let (path, bytes) = match place {
-            Place::Inline(bytes) => (format!("{item}{MANIFEST}"), bytes),
-            Place::At { file, offset, length } => (file.to_string(), source.bytes(&file, offset, length, JSON)?),
-        };
-        let array = json::parse(&bytes).map_err(|error| error.to_string());
-        let array = array.and_then(|json| if is_second { Array::v2(&json) } else { Array::v3(&json) });
-        let array =
-            array.map_err(|why| Fault::bad(path, format!("the description of the array {name:?} is wrong: {why}")))?;
-        if is_second == second {
-            arrays.insert(name.to_owned(), (array, 0));
-        }
+}
+
+impl Item<'_> {
+    fn check(&self, source: &mut Source<'_>, entries: Vec<(String, Place)>) -> Result<(), Fault> {
+        let (mut arrays, chunks) = self.read_descriptions(source, entries)?;
+        self.check_named(&arrays)?;
+        self.check_chunks(source, &mut arrays, chunks)?;
+        self.check_all_there(&arrays)
     }
-    for Leaf { name, .. } in leaves.iter().filter(|leaf| leaf.kind == Kind::Array) {
-        if !arrays.contains_key(name) {
-            return Err(Fault::Missing(format!("the array {name:?}, which {item}{TREE} names, is not there")));
-        }
-    }
-    let named: HashSet<&str> = leaves.iter().map(|leaf| leaf.name.as_str()).collect();
-    if let Some(strange) = arrays.keys().filter(|array| !named.contains(array.as_str())).min() {
-        return Err(Fault::bad(
-            format!("{item}{TREE}"),
-            format!("it does not name the array {strange:?}, which is there"),
-        ));
-    }
-    // Each data file from its beginning to its end.
-    chunks.sort_by(|(_, left), (_, right)| position(left).cmp(&position(right)));
-    for (key, place) in chunks {
-        let Some((name, (array, seen))) = owner(&key, &mut arrays) else { continue };
-        if !array.has(&key[name.len() + 1..]) {
-            continue;
-        }
-        *seen += 1;
-        let (file, offset, length) = match &place {
-            Place::Inline(bytes) => (None, 0, bytes.len() as u64),
-            Place::At { file, offset, length } => (Some(&**file), *offset, *length),
-        };
-        let path = file.map_or_else(|| format!("{item}{MANIFEST}"), str::to_owned);
-        if let Some(file) = file {
-            source.check(file, offset, length)?;
-            if length == 0 && array.bytes != Some(0) {
-                return Err(Fault::bad(path, format!("the chunk {key:?} is empty")));
+
+    /// The arrays, and all entries that describe none.
+    fn read_descriptions(
+        &self,
+        source: &mut Source<'_>,
+        entries: Vec<(String, Place)>,
+    ) -> Result<(Arrays, Vec<(String, Place)>), Fault> {
+        let mut arrays = Arrays::new();
+        let mut chunks = Vec::new();
+        for (key, place) in entries {
+            let Some((name, is_second)) = description(&key) else {
+                chunks.push((key, place));
+                continue;
+            };
+            let (path, bytes) = match place {
+                Place::Inline(bytes) => (format!("{}{MANIFEST}", self.path), bytes),
+                Place::At { file, offset, length } => (file.to_string(), source.bytes(&file, offset, length, JSON)?),
+            };
+            let array = json::parse(&bytes).map_err(|error| error.to_string());
+            let array = array.and_then(|json| if is_second { Array::v2(&json) } else { Array::v3(&json) });
+            let wrong = |why| Fault::bad(path, format!("the description of the array {name:?} is wrong: {why}"));
+            let array = array.map_err(wrong)?;
+            if is_second == self.second {
+                arrays.insert(name.to_owned(), (array, 0));
             }
         }
-        if depth >= Depth::Content {
-            let mut chunk = Chunk { source, place: &place };
-            let found = chunk.check(&array.packing, array.bytes, 0, length)?;
-            found.map_err(|why| Fault::bad(path, format!("the chunk {key:?} (at {offset}) is wrong: {why}")))?;
+        Ok((arrays, chunks))
+    }
+
+    /// Whether the tree names each array, and each that it names is there.
+    fn check_named(&self, arrays: &Arrays) -> Result<(), Fault> {
+        let tree = format!("{}{TREE}", self.path);
+        for Leaf { name, .. } in self.leaves.iter().filter(|leaf| leaf.kind == Kind::Array) {
+            if !arrays.contains_key(name) {
+                return Err(Fault::Missing(format!("the array {name:?}, which {tree} names, is not there")));
+            }
+        }
+        let named: HashSet<&str> = self.leaves.iter().map(|leaf| leaf.name.as_str()).collect();
+        match arrays.keys().filter(|array| !named.contains(array.as_str())).min() {
+            Some(strange) => Err(Fault::bad(tree, format!("it does not name the array {strange:?}, which is there"))),
+            None => Ok(()),
         }
     }
-    // A chunk that is not there is read as zeros, unless the writer said that it leaves none out.
-    for (name, (array, seen)) in arrays {
-        let chunks = array.chunks().map_err(|why| Fault::bad(format!("{item}{TREE}"), why))?;
-        if whole && seen < chunks {
-            return Err(Fault::Missing(format!("the array {name:?} has {seen} of its {chunks} chunks")));
+
+    /// Checks the chunks, and counts those of each array.
+    fn check_chunks(
+        &self,
+        source: &mut Source<'_>,
+        arrays: &mut Arrays,
+        mut chunks: Vec<(String, Place)>,
+    ) -> Result<(), Fault> {
+        // Each data file from its beginning to its end.
+        chunks.sort_by(|(_, left), (_, right)| position(left).cmp(&position(right)));
+        for (key, place) in chunks {
+            let Some((name, (array, seen))) = owner(&key, arrays) else { continue };
+            if !array.has(&key[name.len() + 1..]) {
+                continue;
+            }
+            *seen += 1;
+            let (file, offset, length) = match &place {
+                Place::Inline(bytes) => (None, 0, bytes.len() as u64),
+                Place::At { file, offset, length } => (Some(&**file), *offset, *length),
+            };
+            let path = file.map_or_else(|| format!("{}{MANIFEST}", self.path), str::to_owned);
+            if let Some(file) = file {
+                source.check(file, offset, length)?;
+                if length == 0 && array.bytes != Some(0) {
+                    return Err(Fault::bad(path, format!("the chunk {key:?} is empty")));
+                }
+            }
+            if self.depth >= Depth::Content {
+                let mut chunk = Chunk { source, place: &place };
+                let found = chunk.check(&array.packing, array.bytes, 0, length)?;
+                found.map_err(|why| Fault::bad(path, format!("the chunk {key:?} (at {offset}) is wrong: {why}")))?;
+            }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// A chunk that is not there is read as zeros, unless the writer said that it leaves none out.
+    fn check_all_there(&self, arrays: &Arrays) -> Result<(), Fault> {
+        for (name, (array, seen)) in arrays {
+            let chunks = array.chunks().map_err(|why| Fault::bad(format!("{}{TREE}", self.path), why))?;
+            if self.whole && *seen < chunks {
+                return Err(Fault::Missing(format!("the array {name:?} has {seen} of its {chunks} chunks")));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The array whose description that key is, and whether it is one of the second version of Zarr.
@@ -305,7 +343,7 @@ fn description(key: &str) -> Option<(&str, bool)> {
     }
 }
 
-fn owner<'a>(key: &'a str, arrays: &'a mut HashMap<String, (Array, u64)>) -> Option<(&'a str, &'a mut (Array, u64))> {
+fn owner<'a>(key: &'a str, arrays: &'a mut Arrays) -> Option<(&'a str, &'a mut (Array, u64))> {
     let name = key.rmatch_indices('/').map(|(at, _)| &key[..at]).find(|name| arrays.contains_key(*name))?;
     Some((name, arrays.get_mut(name)?))
 }
