@@ -83,25 +83,7 @@ impl Entry {
         for field in fields(bytes)? {
             match field {
                 (1, Field::Varint(dtype)) => entry.dtype = dtype,
-                (2, Field::Bytes(shape)) => {
-                    for field in fields(shape)? {
-                        match field {
-                            (2, Field::Bytes(dimension)) => {
-                                let mut size = 0;
-                                for field in fields(dimension)? {
-                                    if let (1, Field::Varint(given)) = field {
-                                        size = given;
-                                    }
-                                }
-                                entry.scalar = false;
-                                // A size of -1, for one that is not known, is none that a tensor can have.
-                                entry.elements = entry.elements.checked_mul(i64::try_from(size).ok()? as u64)?;
-                            }
-                            (3, Field::Varint(unknown_rank)) if unknown_rank != 0 => return None,
-                            _ => {}
-                        }
-                    }
-                }
+                (2, Field::Bytes(shape)) => entry.take_shape(shape)?,
                 (3, Field::Varint(shard)) => entry.shard = shard,
                 (4, Field::Varint(offset)) => entry.offset = offset,
                 (5, Field::Varint(size)) => entry.size = size,
@@ -112,4 +94,29 @@ impl Entry {
         }
         Some(entry)
     }
+
+    fn take_shape(&mut self, shape: &[u8]) -> Option<()> {
+        for field in fields(shape)? {
+            match field {
+                (2, Field::Bytes(dimension)) => {
+                    self.scalar = false;
+                    self.elements = self.elements.checked_mul(size(dimension)?)?;
+                }
+                (3, Field::Varint(unknown_rank)) if unknown_rank != 0 => return None,
+                _ => {}
+            }
+        }
+        Some(())
+    }
+}
+
+/// Of a dimension; -1, for one that is not known, is none that a tensor can have.
+fn size(dimension: &[u8]) -> Option<u64> {
+    let mut size = 0;
+    for field in fields(dimension)? {
+        if let (1, Field::Varint(given)) = field {
+            size = given;
+        }
+    }
+    i64::try_from(size).ok().map(i64::cast_unsigned)
 }
