@@ -111,6 +111,38 @@ impl Drop for InFlight {
     }
 }
 
+/// Makes metrics and registers them.
+struct Registrar(Registry);
+
+#[expect(clippy::expect_used, reason = "names and labels are constants, each registered once")]
+impl Registrar {
+    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        let counter = IntCounterVec::new(Opts::new(name, help), labels).expect("names and labels are constants");
+        self.0.register(Box::new(counter.clone())).expect("each name is registered once");
+        counter
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64], labels: &[&str]) -> HistogramVec {
+        let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        let histogram = HistogramVec::new(opts, labels).expect("names and labels are constants");
+        self.0.register(Box::new(histogram.clone())).expect("each name is registered once");
+        histogram
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        let gauge = IntGauge::new(name, help).expect("the name is a constant");
+        self.0.register(Box::new(gauge.clone())).expect("each name is registered once");
+        gauge
+    }
+
+    fn build_info(&self) {
+        let opts = Opts::new("trainingjob_build_info", "1, with the version of the operator.");
+        let build = IntGaugeVec::new(opts, &["version"]).expect("names and labels are constants");
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        self.0.register(Box::new(build)).expect("each name is registered once");
+    }
+}
+
 impl Metrics {
     /// Registers everything.
     #[must_use]
@@ -124,105 +156,84 @@ impl Metrics {
         Self::with(true)
     }
 
-    #[expect(clippy::expect_used, reason = "names and labels are constants, each registered once")]
     fn with(per_job: bool) -> Self {
-        let registry = Registry::new();
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            let counter = IntCounterVec::new(Opts::new(name, help), labels).expect("names and labels are constants");
-            registry.register(Box::new(counter.clone())).expect("each name is registered once");
-            counter
-        };
-        let histogram = |name: &str, help: &str, buckets: &[f64], labels: &[&str]| {
-            let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-            let histogram = HistogramVec::new(opts, labels).expect("names and labels are constants");
-            registry.register(Box::new(histogram.clone())).expect("each name is registered once");
-            histogram
-        };
-        let gauge = |name: &str, help: &str| {
-            let gauge = IntGauge::new(name, help).expect("the name is a constant");
-            registry.register(Box::new(gauge.clone())).expect("each name is registered once");
-            gauge
-        };
+        let new = Registrar(Registry::new());
+        new.build_info();
         let of_job: &[&str] = if per_job { &["namespace", "training_job"] } else { &["namespace"] };
-        let build =
-            IntGaugeVec::new(Opts::new("trainingjob_build_info", "1, with the version of the operator."), &["version"])
-                .expect("names and labels are constants");
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        registry.register(Box::new(build)).expect("each name is registered once");
         Self {
             per_job,
-            reconciles: counter(
+            reconciles: new.counter(
                 "trainingjob_reconciliation_total",
                 "Reconciles, by result success or error.",
                 &[of_job, &["result"]].concat(),
             ),
-            durations: histogram(
+            durations: new.histogram(
                 "trainingjob_reconciliation_duration_seconds",
                 "Time of one reconcile.",
                 &QUICK,
                 of_job,
             ),
-            errors: counter(
+            errors: new.counter(
                 "trainingjob_reconciliation_errors_total",
                 "Failed reconciles, by kind of error.",
                 &[of_job, &["error_type"]].concat(),
             ),
-            in_flight: gauge("trainingjob_reconciliations_in_flight", "Reconciles that are under way."),
-            waiting: gauge(
+            in_flight: new.gauge("trainingjob_reconciliations_in_flight", "Reconciles that are under way."),
+            waiting: new.gauge(
                 "trainingjob_reconciliations_waiting",
                 "TrainingJobs that wait for their turn, since their namespace has its share of reconciles or of new jobs.",
             ),
-            backlog: Backlog::new(gauge(
+            backlog: Backlog::new(new.gauge(
                 "trainingjob_reconciliations_pending",
                 "TrainingJobs of which something changed that no reconcile has looked at yet.",
             )),
-            requests: counter(
+            requests: new.counter(
                 "trainingjob_api_requests_total",
                 "Requests to the API server, by the code of the answer; error without one, cancelled if not waited for.",
                 &["verb", "resource", "code"],
             ),
-            request_durations: histogram(
+            request_durations: new.histogram(
                 "trainingjob_api_request_duration_seconds",
                 "Time until the API server begins its answer.",
                 &QUICK,
                 &["verb", "resource"],
             ),
-            watch_errors: counter("trainingjob_watch_errors_total", "Broken watches, by kind watched.", &["kind"]),
-            created: counter("trainingjob_created_total", "TrainingJobs seen for the first time.", &["namespace"]),
-            completed: counter(
+            watch_errors: new.counter("trainingjob_watch_errors_total", "Broken watches, by kind watched.", &["kind"]),
+            created: new.counter("trainingjob_created_total", "TrainingJobs seen for the first time.", &["namespace"]),
+            completed: new.counter(
                 "trainingjob_completed_total",
                 "TrainingJobs that ended, by result succeeded or failed.",
                 &["namespace", "result"],
             ),
-            failed: counter(
+            failed: new.counter(
                 "trainingjob_failed_total",
                 "TrainingJobs that failed, by first cause.",
                 &["namespace", "reason"],
             ),
-            restarts: counter(
+            restarts: new.counter(
                 "trainingjob_restarts_total",
                 "Restarts of gangs, by first cause.",
                 &["namespace", "reason"],
             ),
-            queued: histogram(
+            queued: new.histogram(
                 "trainingjob_queue_seconds",
                 "From the creation of a TrainingJob until all its workers run.",
                 &SLOW,
                 &["namespace"],
             ),
-            restarted_after: histogram(
+            restarted_after: new.histogram(
                 "trainingjob_restart_duration_seconds",
                 "From the first failure until all workers run again, in the same pods (in_place) or in new ones (recreated).",
                 &SLOW,
                 &["namespace", "how"],
             ),
-            leader: gauge("trainingjob_leader", "1 on the replica that acts."),
+            leader: new.gauge("trainingjob_leader", "1 on the replica that acts."),
             jobs: Mutex::new((Phase::Starting, None)),
             lives: Mutex::default(),
             empty_namespaces: Mutex::default(),
             beat: Mutex::default(),
             page: Mutex::default(),
-            registry,
+            registry: new.0,
         }
     }
 
