@@ -75,89 +75,7 @@ Exit code:
   1    if --nan-policy is fail, the loss was NaN or infinite and the command exited 0
   126  COMMAND can't be executed, or an option is wrong
   127  COMMAND, or the interpreter it needs, was not found")]
-    Run {
-        /// The gang's attempt, from 1: sets ATTEMPT
-        #[arg(long, value_name = "N")]
-        attempt: Option<u32>,
-        /// The rendezvous port of this attempt: sets MASTER_PORT and PET_MASTER_PORT
-        #[arg(long, value_name = "PORT")]
-        master_port: Option<u16>,
-        /// Set a variable for COMMAND and for the agent, over what the environment has; may be repeated
-        ///
-        /// In VALUE only those of the other options are expanded. With --gang-state all that COMMAND is given so is left in
-        /// the file env there, for a shell to read.
-        #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
-        env: Vec<(String, String)>,
-        /// The checkpoint to go on from: sets RESUME_FROM_CHECKPOINT, which is empty without this
-        #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
-        resume_from: String,
-        /// Take care of the job's checkpoints as this file says, and choose the one to go on from: JSON, read anew before
-        /// each look at CHECKPOINT_DIR. The first worker's agent chooses for its gang, and tells the others at MASTER_ADDR what is put into a store.
-        #[arg(long, value_name = "FILE")]
-        checkpoints: Option<PathBuf>,
-        /// Run COMMAND as often as the gang wants it: JSON that names the gang's members, port and policy. The agent of
-        /// the first worker leads; --attempt is the first one of these pods, and --master-port is not heeded
-        #[arg(long, value_name = "FILE")]
-        gang: Option<PathBuf>,
-        /// The role of this member of the gang
-        #[arg(long, value_name = "NAME", requires = "gang", default_value = "worker", value_parser = role)]
-        role: RoleName,
-        /// The key by which the gang's agents know each other; needed for more than one worker
-        #[arg(long, value_name = "FILE", requires = "gang")]
-        gang_key: Option<PathBuf>,
-        /// The key by which it proves its answers to the operator; without it /status has no proof
-        #[arg(long, value_name = "FILE")]
-        answer_key: Option<PathBuf>,
-        /// Where an agent that is killed leaves what it knows to the next one of its pod, and where `agent stacks` reaches it
-        #[arg(long, value_name = "DIR")]
-        gang_state: Option<PathBuf>,
-        /// What was before these pods: JSON
-        #[arg(long, value_name = "JSON", requires = "gang", value_parser = past)]
-        gang_past: Option<GangPast>,
-        /// Add this to COMMAND where there is a checkpoint to go on from; may be repeated
-        #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
-        resume_arg: Vec<OsString>,
-        /// Seconds between a stop and SIGKILL; should be less than the pod's terminationGracePeriodSeconds
-        #[arg(long, value_name = "SECONDS", default_value_t = 45)]
-        grace_seconds: u32,
-        /// The file kept up to date with what is known of the command: JSON, at most 4096 bytes
-        #[arg(long, value_name = "PATH", default_value = "/dev/termination-log")]
-        termination_log: PathBuf,
-        /// Serve /status, /metrics and /healthz on this port, at the address in TRAININGJOB_LISTEN_ADDRESS or at all; 0 is none
-        #[arg(long, value_name = "PORT")]
-        metrics_port: Option<u16>,
-        /// Read progress off lines that match, instead of the forms known by themselves; may be repeated
-        ///
-        /// Named groups say what is what: epoch, epochs, step, steps, loss, accuracy, lr, throughput; any other name is a
-        /// metric of its own. Example: 'it (?P<step>\d+)/(?P<steps>\d+) l=(?P<loss>\S+)'
-        #[arg(long, value_name = "REGEX")]
-        progress_pattern: Vec<String>,
-        /// What a loss that is NaN or infinite means: it is only told of, or ends the command as a failure
-        ///
-        /// fail: the command gets TERM and the grace, then what is left is killed. A command that exits 0 after such a loss
-        /// has failed too.
-        #[arg(long, value_name = "POLICY", value_enum, default_value = "report")]
-        nan_policy: NanPolicy,
-        /// Watch whether the command goes on: it may hang if it has told a step and tells no other for so long
-        ///
-        /// Only if a second sign agrees: it prints nothing for as long, or none of its processes computes, or its GPUs show
-        /// always the same, or a signal has stopped one of its processes. Files that are written in CHECKPOINT_DIR are a sign
-        /// of life.
-        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-        hang_timeout: Option<u32>,
-        /// What a command that hangs means: it is only told of, or it is ended as a failure
-        ///
-        /// The stacks of all its processes are printed in either case. fail: then it gets TERM and the grace, and what is
-        /// left is killed.
-        #[arg(long, value_name = "POLICY", value_enum, default_value = "report", requires = "hang_timeout")]
-        hang_policy: HangPolicy,
-        /// Keep every reading of this metric for /status, the last 100 of them; may be repeated
-        #[arg(long, value_name = "NAME")]
-        watch_metric: Vec<String>,
-        /// The command, looked up in PATH, and its arguments
-        #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
-        command: Vec<OsString>,
-    },
+    Run(RunArgs),
     /// Run what others of the gang want: `run --gang` starts it where mpirun on another member starts the programs
     #[command(hide = true)]
     Serve {
@@ -169,6 +87,124 @@ Exit code:
         #[command(subcommand)]
         verb: Verb,
     },
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// The gang's attempt, from 1: sets ATTEMPT
+    #[arg(long, value_name = "N")]
+    attempt: Option<u32>,
+    /// The rendezvous port of this attempt: sets MASTER_PORT and PET_MASTER_PORT
+    #[arg(long, value_name = "PORT")]
+    master_port: Option<u16>,
+    /// Set a variable for COMMAND and for the agent, over what the environment has; may be repeated
+    ///
+    /// In VALUE only those of the other options are expanded. With --gang-state all that COMMAND is given so is left in
+    /// the file env there, for a shell to read.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    env: Vec<(String, String)>,
+    /// The checkpoint to go on from: sets RESUME_FROM_CHECKPOINT, which is empty without this
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+    resume_from: String,
+    /// Take care of the job's checkpoints as this file says, and choose the one to go on from: JSON, read anew before
+    /// each look at CHECKPOINT_DIR. The first worker's agent chooses for its gang, and tells the others at MASTER_ADDR what is put into a store.
+    #[arg(long, value_name = "FILE")]
+    checkpoints: Option<PathBuf>,
+    /// Run COMMAND as often as the gang wants it: JSON that names the gang's members, port and policy. The agent of
+    /// the first worker leads; --attempt is the first one of these pods, and --master-port is not heeded
+    #[arg(long, value_name = "FILE")]
+    gang: Option<PathBuf>,
+    /// The role of this member of the gang
+    #[arg(long, value_name = "NAME", requires = "gang", default_value = "worker", value_parser = role)]
+    role: RoleName,
+    /// The key by which the gang's agents know each other; needed for more than one worker
+    #[arg(long, value_name = "FILE", requires = "gang")]
+    gang_key: Option<PathBuf>,
+    /// The key by which it proves its answers to the operator; without it /status has no proof
+    #[arg(long, value_name = "FILE")]
+    answer_key: Option<PathBuf>,
+    /// Where an agent that is killed leaves what it knows to the next one of its pod, and where `agent stacks` reaches it
+    #[arg(long, value_name = "DIR")]
+    gang_state: Option<PathBuf>,
+    /// What was before these pods: JSON
+    #[arg(long, value_name = "JSON", requires = "gang", value_parser = past)]
+    gang_past: Option<GangPast>,
+    /// Add this to COMMAND where there is a checkpoint to go on from; may be repeated
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    resume_arg: Vec<OsString>,
+    /// Seconds between a stop and SIGKILL; should be less than the pod's terminationGracePeriodSeconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 45)]
+    grace_seconds: u32,
+    /// The file kept up to date with what is known of the command: JSON, at most 4096 bytes
+    #[arg(long, value_name = "PATH", default_value = "/dev/termination-log")]
+    termination_log: PathBuf,
+    /// Serve /status, /metrics and /healthz on this port, at the address in TRAININGJOB_LISTEN_ADDRESS or at all; 0 is none
+    #[arg(long, value_name = "PORT")]
+    metrics_port: Option<u16>,
+    /// Read progress off lines that match, instead of the forms known by themselves; may be repeated
+    ///
+    /// Named groups say what is what: epoch, epochs, step, steps, loss, accuracy, lr, throughput; any other name is a
+    /// metric of its own. Example: 'it (?P<step>\d+)/(?P<steps>\d+) l=(?P<loss>\S+)'
+    #[arg(long, value_name = "REGEX")]
+    progress_pattern: Vec<String>,
+    /// What a loss that is NaN or infinite means: it is only told of, or ends the command as a failure
+    ///
+    /// fail: the command gets TERM and the grace, then what is left is killed. A command that exits 0 after such a loss
+    /// has failed too.
+    #[arg(long, value_name = "POLICY", value_enum, default_value = "report")]
+    nan_policy: NanPolicy,
+    /// Watch whether the command goes on: it may hang if it has told a step and tells no other for so long
+    ///
+    /// Only if a second sign agrees: it prints nothing for as long, or none of its processes computes, or its GPUs show
+    /// always the same, or a signal has stopped one of its processes. Files that are written in CHECKPOINT_DIR are a sign
+    /// of life.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    hang_timeout: Option<u32>,
+    /// What a command that hangs means: it is only told of, or it is ended as a failure
+    ///
+    /// The stacks of all its processes are printed in either case. fail: then it gets TERM and the grace, and what is
+    /// left is killed.
+    #[arg(long, value_name = "POLICY", value_enum, default_value = "report", requires = "hang_timeout")]
+    hang_policy: HangPolicy,
+    /// Keep every reading of this metric for /status, the last 100 of them; may be repeated
+    #[arg(long, value_name = "NAME")]
+    watch_metric: Vec<String>,
+    /// The command, looked up in PATH, and its arguments
+    #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
+    command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// What the container is opened with, and its attempt.
+    fn split(self) -> (Options, Attempt) {
+        let options = Options {
+            argv: self.command,
+            grace: Duration::from_secs(self.grace_seconds.into()),
+            termination_log: self.termination_log,
+            metrics_port: self.metrics_port,
+            answer_key: self.answer_key,
+            progress_patterns: self.progress_pattern,
+            checkpoints: self.checkpoints,
+            resume_args: self.resume_arg,
+            fail_on_nan: self.nan_policy == NanPolicy::Fail,
+            state: self.gang_state.clone(),
+            hang: self.hang_timeout.map(|seconds| hang::Policy {
+                timeout: Duration::from_secs(seconds.into()),
+                ends: self.hang_policy == HangPolicy::Fail,
+            }),
+            watch_metrics: self.watch_metric,
+            gang: self.gang.map(|setup| gang::Options {
+                setup,
+                role: self.role,
+                key: self.gang_key,
+                state: self.gang_state,
+                past: self.gang_past.unwrap_or_default(),
+                first: self.attempt.unwrap_or(1),
+            }),
+        };
+        let (number, master_port, resume_from) = (self.attempt, self.master_port, self.resume_from);
+        (options, Attempt { number, master_port, resume_from, ..Attempt::default() })
+    }
 }
 
 /// What holds for all that is done about checkpoints.
@@ -356,56 +392,9 @@ fn main() -> ExitCode {
                 failed(&error)
             }
         },
-        Command::Run {
-            attempt,
-            master_port,
-            env,
-            resume_from,
-            checkpoints,
-            gang,
-            role,
-            gang_key,
-            answer_key,
-            gang_state,
-            gang_past,
-            resume_arg,
-            grace_seconds,
-            termination_log,
-            metrics_port,
-            progress_pattern,
-            nan_policy,
-            hang_timeout,
-            hang_policy,
-            watch_metric,
-            command,
-        } => {
-            variables::give(env);
-            let options = Options {
-                argv: command,
-                grace: Duration::from_secs(grace_seconds.into()),
-                termination_log,
-                metrics_port,
-                answer_key,
-                progress_patterns: progress_pattern,
-                checkpoints,
-                resume_args: resume_arg,
-                fail_on_nan: nan_policy == NanPolicy::Fail,
-                state: gang_state.clone(),
-                hang: hang_timeout.map(|seconds| hang::Policy {
-                    timeout: Duration::from_secs(seconds.into()),
-                    ends: hang_policy == HangPolicy::Fail,
-                }),
-                watch_metrics: watch_metric,
-                gang: gang.map(|setup| gang::Options {
-                    setup,
-                    role,
-                    key: gang_key,
-                    state: gang_state,
-                    past: gang_past.unwrap_or_default(),
-                    first: attempt.unwrap_or(1),
-                }),
-            };
-            let attempt = Attempt { number: attempt, master_port, resume_from, ..Attempt::default() };
+        Command::Run(mut run) => {
+            variables::give(std::mem::take(&mut run.env));
+            let (options, attempt) = run.split();
             match Container::open(options).and_then(|mut container| container.run(&attempt)) {
                 // An exit code of a process is a byte, and 128 + the highest signal is 192.
                 Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
