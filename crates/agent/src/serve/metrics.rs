@@ -6,8 +6,18 @@ use protocol::gpu::Gpu;
 use protocol::progress::Reading;
 use protocol::report::Phase;
 
+type Figure = (&'static str, &'static str, fn(&Gpu) -> Option<f64>);
+
+/// What each GPU measures.
+const FIGURES: [Figure; 5] = [
+    ("gpu_utilization_percent", "Share of time in which the GPU computes.", |gpu| gpu.utilization_percent),
+    ("gpu_memory_used_bytes", "Memory of the GPU in use.", |gpu| gpu.memory_used_bytes),
+    ("gpu_memory_total_bytes", "Memory of the GPU.", |gpu| gpu.memory_total_bytes),
+    ("gpu_power_watts", "Power that the GPU draws.", |gpu| gpu.power_watts),
+    ("gpu_temperature_celsius", "Temperature of the GPU.", |gpu| gpu.temperature_celsius),
+];
+
 /// `status` as metrics. What was never reported has none.
-#[expect(clippy::items_after_statements, reason = "beside its only use")]
 pub fn render(status: &AgentStatus) -> String {
     let mut page = Page::new(status);
     let (report, progress) = (&status.report, &status.progress);
@@ -62,16 +72,6 @@ pub fn render(status: &AgentStatus) -> String {
     page.single("agent_cpu_seconds_total", "counter", "CPU time of the agent.", Some(status.agent_usage.cpu_seconds));
     let resident = Some(status.agent_usage.resident_bytes as f64);
     page.single("agent_resident_memory_bytes", "gauge", "Memory of the agent.", resident);
-
-    type Figure = (&'static str, &'static str, fn(&Gpu) -> Option<f64>);
-    #[expect(clippy::items_after_statements, reason = "beside its only use")]
-    const FIGURES: [Figure; 5] = [
-        ("gpu_utilization_percent", "Share of time in which the GPU computes.", |gpu| gpu.utilization_percent),
-        ("gpu_memory_used_bytes", "Memory of the GPU in use.", |gpu| gpu.memory_used_bytes),
-        ("gpu_memory_total_bytes", "Memory of the GPU.", |gpu| gpu.memory_total_bytes),
-        ("gpu_power_watts", "Power that the GPU draws.", |gpu| gpu.power_watts),
-        ("gpu_temperature_celsius", "Temperature of the GPU.", |gpu| gpu.temperature_celsius),
-    ];
     for (name, help, figure) in FIGURES {
         page.family(name, "gauge", help);
         for gpu in &status.gpus {
