@@ -48,64 +48,10 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
             }
         }
     }
-    page.family("trainingjob_checkpoints", "gauge", "Checkpoints, by what they are worth.");
-    for job in &jobs {
-        for (verdict, count) in job.checkpoints().into_iter().flatten() {
-            page.sample(&job.with(&[("verdict", verdict)]), count);
-        }
-    }
-    page.family(
-        "trainingjob_checkpoints_healthy",
-        "gauge",
-        "1 if nothing is wrong with the checkpoints, 0 if something is.",
-    );
-    for job in &jobs {
-        let conditions = &job.status.conditions;
-        if let Some(healthy) = conditions.iter().find(|c| c.type_ == ConditionType::CheckpointsHealthy.as_str()) {
-            let value = f64::from(u8::from(healthy.status == "True"));
-            page.sample(&job.with(&[("reason", healthy.reason.as_str())]), value);
-        }
-    }
-    page.family(
-        "trainingjob_checkpoint_deleted_total",
-        "counter",
-        "Checkpoints that were deleted since the agent of this attempt started.",
-    );
-    for job in &jobs {
-        if let Some(deleted) = job.told(|agent| Some(agent.checkpoints.as_ref()?.deleted as f64), |_| None) {
-            page.sample(&job.labels, deleted);
-        }
-    }
-    page.family("trainingjob_duration_seconds", "gauge", "Seconds from the start to the end, or to now.");
-    for job in &jobs {
-        if let Some(seconds) = job.duration() {
-            page.sample(&job.with(&[("state", job.state.as_str())]), seconds);
-        }
-    }
-    page.family(
-        "trainingjob_waiting",
-        "gauge",
-        "1, with the condition and the reason for which the job does not run yet.",
-    );
-    for job in &jobs {
-        if let Some(Condition { type_, reason, .. }) = job.waits_for() {
-            page.sample(&job.with(&[("condition", type_), ("reason", reason)]), 1.0);
-        }
-    }
-    page.family("trainingjob_failure_timestamp_seconds", "gauge", "When the job failed, with the first cause.");
-    for job in jobs.iter().filter(|job| job.state == State::Failed) {
-        if let (Some(reason), Some(Time(at))) = (&job.status.failure_reason, &job.status.completion_time) {
-            page.sample(&job.with(&[("reason", reason.as_str())]), seconds(*at));
-        }
-    }
-    page.family(
-        "trainingjob_early_stopping_best",
-        "gauge",
-        "Best value so far of the metric that early stopping watches.",
-    );
-    for job in &jobs {
-        if let Some(early) = &job.status.early_stopping {
-            page.sample(&job.with(&[("metric", &early.metric)]), early.best);
+    for (name, kind, help, sample) in FAMILIES {
+        page.family(name, kind, help);
+        for job in &jobs {
+            sample(job, &mut page);
         }
     }
     page.text()
@@ -204,6 +150,71 @@ const GAUGES: [Gauge; 23] = [
         "trainingjob_early_stopping_evaluations_since_best",
         "Evaluations since the best value that were not better; early stopping ends the job at its patience.",
         |job| job.status.early_stopping.as_ref().map(|early| early.evaluations_since_best.into()),
+    ),
+];
+
+type Family = (&'static str, &'static str, &'static str, fn(&Job, &mut Page));
+
+/// The series of which a job has several, or one with labels of its own; and the one that is a counter.
+const FAMILIES: [Family; 7] = [
+    ("trainingjob_checkpoints", "gauge", "Checkpoints, by what they are worth.", |job, page| {
+        for (verdict, count) in job.checkpoints().into_iter().flatten() {
+            page.sample(&job.with(&[("verdict", verdict)]), count);
+        }
+    }),
+    (
+        "trainingjob_checkpoints_healthy",
+        "gauge",
+        "1 if nothing is wrong with the checkpoints, 0 if something is.",
+        |job, page| {
+            let conditions = &job.status.conditions;
+            if let Some(healthy) = conditions.iter().find(|c| c.type_ == ConditionType::CheckpointsHealthy.as_str()) {
+                let value = f64::from(u8::from(healthy.status == "True"));
+                page.sample(&job.with(&[("reason", healthy.reason.as_str())]), value);
+            }
+        },
+    ),
+    (
+        "trainingjob_checkpoint_deleted_total",
+        "counter",
+        "Checkpoints that were deleted since the agent of this attempt started.",
+        |job, page| {
+            if let Some(deleted) = job.told(|agent| Some(agent.checkpoints.as_ref()?.deleted as f64), |_| None) {
+                page.sample(&job.labels, deleted);
+            }
+        },
+    ),
+    ("trainingjob_duration_seconds", "gauge", "Seconds from the start to the end, or to now.", |job, page| {
+        if let Some(seconds) = job.duration() {
+            page.sample(&job.with(&[("state", job.state.as_str())]), seconds);
+        }
+    }),
+    (
+        "trainingjob_waiting",
+        "gauge",
+        "1, with the condition and the reason for which the job does not run yet.",
+        |job, page| {
+            if let Some(Condition { type_, reason, .. }) = job.waits_for() {
+                page.sample(&job.with(&[("condition", type_), ("reason", reason)]), 1.0);
+            }
+        },
+    ),
+    ("trainingjob_failure_timestamp_seconds", "gauge", "When the job failed, with the first cause.", |job, page| {
+        if let (State::Failed, Some(reason), Some(Time(at))) =
+            (job.state, &job.status.failure_reason, &job.status.completion_time)
+        {
+            page.sample(&job.with(&[("reason", reason.as_str())]), seconds(*at));
+        }
+    }),
+    (
+        "trainingjob_early_stopping_best",
+        "gauge",
+        "Best value so far of the metric that early stopping watches.",
+        |job, page| {
+            if let Some(early) = &job.status.early_stopping {
+                page.sample(&job.with(&[("metric", &early.metric)]), early.best);
+            }
+        },
     ),
 ];
 
