@@ -14,6 +14,62 @@ const MEMORY: usize = 96 << 20;
 /// What an allocator needs for each of its pieces, in bytes.
 const PIECE: usize = 16;
 
+/// The opcodes, by the names that `pickletools` gives them.
+mod op {
+    pub const MARK: u8 = b'(';
+    pub const EMPTY_TUPLE: u8 = b')';
+    pub const STOP: u8 = b'.';
+    pub const POP: u8 = b'0';
+    pub const POP_MARK: u8 = b'1';
+    pub const DUP: u8 = b'2';
+    pub const BINBYTES: u8 = b'B';
+    pub const SHORT_BINBYTES: u8 = b'C';
+    pub const BINFLOAT: u8 = b'G';
+    pub const BININT: u8 = b'J';
+    pub const BININT1: u8 = b'K';
+    pub const BININT2: u8 = b'M';
+    pub const NONE: u8 = b'N';
+    pub const BINPERSID: u8 = b'Q';
+    pub const REDUCE: u8 = b'R';
+    pub const BINSTRING: u8 = b'T';
+    pub const SHORT_BINSTRING: u8 = b'U';
+    pub const BINUNICODE: u8 = b'X';
+    pub const EMPTY_LIST: u8 = b']';
+    pub const APPEND: u8 = b'a';
+    pub const BUILD: u8 = b'b';
+    pub const GLOBAL: u8 = b'c';
+    pub const DICT: u8 = b'd';
+    pub const APPENDS: u8 = b'e';
+    pub const BINGET: u8 = b'h';
+    pub const LONG_BINGET: u8 = b'j';
+    pub const LIST: u8 = b'l';
+    pub const BINPUT: u8 = b'q';
+    pub const LONG_BINPUT: u8 = b'r';
+    pub const SETITEM: u8 = b's';
+    pub const TUPLE: u8 = b't';
+    pub const SETITEMS: u8 = b'u';
+    pub const EMPTY_DICT: u8 = b'}';
+    pub const PROTO: u8 = 0x80;
+    pub const NEWOBJ: u8 = 0x81;
+    pub const TUPLE1: u8 = 0x85;
+    pub const TUPLE3: u8 = 0x87;
+    pub const NEWTRUE: u8 = 0x88;
+    pub const NEWFALSE: u8 = 0x89;
+    pub const LONG1: u8 = 0x8a;
+    pub const LONG4: u8 = 0x8b;
+    pub const SHORT_BINUNICODE: u8 = 0x8c;
+    pub const BINUNICODE8: u8 = 0x8d;
+    pub const BINBYTES8: u8 = 0x8e;
+    pub const EMPTY_SET: u8 = 0x8f;
+    pub const ADDITEMS: u8 = 0x90;
+    pub const FROZENSET: u8 = 0x91;
+    pub const NEWOBJ_EX: u8 = 0x92;
+    pub const STACK_GLOBAL: u8 = 0x93;
+    pub const MEMOIZE: u8 = 0x94;
+    pub const FRAME: u8 = 0x95;
+    pub const BYTEARRAY8: u8 = 0x96;
+}
+
 /// A value, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id(u32);
@@ -260,14 +316,13 @@ impl<'a> Machine<'a> {
             self.has_room(0)?;
             let opcode = self.take(1)?[0];
             match opcode {
-                // PROTO, and FRAME
-                0x80 => {
+                op::PROTO => {
                     let protocol = self.take(1)?[0];
                     if !(2..=5).contains(&protocol) {
                         return Fault::wrong(format!("is a pickle of protocol {protocol}"));
                     }
                 }
-                0x95 => {
+                op::FRAME => {
                     let length = self.long(8)?;
                     let end = self.at.checked_add(length).filter(|&end| end <= self.bytes.len());
                     match (self.frame, end) {
@@ -276,7 +331,7 @@ impl<'a> Machine<'a> {
                         _ => return Fault::wrong("is a pickle with a frame within a frame"),
                     }
                 }
-                b'.' => {
+                op::STOP => {
                     if self.frame.is_some_and(|end| end != self.at) {
                         return Fault::wrong("is a pickle that ends within a frame");
                     }
@@ -286,129 +341,129 @@ impl<'a> Machine<'a> {
                     }
                     return Ok(root);
                 }
-                b'(' => self.marks.push(self.stack.len()),
-                b'0' => {
+                op::MARK => self.marks.push(self.stack.len()),
+                op::POP => {
                     if self.marks.last() == Some(&self.stack.len()) {
                         self.marks.pop();
                     } else {
                         self.pop()?;
                     }
                 }
-                b'1' => drop(self.pop_mark()?),
-                b'2' => {
+                op::POP_MARK => drop(self.pop_mark()?),
+                op::DUP => {
                     let top = self.top()?;
                     self.stack.push(top);
                 }
-                b'N' => self.stack.push(none),
-                0x88 => self.stack.push(truth[1]),
-                0x89 => self.stack.push(truth[0]),
-                // Numbers: BININT, BININT1, BININT2, LONG1, LONG4, BINFLOAT
-                b'J' => {
+                op::NONE => self.stack.push(none),
+                op::NEWTRUE => self.stack.push(truth[1]),
+                op::NEWFALSE => self.stack.push(truth[0]),
+                // Numbers
+                op::BININT => {
                     let number = self.long(4)? as u32 as i32;
                     self.push(Value::Int(number.into()));
                 }
-                b'K' => {
+                op::BININT1 => {
                     let number = self.take(1)?[0];
                     self.stack.push(self.small[usize::from(number)]);
                 }
-                b'M' => {
+                op::BININT2 => {
                     let number = self.long(2)?;
                     self.push(Value::Int(number as i64));
                 }
-                0x8a => {
+                op::LONG1 => {
                     let length = self.long(1)?;
                     self.integer(length)?;
                 }
-                0x8b => {
+                op::LONG4 => {
                     let length = self.long(4)?;
                     self.integer(length)?;
                 }
-                b'G' => {
+                op::BINFLOAT => {
                     let bytes = self.take(8)?;
                     let number = f64::from_be_bytes(bytes.try_into().unwrap_or_default());
                     self.push(Value::Float(number));
                 }
                 // Strings and bytes, by the width of their length
-                0x8c => self.text(1)?,
-                b'X' => self.text(4)?,
-                0x8d => self.text(8)?,
-                b'C' | b'U' => self.raw(1)?,
-                b'B' | b'T' => self.raw(4)?,
-                0x8e | 0x96 => self.raw(8)?,
+                op::SHORT_BINUNICODE => self.text(1)?,
+                op::BINUNICODE => self.text(4)?,
+                op::BINUNICODE8 => self.text(8)?,
+                op::SHORT_BINBYTES | op::SHORT_BINSTRING => self.raw(1)?,
+                op::BINBYTES | op::BINSTRING => self.raw(4)?,
+                op::BINBYTES8 | op::BYTEARRAY8 => self.raw(8)?,
                 // Tuples
-                b')' => self.push(Value::Tuple(Box::default())),
-                0x85..=0x87 => {
-                    let members = self.pop_many(usize::from(opcode - 0x84))?;
+                op::EMPTY_TUPLE => self.push(Value::Tuple(Box::default())),
+                op::TUPLE1..=op::TUPLE3 => {
+                    let members = self.pop_many(usize::from(opcode - op::TUPLE1 + 1))?;
                     self.push(Value::Tuple(members.into()));
                 }
-                b't' => {
+                op::TUPLE => {
                     let members = self.pop_mark()?;
                     self.push(Value::Tuple(members.into()));
                 }
                 // Lists
-                b']' => self.push(Value::List(Vec::new())),
-                b'l' => {
+                op::EMPTY_LIST => self.push(Value::List(Vec::new())),
+                op::LIST => {
                     let members = self.pop_mark()?;
                     self.push(Value::List(members));
                 }
-                b'a' => {
+                op::APPEND => {
                     let member = self.pop()?;
                     self.append(vec![member])?;
                 }
-                b'e' => {
+                op::APPENDS => {
                     let members = self.pop_mark()?;
                     self.append(members)?;
                 }
                 // Dictionaries
-                b'}' => self.push(Value::Dict(Vec::new())),
-                b'd' => {
+                op::EMPTY_DICT => self.push(Value::Dict(Vec::new())),
+                op::DICT => {
                     let items = self.pop_mark()?;
                     self.push(Value::Dict(Vec::new()));
                     self.insert(&items)?;
                 }
-                b's' => {
+                op::SETITEM => {
                     let items = self.pop_many(2)?;
                     self.insert(&items)?;
                 }
-                b'u' => {
+                op::SETITEMS => {
                     let items = self.pop_mark()?;
                     self.insert(&items)?;
                 }
                 // Sets
-                0x8f => self.push(Value::Set),
-                0x90 => {
+                op::EMPTY_SET => self.push(Value::Set),
+                op::ADDITEMS => {
                     self.pop_mark()?;
                     let top = self.top()?;
                     if !matches!(self.values[top.0 as usize], Value::Set | Value::Object(_)) {
                         return Fault::wrong(OTHER_VALUE);
                     }
                 }
-                0x91 => {
+                op::FROZENSET => {
                     self.pop_mark()?;
                     self.push(Value::Set);
                 }
                 // Classes and what they are called with
-                b'c' => {
+                op::GLOBAL => {
                     let module = self.line()?;
                     let name = self.line()?;
                     self.push(Value::Global(module, name));
                 }
-                0x93 => {
+                op::STACK_GLOBAL => {
                     let names = self.pop_many(2)?;
                     if names.iter().any(|&name| !matches!(self.values[name.0 as usize], Value::Text(..))) {
                         return Fault::wrong(OTHER_VALUE);
                     }
                     self.push(Value::Global(names[0], names[1]));
                 }
-                b'R' | 0x81 => {
+                op::REDUCE | op::NEWOBJ => {
                     let call = self.pop_many(2)?;
                     self.call(call[0], call[1])?;
                 }
-                0x92 => {
+                op::NEWOBJ_EX => {
                     let call = self.pop_many(3)?;
                     self.call(call[0], call[1])?;
                 }
-                b'b' => {
+                op::BUILD => {
                     let state = self.pop()?;
                     let top = self.top()?;
                     match &mut self.values[top.0 as usize] {
@@ -416,29 +471,29 @@ impl<'a> Machine<'a> {
                         _ => return Fault::wrong(OTHER_VALUE),
                     }
                 }
-                b'Q' => {
+                op::BINPERSID => {
                     let key = self.pop()?;
                     self.push(Value::Persistent(key));
                     self.persistent.push(self.top()?);
                 }
                 // The memo
-                b'h' => {
+                op::BINGET => {
                     let index = self.long(1)?;
                     self.recall(index)?;
                 }
-                b'j' => {
+                op::LONG_BINGET => {
                     let index = self.long(4)?;
                     self.recall(index)?;
                 }
-                b'q' => {
+                op::BINPUT => {
                     let index = self.long(1)?;
                     self.remember(index)?;
                 }
-                b'r' => {
+                op::LONG_BINPUT => {
                     let index = self.long(4)?;
                     self.remember(index)?;
                 }
-                0x94 => self.remember(self.memo.len())?,
+                op::MEMOIZE => self.remember(self.memo.len())?,
                 other => return Fault::wrong(format!("is a pickle with the opcode {other:#04x}")),
             }
         }
