@@ -143,6 +143,12 @@ pub struct GangError {
     source: io::Error,
 }
 
+impl GangError {
+    fn new(what: &'static str, file: &dyn ToString, source: io::Error) -> Self {
+        Self { what, file: file.to_string(), source }
+    }
+}
+
 impl Party {
     /// Takes the place of this pod's agent in its gang.
     ///
@@ -156,12 +162,8 @@ impl Party {
         words: &Arc<Words>,
         told: &Arc<Mutex<Option<GangStatus>>>,
     ) -> Result<Self, GangError> {
-        let failed = |what, file: &dyn ToString| {
-            let file = file.to_string();
-            move |source| GangError { what, file, source }
-        };
-        let setup: GangSetup =
-            read_json(&options.setup).map_err(failed("can't read --gang", &options.setup.display()))?;
+        let setup: GangSetup = read_json(&options.setup)
+            .map_err(|error| GangError::new("can't read --gang", &options.setup.display(), error))?;
         let index = variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0);
         let member = MemberId::new(options.role.as_str(), index);
         let pod = variable("POD_UID").unwrap_or_else(|| std::process::id().to_string());
@@ -171,42 +173,16 @@ impl Party {
         let boot = before.as_ref().map_or(since_1970, |(boot, _)| since_1970.max(boot + 1));
         let memory = remembered(options, before.map(|(_, memory)| memory));
         let leads = options.role.is_worker() && index == 0;
-        let leader = leads.then(|| LeaderSetup {
-            members: members(&setup),
-            deciding: deciding(&setup),
-            was_larger: setup.largest.is_some_and(|largest| largest > setup.workers),
-            policy: policy(&setup),
-            judge: judge::judge,
-            ports: (setup.master_port, 2),
-        });
-        let shell = setup.mpi.as_ref().map(|mpi| Shell {
-            job: setup.uid.clone(),
-            key: options.key.clone().unwrap_or_default(),
-            port: mpi.port,
-            slots: mpi.slots,
-            role: member.role.clone(),
-            index,
-            pod: pod.clone(),
-            serves: !deciding(&setup).contains(&member),
-            ..Shell::default()
-        });
+        let leader = leads.then(|| leader_setup(&setup));
+        let key = options.key.clone().unwrap_or_default();
+        let shell = shell_of(&setup, &key, &member, &pod);
         let mut net = None;
         if setup.workers > 1 || setup.largest.is_some() || !setup.roles.is_empty() {
-            let file = options.key.clone().unwrap_or_default();
-            let identity = Identity {
-                secret: read_key(&file).map_err(failed("can't use --gang-key", &file.display()))?,
-                job: setup.uid.clone(),
-                member: member.clone(),
-                pod: pod.clone(),
-            };
+            let secret =
+                read_key(&key).map_err(|error| GangError::new("can't use --gang-key", &key.display(), error))?;
+            let identity = Identity { secret, job: setup.uid.clone(), member: member.clone(), pod: pod.clone() };
             let shared = NetSetup { identity, wake: Arc::clone(wake), words: Arc::clone(words) };
-            net = Some(if leads {
-                let port = format!("port {}", setup.port);
-                let listener = listen(setup.port).map_err(failed("can't listen on its", &port))?;
-                Net::lead(runtime, listener, shared).map_err(failed("can't listen on its", &port))?
-            } else {
-                Net::follow(runtime, setup.leader.clone(), setup.port, shared)
-            });
+            net = Some(network(runtime, &setup, leads, shared)?);
         }
         let history = &memory.history;
         let counts = GangEnd { failures: history.failures, disruptions: history.disruptions, ..GangEnd::default() };
@@ -553,6 +529,42 @@ fn remembered(options: &Options, before: Option<Memory>) -> Memory {
         memory.history = told;
     }
     memory
+}
+
+fn leader_setup(setup: &GangSetup) -> LeaderSetup {
+    LeaderSetup {
+        members: members(setup),
+        deciding: deciding(setup),
+        was_larger: setup.largest.is_some_and(|largest| largest > setup.workers),
+        policy: policy(setup),
+        judge: judge::judge,
+        ports: (setup.master_port, 2),
+    }
+}
+
+/// The remote shell of a gang that has one.
+fn shell_of(setup: &GangSetup, key: &Path, member: &MemberId, pod: &str) -> Option<Shell> {
+    setup.mpi.as_ref().map(|mpi| Shell {
+        job: setup.uid.clone(),
+        key: key.to_owned(),
+        port: mpi.port,
+        slots: mpi.slots,
+        role: member.role.clone(),
+        index: member.index,
+        pod: pod.to_owned(),
+        serves: !deciding(setup).contains(member),
+        ..Shell::default()
+    })
+}
+
+/// The leader's agent listens, any other dials it.
+fn network(runtime: &Handle, setup: &GangSetup, leads: bool, shared: NetSetup) -> Result<Net, GangError> {
+    if !leads {
+        return Ok(Net::follow(runtime, setup.leader.clone(), setup.port, shared));
+    }
+    listen(setup.port)
+        .and_then(|listener| Net::lead(runtime, listener, shared))
+        .map_err(|error| GangError::new("can't listen on its", &format!("port {}", setup.port), error))
 }
 
 fn members(setup: &GangSetup) -> BTreeSet<MemberId> {
