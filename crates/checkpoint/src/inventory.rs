@@ -4,7 +4,7 @@ use crate::budget::Budget;
 use crate::files::{Files, Member, ReadSeek};
 use crate::folder::{DEPTH, Folder, OnVolume};
 use crate::formats::{Claim, FORMATS, Listing, Rules, named};
-use crate::found::{Depth, Found, Judgement, Verdict};
+use crate::found::{Depth, Format, Found, Judgement, Verdict};
 use crate::ledger::{self, Entry, Ledger, OURS, Turn, UsedWish};
 use crate::series::{Series, saves};
 use crate::wording::shown;
@@ -676,41 +676,12 @@ impl Inventory {
         } else {
             Err(changes())
         };
-        let mut entry = Entry {
-            format: claim.rules.format,
-            verdict: None,
-            depth: Depth::Structure,
-            settled: false,
-            step: None,
-            epoch: None,
-            metrics: Default::default(),
-            members: files.members().to_vec(),
-            crc32c: None,
-            since: now,
-            needs: Vec::new(),
-            order: self.ledger.book.looks + 1,
-            earliest: self.ledger.book.looks + 1,
-            earlier: None,
-            anew: None,
-            timed: self.looked_at(&claim.path).is_some_and(|looked| fits(files.members(), looked, now)),
-            whole: None,
-            owner: String::new(),
-            failed_starts: 0,
-            failed_by: String::new(),
-            was_whole: known.is_some_and(|known| known.was_whole),
-            renewed_by: String::new(),
-        };
+        let timed = self.looked_at(&claim.path).is_some_and(|looked| fits(files.members(), looked, now));
+        let place = self.ledger.book.looks + 1;
+        let mut entry = Entry::unjudged(claim.rules.format, files.members(), place, timed, now);
+        entry.was_whole = known.is_some_and(|known| known.was_whole);
         match known {
-            Some(known) if is_same => {
-                entry.owner.clone_from(&known.owner);
-                (entry.since, entry.whole, entry.failed_starts) = (known.since, known.whole, known.failed_starts);
-                entry.failed_by.clone_from(&known.failed_by);
-                (entry.order, entry.earliest) = (known.order, known.earliest);
-                entry.earlier.clone_from(&known.earlier);
-                entry.anew = known.anew;
-                entry.timed = known.timed;
-                entry.renewed_by.clone_from(&known.renewed_by);
-            }
+            Some(known) if is_same => entry.carry_over(known),
             Some(known) if is_alike(&known.members, &entry.members) => {
                 // Written again, or only touched: reading it tells which.
                 entry.owner.clone_from(&known.owner);
@@ -860,6 +831,46 @@ impl Inventory {
 }
 
 impl Entry {
+    /// What was first seen now, at this place in the order of writing.
+    fn unjudged(format: Format, members: &[Member], place: u64, timed: bool, now: Timestamp) -> Self {
+        Self {
+            format,
+            verdict: None,
+            depth: Depth::Structure,
+            settled: false,
+            step: None,
+            epoch: None,
+            metrics: BTreeMap::new(),
+            needs: Vec::new(),
+            members: members.to_vec(),
+            crc32c: None,
+            since: now,
+            order: place,
+            earliest: place,
+            timed,
+            earlier: None,
+            anew: None,
+            whole: None,
+            owner: String::new(),
+            failed_starts: 0,
+            failed_by: String::new(),
+            was_whole: false,
+            renewed_by: String::new(),
+        }
+    }
+
+    /// Takes over what holds as long as the files stay the same, whatever they are judged to be.
+    fn carry_over(&mut self, known: &Self) {
+        self.owner.clone_from(&known.owner);
+        (self.since, self.whole, self.failed_starts) = (known.since, known.whole, known.failed_starts);
+        self.failed_by.clone_from(&known.failed_by);
+        (self.order, self.earliest) = (known.order, known.earliest);
+        self.earlier.clone_from(&known.earlier);
+        self.anew = known.anew;
+        self.timed = known.timed;
+        self.renewed_by.clone_from(&known.renewed_by);
+    }
+
     /// Attempts of this job that began with it and failed before real work.
     fn failed_starts_of(&self, uid: &str) -> u32 {
         // Who only looks, and a ledger of before, have no UID.
