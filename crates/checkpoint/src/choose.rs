@@ -254,27 +254,14 @@ pub fn explain(choice: &Choice) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::found::{Depth, Format};
+    use crate::found::Format;
     use jiff::Timestamp;
     use proptest::prelude::*;
 
     fn found(step: Option<u64>, modified: i64) -> Found {
-        Found {
-            path: step.map_or_else(|| format!("model-{modified}"), |step| format!("checkpoint-{step}")),
-            folder: true,
-            format: Format::HuggingFace,
-            step,
-            epoch: None,
-            metrics: Default::default(),
-            bytes: 1,
-            modified: Timestamp::from_second(modified).unwrap(),
-            order: 0,
-            earliest: 0,
-            verdict: Verdict::Valid,
-            depth: Depth::Structure,
-            members: Vec::new(),
-            needs: Vec::new(),
-        }
+        let path = step.map_or_else(|| format!("model-{modified}"), |step| format!("checkpoint-{step}"));
+        let modified = Timestamp::from_second(modified).unwrap();
+        Found { format: Format::HuggingFace, step, bytes: 1, modified, ..Found::nothing_at(&path) }
     }
 
     /// One that another job has left.

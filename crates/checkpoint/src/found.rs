@@ -277,20 +277,12 @@ mod tests {
         let epoch = prop_oneof![Just(None), Just(Some(f64::NAN)), (0..3u8).prop_map(|epoch| Some(f64::from(epoch)))];
         (proptest::option::of(0..3u64), epoch, 0..3i64, "[ab]", 0..3u64).prop_map(|(step, epoch, time, path, order)| {
             Found {
-                path,
-                folder: true,
-                format: Format::Marked,
                 step,
                 epoch,
-                metrics: BTreeMap::new(),
-                bytes: 0,
                 modified: Timestamp::from_second(time).unwrap(),
                 order,
                 earliest: order,
-                verdict: Verdict::Valid,
-                depth: Depth::Structure,
-                members: Vec::new(),
-                needs: Vec::new(),
+                ..Found::nothing_at(&path)
             }
         })
     }

@@ -766,26 +766,12 @@ impl Inventory {
     fn unread(&self, claim: &Claimed, now: Timestamp, why: &str) -> Known {
         let verdict = Verdict::Incomplete { why: format!("it could not be looked at: {why}") };
         let known = self.ledger.book.checkpoints.get(&claim.path).map(|entry| tell(claim, entry, &self.uid, None, now));
-        let unknown = || Found {
-            path: claim.path.clone(),
-            folder: claim.folder,
-            format: claim.rules.format,
-            step: None,
-            epoch: None,
-            metrics: Default::default(),
-            bytes: 0,
-            modified: now,
-            order: 0,
-            earliest: 0,
-            verdict: verdict.clone(),
-            depth: Depth::Structure,
-            members: Vec::new(),
-            needs: Vec::new(),
-        };
         match known {
             Some(known) => Known { found: Found { verdict, ..known.found }, stage: Stage::Unread, ..known },
             None => {
-                Known { found: unknown(), stage: Stage::Unread, own: false, since: now, failed_starts: 0, crc32c: None }
+                let (folder, format) = (claim.folder, claim.rules.format);
+                let found = Found { folder, format, modified: now, verdict, ..Found::nothing_at(&claim.path) };
+                Known { found, stage: Stage::Unread, own: false, since: now, failed_starts: 0, crc32c: None }
             }
         }
     }

@@ -305,20 +305,13 @@ mod tests {
         let then = NOW - SignedDuration::from_hours(24) + SignedDuration::from_secs(step as i64);
         Known {
             found: Found {
-                path: format!("step-{step}"),
-                folder: true,
-                format: Format::Marked,
                 step: Some(step),
-                epoch: None,
-                metrics: BTreeMap::new(),
                 bytes: 1,
                 modified: then,
                 order: step,
                 earliest: u64::MAX,
-                verdict: Verdict::Valid,
                 depth: Depth::Content,
-                members: Vec::new(),
-                needs: Vec::new(),
+                ..Found::nothing_at(&format!("step-{step}"))
             },
             stage: Stage::Written,
             own: true,

@@ -186,25 +186,20 @@ fn save<'a, T>(mut items: Vec<&'a T>, found: &impl Fn(&T) -> &Found) -> Save<'a,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::found::{Depth, Format, Verdict};
+    use crate::found::{Depth, Format};
     use jiff::Timestamp;
 
     fn found(path: &str, step: Option<u64>, order: u64, modified: i64) -> Found {
         Found {
-            path: path.to_owned(),
             folder: false,
             format: Format::Torch,
             step,
-            epoch: None,
-            metrics: BTreeMap::new(),
             bytes: 1,
             modified: Timestamp::from_second(modified).unwrap(),
             order,
             earliest: order,
-            verdict: Verdict::Valid,
             depth: Depth::Content,
-            members: Vec::new(),
-            needs: Vec::new(),
+            ..Found::nothing_at(path)
         }
     }
 

@@ -222,20 +222,12 @@ impl Store {
     pub async fn upload_beside(&self, root: &Path, folder: &str, members: &[Member]) -> Result<(), StoreError> {
         let newest = members.iter().map(|member| member.modified).max().unwrap_or_default();
         let found = Found {
-            path: crate::restore::beside(folder),
             folder: false,
-            format: Format::Marked,
-            step: None,
-            epoch: None,
-            metrics: BTreeMap::new(),
             bytes: members.iter().map(|member| member.size).sum(),
             modified: Timestamp::from_nanosecond(i128::from(newest)).unwrap_or_default(),
-            order: 0,
-            earliest: 0,
-            verdict: Verdict::Valid,
             depth: Depth::Content,
             members: members.to_vec(),
-            needs: Vec::new(),
+            ..Found::nothing_at(&crate::restore::beside(folder))
         };
         self.upload(root, &found).await.map(drop)
     }
