@@ -14,6 +14,7 @@ use crate::run::view::CurrentRun;
 use crate::run::{Next, Run};
 use crate::serve::gpu::Gpus;
 use crate::serve::ports::listen;
+use crate::serve::status::StatusSource;
 use crate::serve::{Server, local};
 use crate::signals::Signals;
 use crate::surroundings::{Options, Surroundings};
@@ -83,7 +84,9 @@ impl Container {
         // Where nobody wants to know it costs nothing.
         let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };
         let in_gang = options.gang.is_some();
-        let server = Server::start(public, answer_key, &current, keeper.as_ref(), &told, in_gang, &gpus)?;
+        let (run, gang, asked) = (Arc::clone(&current), Arc::clone(&told), gpus.clone());
+        let source = StatusSource::new(answer_key, run, keeper.clone(), gang, in_gang, asked);
+        let server = Server::start(public, source, &current, keeper.as_ref())?;
         if let Some(state) = &options.state
             && let Err(error) = local::serve(&server.runtime, state)
         {

@@ -5,7 +5,7 @@ pub mod gpu;
 pub mod local;
 mod metrics;
 pub mod ports;
-mod status;
+pub mod status;
 pub mod usage;
 
 use crate::keeper::{Keeper, choice};
@@ -18,12 +18,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use bounded::Bounded;
-use gpu::Gpus;
-use parking_lot::Mutex;
 use ports::{listen, listen_locally};
-use protocol::gang::GangStatus;
 use protocol::progress::Source;
-use protocol::proof::{AnswerKey, Nonce, PROOF_HEADER};
+use protocol::proof::{Nonce, PROOF_HEADER};
 use status::StatusSource;
 use std::io;
 use std::net::TcpListener;
@@ -42,23 +39,20 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `public` to those who ask from outside and a port of its own to the program, in one thread.
+    /// Serves `source` on `public` to those who ask from outside, and a port of its own to the program, in one thread.
     ///
     /// # Errors
     /// Where the kernel denies a thread, or what it takes to wait for several things.
     pub fn start(
         public: Option<TcpListener>,
-        answer_key: Option<AnswerKey>,
+        source: StatusSource,
         run: &Arc<CurrentRun>,
         keeper: Option<&Arc<Keeper>>,
-        gang: &Arc<Mutex<Option<GangStatus>>>,
-        in_gang: bool,
-        gpus: &Gpus,
     ) -> io::Result<Self> {
         // Where nobody is to see metrics, the other workers still have to ask what is put into the store.
         let port = keeper.filter(|_| public.is_none()).and_then(|keeper| keeper.port());
         let only_gang = port.and_then(|port| listen(port).ok());
-        let (keeper, gang_status, gpus) = (keeper.cloned(), Arc::clone(gang), gpus.clone());
+        let keeper = keeper.cloned();
         let local = listen_locally().ok();
         let local_url =
             local.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| format!("http://{address}"));
@@ -71,19 +65,19 @@ impl Server {
                     let routes = Router::new()
                         .route("/{secret}", post(progress))
                         .layer(DefaultBodyLimit::max(MAX_BODY))
-                        .with_state(Arc::clone(&run));
+                        .with_state(run);
                     serve(listener, routes);
                 }
                 if let (Some(listener), Some(keeper)) = (only_gang, keeper.clone()) {
                     serve(listener, of_gang(keeper));
                 }
                 if let Some(listener) = public {
-                    let gang = keeper.clone().map(of_gang);
+                    let gang = keeper.map(of_gang);
                     let routes = Router::new()
                         .route("/healthz", get(|| async { "ok\n" }))
                         .route("/status", get(status_json))
                         .route("/metrics", get(metrics_text))
-                        .with_state(Arc::new(StatusSource::new(answer_key, run, keeper, gang_status, in_gang, gpus)));
+                        .with_state(Arc::new(source));
                     serve(listener, gang.unwrap_or_default().merge(routes));
                 }
                 std::future::pending::<()>().await;
@@ -144,6 +138,9 @@ async fn progress(State(run): State<Arc<CurrentRun>>, Path(secret): Path<String>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpu::Gpus;
+    use parking_lot::Mutex;
+    use protocol::gang::GangStatus;
 
     /// What the operator would read as "no gang" while the leader starts.
     #[tokio::test]
