@@ -263,13 +263,7 @@ impl<'a> Job<'a> {
     fn checkpoints(&self) -> Option<[(&'static str, f64); 4]> {
         let told = self.answer.as_ref().filter(|_| self.runs()).and_then(|seen| seen.status.checkpoints.as_ref());
         if let Some(told) = told {
-            let counts = [
-                ("Valid", told.valid),
-                ("Complete", told.complete),
-                ("Incomplete", told.incomplete),
-                ("Corrupted", told.corrupted),
-            ];
-            return Some(counts.map(|(verdict, count)| (verdict, f64::from(count))));
+            return Some(told.by_verdict().map(|(verdict, count)| (verdict, f64::from(count))));
         }
         let status = self.status.checkpoint.as_ref()?;
         let count = |count: Option<i32>| f64::from(count.unwrap_or(0));

@@ -192,6 +192,17 @@ pub enum ProblemKind {
 const SHORT: usize = 160;
 
 impl Checkpoints {
+    /// How many there are of each verdict, by its name.
+    #[must_use]
+    pub fn by_verdict(&self) -> [(&'static str, u32); 4] {
+        [
+            ("Valid", self.valid),
+            ("Complete", self.complete),
+            ("Incomplete", self.incomplete),
+            ("Corrupted", self.corrupted),
+        ]
+    }
+
     /// What has to be known once the pod is gone, in few bytes.
     #[must_use]
     pub fn last_words(&self) -> Self {

@@ -119,12 +119,7 @@ impl Page {
             "gauge",
             "Checkpoints in the folder that this agent takes care of, by what they are worth.",
         );
-        for (verdict, count) in [
-            ("Valid", told.valid),
-            ("Complete", told.complete),
-            ("Incomplete", told.incomplete),
-            ("Corrupted", told.corrupted),
-        ] {
+        for (verdict, count) in told.by_verdict() {
             self.sample(&[("verdict", verdict)], f64::from(count));
         }
         let deleted = Some(told.deleted as f64);
