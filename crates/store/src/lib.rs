@@ -42,6 +42,7 @@ pub use destination::{Destination, Scheme};
 pub use error::{StoreError, Trouble};
 pub use manifest::{Layout, Manifest, Stored};
 pub use remove::Listing;
+pub use transport::choose_tls;
 
 use backend::Bucket;
 use room::Room;

@@ -34,6 +34,13 @@ const ERROR_BODY: u64 = 16 * 1024;
 /// What a metadata server of a cloud is waited for, which is next door or not at all.
 const NEXT_DOOR: Duration = Duration::from_secs(2);
 
+/// Chooses who does the cryptography of TLS, without which no HTTP client can be made.
+pub fn choose_tls() {
+    static PROVIDER: Once = Once::new();
+    // Fails if another part of the program has chosen one, which serves as well.
+    PROVIDER.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+}
+
 /// Makes the clients of one store.
 #[derive(Clone)]
 pub(crate) struct Connector {
@@ -56,9 +63,7 @@ impl fmt::Debug for Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        static PROVIDER: Once = Once::new();
-        // Fails if another part of the program has chosen one, which serves as well.
-        PROVIDER.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+        choose_tls();
         let failed =
             |error: reqwest::Error| object_store::Error::Generic { store: "HTTP client", source: Box::new(error) };
         let http = options.get_config_value(&ClientConfigKey::AllowHttp).as_deref() == Some("true");

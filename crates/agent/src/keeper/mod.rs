@@ -123,8 +123,7 @@ impl Keeper {
         wake: &Arc<Wake>,
         words: &Arc<Words>,
     ) -> Option<Arc<Self>> {
-        // Fails if it was chosen already, which serves as well.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        store::choose_tls();
         let policy = match read_policy(policy_file) {
             Ok(policy) => policy,
             Err(error) => {
