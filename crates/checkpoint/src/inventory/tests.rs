@@ -658,7 +658,10 @@ fn what_is_written_anew_is_its_writers() {
     first.leave().unwrap();
     let mut second = Inventory::with_formats(&room.path(""), "uid-2", "llama", testing::FORMATS);
     assert!(!one(&look(&mut second, 20), "step-1").own);
-    room.write("step-1/model", "written by the second");
+    // All of it: what the first job wrote in an earlier second is not the second job's.
+    for file in ["model", "deep/er", ".complete"] {
+        room.write(&format!("step-1/{file}"), "written by the second");
+    }
     let scan = look(&mut second, 30);
     assert_eq!((one(&scan, "step-1").own, one(&scan, "step-2").own), (true, false));
     assert!(second.is_others("step-2") && !second.is_others("step-1"));
