@@ -98,6 +98,16 @@ impl Store {
         self.restore_from(&self.bucket, manifest, root, &manifest.path).await
     }
 
+    /// Fetches a checkpoint, and what lay beside those of its folder: what a program is to resume from.
+    ///
+    /// # Errors
+    /// As [`Store::restore`].
+    pub async fn restore_with_beside(&self, manifest: &Manifest, root: &Path) -> Result<(), StoreError> {
+        self.restore(manifest, root).await?;
+        let folder = manifest.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        self.restore_beside(folder, root).await.map(drop)
+    }
+
     /// Fetches what lay beside the checkpoints of a folder, but for what is there. Gives the names of what was fetched.
     ///
     /// # Errors

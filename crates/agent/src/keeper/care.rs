@@ -289,10 +289,7 @@ impl<'a> Care<'a> {
                 let is_it = |it: &&Manifest| it.path == candidate.found.path && it.modified == candidate.found.modified;
                 let manifest = manifests.iter().find(is_it).ok_or_else(|| Doubt::Bad("it is gone".into()))?;
                 let store = place.open(&keeper.policy.uid).map_err(|error| doubt(&error))?;
-                let restore = async {
-                    store.restore(manifest, &keeper.root).await?;
-                    store.restore_beside(folder_of(&manifest.path), &keeper.root).await
-                };
+                let restore = store.restore_with_beside(manifest, &keeper.root);
                 for_start(keeper, None, uri, restore).map_err(|error| doubt(&error))?;
                 // Its bytes are those that were put there; whether they can be loaded is the format's to say.
                 let restored = Found { members: Vec::new(), ..candidate.found.clone() };
@@ -351,11 +348,7 @@ impl<'a> Care<'a> {
                     let is_chosen = |it: &Manifest| choice.from.as_ref() == Some(&kept(&it.found(), None));
                     let here = all.iter().filter(|manifest| manifest.path == path);
                     let manifest = here.clone().find(|it| is_chosen(it)).or_else(|| here.clone().next())?;
-                    let restore = async {
-                        store.restore(manifest, &self.keeper.root).await?;
-                        store.restore_beside(folder_of(&path), &self.keeper.root).await
-                    };
-                    for_start(self.keeper, None, uri, restore).ok()
+                    for_start(self.keeper, None, uri, store.restore_with_beside(manifest, &self.keeper.root)).ok()
                 };
                 let since = Instant::now();
                 while fetch().is_none() {
@@ -762,10 +755,6 @@ pub(super) fn keep(
         backup: copied,
         is_shared: !scan.others.is_empty(),
     }
-}
-
-fn folder_of(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
 /// Fetches what lies at a URI, once for the job, and returns where it is now. `say` is told of what may heal.
