@@ -227,12 +227,28 @@ fn field(name: &str) -> Field<'_> {
         "percent" | "progress" | "progresspercent" | "progresspercentage" => Field::Percent,
         "eta" | "etaseconds" | "estimatedremainingseconds" => Field::Eta,
         "loss" => Field::Metric(LOSS),
-        "trainloss" | "trainingloss" | "train/loss" | "lmloss" => Field::Alias(LOSS),
+        "trainloss" | "trainingloss" | "train/loss" | "lmloss" | "totalloss" | "steploss" | "reducedtrainloss" => {
+            Field::Alias(LOSS)
+        }
         "accuracy" | "acc" => Field::Metric(ACCURACY),
         "trainacc" | "trainaccuracy" | "train/accuracy" | "train/acc" => Field::Alias(ACCURACY),
         "learningrate" | "lr" | "train/learningrate" | "train/lr" => Field::Metric(LEARNING_RATE),
         "throughput" => Field::Metric(THROUGHPUT),
-        "samplespersec" | "samplespersecond" | "tokenspersecond" | "trainsamplespersecond" => Field::Alias(THROUGHPUT),
+        "samplespersec"
+        | "samplespersecond"
+        | "trainsamplespersecond"
+        | "samples/s"
+        | "samples/sec"
+        | "images/s"
+        | "images/sec"
+        | "tokenspersec"
+        | "tokenspersecond"
+        | "tokenspersecondpergpu"
+        | "tokens/s"
+        | "tokens/sec"
+        | "tok/s"
+        | "tok/sec"
+        | "tps" => Field::Alias(THROUGHPUT),
         _ => Field::Metric(name),
     }
 }
@@ -319,6 +335,20 @@ mod tests {
         ]);
         let names: Vec<_> = update.metrics.keys().map(String::as_str).collect();
         assert_eq!(names, ["accuracy", "grad norm", "loss", "val_loss"]);
+    }
+
+    #[test]
+    fn what_libraries_call_loss_and_throughput() {
+        for name in ["train_loss", "total_loss", "step_loss", "reduced_train_loss", "lm loss"] {
+            assert_eq!(field_metric(name), LOSS, "{name}");
+        }
+        for name in ["tok/sec", "tokens/s", "tps", "tokens_per_second_per_gpu", "samples/sec", "images/s"] {
+            assert_eq!(field_metric(name), THROUGHPUT, "{name}");
+        }
+        for name in ["train_loss_step", "aux_loss", "tps_max", "steps/s", "loss_scale"] {
+            assert_eq!(field_metric(name), name);
+        }
+        assert_eq!(update(&[("total_loss", 2.0), ("loss", 1.0)]).metrics[LOSS], 1.0);
     }
 
     #[test]

@@ -1,31 +1,36 @@
 //! A line with the word epoch and a number, as programs print it in forms of their own: `Epoch 3/10 loss: 0.12`.
 
 use super::pairs::{held_out, pairs};
-use super::run::{Epoch, Run, find_step};
-use super::words::is_of_another_time;
+use super::run::{Epoch, Run, Step};
+use super::step_line::tells;
+use super::words::{is_of_a_checkpoint, is_of_another_time};
 use protocol::progress::Update;
 
 /// One that measures something, or begins an epoch.
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     let (epoch, found) = Epoch::find(text)?;
+    let (before, after) = (&text[..found.start()], &text[found.end()..]);
+    // "Best epoch: 7, val_loss: 0.3": what was measured then was told then.
+    let is_past = is_of_another_time(before) || is_of_a_checkpoint(before);
     let mut update = Update::default();
-    pairs(text, held_out(text), &mut update);
-    let step = find_step(&text[found.end()..]);
+    let held_out = held_out(text);
+    pairs(text, held_out, &mut update);
+    let step = Step::find_in_epoch(after).filter(|_| held_out.is_none());
     if update.metrics.is_empty() && step.is_none() {
         // "Epoch 3" alone on its line, or with decoration; a sentence that mentions one says nothing.
-        let alone = found.len() + 10 >= text.len();
-        return Some(if alone || epoch.of.is_some() { run.begin(epoch) } else { Update::default() });
+        let alone = found.len() + 10 >= text.len() || after.starts_with(" | ");
+        return Some(if (alone || epoch.of.is_some()) && !is_past { run.begin(epoch) } else { Update::default() });
     }
-    // "Best epoch: 7, val_loss: 0.3": what was measured then was told then.
-    if is_of_another_time(&text[..found.start()]) {
+    if is_past {
         return Some(Update::default());
     }
     let measures = |name: &String| name.contains("loss") || name.contains("acc");
-    if epoch.of.is_none() && !update.metrics.keys().any(measures) {
-        return Some(Update::default());
+    let is_told = update.metrics.keys().any(measures) || step.is_some_and(|step| tells(&step, &update, run));
+    if epoch.of.is_none() && !is_told {
+        return Some(if after.starts_with(" | ") { run.begin(epoch) } else { Update::default() });
     }
     let within = match step {
-        Some((step, Some(steps), _)) => run.within(epoch, step, steps),
+        Some(Step { number, of: Some(steps), .. }) => run.within(epoch, number, steps),
         _ => Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() },
     };
     run.begun = None;

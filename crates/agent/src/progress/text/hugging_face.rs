@@ -1,20 +1,20 @@
 //! The Hugging Face Trainer's dictionaries, and its words at the start.
 
 use super::number::parse;
-use super::run::Run;
+use super::run::{Epoch, Run};
 use protocol::progress::{LOSS, Update};
-use regex::Captures;
 
 regexes! {
     DICT = r"'([A-Za-z_][A-Za-z0-9_./ -]*)': *(?:[a-z][a-z0-9_.]*\()?'?(", number!(), r")'?\)?[,}]";
-    TRAINER_EPOCHS = r"^Num Epochs = ([0-9,]+)$";
-    TRAINER_STEPS = r"^Total optimization steps = ([0-9,]+)$";
+    START = r"^(?:.*\bINFO\b.*[>:\]-] *)?(Num Epochs|Total optimization steps) = (", count!(), ")$";
 }
 
-/// The Hugging Face Trainer's: a Python dictionary with an epoch. Version 5 quotes the numbers.
+/// The Hugging Face Trainer's: a Python dictionary with an epoch. Version 5 quotes the numbers. In Accelerate's examples the epoch
+/// stands before it: `epoch 0: {'accuracy': 0.8}`.
 pub(super) fn dict(text: &str, _: &mut Run) -> Option<Update> {
-    let dict = text.find("{'").filter(|_| text.ends_with('}')).map(|at| &text[at..])?;
-    let mut update = Update::default();
+    let (before, dict) = text.find("{'").filter(|_| text.ends_with('}')).map(|at| text.split_at(at))?;
+    let epoch = Epoch::find(before).filter(|(_, found)| found.start() == 0 && before[found.end()..].trim() == ":");
+    let mut update = Update { epoch: epoch.map(|(epoch, _)| epoch.number), ..Update::default() };
     let ended = dict.contains("'train_runtime'");
     for pair in DICT.captures_iter(dict) {
         let value = parse(&pair[2])?;
@@ -27,13 +27,15 @@ pub(super) fn dict(text: &str, _: &mut Run) -> Option<Update> {
     (update.epoch.is_some() || update.metrics.contains_key(LOSS)).then_some(update)
 }
 
-/// What the Hugging Face Trainer tells at its start where its log level is INFO.
+/// What the Hugging Face Trainer tells at its start where its log level is INFO, as do the examples of Accelerate and Diffusers,
+/// behind what a logger puts before it.
 pub(super) fn start(text: &str, _: &mut Run) -> Option<Update> {
-    let number = |found: Captures| found[1].replace(',', "").parse().ok();
-    if let Some(epochs) = TRAINER_EPOCHS.captures(text) {
-        return Some(Update { epochs: number(epochs), ..Update::default() });
-    }
-    Some(Update { steps: number(TRAINER_STEPS.captures(text)?), ..Update::default() })
+    let found = text.contains(" = ").then(|| START.captures(text)).flatten()?;
+    let number = parse(&found[2]);
+    Some(match &found[1] {
+        "Num Epochs" => Update { epochs: number, ..Update::default() },
+        _ => Update { steps: number, ..Update::default() },
+    })
 }
 
 #[cfg(test)]
@@ -73,5 +75,44 @@ mod tests {
         assert_eq!(counts(&progress(None, start)), [None, Some(3.0), None, Some(3375.0)]);
         let bar = "\r  1%|          | 20/3375 [00:01<00:01, 19.1it/s]\r";
         assert_eq!(counts(&progress(None, &format!("{start}{bar}"))), [None, Some(3.0), Some(20.0), Some(3375.0)]);
+    }
+
+    #[test]
+    fn its_words_behind_what_loggers_put_before_them() {
+        for before in [
+            "",
+            "[INFO|trainer.py:2413] 2025-03-06 12:04:09,914 >>   ",
+            "03/06/2025 12:04:09 - INFO - __main__ -   ",
+            "INFO:__main__:  ",
+            "[2025-03-06 12:04:09,914] [    INFO] -   ",
+            "[default0]:[INFO|trainer.py:2413] 2025-03-06 12:04:09,914 >>   ",
+        ] {
+            let start = format!("{before}Num Epochs = 3\n{before}Total optimization steps = 1,000");
+            assert_eq!(counts(&progress(None, &start)), [None, Some(3.0), None, Some(1000.0)], "{before}");
+        }
+        for line in [
+            "expected: Total optimization steps = 1000",
+            "INFO Total optimization steps = 1000",
+            "[INFO] Total optimization steps = 1000 at most",
+            "[INFO] Total optimization steps = 10.5",
+            "[INFO] Total optimization steps = None",
+            "[INFO] previous Total optimization steps = 1000",
+            "INFORMATION: Num Epochs = 3",
+        ] {
+            assert_eq!(read(&mut Text::default(), line.as_bytes()).0, [], "{line}");
+        }
+    }
+
+    #[test]
+    fn an_epoch_before_the_dictionary() {
+        let last = progress(None, "epoch 2: {'accuracy': 0.8456, 'f1': 0.8912}");
+        assert_eq!((counts(&last)[0], last.metric("f1")), (Some(2.0), Some(0.8912)));
+        for line in [
+            "best epoch 2: {'accuracy': 0.8456}",
+            "epoch 2 of the config {'accuracy': 0.8456}",
+            "args of epoch 2: {'lr': 0.1}",
+        ] {
+            assert_eq!(read(&mut Text::default(), line.as_bytes()).0, [], "{line}");
+        }
     }
 }

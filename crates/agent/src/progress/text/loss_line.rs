@@ -1,28 +1,29 @@
 //! A line without the word epoch that has a loss: `step 7/9 | loss: 0.12`.
 
-use super::pairs::{held_out, pairs};
-use super::run::{Run, find_step};
-use super::words::is_of_another_time;
+use super::pairs::{held_out, is_held_out, pairs};
+use super::run::{Run, Step};
+use super::words::{is_of_a_checkpoint, is_of_another_time};
 use protocol::progress::Update;
 
 const LOSSES: [&str; 8] =
     ["loss", "val_loss", "valid_loss", "validation_loss", "test_loss", "eval_loss", "val loss", "test loss"];
 
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
+    // Cheaper than to look for everything that is measured.
+    if !text.as_bytes().windows(4).any(|word| word.eq_ignore_ascii_case(b"loss")) {
+        return None;
+    }
     let mut update = Update::default();
     pairs(text, held_out(text), &mut update);
     if !LOSSES.iter().any(|&name| update.metrics.contains_key(name)) {
         return None;
     }
-    let at = match (find_step(text), run.begun) {
-        (Some((.., before)), _) if is_of_another_time(before) => return Some(Update::default()),
-        (Some((step, Some(steps), _)), Some(epoch)) => run.within(epoch, step, steps),
-        (None, Some(epoch)) => Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() },
-        // Of the epoch or of all: it doesn't say.
-        (Some(_), _) if run.has_epochs => Update { is_certain: true, ..Update::default() },
-        (Some((step, steps, _)), None) => Update { step: Some(step), steps, ..Update::default() },
-        _ => Update::default(),
-    };
+    let step = Step::find(text);
+    if step.is_some_and(|step| is_of_another_time(step.before) || is_of_a_checkpoint(step.before)) {
+        return Some(Update::default());
+    }
+    // "val step 3/9": of an evaluation, and no step of the run.
+    let at = run.at(step.filter(|step| !is_held_out(step.before)));
     Some(Update { metrics: update.metrics, percentages: update.percentages, ..at })
 }
 

@@ -8,11 +8,14 @@ mod deepspeed;
 mod epoch_line;
 mod hugging_face;
 mod keras;
+mod lightgbm;
 mod loss_line;
 mod megatron;
 mod pairs;
+mod prefix;
 mod rich;
 mod run;
+mod step_line;
 #[cfg(test)]
 mod testing;
 mod tqdm;
@@ -29,7 +32,7 @@ use text::printable;
 type Form = fn(&str, &mut Run) -> Option<Update>;
 
 /// The first one that knows a line reads it.
-const FORMS: [Form; 11] = [
+const FORMS: [Form; 13] = [
     hugging_face::dict,
     json_line,
     megatron::line,
@@ -39,8 +42,10 @@ const FORMS: [Form; 11] = [
     tqdm::bar,
     keras::line,
     xgboost::line,
+    lightgbm::line,
     epoch_line::line,
     loss_line::line,
+    step_line::line,
 ];
 
 /// Reads the lines of one program.
@@ -48,11 +53,7 @@ const FORMS: [Form; 11] = [
 pub struct Text {
     run: Run,
     /// Of all ranks that print, the first one is believed.
-    rank: Option<u64>,
-}
-
-regexes! {
-    RANK = r"(?i)\[(?:rank|default) ?([0-9]+)(?:/[0-9]+)?\]";
+    rank: Option<f64>,
 }
 
 impl Text {
@@ -70,14 +71,14 @@ impl Text {
     pub fn line(&mut self, line: &[u8]) -> Option<Update> {
         // Nearly all that is printed ends here.
         static WORTH_A_LOOK: LazyLock<regex::bytes::Regex> = LazyLock::new(|| {
-            text::constant_bytes(r"(?i-u)epoch|loss|iteration|step|progress|percent|[0-9]%\||[0-9]\]\t")
+            text::constant_bytes(r"(?i-u)epoch|loss|iter[a( :=#\[]|step|progress|percent|[0-9]%\||[0-9]\]\t")
         });
         if !WORTH_A_LOOK.is_match(line) {
             return None;
         }
         let text = printable(line);
-        let text = text.trim();
-        if self.is_of_a_later_rank(text) {
+        let (rank, text) = prefix::split(text.trim());
+        if rank.is_some_and(|rank| self.is_later(rank)) {
             return None;
         }
         let update = FORMS.iter().find_map(|form| form(text, &mut self.run))?;
@@ -86,8 +87,7 @@ impl Text {
         Some(update).filter(|update| !update.is_empty())
     }
 
-    fn is_of_a_later_rank(&mut self, text: &str) -> bool {
-        let Some(rank) = RANK.captures(text).and_then(|rank| rank[1].parse().ok()) else { return false };
+    fn is_later(&mut self, rank: f64) -> bool {
         let first = self.rank.get_or_insert(rank);
         *first = rank.min(*first);
         rank > *first
@@ -101,8 +101,10 @@ fn json_line(text: &str, _: &mut Run) -> Option<Update> {
 #[cfg(test)]
 mod tests {
     use super::testing::*;
+    use super::{FORMS, prefix};
     use proptest::prelude::*;
-    use protocol::progress::{ACCURACY, LOSS};
+    use protocol::progress::{ACCURACY, LOSS, Progress, THROUGHPUT};
+    use std::collections::BTreeSet;
 
     #[test]
     fn epochs_in_many_forms() {
@@ -145,6 +147,86 @@ mod tests {
     }
 
     #[test]
+    fn a_known_name_before_its_number() {
+        for (line, loss) in [
+            ("iter 250: loss 2.1234, time 135.52ms, mfu 12.30%", 2.1234),
+            ("step 12/4000 loss 0.07", 0.07),
+            ("step 12/40: loss 0.07", 0.07),
+            ("step 1,200/4,000 | loss 7e-2 lr 0.1", 0.07),
+            ("step 12 loss 0.07 acc=0.5 in 3.2s", 0.07),
+            ("step 12 loss 0.07 in 3.2 s", 0.07),
+            ("Epoch 3 loss 0.07 - 12 ms", 0.07),
+            ("step 12 loss nan", f64::NAN),
+        ] {
+            let last = progress(None, line).metric(LOSS);
+            assert_eq!(last.map(f64::to_bits), Some(f64::to_bits(loss)), "{line}");
+        }
+        for line in [
+            "step 12: loss 2.0 is too large, it is skipped",
+            "step 12: loss 3 functions are registered",
+            "step 12: loss 3 of 4",
+            "step 12: loss 0.5 of 4.0",
+            "step 12: reduced the loss 0.5",
+            "step 12: initial loss 0.5",
+            "step 12: best loss 0.5",
+            "step 12: loss 2.8.0 is the version",
+            "step 12: loss 10:21:01",
+            "step 12: loss 0.5ms",
+            "step 12: loss_fn 0.5",
+            "step 12: loss 0.5 -> 0.4",
+            "using loss CrossEntropyLoss(weight=0.5)",
+            "saved step 12 to loss 0.5/model.pt",
+            "step 12: train.loss.py 3",
+        ] {
+            assert_eq!(progress(None, line).metric(LOSS), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_comma_for_a_point_is_no_number() {
+        for line in
+            ["step 3 loss: 0,123", "step 3 loss: 1,234", "step 3 loss=12,5", "step 3 loss 0,123", "step 3 loss: 3,"]
+        {
+            let loss = progress(None, line).metric(LOSS);
+            assert_eq!(loss, line.ends_with("3,").then_some(3.0), "{line}");
+        }
+        let last = progress(None, "step 1,000/4,000 loss: 1,234.5, tps: 5,123");
+        assert_eq!((counts(&last)[2..].to_vec(), last.metric(LOSS)), (vec![Some(1e3), Some(4e3)], Some(1234.5)));
+        assert_eq!(last.metric(THROUGHPUT), Some(5123.0));
+    }
+
+    #[test]
+    fn what_was_read_from_a_checkpoint_is_not_told_of_now() {
+        for line in [
+            "Checkpoint loaded: epoch=12, loss=0.05",
+            "Loading checkpoint: step 1000/4000, loss 0.05",
+            "Resuming from checkpoint, epoch 12/90, loss: 0.05",
+            "Restored: step 1000, loss: 0.05",
+            "reloaded epoch 12/90",
+        ] {
+            assert_eq!(read(&mut Text::default(), line.as_bytes()).0, [], "{line}");
+        }
+        for line in
+            ["step 7 | data loaded in 0.1s | loss 0.5", "data load 0.1s, step 7, loss 0.5", "stored step 7, loss: 0.5"]
+        {
+            assert_eq!(counts(&progress(None, line))[2], Some(7.0), "{line}");
+        }
+    }
+
+    #[test]
+    fn steps_of_an_evaluation_are_none_of_the_run() {
+        for line in [
+            "val step 3/9 loss: 0.5",
+            "Epoch 2/9 val [3/9] loss: 0.5",
+            "Test: [ 10/100]\tTime 0.1 (0.2)\tLoss 0.5 (0.6)",
+        ] {
+            let last = progress(None, line);
+            assert_eq!((counts(&last)[2], last.metric(LOSS)), (None, None), "{line}");
+            assert!(last.metrics.values().any(|reading| reading.value == 0.5), "{line}");
+        }
+    }
+
+    #[test]
     fn what_only_looks_like_progress() {
         for line in [
             "Step 1/3: downloading the data",
@@ -162,6 +244,53 @@ mod tests {
         ] {
             assert_eq!(read(&mut Text::new(Some(10.0)), line.as_bytes()).0, [], "{line}");
         }
+    }
+
+    /// What the programs of `docs/jobs.md` print: the program, the lines as the table has them, and what it says that they give.
+    fn documented() -> Vec<[String; 3]> {
+        let page = include_str!("../../../../../docs/jobs.md");
+        let (_, rest) = page.split_once("<!-- formats -->\n").unwrap();
+        let (table, _) = rest.split_once("<!-- /formats -->").unwrap();
+        let row = |line: &str| -> Vec<String> {
+            let cells = line.replace(r"\|", "\u{1}");
+            let cells = cells.trim_matches('|').split('|').map(|cell| cell.trim().replace('\u{1}', "|"));
+            cells.map(|cell| cell.trim_matches('`').to_owned()).collect()
+        };
+        table.lines().filter(|line| line.contains('`')).map(|line| row(line).try_into().unwrap()).collect()
+    }
+
+    /// As the table of the docs has it.
+    fn shown(progress: &Progress) -> String {
+        let [epoch, epochs, step, steps] = counts(progress);
+        let count = |name, at: Option<f64>, of: Option<f64>| match (at, of) {
+            (Some(at), Some(of)) => Some(format!("{name} {at} of {of}")),
+            (Some(at), None) => Some(format!("{name} {at}")),
+            (None, Some(of)) => Some(format!("{of} {name}s")),
+            (None, None) => None,
+        };
+        let metrics = progress.metrics.iter().map(|(name, reading)| format!("{name} {}", reading.value));
+        let counts = [count("epoch", epoch, epochs), count("step", step, steps)];
+        counts.into_iter().flatten().chain(metrics).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn the_docs_have_every_form_and_what_it_gives() {
+        let (mut forms, mut wrong) = (BTreeSet::new(), Vec::new());
+        for [program, lines, gives] in documented() {
+            let lines = lines.replace(r"\n", "\n").replace(r"\t", "\t");
+            let shown = shown(&progress(None, &lines));
+            if shown != gives {
+                wrong.push(format!("{program}: {lines}\n  gives {shown}"));
+            }
+            let (before, last) = lines.rsplit_once('\n').unwrap_or_default();
+            let last = if last.is_empty() { &lines } else { last };
+            let mut text = Text::new(None);
+            read(&mut text, before.as_bytes());
+            forms.insert(FORMS.iter().position(|form| form(prefix::split(last).1, &mut text.run).is_some()));
+        }
+        assert!(wrong.is_empty(), "docs/jobs.md says otherwise:\n{}", wrong.join("\n"));
+        let missing: Vec<usize> = (0..FORMS.len()).filter(|&form| !forms.contains(&Some(form))).collect();
+        assert!(missing.is_empty(), "docs/jobs.md has no line of the forms {missing:?}");
     }
 
     proptest! {

@@ -15,18 +15,41 @@ macro_rules! regexes {
 /// [`ends_number`]: super::number::ends_number
 macro_rules! number {
     () => {
-        "[-+]?(?:(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:[eE][-+]?[0-9]+)?|(?i:nan|inf(?:inity)?))"
+        concat!(
+            r"[-+]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+\b(?:[.][0-9]*)?",
+            "|(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:[eE][-+]?[0-9]+)?|(?i:nan|inf(?:inity)?))"
+        )
     };
 }
 
-/// The number that `text` is.
+/// The regular expression of a count; it ends where [`ends_count`] says so.
+///
+/// [`ends_count`]: super::number::ends_count
+macro_rules! count {
+    () => {
+        r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+\b|[0-9]+)"
+    };
+}
+
+/// The number that `text` is, be it with commas between thousands.
 pub(super) fn parse(text: &str) -> Option<f64> {
-    text.trim().parse().ok()
+    let text = text.trim();
+    if text.contains(',') { text.replace(',', "").parse().ok() } else { text.parse().ok() }
 }
 
 /// The number that group `index` of `found` is, if it took part.
 pub(super) fn group(found: &Captures, index: usize) -> Option<f64> {
     parse(found.get(index)?.as_str())
+}
+
+/// Whether a count may stand before `after`: not the start of a time, a date, a version, a path or a file's name.
+pub(super) fn ends_count(after: &str) -> bool {
+    let mut rest = after.chars();
+    match rest.next() {
+        None => true,
+        Some('.' | ':' | '-' | ',') => rest.next().is_none_or(|c| !c.is_alphanumeric()),
+        Some(c) => !c.is_alphanumeric() && !matches!(c, '_' | '/' | '\\'),
+    }
 }
 
 /// Whether a number may stand before `after`: not one with a unit, nor part of a name, a date or a version.
@@ -36,5 +59,39 @@ pub(super) fn ends_number(after: &str) -> bool {
         None => true,
         Some('.' | ':') => rest.next().is_none_or(char::is_whitespace),
         Some(c) => c.is_whitespace() || matches!(c, ',' | ';' | '|' | ')' | ']' | '}' | '\'' | '"' | '%'),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_may_have_commas() {
+        regexes! {
+            ALL = "^(?:", number!(), ")$";
+            COUNTS = "^(?:", count!(), ")$";
+        }
+        for (text, value) in [("1,000", 1e3), ("12,345,678", 12_345_678.0), ("100", 100.0), ("007", 7.0)] {
+            assert!(ALL.is_match(text) && COUNTS.is_match(text), "{text}");
+            assert_eq!(parse(text), Some(value), "{text}");
+        }
+        for (text, value) in [("1,234.5", 1234.5), ("-1,000.", -1e3), ("1e-5", 1e-5), (".5", 0.5)] {
+            assert!(ALL.is_match(text) && !COUNTS.is_match(text), "{text}");
+            assert_eq!(parse(text), Some(value), "{text}");
+        }
+        for text in ["1,00", "0,123", "1234,567", "1,0000", "1,000,00", "1,"] {
+            assert!(!ALL.is_match(text) && !COUNTS.is_match(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_count_may_stand_before() {
+        for after in ["", " of", ": loss", "|", ")", "]", ", loss", ". Then", "- loss", "\tloss", ";"] {
+            assert!(ends_count(after), "{after}");
+        }
+        for after in ["s", ".5", ":30", "-01", "-step", ".pt", "/model", "_a", "ms", "k", "\\x", ",5"] {
+            assert!(!ends_count(after), "{after}");
+        }
     }
 }

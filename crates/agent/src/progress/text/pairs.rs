@@ -1,11 +1,15 @@
-//! What a line measures: `name: number` and `name=number`.
+//! What a line measures: `name: number`, `name=number`, and `loss 0.5` of names that are known.
 
 use super::number::{ends_number, parse};
 use super::words::{HELD_OUT, is_of_another_time, qualifiers};
 use protocol::progress::{Update, field_metric};
+use regex::{Match, Regex};
 
 regexes! {
     PAIR = r"([A-Za-z_][A-Za-z0-9_./@-]*) ?[:=] *(", number!(), ")";
+    WORDS = r"(?i)\b((?:[a-z]+_)?loss|lr|learning rate|ppl|perplexity|acc(?:uracy|@[0-9])?|grad_norm|(?:tok|tokens|samples|images)/s(?:ec)?|ms/batch)[ \t]+(",
+        number!(), ")";
+    NEXT = r"^[A-Za-z_][A-Za-z0-9_./@-]*(?: ?[:=]|[ \t]) *[-+]?[.]?[0-9]";
     HELD_OUT_WORD = r"(?i)\b(val|valid|validation|test|eval|evaluation)\b";
 }
 
@@ -16,13 +20,55 @@ pub(super) fn is_held_out(text: &str) -> bool {
 
 /// What a line measures that doesn't speak of the training: `val` of `val Loss: 0.5 Acc: 0.9`.
 pub(super) fn held_out(text: &str) -> Option<&str> {
-    let before = &text[..PAIR.find(text)?.start()];
+    let first = [PAIR.find(text), WORDS.find(text)].into_iter().flatten().map(|pair| pair.start()).min();
+    let before = &text[..first?];
     let found = HELD_OUT_WORD.find_iter(before).last()?;
     (!before.to_ascii_lowercase().contains("train")).then(|| found.as_str())
 }
 
-/// All `name: number` and `name=number` in `text`, those of held-out data under their own names. Of those that mean the
-/// same the first counts.
+/// A name and its number, as they stand in a line.
+struct Pair<'t> {
+    name: Match<'t>,
+    number: Match<'t>,
+}
+
+/// Those of `name: number` and `name=number`, and of known names before a number, in their order.
+fn found(text: &str) -> Vec<Pair<'_>> {
+    let of = |regex: &'static Regex| {
+        regex.captures_iter(text).filter_map(|found| Some(Pair { name: found.get(1)?, number: found.get(2)? }))
+    };
+    let ends = |pair: &Pair| ends_number(&text[pair.number.end()..]);
+    let mut all: Vec<Pair> = of(&PAIR).filter(ends).filter(|pair| !is_ambiguous(pair, text)).collect();
+    all.extend(of(&WORDS).filter(ends).filter(|pair| is_measured(pair, text)));
+    all.sort_by_key(|pair| pair.name.start());
+    all
+}
+
+/// Whether a number may have a comma for its point, or be one of a list: `loss: 0,123`.
+fn is_ambiguous(pair: &Pair, text: &str) -> bool {
+    let (number, after) = (pair.number.as_str(), &text.as_bytes()[pair.number.end()..]);
+    let is_cut = after.first() == Some(&b',') && after.get(1).is_some_and(u8::is_ascii_digit);
+    let name = pair.name.as_str().to_ascii_lowercase();
+    !number.contains(['.', 'e', 'E'])
+        && (is_cut || (number.contains(',') && (name.contains("loss") || name.contains("acc"))))
+}
+
+/// Whether a number behind a name, with nothing between them, is its value. `loss 3 of 4` and `loss 2.0 is too much` are
+/// sentences; what was measured is no whole number, and another name with its number follows it, or none.
+fn is_measured(pair: &Pair, text: &str) -> bool {
+    let number = pair.number.as_str();
+    let is_whole = number.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b','));
+    let after = text[pair.number.end()..].trim_start();
+    let follows = match after.chars().next() {
+        Some(c) if c.is_alphabetic() => NEXT.is_match(after) && !after.starts_with("of ") && !after.starts_with("to "),
+        Some(_) => !after.starts_with("->"),
+        None => true,
+    };
+    follows && (!is_whole || pair.name.as_str().contains('/')) && !is_ambiguous(pair, text)
+}
+
+/// All `name: number`, `name=number` and, of names that are known, `name number` in `text`, those of held-out data under their
+/// own names. Of those that mean the same the first counts.
 pub(super) fn pairs(text: &str, held_out: Option<&str>, update: &mut Update) {
     // Counts and labels, and what stands in the line as a count already.
     const NO_METRICS: [&str; 13] = [
@@ -42,10 +88,8 @@ pub(super) fn pairs(text: &str, held_out: Option<&str>, update: &mut Update) {
     ];
     // "val Loss: 0.5": the word before the first name is part of it.
     let mut held_out = held_out.map(str::to_ascii_lowercase);
-    for pair in PAIR.captures_iter(text) {
-        let (Some(name), Some(number)) = (pair.get(1), pair.get(2)) else { continue };
-        let after = &text[number.end()..];
-        if !ends_number(after) || NO_METRICS.contains(&name.as_str().to_ascii_lowercase().as_str()) {
+    for Pair { name, number } in found(text) {
+        if NO_METRICS.contains(&name.as_str().to_ascii_lowercase().as_str()) {
             continue;
         }
         let Some(value) = parse(number.as_str()) else { continue };
@@ -54,7 +98,8 @@ pub(super) fn pairs(text: &str, held_out: Option<&str>, update: &mut Update) {
         if update.metrics.contains_key(metric) {
             continue;
         }
-        let is_percentage = after.trim_start_matches(' ').starts_with('%') && name.to_ascii_lowercase().contains("acc");
+        let after = text[number.end()..].trim_start_matches(' ');
+        let is_percentage = after.starts_with('%') && name.to_ascii_lowercase().contains("acc");
         if is_percentage {
             update.percentages.insert(metric.to_owned());
         }

@@ -1,8 +1,8 @@
 //! Where in the run a program is, as far as what it has printed so far tells.
 
-use super::number::group;
+use super::number::{ends_count, group};
 use protocol::progress::Update;
-use regex::Match;
+use regex::{Captures, Match};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What one program has printed so far, as far as later lines need it.
@@ -23,6 +23,18 @@ pub(super) struct Run {
     bars: VecDeque<(String, BTreeMap<String, f64>)>,
     pub counts_from_0: bool,
     pub has_epochs: bool,
+    /// The last step that stood alone on its line.
+    alone: Option<(f64, Option<f64>)>,
+    pub next_round: NextRound,
+}
+
+/// What LightGBM's next line of a round is of.
+#[derive(Debug, Default, PartialEq)]
+pub(super) enum NextRound {
+    #[default]
+    Now,
+    /// Of its best round, as it has said.
+    Best,
 }
 
 /// The number of an epoch, and of how many.
@@ -32,9 +44,20 @@ pub(super) struct Epoch {
     pub of: Option<f64>,
 }
 
+/// A step that a line speaks of, of how many, with the text around it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step<'t> {
+    pub number: f64,
+    pub of: Option<f64>,
+    pub before: &'t str,
+    pub after: &'t str,
+}
+
 regexes! {
-    EPOCH = r"(?i)\bepoch\]? *[:=#]? *\[? *([0-9]+(?:[.][0-9]+)?)(?: *(?:/|of) *([0-9]+))?";
-    STEP = r"(?i)\b(?:global[_ ])?(?:step|iter|iteration)\]? *[:=#]? *\[? *([0-9]+)(?: *(?:/|of) *([0-9]+))?";
+    EPOCH = r"(?i)\bepoch(?:\(train\))?\]? *[:=#]? *\[? *([0-9]+(?:[.][0-9]+)?)(?: *(?:/|of) *([0-9]+))?";
+    STEP = r"(?i)\b(?:global[_ ])?(?:step|iter|iteration)(?:\(train\))?\]? *[:=#]? *\[? *(", count!(),
+        r")(?: *(?:/|of) *(", count!(), "))?";
+    BATCH = r"(?i)^\]? *(?:[\[(] *|\|? *|: +)(", count!(), ") */ *(", count!(), r")(?:[\])]| *batches\b| [a-z_]+=)";
 }
 
 impl Epoch {
@@ -46,10 +69,22 @@ impl Epoch {
     }
 }
 
-/// The first step that `text` speaks of, of how many, and the text before it.
-pub(super) fn find_step(text: &str) -> Option<(f64, Option<f64>, &str)> {
-    let found = STEP.captures(text)?;
-    Some((group(&found, 1)?, group(&found, 2), &text[..found.get(0)?.start()]))
+impl<'t> Step<'t> {
+    /// The first that `text` speaks of.
+    pub fn find(text: &'t str) -> Option<Self> {
+        STEP.captures_iter(text).find_map(|found| Self::of(&found, text))
+    }
+
+    /// The one that `text` begins with, which stands behind an epoch: a step, or the batch of a data loader.
+    pub fn find_in_epoch(text: &'t str) -> Option<Self> {
+        BATCH.captures(text).and_then(|found| Self::of(&found, text)).or_else(|| Self::find(text))
+    }
+
+    fn of(found: &Captures, text: &'t str) -> Option<Self> {
+        let last = found.get(2).or(found.get(1))?;
+        let (before, after) = (&text[..found.get(0)?.start()], &text[last.end()..]);
+        ends_count(after).then_some(Self { number: group(found, 1)?, of: group(found, 2), before, after })
+    }
 }
 
 impl Run {
@@ -61,6 +96,27 @@ impl Run {
     pub fn begin(&mut self, epoch: Epoch) -> Update {
         let before = self.begun.replace(epoch).filter(|before| before.number + 1.0 == epoch.number);
         Update { epoch: before.map(|before| before.number), epochs: epoch.of, ..Update::default() }
+    }
+
+    /// What a line says by its step that names no epoch: of the one that has begun, if one has.
+    pub fn at(&mut self, step: Option<Step>) -> Update {
+        let counts = |step: Step| Update { step: Some(step.number), steps: step.of, ..Update::default() };
+        match (step, self.begun) {
+            (Some(Step { number, of: Some(steps), .. }), Some(epoch)) => self.within(epoch, number, steps),
+            (None, Some(epoch)) => Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() },
+            // Of the epoch or of all: it doesn't say.
+            (Some(_), _) if self.has_epochs => Update { is_certain: true, ..Update::default() },
+            (Some(step), None) => counts(step),
+            _ => Update::default(),
+        }
+    }
+
+    /// Whether `step`, alone on its line, goes on from the one before it, of as many. One of fewer than ten may be of
+    /// anything: a recipe, a build, a headline.
+    pub fn goes_on(&mut self, step: &Step) -> bool {
+        let before = self.alone.replace((step.number, step.of));
+        step.of.unwrap_or(step.number) >= 10.0
+            && before.is_some_and(|(number, of)| of == step.of && number < step.number)
     }
 
     /// Step `step` of the `steps` in `epoch`, as steps of the run.

@@ -3,33 +3,38 @@
 use super::number::parse;
 use super::pairs::{is_held_out, pairs};
 use super::run::{Epoch, Run};
-use protocol::progress::{LOSS, Update};
+use protocol::progress::{LEARNING_RATE, LOSS, Update};
 
 regexes! {
     BAR = r"[0-9]+%\|[^|]*\| *([0-9]+)/([0-9]+) \[(.*)";
+    TORCHTUNE = r"^([0-9]+)\|[0-9]+\|Loss: ", number!(), ":$";
 }
 
-/// There are bars for anything: the training's tells an epoch, a loss or the right total.
+/// There are bars for anything: the training's tells an epoch, a loss, a learning rate or the right total. What is measured stands
+/// behind the bar, or in its title, as in torchtune's: `1|25|Loss: 1.84: 12%|█▎        | 25/200 [00:40<04:40]`.
 pub(super) fn bar(text: &str, run: &mut Run) -> Option<Update> {
-    let bar = BAR.captures(text)?;
+    let bar = text.contains("%|").then(|| BAR.captures(text)).flatten()?;
     let title = text[..bar.get(0)?.start()].trim();
     let (step, steps) = (parse(&bar[1])?, parse(&bar[2])?);
     if is_held_out(title) || title.starts_with("Sanity Checking") {
         return Some(Update::default());
     }
     run.counts_from_0 |= bar[3].contains("v_num=");
-    let mut update = match Epoch::find(title) {
-        Some((epoch, _)) => run.within(epoch, step, steps),
+    let torchtunes = TORCHTUNE.captures(title).and_then(|found| parse(&found[1]));
+    let epoch = torchtunes.map(|number| Epoch { number, of: None });
+    let mut update = match epoch.or_else(|| Some(Epoch::find(title)?.0)) {
+        Some(epoch) => run.within(epoch, step, steps),
         None => Update::default(),
     };
     pairs(&bar[3], None, &mut update);
-    let has_loss = update.metrics.contains_key(LOSS);
+    pairs(title, None, &mut update);
+    let is_of_training = [LOSS, LEARNING_RATE].iter().any(|&name| update.metrics.contains_key(name));
     run.measured(title, step, &mut update.metrics);
     if update.epoch.is_some() {
         return Some(update);
     }
     let counts = Update { step: Some(step), steps: Some(steps), ..Update::default() };
-    if has_loss {
+    if is_of_training {
         let at = run.begun.map_or(counts, |epoch| run.within(epoch, step, steps));
         return Some(Update { metrics: update.metrics, percentages: update.percentages, ..at });
     }
@@ -78,5 +83,47 @@ mod tests {
         assert_eq!(losses(&[(0, ""), (0, ", loss=2.5"), (2, ", loss=2.5")]).0, [2.5]);
         assert!(losses(&[(0, ", loss=nan"), (2, ", loss=nan")]).0[0].is_nan());
         assert_eq!(losses(&[(1, ", loss=0")]).0, [0.0]);
+    }
+
+    #[test]
+    fn torchtune() {
+        let bars = "\r  0%|          | 0/200 [00:00<?, ?it/s]\r1|25|Loss: 1.84:  12%|█▎        | 25/200 [00:40<04:40,  1.6s/it]\
+                    \r1|26|Loss: 1.7962749004364014:  13%|█▎        | 26/200 [00:42<04:40,  1.6s/it]";
+        let last = progress(Some(3.0), bars);
+        assert_eq!(counts(&last), [Some(1.0), Some(3.0), Some(26.0), Some(600.0)]);
+        assert_eq!(last.metric(LOSS), Some(1.796_274_900_436_401_4));
+        let second = progress(Some(3.0), "2|225|Loss: 1.5: 12%|█▎   | 25/200 [00:40<04:40,  1.6s/it]");
+        assert_eq!(counts(&second), [Some(2.0), Some(3.0), Some(225.0), Some(600.0)]);
+        assert!(progress(None, "2|225|Loss: nan: 12%|█▎   | 25/200 [00:40<04:40]").metric(LOSS).unwrap().is_nan());
+    }
+
+    #[test]
+    fn diffusers() {
+        let bar = "Steps:  10%|█         | 100/1000 [00:10<01:30,  9.9it/s, lr=1e-05, step_loss=0.12]";
+        let last = progress(None, bar);
+        assert_eq!(counts(&last), [None, None, Some(100.0), Some(1000.0)]);
+        assert_eq!((last.metric(LOSS), last.metric(LEARNING_RATE)), (Some(0.12), Some(1e-5)));
+        let without = progress(None, "Steps:  10%|█    | 100/1000 [00:10<01:30,  9.9it/s, lr=1e-05]");
+        assert_eq!(counts(&without)[2..], [Some(100.0), Some(1000.0)]);
+    }
+
+    #[test]
+    fn what_a_title_measures() {
+        for title in ["loss 0.1200", "train loss: 0.12", "epoch 3 iter 25: train loss 0.12000. lr 1.0e-05", "loss=0.12"]
+        {
+            let last = progress(None, &format!("{title}:  12%|█▎   | 25/200 [00:40<04:40,  1.6s/it]"));
+            assert_eq!((last.metric(LOSS), counts(&last)[2].is_some()), (Some(0.12), true), "{title}");
+        }
+        for title in [
+            "Downloading loss.py",
+            "best loss: 0.12",
+            "1|25|Files: 3",
+            "target loss 0.1",
+            "val loss 0.12",
+            "Loading model-0.12.safetensors",
+        ] {
+            let bar = format!("{title}:  12%|█▎   | 25/200 [00:40<04:40,  1.6s/it]");
+            assert_eq!(read(&mut Text::default(), bar.as_bytes()).0, [], "{title}");
+        }
     }
 }

@@ -45,6 +45,17 @@ const OF_ANOTHER_TIME: [&str; 14] = [
     "resume", "resumed",
 ];
 
+regexes! {
+    RESUMED = r"(?i)\b(?:restor(?:ed|ing)|resum(?:ed?|ing))\b|^(?:re)?load(?:ed|ing)\b";
+    LOADED = r"(?i)\b(?:re)?load(?:ed|ing)?\b";
+    CHECKPOINT = r"(?i)\b(?:checkpoint|ckpt|snapshot|model|weights|state)\b";
+}
+
+/// Whether `before` says that what follows it was read from a checkpoint.
+pub(super) fn is_of_a_checkpoint(before: &str) -> bool {
+    RESUMED.is_match(before) || (LOADED.is_match(before) && CHECKPOINT.is_match(before))
+}
+
 /// The words right before the end of `before`, the nearest first, up to the first separator.
 fn back(before: &str) -> impl Iterator<Item = &str> {
     let mut rest = before;
