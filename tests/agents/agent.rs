@@ -432,6 +432,22 @@ fn what_changes_per_attempt_is_set_and_expanded() {
     assert_eq!(run(&[]), "old <> host:$(MASTER_PORT) --try=$(ATTEMPT) $$(MASTER_PORT) $(OTHER) $HOME\n");
 }
 
+/// `$(NAME)` stands for it, and the program and a shell find none.
+#[test]
+fn what_is_withheld_is_expanded_and_not_found() {
+    let room = Room::new("withheld");
+    let script = "echo \"${RANK-none} ${MASTER_PORT-none} ${PET_MASTER_PORT-none} ${NODE_RANK-none} $AT $*\"";
+    let options = ["--master-port=29502", "--env=RANK=1", "--env=NODE_RANK=1", "--env=AT=x:$(MASTER_PORT)"];
+    let withheld = ["--withhold=RANK,MASTER_PORT,PET_MASTER_PORT"];
+    let run = |options: &[&str]| {
+        let mut agent = room.agent(options, &["sh", "-c", script, "sh", "$(RANK)", "$(MASTER_PORT)"]);
+        ["RANK", "MASTER_PORT", "PET_MASTER_PORT"].iter().for_each(|name| _ = agent.env_remove(name));
+        String::from_utf8(agent.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(run(&[&options[..], &withheld].concat()), "none none none 1 x:29502 1 29502\n");
+    assert_eq!(run(&options), "1 29502 29502 1 x:29502 1 29502\n");
+}
+
 /// Over whatever the container has, in the command too; whoever opens a shell finds the same.
 #[test]
 fn what_the_agent_is_given_is_its_programs_and_is_left_for_a_shell() {

@@ -26,7 +26,7 @@ fn environments(framework: &str, members: usize, more: Value) -> Option<(Pods, E
         "env": [{ "name": "MEMBERS", "value": members.to_string() }],
     });
     fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let pods = Pods::new(&format!("env-{framework}"), None, &fields)?;
+    let pods = Pods::new(&format!("env-{framework}-{members}"), None, &fields)?;
     pods.all_exit(pods.start(), 0);
     let files = fs::read_dir(&pods.room.0).unwrap().map(|entry| entry.unwrap());
     let of_file = |file: fs::DirEntry| {
@@ -86,6 +86,23 @@ fn what_every_program_finds() {
     }
 }
 
+/// These find none of what makes a process one of a group; no program of theirs reads it.
+fn assert_no_group(found: &Environments) {
+    for (host, variables) in found {
+        for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PET_MASTER_PORT"] {
+            assert_eq!(variables.get(name), None, "{name} of {host}");
+        }
+    }
+}
+
+#[test]
+fn what_a_program_of_no_framework_finds_alone() {
+    let fields = json!({ "numWorkers": 1 });
+    let Some((pods, found)) = environments("none", 1, fields) else { return };
+    assert_no_group(&found);
+    assert_all(&pods, &found, &[("NODE_RANK", "0"), ("NNODES", "1"), ("ATTEMPT", "1"), ("MODEL", "m")]);
+}
+
 #[test]
 fn what_torchrun_finds() {
     let Some((pods, found)) = environments("pytorch", 2, json!({ "procsPerWorker": 2 })) else { return };
@@ -105,6 +122,7 @@ fn what_torchrun_finds() {
 #[test]
 fn what_jax_finds() {
     let Some((pods, found)) = environments("jax", 2, json!({})) else { return };
+    assert_no_group(&found);
     let coordinator = format!("{FIRST}:{{port}}");
     let expected =
         [("JAX_COORDINATOR_ADDRESS", &*coordinator), ("JAX_NUM_PROCESSES", "2"), ("JAX_PROCESS_ID", "{rank}")];
@@ -116,6 +134,7 @@ fn what_jax_finds() {
 fn what_tensorflow_finds() {
     let roles = json!([{ "name": "chief" }, { "name": "ps", "replicas": 2 }, { "name": "evaluator" }]);
     let Some((pods, found)) = environments("tensorflow", 6, json!({ "roles": roles })) else { return };
+    assert_no_group(&found);
     let at = |host: &str| format!("{host}.x-headless:{}", pods.master);
     let cluster = json!({
         "chief": [at("x-chief-0")], "ps": [at("x-ps-0"), at("x-ps-1")],
@@ -136,6 +155,7 @@ fn what_tensorflow_finds() {
 #[test]
 fn what_paddle_finds() {
     let Some((pods, found)) = environments("paddle", 2, json!({ "procsPerWorker": 2 })) else { return };
+    assert_no_group(&found);
     let expected = [
         ("PADDLE_MASTER", "127.0.0.1:{port}"),
         ("PADDLE_NNODES", "2"),
@@ -152,6 +172,7 @@ fn what_paddle_finds() {
 fn what_mxnet_finds() {
     let roles = json!([{ "name": "server", "replicas": 2 }]);
     let Some((pods, found)) = environments("mxnet", 5, json!({ "roles": roles })) else { return };
+    assert_no_group(&found);
     let expected = [
         ("DMLC_PS_ROOT_URI", "x-scheduler-0.x-headless"),
         ("DMLC_PS_ROOT_PORT", "{port}"),

@@ -58,6 +58,12 @@ fn of_attempt(attempt: &Attempt) -> Variables {
     variables
 }
 
+/// What of `variables` the program is to have. What is withheld from it `$(NAME)` still stands for.
+pub fn of_program(variables: &Variables, withheld: &[String]) -> Variables {
+    let is_its_own = |name: &str| !withheld.iter().any(|withheld| withheld == name);
+    variables.iter().filter(|(name, _)| is_its_own(name)).map(|(name, value)| (*name, value.clone())).collect()
+}
+
 /// The network interface that has the pod's address.
 fn interface() -> Option<String> {
     let own: IpAddr = variable("POD_IP")?.parse().ok()?;
@@ -126,6 +132,19 @@ mod tests {
             ("WANDB_NAME", "x-attempt-3"),
         ];
         assert_eq!(all.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn what_is_withheld_is_expanded_and_not_the_programs() {
+        let attempt = Attempt { master_port: Some(29501), ..Attempt::default() };
+        let all = with([("MASTER_ADDR", "x-0"), ("AT", "x-0:$(MASTER_PORT)")].into_iter(), of_attempt(&attempt));
+        let withheld = ["MASTER_ADDR", "MASTER_PORT", "PET_MASTER_PORT", "OTHER"].map(str::to_owned);
+        let own = of_program(&all, &withheld);
+        let names: Vec<&str> = own.keys().copied().collect();
+        assert_eq!(names, ["AT", "RESUME_FROM_CHECKPOINT", "RESUME_FROM_STEP"]);
+        assert_eq!(own["AT"], "x-0:29501");
+        assert_eq!(expand(b"$(MASTER_ADDR):$(MASTER_PORT)", &all), b"x-0:29501");
+        assert_eq!(of_program(&all, &[]), all);
     }
 
     #[test]

@@ -103,6 +103,9 @@ struct RunArgs {
     /// the file env there, for a shell to read.
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     env: Vec<(String, String)>,
+    /// Keep variables from COMMAND that the other options set; $(NAME) still stands for their values
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    withhold: Vec<String>,
     /// The checkpoint to go on from: sets RESUME_FROM_CHECKPOINT, which is empty without this
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     resume_from: String,
@@ -179,6 +182,7 @@ impl RunArgs {
     fn split(self) -> (Options, Attempt) {
         let options = Options {
             argv: self.command,
+            withheld: self.withhold,
             grace: Duration::from_secs(self.grace_seconds.into()),
             termination_log: self.termination_log,
             metrics_port: self.metrics_port,

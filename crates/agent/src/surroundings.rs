@@ -16,6 +16,8 @@ use std::time::Duration;
 pub struct Options {
     /// The command and its arguments.
     pub argv: Vec<OsString>,
+    /// Variables that the agent knows and its program is not to have.
+    pub withheld: Vec<String>,
     /// Between a stop from outside and SIGKILL.
     pub grace: Duration,
     pub termination_log: PathBuf,

@@ -34,6 +34,8 @@ pub(super) struct Environment {
     container: Vec<EnvVar>,
     /// Ours that the agent sets: names and values.
     agent: Vec<(String, String)>,
+    /// What the agent keeps from its program.
+    withheld: Option<&'static str>,
 }
 
 impl Environment {
@@ -56,7 +58,7 @@ impl Environment {
                 None => container.push(ours),
             }
         }
-        Self { container, agent }
+        Self { container, agent, withheld: framework::withheld(plan) }
     }
 
     /// Of the container `training`: ours, then the spec's.
@@ -66,7 +68,8 @@ impl Environment {
 
     /// As the agent is told.
     pub(super) fn args(&self) -> impl Iterator<Item = String> {
-        self.agent.iter().map(|(name, value)| format!("--env={name}={value}"))
+        let set = self.agent.iter().map(|(name, value)| format!("--env={name}={value}"));
+        set.chain(self.withheld.map(|names| format!("--withhold={names}")))
     }
 
     /// The user's text, in which `$(NAME)` of what the agent sets is left to the agent: the kubelet makes one of two dollars, and
@@ -98,7 +101,8 @@ fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         field("NODE_NAME", "spec.nodeName"),
         field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
     ];
-    // For programs that run as one process per worker; torchrun gives each of its processes its own.
+    // For programs that run as one process per worker; torchrun gives each of its processes its own. Of these and what follows some
+    // are withheld from programs that expect none, and there only the agent and `$(NAME)` know them.
     env.extend((!is_mpi).then(|| var("RANK", "$(NODE_RANK)")));
     env.push(var("MASTER_ADDR", names::host(&plan.identity.name, counted.name, 0)));
     if plan.gang.elastic.is_none() {

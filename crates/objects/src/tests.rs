@@ -149,6 +149,47 @@ fn a_job_with_most_there_is_in_its_second_attempt() {
     snapshot("advanced-training", &spec, 2);
 }
 
+/// A program that finds `RANK` takes itself for one of several. What the agent keeps from it `$(NAME)` still stands for.
+#[test]
+fn only_programs_that_expect_it_find_what_makes_a_group() {
+    const GROUP: &[&str] = &["--withhold=RANK,WORLD_SIZE,MASTER_ADDR,MASTER_PORT,PET_MASTER_PORT"];
+    const TORCHRUN: &[&str] = &["--withhold=PET_MASTER_PORT"];
+    const NOTHING: &[&str] = &[];
+    let none = |workers: i32, more: Value| {
+        let mut spec = json!({
+            "model": "m", "dataset": "d", "numWorkers": workers, "gpusPerWorker": 0, "image": "i", "command": ["a"],
+        });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let checkpoint = json!({ "storage": { "type": "pvc" } });
+    let elastic = json!({ "framework": "none", "elastic": { "maxWorkers": 4 }, "checkpoint": checkpoint });
+    for (workers, more, expected) in [
+        (1, json!({ "framework": "none" }), GROUP),
+        (2, json!({ "framework": "none" }), TORCHRUN),
+        (1, json!({ "framework": "none", "roles": [{ "name": "actor" }] }), TORCHRUN),
+        (1, elastic, TORCHRUN),
+        (1, json!({ "framework": "pytorch" }), NOTHING),
+        (2, json!({ "framework": "pytorch" }), NOTHING),
+        (1, json!({ "framework": "jax" }), GROUP),
+        (2, json!({ "framework": "jax" }), GROUP),
+        (2, json!({ "framework": "tensorflow" }), GROUP),
+        (2, json!({ "framework": "paddle" }), GROUP),
+        (2, json!({ "framework": "mxnet", "roles": [{ "name": "server" }] }), GROUP),
+        (2, json!({ "framework": "xgboost" }), TORCHRUN),
+        (2, json!({ "framework": "mpi" }), TORCHRUN),
+    ] {
+        let jobs = built(&plan_of("x", &none(workers, more.clone())), 1).jobs;
+        for job in jobs {
+            let pod = job.spec.unwrap().template.spec.unwrap();
+            let args = agent_args(training(&pod)).iter().map(String::as_str);
+            let withheld: Vec<&str> = args.filter(|arg| arg.starts_with("--withhold")).collect();
+            assert_eq!(withheld, expected, "{workers} {more}");
+            assert_eq!(env(training(&pod), "LOCAL_RANK").len(), 0);
+        }
+    }
+}
+
 /// What depends on how many there are comes from the agent, and from what the operator writes.
 #[test]
 fn an_elastic_job_is_not_told_how_many_it_is() {

@@ -116,7 +116,7 @@ def _tell(out, kind, value, traceback, thread, parent):
             message = str(value)
         except Exception:
             message = ""
-        names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
+        names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK", "NODE_RANK")
         rank = next(filter(None, map(os.environ.get, names)), "")
         # At its end there may be a traceback of another process, and there the end tells most.
         if len(message) > 8000:

@@ -30,19 +30,21 @@ pub struct Started {
 }
 
 impl Program {
-    /// Expands `variables` in the command and in the values of `inherited`, and adds them to the latter, over what that has.
+    /// Expands `variables` in the command and in the values of `inherited`, and adds those `of_program` to the latter, over what that
+    /// has.
     pub fn new(
         argv: &[OsString],
         inherited: impl IntoIterator<Item = (OsString, OsString)>,
         variables: &Variables,
+        of_program: Variables,
     ) -> Self {
         let expanded = |text: &OsStr| OsString::from_vec(expand(text.as_bytes(), variables));
         let mut env: Vec<_> = inherited
             .into_iter()
-            .filter(|(name, _)| !name.to_str().is_some_and(|name| variables.contains_key(name)))
+            .filter(|(name, _)| !name.to_str().is_some_and(|name| of_program.contains_key(name)))
             .map(|(name, value)| (name, expanded(&value)))
             .collect();
-        env.extend(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))));
+        env.extend(of_program.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value))));
         Self { argv: argv.iter().map(|arg| expanded(arg)).collect(), env }
     }
 

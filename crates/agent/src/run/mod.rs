@@ -219,12 +219,13 @@ impl Run {
         let more = options.resume_args.iter().filter(|_| !attempt.resume_from.is_empty());
         let argv = served.unwrap_or_else(|| options.argv.iter().chain(more).cloned().collect());
         let variables = environment::of(attempt);
+        let of_program = environment::of_program(&variables, &options.withheld);
         if let Some(folder) = state
-            && let Err(error) = environment::leave(folder, &variables)
+            && let Err(error) = environment::leave(folder, &of_program)
         {
             self.words.say(format_args!("can't leave the variables for a shell in {}: {error}", folder.display()));
         }
-        let mut program = Program::new(&argv, std::env::vars_os(), &variables);
+        let mut program = Program::new(&argv, std::env::vars_os(), &variables, of_program);
         self.channels.add_to(&mut program.env);
         let started = patterns(&surroundings.options)
             .and_then(|patterns| Ok((patterns, program.start(surroundings.signal_mask)?)));
