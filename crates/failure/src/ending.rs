@@ -4,8 +4,9 @@ use super::facts::{Container, FailedInit, WorkerFacts};
 use super::finding::Finding;
 use protocol::reason::Reason;
 use protocol::report::{LaunchError, LaunchErrorKind, Phase, Report};
+use std::borrow::Cow;
 use text::origin::{FailureOrigin, origin_of};
-use text::signal::SIGKILL;
+use text::signal::{SIGABRT, SIGKILL};
 use text::stderr::{first_rank, is_usage_error};
 
 /// How it ended.
@@ -92,15 +93,21 @@ fn unstarted(error: &LaunchError) -> Finding {
 
 fn ended(worker: &WorkerFacts<'_>, exit_code: i32, report: Option<&Report>, message: Option<&str>) -> Finding {
     let code = report.and_then(|report| report.exit_code).unwrap_or(exit_code);
-    let line = report.map_or(message, Report::last_words);
+    let line = report.map_or_else(|| message.map(Cow::Borrowed), Report::last_words);
+    let line = line.as_deref();
     // An agent that could not tell of the program's end was killed with it.
     let is_killed = report.is_none_or(|report| report.phase != Phase::Exited) && exit_code > 128;
     let signal = report.and_then(|report| report.signal);
-    // A program of any language may say last that it has lost its peer.
-    let last_word = line.filter(|_| report.is_some() && signal.is_none());
+    // A program of any language may say last that it has lost its peer, and abort for it.
+    let last_word = line.filter(|_| report.is_some() && signal.is_none_or(|signal| signal == SIGABRT));
     let origin = last_word.map_or(FailureOrigin::Own, origin_of);
+    let of_shell = report.filter(|_| signal.is_none() && !is_killed).and_then(Report::own_signal);
     let signal = signal.or(is_killed.then(|| exit_code - 128));
-    let ended = signal.map_or_else(|| format!("exit code {code}"), ended_by);
+    let ended = match of_shell {
+        Some(signal) => format!("{} (exit code {code})", ended_by(signal)),
+        None => signal.map_or_else(|| format!("exit code {code}"), ended_by),
+    };
+    let signal = signal.or(of_shell);
     if let Some(stop) = report.and_then(|report| report.stopped_by) {
         let stop = signal_name(stop);
         let what = format!("told to stop by {stop}, and not by Kubernetes ({ended})");

@@ -8,6 +8,8 @@ use protocol::hang::Hang;
 use protocol::reason::Reason;
 use protocol::report::{Phase, Report};
 use protocol::stacks::Place;
+use regex::Regex;
+use std::sync::LazyLock;
 use text::error_pattern::{ErrorMatch, ErrorPattern, words};
 use text::exception::{Exception, Sort, sort};
 use text::mpi;
@@ -50,7 +52,8 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
     if report.phase != Phase::Exited {
         return None;
     }
-    let is_start = ending::is_start(worker, report);
+    // Where another worker has got further, the image has what this one lacks.
+    let is_start = ending::is_start(worker, report) && progress.is_none();
     let raised = report.exception.as_ref();
     let is_end = raised.is_some_and(|raised| is_end(worker, report, raised, progress));
     let exception = raised.filter(|_| is_end).map(|raised| {
@@ -64,18 +67,37 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
     });
     // For programs whose Python does not tell. One that does has said the same on stderr, of which this is the first line only.
     let is_news = |line: &&str| raised.is_none_or(|raised| !raised.is_in(line));
-    let line = report.last_traceback().filter(is_news).and_then(|line| of_line(line, is_start && !report.python_tells));
+    let line = report.last_traceback();
+    let line = line.as_deref().filter(is_news).and_then(|line| of_line(line, is_start && !report.python_tells));
     let pattern = |kind| report.last_match(kind).map(of_match);
-    let [timeout, error, no_memory] =
-        [ErrorPattern::NcclTimeout, ErrorPattern::NcclError, ErrorPattern::CudaOutOfMemory].map(pattern);
+    let [timeout, error, no_memory, hardware] = [
+        ErrorPattern::NcclTimeout,
+        ErrorPattern::NcclError,
+        ErrorPattern::CudaOutOfMemory,
+        ErrorPattern::GpuHardware,
+    ]
+    .map(pattern);
+    // A GPU that breaks makes much fail, but nothing that has to do with no GPU.
+    let hardware = hardware.filter(|_| exception.as_ref().is_none_or(|raised| is_about_gpus(&raised.what)));
     // What allocates in native code aborts; a program that any other signal ends has caught it.
     let no_memory = no_memory.filter(|_| report.own_signal().is_none_or(|signal| signal == SIGABRT));
-    // Of those that tell equally much the first one here is told.
-    let told = [timeout, exception, killed_rank(report), line, no_memory, error, hang];
-    let told = told.into_iter().flatten().min_by_key(|finding| finding.origin)?;
+    // Of those that tell equally much the first one here is told, after what the hardware did.
+    let told = [timeout, exception, hardware, killed_rank(report), line, no_memory, error, hang];
+    let told = told.into_iter().flatten().min_by_key(|finding| (finding.origin, !finding.is_of_node()))?;
     // A rank that fails has mpirun end the others: it is the one that is named.
     let rank = told.rank.or_else(|| mpi::first_process(&report.stderr_tail)?.rank);
-    Some(Finding { rank, ..told })
+    let what = match told.reason {
+        Reason::CudaOutOfMemory => memory::with_gpu(told.what, told.time, report),
+        _ => told.what,
+    };
+    Some(Finding { rank, what, ..told })
+}
+
+/// Whether words are of a library that computes on GPUs.
+fn is_about_gpus(words: &str) -> bool {
+    static NAMES: LazyLock<Regex> =
+        LazyLock::new(|| text::constant(r"(?i)cuda|cudnn|cublas|nccl|\bgpus?\b|\bhip\b|rocm|\bxla|nvml"));
+    NAMES.is_match(words)
 }
 
 /// Whether an exception is why the program ended: it ended soon after, or nobody made progress any more, as when the
@@ -89,21 +111,25 @@ fn is_end(worker: &WorkerFacts<'_>, report: &Report, raised: &Exception, progres
     if stopped.is_some_and(|asked| raised.time.duration_since(asked) >= SECOND) {
         return false;
     }
-    if report.own_signal().is_some() && raised.by_program == Some(false) {
+    // By an exit code nobody knows whose process it was that a signal ended.
+    if report.signal.is_some() && report.own_signal().is_some() && raised.by_program == Some(false) {
         return false;
     }
     let was_last = || progress.is_some_and(|progress| progress.duration_since(raised.time) <= UNDER_WAY);
     report.last_exception().is_some() || (raised.thread.is_none() && was_last())
 }
 
-/// Of what does not come to pass in a program that has worked before.
+/// Of what does not come to pass in a program that has worked before. A library that is missing may be the node's, such as its
+/// driver's.
 fn is_of_start(class: &str, message: &str) -> bool {
-    matches!(sort(class, message), Sort::Import | Sort::Syntax)
+    let may_be_of_node = message.contains("cannot open shared object file");
+    !may_be_of_node && matches!(sort(class, message), Sort::Import | Sort::Syntax)
 }
 
 fn of_exception(class: &str, message: &str, what: String) -> Finding {
     let reason = match sort(class, message) {
         Sort::CudaOutOfMemory => Reason::CudaOutOfMemory,
+        Sort::GpuHardware => Reason::GpuHardwareError,
         Sort::NcclTimeout => Reason::NcclTimeout,
         Sort::NcclError => Reason::NcclError,
         Sort::NanLoss => Reason::NanLoss,
@@ -123,6 +149,7 @@ fn of_match(found: &ErrorMatch) -> Finding {
     let reason = match found.kind {
         ErrorPattern::NcclTimeout => Reason::NcclTimeout,
         ErrorPattern::CudaOutOfMemory => Reason::CudaOutOfMemory,
+        ErrorPattern::GpuHardware => Reason::GpuHardwareError,
         _ => Reason::NcclError,
     };
     let (rank, words) = words(&found.text);

@@ -42,6 +42,11 @@ impl Finding {
         }
     }
 
+    /// Whether the node failed, and not the program: nothing that counts against the job.
+    pub fn is_of_node(&self) -> bool {
+        self.reason == Reason::GpuHardwareError
+    }
+
     /// What says why.
     pub fn why(reason: Reason, what: impl Into<String>) -> Self {
         Self { tells_why: true, ..Self::new(reason, what) }

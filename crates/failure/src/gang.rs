@@ -164,7 +164,7 @@ impl<'a> End<'a> {
             node: self.worker.node.map(str::to_owned),
             rank: finding.rank,
             exit_code: finding.exit_code,
-            disruption: self.kind == Kind::Disrupted,
+            disruption: self.kind == Kind::Disrupted || finding.is_of_node(),
             permanent: finding.permanent,
             rule: None,
             time: self.second(),

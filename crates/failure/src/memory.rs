@@ -1,6 +1,7 @@
 //! How a kill for lack of memory is told: what the limit was, how far it went, and whose process it was.
 
 use super::finding::Finding;
+use jiff::Timestamp;
 use protocol::reason::Reason;
 use protocol::report::{Memory, Report};
 use text::signal::SIGKILL;
@@ -23,6 +24,15 @@ fn victim(report: &Report) -> (Option<u64>, &'static str) {
         is_of_loader && (raised.message.contains("killed by signal") || raised.message.contains("exited unexpectedly"))
     });
     of_loader.map_or((None, ""), |raised| (raised.rank, "one of its DataLoader workers was "))
+}
+
+/// `what`, with how full the GPU was before. PyTorch says that itself.
+pub fn with_gpu(what: String, time: Option<Timestamp>, report: &Report) -> String {
+    const GIB: f64 = 1_073_741_824.0;
+    let Some(gpu) = report.gpu_memory.filter(|_| !what.contains(" is free")) else { return what };
+    let before = time.or(report.finished_at).map(|time| time.duration_since(gpu.time).as_secs());
+    let when = before.filter(|seconds| *seconds >= 0).map(|seconds| format!(" {seconds} s before")).unwrap_or_default();
+    format!("{what} (GPU {}: {:.1} of {:.1} GiB in use{when})", gpu.index, gpu.used / GIB, gpu.total / GIB)
 }
 
 fn words(Memory { limit, peak }: Memory) -> String {

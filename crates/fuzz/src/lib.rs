@@ -165,7 +165,7 @@ fn output(bytes: &[u8]) {
     }
     let all = printable(bytes);
     if let Some(line) = stderr::telling_line(&all) {
-        let _ = (stderr::exception(line), stderr::is_usage_error(&all, line));
+        let _ = (stderr::exception(&line), stderr::is_usage_error(&all, &line));
     }
     let _ =
         (stderr::first_rank(&all), stderr::code_of_paddle(&all), stderr::last_line(&all), stderr::has_traceback(&all));

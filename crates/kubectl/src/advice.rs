@@ -177,6 +177,10 @@ pub const ADVICE: &[(&str, &str)] = &[
         "One rank did not come to a collective that the others waited in: look at what the slowest worker did last, for a rank that skips a step, and at the network between the nodes.",
     ),
     (
+        "GpuHardwareError",
+        "A GPU of the node that the message names, or its link, is broken. Cordon the node (kubectl cordon NODE), then delete the worker's pod (kubectl delete pod -n {namespace} POD): another one starts on another node. This does not count against backoffLimit.",
+    ),
+    (
         "Hang",
         "The message has where each rank was, the log the whole stacks. One that is stopped (SIGSTOP) was stopped by somebody; \
          one that alone is in no exchange with the others is what they wait for: a disk, a lock, another path through the \

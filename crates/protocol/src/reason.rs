@@ -54,6 +54,7 @@ reasons! {
     CudaOutOfMemory,
     NcclError,
     NcclTimeout,
+    GpuHardwareError,
     NanLoss = "NaNLoss",
     Hang,
     PythonException,

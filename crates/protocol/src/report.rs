@@ -8,11 +8,13 @@ use crate::number;
 use crate::progress::{LOSS, Progress};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use text::error_pattern::{ErrorMatch, ErrorPattern, FOLLOWS};
-use text::exception::Exception;
+use text::exception::{Exception, Sort, sort};
 use text::mpi;
 use text::origin::FailureOrigin;
-use text::stderr::{exception, has_traceback, last_line, telling_line};
+use text::signal::of_exit_code;
+use text::stderr::{exception, has_traceback, telling, telling_line};
 use text::{json_bytes, start_of};
 
 /// Bytes of a report at most. The kubelet keeps 4096 of a container's termination message (of a longer one the end), but
@@ -64,6 +66,9 @@ pub struct Report {
     /// The container's memory, once a process was killed for lack of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
+    /// The fullest GPU, as it was last seen before the memory of one did not suffice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_memory: Option<GpuMemory>,
     /// Some Python of the program tells of its exceptions: what it told nothing of it has caught, whatever stderr says.
     #[serde(skip_serializing_if = "is_false")]
     pub python_tells: bool,
@@ -108,6 +113,20 @@ pub struct Memory {
     /// The most that it has used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak: Option<u64>,
+}
+
+/// The memory of a GPU, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuMemory {
+    /// Its number in this container.
+    pub index: u32,
+    /// What was in use.
+    pub used: f64,
+    /// What there is.
+    pub total: f64,
+    /// When it was measured.
+    pub time: Timestamp,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // as serde wants it
@@ -219,18 +238,21 @@ impl Report {
     /// Takes in the last lines of stderr; `time_of` tells when a line of it was written.
     ///
     /// A traceback that is followed by other words after a while was caught and logged, if Python would have told of it
-    /// otherwise: then the last words are the headline.
+    /// otherwise, and a panic so followed was survived: then the last words are the headline.
     pub fn read_stderr(&mut self, tail: String, time_of: impl Fn(&str) -> Option<Timestamp>) {
         /// What one failure makes programs and libraries say comes at once.
         const AT_ONCE: SignedDuration = SignedDuration::from_secs(2);
         let timed = |line: &str| Some((line.to_owned(), time_of(line)?));
-        let told = telling_line(&tail).and_then(timed);
-        let last = last_line(&tail).and_then(timed);
-        self.line_time = told.as_ref().map(|(_, time)| *time);
-        self.headline = None;
-        if let (Some((line, time)), Some((last, last_time))) = (told, last)
-            && self.python_tells
-            && exception(&line).is_some()
+        let told = telling(&tail);
+        let time = told.as_ref().and_then(|told| time_of(told.line));
+        let may_be_survived = told.as_ref().is_some_and(|told| {
+            let is_exception = exception(&told.text).is_some();
+            if is_exception { self.python_tells } else { told.is_report }
+        });
+        let after = told.and_then(|told| told.after).and_then(timed);
+        (self.line_time, self.headline) = (time, None);
+        if let (Some(time), Some((last, last_time))) = (time, after)
+            && may_be_survived
             && last_time.duration_since(time) > AT_ONCE
             // What ranks of other workers raise only their stderr tells, and the others go on until mpirun ends them.
             && mpi::first_process(&tail).is_none()
@@ -252,7 +274,7 @@ impl Report {
         if let Some(hang) = self.hang.as_ref().filter(|_| self.ended_for == Some(ErrorPattern::Hang)) {
             return Some(hang.text.clone());
         }
-        let line = || self.last_words().map(str::to_owned);
+        let line = || self.last_words().map(Cow::into_owned);
         match self.last_exception() {
             // stderr may tell of a peer that a signal ended, which could raise nothing.
             Some(echo) if echo.origin() == FailureOrigin::Peer => line().or_else(|| Some(echo.summary())),
@@ -262,8 +284,8 @@ impl Report {
     }
 
     /// The most telling line of stderr.
-    pub fn line(&self) -> Option<&str> {
-        self.headline.as_deref().or_else(|| telling_line(&self.stderr_tail))
+    pub fn line(&self) -> Option<Cow<'_, str>> {
+        self.headline.as_deref().map(Cow::Borrowed).or_else(|| telling_line(&self.stderr_tail))
     }
 
     /// The exception, unless the program went on after it for longer than [`FOLLOWS`].
@@ -278,22 +300,23 @@ impl Report {
         self.oom_kills > 0 && since.is_none_or(|since| since <= FOLLOWS)
     }
 
-    /// The signal that ended the program, if nobody had told it to stop.
+    /// The signal that ended the program, or by its exit code what a shell ran for it, if nobody had told it to stop.
     pub fn own_signal(&self) -> Option<i32> {
-        self.signal.filter(|_| self.stopped_by.is_none() && self.ended_for.is_none())
+        let signal = self.signal.or_else(|| of_exit_code(self.exit_code?));
+        signal.filter(|_| self.stopped_by.is_none() && self.ended_for.is_none())
     }
 
     /// The exception by which stderr ends a Python traceback, as far as it may be why the program ended: not if a signal
     /// ended it, nor if the program went on for long after.
-    pub fn last_traceback(&self) -> Option<&str> {
+    pub fn last_traceback(&self) -> Option<Cow<'_, str>> {
         // Of a headline the text around it is lost.
         let is_one = self.headline.is_some() || has_traceback(&self.stderr_tail);
         self.line().filter(|_| is_one && self.own_signal().is_none() && !self.is_caught())
     }
 
     /// The most telling line of stderr, unless it is of an exception that was not why the program ended.
-    pub fn last_words(&self) -> Option<&str> {
-        let is_of_other = |line: &&str| {
+    pub fn last_words(&self) -> Option<Cow<'_, str>> {
+        let is_of_other = |line: &Cow<'_, str>| {
             exception(line).is_some() && (self.is_caught() || (self.python_tells && self.own_signal().is_some()))
         };
         self.line().filter(|line| !is_of_other(line))
@@ -306,6 +329,14 @@ impl Report {
         let longest = if self.python_tells { CLEARING_UP } else { FOLLOWS };
         let since = self.finished_at.zip(self.line_time).map(|(end, line)| end.duration_since(line));
         since.is_some_and(|since| since > longest)
+    }
+
+    /// When the memory of a GPU first did not suffice, as far as anything tells.
+    pub fn gpu_memory_failed(&self) -> Option<Timestamp> {
+        let is_one = |raised: &&Exception| sort(&raised.class, &raised.message) == Sort::CudaOutOfMemory;
+        let raised = self.exception.as_ref().filter(is_one).map(|raised| raised.time);
+        let is_kind = |known: &&ErrorMatch| known.kind == ErrorPattern::CudaOutOfMemory;
+        raised.into_iter().chain(self.error_patterns.iter().find(is_kind).map(|known| known.time)).min()
     }
 
     /// The sign of this kind, unless the program went on after the last of them for longer than [`FOLLOWS`].
@@ -333,7 +364,7 @@ impl Report {
             fitted.headline = None;
             fitted.fit_tail(&self.stderr_tail);
             if headline != telling_line(&fitted.stderr_tail) {
-                fitted.headline = headline.map(|line| start_of(line, room.headline).to_owned());
+                fitted.headline = headline.as_ref().map(|line| start_of(line, room.headline).to_owned());
                 fitted.fit_tail(&self.stderr_tail);
             }
             let has_tail = fitted.stderr_tail.len() >= TAIL_BYTES.min(self.stderr_tail.len());
@@ -489,7 +520,7 @@ mod tests {
         let read = |tail: &str, python_tells: bool, seconds: i64| {
             let mut report = Report { python_tells, ..report(b"") };
             report.read_stderr(tail.to_owned(), |line| if line.contains("Error") { time(0) } else { time(seconds) });
-            (report.line().unwrap().to_owned(), report.line_time)
+            (report.line().unwrap().into_owned(), report.line_time)
         };
         let raised = || ("ModuleNotFoundError: No module named 'fast'".to_owned(), time(0));
         assert_eq!(read(&format!("{caught}no images\n"), true, 30), ("no images".to_owned(), time(30)));
@@ -504,6 +535,30 @@ mod tests {
         ] {
             assert_eq!(read(&format!("{caught}{later}"), true, 30), raised(), "{later}");
         }
+    }
+
+    #[test]
+    fn a_panic_that_is_followed_by_other_words_was_survived() {
+        let panic = "thread 'loader' panicked at src/a.rs:1:2:\nbad image\nnote: run with `RUST_BACKTRACE=1`\n";
+        let time = |seconds: i64| Timestamp::from_second(1_800_000_000 + seconds).ok();
+        let read = |tail: &str, seconds: i64| {
+            let mut report = report(b"");
+            report.read_stderr(tail.to_owned(), |line| if line.contains("panicked") { time(0) } else { time(seconds) });
+            assert_eq!(Report::parse(&report.to_message()).unwrap().line(), report.line());
+            (report.line().unwrap().into_owned(), report.line_time)
+        };
+        let panicked = || ("thread 'loader' panicked at src/a.rs:1:2: bad image".to_owned(), time(0));
+        assert_eq!(read(panic, 30), panicked(), "the rest of it may take its time");
+        assert_eq!(read(&format!("{panic}no images\n"), 1), panicked());
+        assert_eq!(read(&format!("{panic}no images\n"), 30), ("no images".to_owned(), time(30)));
+    }
+
+    #[test]
+    fn an_exit_code_of_a_shell_tells_its_signal() {
+        let signal = |code| Report { exit_code: Some(code), ..report(b"") }.own_signal();
+        assert_eq!([139, 134, 1, 128, 255].map(signal), [Some(11), Some(6), None, None, None]);
+        let stopped = Report { exit_code: Some(143), stopped_by: Some(15), ..report(b"") };
+        assert_eq!(stopped.own_signal(), None);
     }
 
     /// As DeepSpeed's launcher shows it, which is Python itself.
@@ -523,9 +578,9 @@ mod tests {
         let time = |line: &str| Timestamp::from_second(1_800_000_000 + i64::from(!line.contains("label 11")) * 5).ok();
         let mut report = Report { python_tells: true, ..report(b"") };
         report.read_stderr(format!("{raised}{told}{others}{closing}"), time);
-        assert_eq!(report.line(), Some("[rank3]: ValueError: label 11"));
+        assert_eq!(report.line().as_deref(), Some("[rank3]: ValueError: label 11"));
         report.read_stderr(format!("{raised}{others}"), time);
-        assert_eq!(report.line(), Some("frame #42: _start + 0x21"), "without mpirun's word it was caught");
+        assert_eq!(report.line().as_deref(), Some("frame #42: _start + 0x21"), "without mpirun's word it was caught");
     }
 
     #[test]
@@ -611,6 +666,7 @@ mod tests {
                 stderr_tail: tail,
                 oom_kills: u64::MAX,
                 oom_time: Some(time),
+                gpu_memory: Some(GpuMemory { index: u32::MAX, used: f64::MAX, total: f64::MIN_POSITIVE, time }),
                 exception: Some(exception),
                 error_patterns: vec![sign; 9],
                 ended_for: Some(ErrorPattern::CudaOutOfMemory),

@@ -20,6 +20,8 @@ pub enum ErrorPattern {
     CudaOutOfMemory,
     /// The loss is NaN or infinite.
     NanLoss,
+    /// A GPU or its link is broken.
+    GpuHardware,
     /// `mpirun` has lost what it started on another worker: of Open MPI 5 it then exits 0 all the same.
     LostDaemon,
     /// The program hangs. No line tells that.
@@ -32,7 +34,7 @@ pub enum ErrorPattern {
 
 impl ErrorPattern {
     /// How many kinds an agent may find in lines.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 6;
 }
 
 /// The first of the last lines of its kind that followed from each other.
@@ -81,9 +83,21 @@ pub fn add(matches: &mut Vec<ErrorMatch>, kind: ErrorPattern, text: impl FnOnce(
     true
 }
 
+/// The hardware's errors as CUDA, HIP and NCCL quote them, and those of the driver in the kernel's log; not what a kernel of the
+/// program does wrong (an illegal address, an assertion). It comes before NCCL's errors, which quote it.
+const HARDWARE: (ErrorPattern, &str) = (
+    ErrorPattern::GpuHardware,
+    r"(?x) (?:^|[:'(\]]\ ?|error\ ) uncorrectable\ (?:ECC\ error\ encountered|NVLink\ error\ detected\ during\ the\ execution) (?:['.\s)]|$)
+    | \bCUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE\b | \bcudaError(?:ECC|Nvlink)Uncorrectable\b | \bhipErrorECCNotCorrectable\b
+    | \bNVRM:\ Xid\ \(PCI:[0-9a-fA-F:.]+\):\ (?:48|61|62|64|74|79|92|94|95|119|120|140),
+    | \bSXid\ \(PCI:[0-9a-fA-F:.]+\):\ \d+,\ Fatal\b
+    | \bGPU\ is\ lost\.\s+Reboot\ the\ system\ to\ recover\ this\ GPU",
+);
+
 /// What `line` is a sign of, except for the loss, which takes reading.
 pub fn of_line(line: &[u8]) -> Option<ErrorPattern> {
-    const KINDS: [(ErrorPattern, &str); 4] = [
+    const KINDS: [(ErrorPattern, &str); 5] = [
+        HARDWARE,
         // torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, which aborts the process after either.
         (
             ErrorPattern::NcclTimeout,
@@ -104,10 +118,10 @@ pub fn of_line(line: &[u8]) -> Option<ErrorPattern> {
             r"^(?:ORTE|PRTE) has lost communication with a remote daemon\.$|^A daemon failed to report back after being spawned\. This could$",
         ),
     ];
-    // One search instead of four for nearly every line.
+    // One search instead of five for nearly every line.
     static ANY: LazyLock<Regex> = LazyLock::new(|| {
         crate::constant_bytes(
-            r"(?-u)NCCL|nccl|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED|OOM|atchdog|RTE has lost|A daemon failed",
+            r"(?-u)[Uu]ncorrectable|UNCORRECTABLE|NotCorrectable|Xid \(|GPU is lost|NCCL|nccl|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED|OOM|atchdog|RTE has lost|A daemon failed",
         )
     });
     #[expect(clippy::expect_used, reason = "a constant")]
@@ -165,6 +179,51 @@ mod tests {
             ("epoch 3 loss 0.1", None),
         ] {
             assert_eq!(of_line(line.as_bytes()), kind, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_breaks_a_gpu_is_not_what_a_program_does_wrong() {
+        for line in [
+            "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            "torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected during the execution",
+            "[rank3]:[E1 ProcessGroupNCCL.cpp:1895] NCCL watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered",
+            "x:1:2 [0] enqueue.cc:99 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'",
+            "x:1:2 [0] enqueue.cc:99 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'",
+            "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered",
+            "cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorECCUncorrectable: uncorrectable ECC error encountered",
+            "thrust::system_error: after synchronize: uncorrectable ECC error encountered",
+            "HIP error 214: hipErrorECCNotCorrectable",
+            "[ 12.3] NVRM: Xid (PCI:0000:3b:00): 79, pid=12, GPU has fallen off the bus.",
+            "NVRM: Xid (PCI:0000:3b:00.0): 94, pid=12, name=python, Contained: SM (0x1).",
+            "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 32 egress non-posted PRIV error",
+            "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU",
+        ] {
+            assert_eq!(of_line(line.as_bytes()), Some(ErrorPattern::GpuHardware), "{line}");
+        }
+        for line in [
+            "RuntimeError: CUDA error: device-side assert triggered",
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "RuntimeError: CUDA error: unspecified launch failure",
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            "no uncorrectable ECC error encountered",
+            "check: uncorrectable ECC error encountered: 0",
+            "uncorrectable ECC errors: 0",
+            "0 uncorrectable ECC error encountered in 3 h",
+            "if uncorrectable ECC error encountered, stop",
+            "uncorrectable NVLink error rate 0",
+            "ECC is on, errors are correctable",
+            "NVRM: Xid (PCI:0000:3b:00): 13, pid=12, Graphics Exception",
+            "NVRM: Xid (PCI:0000:3b:00): 31, pid=12, Ch 8, MMU Fault",
+            "NVRM: Xid (PCI:0000:3b:00): 43, pid=12, Ch 8",
+            "NVRM: Xid (PCI:0000:3b:00): 63, pid=12, Row Remapper",
+            "watching for NVRM: Xid (79)",
+            "Xid 79 is what we look for",
+            "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Non-fatal, Link 32",
+            "NVLink bandwidth: 450 GB/s",
+            "the GPU is lost. Reboot?",
+        ] {
+            assert_eq!(of_line(line.as_bytes()), None, "{line}");
         }
     }
 

@@ -190,6 +190,8 @@ pub enum Sort {
     Syntax,
     /// The memory of a GPU did not suffice.
     CudaOutOfMemory,
+    /// A GPU or its link is broken.
+    GpuHardware,
     /// A collective did not end in time.
     NcclTimeout,
     /// NCCL failed otherwise.
@@ -205,6 +207,7 @@ pub fn sort(class: &str, message: &str) -> Sort {
         LazyLock::new(|| crate::constant(r"(?i)\b(?:nan|inf|infinity|infinite|non-?finite|not finite)\b"));
     match error_pattern::of_line(format!("{class}: {message}").as_bytes()) {
         Some(ErrorPattern::CudaOutOfMemory) => return Sort::CudaOutOfMemory,
+        Some(ErrorPattern::GpuHardware) => return Sort::GpuHardware,
         Some(ErrorPattern::NcclTimeout) => return Sort::NcclTimeout,
         Some(ErrorPattern::NcclError) => return Sort::NcclError,
         _ => {}
@@ -266,6 +269,17 @@ mod tests {
             ("jaxlib._jax.XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while", Sort::CudaOutOfMemory),
             ("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, unhandled system error", Sort::NcclError),
             ("torch.DistBackendError", "[Rank 0] Watchdog caught collective operation timeout", Sort::NcclTimeout),
+            (
+                "torch.AcceleratorError",
+                "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be",
+                Sort::GpuHardware,
+            ),
+            (
+                "DistBackendError",
+                "NCCL error in: x.cpp:1, unhandled cuda error\nLast error:\nCuda failure 'uncorrectable ECC error encountered'",
+                Sort::GpuHardware,
+            ),
+            ("RuntimeError", "CUDA error: device-side assert triggered", Sort::Other),
             ("ValueError", "The loss returned in `training_step` is nan.", Sort::NanLoss),
             ("RuntimeError", "Function 'MseLossBackward0' returned nan values in its 0th output.", Sort::NanLoss),
             ("AssertionError", "loss is not finite", Sort::NanLoss),

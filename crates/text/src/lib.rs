@@ -1,7 +1,7 @@
 //! What the text that programs print says of their failures, and text made fit for people and for messages of bounded size.
 //!
 //! [`error_pattern`] knows the lines by which libraries tell of what ends programs, [`exception`] and `traceback` those of
-//! Python, [`mpi`] those of its launchers; [`stderr`] finds the line that tells most, and [`origin`] whether it is an echo of
+//! Python, [`crash`] the reports of other runtimes, [`mpi`] the words of launchers; [`stderr`] finds the line that tells most, and [`origin`] whether it is an echo of
 //! another worker's failure. All of it is pure.
 #![cfg_attr(
     test,
@@ -13,6 +13,7 @@
     )
 )]
 
+pub mod crash;
 pub mod error_pattern;
 pub mod exception;
 pub mod mpi;

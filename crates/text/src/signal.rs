@@ -51,9 +51,31 @@ pub fn name(signal: i32) -> Option<&'static str> {
     NAMES.get(usize::try_from(signal).ok()?.checked_sub(1)?).copied()
 }
 
+/// The signal that `code` stands for: a shell exits with 128 more than the number of the one that ended its program.
+///
+/// Only of signals that end programs by the kernel or by their own doing, and of SIGTERM. Codes above 128 have other meanings too, such
+/// as 129 for wrong arguments of git.
+#[must_use]
+pub fn of_exit_code(code: i32) -> Option<i32> {
+    const SIGILL: i32 = 4;
+    const SIGBUS: i32 = 7;
+    const SIGFPE: i32 = 8;
+    const SIGPIPE: i32 = 13;
+    const ENDING: [i32; 8] = [SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGPIPE, SIGTERM];
+    code.checked_sub(128).filter(|signal| ENDING.contains(signal))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exit_codes_of_shells_have_their_signals() {
+        assert_eq!([132, 134, 137, 139, 143].map(of_exit_code), [4, 6, 9, 11, 15].map(Some));
+        for code in [0, 1, 2, 9, 11, 101, 126, 127, 128, 129, 130, 131, 160, 255, -11, i32::MIN, i32::MAX] {
+            assert_eq!(of_exit_code(code), None, "{code}");
+        }
+    }
 
     #[test]
     fn signals_have_their_names() {

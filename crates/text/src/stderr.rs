@@ -1,38 +1,113 @@
 //! What the last lines of a program's stderr tell of why it ended.
 
+use crate::crash::{self, Crash};
 use crate::mpi;
 use crate::origin::{FailureOrigin, origin_of};
 use crate::split_rank;
 use regex::Regex;
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
-/// The most telling line of `text`: of Python's the last exception, else the last line that is not torchrun's
-/// closing words (which say only that some rank failed).
+/// What the last lines of a program say about its end.
+#[derive(Debug, PartialEq)]
+pub struct Telling<'t> {
+    /// What happened, in one line.
+    pub text: Cow<'t, str>,
+    /// The line that says so, as it was printed.
+    pub line: &'t str,
+    /// The program's last line, unless it belongs to what `line` begins.
+    pub after: Option<&'t str>,
+    /// Whether it is how a runtime or a program says itself why it ends: an exception, a panic, an abort.
+    pub is_report: bool,
+}
+
+/// The most telling line of `text`, in one line; see [`telling`].
+pub fn telling_line(text: &str) -> Option<Cow<'_, str>> {
+    telling(text).map(|telling| telling.text)
+}
+
+/// The most telling line of `text`: the last exception of Python or [report](crash) of another runtime, else the last line that
+/// is not torchrun's closing words (which say only that some rank failed).
 ///
 /// A rank that complains of others tells nothing of its own: that counts only if nobody tells more.
-pub fn telling_line(text: &str) -> Option<&str> {
+pub fn telling(text: &str) -> Option<Telling<'_>> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
     let own = mpi::without_mpirun(&without_torchrun(&lines));
-    let exception = |wanted| last_exception(&own, |line| origin_of(line) == wanted);
-    let torchruns = |wanted: fn(&str) -> bool| {
-        let line = own.iter().rev().find(|line| wanted(line))?;
-        Some(line.split_once("] ").map_or(*line, |(_, text)| text)) // without time and place in torchrun's source
+    let crashes = crash::reports(&own);
+    let failure = |wanted| last_failure(&own, &crashes, wanted);
+    let line = || other_line(text, &lines, &own).map(|line| plain(text, line));
+    failure(FailureOrigin::Own)
+        .or_else(|| killed_line(&lines, &own).map(|line| plain(text, line)))
+        .or_else(|| failure(FailureOrigin::Gang))
+        .or_else(|| failure(FailureOrigin::Peer))
+        .or_else(line)
+}
+
+/// A line that is no report of a runtime.
+fn plain<'t>(text: &'t str, line: &'t str) -> Telling<'t> {
+    let line = line.trim();
+    Telling { text: line.into(), line, after: last_line(text), is_report: false }
+}
+
+/// The last exception or report of a runtime that tells of such a failure.
+fn last_failure<'t>(lines: &[&'t str], crashes: &[Crash<'t>], wanted: FailureOrigin) -> Option<Telling<'t>> {
+    let exception = last_exception(lines, |line| origin_of(line) == wanted);
+    let crash = crashes.iter().rev().find(|crash| origin_of(&crash.text) == wanted);
+    let end = match (exception, crash) {
+        // What a report quotes may look like an exception.
+        (Some(at), Some(crash)) if at >= crash.lines.end => at + 1,
+        (_, Some(crash)) => crash.lines.end,
+        (Some(at), None) => at + 1,
+        (None, None) => return None,
     };
-    exception(FailureOrigin::Own)
-        // A signal, of which its rank could not tell, unless it is the one by which a library ends a rank that complains.
-        .or_else(|| torchruns(|line| line.contains("failed (exitcode: -") && !line.contains("(exitcode: -6)")))
-        .or_else(|| mpi::killed_line(&lines))
+    let after = lines[end..].iter().rev().find(|line| is_own(line.trim())).map(|line| line.trim());
+    let crash = crash.filter(|crash| crash.lines.end == end);
+    Some(match (crash, exception) {
+        (Some(crash), _) => Telling { text: crash.text.clone().into(), line: crash.line, after, is_report: true },
+        (None, at) => {
+            let line = lines.get(at?)?.trim();
+            Telling { text: line.into(), line, after, is_report: true }
+        }
+    })
+}
+
+/// Of a rank or process that a signal ended, or that has lost its peer, by the word of a launcher: the signal unless it is the
+/// one by which a library ends a rank that complains.
+fn killed_line<'t>(lines: &[&'t str], own: &[&'t str]) -> Option<&'t str> {
+    torchruns(own, |line| line.contains("failed (exitcode: -") && !line.contains("(exitcode: -6)"))
+        .or_else(|| mpi::killed_line(lines))
         .or_else(|| lines.iter().find(|line| mpi::is_lost(line)).copied())
-        .or_else(|| exception(FailureOrigin::Gang))
-        .or_else(|| exception(FailureOrigin::Peer))
-        .or_else(|| own.iter().rev().find(|line| is_usage_error(text, line)).copied())
-        .or_else(|| torchruns(|line| line.contains("failed (exitcode:")))
-        .or_else(|| own.last().copied().filter(|_| !lines.iter().any(|line| mpi::is_error(line))))
-        .or_else(|| mpi::telling_line(&lines))
-        .or_else(|| own.last().copied())
+}
+
+/// A line of torchrun's, without time and place in its source.
+fn torchruns<'t>(own: &[&'t str], wanted: impl Fn(&str) -> bool) -> Option<&'t str> {
+    let line = own.iter().rev().find(|line| wanted(line))?;
+    Some(line.split_once("] ").map_or(*line, |(_, text)| text))
+}
+
+/// What tells most where nothing is a report.
+fn other_line<'t>(text: &str, lines: &[&'t str], own: &[&'t str]) -> Option<&'t str> {
+    let last = || own.iter().rev().find(|line| !is_closing(line)).or(own.last()).copied();
+    own.iter()
+        .rev()
+        .find(|line| is_usage_error(text, line))
+        .copied()
+        .or_else(|| torchruns(own, |line| line.contains("failed (exitcode:")))
+        .or_else(|| last().filter(|_| !lines.iter().any(|line| mpi::is_error(line))))
+        .or_else(|| mpi::telling_line(lines))
+        .or_else(last)
         .or_else(|| lines.iter().rev().find(|line| line.trim_start().starts_with("exitcode")).copied())
         .or_else(|| lines.last().copied())
-        .map(str::trim)
+}
+
+/// Whether a line only says that something has ended: of `make`, `go run`, Node.js and R.
+fn is_closing(line: &str) -> bool {
+    static CLOSING: LazyLock<Regex> = LazyLock::new(|| {
+        crate::constant(
+            r"^(?:g?make(?:\[\d+\])?: \*\*\* .*\bError \d+|exit status \d+|Node\.js v\d+\.\d+\.\d+|\(Use `node --.*|Execution halted)$",
+        )
+    });
+    CLOSING.is_match(line)
 }
 
 /// `lines` without the traceback of torchrun's `ChildFailedError` and the summary that follows it between rulers.
@@ -84,11 +159,13 @@ pub fn exception(line: &str) -> Option<(Option<u64>, &str, &str)> {
 /// The last line of `text` that is the program's own, and not torchrun's closing words or a tracker's.
 pub fn last_line(text: &str) -> Option<&str> {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let is_own = |line: &&&str| {
-        let is_others = ["wandb: ", "[rank", "[default"].iter().any(|mark| line.starts_with(mark));
-        !is_others && !line.contains("torch/distributed/elastic") && !line.contains("torch.distributed.elastic")
-    };
-    without_torchrun(&lines).iter().rev().find(is_own).copied()
+    without_torchrun(&lines).iter().rev().find(|line| is_own(line)).copied()
+}
+
+/// Whether a line is neither a rank's, nor torchrun's, nor a tracker's.
+fn is_own(line: &str) -> bool {
+    let is_others = ["wandb: ", "[rank", "[default"].iter().any(|mark| line.starts_with(mark));
+    !is_others && !line.contains("torch/distributed/elastic") && !line.contains("torch.distributed.elastic")
 }
 
 /// Whether `text` has the end of a Python traceback in it.
@@ -96,10 +173,11 @@ pub fn has_traceback(text: &str) -> bool {
     text.lines().any(is_traceback)
 }
 
-fn last_exception<'t>(lines: &[&'t str], wanted: impl Fn(&str) -> bool) -> Option<&'t str> {
+/// Which of `lines` is the last exception.
+fn last_exception(lines: &[&str], wanted: impl Fn(&str) -> bool) -> Option<usize> {
     let mut found = None;
     let mut in_traceback = false;
-    for line in lines {
+    for (at, line) in lines.iter().enumerate() {
         let text = without_rank(line);
         if is_traceback(text) {
             in_traceback = true;
@@ -107,7 +185,7 @@ fn last_exception<'t>(lines: &[&'t str], wanted: impl Fn(&str) -> bool) -> Optio
             in_traceback = false;
             // What torchrun raises when it is told to stop: an echo of the signal.
             if !text.contains("SignalException: Process ") && wanted(text) {
-                found = Some(*line);
+                found = Some(at);
             }
         }
     }
@@ -149,6 +227,14 @@ fn is_exception(class: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// The line that tells most, where it is shown as it is.
+    fn line(text: &str) -> Option<&str> {
+        telling_line(text).map(|line| match line {
+            Cow::Borrowed(line) => line,
+            Cow::Owned(line) => panic!("{line}"),
+        })
+    }
+
     const TORCHRUN: &str = "\
 E0101 10:00:00.000000 7 site-packages/torch/distributed/elastic/multiprocessing/api.py:1] failed (exitcode: 1) local_rank: 0 (pid: 21) of binary: /usr/bin/python3
 Traceback (most recent call last):
@@ -175,49 +261,49 @@ Root Cause (first observed failure):
     fn the_exception_and_not_torchruns_words() {
         let python =
             "step 3\nTraceback (most recent call last):\n  File \"t.py\", line 1, in <module>\nRuntimeError: boom\n";
-        assert_eq!(telling_line(python), Some("RuntimeError: boom"));
-        assert_eq!(telling_line(&format!("{python}{TORCHRUN}")), Some("RuntimeError: boom"));
+        assert_eq!(line(python), Some("RuntimeError: boom"));
+        assert_eq!(line(&format!("{python}{TORCHRUN}")), Some("RuntimeError: boom"));
         let ranked =
             "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"t.py\"\n[rank1]: ValueError: bad\n";
-        assert_eq!(telling_line(&format!("{ranked}{TORCHRUN}")), Some("[rank1]: ValueError: bad"));
+        assert_eq!(line(&format!("{ranked}{TORCHRUN}")), Some("[rank1]: ValueError: bad"));
     }
 
     #[test]
     fn exceptions_without_a_telling_name() {
         let own = "Traceback (most recent call last):\n  File \"t.py\", line 1\n    raise Stop()\n__main__.Stop: enough\nbye\n";
-        assert_eq!(telling_line(own), Some("__main__.Stop: enough"));
+        assert_eq!(line(own), Some("__main__.Stop: enough"));
         assert_eq!(
-            telling_line("  File \"t.py\", line 1\n    x x\n      ^\nSyntaxError: invalid syntax\n"),
+            line("  File \"t.py\", line 1\n    x x\n      ^\nSyntaxError: invalid syntax\n"),
             Some("SyntaxError: invalid syntax")
         );
         let chained = "Traceback (most recent call last):\nKeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n  x\nValueError: 2\n";
-        assert_eq!(telling_line(chained), Some("ValueError: 2"));
+        assert_eq!(line(chained), Some("ValueError: 2"));
     }
 
     #[test]
     fn without_an_exception_the_last_words() {
         assert_eq!(
-            telling_line("usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n\n"),
+            line("usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n\n"),
             Some("t.py: error: unrecognized arguments: --x")
         );
-        assert!(telling_line(&format!("step 3\n{TORCHRUN}")).unwrap().contains("failed (exitcode: 1)"));
+        assert!(line(&format!("step 3\n{TORCHRUN}")).unwrap().contains("failed (exitcode: 1)"));
         let closing = TORCHRUN.split_once('\n').unwrap().1;
-        assert_eq!(telling_line(closing), Some("exitcode  : 1 (pid: 21)"));
-        assert_eq!(telling_line(" \n\n"), None);
+        assert_eq!(line(closing), Some("exitcode  : 1 (pid: 21)"));
+        assert_eq!(line(" \n\n"), None);
     }
 
     #[test]
     fn a_lost_peer_is_not_the_cause() {
         const LOST: &str = "[rank0]: Traceback (most recent call last):\n[rank0]:   x\n[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n";
         let own = "[rank1]: Traceback (most recent call last):\n[rank1]:   x\n[rank1]: ValueError: bad\n";
-        assert_eq!(telling_line(&format!("{own}{LOST}{TORCHRUN}")), Some("[rank1]: ValueError: bad"));
-        assert_eq!(telling_line(&format!("{LOST}{TORCHRUN}")).map(origin_of), Some(FailureOrigin::Peer));
+        assert_eq!(line(&format!("{own}{LOST}{TORCHRUN}")), Some("[rank1]: ValueError: bad"));
+        assert_eq!(line(&format!("{LOST}{TORCHRUN}")).map(origin_of), Some(FailureOrigin::Peer));
         let killed = TORCHRUN.replace("(exitcode: 1)", "(exitcode: -11)");
-        assert!(telling_line(&format!("{LOST}{killed}")).unwrap().starts_with("failed (exitcode: -11) local_rank: 0"));
+        assert!(line(&format!("{LOST}{killed}")).unwrap().starts_with("failed (exitcode: -11) local_rank: 0"));
         let aborted = TORCHRUN.replace("(exitcode: 1)", "(exitcode: -6)");
-        assert!(telling_line(&format!("{WAITED}{aborted}")).unwrap().contains("Timed out waiting"));
-        assert!(telling_line(&format!("{WAITED}{own}{LOST}{aborted}")).unwrap().contains("ValueError: bad"));
-        assert!(telling_line(&aborted).unwrap().starts_with("failed (exitcode: -6)"));
+        assert!(line(&format!("{WAITED}{aborted}")).unwrap().contains("Timed out waiting"));
+        assert!(line(&format!("{WAITED}{own}{LOST}{aborted}")).unwrap().contains("ValueError: bad"));
+        assert!(line(&aborted).unwrap().starts_with("failed (exitcode: -6)"));
     }
 
     const WAITED: &str = "[rank2]: Traceback (most recent call last):\n[rank2]:   x\n[rank2]: RuntimeError: [/gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n";
@@ -267,14 +353,14 @@ Root Cause (first observed failure):
     fn wrong_arguments_under_torchrun() {
         let usage = "usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n";
         let text = format!("{usage}{}", TORCHRUN.replace("exitcode: 1", "exitcode: 2"));
-        assert_eq!(telling_line(&text), Some("t.py: error: unrecognized arguments: --x"));
+        assert_eq!(line(&text), Some("t.py: error: unrecognized arguments: --x"));
         assert!(!is_usage_error("kernel.cu:3:5: error: expected", "kernel.cu:3:5: error: expected"));
     }
 
     #[test]
     fn a_stopped_torchrun_does_not_hide_the_cause() {
         let text = "Traceback (most recent call last):\n  x\nOSError: disk\nTraceback (most recent call last):\n  x\ntorch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15\n";
-        assert_eq!(telling_line(text), Some("OSError: disk"));
+        assert_eq!(line(text), Some("OSError: disk"));
     }
 
     #[test]
@@ -283,10 +369,10 @@ Root Cause (first observed failure):
         let ascii = "+--- Traceback (most recent call last) ---+\n| /app/train.py:3 in main                 |\n+-----------------------------------------+\nStop: no images\n";
         for text in [rich, ascii] {
             assert!(has_traceback(text), "{text}");
-            assert_eq!(telling_line(text), Some("Stop: no images"));
+            assert_eq!(line(text), Some("Stop: no images"));
         }
         let loader = "Traceback (most recent call last):\n  x\nRuntimeError: Caught Stop in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\nmine.Stop: no images\n";
-        assert_eq!(telling_line(loader), Some("mine.Stop: no images"));
+        assert_eq!(line(loader), Some("mine.Stop: no images"));
         for other in [
             "see the Traceback (most recent call last) above",
             "| Traceback (most recent call last)",
@@ -296,6 +382,68 @@ Root Cause (first observed failure):
             "│ Traceback │",
         ] {
             assert!(!has_traceback(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_last_report_counts_whoever_made_it() {
+        let told = |text: &str| telling_line(text).map(Cow::into_owned);
+        let logged =
+            "ERROR:root:no cache\nTraceback (most recent call last):\n  File \"t.py\", line 1\nValueError: bad cache\n";
+        let panic =
+            "thread 'main' panicked at src/main.rs:4:5:\nRuntimeError: quoted\nnote: run with `RUST_BACKTRACE=1`\n";
+        let panicked = Some("thread 'main' panicked at src/main.rs:4:5: RuntimeError: quoted".to_owned());
+        let fatal = "FATAL: the dataset is damaged\n";
+        let damaged = Some(fatal.trim().to_owned());
+        let raised = Some("ValueError: bad cache".to_owned());
+        assert_eq!(told(logged), raised);
+        assert_eq!(told(&format!("{logged}{fatal}")), damaged);
+        assert_eq!(told(&format!("{logged}step 3\n{fatal}bye\n")), damaged);
+        assert_eq!(told(&format!("{fatal}{logged}")), raised);
+        assert_eq!(told(&format!("{logged}{panic}")), panicked);
+        assert_eq!(told(&format!("{panic}{logged}")), raised);
+        // It is one's own failure, though another rank's complaint comes later.
+        let lost = "[rank0]: Traceback (most recent call last):\n[rank0]:   x\n[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n";
+        assert_eq!(told(&format!("{panic}{lost}{TORCHRUN}")), panicked);
+        let echo = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [gloo/transport/tcp/pair.cc:534] Connection closed by peer\n";
+        assert_eq!(told(&format!("{logged}{echo}")), raised);
+        assert_eq!(telling_line(echo).map(|line| origin_of(&line)), Some(FailureOrigin::Peer));
+    }
+
+    #[test]
+    fn what_comes_after_a_report_is_known() {
+        let after = |text: &str| telling(text).map(|telling| (telling.is_report, telling.after.map(str::to_owned)));
+        let panic = "thread 'a' panicked at src/main.rs:4:5:\nboom\nnote: run with `RUST_BACKTRACE=1`\n";
+        assert_eq!(after(panic), Some((true, None)));
+        assert_eq!(after(&format!("{panic}no images\n")), Some((true, Some("no images".to_owned()))));
+        assert_eq!(after(&format!("{panic}wandb: Synced\n")), Some((true, None)));
+        assert_eq!(after("no images\n"), Some((false, Some("no images".to_owned()))));
+        let raised = "Traceback (most recent call last):\n  x\nOSError: disk\n";
+        assert_eq!(after(raised), Some((true, None)));
+        assert_eq!(after(&format!("{raised}no images\n")), Some((true, Some("no images".to_owned()))));
+    }
+
+    #[test]
+    fn closing_words_of_others_hide_nothing() {
+        for closing in [
+            "make: *** [Makefile:2: train] Error 2",
+            "make[1]: *** [train] Error 9",
+            "exit status 2",
+            "Node.js v20.20.2",
+        ] {
+            assert_eq!(line(&format!("no images\n{closing}\n")), Some("no images"), "{closing}");
+            assert_eq!(line(&format!("{closing}\n")), Some(closing));
+        }
+        for last in [
+            "make: *** No rule to make target 'train'.  Stop.",
+            "make: 3 targets, Error 2",
+            "exit status 2 of the loader",
+            "the exit status 2",
+            "Node.js v20.20.2 is too old",
+            "Node.js version 20",
+            "sh: line 1: 12 Segmentation fault (core dumped) ./train",
+        ] {
+            assert_eq!(line(&format!("step 3\n{last}\n")), Some(last));
         }
     }
 }

@@ -25,12 +25,14 @@ use crate::remote::Shell;
 use crate::run::descendants::{continue_stopped, descendants_of_self, send, signal_descendants};
 use crate::run::launch::Program;
 use crate::run::view::{CurrentRun, RunView};
+use crate::serve::gpu::Gpus;
 use crate::signals::Received;
 use crate::surroundings::{Options, Surroundings};
 use crate::survive::survive;
 use crate::variables::variable;
 use crate::words::Words;
 use gang::message::Outcome;
+use jiff::Timestamp;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use protocol::progress::{Source, Update};
@@ -67,6 +69,9 @@ pub struct Run {
     view: Arc<RunView>,
     channels: RunChannels,
     oom_kills: Option<OomKills>,
+    gpus: Gpus,
+    /// When the memory of a GPU did not suffice, if the report has how full it was before.
+    gpu_memory_failed: Option<Timestamp>,
     grace: Duration,
     fail_on_nan: bool,
     /// The program is `mpirun`, or starts it.
@@ -160,6 +165,8 @@ impl Run {
         let mut run = Self {
             channels: surroundings.channels.open(&view),
             oom_kills: OomKills::start(),
+            gpus: surroundings.gpus.clone(),
+            gpu_memory_failed: None,
             grace: options.grace,
             fail_on_nan: options.fail_on_nan,
             is_mpi: attempt.shell.is_some(),
@@ -607,6 +614,11 @@ impl Run {
         if oom_kills > self.report.oom_kills {
             (self.report.oom_kills, self.report.oom_time) = (oom_kills, Some(now()));
             self.report.memory = self.oom_kills.as_ref().map(OomKills::memory);
+        }
+        let failed = self.report.gpu_memory_failed();
+        if failed != self.gpu_memory_failed {
+            self.gpu_memory_failed = failed;
+            self.report.gpu_memory = failed.and_then(|time| self.gpus.fullest_before(time));
         }
         self.report.checkpoints = self.keeper.as_ref().and_then(|keeper| keeper.told());
         message.write(&self.report);

@@ -4,6 +4,7 @@ use crate::survive::survive;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use protocol::gpu::Gpu;
+use protocol::report::GpuMemory;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
@@ -43,26 +44,56 @@ impl Gpus {
         gpus
     }
 
+    /// The GPU whose memory was fullest when it was last looked at before `time`.
+    pub fn fullest_before(&self, time: Timestamp) -> Option<GpuMemory> {
+        self.0.lock().fullest_before(time)
+    }
+
     /// The GPUs that are there, and those that were and are not seen any more, with the last figures.
     pub fn now(&self) -> (Vec<Gpu>, Vec<Gpu>) {
         self.0.lock().at(Instant::now())
     }
 }
 
-/// Every GPU that was ever seen, by index and UUID, with when that was last.
+/// Every GPU that was ever seen, by index and UUID.
 #[derive(Default)]
-struct Known(BTreeMap<(u32, String), (Gpu, Instant)>);
+struct Known(BTreeMap<(u32, String), Seen>);
+
+struct Seen {
+    last: Gpu,
+    /// When that was.
+    at: Instant,
+    /// What the look before the last one saw.
+    earlier: Option<Gpu>,
+}
 
 impl Known {
     fn take_in(&mut self, answer: Vec<Gpu>, now: Instant) {
-        self.0.extend(answer.into_iter().map(|gpu| ((gpu.index, gpu.uuid.clone()), (gpu, now))));
+        for gpu in answer {
+            let key = (gpu.index, gpu.uuid.clone());
+            let earlier = self.0.remove(&key).map(|seen| seen.last);
+            self.0.insert(key, Seen { last: gpu, at: now, earlier });
+        }
     }
 
     fn at(&self, now: Instant) -> (Vec<Gpu>, Vec<Gpu>) {
         let (fresh, old): (Vec<_>, Vec<_>) =
-            self.0.values().partition(|(_, seen)| now.saturating_duration_since(*seen) <= FRESH);
-        let gpus = |known: Vec<&(Gpu, Instant)>| known.into_iter().map(|(gpu, _)| gpu.clone()).collect();
+            self.0.values().partition(|seen| now.saturating_duration_since(seen.at) <= FRESH);
+        let gpus = |known: Vec<&Seen>| known.into_iter().map(|seen| seen.last.clone()).collect();
         (gpus(fresh), gpus(old))
+    }
+
+    fn fullest_before(&self, time: Timestamp) -> Option<GpuMemory> {
+        let memory = |gpu: &Gpu| {
+            let (used, total) = (gpu.memory_used_bytes?, gpu.memory_total_bytes.filter(|total| *total > 0.0)?);
+            Some(GpuMemory { index: gpu.index, used, total, time: gpu.time })
+        };
+        let before = |seen: &Seen| {
+            let looks = [Some(&seen.last), seen.earlier.as_ref()];
+            looks.into_iter().flatten().find(|gpu| gpu.time <= time).and_then(memory)
+        };
+        let fullest = |a: &GpuMemory, b: &GpuMemory| (a.used / a.total).total_cmp(&(b.used / b.total));
+        self.0.values().filter_map(before).max_by(fullest)
     }
 }
 
@@ -114,6 +145,27 @@ mod tests {
         assert_eq!((gpus[1].memory_used_bytes, gpus[1].temperature_celsius), (Some(1_073_741_824.0), Some(33.0)));
         assert_eq!(parse("No devices were found\n", Timestamp::UNIX_EPOCH), []);
     }
+
+    #[test]
+    fn the_fullest_gpu_before_its_memory_did_not_suffice() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut known = Known::default();
+        let mut look = |used: [u32; 2], second| {
+            let csv = format!("0, GPU-1, 97, {}, 81559, 612, 61\n1, GPU-2, 97, {}, 81559, 612, 61\n", used[0], used[1]);
+            known.take_in(parse(&csv, at(second)), Instant::now());
+        };
+        look([20_000, 10_000], 30);
+        look([30_000, 80_000], 60);
+        look([0, 0], 90);
+        let found = |second| known.fullest_before(at(second)).map(|gpu| (gpu.index, gpu.used / 1_048_576.0, gpu.time));
+        assert_eq!(found(70), Some((1, 80_000.0, at(60))), "the program is gone at the last look");
+        assert_eq!(found(95).map(|(_, used, time)| (used, time)), Some((0.0, at(90))));
+        assert_eq!(found(59), None, "too long ago to be remembered");
+        known.take_in(parse("0, GPU-1, 97, [N/A], 81559, 612, 61\n1, GPU-2, 97, 1, 0, 6, 61\n", at(100)), Instant::now());
+        known.take_in(parse("0, GPU-1, 97, [N/A], 81559, 612, 61\n1, GPU-2, 97, 1, 0, 6, 61\n", at(101)), Instant::now());
+        assert_eq!(known.fullest_before(at(200)), None);
+    }
+
     #[test]
     fn a_gpu_that_is_not_seen_any_more_is_lost() {
         let start = Instant::now();

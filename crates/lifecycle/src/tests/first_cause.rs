@@ -4,7 +4,7 @@ use failure::{Disruption, FailedInit, Waiting, WorkerFacts, first_cause};
 use jiff::Timestamp;
 use observe::{Container, ObservedPod};
 use protocol::reason::Reason;
-use protocol::report::{LaunchError, LaunchErrorKind, Phase, Reached, Report};
+use protocol::report::{GpuMemory, LaunchError, LaunchErrorKind, Phase, Reached, Report};
 use protocol::role::RoleName;
 use text::error_pattern::{ErrorMatch, ErrorPattern};
 use text::exception::Exception;
@@ -136,6 +136,7 @@ fn said(pod: ObservedPod, kind: ErrorPattern, text: &str, millis: i64) -> Observ
 
 const WATCHDOG: &str = "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)";
 const NCCL: &str = "NCCL error in: NCCLUtils.hpp:268, unhandled system error";
+const ECC: &str = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously reported";
 const OOM: &str = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation";
 
 /// How the first cause of these is told, without the name of the worker.
@@ -155,6 +156,12 @@ fn every_failure_has_a_reason_and_words() {
     let unstarted = |kind, message: &str| {
         let error = LaunchError { kind, message: message.into() };
         but(ended(""), |report| (report.exit_code, report.error) = (None, Some(error)))
+    };
+    let exited = |code, stderr: &str| but(ended(stderr), |report| report.exit_code = Some(code));
+    let with_gpu = |pod| {
+        let gib = f64::from(1 << 30);
+        let gpu = GpuMemory { index: 3, used: 78.2 * gib, total: 79.6 * gib, time: after(-11_200) };
+        but(pod, |report| report.gpu_memory = Some(gpu))
     };
     let killed = |phase| but(by_signal(9), |report| (report.phase, report.signal) = (phase, None));
     let memory = "killed for using more memory than resources.limits.memory allows; raise it or use less";
@@ -264,6 +271,88 @@ fn every_failure_has_a_reason_and_words() {
             "Signal",
             "1): told to stop by SIGTERM, and not by Kubernetes (exit code 0)",
         ),
+        // A shell says by its exit code which signal ended its program.
+        (exited(139, "step 3\n"), "Signal", "1): ended by SIGSEGV (exit code 139): step 3"),
+        (
+            exited(134, "free(): invalid pointer\nAborted (core dumped)\n"),
+            "Signal",
+            "1): ended by SIGABRT (exit code 134): free(): invalid pointer",
+        ),
+        (exited(137, "step 3\n"), "Signal", &format!("1): {sigkill} (exit code 137)")),
+        (exited(139, BAD), "Signal", "1): ended by SIGSEGV (exit code 139): [rank1]: ValueError: label 11"),
+        (exited(128, "step 3\n"), "ExitCode", "1): exit code 128: step 3"),
+        (exited(129, "step 3\n"), "ExitCode", "1): exit code 129: step 3"),
+        (exited(130, "step 3\n"), "ExitCode", "1): exit code 130: step 3"),
+        (exited(160, "step 3\n"), "ExitCode", "1): exit code 160: step 3"),
+        (exited(255, "step 3\n"), "ExitCode", "1): exit code 255: step 3"),
+        // Other runtimes than Python.
+        (
+            exited(101, "thread 'main' panicked at src/main.rs:4:5:\nno labels\nnote: run with `RUST_BACKTRACE=1`\n"),
+            "ExitCode",
+            "1): exit code 101: thread 'main' panicked at src/main.rs:4:5: no labels",
+        ),
+        (
+            but(
+                ended("terminate called after throwing an instance of 'std::runtime_error'\n  what():  bad file\n"),
+                |r| (r.exit_code, r.signal) = (None, Some(6)),
+            ),
+            "Signal",
+            "1): ended by SIGABRT: terminate called after throwing an instance of 'std::runtime_error': bad file",
+        ),
+        // What was caught and logged before is not what the program ends for by its own word.
+        (
+            exited(9, "ERROR:root:no cache\nTraceback (most recent call last):\n  x\nKeyError: 'x'\nFATAL: the data is damaged\n"),
+            "ExitCode",
+            "1): exit code 9: FATAL: the data is damaged",
+        ),
+        // Hardware.
+        (
+            raised(plain(), "torch.AcceleratorError", ECC, 800),
+            "GpuHardwareError",
+            "1), rank 25: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered at train.py:88",
+        ),
+        (
+            said(by_signal(6), ErrorPattern::GpuHardware, "CUDA error: uncorrectable ECC error encountered", 800),
+            "GpuHardwareError",
+            "1): CUDA error: uncorrectable ECC error encountered",
+        ),
+        (
+            said(
+                raised(plain(), "RuntimeError", "CUDA error: unspecified launch failure", 800),
+                ErrorPattern::GpuHardware,
+                "NVRM: Xid (PCI:0000:3b:00): 79, pid=12, GPU has fallen off the bus.",
+                700,
+            ),
+            "GpuHardwareError",
+            "1): NVRM: Xid (PCI:0000:3b:00): 79, pid=12, GPU has fallen off the bus.",
+        ),
+        (
+            said(raised(plain(), "ValueError", "bad", 800), ErrorPattern::GpuHardware, "NVRM: Xid (PCI:0000:3b:00): 79,", 700),
+            "PythonException",
+            "1), rank 25: ValueError: bad at train.py:88",
+        ),
+        (
+            said(plain(), ErrorPattern::GpuHardware, "CUDA error: uncorrectable ECC error encountered", -600_000),
+            "ExitCode",
+            "1): exit code 1: step 3",
+        ),
+        (
+            raised(plain(), "RuntimeError", "CUDA error: device-side assert triggered", 800),
+            "PythonException",
+            "1), rank 25: RuntimeError: CUDA error: device-side assert triggered at train.py:88",
+        ),
+        // Memory of the GPU, which PyTorch tells by itself and CUDA does not.
+        (
+            with_gpu(raised(plain(), "RuntimeError", "CUDA error: out of memory", 800)),
+            "CudaOutOfMemory",
+            "1), rank 25: RuntimeError: CUDA error: out of memory at train.py:88 (GPU 3: 78.2 of 79.6 GiB in use 12 s before)",
+        ),
+        (
+            with_gpu(raised(plain(), "torch.OutOfMemoryError", "CUDA out of memory. GPU 0 has 79 GiB of which 1 GiB is free.", 800)),
+            "CudaOutOfMemory",
+            "1), rank 25: torch.OutOfMemoryError: CUDA out of memory. GPU 0 has 79 GiB of which 1 GiB is free. at train.py:88",
+        ),
+        (with_gpu(raised(plain(), "ValueError", "bad", 800)), "PythonException", "1), rank 25: ValueError: bad at train.py:88"),
         // Exit codes.
         (plain(), "ExitCode", "1): exit code 1: step 3"),
         (ended(&torchrun(42)), "ExitCode", "1), rank 3: exit code 42"),
@@ -438,6 +527,36 @@ fn a_rank_that_fails_and_hangs_is_the_cause() {
     );
     let lost = but(lost, |report| report.progress = Some(progress(100)));
     assert_eq!(root(&lost, &hung), (1, "PythonException".into()));
+}
+
+#[test]
+fn a_gpu_that_breaks_counts_against_its_node_and_not_against_the_job() {
+    let broken = raised(told(1, 900, ""), "torch.AcceleratorError", ECC, 800);
+    // The others' collectives fail with it, and one of them is quicker to say so.
+    let echo = said(told(0, 300, ""), ErrorPattern::NcclTimeout, WATCHDOG, 200);
+    let cause = first_cause([&echo, &broken]).unwrap();
+    assert_eq!((cause.reason, cause.node.as_deref()), (Reason::GpuHardwareError, Some("node-1")));
+    assert!(cause.disruption && !cause.permanent);
+    let own = raised(told(1, 900, ""), "RuntimeError", "CUDA error: device-side assert triggered", 800);
+    assert!(!first_cause([&own]).unwrap().disruption);
+}
+
+#[test]
+fn a_library_that_one_node_lacks_is_not_for_ever() {
+    let lacks = |message: &str| raised(told(1, 900, ""), "ImportError", message, 800);
+    let permanent = |pods: &[&ObservedPod]| {
+        let cause = first_cause(pods.iter().copied()).unwrap();
+        assert_eq!((cause.worker, cause.reason), (Some(1), Reason::ImportError));
+        cause.permanent
+    };
+    let driver = "libcuda.so.1: cannot open shared object file: No such file or directory";
+    assert!(!permanent(&[&lacks(driver)]));
+    let module = lacks("cannot import name 'x' from 'y'");
+    assert!(permanent(&[&module]));
+    let other = stopped(told(0, 950, "step 3\n"), 21);
+    assert!(permanent(&[&module, &other]), "nobody has got any further");
+    let steps = but(other, |report| report.progress = Some(Reached { time: Some(after(100)), ..Reached::default() }));
+    assert!(!permanent(&[&module, &steps]));
 }
 
 /// A pod that failed in its node's words, and its container.
