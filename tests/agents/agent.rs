@@ -757,6 +757,51 @@ fn a_hook_of_the_programs_own_hides_nothing() {
     }
 }
 
+/// Loops of graphical programs, servers and trackers print what they have caught so.
+#[test]
+fn who_calls_the_hook_to_print_goes_on() {
+    let room = Room::new("prints-by-hook");
+    let Some(()) = python(&room, "", |_| ()) else { return };
+    let train = "import sys, time\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.excepthook(*sys.exc_info())\ntime.sleep(4)\n";
+    room.write("train.py", train.as_bytes(), 0o644);
+    room.write("again.py", b"import train\n", 0o644);
+    for program in [&["python3", "train.py"][..], &["python3", "-m", "train"], &["python3", "again.py"]] {
+        let mut agent = Command::new(room.installed());
+        room.arguments(&mut agent, &["--grace-seconds", "1"], program);
+        let output = agent.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{program:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(room.report().exception.unwrap().by_program, Some(false));
+    }
+}
+
+#[test]
+fn how_full_a_gpu_was_before_its_memory_did_not_suffice() {
+    let room = Room::new("gpu-memory");
+    let smi = "#!/bin/sh\necho '0, GPU-1, 97, 80000, 81559, 612, 61'\nexec >&-\nsleep 1\necho > seen\n";
+    room.write("nvidia-smi", smi.as_bytes(), 0o755);
+    let path = format!("{}:{}", room.0.display(), std::env::var("PATH").unwrap());
+    let train = "while [ ! -e seen ]; do sleep 0.1; done; echo 'CUDA error: out of memory' >&2; exit 1";
+    let told = until("how full it was", DEADLINE, || {
+        let _ = fs::remove_file(room.path("seen"));
+        let options = ["--hang-timeout", "60", "--hang-policy", "report", "--grace-seconds", "1"];
+        let output = room.agent(&options, &["sh", "-c", train]).env("PATH", &path).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+        room.report().gpu_memory.map(|gpu| (gpu.index, gpu.used / gpu.total, cause(room.report())))
+    });
+    assert!(told.0 == 0 && (0.97..0.99).contains(&told.1), "{told:?}");
+    assert_eq!(told.2.reason, Reason::CudaOutOfMemory);
+    assert!(told.2.message.contains("CUDA error: out of memory (GPU 0: 78.1 of 79.6 GiB in use "), "{}", told.2.message);
+}
+
+#[test]
+fn an_exit_code_of_a_shell_is_told_as_its_signal() {
+    let room = Room::new("shells-code");
+    room.sh("sh -c 'kill -SEGV $$'; exit $?");
+    let cause = cause(room.report());
+    assert_eq!((cause.reason, cause.exit_code), (Reason::Signal, Some(139)));
+    assert!(cause.message.contains("ended by SIGSEGV (exit code 139)"), "{}", cause.message);
+}
+
 #[test]
 fn whose_exception_it_was() {
     let room = Room::new("whose");

@@ -52,6 +52,8 @@ pub enum HookLine {
         exception: Box<Exception>,
         /// PID of whoever had started the process.
         parent: Option<u32>,
+        /// Python itself has called the hook, and ends. A program may also call it, and go on.
+        ends: bool,
     },
 }
 
@@ -69,10 +71,15 @@ impl HookLine {
             seconds: f64,
             #[serde(default)]
             parent: Option<u32>,
+            #[serde(default = "yes")]
+            ends: bool,
             #[serde(flatten)]
             exception: Exception,
         }
-        let Line { hello, seconds, parent, exception } = serde_json::from_slice(line).ok()?;
+        fn yes() -> bool {
+            true
+        }
+        let Line { hello, seconds, parent, ends, exception } = serde_json::from_slice(line).ok()?;
         if hello {
             return Some(Self::Hello);
         }
@@ -82,7 +89,7 @@ impl HookLine {
         }
         let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).ok()?;
         let exception = Box::new(Exception { time, ..exception }.innermost());
-        Some(Self::Raised { exception, parent })
+        Some(Self::Raised { exception, parent, ends })
     }
 }
 

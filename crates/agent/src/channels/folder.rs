@@ -99,8 +99,8 @@ fn on_progress(line: &[u8], observations: &Observations) {
 fn on_exception(line: &[u8], observations: &Observations) {
     survive(|| match HookLine::parse(line) {
         Some(HookLine::Hello) => observations.python_tells(),
-        Some(HookLine::Raised { exception, parent }) => {
-            let by_program = parent.map(|parent| parent == std::process::id());
+        Some(HookLine::Raised { exception, parent, ends }) => {
+            let by_program = parent.map(|parent| ends && parent == std::process::id());
             observations.exception(Exception { by_program, ..*exception });
         }
         None => {}

@@ -38,7 +38,7 @@ def _install():
     def tell(kind, value, traceback, thread=None):
         told[:] = [value]
         parent = started[1] if os.getpid() == started[0] else os.getppid()
-        _tell(out, kind, value, traceback, thread, parent)
+        _tell(out, kind, value, traceback, thread, parent, _is_called_by_python())
 
     def excepthook(kind, value, traceback):
         tell(kind, value, traceback)
@@ -90,7 +90,17 @@ def _guard_trackers():
                 pass
 
 
-def _tell(out, kind, value, traceback, thread, parent):
+def _is_called_by_python():
+    """Whether nothing of the program is left on the stack: one that calls the hook to print an exception goes on."""
+    import sys
+
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name not in ("<module>", "_run_module_as_main")
+
+
+def _tell(out, kind, value, traceback, thread, parent, ends):
     try:
         import json
         import os
@@ -129,6 +139,7 @@ def _tell(out, kind, value, traceback, thread, parent):
             "rank": int(rank) if rank.isdigit() else None,
             "thread": thread,
             "parent": parent,
+            "ends": ends,
             "seconds": time.time(),
         }
         _write(out, json.dumps(line).encode())
