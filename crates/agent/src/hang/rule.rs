@@ -16,6 +16,10 @@ const SAME_USE: f64 = 1.0;
 /// Power of a GPU that is the same, as a share of it: computing shows in it where a kernel that waits is "used" by 100 %.
 const SAME_POWER: f64 = 0.03;
 
+/// Difference between two readings of a GPU, in use as a share of the time and in power as a share of it, by which it visibly
+/// computes. A kernel that waits shows less.
+const VARIES: f64 = 0.1;
+
 /// What is seen of a program at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
@@ -74,6 +78,8 @@ pub struct Signs {
     pub is_asleep: bool,
     /// Its GPUs show always the same, for as long.
     pub gpus_are_flat: bool,
+    /// A GPU shows that it computes: use or power have varied within that time.
+    pub gpus_compute: bool,
     /// Processes that a signal has stopped.
     pub stopped: Vec<i32>,
 }
@@ -86,7 +92,9 @@ impl Signs {
 
     /// Whether a second sign agrees that it steps no more.
     pub fn agree(&self) -> bool {
-        let second = self.is_silent || self.is_asleep || self.gpus_are_flat || !self.stopped.is_empty();
+        // A program whose only output is its steps falls silent by the same absence: that is one sign.
+        let is_silent = self.is_silent && !self.gpus_compute;
+        let second = is_silent || self.is_asleep || self.gpus_are_flat || !self.stopped.is_empty();
         self.stalled.is_some() && second
     }
 }
@@ -114,8 +122,10 @@ pub struct Watch {
 struct Flat {
     first: Gpu,
     since: Duration,
-    last: i64,
+    last: Gpu,
     readings: u32,
+    /// When two readings in a row last differed much.
+    varied: Option<Duration>,
 }
 
 impl Watch {
@@ -190,6 +200,7 @@ impl Watch {
             is_silent: self.is_for(self.heard, self.timeout),
             is_asleep: self.is_for(self.computed, self.timeout),
             gpus_are_flat: self.has_flat_gpus(self.timeout),
+            gpus_compute: self.gpus.values().filter_map(|gpu| gpu.varied).any(|at| !self.is_for(at, self.timeout)),
             stopped: self.stopped(),
         }
     }
@@ -218,16 +229,17 @@ impl Watch {
     fn take_in_gpus(&mut self, look: &Look) {
         self.gpus.retain(|index, _| look.gpus.iter().any(|gpu| gpu.index == *index));
         for gpu in &look.gpus {
-            let new = Flat { first: *gpu, since: self.now, last: gpu.reading, readings: 1 };
+            let new = Flat { first: *gpu, since: self.now, last: *gpu, readings: 1, varied: None };
             let flat = self.gpus.entry(gpu.index).or_insert(new);
-            if flat.last == gpu.reading {
+            if flat.last.reading == gpu.reading {
                 continue;
             }
-            if is_same(&flat.first, gpu) {
-                (flat.last, flat.readings) = (gpu.reading, flat.readings + 1);
+            let varied = if varies(&flat.last, gpu) { Some(self.now) } else { flat.varied };
+            *flat = if is_same(&flat.first, gpu) {
+                Flat { last: *gpu, readings: flat.readings + 1, varied, ..*flat }
             } else {
-                *flat = new;
-            }
+                Flat { varied, ..new }
+            };
         }
     }
 
@@ -245,6 +257,12 @@ fn is_same(a: &Gpu, b: &Gpu) -> bool {
         _ => true,
     };
     (used - uses).abs() <= SAME_USE && power
+}
+
+/// Whether two readings of a GPU differ by more than waiting makes them differ.
+fn varies(a: &Gpu, b: &Gpu) -> bool {
+    let used = a.utilization.zip(b.utilization).is_some_and(|(used, uses)| (used - uses).abs() > 100.0 * VARIES);
+    used || a.power.zip(b.power).is_some_and(|(drew, draws)| (drew - draws).abs() > VARIES * drew.max(draws))
 }
 
 #[cfg(test)]
@@ -408,6 +426,27 @@ mod tests {
             scene.look.printed = printed;
             assert!(!scene.pass(1).agree(), "one reading, however old, tells nothing");
         }
+    }
+
+    /// It logs a step every few minutes and nothing else, and its GPU is at work.
+    #[test]
+    fn silence_between_steps_is_no_second_sign_while_a_gpu_computes() {
+        let mut scene = Scene::stepping();
+        let (mut signs, mut reading) = (Signs::default(), 0);
+        let mut look = |scene: &mut Scene, power: f64| {
+            reading += 1;
+            scene.look.gpus = vec![Gpu { index: 0, reading, utilization: Some(100.0), power: Some(power) }];
+            scene.pass(6)
+        };
+        for power in [400.0, 510.0, 420.0, 500.0] {
+            signs = look(&mut scene, power);
+        }
+        assert!(signs.stalled.is_some() && signs.is_silent && !signs.agree(), "{signs:?}");
+        // It hangs: the kernel that waits draws less, and always about as much.
+        for power in [120.0, 125.0, 121.0, 126.0] {
+            signs = look(&mut scene, power);
+        }
+        assert!(signs.agree(), "{signs:?}");
     }
 
     /// A machine that slept has seen nothing: whoever looks says so by `since`.
