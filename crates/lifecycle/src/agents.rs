@@ -17,7 +17,11 @@ impl Step<'_> {
     /// Takes in what the programs report, and how far they had come when they ended.
     pub(super) fn note_agent(&mut self) {
         let current = self.incarnation();
-        if let Some(agent) = self.input.agent.filter(|agent| agent.is_of(current.attempt)) {
+        // A queue that holds a Job and lets it go leaves its attempt the number: what the pods of before said is not of these.
+        let resumed = self.current_job().and_then(|job| job.resumed);
+        let is_of_these = |agent: &&AgentAnswer| resumed.is_none_or(|resumed| agent.time >= resumed);
+        let agent = self.input.agent.filter(|agent| agent.is_of(current.attempt)).filter(is_of_these);
+        if let Some(agent) = agent {
             progress::fold(&mut self.status, agent);
             self.note_loss(agent);
             self.note_silence(agent);

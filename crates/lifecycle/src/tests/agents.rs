@@ -96,6 +96,26 @@ fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
     assert_eq!(world.condition("AgentReady").1, "Answers");
 }
 
+#[test]
+fn what_was_answered_before_a_queue_held_the_job_is_not_of_the_pods_after_it() {
+    let mut world = World::to_running();
+    world.agent = Some(answer(1, metric("loss", 0.5)));
+    world.step();
+    world.second = 20;
+    let stopped = [0, 1].map(|index| ObservedPod { deletion: Some(at(20)), gone: true, ..running(index, 1) });
+    world.see(Some(ObservedJob { suspended_by_queue: true, ..job(1) }), stopped);
+    world.step();
+    world.second = 10_000;
+    let later = |index| ObservedPod { uid: format!("later-{index}"), created: Some(at(10_000)), ..running(index, 1) };
+    world.see(Some(ObservedJob { resumed: Some(at(10_000)), ..job(1) }), [later(0), later(1)]);
+    assert!(!reasons(&world.step()).contains(&"ProgressStalled"));
+    world.agent = Some(AgentAnswer { failing_since: Some(at(30)), ..answer(1, metric("loss", 0.5)) });
+    world.step();
+    assert_eq!((world.condition("ProgressStalled").0, world.condition("AgentReady").0), ("", ""));
+    world.agent = Some(AgentAnswer { time: at(10_000), ..answer(1, metric("loss", 0.5)) });
+    assert!(reasons(&world.step()).contains(&"ProgressStalled"), "these say that they told nothing for hours");
+}
+
 /// What is to be done is another thing than where nothing answers.
 #[test]
 fn why_an_answer_is_refused_is_told() {
