@@ -263,7 +263,7 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, 
         }
         Some(Err(waits)) => {
             pass.tell_waiting(&waits).await?;
-            return Ok(Requeue(Some(runtimes::LOOK_AGAIN)));
+            return Ok(Requeue(Some(pass.look_again())));
         }
     };
     let wanted = context.wanted(&whole, &pass.key);

@@ -9,13 +9,15 @@ use jiff::Timestamp;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
-use lifecycle::{Event, set_condition, whole_second};
+use lifecycle::{Event, condition_is, set_condition, whole_second};
 use serde_json::json;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 use text::start_of;
 
-/// A job that waits for its template looks again after this long.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// A job that waits for its template looks again after a sixth of the time that it has waited, within these bounds: each look is a
+/// request or two, and thousands of jobs may wait.
+const LOOK_AGAIN: RangeInclusive<u64> = 10..=60;
 
 /// Why a job does not begin yet.
 pub(super) struct Waits {
@@ -144,6 +146,13 @@ impl Pass<'_, TrainingJob> {
         Ok(planned.accepted().err().map(|refusals| wrong(&refusals.to_string())))
     }
 
+    /// When to look again for what the job waits for.
+    pub(super) fn look_again(&self) -> Duration {
+        let status = self.owner.status.as_ref();
+        let since = status.and_then(|status| condition_is(&status.conditions, ConditionType::Accepted, false));
+        look_again(since.map(|condition| condition.last_transition_time.0), Timestamp::now())
+    }
+
     /// Says on the job what it waits for.
     pub(super) async fn tell_waiting(&self, waits: &Waits) -> Result<(), Error> {
         let (job, now) = (self.owner, whole_second(Timestamp::now()));
@@ -168,7 +177,25 @@ impl Pass<'_, TrainingJob> {
     }
 }
 
+fn look_again(since: Option<Timestamp>, now: Timestamp) -> Duration {
+    let waited = since.and_then(|since| u64::try_from(now.duration_since(since).as_secs()).ok()).unwrap_or(0);
+    Duration::from_secs((waited / 6).clamp(*LOOK_AGAIN.start(), *LOOK_AGAIN.end()))
+}
+
 /// The API server's words without which object they are about, which is said before.
 fn words(message: &str) -> &str {
     message.split_once(" is invalid: ").map_or(message, |(_, words)| words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_long_looks_seldom() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let after = |waited: i64| look_again(Some(at(1000)), at(1000 + waited)).as_secs();
+        assert_eq!([-5, 0, 10, 60, 120, 360, 100_000].map(after), [10, 10, 10, 10, 20, 60, 60]);
+        assert_eq!(look_again(None, at(0)).as_secs(), 10);
+    }
 }

@@ -32,6 +32,12 @@ impl Step<'_> {
         }
         if restarting {
             self.status.state = Some(State::Initializing);
+        } else {
+            // A suspension that was taken back before its workers had ended.
+            self.clear(ConditionType::Running, Reason::OldPods);
+            if self.reason_of(ConditionType::Suspended) == Some(Reason::Suspending) {
+                self.set(ConditionType::Suspended, false, Reason::Resumed, "spec.suspend is false");
+            }
         }
         self.blocked();
         if self.jobs().any(|job| job.incarnation < incarnation.number) {
@@ -52,7 +58,8 @@ impl Step<'_> {
         if !self.resume_is_checked() {
             return;
         }
-        if !restarting && self.input.status.state.is_none() {
+        // One that has waited for its template has a state by now.
+        if !restarting && !self.has_run() && self.input.status.agent_image.is_none() {
             let gang = &self.input.plan.gang;
             let jobs = if gang.has_roles() { "Jobs" } else { "Job" };
             self.event(false, "Created", format!("{jobs}, Service and ConfigMap for {}", members(gang)));

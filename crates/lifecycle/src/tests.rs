@@ -239,6 +239,15 @@ fn a_job_goes_through_its_states_each_when_it_is_true() {
     assert!(after.actions.is_empty() && after.events.is_empty());
 }
 
+/// The state and a condition are all that the status has of such a wait.
+#[test]
+fn a_job_that_waited_for_its_template_is_created_all_the_same() {
+    let mut world = World::new();
+    world.status.state = Some(State::Pending);
+    assert_eq!(reasons(&world.step()), ["Created"]);
+    assert_eq!(reasons(&world.step()), [""; 0]);
+}
+
 #[test]
 fn what_was_decided_once_is_not_decided_again() {
     let mut world = World::to_running();
@@ -591,6 +600,20 @@ fn suspend_and_resume() {
     assert_eq!(resumed.actions, [Action::Ensure, create(2)]);
     assert_eq!((world.status.state, world.status.suspended_seconds), (Some(State::Pending), Some(60)));
     assert_eq!(world.status.restart_count, Some(0), "a resume is no restart");
+}
+
+#[test]
+fn a_suspension_that_is_taken_back_while_its_workers_end_leaves_none_running() {
+    let mut world = World::to_running();
+    world.spec.suspend = true;
+    world.step();
+    world.spec.suspend = false;
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), []);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Pending));
+    assert_eq!((world.condition("Running").0, world.condition("Suspended").1), ("False", "Resumed"));
+    world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..running(index, 1) }));
+    assert!(world.step().actions.contains(&create(2)));
 }
 
 #[test]
