@@ -367,6 +367,8 @@ impl Metrics {
             ["in_place", "recreated"].map(|how| self.restarted_after.with_label_values(&[&namespace, how]));
         let mut lives = self.lives();
         let life = lives.entry(uid.clone()).or_default();
+        // It may have begun before this operator did.
+        life.has_run |= old.state == Some(State::Running);
         let last_failed = |status: &TrainingJobStatus| status.restarts.last().map(|r| r.attempt);
         match last_failed(new).cmp(&last_failed(old)) {
             Ordering::Greater => {
@@ -585,6 +587,12 @@ mod tests {
         assert_eq!(waits(&[at("Pending", 1, &[]), run.clone(), run.clone()]), [(1, 50), (0, 0)]);
         let held = [at("Pending", 1, &[]), run.clone(), at("Pending", 1, &[]), run.clone()];
         assert_eq!(waits(&held), [(1, 50), (0, 0)], "a queue manager stopped it and let it go on");
+        let (metrics, job) = (Metrics::new(), serde_json::from_value(job("a")).unwrap());
+        for (old, new) in [(&held[1], &held[2]), (&held[2], &held[3])] {
+            metrics.changed(&job, &status(old.clone()), &status(new.clone()));
+        }
+        let queued = metrics.queued.with_label_values(&["ns"]);
+        assert_eq!(queued.get_sample_count(), 0, "it ran before this operator did");
         let restart = [run.clone(), at("Initializing", 2, &[(1, 30)]), at("Running", 2, &[(1, 30)])];
         assert_eq!(waits(&restart), [(1, 50), (1, 30)]);
         let twice = [run.clone(), at("Initializing", 2, &[(1, 30)]), at("Initializing", 3, &[(1, 30), (2, 10)])];
