@@ -56,6 +56,7 @@ fn main() {
     let room = Room::new("runs");
     let port = free_port();
     let options = Options {
+        withheld: Vec::new(),
         argv: ["env", &format!("ROOM={}", room.0.display()), "sh", "-c", SCRIPT].map(Into::into).to_vec(),
         grace: Duration::from_secs(1),
         termination_log: room.path("message"),

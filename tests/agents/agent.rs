@@ -790,7 +790,11 @@ fn how_full_a_gpu_was_before_its_memory_did_not_suffice() {
     });
     assert!(told.0 == 0 && (0.97..0.99).contains(&told.1), "{told:?}");
     assert_eq!(told.2.reason, Reason::CudaOutOfMemory);
-    assert!(told.2.message.contains("CUDA error: out of memory (GPU 0: 78.1 of 79.6 GiB in use "), "{}", told.2.message);
+    assert!(
+        told.2.message.contains("CUDA error: out of memory (GPU 0: 78.1 of 79.6 GiB in use "),
+        "{}",
+        told.2.message
+    );
 }
 
 #[test]

@@ -70,13 +70,9 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
     let line = report.last_traceback();
     let line = line.as_deref().filter(is_news).and_then(|line| of_line(line, is_start && !report.python_tells));
     let pattern = |kind| report.last_match(kind).map(of_match);
-    let [timeout, error, no_memory, hardware] = [
-        ErrorPattern::NcclTimeout,
-        ErrorPattern::NcclError,
-        ErrorPattern::CudaOutOfMemory,
-        ErrorPattern::GpuHardware,
-    ]
-    .map(pattern);
+    let [timeout, error, no_memory, hardware] =
+        [ErrorPattern::NcclTimeout, ErrorPattern::NcclError, ErrorPattern::CudaOutOfMemory, ErrorPattern::GpuHardware]
+            .map(pattern);
     // A GPU that breaks makes much fail, but nothing that has to do with no GPU.
     let hardware = hardware.filter(|_| exception.as_ref().is_none_or(|raised| is_about_gpus(&raised.what)));
     // What allocates in native code aborts; a program that any other signal ends has caught it.
@@ -90,7 +86,7 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
         Reason::CudaOutOfMemory => memory::with_gpu(told.what, told.time, report),
         _ => told.what,
     };
-    Some(Finding { rank, what, ..told })
+    Some(Finding { what, rank, ..told })
 }
 
 /// Whether words are of a library that computes on GPUs.

@@ -207,13 +207,13 @@ fn read<'t>(lines: &[&'t str], at: usize, form: usize) -> Option<(Crash<'t>, usi
     if let Some(next) = next {
         text = format!("{text} {}", next.trim());
     }
-    if let (More::First(_, around) | More::Last(_, around), Some(pattern)) = (more, pattern) {
+    if let (More::First(_, [before, after]) | More::Last(_, [before, after]), Some(pattern)) = (more, pattern) {
         let of = |line: &&'t str| Some(pattern.captures(line)?.get(1)?.as_str());
         // What is in the places of a stack is no cause.
         let mut told = rest[..length].iter().take_while(|line| !is_stack(line)).filter_map(of);
         let told = if matches!(more, More::First(..)) { told.next() } else { told.last() };
         if let Some(told) = told {
-            text = format!("{text}{}{told}{}", around[0], around[1]);
+            text = format!("{text}{before}{told}{after}");
         }
     }
     Some((Crash { line, text, lines: at..at + 1 + length }, *followed_by))
@@ -406,7 +406,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::too_many_lines, reason = "a table")]
     fn what_only_looks_like_a_report() {
         for text in [
             // Rust, Zig.

@@ -69,6 +69,7 @@ pub struct Gpu {
 
 /// What gives reason to think that a program hangs.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a sign of its own")]
 pub struct Signs {
     /// It steps no more, for so long.
     pub stalled: Option<Duration>,

@@ -161,8 +161,14 @@ mod tests {
         assert_eq!(found(70), Some((1, 80_000.0, at(60))), "the program is gone at the last look");
         assert_eq!(found(95).map(|(_, used, time)| (used, time)), Some((0.0, at(90))));
         assert_eq!(found(59), None, "too long ago to be remembered");
-        known.take_in(parse("0, GPU-1, 97, [N/A], 81559, 612, 61\n1, GPU-2, 97, 1, 0, 6, 61\n", at(100)), Instant::now());
-        known.take_in(parse("0, GPU-1, 97, [N/A], 81559, 612, 61\n1, GPU-2, 97, 1, 0, 6, 61\n", at(101)), Instant::now());
+        known.take_in(
+            parse("0, GPU-1, 97, [N/A], 81559, 612, 61\n1, GPU-2, 97, 1, 0, 6, 61\n", at(100)),
+            Instant::now(),
+        );
+        known.take_in(
+            parse("0, GPU-1, 97, [N/A], 81559, 612, 61\n1, GPU-2, 97, 1, 0, 6, 61\n", at(101)),
+            Instant::now(),
+        );
         assert_eq!(known.fullest_before(at(200)), None);
     }
 

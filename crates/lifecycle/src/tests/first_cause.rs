@@ -136,7 +136,8 @@ fn said(pod: ObservedPod, kind: ErrorPattern, text: &str, millis: i64) -> Observ
 
 const WATCHDOG: &str = "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)";
 const NCCL: &str = "NCCL error in: NCCLUtils.hpp:268, unhandled system error";
-const ECC: &str = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously reported";
+const ECC: &str =
+    "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously reported";
 const OOM: &str = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation";
 
 /// How the first cause of these is told, without the name of the worker.
@@ -301,7 +302,10 @@ fn every_failure_has_a_reason_and_words() {
         ),
         // What was caught and logged before is not what the program ends for by its own word.
         (
-            exited(9, "ERROR:root:no cache\nTraceback (most recent call last):\n  x\nKeyError: 'x'\nFATAL: the data is damaged\n"),
+            exited(
+                9,
+                "ERROR:root:no cache\nTraceback (most recent call last):\n  x\nKeyError: 'x'\nFATAL: the data is damaged\n",
+            ),
             "ExitCode",
             "1): exit code 9: FATAL: the data is damaged",
         ),
@@ -327,7 +331,12 @@ fn every_failure_has_a_reason_and_words() {
             "1): NVRM: Xid (PCI:0000:3b:00): 79, pid=12, GPU has fallen off the bus.",
         ),
         (
-            said(raised(plain(), "ValueError", "bad", 800), ErrorPattern::GpuHardware, "NVRM: Xid (PCI:0000:3b:00): 79,", 700),
+            said(
+                raised(plain(), "ValueError", "bad", 800),
+                ErrorPattern::GpuHardware,
+                "NVRM: Xid (PCI:0000:3b:00): 79,",
+                700,
+            ),
             "PythonException",
             "1), rank 25: ValueError: bad at train.py:88",
         ),
@@ -348,11 +357,20 @@ fn every_failure_has_a_reason_and_words() {
             "1), rank 25: RuntimeError: CUDA error: out of memory at train.py:88 (GPU 3: 78.2 of 79.6 GiB in use 12 s before)",
         ),
         (
-            with_gpu(raised(plain(), "torch.OutOfMemoryError", "CUDA out of memory. GPU 0 has 79 GiB of which 1 GiB is free.", 800)),
+            with_gpu(raised(
+                plain(),
+                "torch.OutOfMemoryError",
+                "CUDA out of memory. GPU 0 has 79 GiB of which 1 GiB is free.",
+                800,
+            )),
             "CudaOutOfMemory",
             "1), rank 25: torch.OutOfMemoryError: CUDA out of memory. GPU 0 has 79 GiB of which 1 GiB is free. at train.py:88",
         ),
-        (with_gpu(raised(plain(), "ValueError", "bad", 800)), "PythonException", "1), rank 25: ValueError: bad at train.py:88"),
+        (
+            with_gpu(raised(plain(), "ValueError", "bad", 800)),
+            "PythonException",
+            "1), rank 25: ValueError: bad at train.py:88",
+        ),
         // Exit codes.
         (plain(), "ExitCode", "1): exit code 1: step 3"),
         (ended(&torchrun(42)), "ExitCode", "1), rank 3: exit code 42"),
