@@ -570,7 +570,7 @@ async fn the_number_of_a_jobs_pods_may_change() {
     owner.metadata.namespace = Some("api".into());
     owner.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
     let runtime = Runtime { agent_image: "operator:1".into(), ..Runtime::default() };
-    let mut objects = objects::objects(&plan::resolve(&owner, &runtime).plan, Incarnation::FIRST, GangPast::default());
+    let mut objects = objects::objects(&plan::resolve(&owner, &runtime).plan, Incarnation::FIRST, &GangPast::default());
     // It has no owner here, and would be collected.
     objects.jobs[0].metadata.owner_references = None;
     let jobs: Api<Job> = Api::namespaced(client.clone(), "api");
@@ -602,7 +602,10 @@ async fn a_status_comes_back_as_written() {
                          "lastTransitionTime": time, "observedGeneration": 1 }],
         "workers": { "desired": 2, "active": 2, "succeeded": 0, "failed": 0, "pending": 0 },
         "restarts": [{ "attempt": 1, "time": time, "reason": "ExitCode", "message": "worker 1 exited 1", "worker": 1,
-                       "exitCode": 1, "disruption": false, "permanent": false, "ranSeconds": 7 }],
+                       "exitCode": 1, "step": 41, "resumedFrom": "step-40", "disruption": false, "permanent": false,
+                       "ranSeconds": 7 }],
+        "restartHistory": { "judged": 1, "failures": 1, "disruptions": 0, "failuresInARow": 1, "disruptionsInARow": 0,
+                            "step": 41, "repeated": { "reason": "ExitCode", "step": 41, "times": 1 } },
         "elastic": { "workers": 2, "largest": 4, "changed": time, "since": time, "selector": "a=b" },
         "resources": { "allocatedGPUs": 2, "allocatedNodes": 1 },
         "progress": "45%", "currentEpoch": 2, "totalEpochs": 10, "currentStep": 450, "totalSteps": 1000,
@@ -612,7 +615,7 @@ async fn a_status_comes_back_as_written() {
         "earlyStopping": { "metric": "eval_loss", "best": 0.7, "evaluationsSinceBest": 2, "attempt": 2,
                            "evaluations": 3, "step": 400 },
         "startTime": time, "completionTime": time, "duration": "1s", "suspendedAt": time, "suspendedSeconds": 3,
-        "failureReason": "BackoffLimitExceeded", "failureMessage": "worker 1 exited 1",
+        "failureReason": "ExitCode", "failureMessage": "worker 1 exited 1",
     });
     let mut new = made.clone();
     new["status"] = status.clone();

@@ -36,7 +36,7 @@ impl Pass<'_, TrainingJob> {
             self.confirm().await?;
         }
         let objects::Objects { service, config, claim, .. } =
-            objects::objects(plan, Incarnation::FIRST, GangPast::default());
+            objects::objects(plan, Incarnation::FIRST, &GangPast::default());
         let claim = claim.filter(|_| !claimed);
         // The Jobs will follow, and their pods mount it.
         let is_first = children.service.is_none() && children.jobs.is_empty();
@@ -132,7 +132,7 @@ impl Pass<'_, TrainingJob> {
         &self,
         plan: &Plan,
         incarnation: Incarnation,
-        past: GangPast,
+        past: &GangPast,
         delivery: Delivery,
     ) -> Result<(), Error> {
         let plan = &Plan { runtime: Runtime { delivery, ..plan.runtime.clone() }, ..plan.clone() };

@@ -2,7 +2,7 @@
 
 use super::error::{Error, call, refusal};
 use super::pass::Pass;
-use api::{State, TrainingJob, TrainingJobStatus};
+use api::{AttemptEnd, State, TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1;
@@ -11,6 +11,7 @@ use kube::api::{ListParams, PostParams};
 use lifecycle::whole_second;
 use observe::events::telling;
 use parking_lot::Mutex;
+use protocol::attempt::Class;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -148,10 +149,13 @@ impl Pass<'_, TrainingJob> {
         if old.state.is_none() && new.state.is_some() {
             metrics.created(namespace);
         }
-        let restarts = new.restart_count.unwrap_or(0) - old.restart_count.unwrap_or(0);
-        let ended = new.restarts.iter().rev().filter(|restart| Some(restart.attempt) < new.attempt);
-        for restart in ended.take(usize::try_from(restarts).unwrap_or(0)) {
-            metrics.restarted(namespace, &restart.reason);
+        let judged = |status: &TrainingJobStatus| status.restart_history.as_ref().map_or(0, |history| history.judged);
+        let (known, now) = (judged(old), judged(new));
+        let has_stopped = new.state == Some(State::Failed);
+        let is_new = |end: &&AttemptEnd| end.attempt > known && end.attempt <= now && end.class() != Class::Requested;
+        let restarted = |end: &&AttemptEnd| is_new(end) && !(has_stopped && end.attempt == now);
+        for end in new.restarts.iter().filter(restarted) {
+            metrics.restarted(namespace, &end.reason);
         }
         if old.state != new.state {
             match new.state {

@@ -149,7 +149,7 @@ impl Context {
 fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     let planned = plan::resolve(job, runtime);
     let refused = planned.accepted().err().map(ToString::to_string);
-    let objects = planned.accepted().ok().map(|plan| objects::objects(plan, Incarnation::FIRST, GangPast::default()));
+    let objects = planned.accepted().ok().map(|plan| objects::objects(plan, Incarnation::FIRST, &GangPast::default()));
     let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
     let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
     let size = decided.map(|elastic| (elastic.workers, elastic.largest));
@@ -388,7 +388,7 @@ impl Pass<'_, TrainingJob> {
                     return Ok(());
                 }
                 self.confirm().await?;
-                self.create_jobs(plan, *incarnation, *past, delivery).await
+                self.create_jobs(plan, *incarnation, past, delivery).await
             }
             Action::EnsureGroup => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };

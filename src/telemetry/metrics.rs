@@ -372,7 +372,7 @@ impl Metrics {
         let last_failed = |status: &TrainingJobStatus| status.restarts.last().map(|r| r.attempt);
         match last_failed(new).cmp(&last_failed(old)) {
             Ordering::Greater => {
-                let at = new.restarts.last().map(|restart| restart.time.0);
+                let at = new.restarts.last().and_then(|restart| restart.time);
                 life.down_since = life.down_since.or(at);
                 life.ran_in = life.ran_in.or(old.incarnation);
             }
@@ -392,7 +392,7 @@ impl Metrics {
         let resumed = condition_is(&new.conditions, ConditionType::Suspended, false);
         let resumed = resumed.map(|c| c.last_transition_time.0);
         // The operator may not have been there when it failed.
-        let last = new.restarts.last().filter(|last| last.attempt == attempt - 1).map(|last| last.time.0);
+        let last = new.restarts.last().filter(|last| last.attempt == attempt - 1).and_then(|last| last.time);
         let failed = life.down_since.take().or(last.filter(|last| resumed.is_none_or(|resumed| resumed < *last)));
         let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let is_same = new.incarnation.is_some() && life.ran_in.take() == new.incarnation;

@@ -2,10 +2,11 @@
 //! directory, and leaves no process behind.
 
 use api::Reason;
-use failure::{Cause, Container, WorkerFacts, first_cause};
+use failure::{Container, WorkerFacts, first_cause};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use protocol::agent_status::AgentStatus;
+use protocol::attempt::AttemptEnd;
 use protocol::progress::{Progress, Source};
 use protocol::proof::{AnswerKey, Nonce};
 use protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
@@ -627,7 +628,7 @@ fn an_exception_that_can_not_end_the_program_is_helped() {
     assert!(took >= 1000, "after its grace, which is 1 s: {took} ms");
     let cause = cause(report);
     assert_eq!(cause.reason.to_string(), "PythonException");
-    assert!(cause.message.contains("ValueError: label 11"), "{}", cause.message);
+    assert!(cause.to_string().contains("ValueError: label 11"), "{}", cause.message);
 
     // One that still has something to say goes on as long as it says it, and one whose exception is a thread's is at work.
     let says = "import threading\ndef work():\n    raise ValueError('in a thread')\n\
@@ -685,7 +686,7 @@ fn the_images_own_sitecustomize_and_hook_are_kept() {
 }
 
 /// What the operator would make of the last report, if this worker were the only one.
-fn cause(report: Report) -> Cause {
+fn cause(report: Report) -> AttemptEnd {
     let exit_code = report.exit_code.or(report.signal.map(|signal| 128 + signal)).unwrap_or(1);
     let training = Container::Terminated {
         started: None,
@@ -802,8 +803,8 @@ fn an_exit_code_of_a_shell_is_told_as_its_signal() {
     let room = Room::new("shells-code");
     room.sh("sh -c 'kill -SEGV $$'; exit $?");
     let cause = cause(room.report());
-    assert_eq!((cause.reason, cause.exit_code), (Reason::Signal, Some(139)));
-    assert!(cause.message.contains("ended by SIGSEGV (exit code 139)"), "{}", cause.message);
+    assert_eq!((&cause.reason, cause.exit_code), (&Reason::Signal, Some(139)));
+    assert!(cause.to_string().contains("ended by SIGSEGV (exit code 139)"), "{}", cause.message);
 }
 
 #[test]
@@ -1477,8 +1478,8 @@ fn a_rank_that_is_stopped_is_found_and_the_program_ended() {
         assert!(said.contains(words), "{words}: {said}");
     }
     let cause = cause(report);
-    assert_eq!((cause.reason, cause.rank, cause.permanent), (Reason::Hang, Some(5), false));
-    assert!(cause.message.contains(", rank 5: no step for 3 s after step 3, process"), "{}", cause.message);
+    assert_eq!((&cause.reason, cause.rank, cause.permanent), (&Reason::Hang, Some(5), false));
+    assert!(cause.to_string().contains(", rank 5: no step for 3 s after step 3, process"), "{}", cause.message);
 }
 
 #[test]

@@ -4,7 +4,9 @@ use gang::Timing;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use protocol::agent_status::AgentStatus;
-use protocol::gang::{EndedAttempt, GangPhase, GangStatus};
+use protocol::attempt::AttemptEnd;
+use protocol::gang::{GangPhase, GangStatus};
+use protocol::reason::Reason;
 use protocol::report::Report;
 use serde_json::{Value, json};
 use std::cell::Cell;
@@ -162,7 +164,7 @@ impl Gang {
         serde_json::from_str::<AgentStatus>(&ask(self.metrics, "GET", "/status", "")?).ok()?.gang
     }
 
-    fn ended(&self) -> Vec<EndedAttempt> {
+    fn ended(&self) -> Vec<AttemptEnd> {
         until("the leader tells", SOON, || self.told()).ended
     }
 
@@ -247,13 +249,13 @@ fn a_program_that_fails_is_started_again_everywhere() {
         (ended[0].attempt, ended[0].worker, ended[0].exit_code, ended[0].disruption),
         (1, Some(1), Some(3), false)
     );
-    assert!(ended[0].message.starts_with("worker 1: ") && ended[0].message.contains("boom"), "{ended:?}");
+    assert!(ended[0].to_string().starts_with("worker 1: ") && ended[0].to_string().contains("boom"), "{ended:?}");
     let told = gang.told().unwrap();
-    assert_eq!((told.attempt, told.failures, told.disruptions), (2, 1, 0));
+    assert_eq!((told.attempt, told.restarts.failures, told.restarts.disruptions), (2, 1, 0));
     gang.allow("go");
     gang.all_exit(agents, 0);
     assert_eq!(gang.report(2).attempt, 2);
-    assert_eq!(gang.report(2).gang.unwrap().failures, 1);
+    assert_eq!(gang.report(2).gang.unwrap().restarts.failures, 1);
     let told = gang.report(0).gang.unwrap().ended;
     assert_eq!((told.len(), told[0].attempt, told[0].worker), (1, 1, ended[0].worker), "{told:?}");
 }
@@ -293,7 +295,7 @@ fn an_agent_that_is_killed_comes_back_and_goes_on() {
             (1, Some(pod.cast_signed() - 1), false),
             "{ended:?}"
         );
-        assert!(ended[0].message.contains("SIGKILL"), "{ended:?}");
+        assert!(ended[0].to_string().contains("SIGKILL"), "{ended:?}");
         gang.allow("go-2");
         gang.all_exit(agents, 0);
     }
@@ -310,10 +312,14 @@ fn whoever_is_told_to_end_is_waited_for_in_another_pod() {
     let waits = until("the gang waits", SOON, || gang.told().filter(|told| told.waits_for.contains("worker 2")));
     assert_eq!(waits.attempt, 1, "{waits:?}");
     let [end] = &waits.ended[..] else { panic!("{waits:?}") };
-    assert_eq!((end.attempt, &*end.reason, end.worker, end.disruption), (1, "Evicted", Some(2), true), "{end:?}");
+    assert_eq!(
+        (end.attempt, end.reason.as_str(), end.worker, end.disruption),
+        (1, "Evicted", Some(2), true),
+        "{end:?}"
+    );
     agents[2] = gang.pod(2);
     gang.until_all_began(2);
-    assert_eq!(gang.told().unwrap().disruptions, 1);
+    assert_eq!(gang.told().unwrap().restarts.disruptions, 1);
     gang.allow("go-2");
     gang.all_exit(agents, 0);
 }
@@ -348,10 +354,11 @@ fn a_budget_is_spent_and_then_all_fail() {
     for index in 0..2 {
         let report = gang.report(index);
         let end = report.gang.unwrap();
-        let (reason, message) = end.failed.unwrap();
-        assert_eq!((report.attempt, end.failures, reason.as_str()), (2, 1, "BackoffLimitExceeded"));
-        assert!(message.contains("worker 1") && message.contains("never"), "{message}");
+        assert_eq!((report.attempt, end.restarts.failures), (2, 1));
+        assert_eq!(end.restarts.stopped.as_deref(), Some("after 1 restart; failurePolicy.backoffLimit is 1"));
     }
+    let says = "attempt 2 has ended: ExitCode: worker 1: exit code 4: OSError: never";
+    assert!(gang.output()[0].contains(says), "{:?}", gang.output());
     assert_eq!(gang.report(0).stopped_by, Some(15), "it was stopped, and has not failed");
 }
 
@@ -362,7 +369,7 @@ fn what_was_before_these_pods_counts_and_so_does_a_change_of_the_budget() {
     for (test, limit, code) in [("gang-past", 3, 1), ("gang-raised", 4, 0)] {
         let setup = json!({ "backoffLimit": 3 });
         let Some(gang) = Gang::new(test, 1, setup, script) else { return };
-        let gang = Gang { begins: (4, Some(json!({ "failures": 3 }))), ..gang };
+        let gang = Gang { begins: (4, Some(json!({ "restarts": { "failures": 3 } }))), ..gang };
         let agents = gang.start();
         gang.until_all_began(4);
         gang.change(|setup| setup["backoffLimit"] = json!(limit));
@@ -370,8 +377,9 @@ fn what_was_before_these_pods_counts_and_so_does_a_change_of_the_budget() {
         gang.all_exit(agents, code);
         let (report, failures) = (gang.report(0), if code == 0 { 4 } else { 3 });
         let end = report.gang.unwrap();
-        assert_eq!((report.attempt, end.failures), (failures + 1, failures), "{:?}", gang.output());
-        assert_eq!(end.failed.map(|(reason, _)| reason).as_deref(), (code != 0).then_some("BackoffLimitExceeded"));
+        assert_eq!((report.attempt, end.restarts.failures), (failures + 1, failures as i32), "{:?}", gang.output());
+        let stopped = (code != 0).then_some("after 3 restarts; failurePolicy.backoffLimit is 3");
+        assert_eq!(end.restarts.stopped.as_deref(), stopped);
     }
 }
 
@@ -391,7 +399,7 @@ fn rules_decide_what_follows_from_a_failure() {
     let agents = gang.start();
     gang.all_exit(agents, 0);
     let end = gang.report(0).gang.unwrap();
-    assert_eq!((gang.report(0).attempt, end.failures, end.disruptions), (2, 0, 1));
+    assert_eq!((gang.report(0).attempt, end.restarts.failures, end.restarts.disruptions), (2, 0, 1));
     assert!(gang.output()[0].contains("(rule 1 of failurePolicy.rules: Ignore)"), "{:?}", gang.output());
 
     // Trying again could not help by itself; it spends the budget.
@@ -402,9 +410,9 @@ fn rules_decide_what_follows_from_a_failure() {
     };
     gang.all_exit(gang.start(), 127);
     let end = gang.report(0).gang.unwrap();
-    let (reason, message) = end.failed.unwrap();
-    assert_eq!((gang.report(0).attempt, end.failures, reason.as_str()), (2, 1, "BackoffLimitExceeded"), "{message}");
-    assert!(message.contains("(rule 2 of failurePolicy.rules: Restart)"), "{message}");
+    assert_eq!((gang.report(0).attempt, end.restarts.failures), (2, 1));
+    assert_eq!(end.restarts.stopped.as_deref(), Some("after 1 restart; failurePolicy.backoffLimit is 1"));
+    assert!(gang.output()[0].contains("(rule 2 of failurePolicy.rules: Restart)"), "{:?}", gang.output());
 
     // At once, although there is a budget and everything is tried again.
     let script = "[ $NODE_RANK = 1 ] && wait_at_peers && { echo 'OSError: disk quota' >&2; exit 4; }; wait_for never";
@@ -413,9 +421,11 @@ fn rules_decide_what_follows_from_a_failure() {
     let mut agents = gang.start();
     let codes: Vec<_> = agents.iter_mut().map(|agent| gang.exit_code(agent)).collect();
     assert!(codes.iter().all(|code| code.is_some_and(|code| code != 0)) && codes[1] == Some(4), "{codes:?}");
-    let (reason, message) = gang.report(0).gang.unwrap().failed.unwrap();
-    assert_eq!((gang.report(0).attempt, reason.as_str()), (1, "ExitCode"), "{message}");
-    assert!(message.ends_with("(rule 3 of failurePolicy.rules: Fail)"), "{message}");
+    assert_eq!(gang.report(0).attempt, 1);
+    let stopped = gang.report(0).gang.unwrap().restarts.stopped;
+    assert_eq!(stopped.as_deref(), Some(""), "the cause says it");
+    let says = "exit code 4: OSError: disk quota (rule 3 of failurePolicy.rules: Fail)";
+    assert!(gang.output()[0].contains(says), "{:?}", gang.output());
 }
 
 /// What the operator writes into the file that the agents read: once for each request, and it spends no budget.
@@ -430,9 +440,9 @@ fn a_restart_that_is_asked_for_begins_another_attempt() {
     }
     gang.until_all_began(3);
     let told = gang.told().unwrap();
-    assert_eq!((told.attempt, told.failures, told.disruptions), (3, 0, 0));
+    assert_eq!((told.attempt, told.restarts.failures, told.restarts.disruptions), (3, 0, 0));
     let reasons: Vec<_> = gang.ended().into_iter().map(|end| (end.attempt, end.reason)).collect();
-    assert_eq!(reasons, [(1, "Restarted".to_owned()), (2, "Restarted".to_owned())]);
+    assert_eq!(reasons, [(1, Reason::Restarted), (2, Reason::Restarted)]);
     gang.allow("go-3");
     gang.all_exit(agents, 0);
 }
@@ -460,7 +470,10 @@ fn a_gang_changes_its_size_while_it_runs() {
             (0..workers).all(|i| sizes.contains(&line(i))).then_some(())
         });
         let told = until("the leader tells", SOON, || gang.told().filter(|told| told.phase == GangPhase::Running));
-        assert_eq!((told.attempt, told.workers, told.failures, told.disruptions), (attempt, workers, 0, 0));
+        assert_eq!(
+            (told.attempt, told.workers, told.restarts.failures, told.restarts.disruptions),
+            (attempt, workers, 0, 0)
+        );
     };
     began(1, 2);
     resize(4, 4);
@@ -474,7 +487,7 @@ fn a_gang_changes_its_size_while_it_runs() {
     assert_eq!(gang.exit_code(&mut agents[3]), Some(143));
     began(4, 3);
     let ended: Vec<_> = gang.ended().into_iter().map(|end| (end.attempt, end.reason, end.message)).collect();
-    let resized = |attempt, words: &str| (attempt, "Resized".to_owned(), format!("the gang goes on with {words}"));
+    let resized = |attempt, words: &str| (attempt, Reason::Resized, format!("the gang goes on with {words}"));
     assert_eq!(
         ended,
         [
@@ -499,8 +512,9 @@ fn a_typo_stops_at_once() {
         return;
     };
     gang.all_exit(gang.start(), 127);
-    let (reason, message) = gang.report(0).gang.unwrap().failed.unwrap();
-    assert!(gang.report(0).attempt == 1 && message.contains("no-such-command"), "{reason}: {message}");
+    let report = gang.report(0);
+    assert_eq!((report.attempt, report.gang.unwrap().restarts.stopped.as_deref()), (1, Some("")));
+    assert!(gang.output()[0].contains("no-such-command"), "{:?}", gang.output());
 }
 
 /// By 137 a kubelet would start the container again, and the gang with it.
@@ -539,8 +553,8 @@ fn roles_start_together_and_the_chief_decides() {
     let gang = Gang { seats, options: options.map(str::to_owned).to_vec(), ..gang };
     let agents = gang.start();
     let ended = until("the end of the first attempt", SOON, || Some(gang.ended()).filter(|ended| !ended.is_empty()));
-    assert_eq!((ended[0].role.as_deref(), ended[0].worker, ended[0].exit_code), (Some("ps"), Some(0), Some(5)));
-    assert!(ended[0].message.starts_with("ps 0: ") && ended[0].message.contains("weights"), "{ended:?}");
+    assert_eq!((ended[0].role.as_str(), ended[0].worker, ended[0].exit_code), ("ps", Some(0), Some(5)));
+    assert!(ended[0].to_string().starts_with("ps 0: ") && ended[0].to_string().contains("weights"), "{ended:?}");
     gang.allow("go"); // not before the leader was asked: with the end it is gone
     gang.all_exit(agents, 0);
     for seat in 0..4 {

@@ -134,7 +134,7 @@ fn rank_3_fails(test: &str, packages: &[&str], does: &str, expected: &[&str]) {
     gang.all_exit(agents, 0);
     assert_eq!((ended.attempt, ended.disruption), (1, false), "{ended:?}");
     // Told by the launcher, or by who died of it.
-    let message = ended.message.replace("Segmentation fault", "SIGSEGV");
+    let message = ended.to_string().replace("Segmentation fault", "SIGSEGV");
     assert!(expected.iter().all(|words| message.contains(words)), "{ended:?}: {}", gang.output(0));
     assert!(ended.rank.is_none_or(|rank| rank == 3), "not whoever noticed it: {ended:?}: {}", gang.output(0));
     assert_eq!(gang.report(0).attempt, 2);

@@ -7,7 +7,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plan::{self, Runtime};
 use protocol::agent_status::AgentStatus;
-use protocol::gang::{EndedAttempt, GangPast, GangStatus};
+use protocol::attempt::AttemptEnd;
+use protocol::gang::{GangPast, GangStatus};
 use protocol::report::Report;
 use serde_json::{Value, json};
 use std::cell::Cell;
@@ -78,7 +79,7 @@ impl Pods {
         let runtime = Runtime { agent_image: "agent:1".into(), ..Runtime::default() };
         let planned = plan::resolve(&job, &runtime);
         let plan = planned.accepted().unwrap_or_else(|refusals| panic!("{refusals}"));
-        let objects = objects::objects(plan, plan::Incarnation::FIRST, GangPast::default());
+        let objects = objects::objects(plan, plan::Incarnation::FIRST, &GangPast::default());
         fs::create_dir_all(room.path("config/.gang")).unwrap();
         for (file, text) in objects.config.data.unwrap() {
             fs::write(room.path("config").join(file), text).unwrap();
@@ -159,7 +160,7 @@ impl Pods {
     }
 
     /// The first attempt, once that has ended.
-    pub fn first_ended(&self) -> EndedAttempt {
+    pub fn first_ended(&self) -> AttemptEnd {
         let what = format!("the end of the first attempt, told in {}", self.room.0.display());
         until(&what, SOON, || self.told().and_then(|told| told.ended.into_iter().next()))
     }

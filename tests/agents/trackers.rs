@@ -228,7 +228,7 @@ impl Trains for Room {
     fn train(&self, spec: &Value, attempt: i32, secret: &[(&str, &str)], program: &str) -> Output {
         fs::write(self.path("train.py"), program).unwrap();
         let incarnation = plan::Incarnation { number: attempt, attempt };
-        let pod = objects::objects(&plan(spec), incarnation, GangPast::default())
+        let pod = objects::objects(&plan(spec), incarnation, &GangPast::default())
             .jobs
             .remove(0)
             .spec

@@ -127,7 +127,7 @@ async fn create_by_hand(space: &Space, mut job: Value) {
     };
     let planned = plan::resolve(&job, &runtime);
     let plan = planned.accepted().unwrap_or_else(|refusals| panic!("{refusals}"));
-    let objects = objects::objects(plan, plan::Incarnation::FIRST, GangPast::default());
+    let objects = objects::objects(plan, plan::Incarnation::FIRST, &GangPast::default());
     create::<Service>(space, objects.service).await;
     create::<ConfigMap>(space, objects.config).await;
     if let Some(claim) = objects.claim {

@@ -232,7 +232,7 @@ async fn a_worker_was_evicted(job: &Job, pod: &str) {
     assert_eq!((ended.exit_code, report(&ended.message).exit_code), (143, Some(0)), "of the pod, of the program");
     let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
     assert_eq!((restart.worker, restart.attempt, restart.disruption), (Some(0), 1, true));
-    assert!(restart.message.contains(pod), "{}", restart.message);
+    assert!(restart.to_string().contains(pod), "{}", restart.message);
     assert_eq!((status.attempt, status.restart_count, status.disruption_count), (Some(2), Some(1), Some(1)));
     job.went_through(&[Running, Completed], &[Failed]);
 }
@@ -266,7 +266,7 @@ async fn failed(what: &str, job: &Job, told: Told) -> [String; 4] {
         Told::Restarted | Told::Disrupted => {
             let status = job.state(Completed).await;
             let restart = status.restarts[0].clone();
-            (restart.reason, restart.message, if restart.disruption { "yes, not counted" } else { "yes" })
+            (restart.reason.clone(), restart.to_string(), if restart.disruption { "yes, not counted" } else { "yes" })
         }
         _ => {
             let status = job.state(Failed).await;

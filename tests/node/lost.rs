@@ -152,7 +152,7 @@ impl Trial {
         assert_eq!((status.restart_count, status.disruption_count, status.incarnation), (Some(1), Some(1), Some(1)));
         let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
         assert_eq!((restart.reason.as_str(), restart.disruption), ("NodeLost", true));
-        assert!(restart.message.contains(&format!("node {}", self.node)), "{}", restart.message);
+        assert!(restart.to_string().contains(&format!("node {}", self.node)), "{}", restart.message);
         let workers = self.gang.pods().iter().filter(|pod| worker(pod) >= 0).count();
         assert_eq!(workers, 4 + self.gone.len(), "nobody else's pod is made again");
     }

@@ -101,7 +101,7 @@ async fn a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost() {
     let stays = |status: &TrainingJobStatus| (status.attempt, status.current_step) == (Some(2), Some(20));
     let status = job.until("the second attempt to be at its 20th step", stays).await;
     let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
-    assert!(restart.message.contains("ValueError: label 11 is not one of the 10 classes"), "{}", restart.message);
+    assert!(restart.to_string().contains("ValueError: label 11 is not one of the 10 classes"), "{}", restart.message);
     assert_eq!(status.incarnation, Some(1), "all began again in their pods");
 
     let lost = pod(&job, "worker", 1);
@@ -167,7 +167,7 @@ async fn a_rank_that_raises_is_named() {
     let job = space.submit("again", OPEN_MPI_4.fields(&env, json!({}))).await;
     let status = job.state(Completed).await;
     let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
-    assert!(restart.message.contains("rank 5: ValueError: label 11 is not"), "{}", restart.message);
+    assert!(restart.to_string().contains("rank 5: ValueError: label 11 is not"), "{}", restart.message);
     assert_eq!((status.attempt, status.incarnation), (Some(2), Some(1)));
     let once = json!({ "failurePolicy": { "backoffLimit": 0 } });
     let job = space.submit("fails", OPEN_MPI_5.fields(&env, once)).await;
@@ -234,7 +234,7 @@ async fn is_named(space: &Space, fields: Value, words: &str) {
     let job = space.submit("raises", fields).await;
     let status = job.state(Completed).await;
     let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
-    assert!(restart.message.contains(words), "{}: {}", restart.message, log(space, &pod(&job, "worker", 0)));
+    assert!(restart.to_string().contains(words), "{}: {}", restart.message, log(space, &pod(&job, "worker", 0)));
 }
 
 /// A worker's pod is deleted, and the gang goes on to its end.

@@ -44,12 +44,9 @@ async fn a_chief_with_parameter_servers_and_an_evaluator() {
     assert_eq!(pods.keys().map(String::as_str).collect::<Vec<_>>(), places, "the pods stayed");
 
     let [restart] = &status.restarts[..] else { panic!("one restart: {:?}", status.restarts) };
-    assert_eq!(
-        (restart.role.as_deref(), restart.worker, restart.reason.as_str()),
-        (Some("ps"), Some(1), "PythonException")
-    );
-    assert!(restart.message.starts_with("ps 1 (pod x-ps-1-"), "{}", restart.message);
-    assert!(restart.message.contains("ValueError: the parameters are gone"), "{}", restart.message);
+    assert_eq!((restart.role.as_str(), restart.worker, restart.reason.as_str()), ("ps", Some(1), "PythonException"));
+    assert!(restart.to_string().starts_with("ps 1 (pod x-ps-1-"), "{}", restart.message);
+    assert!(restart.to_string().contains("ValueError: the parameters are gone"), "{}", restart.message);
     assert_eq!((status.attempt, status.incarnation, status.restart_count), (Some(2), Some(1), Some(1)));
 
     // The chief's words are the job's progress, though worker 0 leads.

@@ -130,7 +130,7 @@ async fn a_gang_restarts_in_its_pods() {
 
     // A program fails; it is started again where it was.
     let ended = json!([{
-        "attempt": 1, "reason": "PythonException", "message": "worker 1: ValueError: bad", "worker": 1, "exitCode": 1,
+        "attempt": 1, "reason": "PythonException", "message": "ValueError: bad", "worker": 1, "exitCode": 1,
         "time": Timestamp::now(), "ranSeconds": 3,
     }]);
     agent.tells(&pods[0], json!({ "attempt": 1, "phase": "Gathering", "ended": ended }));
@@ -141,7 +141,7 @@ async fn a_gang_restarts_in_its_pods() {
         pods[1].spec.as_ref().unwrap().node_name.as_ref().unwrap()
     );
     assert_eq!(cause, format!("{told}: ValueError: bad"));
-    agent.tells(&pods[0], json!({ "attempt": 2, "failures": 1, "phase": "Running", "ended": ended }));
+    agent.tells(&pods[0], json!({ "attempt": 2, "phase": "Running", "ended": ended }));
     restarted(&job, 2).await;
     assert_eq!((job.status().restart_count, job.status().incarnation), (Some(1), Some(1)));
     let events = space.api::<Event>();
@@ -174,7 +174,7 @@ async fn a_gang_restarts_in_its_pods() {
         pods.into_iter().find(|pod| attempt(pod) == 2)
     })
     .await;
-    let past = r#"--gang-past={"failures":2,"disruptions":0,"failuresInARow":2,"disruptionsInARow":0}"#.to_owned();
+    let past = r#"--gang-past={"restarts":{"judged":2,"failures":2,"disruptions":0,"failuresInARow":2,"disruptionsInARow":0}}"#.to_owned();
     assert!(args(&next).contains(&"--attempt=3".to_owned()) && args(&next).contains(&past), "{:?}", args(&next));
     let status = job.status();
     assert_eq!((status.attempt, status.restart_count, status.incarnation), (Some(3), Some(2), Some(2)));
@@ -324,7 +324,7 @@ async fn a_lost_worker_is_replaced_alone() {
 /// What a leader tells of a member that was lost.
 fn lost(attempt: i32) -> Value {
     json!({
-        "attempt": attempt, "reason": "NodeLost", "message": "worker 1: its node is lost (its agent has fallen silent)",
+        "attempt": attempt, "reason": "NodeLost", "message": "its node is lost (its agent has fallen silent)",
         "worker": 1, "disruption": true, "time": Timestamp::now(), "ranSeconds": 3,
     })
 }

@@ -115,7 +115,7 @@ async fn a_failed_worker_is_named_at_once() {
             pods[1].name_any(),
             pods[1].spec.as_ref().unwrap().node_name.as_ref().unwrap()
         );
-        let named = |s: &TrainingJobStatus| s.restarts.last().is_some_and(|r| r.message == message);
+        let named = |s: &TrainingJobStatus| s.restarts.last().is_some_and(|r| r.to_string() == message);
         let status = job.until("the failure to be named", named).await;
         assert_eq!(status.attempt, Some(n), "worker 0 still runs");
         let state = if n == 1 { Initializing } else { Running };

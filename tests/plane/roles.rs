@@ -127,11 +127,8 @@ async fn the_failure_of_a_role_is_followed_by_all_of_them() {
     end(&space, &actor, 3).await;
     let status = job.until("the cause is filed", |s| !s.restarts.is_empty()).await;
     let entry = &status.restarts[0];
-    assert_eq!(
-        (entry.role.as_deref(), entry.worker, entry.pod.clone()),
-        (Some("actor"), Some(0), Some(actor.name_any()))
-    );
-    assert!(entry.message.starts_with("actor 0 (pod x-actor-0-"), "{}", entry.message);
+    assert_eq!((entry.role.as_str(), entry.worker, entry.pod.clone()), ("actor", Some(0), Some(actor.name_any())));
+    assert!(entry.to_string().starts_with("actor 0 (pod x-actor-0-"), "{}", entry.message);
     // Nobody answers for the others' agents, which would wait for the actors: they are stopped.
     let again = eventually("the pods of the second incarnation", SOON, async || {
         end_the_deleted(&space).await;

@@ -37,6 +37,8 @@ TRIALS = (
           {"TRAININGJOB_GANG_SEEDS": 2000, "TRAININGJOB_WALKS": 4000, "TRAININGJOB_MODEL_FAULTS": 1}, is_release=True),
     Trial("histories", "100,000 histories of folders with checkpoints", "lib-checkpoint", ("histories::",),
           {"HISTORIES": 100000}, is_release=True),
+    Trial("judges", "100,000 ends of attempts, judged by leader and operator", "lib-lifecycle", ("judges::",),
+          {"TRAININGJOB_ENDS": 100000}),
     Trial("kills", "50 kills in a save", "node", ("kills_in_a_save",), {"KILLS": 50}, ("release-image",)),
     Trial("hostile", "a hostile volume of 1,000,000 files for each of two workers", "node", ("hostile_folder",),
           {"FILES": 1000000}, ("release-image",)),

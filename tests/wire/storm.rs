@@ -165,12 +165,12 @@ impl Sea {
                 continue;
             };
             let told = json!([status["incarnation"], attempt, failures, disruptions]);
-            let known = json!([number, gang.attempt, gang.failures, gang.disruptions]);
+            let known = json!([number, gang.attempt, gang.restarts.failures, gang.restarts.disruptions]);
             if told != known && status["incarnation"].as_i64() == Some(number) {
                 says(format!("incarnation, attempt, failures and disruptions are {known}, and it tells {told}"));
             }
-            let ended_well =
-                gang.phase == GangPhase::Over && gang.ended.last().is_none_or(|end| end.attempt < gang.attempt);
+            let ended_well = gang.phase == GangPhase::Over
+                && gang.ended.last().is_none_or(|end| i64::from(end.attempt) < i64::from(gang.attempt));
             match status["state"].as_str() {
                 Some("Completed") if !ended_well => says("it is Completed, and its programs were not".to_owned()),
                 Some("Completed") => {}

@@ -82,7 +82,7 @@ pub struct FailureRule {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "cause_reasons")]
     pub reasons: Vec<Reason>,
-    /// A regular expression that is found in the message of the first cause, behind the worker's name: in the syntax of Rust's regex, without look-around and back-references.
+    /// A regular expression that is found in the message of the first cause, in the syntax of Rust's regex, without look-around and back-references.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub message: Option<String>,

@@ -41,6 +41,7 @@ pub use guarded::{Guarded, Unreadable};
 pub use hyperparameters::Hyperparameters;
 pub use monitoring::{Monitoring, ProgressForms};
 pub use networking::{Backend, HostNames, Networking};
+pub use protocol::attempt::{AttemptEnd, RestartHistory};
 pub use protocol::reason::Reason;
 pub use roles::RoleSpec;
 pub use rules::{
@@ -53,7 +54,7 @@ pub use schema::{NOT_IN_RUNTIMES, crd, runtime_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
     AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ElasticStatus,
-    ProgramMetrics, Restart, RoleStatus, State, TrainingJobStatus, Workers,
+    ProgramMetrics, RoleStatus, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use values::written_down;

@@ -2,6 +2,7 @@
 
 use super::{Reason, TakenRuntime};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use protocol::attempt::{AttemptEnd, RestartHistory};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,7 +49,10 @@ pub struct TrainingJobStatus {
     pub disruption_count: Option<i32>,
     /// The last ten attempts that ended in a restart, and the one that is failing now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub restarts: Vec<Restart>,
+    pub restarts: Vec<AttemptEnd>,
+    /// What the ends of all attempts add up to: by this it is decided whether another attempt follows, and when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_history: Option<RestartHistory>,
     /// The last restart that somebody asked for by the annotation `ml.example.com/restart-requested`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_restart: Option<AskedRestart>,
@@ -326,64 +330,6 @@ pub struct AskedRestart {
     pub time: Time,
     /// The first attempt that follows from it: what failed before is no reason to wait longer between attempts.
     pub attempt: i32,
-}
-
-/// An attempt that ended in a restart, or is about to.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Restart {
-    /// Number of the attempt that failed.
-    pub attempt: i32,
-    /// When its first failure was.
-    pub time: Time,
-    /// The first cause, in one CamelCase word.
-    pub reason: Reason,
-    /// The first cause, as a person would tell it.
-    pub message: String,
-    /// Role of the pod that failed first, where it is no worker.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub role: Option<String>,
-    /// Index of the worker that failed first, or of the pod of another role among those.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub worker: Option<i32>,
-    /// Name of its pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
-    /// Node on which its pod was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-    /// Rank of the process that failed, where that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rank: Option<i32>,
-    /// Exit code of its program.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    /// True if the worker was evicted, preempted or its node lost, or a rule says Ignore: then it doesn't count against `backoffLimit`.
-    #[serde(default)]
-    pub disruption: bool,
-    /// True if trying again can't help, such as after a command that doesn't exist, or a rule says Fail.
-    #[serde(default)]
-    pub permanent: bool,
-    /// Number of the rule of `failurePolicy.rules` that decided what follows, from 1; none if none matched.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rule: Option<i32>,
-    /// Seconds from the start of its first worker to the failure.
-    #[serde(default)]
-    pub ran_seconds: i64,
-}
-
-impl Restart {
-    /// It was interrupted from outside: no failure that a rule ignores.
-    #[must_use]
-    pub fn was_interrupted(&self) -> bool {
-        self.disruption && self.rule.is_none()
-    }
-
-    /// The job waits until a person says what follows: none of its checkpoints can be used.
-    #[must_use]
-    pub fn waits_for_word(&self) -> bool {
-        self.reason == Reason::NoUsableCheckpoint && self.rule.is_none()
-    }
 }
 
 /// What the job holds in the cluster.

@@ -119,15 +119,4 @@ impl<'a> WorkerFacts<'a> {
     pub fn place(&self) -> Place {
         Place { role: self.role, index: self.index }
     }
-
-    /// As people are told of it.
-    #[must_use]
-    pub fn describe(&self) -> String {
-        let place = self.place();
-        if self.pod.is_empty() {
-            return place.to_string();
-        }
-        let node = self.node.map(|node| format!(", node {node}")).unwrap_or_default();
-        format!("{place} (pod {}{node})", self.pod)
-    }
 }

@@ -5,14 +5,15 @@
 
 use super::facts::{Container, WorkerFacts};
 use super::finding::Finding;
-use super::{Cause, disruption, ending, evidence};
+use super::{disruption, ending, evidence};
 use jiff::Timestamp;
+use protocol::attempt::AttemptEnd;
 use protocol::reason::Reason;
 use protocol::stacks::Place;
 use text::origin::FailureOrigin;
 
 /// The root among all that failed; `None` while nothing has.
-pub fn first_cause<'a, W: Into<WorkerFacts<'a>>>(workers: impl IntoIterator<Item = W>) -> Option<Cause> {
+pub fn first_cause<'a, W: Into<WorkerFacts<'a>>>(workers: impl IntoIterator<Item = W>) -> Option<AttemptEnd> {
     let workers: Vec<WorkerFacts<'a>> = workers.into_iter().map(Into::into).collect();
     let progress = workers.iter().filter_map(|worker| worker.report()?.progress?.time).max();
     let ends: Vec<End<'_>> = workers.iter().filter_map(|worker| End::of(*worker, progress)).collect();
@@ -21,7 +22,8 @@ pub fn first_cause<'a, W: Into<WorkerFacts<'a>>>(workers: impl IntoIterator<Item
         let second = end.second().unwrap_or(Timestamp::MAX);
         (*rank, second, end.kind, end.moment().unwrap_or(second), end.worker.place())
     };
-    ranked.min_by_key(order).map(|(end, rank)| end.tell(rank))
+    let step = workers.iter().filter_map(|worker| worker.report()?.progress?.whole_step()).max();
+    ranked.min_by_key(order).map(|(end, rank)| AttemptEnd { step, ..end.tell(rank) })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,7 +148,7 @@ impl<'a> End<'a> {
         }
     }
 
-    fn tell(&self, rank: Rank) -> Cause {
+    fn tell(&self, rank: Rank) -> AttemptEnd {
         let deleted;
         let finding = if self.kind == Kind::Deleted && rank != Rank::Caught {
             deleted = Finding::new(Reason::PodDeleted, "its pod was deleted, and not by the operator");
@@ -154,20 +156,17 @@ impl<'a> End<'a> {
         } else {
             &self.finding
         };
-        let of_rank = finding.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
-        Cause {
-            reason: finding.reason.clone(),
-            message: format!("{}{of_rank}: {}", self.worker.describe(), finding.what),
+        AttemptEnd {
+            time: self.second(),
             role: self.worker.role,
             worker: Some(self.worker.index),
-            pod: Some(self.worker.pod.to_owned()),
+            pod: Some(self.worker.pod).filter(|pod| !pod.is_empty()).map(str::to_owned),
             node: self.worker.node.map(str::to_owned),
-            rank: finding.rank,
+            rank: finding.rank.and_then(|rank| i32::try_from(rank).ok()),
             exit_code: finding.exit_code,
             disruption: self.kind == Kind::Disrupted || finding.is_of_node(),
             permanent: finding.permanent,
-            rule: None,
-            time: self.second(),
+            ..AttemptEnd::new(self.worker.attempt, finding.reason.clone(), &finding.what)
         }
     }
 }

@@ -261,7 +261,7 @@ fn training_job(bytes: &[u8]) {
     let Ok(job) = serde_json::from_slice(bytes) else { return };
     let planned = resolve(&job, &Runtime::default());
     if let Ok(plan) = planned.accepted() {
-        let _ = objects::objects(plan, Incarnation::FIRST, protocol::gang::GangPast::default());
+        let _ = objects::objects(plan, Incarnation::FIRST, &protocol::gang::GangPast::default());
     }
 }
 

@@ -3,9 +3,9 @@
 use super::leader::{Leader, LeaderSetup};
 use super::member::Member;
 use super::message::{Choice, End, History, Incarnation, MemberId, Message, Outcome, Status, Time};
-use super::policy::Policy;
 use super::view::View;
 use super::{Conn, Exit, Memory, Order, Timing};
+use failure::restart::Policy;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Who an agent is.

@@ -8,10 +8,12 @@ use super::message::{
     Beat, Choice, Command, Directive, Down, Finish, History, Incarnation, MAX_DETAIL, MAX_TEXT, MemberId, Message,
     Status, Time, cut, millis,
 };
-use super::policy::{Ended, Judge, Judged, Policy, Verdict, Why, begin, decide};
+use super::policy::{Ended, Judge, Why, begin};
 use super::seat::{Holder, Seat};
 use super::view::{Chosen, Missing, Phase, View};
 use super::{Conn, Order, Timing};
+use failure::restart::{Next, Policy, decide, ruled};
+use protocol::attempt::AttemptEnd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -56,7 +58,7 @@ pub struct Leader {
     /// What was sent last.
     word: Option<Command>,
     /// For those who are told.
-    pub(super) judged: Option<Judged>,
+    pub(super) judged: Option<AttemptEnd>,
 }
 
 impl Leader {
@@ -149,7 +151,9 @@ impl Leader {
         match &self.phase {
             Phase::Gathering { attempt, not_before, choice } => {
                 let (attempt, not_before, choice) = (*attempt, *not_before, choice.clone());
-                if let Some(run) = self.last_run().filter(|run| *run > self.history.judged) {
+                if let Some(run) =
+                    self.last_run().filter(|run| i64::from(*run) > i64::from(self.history.restarts.judged))
+                {
                     self.history.attempt = self.history.attempt.max(run);
                     return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
                 }
@@ -196,7 +200,7 @@ impl Leader {
 
     fn judge(&mut self, attempt: u32, why: Why, [since, now]: [Time; 2], ran: Duration) -> Phase {
         let mut wait = Duration::ZERO;
-        if self.history.judged < attempt {
+        if i64::from(self.history.restarts.judged) < i64::from(attempt) {
             let why = match why {
                 // It goes because nobody needs it any more.
                 Why::Left(member, _) if !self.setup.members.contains(&member) => self.resized(),
@@ -204,12 +208,22 @@ impl Leader {
             };
             let members = self.members.iter().filter_map(|member| Some((member, self.seats.get(member)?)));
             let members = members.map(|(member, seat)| (member.clone(), seat.came_out(attempt))).collect();
-            let ended = Ended { attempt, why, members };
-            let judgement = self.setup.policy.rule((self.setup.judge)(&ended));
-            self.judged = Some(Judged { ended, judgement: judgement.clone(), ran });
-            match decide(&self.setup.policy, &mut self.history, attempt, &judgement, ran) {
-                Verdict::Restart(after) => wait = after,
-                Verdict::Fail(_) => return Phase::Over { since: now },
+            let end = (self.setup.judge)(&Ended { attempt, why, members });
+            let checkpoint = Some(self.history.checkpoint.clone()).filter(|path| !path.is_empty());
+            let end = ruled(
+                &self.setup.policy,
+                AttemptEnd { resumed_from: checkpoint, ran_seconds: i64::try_from(ran.as_secs()).unwrap_or(0), ..end },
+            );
+            self.history.attempt = self.history.attempt.max(attempt);
+            match decide(&self.setup.policy, &mut self.history.restarts, &end) {
+                Next::Restart { after } => wait = after,
+                Next::Stop { why } if why.is_empty() => self.history.finish = Some(failed(&end.to_string())),
+                Next::Stop { why } => self.history.finish = Some(failed(&format!("{end} ({why})"))),
+                Next::Wait => self.history.finish = Some(failed(&end.to_string())),
+            }
+            self.judged = Some(end);
+            if self.history.finish.is_some() {
+                return Phase::Over { since: now };
             }
         }
         let seen = self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.seen)).max();
@@ -402,6 +416,10 @@ impl Leader {
         let times = self.seats.values().flat_map(of_seat).chain([of_phase, self.quiet_at]);
         times.filter(|time| *time > now).min()
     }
+}
+
+fn failed(why: &str) -> Finish {
+    Finish::Failed(cut(why.to_owned(), MAX_TEXT))
 }
 
 fn ending(attempt: u32, why: Why, since: Time, ran: Duration) -> Phase {

@@ -101,7 +101,7 @@ pub use agent::{Gang, Input, Setup};
 pub use leader::LeaderSetup;
 pub use view::{Chosen, Missing, Phase, View};
 
-use message::{Cause, Choice, History, Message, Run};
+use message::{Choice, History, Message, Run};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -172,7 +172,7 @@ pub enum Exit {
     /// The gang has succeeded: 0.
     Succeeded,
     /// The gang has failed: not 0, with the cause.
-    Failed(Cause),
+    Failed(String),
     /// Told to end by this signal before the gang had ended: 128 + n.
     Signalled(i32),
     /// A later agent holds this place, in another pod: this one is of no use any more, and its pod is being deleted. Not 0.

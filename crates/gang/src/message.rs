@@ -3,13 +3,14 @@
 //! Every message tells the whole of its sender's state, so that one that is lost, repeated or late harms nothing: the next
 //! one says it again. Reports and choices are the agents' own business, and pass through here unread.
 
+use protocol::attempt::RestartHistory;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Add;
 use std::time::Duration;
 
 /// What is told in a [`Hello`]; another one is refused.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Indexes of members are smaller than this: so many workers a job may have.
 pub const MAX_PLACES: u32 = 4096;
 /// Longest [`End::report`], in bytes.
@@ -100,15 +101,6 @@ pub struct Choice {
     pub checkpoint: String,
     /// Whatever the agents need to go on from it, as they write it. At most [`MAX_DETAIL`] bytes.
     pub detail: String,
-}
-
-/// Why a gang failed, or an attempt of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Cause {
-    /// One CamelCase word.
-    pub reason: String,
-    /// As a person would tell it.
-    pub message: String,
 }
 
 /// How the processes of one member ended in an attempt.
@@ -283,21 +275,8 @@ pub enum Message {
 pub enum Finish {
     /// Every rank of every member succeeded.
     Succeeded,
-    /// No further attempt will be made.
-    Failed(Cause),
-}
-
-/// The same failure, again and again.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Repeat {
-    /// Of the cause.
-    pub reason: String,
-    /// The step at which it came.
-    pub step: Option<u64>,
-    /// What those attempts had gone on from.
-    pub checkpoint: String,
-    /// How often in a row.
-    pub times: u32,
+    /// No further attempt will be made: why the last one ended, and why none follows. At most [`MAX_TEXT`] bytes.
+    Failed(String),
 }
 
 /// What outlives the leader: every member keeps a copy, and the operator one that may be older.
@@ -306,24 +285,12 @@ pub struct Repeat {
 pub struct History {
     /// The largest attempt that was started, or ended before it was.
     pub attempt: u32,
-    /// The largest attempt whose end has been judged.
-    pub judged: u32,
     /// Where the ranks of the last attempt met; 0 before the first one.
     pub port: u16,
-    /// Restarts that spent `backoffLimit`.
-    pub failures: u32,
-    /// Restarts that were nobody's fault.
-    pub disruptions: u32,
-    /// Failures in a row without progress, over the disruptions between them.
-    pub failures_in_a_row: u32,
-    /// Disruptions in a row without progress.
-    pub disruptions_in_a_row: u32,
-    /// The largest step that any attempt has told.
-    pub step: Option<u64>,
+    /// How the attempts have ended so far.
+    pub restarts: RestartHistory,
     /// What the last attempt went on from.
     pub checkpoint: String,
-    /// The failure that comes again and again.
-    pub repeat: Option<Repeat>,
     /// How the gang ended.
     pub finish: Option<Finish>,
 }
@@ -331,7 +298,7 @@ pub struct History {
 impl History {
     /// Whether this one was written after `other`.
     pub fn is_newer_than(&self, other: &Self) -> bool {
-        let order = |h: &Self| (h.finish.is_some(), h.attempt, h.judged, h.failures, h.disruptions);
+        let order = |h: &Self| (h.finish.is_some(), h.attempt, h.restarts.judged);
         order(self) > order(other)
     }
 }
@@ -368,12 +335,13 @@ impl Message {
         }
         let leader = run.map_or(0, |run| run.leader.pod.len());
         let past = history.map_or([0; 4], |history| {
-            let repeat = history.repeat.as_ref().map_or(0, |repeat| repeat.reason.len().max(repeat.checkpoint.len()));
-            let [reason, message] = match &history.finish {
-                Some(Finish::Failed(cause)) => [cause.reason.len(), cause.message.len()],
-                _ => [0, 0],
+            let repeated = history.restarts.repeated.as_ref().map_or(0, |r| r.reason.len().max(r.checkpoint.len()));
+            let stopped = history.restarts.stopped.as_ref().map_or(0, String::len);
+            let failed = match &history.finish {
+                Some(Finish::Failed(why)) => why.len(),
+                _ => 0,
             };
-            [history.checkpoint.len(), repeat, reason, message]
+            [history.checkpoint.len(), repeated, stopped, failed]
         });
         let lengths = more.into_iter().chain([("history", past), ("run", [leader, 0, 0, 0])]);
         lengths

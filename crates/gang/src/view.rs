@@ -1,7 +1,8 @@
 //! Where a gang is in its life, and who it waits for: for the status.
 
 use super::message::{Choice, History, MemberId, Time};
-use super::policy::{Judged, Why};
+use super::policy::Why;
+use protocol::attempt::AttemptEnd;
 use std::time::Duration;
 
 /// Where the gang is in its life.
@@ -81,7 +82,7 @@ pub struct View<'a> {
     /// Its past.
     pub history: &'a History,
     /// The last attempt that did not end well, if this leader has judged it.
-    pub judged: Option<&'a Judged>,
+    pub judged: Option<&'a AttemptEnd>,
     /// Members of the attempt that runs or ends, or else of the next one.
     pub members: usize,
     /// Who is being waited for.

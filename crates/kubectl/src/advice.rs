@@ -148,10 +148,6 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     ("ExitCode", "Read the log of the worker that failed first."),
     (
-        "BackoffLimitExceeded",
-        "The restarts that failurePolicy.backoffLimit allows are used up: read the log of the worker that the message names.",
-    ),
-    (
         "PythonException",
         "Read the log of the worker that failed first: the message has the exception, and the file and line that raised it.",
     ),

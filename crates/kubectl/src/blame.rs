@@ -1,7 +1,6 @@
 //! Whether a node is to blame for what ended the attempts of a job.
 
-use api::Restart;
-use lifecycle::place;
+use api::AttemptEnd;
 use std::collections::BTreeSet;
 
 /// Reasons that speak of what a node does to a program: its memory, GPUs, links and kubelet.
@@ -41,19 +40,19 @@ pub struct Blame<'a> {
 ///
 /// A worker that has failed on another node, too, brings its failure along, whatever it is: then nobody is blamed.
 #[must_use]
-pub fn node_to_blame(restarts: &[Restart]) -> Option<Blame<'_>> {
-    let failures: Vec<&Restart> = restarts.iter().filter(|restart| is_of_a_node(restart)).collect();
+pub fn node_to_blame(restarts: &[AttemptEnd]) -> Option<Blame<'_>> {
+    let failures: Vec<&AttemptEnd> = restarts.iter().filter(|restart| is_of_a_node(restart)).collect();
     let node = failures.first()?.node.as_deref()?;
-    let is_there = |restart: &&Restart| restart.node.as_deref() == Some(node);
+    let is_there = |restart: &&AttemptEnd| restart.node.as_deref() == Some(node);
     if failures.len() < 2 || !failures.iter().all(is_there) {
         return None;
     }
-    let workers: BTreeSet<_> = failures.iter().filter_map(|restart| place(restart)).collect();
-    let mut of_these = restarts.iter().filter(|restart| place(restart).is_some_and(|place| workers.contains(&place)));
+    let workers: BTreeSet<_> = failures.iter().filter_map(|restart| restart.place()).collect();
+    let mut of_these = restarts.iter().filter(|restart| restart.place().is_some_and(|place| workers.contains(&place)));
     of_these.all(|restart| is_there(&restart)).then_some(Blame { node, failures: failures.len() })
 }
 
-fn is_of_a_node(restart: &Restart) -> bool {
+fn is_of_a_node(restart: &AttemptEnd) -> bool {
     let device = restart.message.split_once(": CUDA error: ").map_or("", |(_, error)| error);
     OF_NODES.contains(&restart.reason.as_str()) || OF_DEVICES.iter().any(|words| device.starts_with(words))
 }

@@ -7,14 +7,14 @@ use super::screen::{Look, Style, ranges};
 use super::terminal;
 use super::why::Diagnosis;
 use anyhow::bail;
-use api::{Guarded, Reason, Restart, State, TrainingJob};
+use api::{AttemptEnd, Guarded, Reason, State, TrainingJob};
 use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt, StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
-use lifecycle::{incarnation, place};
+use lifecycle::incarnation;
 use observe::{Container, ObservedPod, SlimPod};
 use plan::Incarnation;
 use plan::template::TRAINING;
@@ -409,7 +409,7 @@ impl Logs<'_> {
                         self.current = incarnation(&status);
                         if let Some(last) = status.restarts.last().filter(|last| last.attempt > restarts) {
                             restarts = last.attempt;
-                            aside(&format!("-- attempt {} ended, {}: {} --", last.attempt, last.reason, last.message));
+                            aside(&format!("-- attempt {} ended, {}: {} --", last.attempt, last.reason, last));
                         }
                         if is_finished(&job) {
                             // Pods that started and ended since the watch last told of them.
@@ -456,7 +456,7 @@ impl Logs<'_> {
             let source = Source::of(pod, self.current);
             match self.backlog(std::slice::from_ref(&source)).await {
                 Ok(seen) if seen.values().any(Option::is_some) => {
-                    aside(&format!("-- {}, attempt {}: {} --", last.reason, last.attempt, last.message));
+                    aside(&format!("-- {}, attempt {}: {last} --", last.reason, last.attempt));
                     return Ok(());
                 }
                 Ok(_) => aside(&format!("the log of pod {} is empty", source.pod)),
@@ -475,7 +475,7 @@ impl Logs<'_> {
         };
         aside(&format!("attempt {} of {name} ended, {}: {kept}", last.attempt, last.reason));
         let words = tail.unwrap_or_else(|| last.message.clone());
-        let shown = self.form.kept(Some(last.attempt), place(last), pod.map(|pod| pod.name.as_str()), &words);
+        let shown = self.form.kept(Some(last.attempt), last.place(), pod.map(|pod| pod.name.as_str()), &words);
         self.show_at_last(&shown)
     }
 
@@ -487,7 +487,7 @@ impl Logs<'_> {
 
 /// Finds the last failure that a worker caused; there is none if the job itself failed for another reason.
 #[must_use]
-pub fn culprit<'a>(restarts: &'a [Restart], failure: Option<&str>) -> Option<&'a Restart> {
+pub fn culprit<'a>(restarts: &'a [AttemptEnd], failure: Option<&str>) -> Option<&'a AttemptEnd> {
     restarts.last().filter(|last| failure.is_none_or(|failure| last.reason == failure))
 }
 

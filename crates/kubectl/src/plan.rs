@@ -120,7 +120,7 @@ pub fn told(job: &TrainingJob, restart_rules: bool) -> Told {
 fn objects(job: &TrainingJob, planned: &Planned) -> Vec<Value> {
     let Ok(plan) = planned.accepted() else { return Vec::new() };
     let status = job.status.clone().unwrap_or_default();
-    let made = objects::objects(plan, incarnation(&status), GangPast::default());
+    let made = objects::objects(plan, incarnation(&status), &GangPast::default());
     let mut objects = vec![value(&made.service), value(&made.config)];
     objects.extend(made.claim.as_ref().map(value));
     let unknown = OperatorKey::from_random([0; 32]).job_key(&plan.identity.uid);

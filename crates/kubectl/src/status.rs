@@ -3,7 +3,7 @@
 use super::facts::{Facts, Worker, WorkerState};
 use super::screen::{Look, Part, Screen, Style, age, bar, count, number, padded, ranges, span};
 use super::why::{Diagnosis, Verdict, style};
-use api::{CheckpointStatus, RestartPolicy, State, Workers};
+use api::{AttemptEnd, CheckpointStatus, RestartPolicy, State, Workers};
 use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
 
@@ -317,7 +317,7 @@ fn restarts(screen: &mut Screen, facts: &Facts) {
         let head = format!(
             "attempt {} ended {} ago, after {}: ",
             restart.attempt,
-            age(restart.time.0, facts.time),
+            restart.time.map_or_else(|| "some time".to_owned(), |time| age(time, facts.time)),
             span(restart.ran_seconds)
         );
         let style = if restart.disruption { Style::Busy } else { Style::Bad };
@@ -326,7 +326,7 @@ fn restarts(screen: &mut Screen, facts: &Facts) {
             &[
                 (Style::Plain, &head),
                 (style, restart.reason.as_str()),
-                (Style::Plain, &format!(", {}", brief(&restart.message))),
+                (Style::Plain, &format!(", {}", brief(restart))),
             ],
         );
         label = "";
@@ -336,15 +336,12 @@ fn restarts(screen: &mut Screen, facts: &Facts) {
     }
 }
 
-/// Shortens `worker 3 (pod x-training-3-k2v9q, node gpu-17): why` by what is too long for one line.
-fn brief(message: &str) -> String {
-    let parts = message.split_once(" (pod ").and_then(|(worker, rest)| Some((worker, rest.split_once("): ")?)));
-    match parts.filter(|(worker, _)| worker.starts_with("worker ")) {
-        Some((worker, (pod, why))) => match pod.split_once(", node ") {
-            Some((_, node)) => format!("{worker} ({node}): {why}"),
-            None => format!("{worker}: {why}"),
-        },
-        None => message.to_owned(),
+/// As an end is told, but without its pod and rank, which are too long for one line: `worker 3 (gpu-17): why`.
+fn brief(end: &AttemptEnd) -> String {
+    match (end.place(), &end.node) {
+        (Some(place), Some(node)) => format!("{place} ({node}): {}", end.message),
+        (Some(place), None) => format!("{place}: {}", end.message),
+        (None, _) => end.message.clone(),
     }
 }
 

@@ -9,13 +9,14 @@ use super::top::{Row, sort};
 use super::why::{Diagnosis, Verdict};
 use super::{Args, cluster, status, top, why};
 use api::{
-    AllocatedResources, BestCheckpoint, CheckpointStatus, Condition, KeepBest, ProgramMetrics, Reason, Restart, State,
-    TrainingJobSpec, TrainingJobStatus, Workers,
+    AllocatedResources, AttemptEnd, BestCheckpoint, CheckpointStatus, Condition, KeepBest, ProgramMetrics, Reason,
+    RestartHistory, State, TrainingJobSpec, TrainingJobStatus, Workers,
 };
 use clap::CommandFactory;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use observe::{Container, ObservedPod, Waiting};
+use protocol::attempt::RepeatedFailure;
 use protocol::report::{Phase, Report};
 use protocol::role::{Place, RoleName};
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,36 +127,29 @@ fn pending() -> Facts {
     facts
 }
 
-fn restart(attempt: i32, reason: &str, message: &str, code: Option<i32>) -> Restart {
-    Restart {
-        attempt,
-        time: Time(at(-60 * i64::from(10 - attempt))),
-        reason: reason.into(),
-        message: message.into(),
-        role: None,
+fn restart(attempt: i32, reason: &str, message: &str, code: Option<i32>) -> AttemptEnd {
+    AttemptEnd {
+        time: Some(at(-60 * i64::from(10 - attempt))),
         worker: Some(1),
-        pod: None,
-        node: None,
-        rank: None,
+        pod: Some("bert-training-1-abcde".into()),
+        node: Some("gpu-2".into()),
         exit_code: code,
-        disruption: false,
-        permanent: false,
-        rule: None,
         ran_seconds: 42,
+        ..AttemptEnd::new(attempt, reason.into(), message)
     }
 }
 
 fn failed() -> Facts {
-    let words = "worker 1 (pod bert-training-1-abcde, node gpu-2): exit code 1: ValueError: label 11 at train.py:88";
+    let what = "exit code 1: ValueError: label 11 at train.py:88";
+    let words = &format!("worker 1 (pod bert-training-1-abcde, node gpu-2): {what}");
     let mut facts = job(Some(State::Failed), &[condition("Failed", true, "ExitCode", words, -300)], 300);
     facts.status.attempt = Some(4);
     facts.status.start_time = Some(Time(at(-4000)));
     facts.status.duration = Some("1h1m40s".into());
     facts.status.restart_count = Some(3);
-    facts.status.restarts = (1..=4).map(|attempt| restart(attempt, "ExitCode", words, Some(1))).collect();
+    facts.status.restarts = (1..=4).map(|attempt| restart(attempt, "ExitCode", what, Some(1))).collect();
     facts.status.failure_reason = Some("ExitCode".into());
-    facts.status.failure_message =
-        Some(format!("{words} (attempt 4 after 3 restarts; failurePolicy.backoffLimit is 3)"));
+    facts.status.failure_message = Some(format!("{words} (after 3 restarts; failurePolicy.backoffLimit is 3)"));
     facts.status.workers = Some(Workers { desired: 2, failed: 2, ..Workers::default() });
     facts.workers = vec![
         Worker { attempt: 4, exit_code: Some(143), ..worker(0, WorkerState::Stopped, "gpu-1") },
@@ -378,7 +372,8 @@ fn early_stopping_is_told() {
 fn the_cause_of_a_restart_fits_its_line() {
     let mut facts = failed();
     facts.status.restarts[3].reason = "Signal".into();
-    facts.status.restarts[3].message = "worker 1 (pod bert-training-1-abcde, node gpu-2): ended by SIGSEGV".into();
+    facts.status.restarts[3].message = "ended by SIGSEGV".into();
+    facts.status.restarts[2].worker = None;
     facts.status.restarts[2].message = "its Job was deleted, and not by the operator".into();
     let text = status::render(&facts, &Diagnosis::of(&facts), Look::default());
     assert!(text.contains("after 42s: Signal, worker 1 (gpu-2): ended by SIGSEGV\n"), "{text}");
@@ -614,7 +609,7 @@ fn between_two_attempts() {
     );
     facts.status.attempt = Some(2);
     facts.status.restart_count = Some(1);
-    facts.status.restarts = vec![restart(1, "OOMKilled", words, Some(137))];
+    facts.status.restarts = vec![restart(1, "OOMKilled", "killed for using more memory", Some(137))];
     let (verdict, says, advice) = told(&facts);
     assert_eq!(verdict, Verdict::Restarting);
     assert!(says.starts_with(&format!("bert starts again: attempt 1 failed 20s ago, OOMKilled: {words}. ")), "{says}");
@@ -732,21 +727,17 @@ fn an_exit_code_that_tells_of_a_signal_is_explained() {
     let mut facts = failed();
     facts.status.failure_message = Some("worker 1 (pod p, node n): ended by SIGSEGV".into());
     facts.status.restarts[3].exit_code = Some(139);
+    facts.status.restarts[3].reason = Reason::Signal;
     assert!(told(&facts).1.contains("The exit code was 139, which is 128 and signal 11."));
 }
 
 /// A job whose attempts ended by these reasons, each with its worker, its node and the words of that worker.
 fn failed_by(ends: &[(&str, i32, &str, &str)]) -> Facts {
     let mut facts = failed();
-    let cause = |(attempt, (reason, worker, node, words)): (i32, &(&str, i32, &str, &str))| Restart {
+    let cause = |(attempt, (reason, worker, node, words)): (i32, &(&str, i32, &str, &str))| AttemptEnd {
         worker: Some(*worker),
         node: Some((*node).to_owned()),
-        ..restart(
-            attempt,
-            reason,
-            &format!("worker {worker} (pod bert-training-{worker}-abcde, node {node}){words}"),
-            None,
-        )
+        ..restart(attempt, reason, words, None)
     };
     facts.status.restarts = (1..).zip(ends).map(cause).collect();
     facts
@@ -755,14 +746,9 @@ fn failed_by(ends: &[(&str, i32, &str, &str)]) -> Facts {
 #[test]
 fn a_node_that_fails_workers_is_named() {
     let ends = [
-        ("Signal", 1, "gpu-17", ": ended by SIGSEGV"),
-        (
-            "PythonException",
-            3,
-            "gpu-17",
-            ", rank 25: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
-        ),
-        ("UnexpectedAdmissionError", 1, "gpu-17", ": Allocate failed due to no healthy devices present"),
+        ("Signal", 1, "gpu-17", "ended by SIGSEGV"),
+        ("PythonException", 3, "gpu-17", "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"),
+        ("UnexpectedAdmissionError", 1, "gpu-17", "Allocate failed due to no healthy devices present"),
     ];
     let (_, says, advice) = told(&failed_by(&ends));
     assert!(says.contains("Every time the first failure was on node gpu-17."), "{says}");
@@ -781,28 +767,22 @@ fn a_node_that_fails_workers_is_named() {
 fn no_node_is_blamed_for_what_programs_do() {
     let harmless = [
         // The worker is always placed on the same node, and its program is always wrong.
-        ("PythonException", ", rank 1: KeyError: 'labels' at train.py:88"),
-        ("PythonException", ", rank 1: KeyError: 'CUDA error: uncorrectable ECC error encountered' at log.py:9"),
-        ("PythonException", ", rank 1: torch.AcceleratorError: CUDA error: device-side assert triggered"),
-        (
-            "PythonException",
-            ", rank 1: RuntimeError: CUDA error: no kernel image is available for execution on the device",
-        ),
-        (
-            "ExitCode",
-            ": exit code 1: read 3 of the CUDA error reports: no CUDA-capable device is detected in 2 of them",
-        ),
-        ("CudaOutOfMemory", ", rank 1: CUDA out of memory. Tried to allocate 2.00 GiB"),
-        ("OOMKilled", ": killed for using more memory than its limit"),
-        ("NaNLoss", ": its loss is NaN"),
+        ("PythonException", "KeyError: 'labels' at train.py:88"),
+        ("PythonException", "KeyError: 'CUDA error: uncorrectable ECC error encountered' at log.py:9"),
+        ("PythonException", "torch.AcceleratorError: CUDA error: device-side assert triggered"),
+        ("PythonException", "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
+        ("ExitCode", "exit code 1: read 3 of the CUDA error reports: no CUDA-capable device is detected in 2 of them"),
+        ("CudaOutOfMemory", "CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("OOMKilled", "killed for using more memory than its limit"),
+        ("NaNLoss", "its loss is NaN"),
     ];
     for (reason, words) in harmless {
         let (_, says, advice) = told(&failed_by(&[(reason, 1, "gpu-17", words), (reason, 1, "gpu-17", words)]));
-        assert!(!says.contains("on node gpu-17.") && !advice.contains("cordon"), "{reason}{words}: {says} {advice}");
+        assert!(!says.contains("on node gpu-17.") && !advice.contains("cordon"), "{reason}: {words}: {says} {advice}");
     }
     // Who fails on other nodes, too, brings the failure along.
-    let crash = |worker, node| ("Signal", worker, node, ": ended by SIGSEGV");
-    let elsewhere = ("PythonException", 1, "gpu-4", ", rank 1: KeyError: 'labels' at train.py:88");
+    let crash = |worker, node| ("Signal", worker, node, "ended by SIGSEGV");
+    let elsewhere = ("PythonException", 1, "gpu-4", "KeyError: 'labels' at train.py:88");
     for ends in [
         vec![crash(1, "gpu-17"), crash(1, "gpu-17"), crash(1, "gpu-4")],
         vec![crash(1, "gpu-17"), crash(1, "gpu-17"), elsewhere],
@@ -916,12 +896,12 @@ fn advice_names_the_job_and_knows_what_can_change() {
     assert!(advice.contains("kubectl delete tj bert -n team"), "spec.image is immutable: {advice}");
 }
 
-/// The same word is the reason of a stall, which asks for other things.
 #[test]
 fn attempts_that_repeat_a_failure_are_no_stall() {
     let mut facts = failed();
-    facts.status.failure_reason = Some(Reason::NoProgress);
-    facts.status.failure_message = Some("ExitCode: worker 1: exit code 1 (3 times in a row at step 7)".into());
+    let repeated = RepeatedFailure { times: RepeatedFailure::ENOUGH, ..RepeatedFailure::default() };
+    let history = RestartHistory { repeated: Some(repeated), ..RestartHistory::default() };
+    facts.status.restart_history = Some(history);
     let (_, _, advice) = told(&facts);
     assert!(
         advice.starts_with("Three attempts failed for the same reason") && !advice.contains("It hangs"),

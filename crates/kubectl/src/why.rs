@@ -4,7 +4,8 @@ use super::advice::{advice, needs_another_spec};
 use super::blame::{Blame, node_to_blame};
 use super::facts::{Facts, WorkerState};
 use super::screen::{Look, Screen, Style, age, count, number, span};
-use api::{Condition, Reason, Restart, RestartPolicy, State};
+use api::{AttemptEnd, Condition, Reason, RestartPolicy, State};
+use protocol::attempt::RepeatedFailure;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -203,7 +204,7 @@ impl Diagnosis {
             self.decided_by(restarting);
             let (last, attempt) = (facts.status.restarts.last(), facts.status.attempt.unwrap_or(1));
             let ended = last.map_or(attempt - 1, |last| last.attempt);
-            let how = if last.is_some_and(Restart::was_interrupted) { "was interrupted" } else { "failed" };
+            let how = if last.is_some_and(AttemptEnd::was_interrupted) { "was interrupted" } else { "failed" };
             let since = age(restarting.last_transition_time.0, facts.time);
             let reason = &restarting.reason;
             self.say(format!(
@@ -364,8 +365,8 @@ impl Diagnosis {
             self.say(sentence(message));
         }
         let last = status.restarts.last();
-        let told = |code: &i32| self.message.as_ref().is_some_and(|m| m.contains(&format!("exit code {code}")));
-        if let Some(code) = last.and_then(|last| last.exit_code).filter(|code| !told(code)) {
+        let by_signal = last.filter(|last| last.reason == Reason::Signal);
+        if let Some(code) = by_signal.and_then(|last| last.exit_code) {
             self.say(match (code, code - 128) {
                 (code, signal @ 1..=64) => format!("The exit code was {code}, which is 128 and signal {signal}."),
                 (code, _) => format!("The exit code was {code}."),
@@ -377,8 +378,8 @@ impl Diagnosis {
             self.say("Trying again could not have helped.".into());
         }
         self.restarted(facts);
-        // The same word is the reason of a stall.
-        if self.reason.as_deref() == Some(Reason::NoProgress.as_str()) {
+        let repeated = status.restart_history.as_ref().and_then(|history| history.repeated.as_ref());
+        if repeated.is_some_and(|repeated| repeated.times >= RepeatedFailure::ENOUGH) {
             self.advise(REPEATED);
         } else {
             self.advise_on_reason(facts);
@@ -439,7 +440,7 @@ impl Diagnosis {
             );
         }
         self.say(format!("{text}; {counted} of the {limit} restarts that failurePolicy.backoffLimit allows are used."));
-        let causes: Vec<&Restart> = facts.status.restarts.iter().collect();
+        let causes: Vec<&AttemptEnd> = facts.status.restarts.iter().collect();
         let reasons: BTreeSet<&str> = causes.iter().map(|r| r.reason.as_str()).collect();
         if causes.len() > 1 && reasons.len() == 1 {
             self.say(format!("The last {} attempts ended alike: {}.", causes.len(), causes[0].reason));

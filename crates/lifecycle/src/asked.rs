@@ -1,10 +1,11 @@
 //! Another attempt that somebody asks for, by an annotation: of a job that runs, or of one that has failed.
 
-use super::evidence::{self, cause_of_gang};
+use super::evidence;
 use super::stage::Stage;
 use super::step::Step;
-use api::{AskedRestart, ConditionType, Reason, State};
+use api::{AskedRestart, AttemptEnd, ConditionType, Reason, State};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use protocol::attempt::RestartHistory;
 
 impl Step<'_> {
     /// A restart that was asked for, and that nobody has heeded yet.
@@ -65,8 +66,8 @@ impl Step<'_> {
         self.status.goodput = None;
         self.status.failure_reason = None;
         self.status.failure_message = None;
-        self.status.restart_count = Some(0);
-        self.status.disruption_count = None;
+        let RestartHistory { step, .. } = self.history();
+        self.set_history(RestartHistory { judged: next.attempt - 1, step, ..RestartHistory::default() });
         self.status.state = Some(State::Pending);
         self.set(ConditionType::Failed, false, Reason::Restarted, "a restart was asked for");
         self.close(ConditionType::Scheduled, Reason::Restarted);
@@ -85,7 +86,7 @@ impl Step<'_> {
         let Some(reason) = self.status.failure_reason.clone() else { return };
         let message = self.status.failure_message.clone().unwrap_or_default();
         let time = self.status.completion_time.as_ref().map_or(self.input.now, |end| end.0);
-        let cause = cause_of_gang(reason, message, false, Some(time));
-        evidence::add(&mut self.status.restarts, evidence::entry(attempt, &cause, time, 0));
+        let end = AttemptEnd { time: Some(time), ..AttemptEnd::new(attempt, reason, message) };
+        evidence::add(&mut self.status.restarts, end);
     }
 }

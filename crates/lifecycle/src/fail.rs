@@ -1,15 +1,12 @@
 //! A gang that fails: the first cause is kept at once, and judged when all of it has ended.
 
-use super::evidence::cause_of_gang;
-use super::start::QUICK;
-use super::step::{Step, number_of, seconds};
-use super::{Cause, first_cause, waiting, whole_second};
-use api::{ConditionType, Reason, Restart, RestartPolicy, State};
+use super::step::{Step, seconds};
+use super::{first_cause, waiting, whole_second};
+use api::{AttemptEnd, ConditionType, Reason, State};
+use failure::restart::{self, Next};
 use observe::{ObservedJob, ObservedPod};
 use plan::Incarnation;
 
-/// Quick disruptions in a row after which the job has failed: as many as the status keeps.
-const INTERRUPTIONS: usize = 10;
 /// Seconds that the pods of other roles have to end by themselves when a Job has failed: their last words may tell more.
 const LEFT_ALONE: i64 = 15;
 
@@ -27,8 +24,8 @@ impl Step<'_> {
             self.keep(current, &cause);
         }
         let Some(entry) = self.kept(current).cloned() else { return };
-        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
-        let follows = self.may_restart(&entry).is_ok();
+        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.to_string());
+        let follows = self.may_restart(&entry);
         // Another gang may not begin while anything of this one may run; for the last one nobody waits that long.
         let all_gone = !pods.is_empty() && pods.iter().all(|pod| pod.gone);
         let has_failed = self.failed_job().is_some();
@@ -38,8 +35,8 @@ impl Step<'_> {
             if follows {
                 self.status.state = Some(State::Initializing);
                 let message = match self.late(current) {
-                    Some(late) => format!("{}; {late}", entry.message),
-                    None => entry.message.clone(),
+                    Some(late) => format!("{entry}; {late}"),
+                    None => entry.to_string(),
                 };
                 self.set(ConditionType::Restarting, true, entry.reason.clone(), &message);
             }
@@ -52,11 +49,11 @@ impl Step<'_> {
 
     /// Whether a Job has failed, and those of other roles have long not followed: their agents wait for members that don't come
     /// any more.
-    fn is_left(&mut self, entry: &Restart) -> bool {
+    fn is_left(&mut self, entry: &AttemptEnd) -> bool {
         if self.current_jobs().all(|job| job.failed.is_some()) {
             return false;
         }
-        let left = LEFT_ALONE - seconds(entry.time.0, self.input.now);
+        let left = LEFT_ALONE - entry.time.map_or(0, |time| seconds(time, self.input.now));
         if left > 0 {
             self.requeue(left);
         }
@@ -67,7 +64,7 @@ impl Step<'_> {
     fn is_judged(&self, pod: &ObservedPod) -> bool {
         let current = self.incarnation().attempt;
         let before =
-            self.status.restarts.iter().filter(|entry| entry.attempt < current).map(|entry| entry.time.0).max();
+            self.status.restarts.iter().filter(|entry| entry.attempt < current).filter_map(|entry| entry.time).max();
         let went = || first_cause([pod]).and_then(|cause| cause.time).or(pod.deletion);
         pod.gone && before.zip(went()).is_some_and(|(before, went)| whole_second(went) <= before)
     }
@@ -89,47 +86,52 @@ impl Step<'_> {
             return;
         }
         let entry = self.keep_job_deleted(current);
-        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
-        if self.may_restart(&entry).is_ok() {
+        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.to_string());
+        if self.may_restart(&entry) {
             self.status.state = Some(State::Initializing);
-            self.set(ConditionType::Restarting, true, entry.reason.clone(), &entry.message);
+            self.set(ConditionType::Restarting, true, entry.reason.clone(), &entry.to_string());
         }
     }
 
     /// It had begun and its Job is gone: what ran under it ends, so its return is another incarnation.
     pub(super) fn job_gone(&mut self) {
         let entry = self.keep_job_deleted(self.incarnation());
-        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.message);
+        self.set(ConditionType::Running, false, entry.reason.clone(), &entry.to_string());
         if self.judge(&entry) {
             self.start();
         }
     }
 
     /// An attempt is over: another one follows, or the job has failed.
-    fn judge(&mut self, entry: &Restart) -> bool {
+    fn judge(&mut self, entry: &AttemptEnd) -> bool {
         if entry.exit_code.is_some() && self.reason_of(ConditionType::Scheduled) == Some(Reason::Scheduling) {
             // Programs have run, and nobody was there to see it.
             self.set(ConditionType::Scheduled, true, Reason::Scheduled, "every worker has a node");
         }
-        let verdict = self.may_restart(entry);
-        match &verdict {
-            Ok(()) => self.restart(entry),
-            Err((reason, message)) => self.fail(reason.clone(), message),
+        let mut history = self.history();
+        let next = restart::decide(&self.input.plan.policy.failure.restart, &mut history, entry);
+        self.set_history(history);
+        match next {
+            Next::Restart { .. } | Next::Wait => {
+                self.restart(entry);
+                true
+            }
+            Next::Stop { why } if why.is_empty() => {
+                self.fail(entry.reason.clone(), &entry.to_string());
+                false
+            }
+            Next::Stop { why } => {
+                self.fail(entry.reason.clone(), &format!("{entry} ({why})"));
+                false
+            }
         }
-        verdict.is_ok()
     }
 
-    fn restart(&mut self, entry: &Restart) {
+    fn restart(&mut self, entry: &AttemptEnd) {
         let next = self.incarnation().next();
         self.set_incarnation(next);
-        let one_more = |count: Option<i32>| Some(count.unwrap_or(0).saturating_add(1));
-        self.status.restart_count = one_more(self.status.restart_count);
-        // What waits for a word spends no budget.
-        if entry.disruption || entry.waits_for_word() {
-            self.status.disruption_count = one_more(self.status.disruption_count);
-        }
         self.status.state = Some(State::Initializing);
-        self.set(ConditionType::Restarting, true, entry.reason.clone(), &entry.message);
+        self.set(ConditionType::Restarting, true, entry.reason.clone(), &entry.to_string());
         self.tell_restart(entry, next.attempt);
     }
 
@@ -146,42 +148,10 @@ impl Step<'_> {
         self.event(true, "Failed", format!("{reason}: {message}"));
     }
 
-    /// Whether another attempt follows; the error says why not.
-    pub(super) fn may_restart(&self, entry: &Restart) -> Result<(), (Reason, String)> {
-        match self.may_restart_by_policy(entry) {
-            // The gang ends, since its pods have nothing to wait for; the job does not.
-            Ok(()) if entry.waits_for_word() => Ok(()),
-            Ok(()) => self.gang_failed().map_or(Ok(()), Err),
-            Err(why) if why.is_empty() => Err((entry.reason.clone(), entry.message.clone())),
-            Err(why) => Err((entry.reason.clone(), format!("{} ({why})", entry.message))),
-        }
-    }
-
-    /// The error is empty if the cause itself is the reason.
-    fn may_restart_by_policy(&self, entry: &Restart) -> Result<(), String> {
-        let policy = &self.input.plan.policy.failure;
-        let counted = self.status.restart_count.unwrap_or(0) - self.status.disruption_count.unwrap_or(0);
-        let interrupted = self.quick_in_a_row(true);
-        match policy.restart {
-            RestartPolicy::Never => Err("failurePolicy.restartPolicy is Never".into()),
-            _ if entry.waits_for_word() => Ok(()),
-            RestartPolicy::OnFailure if entry.permanent => Err(String::new()),
-            RestartPolicy::Always if entry.permanent && entry.rule.is_some() => Err(String::new()),
-            _ if !entry.disruption && counted >= policy.backoff_limit => Err(match counted {
-                0 => "failurePolicy.backoffLimit is 0".into(),
-                n => format!(
-                    "attempt {} after {}; failurePolicy.backoffLimit is {}",
-                    entry.attempt,
-                    number_of(n, "restart"),
-                    policy.backoff_limit
-                ),
-            }),
-            _ if entry.disruption && interrupted >= INTERRUPTIONS => Err(format!(
-                "{interrupted} interruptions in a row, each within {} of its start: look for what drives the workers away",
-                number_of(i32::try_from(QUICK / 60).unwrap_or(0), "minute")
-            )),
-            _ => Ok(()),
-        }
+    /// Whether another attempt follows.
+    pub(super) fn may_restart(&self, entry: &AttemptEnd) -> bool {
+        let policy = &self.input.plan.policy.failure.restart;
+        !matches!(restart::decide(policy, &mut self.history(), entry), Next::Stop { .. })
     }
 
     /// The Job made a new pod for a worker whose first one vanished without an end, and no gang is there to take it in.
@@ -194,7 +164,7 @@ impl Step<'_> {
     }
 
     /// The Job failed and no pod is left to tell why.
-    fn pods_lost(&self) -> Option<Cause> {
+    fn pods_lost(&self) -> Option<AttemptEnd> {
         let (reason, message) = self.failed_job()?.failed.as_ref()?;
         if self.kept(self.incarnation()).is_some() {
             return None;
@@ -203,7 +173,7 @@ impl Step<'_> {
         let disruption = reason == "PodFailurePolicy";
         let message = format!("its pods were gone before their last words were seen; the Job says {reason}: {message}");
         let reason = if disruption { Reason::Disrupted } else { Reason::PodsLost };
-        Some(cause_of_gang(reason, message, disruption, Some(self.input.now)))
+        Some(AttemptEnd { disruption, time: Some(self.input.now), ..AttemptEnd::new(0, reason, message) })
     }
 
     /// What keeps an incarnation from ending, once that has lasted longer than it may.

@@ -5,7 +5,7 @@
 
 use super::conditions::condition_is;
 use super::step::{Step, incarnation, seconds};
-use api::{ConditionType, Restart, State, TrainingJobStatus};
+use api::{AttemptEnd, ConditionType, State, TrainingJobStatus};
 use jiff::Timestamp;
 
 impl Step<'_> {
@@ -17,16 +17,16 @@ impl Step<'_> {
         }
         let (first, next) = (incarnation(old).attempt, self.incarnation().attempt);
         let has_failed = self.status.state == Some(State::Failed);
-        let is_over = |entry: &&Restart| entry.attempt >= first && (entry.attempt < next || has_failed);
-        let ended: Vec<&Restart> = self.status.restarts.iter().filter(is_over).collect();
+        let is_over = |entry: &&AttemptEnd| entry.attempt >= first && (entry.attempt < next || has_failed);
+        let ended: Vec<&AttemptEnd> = self.status.restarts.iter().filter(is_over).collect();
         let lost: i64 = ended.iter().map(|entry| lost_seconds(&self.status, entry)).sum();
-        let failed_at = ended.last().map(|entry| entry.time.0);
+        let failed_at = ended.last().and_then(|entry| entry.time);
         if lost > 0 {
             self.status.lost_seconds = Some(self.status.lost_seconds.unwrap_or(0) + lost);
         }
         if let Some(since) = runs_since(old).filter(|_| runs_since(&self.status).is_none()) {
             // It may have failed a while before anybody looked.
-            let until = failed_at.or_else(|| Some(self.kept(incarnation(old))?.time.0)).filter(|at| *at >= since);
+            let until = failed_at.or_else(|| self.kept(incarnation(old))?.time).filter(|at| *at >= since);
             let ran = seconds(since, until.unwrap_or(self.input.now).min(self.input.now)).max(0);
             self.status.running_seconds = Some(self.status.running_seconds.unwrap_or(0) + ran);
         }
@@ -56,7 +56,8 @@ fn runs_since(status: &TrainingJobStatus) -> Option<Timestamp> {
 }
 
 /// Seconds of this attempt's work that no checkpoint has kept.
-fn lost_seconds(status: &TrainingJobStatus, ended: &Restart) -> i64 {
+fn lost_seconds(status: &TrainingJobStatus, ended: &AttemptEnd) -> i64 {
     let kept = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.last_checkpoint_time.as_ref());
-    kept.map_or(ended.ran_seconds, |kept| seconds(kept.0, ended.time.0).clamp(0, ended.ran_seconds.max(0)))
+    kept.zip(ended.time)
+        .map_or(ended.ran_seconds, |(kept, end)| seconds(kept.0, end).clamp(0, ended.ran_seconds.max(0)))
 }

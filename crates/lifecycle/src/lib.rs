@@ -41,8 +41,7 @@ mod waiting;
 
 pub use conditions::{condition, condition_is, set_condition, whole_second};
 pub use decide::{decide, misses_job};
-pub use evidence::place;
-pub use failure::{Cause, first_cause};
+pub use failure::first_cause;
 pub use goodput::goodput;
 pub use step::incarnation;
 pub use verdict::{Action, Event, Input, News, Verdict};

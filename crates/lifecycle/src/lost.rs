@@ -8,8 +8,8 @@
 
 use super::step::{Step, seconds};
 use super::verdict::{Action, Input};
-use api::{ConditionType, Reason, Restart, State};
-use failure::{Cause, WorkerFacts, first_cause};
+use api::{AttemptEnd, ConditionType, Reason, State};
+use failure::{WorkerFacts, first_cause};
 use jiff::{SignedDuration, Timestamp};
 use observe::{ObservedJob, ObservedPod};
 use protocol::gang::GangPhase;
@@ -48,10 +48,10 @@ impl Step<'_> {
     pub(super) fn losing(&mut self, job: &ObservedJob, going: &[&ObservedPod]) -> bool {
         if let Some(cause) = first_cause(going.iter().copied()) {
             // Whoever was told to end ends as asked: for the leader that is no failure, whoever asked.
-            self.keep_loss(&Cause { disruption: true, ..cause });
+            self.keep_loss(&AttemptEnd { disruption: true, ..cause });
         }
         let entry = self.kept(self.incarnation()).cloned();
-        if entry.as_ref().is_some_and(|entry| self.may_restart(entry).is_err()) {
+        if entry.as_ref().is_some_and(|entry| !self.may_restart(entry)) {
             self.failing(job);
             return true;
         }
@@ -63,11 +63,11 @@ impl Step<'_> {
         !still_there.is_empty()
     }
 
-    fn tell_loss(&mut self, entry: Option<&Restart>, going: &[&ObservedPod]) {
+    fn tell_loss(&mut self, entry: Option<&AttemptEnd>, going: &[&ObservedPod]) {
         self.status.state = Some(State::Initializing);
         let current = self.incarnation();
         let (reason, mut message) = match (entry, going.iter().min_by_key(|pod| pod.place())) {
-            (Some(entry), _) => (entry.reason.clone(), entry.message.clone()),
+            (Some(entry), _) => (entry.reason.clone(), entry.to_string()),
             (None, Some(pod)) => (Reason::Starting, format!("{}: another pod takes its place", pod.describe())),
             (None, None) => return,
         };
@@ -81,9 +81,9 @@ impl Step<'_> {
     }
 
     /// Files why a worker is lost, unless the leader has judged the attempt for another reason.
-    fn keep_loss(&mut self, cause: &Cause) {
+    fn keep_loss(&mut self, cause: &AttemptEnd) {
         let current = self.incarnation();
-        let is_told = |entry: &Restart| entry.disruption && super::evidence::place(entry) == cause.place();
+        let is_told = |entry: &AttemptEnd| entry.disruption && entry.place() == cause.place();
         if !self.is_between_attempts() || self.kept(current).is_some_and(is_told) {
             self.keep(current, cause);
         }
@@ -153,7 +153,7 @@ impl Step<'_> {
             let Some(cause) = first_cause([facts]) else { continue };
             self.keep_loss(&cause);
             self.release(pod, true);
-            self.event(true, "NodeLost", cause.message);
+            self.event(true, "NodeLost", cause.to_string());
         }
         self.status.state = Some(State::Initializing);
         self.set(ConditionType::Running, false, Reason::NodeLost, &message);

@@ -4,16 +4,10 @@ use super::conditions::condition_is;
 use super::step::{Step, number_in, seconds};
 use super::verdict::Action;
 use super::waiting::{self, Why};
-use api::{ConditionType, Reason, Restart, State};
+use api::{ConditionType, Reason, State};
+use failure::restart::back_off;
 use jiff::{SignedDuration, Timestamp};
 use plan::{Gang, Incarnation};
-
-/// Longest wait between two attempts after failures, in seconds.
-const BACKOFF_MAX: i64 = 60;
-/// Longest wait between two attempts after disruptions, in seconds: what drives workers away may take its time.
-const BACKOFF_MAX_DISRUPTED: i64 = 300;
-/// An attempt that ran this long, in seconds, ends a series of quick failures.
-pub(super) const QUICK: i64 = 300;
 
 impl Step<'_> {
     pub(super) fn start(&mut self) {
@@ -77,7 +71,7 @@ impl Step<'_> {
             self.input.plan.storage.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.may_start_over);
         let first = self.first_that_counts();
         let last = self.status.restarts.last().filter(|last| last.waits_for_word() && last.attempt >= first);
-        let Some(message) = last.filter(|_| !may_start_over).map(|last| last.message.clone()) else { return false };
+        let Some(message) = last.filter(|_| !may_start_over).map(ToString::to_string) else { return false };
         self.set_aside();
         self.status.state = Some(State::Pending);
         self.set(ConditionType::Scheduled, false, Reason::NoUsableCheckpoint, &message);
@@ -103,38 +97,23 @@ impl Step<'_> {
             .is_some_and(|c| c.reason == Reason::Scheduling.as_str())
     }
 
-    /// Seconds until the next attempt may start: 1, 2, 4 ... 60 after quick failures in a row; after quick disruptions in a
-    /// row 0, 1, 2, 4 ... 300, for the first one is nobody's fault.
+    /// Seconds until the next attempt may start.
     pub(super) fn backoff_left(&self) -> i64 {
-        let Some(last) = self.status.restarts.last() else { return 0 };
         // The time is a node's: a clock that is ahead must not keep the gang from starting.
-        self.backoff(last) - seconds(last.time.0, self.input.now).max(0)
+        self.last_end().map_or(0, |(ended, wait)| wait - seconds(ended, self.input.now).max(0))
     }
 
     /// When the next attempt may start.
     pub(super) fn next_from(&self) -> Option<Timestamp> {
+        let (ended, wait) = self.last_end()?;
+        ended.checked_add(SignedDuration::from_secs(wait)).ok()
+    }
+
+    /// When the last attempt ended, and the seconds from then to the start of the next one.
+    fn last_end(&self) -> Option<(Timestamp, i64)> {
         let last = self.status.restarts.last()?;
-        last.time.0.checked_add(SignedDuration::from_secs(self.backoff(last))).ok()
-    }
-
-    /// Seconds from the end of the last attempt to the start of the next one.
-    fn backoff(&self, last: &Restart) -> i64 {
-        let in_a_row = u32::try_from(self.quick_in_a_row(last.disruption)).unwrap_or(u32::MAX);
-        let (doublings, longest) = if last.disruption {
-            (in_a_row.checked_sub(2), BACKOFF_MAX_DISRUPTED)
-        } else {
-            (in_a_row.checked_sub(1), BACKOFF_MAX)
-        };
-        doublings.map_or(0, |n| 1i64.checked_shl(n).filter(|wait| *wait > 0).unwrap_or(longest).min(longest))
-    }
-
-    /// How many attempts in a row ended so, soon after their start; failures are counted over the disruptions between them.
-    pub(super) fn quick_in_a_row(&self, disruptions: bool) -> usize {
-        let first = self.first_that_counts();
-        let of_its_kind = |r: &&Restart| disruptions || !r.disruption;
-        let counts = |r: &&Restart| r.attempt >= first && r.disruption == disruptions && r.ran_seconds < QUICK;
-        let is_failure = |r: &&Restart| r.reason != Reason::Resized;
-        self.status.restarts.iter().rev().filter(is_failure).filter(of_its_kind).take_while(counts).count()
+        let wait = back_off(&self.history(), last.class()).as_secs();
+        Some((last.time?, i64::try_from(wait).unwrap_or(i64::MAX)))
     }
 
     /// Between a failed attempt and the next one's start.

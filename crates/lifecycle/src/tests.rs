@@ -1,7 +1,7 @@
 //! The rules of the life of a job, each as a case, and what no sequence of observations may break.
 
 use super::*;
-use api::{Reason, RestartPolicy, State, SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus};
+use api::{AttemptEnd, Reason, RestartPolicy, State, SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use first_cause::{BAD, LOST, stopped, told};
 use jiff::Timestamp;
 use observe::{
@@ -27,6 +27,7 @@ mod first_cause;
 mod gang;
 mod goodput;
 mod group;
+mod judges;
 mod lost;
 mod queue;
 mod roles;
@@ -46,10 +47,20 @@ fn create(number: i32) -> Action {
     Action::CreateJobs(Incarnation { number, attempt: number }, GangPast::default())
 }
 
-const FAILED_ONCE: GangPast =
-    GangPast { failures: 1, disruptions: 0, failures_in_a_row: 1, disruptions_in_a_row: 0, wish_used: None };
-const DISRUPTED_ONCE: GangPast =
-    GangPast { failures: 0, disruptions: 1, failures_in_a_row: 0, disruptions_in_a_row: 1, wish_used: None };
+const FAILED_ONCE: [i32; 2] = [1, 0];
+const DISRUPTED_ONCE: [i32; 2] = [0, 1];
+
+/// Whether it makes the second incarnation, after the first one came to so many failures and disruptions.
+fn makes_second(verdict: &Verdict, [failures, disruptions]: [i32; 2]) -> bool {
+    verdict.actions.iter().any(|action| match action {
+        Action::CreateJobs(Incarnation { number: 2, attempt: 2 }, GangPast { restarts, .. }) => {
+            (restarts.failures, restarts.disruptions) == (failures, disruptions)
+                && (restarts.failures_in_a_row, restarts.disruptions_in_a_row) == (failures, disruptions)
+                && restarts.judged == 1
+        }
+        _ => false,
+    })
+}
 
 fn create_after(number: i32, past: GangPast) -> Action {
     Action::CreateJobs(Incarnation { number, attempt: number }, past)
@@ -323,7 +334,7 @@ fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
         (entry.worker, entry.exit_code, entry.reason.as_str(), entry.ran_seconds),
         (Some(1), Some(1), "ExitCode", 15)
     );
-    assert_eq!(entry.message, "worker 1 (pod x-training-1-abcde, node node-1): exit code 1");
+    assert_eq!(entry.to_string(), "worker 1 (pod x-training-1-abcde, node node-1): exit code 1");
 
     // The old Job is on its way: nothing is created, and its deletion is asked for again only while it was not.
     assert_eq!(world.step().actions.len(), 1);
@@ -331,11 +342,7 @@ fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
     assert!(world.step().actions.is_empty());
 
     world.see(None, []);
-    let waiting = world.step();
-    assert!(waiting.actions.is_empty(), "back-off of 1 s");
-    assert_eq!(waiting.requeue, Some(std::time::Duration::from_secs(1)));
-    world.second = 21;
-    assert_eq!(world.step().actions, [Action::Ensure, create_after(2, FAILED_ONCE)]);
+    assert!(makes_second(&world.step(), FAILED_ONCE));
 
     world.see(Some(job(2)), [running(0, 2), running(1, 2)]);
     world.step();
@@ -351,9 +358,9 @@ fn back_off_doubles_and_a_disruption_waits_not_at_all() {
     for attempt in 1..9 {
         world.fail(attempt, 20);
         world.see(None, []);
-        waits.push(world.step().requeue.unwrap().as_secs());
+        waits.push(world.step().requeue.map(|wait| wait.as_secs()));
     }
-    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+    assert_eq!(waits[1..], [1, 2, 4, 8, 16, 32, 60].map(Some));
 }
 
 #[test]
@@ -368,10 +375,7 @@ fn the_budget_counts_gangs_and_then_the_first_cause_is_the_reason() {
     assert_eq!(world.status.state, Some(State::Failed));
     assert_eq!(world.status.failure_reason, Some("ExitCode".into()));
     let message = world.status.failure_message.clone().unwrap();
-    assert!(
-        message.ends_with("exit code 1 (attempt 3 after 2 restarts; failurePolicy.backoffLimit is 2)"),
-        "{message}"
-    );
+    assert!(message.ends_with("exit code 1 (after 2 restarts; failurePolicy.backoffLimit is 2)"), "{message}");
     assert_eq!(reasons(&verdict), ["Failed"]);
     assert!(!verdict.actions.iter().any(|a| matches!(a, Action::DeleteJob { .. })), "its pods stay for their logs");
 }
@@ -395,7 +399,7 @@ fn a_disruption_does_not_count_even_when_its_pod_is_gone() {
     assert_eq!(world.status.restarts[0].reason, "Evicted");
     assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)));
     world.see(None, []);
-    assert!(world.step().actions.contains(&create_after(2, DISRUPTED_ONCE)), "at once");
+    assert!(makes_second(&world.step(), DISRUPTED_ONCE), "at once");
 }
 
 #[test]
@@ -841,7 +845,7 @@ fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
     assert_eq!(world.status.attempt, Some(2));
     assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(1), Some(1)), "nobody's failure");
     world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..stopping(index) }));
-    assert_eq!(world.step().actions, [Action::Ensure, create_after(2, DISRUPTED_ONCE)]);
+    assert!(makes_second(&world.step(), DISRUPTED_ONCE));
     assert_eq!(world.status.restarts[0].reason, "JobDeleted");
 }
 

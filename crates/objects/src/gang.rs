@@ -2,19 +2,18 @@
 //! other; and the key by which they prove their answers to the operator.
 
 use super::{environment, metadata, names};
-use api::RestartPolicy;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretProjection, VolumeMount};
 use plan::storage::paths;
 use plan::{Completion, Plan, Role};
-use protocol::gang::{GangPast, GangSetup, KEY_FILE, MpiSetup, Restarts, SETUP_FILE};
+use protocol::gang::{GangPast, GangSetup, KEY_FILE, MpiSetup, SETUP_FILE};
 use protocol::proof::{self, AnswerKey};
 use std::collections::BTreeMap;
 
 /// The file that tells the agents of their gang. It is in the ConfigMap and not in the pods, since part of it may be
 /// changed while they run.
 pub(super) fn setup(plan: &Plan) -> String {
-    let failure = &plan.policy.failure;
+    let restart = &plan.policy.failure.restart;
     let port = |port: i32| u16::try_from(port).unwrap_or(0);
     let number = |n: i32| u32::try_from(n).unwrap_or(0);
     let elastic = plan.gang.elastic.as_ref();
@@ -36,25 +35,21 @@ pub(super) fn setup(plan: &Plan) -> String {
         leader: names::worker_host(&plan.identity.name, 0),
         port: port(plan.gang.rendezvous.gang_port),
         master_port: port(plan.gang.rendezvous.master_port),
-        restarts: match failure.restart {
-            RestartPolicy::Never => Restarts::Never,
-            RestartPolicy::OnFailure => Restarts::OnFailure,
-            RestartPolicy::Always => Restarts::Always,
-        },
-        backoff_limit: u32::try_from(failure.backoff_limit).unwrap_or(0),
-        rules: failure.rules.clone(),
+        restarts: restart.restarts,
+        backoff_limit: number(restart.backoff_limit),
+        rules: restart.rules.clone(),
         restart_requested: plan.policy.restart_requested.clone(),
     };
     json(&setup)
 }
 
 /// How an agent is told of its gang.
-pub(super) fn args(plan: &Plan, role: &Role, past: GangPast) -> Vec<String> {
+pub(super) fn args(plan: &Plan, role: &Role, past: &GangPast) -> Vec<String> {
     let mut args = vec![format!("--gang={}/{SETUP_FILE}", paths::CONFIG)];
     args.extend((!role.name.is_worker()).then(|| format!("--role={}", role.name)));
     args.extend(gang_key(plan).map(|key| key.arg()));
     args.push(format!("--gang-state={}", paths::STATE));
-    let past = (past != GangPast::default()).then(|| json(&past));
+    let past = (*past != GangPast::default()).then(|| json(past));
     args.extend(past.map(|past| format!("--gang-past={}", environment::literal(&past))));
     args
 }

@@ -191,7 +191,7 @@ pub fn posted(plan: &Plan, job: &Job) -> WholeJob {
 fn resources(plan: &Plan) -> BTreeMap<String, Quantity> {
     let mut all = Amounts::default();
     for role in &plan.gang.roles {
-        let template = job::job(plan, role, Incarnation::FIRST, GangPast::default()).spec.map(|spec| spec.template);
+        let template = job::job(plan, role, Incarnation::FIRST, &GangPast::default()).spec.map(|spec| spec.template);
         let pod = template.and_then(|template| template.spec).unwrap_or_default();
         let count =
             if role.name.is_worker() { role.replicas - (plan.gang.size() - plan.gang.least()) } else { role.replicas };

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use plan::{Incarnation, Plan, Role};
 use protocol::gang::GangPast;
 
-pub(super) fn job(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> Job {
+pub(super) fn job(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast) -> Job {
     Job {
         metadata: job_metadata(plan, role, incarnation),
         spec: Some(JobSpec {

@@ -61,7 +61,7 @@ pub struct Objects {
 
 /// Builds the objects of an incarnation, which `past` was before.
 #[must_use]
-pub fn objects(plan: &Plan, incarnation: Incarnation, past: GangPast) -> Objects {
+pub fn objects(plan: &Plan, incarnation: Incarnation, past: &GangPast) -> Objects {
     Objects {
         service: service::service(plan),
         config: config::config(plan),

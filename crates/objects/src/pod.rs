@@ -31,7 +31,7 @@ pub(super) const TERMINATION_BY_FILE: &str = "File";
 const NOBODY: i64 = 65532;
 
 /// The template of a role's pods in an incarnation: ours, `podTemplate` laid over it, and what must hold whatever stands in that.
-pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast) -> PodTemplateSpec {
+pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast) -> PodTemplateSpec {
     let mut overlay = role.pod.overlay.clone();
     let environment = Environment::of(plan, role);
     let mut template = PodTemplateSpec {
@@ -69,7 +69,7 @@ fn annotations(plan: &Plan) -> BTreeMap<String, String> {
     annotations.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: GangPast, environment: &Environment) -> PodSpec {
+fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast, environment: &Environment) -> PodSpec {
     let mounts = Mounts::of(plan);
     let scheduling = &role.pod.scheduling;
     let args = agent_args(plan, role, incarnation.attempt, past, environment);
@@ -163,7 +163,7 @@ fn metrics(port: i32) -> ContainerPort {
     }
 }
 
-fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: GangPast, environment: &Environment) -> Vec<String> {
+fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: &GangPast, environment: &Environment) -> Vec<String> {
     let monitoring = &plan.monitoring;
     let mut args = vec![
         "run".to_owned(),

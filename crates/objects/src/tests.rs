@@ -3,6 +3,7 @@ use api::TrainingJob;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use plan::{self, Delivery, Runtime, is_reserved};
 use proptest::prelude::*;
+use protocol::attempt::RestartHistory;
 use protocol::proof::AnswerKey;
 use protocol::role::RoleName;
 use serde_json::{Value, json};
@@ -32,7 +33,7 @@ fn plan_of(name: &str, spec: &Value) -> Plan {
 }
 
 fn built(plan: &Plan, number: i32) -> Objects {
-    objects(plan, Incarnation { number, attempt: number }, GangPast::default())
+    objects(plan, Incarnation { number, attempt: number }, &GangPast::default())
 }
 
 /// A job with these fields besides the ones it must have, as its pods are.
@@ -225,7 +226,7 @@ fn an_elastic_job_is_not_told_how_many_it_is() {
     let mut alone = elastic("pytorch", 1);
     alone["elastic"]["maxWorkers"] = json!(1);
     let alone = plan_of("x", &alone);
-    let args = super::gang::args(&alone, alone.gang.workers(), GangPast::default());
+    let args = super::gang::args(&alone, alone.gang.workers(), &GangPast::default());
     assert!(args.iter().any(|arg| arg.starts_with("--gang-key=")), "it may have others later");
 
     let mut job = TrainingJob::new("x", serde_json::from_value(elastic("pytorch", 4)).unwrap());
@@ -237,7 +238,7 @@ fn an_elastic_job_is_not_told_how_many_it_is() {
     job.spec.num_workers = 5;
     assert_eq!(intent(&job), before, "it may change");
     let plan = plan::resolve(&job, &runtime()).plan;
-    let config = objects(&plan, Incarnation::FIRST, GangPast::default()).config;
+    let config = objects(&plan, Incarnation::FIRST, &GangPast::default()).config;
     assert_eq!((&setup(&config)["workers"], &setup(&config)["largest"]), (&json!(3), &json!(4)));
 }
 
@@ -360,8 +361,9 @@ fn the_agents_are_told_of_their_gang() {
         "failurePolicy": { "restartPolicy": "Always", "backoffLimit": 7 },
     });
     let plan = plan_of("x", &spec);
-    let past = GangPast { failures: 2, disruptions: 1, ..GangPast::default() };
-    let objects = objects(&plan, Incarnation { number: 2, attempt: 5 }, past);
+    let restarts = RestartHistory { failures: 2, disruptions: 1, ..RestartHistory::default() };
+    let past = GangPast { restarts, ..GangPast::default() };
+    let objects = objects(&plan, Incarnation { number: 2, attempt: 5 }, &past);
     let setup = &objects.config.data.as_ref().unwrap()["gang.json"];
     assert_eq!(
         serde_json::from_str::<Value>(setup).unwrap(),
@@ -373,7 +375,7 @@ fn the_agents_are_told_of_their_gang() {
     let annotations = objects.jobs[0].metadata.annotations.as_ref().unwrap();
     assert_eq!((&*annotations[labels::INCARNATION], &*annotations[labels::FIRST_ATTEMPT]), ("2", "5"));
     let pod = objects.jobs[0].spec.as_ref().unwrap().template.spec.as_ref().unwrap();
-    let past = r#"--gang-past={"failures":2,"disruptions":1,"failuresInARow":0,"disruptionsInARow":0}"#;
+    let past = r#"--gang-past={"restarts":{"judged":0,"failures":2,"disruptions":1,"failuresInARow":0,"disruptionsInARow":0}}"#;
     let args = training(pod).args.clone().unwrap();
     assert!(args.contains(&"--attempt=5".to_owned()) && args.contains(&past.to_owned()), "{args:?}");
 }

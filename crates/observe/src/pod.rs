@@ -339,7 +339,7 @@ impl ObservedPod {
     /// As people are told of it.
     #[must_use]
     pub fn describe(&self) -> String {
-        WorkerFacts::from(self).describe()
+        self.place().in_pod(Some(&self.name), self.node.as_deref())
     }
 
     /// Its program ended well.
@@ -424,7 +424,7 @@ mod tests {
         let cause = first_cause([&pod]).unwrap();
         assert_eq!(cause.time.unwrap().to_string(), "2030-01-02T03:05:00Z");
         assert_eq!(
-            cause.message,
+            cause.to_string(),
             "worker 0 (pod x, node n): its init container fetch failed with exit code 3: no such bucket"
         );
     }
@@ -488,7 +488,7 @@ mod tests {
         let end = json!({ "terminated": { "exitCode": 1, "reason": "Error", "message": whole, "finishedAt": "2030-01-02T03:05:00Z" } });
         let pod = seen(&json!({ "phase": "Failed", "containerStatuses": [{ "name": "training", "state": end }] }));
         let cause = first_cause([&pod]).unwrap();
-        assert_eq!((cause.reason, cause.rank), (Reason::PythonException, Some(3)));
-        assert!(cause.message.ends_with("rank 3: ValueError: bad shape of the imag"), "{}", cause.message);
+        assert_eq!((&cause.reason, cause.rank), (&Reason::PythonException, Some(3)));
+        assert!(cause.to_string().ends_with("rank 3: ValueError: bad shape of the imag"), "{cause}");
     }
 }

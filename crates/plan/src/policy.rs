@@ -5,7 +5,9 @@ use super::labels::RESTART_REQUESTED;
 use api::{
     self, EarlyStopping, FailurePolicy, HangAction, NanPolicy, Reason, RestartPolicy, SuccessPolicy, TrainingJob,
 };
+use failure::restart;
 use protocol::failure_rules::{self, FailureRule, RuleAction};
+use protocol::gang::Restarts;
 use text::start_of;
 
 /// What is to become of a job when something happens to it. All of it may be asked for while the job runs.
@@ -26,10 +28,8 @@ pub struct Policy {
 /// What happens when a worker fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// When the gang is restarted.
-    pub restart: RestartPolicy,
-    /// Restarts after failures before the job has failed.
-    pub backoff_limit: i32,
+    /// Whether another attempt follows.
+    pub restart: restart::Policy,
     /// Seconds that the job may run, over all attempts.
     pub active_deadline_seconds: Option<i64>,
     /// Seconds that an attempt may take until every worker's program runs.
@@ -42,8 +42,6 @@ pub struct Failure {
     pub hang_timeout_seconds: i32,
     /// Whether a program that hangs is ended.
     pub hang_fails: bool,
-    /// What is to follow from certain failures.
-    pub rules: Vec<FailureRule>,
 }
 
 /// When the job is good enough.
@@ -87,15 +85,22 @@ fn failure(policy: &FailurePolicy, no: &mut Refusals) -> Failure {
         no.push(format!("spec.failurePolicy.rules[{index}].message"), wrong);
     }
     Failure {
-        restart: policy.restart_policy(),
-        backoff_limit: policy.backoff_limit(),
+        restart: restart::Policy {
+            restarts: match policy.restart_policy() {
+                RestartPolicy::Never => Restarts::Never,
+                RestartPolicy::OnFailure => Restarts::OnFailure,
+                RestartPolicy::Always => Restarts::Always,
+            },
+            backoff_limit: policy.backoff_limit(),
+            interruptions: restart::INTERRUPTIONS,
+            rules,
+        },
         active_deadline_seconds: policy.active_deadline_seconds,
         start_deadline_seconds: policy.start_deadline_seconds,
         node_lost_seconds: policy.node_lost_seconds(),
         nan_fails: policy.nan_policy() == NanPolicy::Fail,
         hang_timeout_seconds: policy.hang.timeout_seconds(),
         hang_fails: policy.hang.action() == HangAction::Restart,
-        rules,
     }
 }
 

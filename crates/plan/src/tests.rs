@@ -266,7 +266,7 @@ fn rules_are_tried_before_the_job_runs() {
         let rule = json!({ "exitCodes": [42], "reasons": ["OOMKilled"], "message": message, "action": "Ignore" });
         json!({ "failurePolicy": { "rules": [{ "reasons": ["Signal"], "action": "Fail" }, rule] } })
     };
-    let rules = plan(&rule(r"xid \d+")).policy.failure.rules;
+    let rules = plan(&rule(r"xid \d+")).policy.failure.restart.rules;
     assert_eq!(
         (rules[1].exit_codes.as_slice(), rules[1].reasons.as_slice()),
         (&[42][..], &["OOMKilled".to_owned()][..])
@@ -595,7 +595,8 @@ fn what_is_not_written_is_the_default() {
     );
     assert_eq!((plan.gang.rendezvous.rdma, plan.monitoring.metrics_port), (false, Some(8080)));
     assert_eq!(plan.monitoring.tensorboard, None);
-    assert_eq!((plan.policy.failure.restart, plan.policy.failure.backoff_limit), (api::RestartPolicy::OnFailure, 3));
+    let restart = &plan.policy.failure.restart;
+    assert_eq!((restart.restarts, restart.backoff_limit), (protocol::gang::Restarts::OnFailure, 3));
     assert!(!plan.policy.failure.nan_fails);
 }
 

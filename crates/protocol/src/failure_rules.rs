@@ -1,11 +1,10 @@
 //! `failurePolicy.rules`: what is to follow from certain failures, as a person has decided. The gang's leader and the operator
 //! go by the same function.
 
+use super::attempt::{AttemptEnd, Class};
 use super::progress_pattern::classes;
-use super::role::without_place;
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// Bytes that a regular expression may take when it is compiled, and all of them together, in equal shares. The operator compiles
 /// them between other things.
@@ -28,7 +27,7 @@ pub struct FailureRule {
     /// The cause's reason is one of these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
-    /// This regular expression is found in the cause's message, behind the name of the worker.
+    /// This regular expression is found in the cause's message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// What follows.
@@ -49,49 +48,22 @@ pub enum RuleAction {
     Restart,
 }
 
-/// The rule that decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ruling {
-    /// Its place among the rules, from 1.
-    pub number: u32,
-    /// What follows.
-    pub action: RuleAction,
-}
-
-impl Ruling {
-    /// The attempt does not count against the budget.
-    #[must_use]
-    pub fn is_disruption(self) -> bool {
-        self.action == RuleAction::Ignore
-    }
-
-    /// No other attempt follows.
-    #[must_use]
-    pub fn is_permanent(self) -> bool {
-        self.action == RuleAction::Fail
-    }
-
-    /// The cause's message, with the rule that decides.
-    #[must_use]
-    pub fn told(self, message: &str) -> String {
-        format!("{message} ({self})")
-    }
-}
-
-impl fmt::Display for Ruling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {} of failurePolicy.rules: {:?}", self.number, self.action)
-    }
-}
-
-/// The first rule that matches a failure, if one does.
+/// What the first rule that matches makes of the end of an attempt. What was asked for is no failure.
 #[must_use]
-pub fn first_match(rules: &[FailureRule], reason: &str, message: &str, exit_code: Option<i32>) -> Option<Ruling> {
-    // What happened, and not to whom: the leader knows no pods and nodes, and the operator does.
-    let what = without_place(message);
+pub fn apply(rules: &[FailureRule], end: AttemptEnd) -> AttemptEnd {
+    if end.class() == Class::Requested {
+        return end;
+    }
     let max_bytes = share(rules.len());
-    let at = rules.iter().position(|rule| rule.matches(reason, what, exit_code, max_bytes))?;
-    Some(Ruling { number: u32::try_from(at + 1).unwrap_or(u32::MAX), action: rules[at].action })
+    let matches = |rule: &FailureRule| rule.matches(end.reason.as_str(), &end.message, end.exit_code, max_bytes);
+    let Some(at) = rules.iter().position(matches) else { return end };
+    let action = rules[at].action;
+    AttemptEnd {
+        disruption: action == RuleAction::Ignore,
+        permanent: action == RuleAction::Fail,
+        rule: i32::try_from(at + 1).ok(),
+        ..end
+    }
 }
 
 impl FailureRule {
@@ -162,6 +134,7 @@ fn compile(pattern: &str, max_bytes: usize) -> Result<Regex, regex::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reason::Reason;
     use serde_json::{Value, json};
 
     fn rules(rules: Value) -> Vec<FailureRule> {
@@ -169,7 +142,12 @@ mod tests {
     }
 
     fn decided(of: &Value, reason: &str, message: &str, code: Option<i32>) -> Option<String> {
-        first_match(&rules(of.clone()), reason, message, code).map(|ruling| ruling.to_string())
+        let end = AttemptEnd { exit_code: code, ..AttemptEnd::new(1, Reason::from(reason), message) };
+        let end = apply(&rules(of.clone()), end);
+        let rule = end.rule?;
+        let written = end.to_string();
+        let from = written.rfind(&format!("rule {rule} of"))?;
+        Some(written[from..].trim_end_matches(')').to_owned())
     }
 
     #[test]
@@ -202,23 +180,32 @@ mod tests {
             ("NodeLost", "worker 1: its agent has fallen silent", None),
             ("ExitCode", "worker 1: exit code 11", Some(11)),
             ("SignalHandler", "worker 1: exit code 3", Some(3)),
-            ("ExitCode", "worker 1 (pod quota-training-1-x, node quota): exit code 3: no quota", Some(3)),
+            ("ExitCode", "exit code 3: no quota", Some(3)),
             ("signal", "worker 1: Quota", Some(2)),
         ] {
             assert_eq!(decided(&of, reason, message, code), None, "{message}");
         }
     }
 
-    /// The leader and the operator call the worker differently, and come to the same.
+    /// Where it was is no part of what is matched.
     #[test]
-    fn the_name_of_the_worker_is_no_part_of_what_is_matched() {
-        let of = json!([{ "message": "^ValueError: boom", "action": "Ignore" }]);
-        for who in ["worker 1", "worker 1, rank 3", "worker 12 (pod x-training-12-abcde, node n1), rank 3"] {
-            assert!(decided(&of, "PythonException", &format!("{who}: ValueError: boom"), None).is_some(), "{who}");
+    fn the_place_is_not_matched() {
+        let rules = rules(json!([{ "message": "worker|pod|node", "action": "Fail" }]));
+        let end =
+            AttemptEnd { worker: Some(1), pod: Some("pod".to_owned()), node: Some("node".to_owned()), ..end("x") };
+        assert_eq!(apply(&rules, end.clone()), end);
+    }
+
+    #[test]
+    fn a_restart_that_was_requested_is_no_failure() {
+        let of = json!([{ "reasons": ["Restarted", "Resized"], "action": "Fail" }]);
+        for reason in ["Restarted", "Resized"] {
+            assert_eq!(decided(&of, reason, "", None), None, "{reason}");
         }
-        assert!(decided(&of, "JobDeleted", "ValueError: boom", None).is_some(), "nobody is named");
-        let workers = "worker threads failed: ValueError: boom";
-        assert!(decided(&of, "PythonException", workers, None).is_none(), "these are the program's own words");
+    }
+
+    fn end(message: &str) -> AttemptEnd {
+        AttemptEnd::new(1, Reason::ExitCode, message)
     }
 
     #[test]
@@ -254,7 +241,7 @@ mod tests {
         let twenty = vec![medium; 20];
         assert_eq!(refusals(&twenty).len(), 20);
         assert!(refusals(&twenty)[0].1.contains("more than 102 KiB"));
-        assert_eq!(first_match(&twenty, "ExitCode", &"x".repeat(30), Some(1)), None);
+        assert_eq!(apply(&twenty, end(&"x".repeat(30))).rule, None);
         // What people write is small enough.
         let usual = [r"(?i)cuda error|xid \d+", r"NCCL .* timed out after \d+ms", "^OSError: .*No space left"];
         let twenty: Vec<_> = usual.iter().cycle().take(20).map(|pattern| rule((*pattern).to_owned())).collect();

@@ -1,5 +1,6 @@
 //! What the agents of a gang are given, and what their leader tells of it.
 
+use super::attempt::{AttemptEnd, RestartHistory};
 use super::failure_rules::FailureRule;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -106,17 +107,11 @@ pub enum Restarts {
 }
 
 /// What was before these pods.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangPast {
-    /// Restarts so far that spent the budget.
-    pub failures: u32,
-    /// Restarts so far that were nobody's fault.
-    pub disruptions: u32,
-    /// Quick failures in a row, over the disruptions between them.
-    pub failures_in_a_row: u32,
-    /// Quick disruptions in a row.
-    pub disruptions_in_a_row: u32,
+    /// How the attempts before have ended.
+    pub restarts: RestartHistory,
     /// When an attempt first resumed from `checkpoint.resumeFrom`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wish_used: Option<Timestamp>,
@@ -131,10 +126,8 @@ pub struct GangStatus {
     /// Workers of the attempt that runs or stops, or else of the next one. 0 is what an older agent tells.
     #[serde(skip_serializing_if = "is_zero")]
     pub workers: u32,
-    /// Restarts after failures, up to that attempt's beginning.
-    pub failures: u32,
-    /// Restarts after disruptions, up to that attempt's beginning.
-    pub disruptions: u32,
+    /// How its attempts have ended so far.
+    pub restarts: RestartHistory,
     /// Where the gang is in its life.
     pub phase: GangPhase,
     /// What it waits for, while not all run, as a person would tell it.
@@ -142,7 +135,7 @@ pub struct GangStatus {
     pub waits_for: String,
     /// The attempts of these pods that have ended and did not end well, the last ones, the oldest first. Why a pod was told to
     /// end stands on the pod, and the operator knows more of it.
-    pub ended: Vec<EndedAttempt>,
+    pub ended: Vec<AttemptEnd>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde hands a reference
@@ -166,56 +159,15 @@ pub enum GangPhase {
     Gathering,
 }
 
-/// An attempt that did not end well.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct EndedAttempt {
-    /// Its number.
-    pub attempt: u32,
-    /// Why, in one CamelCase word.
-    pub reason: String,
-    /// Why, as a person would tell it; begins with `worker 3` where that failed first.
-    pub message: String,
-    /// Role of the member that failed first, where it is no worker.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub role: Option<String>,
-    /// Index of the worker that failed first, or of the member of another role among those.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub worker: Option<i32>,
-    /// Rank of the process that failed first, as far as anybody has told.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank: Option<u64>,
-    /// Exit code of its program.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    /// It was nobody's fault.
-    pub disruption: bool,
-    /// Trying again can't help.
-    pub permanent: bool,
-    /// Number of the rule that decided what follows, from 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rule: Option<u32>,
-    /// When it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time: Option<Timestamp>,
-    /// For how long it ran.
-    pub ran_seconds: u64,
-}
-
 /// What of the gang stands in the last words of each of its agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangEnd {
-    /// Restarts after failures, up to the last attempt's beginning.
-    pub failures: u32,
-    /// Restarts after disruptions, up to the last attempt's beginning.
-    pub disruptions: u32,
+    /// How its attempts have ended so far, and why no further one follows once that is so.
+    pub restarts: RestartHistory,
     /// The last attempts that did not end well, the oldest first, if this agent led: nobody may have asked it in time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ended: Vec<EndedAttempt>,
-    /// Why no further attempt follows, once that is so: one CamelCase word, and as a person would tell it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed: Option<(String, String)>,
+    pub ended: Vec<AttemptEnd>,
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 )]
 
 pub mod agent_status;
+pub mod attempt;
 pub mod checkpoints;
 mod cut_json;
 pub mod failure_rules;

@@ -171,6 +171,15 @@ pub struct Reached {
 }
 
 impl Reached {
+    /// The step as a whole number.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "a step is a whole number, and none is so large")]
+    pub fn whole_step(&self) -> Option<i64> {
+        self.step.filter(|step| *step >= 0.0).map(|step| step as i64)
+    }
+}
+
+impl Reached {
     /// `None` if nothing was ever reported.
     pub fn of(progress: &Progress) -> Option<Self> {
         let last = progress.last()?;

@@ -1,5 +1,6 @@
 //! What the members of a gang are called: a role, and an index among those of that role.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 
 /// The kind of a gang's pods, such as `worker`: it becomes part of host names, labels and messages.
@@ -59,6 +60,34 @@ impl Default for RoleName {
     }
 }
 
+impl Serialize for RoleName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for RoleName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::parse(&name).ok_or_else(|| de::Error::custom(format_args!("{name:?} is not the name of a role")))
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for RoleName {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "RoleName".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
+    }
+}
+
 impl fmt::Display for RoleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
@@ -91,19 +120,13 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a message that begins with a place says behind it: the place may be followed by its pod and node in brackets and by a
-/// rank, and is by a colon. The whole message where it begins otherwise.
-#[must_use]
-pub fn without_place(message: &str) -> &str {
-    let of_place = || {
-        let (role, rest) = message.split_once(' ')?;
-        RoleName::parse(role)?;
-        let behind = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-        let goes_on = [": ", ", rank ", " (pod "].iter().any(|mark| behind.starts_with(mark));
-        let (_, what) = message.split_once(": ").filter(|_| goes_on && behind.len() < rest.len())?;
-        Some(what)
-    };
-    of_place().unwrap_or(message)
+impl Place {
+    /// The place with the pod that held it, as far as that is known: `worker 1 (pod x-training-1-abcde, node n)`.
+    #[must_use]
+    pub fn in_pod(self, pod: Option<&str>, node: Option<&str>) -> String {
+        let node = node.map(|node| format!(", node {node}")).unwrap_or_default();
+        pod.map_or_else(|| self.to_string(), |pod| format!("{self} (pod {pod}{node})"))
+    }
 }
 
 #[cfg(test)]
@@ -120,27 +143,5 @@ mod tests {
         }
         assert!(RoleName::parse("chief") < RoleName::parse("ps"));
         assert_eq!(Place { role: RoleName::literal("ps"), index: 3 }.to_string(), "ps 3");
-    }
-
-    #[test]
-    fn what_is_said_of_a_place() {
-        for who in
-            ["worker 1", "ps 0, rank 3", "chief 12 (pod x-chief-12-abcde, node n: 1), rank 3", "worker 0 (pod p)"]
-        {
-            let message = format!("{who}: boom: again");
-            assert!(without_place(&message).ends_with("boom: again"), "{message}");
-            assert_ne!(without_place(&message), message);
-        }
-        for message in [
-            "worker threads failed: ValueError: boom",
-            "step 3 of 4: loss is not a number",
-            "Epoch 3: boom",
-            "the job: boom",
-            "worker 1 was lost",
-            "",
-            "worker 1",
-        ] {
-            assert_eq!(without_place(message), message);
-        }
     }
 }

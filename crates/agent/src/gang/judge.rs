@@ -1,65 +1,37 @@
 //! Why an attempt ended, by the reports of all members: the rules are those of [`failure`], as for the operator.
 
 use crate::now;
-use failure::{Cause as Found, Container, Disruption, WorkerFacts, first_cause};
-use gang::message::{Cause, End, MemberId, Outcome};
-use gang::policy::{Counts, Ended, Judged, Judgement, MemberEnd, Why, by_what_was_seen};
+use failure::{Container, Disruption, WorkerFacts, first_cause};
+use gang::message::{End, MemberId, Outcome};
+use gang::policy::{Ended, MemberEnd, Why, by_what_was_seen};
 use jiff::Timestamp;
-use protocol::gang::{EndedAttempt, KILLED};
+use protocol::attempt::AttemptEnd;
+use protocol::gang::KILLED;
 use protocol::report::Report;
 use protocol::role::{Place, RoleName};
 
-/// Judges an attempt that has ended.
-pub fn judge(ended: &Ended) -> Judgement {
-    let seen = by_what_was_seen(ended);
-    let step = ended.members.values().filter_map(|member| step(&report(member.end.as_ref()?)?)).max();
+/// Why an attempt ended.
+pub fn judge(ended: &Ended) -> AttemptEnd {
     let found = match &ended.why {
         Why::Ordered(_) | Why::Resized { .. } => None,
         _ => first(ended),
     };
-    match found {
-        Some(found) => Judgement {
-            cause: Cause { reason: found.reason.as_str().to_owned(), message: found.message },
-            counts: if found.disruption { Counts::Disruption } else { Counts::Failure },
-            permanent: found.permanent,
-            step,
-            exit_code: found.exit_code,
-            ruling: None,
-        },
-        None => Judgement { step, ..seen },
-    }
+    let end = found.unwrap_or_else(|| by_what_was_seen(ended));
+    let reports = ended.members.values().filter_map(|member| report(member.end.as_ref()?));
+    let step = reports.filter_map(|report| report.progress?.whole_step()).max();
+    AttemptEnd { step, time: end.time.or_else(|| Some(now())), ..end }
 }
 
-/// Judges an attempt of a worker that is in no gang, by its report.
-pub fn alone(report: &Report) -> Judgement {
+/// Why an attempt ended of a worker that is in no gang, by its report.
+pub fn alone(report: &Report) -> AttemptEnd {
     let worker = MemberId::new(RoleName::WORKER.as_str(), 0);
     let end = End { outcome: Outcome::Failed, report: report.to_message() };
     let members = [(worker.clone(), MemberEnd { end: Some(end), lost: false, leaving: None })].into();
     judge(&Ended { attempt: report.attempt, why: Why::Failed(worker), members })
 }
 
-/// What is told of it.
-pub fn told(judged: &Judged) -> EndedAttempt {
-    let Judged { ended, judgement, ran } = judged;
-    let found = if judgement.counts == Counts::Nothing { None } else { first(ended) };
-    EndedAttempt {
-        attempt: ended.attempt,
-        reason: judgement.cause.reason.clone(),
-        message: judgement.cause.message.clone(),
-        role: found.as_ref().map(|found| found.role).filter(|role| !role.is_worker()).map(|role| role.to_string()),
-        worker: found.as_ref().and_then(|found| found.worker),
-        rank: found.as_ref().and_then(|found| found.rank),
-        exit_code: found.as_ref().and_then(|found| found.exit_code),
-        disruption: judgement.counts != Counts::Failure,
-        permanent: judgement.permanent,
-        rule: judgement.ruling.map(|ruling| ruling.number),
-        time: found.as_ref().and_then(|found| found.time).or_else(|| Some(now())),
-        ran_seconds: ran.as_secs(),
-    }
-}
-
 /// The first cause, if anybody has failed or was lost: of a gang in which all were only told to stop nothing is to be found.
-fn first(ended: &Ended) -> Option<Found> {
+fn first(ended: &Ended) -> Option<AttemptEnd> {
     let failed = |member: &MemberEnd| member.end.as_ref().is_some_and(|end| end.outcome == Outcome::Failed);
     let unchosen = match &ended.why {
         Why::Unchosen(report) => Some(Container::of(&End { outcome: Outcome::Failed, report: report.clone() })),
@@ -151,14 +123,10 @@ fn report(end: &End) -> Option<Report> {
     Report::parse(&end.report)
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a step is a whole number, and none is so large
-fn step(report: &Report) -> Option<u64> {
-    report.progress?.step.filter(|step| *step >= 0.0).map(|step| step as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use protocol::attempt::Class;
     use protocol::report::{Phase, Reached};
     use std::collections::BTreeMap;
 
@@ -195,29 +163,27 @@ mod tests {
     fn who_failed_by_itself_is_named_and_not_who_was_stopped() {
         let ended = ended(Why::Failed(first_worker()), [stopped(7.0), failed(3, "ValueError: boom\n"), stopped(9.0)]);
         let judged = judge(&ended);
-        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("ExitCode", Counts::Failure));
-        assert!(judged.cause.message.starts_with("worker 1: exit code 3"), "{judged:?}");
-        assert_eq!(judged.step, Some(9));
-        let told = told(&Judged { ended, judgement: judged, ran: std::time::Duration::from_secs(8) });
-        assert_eq!((told.attempt, told.worker, told.exit_code, told.ran_seconds), (2, Some(1), Some(3), 8));
+        assert_eq!((judged.reason.as_str(), judged.class()), ("ExitCode", Class::Failure));
+        assert!(judged.to_string().starts_with("worker 1: exit code 3"), "{judged:?}");
+        assert_eq!((judged.attempt, judged.worker, judged.exit_code, judged.step), (2, Some(1), Some(3), Some(9)));
     }
 
     #[test]
     fn a_lost_node_goes_before_what_follows_from_it() {
         let echo = "RuntimeError: Connection closed by peer [10.0.0.7]:4242\n";
         let judged = judge(&ended(Why::Failed(first_worker()), [failed(1, echo), silent()]));
-        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("NodeLost", Counts::Disruption), "{judged:?}");
-        assert!(judged.cause.message.contains("fallen silent"), "{judged:?}");
+        assert_eq!((judged.reason.as_str(), judged.class()), ("NodeLost", Class::Disruption), "{judged:?}");
+        assert!(judged.message.contains("fallen silent"), "{judged:?}");
     }
 
     #[test]
     fn whoever_leaves_is_no_failure_of_the_program() {
         let leaving = MemberEnd { leaving: Some(15), ..stopped(1.0) };
         let judged = judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), leaving]));
-        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("Evicted", Counts::Disruption));
+        assert_eq!((judged.reason.as_str(), judged.class()), ("Evicted", Class::Disruption));
         // One that had failed before it was told to end has failed.
         let failed = MemberEnd { leaving: Some(15), ..failed(1, "OSError: no space\n") };
-        assert_eq!(judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), failed])).counts, Counts::Failure);
+        assert_eq!(judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), failed])).class(), Class::Failure);
     }
 
     #[test]
@@ -226,8 +192,8 @@ mod tests {
         let end = End { outcome: Outcome::Failed, report: report.to_message() };
         let killed = MemberEnd { end: Some(end), lost: true, leaving: None };
         let judged = judge(&ended(Why::Lost(first_worker()), [stopped(1.0), killed]));
-        assert_eq!((judged.cause.reason.as_str(), judged.counts), ("Signal", Counts::Failure));
-        assert!(judged.cause.message.contains("ended by SIGKILL"), "{judged:?}");
+        assert_eq!((judged.reason.as_str(), judged.class()), ("Signal", Class::Failure));
+        assert!(judged.message.contains("ended by SIGKILL"), "{judged:?}");
     }
 
     /// The one who tells first is the one that waits: whom it waits for may tell no steps at all.
@@ -250,11 +216,8 @@ mod tests {
         };
         let judged = |members: [MemberEnd; 3]| {
             let judged = judge(&ended(Why::Failed(first_worker()), members));
-            assert_eq!(
-                (judged.cause.reason.as_str(), judged.counts, judged.permanent),
-                ("Hang", Counts::Failure, false)
-            );
-            judged.cause.message
+            assert_eq!((judged.reason.as_str(), judged.class(), judged.permanent), ("Hang", Class::Failure, false));
+            judged.to_string()
         };
         let halted = || told(hang(Place::Stopped, 2, "process 57 is stopped (SIGSTOP)"));
         let waits = || told(hang(Place::Collective, 1, "rank 1 is in all_reduce"));
@@ -277,9 +240,9 @@ mod tests {
     #[test]
     fn a_stop_that_was_asked_for_counts_as_nothing() {
         let judged = judge(&ended(Why::Ordered("by a person".to_owned()), [stopped(1.0), failed(1, "")]));
-        assert_eq!((judged.counts, judged.cause.message.as_str()), (Counts::Nothing, "by a person"));
+        assert_eq!((judged.class(), judged.message.as_str()), (Class::Requested, "by a person"));
         let judged = judge(&ended(Why::LeaderLost, [stopped(1.0), stopped(1.0)]));
-        assert_eq!(judged.counts, Counts::Disruption, "a leader that forgot how it ended");
+        assert_eq!(judged.class(), Class::Disruption, "a leader that forgot how it ended");
     }
 
     #[test]
@@ -290,7 +253,7 @@ mod tests {
         let report = Report { version: 1, phase: Phase::Exited, error: Some(error), ..Report::default() };
         let nothing = MemberEnd { end: None, lost: false, leaving: None };
         let judged = judge(&ended(Why::Unchosen(report.to_message()), [nothing.clone(), nothing]));
-        assert_eq!((judged.cause.reason.as_str(), judged.permanent), ("CheckpointCorrupted", true), "{judged:?}");
+        assert_eq!((judged.reason.as_str(), judged.permanent), ("CheckpointCorrupted", true), "{judged:?}");
     }
 
     /// What no agent has written is no reason to panic, nor to stop.
@@ -300,7 +263,7 @@ mod tests {
             let end = End { outcome: Outcome::Failed, report: words.to_owned() };
             let judged =
                 judge(&ended(Why::Failed(first_worker()), [MemberEnd { end: Some(end), lost: false, leaving: None }]));
-            assert_eq!(judged.counts, Counts::Failure, "{words}: {judged:?}");
+            assert_eq!(judged.class(), Class::Failure, "{words}: {judged:?}");
         }
     }
 }

@@ -17,15 +17,16 @@ use crate::variables::variable;
 use crate::wake::Wake;
 use crate::words::Words;
 use clock::now;
+use failure::restart::{INTERRUPTIONS, Policy};
 use gang::frame::Secret;
-use gang::message::{self, Finish, History, Incarnation, MAX_PLACES, MemberId, Outcome, RunState, Time};
-use gang::policy::Policy;
+use gang::message::{self, History, Incarnation, MAX_PLACES, MemberId, Outcome, RunState, Time};
 use gang::{Chosen, Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
 use jiff::Timestamp;
 use memory::Place;
 use net::{Identity, Net, NetSetup};
 use parking_lot::Mutex;
-use protocol::gang::{self as wire, EndedAttempt, GangEnd, GangPast, GangPhase, GangSetup, GangStatus};
+use protocol::attempt::{AttemptEnd, RestartHistory};
+use protocol::gang::{self as wire, GangEnd, GangPast, GangPhase, GangSetup, GangStatus};
 use protocol::report::Report;
 use protocol::role::RoleName;
 use std::collections::BTreeSet;
@@ -71,6 +72,7 @@ pub fn read_key(file: &Path) -> io::Result<Secret> {
 }
 
 /// What the loop of the container has to do.
+#[expect(clippy::large_enum_variant, reason = "few are made, and the large one once for each attempt")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Task {
     /// Choose what this attempt goes on from.
@@ -116,10 +118,10 @@ pub struct Party {
     leads: bool,
     /// What is told of the gang, if this agent leads it.
     told: Arc<Mutex<Option<GangStatus>>>,
-    ended: Vec<EndedAttempt>,
+    ended: Vec<AttemptEnd>,
     /// The last attempt that was judged.
-    last: u32,
-    /// Restarts for each kind of cause, up to the beginning of the last attempt.
+    last: i32,
+    /// How the attempts ended, up to the beginning of the last one.
     counts: GangEnd,
     waits: Waits,
     /// When it was last looked whether somebody has changed the setup.
@@ -184,8 +186,7 @@ impl Party {
             let shared = NetSetup { identity, wake: Arc::clone(wake), words: Arc::clone(words) };
             net = Some(network(runtime, &setup, leads, shared)?);
         }
-        let history = &memory.history;
-        let counts = GangEnd { failures: history.failures, disruptions: history.disruptions, ..GangEnd::default() };
+        let counts = GangEnd { restarts: memory.history.restarts.clone(), ..GangEnd::default() };
         let timing = timing(grace);
         let incarnation = Incarnation { boot, pod };
         let gang = Gang::new(Setup { job: setup.uid.clone(), member, incarnation, timing, memory, leader }, now());
@@ -289,19 +290,15 @@ impl Party {
     /// What of the gang stands in this agent's last words.
     pub fn end(&self) -> GangEnd {
         let history = &self.gang.memory().history;
-        let failed = match history.finish.clone() {
-            Some(Finish::Failed(cause)) => Some((cause.reason, cause.message)),
-            _ => None,
-        };
         // How the last one ended all else of these words tells, and there is little room.
-        let before = self.ended.iter().filter(|ended| ended.attempt < history.attempt);
+        let before = self.ended.iter().filter(|ended| i64::from(ended.attempt) < i64::from(history.attempt));
         let ended = before.clone().skip(before.count().saturating_sub(wire::LAST_RESTARTS)).cloned().collect();
-        GangEnd { ended, failed, ..self.counts.clone() }
+        GangEnd { ended, restarts: history.restarts.clone() }
     }
 
     /// How the last attempt ended, if this agent leads and it did not end well.
-    pub fn last_ended(&self) -> Option<&EndedAttempt> {
-        self.ended.last().filter(|ended| ended.attempt == self.gang.memory().history.judged)
+    pub fn last_ended(&self) -> Option<&AttemptEnd> {
+        self.ended.last().filter(|ended| ended.attempt == self.gang.memory().history.restarts.judged)
     }
 
     /// Whether there are more members than this one.
@@ -343,8 +340,7 @@ impl Party {
                 }
                 Order::Choose { attempt } => tasks.push(Task::Choose { attempt }),
                 Order::Start { attempt, size, port, choice } => {
-                    let Memory { history, .. } = self.gang.memory();
-                    (self.counts.failures, self.counts.disruptions) = (history.failures, history.disruptions);
+                    self.counts.restarts = self.gang.memory().history.restarts;
                     self.remember();
                     let choice = serde_json::from_str(&choice.detail).unwrap_or_default();
                     let workers = self.setup.largest.map(|_| self.workers(size, port));
@@ -415,9 +411,8 @@ impl Party {
     fn tell(&mut self) {
         let now = now();
         let Some(view) = self.gang.view(now) else { return };
-        let judged = view.judged.filter(|judged| self.last < judged.ended.attempt);
-        let news = judged.map(judge::told);
-        let status = status(&view, &self.counts);
+        let news = view.judged.filter(|judged| self.last < judged.attempt).cloned();
+        let status = status(&view);
         let (waits, phase) = (status.waits_for.clone(), status.phase);
         let awaits_others = view.missing.iter().any(|(_, missing)| *missing != Missing::Preparing);
         let is_said = awaits_others && phase == GangPhase::Gathering;
@@ -426,8 +421,7 @@ impl Party {
                 None => "; the gang starts again",
                 Some(_) => "",
             };
-            self.words
-                .say(format_args!("attempt {} has ended: {}: {}{follows}", news.attempt, news.reason, news.message));
+            self.words.say(format_args!("attempt {} has ended: {}: {news}{follows}", news.attempt, news.reason));
             self.last = news.attempt;
             self.ended.push(news);
             if self.ended.len() > wire::MAX_RESTARTS {
@@ -450,7 +444,7 @@ impl Party {
 }
 
 /// How the gang stands, but for the attempts that have ended.
-fn status(view: &View<'_>, counts: &GangEnd) -> GangStatus {
+fn status(view: &View<'_>) -> GangStatus {
     let (phase, attempt) = match view.phase {
         Phase::Running { attempt, .. } => (GangPhase::Running, *attempt),
         Phase::Ending { attempt, .. } => (GangPhase::Stopping, *attempt),
@@ -460,8 +454,7 @@ fn status(view: &View<'_>, counts: &GangEnd) -> GangStatus {
     GangStatus {
         attempt,
         workers: u32::try_from(view.members).unwrap_or(u32::MAX),
-        failures: counts.failures,
-        disruptions: counts.disruptions,
+        restarts: view.history.restarts.clone(),
         phase,
         waits_for: if phase == GangPhase::Running { String::new() } else { waits_for(view) },
         ended: Vec::new(),
@@ -513,17 +506,11 @@ fn plural(words: &str) -> String {
 
 /// What the operator knows, or what this pod's last agent has known, whichever is newer.
 fn remembered(options: &Options, before: Option<Memory>) -> Memory {
-    let GangPast { failures, disruptions, failures_in_a_row, disruptions_in_a_row, wish_used: _ } = options.past;
     let last = options.first.saturating_sub(1);
-    let told = History {
-        attempt: last,
-        judged: last,
-        failures,
-        disruptions,
-        failures_in_a_row,
-        disruptions_in_a_row,
-        ..History::default()
-    };
+    // What ended before these pods has been judged.
+    let judged = i32::try_from(last).unwrap_or(i32::MAX);
+    let restarts = RestartHistory { judged, ..options.past.restarts.clone() };
+    let told = History { attempt: last, restarts, ..History::default() };
     let mut memory = before.unwrap_or_default();
     if told.is_newer_than(&memory.history) {
         memory.history = told;
@@ -584,8 +571,9 @@ fn of_role(role: &str, count: u32) -> impl Iterator<Item = MemberId> {
 }
 
 fn policy(setup: &GangSetup) -> Policy {
-    let GangSetup { restarts, backoff_limit: failures, rules, .. } = setup.clone();
-    Policy { restarts, failures, disruptions: None, rules }
+    let GangSetup { restarts, backoff_limit, rules, .. } = setup.clone();
+    let backoff_limit = i32::try_from(backoff_limit).unwrap_or(i32::MAX);
+    Policy { restarts, backoff_limit, interruptions: INTERRUPTIONS, rules }
 }
 
 fn timing(grace: Duration) -> Timing {

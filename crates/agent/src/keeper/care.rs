@@ -6,7 +6,7 @@ use crate::keeper::copies::{Copies, PartSender, Where, open_uri, places, put_tog
 use crate::keeper::found::{bad_ones, kept, look_at, read_whole};
 use crate::keeper::heartbeat::Heartbeat;
 use crate::keeper::problem::{doubt, failed, refused};
-use crate::keeper::start::{End, Work};
+use crate::keeper::start::{Work, is_own_failure};
 use crate::keeper::{Keeper, Until, block_on, stand_back};
 use crate::now;
 use crate::survive::survive;
@@ -21,10 +21,9 @@ use checkpoint::remove::{empty_trash, remove_save};
 use checkpoint::series::{Series, saves};
 use checkpoint::space::{nearly_full, space};
 use checkpoint::wording::shown;
-use gang::policy::Counts;
 use jiff::{SignedDuration, Timestamp};
+use protocol::attempt::AttemptEnd;
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints, Kept, Problem, ProblemKind};
-use protocol::reason::Reason;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -558,19 +557,13 @@ impl<'a> Care<'a> {
             if self.keeper.in_gang {
                 *self.keeper.unjudged.lock() = Some(resumed.path.clone());
             } else if report.stopped_by.is_none() {
-                let judged = alone(&report);
-                let end = End {
-                    reason: Reason::from(judged.cause.reason.as_str()),
-                    disruption: judged.counts != Counts::Failure,
-                    exit_code: judged.exit_code,
-                };
-                self.count_start(&resumed.path.clone(), &end);
+                self.count_start(&resumed.path.clone(), &alone(&report));
             }
         }
     }
 
     /// How the gang's last attempt ended is known by now.
-    pub(super) fn judge_last_start(&mut self, before: Option<&End>) {
+    pub(super) fn judge_last_start(&mut self, before: Option<&AttemptEnd>) {
         let path = self.keeper.unjudged.lock().take();
         if let Some((path, end)) = path.zip(before) {
             self.see_what_is_there();
@@ -578,8 +571,8 @@ impl<'a> Care<'a> {
         }
     }
 
-    fn count_start(&mut self, path: &str, end: &End) {
-        if end.is_own() {
+    fn count_start(&mut self, path: &str, end: &AttemptEnd) {
+        if is_own_failure(end) {
             self.inventory.failed_start(path);
         }
     }

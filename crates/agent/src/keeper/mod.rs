@@ -17,7 +17,6 @@ use crate::gang::{self, read_key};
 use crate::keeper::care::Care;
 use crate::keeper::choice::{Choice, NoRounds, ROUNDS, Rounds};
 use crate::keeper::copies::{Copies, places};
-use crate::keeper::start::End;
 use crate::run::view::CurrentRun;
 use crate::survive::survive;
 use crate::variables::variable;
@@ -29,9 +28,8 @@ use checkpoint::folder::Folder;
 use checkpoint::ledger;
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
+use protocol::attempt::AttemptEnd;
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints};
-use protocol::gang::EndedAttempt;
-use protocol::reason::Reason;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::future::Future;
 use std::io;
@@ -169,17 +167,8 @@ impl Keeper {
     ///
     /// # Errors
     /// Only where the kernel denies a thread.
-    pub fn begin(
-        self: &Arc<Self>,
-        attempt: u32,
-        given: Option<Choice>,
-        before: Option<&EndedAttempt>,
-    ) -> io::Result<()> {
-        let before = before.map(|before| End {
-            reason: Reason::from(before.reason.as_str()),
-            disruption: before.disruption,
-            exit_code: before.exit_code,
-        });
+    pub fn begin(self: &Arc<Self>, attempt: u32, given: Option<Choice>, before: Option<&AttemptEnd>) -> io::Result<()> {
+        let before = before.cloned();
         self.work_on(move |keeper| keeper.work(attempt, given, before.as_ref()))
     }
 
@@ -351,7 +340,7 @@ impl Keeper {
         format!("{}:{}", variable("MASTER_ADDR").unwrap_or_default(), self.policy.port)
     }
 
-    fn work(self: &Arc<Self>, attempt: u32, given: Option<Choice>, before: Option<&End>) {
+    fn work(self: &Arc<Self>, attempt: u32, given: Option<Choice>, before: Option<&AttemptEnd>) {
         if self.index != 0 && self.policy.shared {
             return self.choose(Ok(given.unwrap_or_default()));
         }

@@ -1,6 +1,7 @@
 //! Whether an attempt that failed speaks against the checkpoint that it began with: rule C7 of docs/checkpoints.md. Pure.
 
 use jiff::SignedDuration;
+use protocol::attempt::AttemptEnd;
 use protocol::gang::KILLED;
 use protocol::reason::Reason;
 
@@ -25,25 +26,11 @@ impl Work {
     }
 }
 
-/// How an attempt ended.
-#[derive(Clone, Debug)]
-pub(super) struct End {
-    /// The first cause.
-    pub reason: Reason,
-    /// It was nobody's fault.
-    pub disruption: bool,
-    /// Exit code of the program that failed first.
-    pub exit_code: Option<i32>,
-}
-
-impl End {
-    /// Whether it is a failure of the program's own, which a bad checkpoint may have caused. Networks, nodes, memory, and
-    /// images say nothing about a checkpoint; neither does SIGKILL, whose sender is unknown.
-    pub(super) fn is_own(&self) -> bool {
-        let is_own =
-            matches!(self.reason, Reason::PythonException | Reason::ExitCode | Reason::Signal | Reason::NanLoss);
-        is_own && !self.disruption && self.exit_code != Some(KILLED)
-    }
+/// Whether an attempt ended by a failure of the program's own, which a bad checkpoint may have caused. Networks, nodes, memory,
+/// and images say nothing about a checkpoint; neither does SIGKILL, whose sender is unknown.
+pub(super) fn is_own_failure(end: &AttemptEnd) -> bool {
+    let is_own = matches!(end.reason, Reason::PythonException | Reason::ExitCode | Reason::Signal | Reason::NanLoss);
+    is_own && !end.disruption && end.exit_code != Some(KILLED)
 }
 
 #[cfg(test)]
@@ -52,7 +39,9 @@ mod tests {
 
     #[test]
     fn only_failures_of_the_programs_own_speak_against_a_checkpoint() {
-        let is_own = |reason, disruption, code| End { reason, disruption, exit_code: Some(code) }.is_own();
+        let is_own = |reason, disruption, code| {
+            is_own_failure(&AttemptEnd { disruption, exit_code: Some(code), ..AttemptEnd::new(1, reason, "m") })
+        };
         assert!(is_own(Reason::PythonException, false, 1) && is_own(Reason::ExitCode, false, 3));
         assert!(is_own(Reason::Signal, false, 139), "a segmentation fault");
         for reason in [Reason::NcclError, Reason::NcclTimeout, Reason::OomKilled, Reason::Hang, Reason::ImportError] {

@@ -1,9 +1,10 @@
 use super::super::message::{
-    Beat, Cause, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MAX_DETAIL, MAX_REPORT, MAX_TEXT,
-    Outcome, Repeat, Run, RunState, Status, Up,
+    Beat, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MAX_DETAIL, MAX_REPORT, MAX_TEXT,
+    Outcome, Run, RunState, Status, Up,
 };
 use super::*;
 use proptest::prelude::*;
+use protocol::attempt::{RepeatedFailure, RestartHistory};
 
 const NOW: Time = Time(1000);
 
@@ -162,8 +163,12 @@ fn the_longest_message_fits_a_frame_and_a_longer_one_is_refused() {
     let text = |length: usize| "\u{1}".repeat(length);
     let past = |long: usize| History {
         checkpoint: text(long),
-        repeat: Some(Repeat { reason: text(long), step: None, checkpoint: text(long), times: u32::MAX }),
-        finish: Some(Finish::Failed(Cause { reason: text(long), message: text(long) })),
+        restarts: RestartHistory {
+            repeated: Some(RepeatedFailure { reason: text(long), step: 1, checkpoint: text(long), times: i32::MAX }),
+            stopped: Some(text(long)),
+            ..RestartHistory::default()
+        },
+        finish: Some(Finish::Failed(text(long))),
         ..History::default()
     };
     let leader = |long| Incarnation { boot: u64::MAX, pod: text(long) };

@@ -2,127 +2,17 @@
 
 use super::super::member::Member;
 use super::super::message::{
-    Beat, Cause, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MAX_TEXT, MemberId, Message,
-    Outcome, Time, Up,
+    Beat, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MemberId, Message, Outcome, Time, Up,
 };
-use super::super::policy::{Counts, Judgement, Policy, Verdict, begin, decide};
 use super::super::{Conn, Exit, Gang, Input, Memory, Order, Setup, Timing};
 use super::model::three;
 use super::state::{Fault, State, Step};
 use super::world::{seconds, worker};
-use protocol::failure_rules::{FailureRule, RuleAction};
+use failure::restart::Policy;
 use protocol::gang::Restarts;
 use std::collections::{BTreeSet, VecDeque};
-use std::time::Duration;
 
-const POLICY: Policy = Policy { restarts: Restarts::OnFailure, failures: 3, disruptions: Some(2), rules: Vec::new() };
-
-fn judged(reason: &str, counts: Counts, step: Option<u64>) -> Judgement {
-    let cause = Cause { reason: reason.to_owned(), message: "it broke".to_owned() };
-    Judgement { cause, counts, permanent: false, step, exit_code: None, ruling: None }
-}
-
-fn verdicts(policy: &Policy, judgements: &[Judgement]) -> Vec<Result<u64, String>> {
-    let mut history = History::default();
-    let mut decide = |(attempt, judged): (usize, &Judgement)| match decide(
-        policy,
-        &mut history,
-        attempt as u32 + 1,
-        judged,
-        Duration::ZERO,
-    ) {
-        Verdict::Restart(wait) => Ok(wait.as_secs()),
-        Verdict::Fail(cause) => Err(cause.reason),
-    };
-    judgements.iter().enumerate().map(&mut decide).collect()
-}
-
-#[test]
-fn failures_spend_the_budget_and_wait_longer_and_disruptions_have_their_own() {
-    let failure = |n: u64| judged(&format!("Reason{n}"), Counts::Failure, None);
-    let disruption = judged("NodeLost", Counts::Disruption, None);
-    let ordered = judged("Restarted", Counts::Nothing, None);
-    let exceeded = || Err("BackoffLimitExceeded".to_owned());
-    assert_eq!(verdicts(&POLICY, &[0, 1, 2, 3].map(failure)), [Ok(0), Ok(1), Ok(2), exceeded()]);
-    let mixed = [failure(1), disruption.clone(), ordered, failure(2), disruption.clone(), disruption.clone()];
-    assert_eq!(verdicts(&POLICY, &mixed), [Ok(0), Ok(0), Ok(0), Ok(1), Ok(0), exceeded()]);
-    let unbounded = Policy { failures: 1000, disruptions: None, ..POLICY };
-    let waits = |one: &dyn Fn(u64) -> Judgement| verdicts(&unbounded, &(0..11).map(one).collect::<Vec<_>>());
-    assert_eq!(waits(&failure), [0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60].map(Ok));
-    assert_eq!(waits(&|_| disruption.clone()), [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300].map(Ok));
-    let progress = |n| judged("ExitCode", Counts::Failure, Some(n * 100));
-    assert_eq!(waits(&progress), [0; 11].map(Ok), "who gets further waits no longer");
-    let none = Policy { failures: 0, ..POLICY };
-    assert_eq!(verdicts(&none, &[failure(7)]), [Err("Reason7".to_owned())]);
-}
-
-#[test]
-fn a_rule_decides_before_budgets_and_restart_policies() {
-    let rule =
-        |reason: &str, action| FailureRule { reasons: vec![reason.to_owned()], action, ..FailureRule::default() };
-    let rules = vec![
-        rule("ImportError", RuleAction::Restart),
-        rule("NodeLost", RuleAction::Fail),
-        rule("ExitCode", RuleAction::Ignore),
-        rule("Restarted", RuleAction::Fail),
-    ];
-    let policy = Policy { disruptions: None, rules, ..POLICY };
-    let verdicts = |restarts, all: &[Judgement]| {
-        let policy = Policy { restarts, ..policy.clone() };
-        verdicts(&policy, &all.iter().map(|judged| policy.rule(judged.clone())).collect::<Vec<_>>())
-    };
-    let permanent = Judgement { permanent: true, ..judged("ImportError", Counts::Failure, None) };
-    let again = vec![permanent; 4];
-    let exceeded = || Err("BackoffLimitExceeded".to_owned());
-    assert_eq!(verdicts(Restarts::OnFailure, &again), [Ok(0), Ok(1), Ok(2), exceeded()], "it spends the budget");
-    let lost = judged("NodeLost", Counts::Disruption, None);
-    assert_eq!(verdicts(Restarts::Always, std::slice::from_ref(&lost)), [Err("NodeLost".to_owned())]);
-    let ignored = vec![judged("ExitCode", Counts::Failure, Some(7)); 9];
-    let waits = [0, 1, 2, 4, 8, 16, 32, 64, 128].map(Ok);
-    assert_eq!(verdicts(Restarts::OnFailure, &ignored)[1..], waits[1..], "as after disruptions");
-    let ordered = judged("Restarted", Counts::Nothing, None);
-    assert_eq!(policy.rule(ordered.clone()), ordered, "nobody's failure");
-    let told = policy.rule(lost).cause;
-    assert_eq!(told.message, "it broke (rule 2 of failurePolicy.rules: Fail)");
-}
-
-#[test]
-fn what_trying_again_cannot_mend_ends_the_gang_at_once() {
-    let permanent = Judgement { permanent: true, ..judged("CommandNotFound", Counts::Failure, None) };
-    let once = |restarts| verdicts(&Policy { restarts, ..POLICY }, std::slice::from_ref(&permanent));
-    assert_eq!(once(Restarts::OnFailure), [Err("CommandNotFound".to_owned())]);
-    assert_eq!(once(Restarts::Never), [Err("CommandNotFound".to_owned())]);
-    assert_eq!(once(Restarts::Always), [Ok(0)]);
-    let lost = judged("NodeLost", Counts::Disruption, None);
-    assert_eq!(verdicts(&Policy { restarts: Restarts::Never, ..POLICY }, &[lost]), [Err("NodeLost".to_owned())]);
-}
-
-#[test]
-fn the_same_failure_from_the_same_checkpoint_ends_the_gang_the_third_time() {
-    let policy = Policy { failures: 1000, ..POLICY };
-    let nan = |step| judged("NaNLoss", Counts::Failure, Some(step));
-    let no_progress = || Err("NoProgress".to_owned());
-    assert_eq!(verdicts(&policy, &[nan(7), nan(7), nan(7)]), [Ok(0), Ok(1), no_progress()]);
-    let untold = judged("ExitCode", Counts::Failure, None);
-    assert_eq!(
-        verdicts(&policy, &[0; 4].map(|_| untold.clone())),
-        [0, 1, 2, 4].map(Ok),
-        "nobody knows how far it came"
-    );
-    let lost = judged("NodeLost", Counts::Disruption, Some(7));
-    assert_eq!(verdicts(&policy, &[nan(7), lost, nan(7), nan(7)])[3], no_progress());
-    assert_eq!(verdicts(&policy, &[nan(7), nan(7), nan(6), nan(7)])[3], Ok(4));
-    let mut history = History::default();
-    for attempt in 1..9 {
-        let choice = Choice { checkpoint: format!("checkpoint-{}", attempt / 2), detail: String::new() };
-        begin(&mut history, attempt, &choice, (29500, 2));
-        let verdict = decide(&policy, &mut history, attempt, &nan(7), Duration::ZERO);
-        assert!(matches!(verdict, Verdict::Restart(_)), "a newer checkpoint is progress");
-    }
-    let long = judged(&"ü".repeat(MAX_TEXT), Counts::Failure, None);
-    assert!(matches!(decide(&Policy { failures: 0, ..POLICY }, &mut history, 9, &long, Duration::ZERO),
-        Verdict::Fail(cause) if cause.reason.len() <= MAX_TEXT));
-}
+const POLICY: Policy = Policy { restarts: Restarts::OnFailure, backoff_limit: 3, interruptions: 2, rules: Vec::new() };
 
 fn leader() -> Incarnation {
     Incarnation { boot: 1, pod: "leader".to_owned() }
@@ -361,12 +251,12 @@ fn two_failures_of_the_program_spend_a_budget_of_one() {
     state.suffer(Fault::Fail(1));
     go_on(&mut state, 2);
     assert_eq!((state.world.attempt.number, state.world.attempt.seats.len()), (2, 3));
-    assert_eq!(state.world.agents[2].gang.memory().history.failures, 1);
+    assert_eq!(state.world.agents[2].gang.memory().history.restarts.failures, 1);
     state.suffer(Fault::Fail(2));
     go_on(&mut state, 3);
-    let reason =
-        |finish: Option<Finish>| if let Some(Finish::Failed(cause)) = finish { cause.reason } else { String::new() };
-    assert_eq!((state.world.is_over(), reason(state.world.finish).as_str()), (true, "BackoffLimitExceeded"));
+    let why = |finish: Option<Finish>| if let Some(Finish::Failed(why)) = finish { why } else { String::new() };
+    let expected = "worker 2: its program failed (after 1 restart; failurePolicy.backoffLimit is 1)";
+    assert_eq!((state.world.is_over(), why(state.world.finish).as_str()), (true, expected));
 }
 
 #[test]
@@ -375,7 +265,7 @@ fn failures_that_follow_from_a_lost_node_are_no_failures() {
     state.suffer(Fault::Cut(1));
     state.suffer(Fault::Fail(2));
     go_on(&mut state, 2);
-    let view = state.world.agents[0].gang.memory().history;
+    let view = state.world.agents[0].gang.memory().history.restarts;
     assert_eq!((view.judged, view.failures, view.disruptions), (1, 0, 1));
 }
 
@@ -392,7 +282,7 @@ fn a_leader_that_is_told_to_end_leaves_the_next_attempt_to_the_next_leader() {
     assert!(!state.world.lives(0), "it has judged the attempt, and is gone");
     state.take(Step::Replace(0));
     go_on(&mut state, 2);
-    let view = state.world.agents.last().unwrap().gang.memory().history;
+    let view = state.world.agents.last().unwrap().gang.memory().history.restarts;
     assert_eq!((state.world.attempt.number, view.judged), (2, 1));
 }
 

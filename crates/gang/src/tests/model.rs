@@ -10,10 +10,10 @@
 
 use super::super::Exit;
 use super::super::message::Finish;
-use super::super::policy::Policy;
 use super::super::{Input, Timing};
 use super::state::{FOLLOWER, Fault, NOW, State, Step};
 use super::world::{Ending, Random, World, seconds};
+use failure::restart::{INTERRUPTIONS, Policy};
 use protocol::gang::Restarts;
 use stateright::{Checker, Model, Property};
 
@@ -40,7 +40,8 @@ pub fn three(faults: u32, runs: bool) -> State {
         margin: seconds(0),
         linger: seconds(3),
     };
-    let policy = Policy { restarts: Restarts::OnFailure, failures: 1, disruptions: None, rules: Vec::new() };
+    let policy =
+        Policy { restarts: Restarts::OnFailure, backoff_limit: 1, interruptions: INTERRUPTIONS, rules: Vec::new() };
     let world = World::new(3, timing, policy, NOW);
     let mut state = State { world, pipes: Vec::new(), faults, is_watched: faults > 2 };
     (0..3).for_each(|i| state.input(i, Input::Tick));

@@ -5,9 +5,9 @@
 //! end.
 
 use super::super::message::{Finish, Message, Outcome, Time};
-use super::super::policy::Policy;
 use super::super::{Conn, Exit, Input, Timing};
 use super::world::{Ending, Random, Wish, World, worker};
+use failure::restart::Policy;
 use protocol::gang::Restarts;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
@@ -60,7 +60,8 @@ impl Simulation {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let size = [2, 3, 5, 8, 16, 64][random.below(6) as usize];
-        let policy = Policy { restarts: Restarts::OnFailure, failures: 10_000, disruptions: None, rules: Vec::new() };
+        let policy =
+            Policy { restarts: Restarts::OnFailure, backoff_limit: 10_000, interruptions: 10_000, rules: Vec::new() };
         let mut world = World::new(0, Timing::default(), policy, Time(0));
         (world.size, world.members, world.largest) = (size, size, size);
         let mut simulation = Self {

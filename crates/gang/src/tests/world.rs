@@ -1,8 +1,10 @@
 //! Agents with their processes, as far as the machine can tell: what it orders is done, and held against the rules.
 
 use super::super::message::{Choice, Finish, History, Incarnation, MemberId, Message, Outcome, Time};
-use super::super::policy::{Policy, by_what_was_seen};
+use super::super::policy::by_what_was_seen;
 use super::super::{Conn, Exit, Gang, Input, LeaderSetup, Memory, Order, Setup, Timing};
+use failure::restart::Policy;
+use protocol::attempt::RestartHistory;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -128,7 +130,12 @@ impl World {
             None => self.known,
             Some(_) => 0,
         };
-        let history = History { finish: self.finish.clone(), attempt: known, judged: known, ..History::default() };
+        let history = History {
+            finish: self.finish.clone(),
+            attempt: known,
+            restarts: RestartHistory { judged: known as i32, ..RestartHistory::default() },
+            ..History::default()
+        };
         let setup = Setup {
             job: "job".to_owned(),
             member: worker(seat),

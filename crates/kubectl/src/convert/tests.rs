@@ -159,7 +159,7 @@ fn a_role_has_what_it_had() {
     let resolved = plan::resolve(&job, &plan::Runtime::default());
     assert_eq!(resolved.refusals.0, []);
     let plan = &resolved.plan;
-    let objects = objects::objects(plan, plan::Incarnation::FIRST, Default::default());
+    let objects = objects::objects(plan, plan::Incarnation::FIRST, &Default::default());
     let made = |name: &str| {
         let (role, job) =
             plan.gang.roles.iter().zip(&objects.jobs).find(|(role, _)| role.name.as_str() == name).unwrap();

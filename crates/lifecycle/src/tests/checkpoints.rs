@@ -210,8 +210,9 @@ fn a_job_whose_checkpoints_are_all_bad_waits_for_a_word() {
     let words = || {
         let message = "none of this job's checkpoints can be used: step-1: it is corrupted".to_owned();
         let error = Some(LaunchError { kind: LaunchErrorKind::NoUsableCheckpoint, message });
-        let failed = Some(("NoUsableCheckpoint".to_owned(), "words".to_owned()));
-        let gang = Some(protocol::gang::GangEnd { failed, ..Default::default() });
+        // The leader has judged it: its gang ends, and the job does not.
+        let restarts = protocol::attempt::RestartHistory { judged: 1, disruptions: 1, ..Default::default() };
+        let gang = Some(protocol::gang::GangEnd { restarts, ..Default::default() });
         let report = Report { version: 1, exit_code: Some(126), error, gang, ..Report::default() };
         let mut pod = ended(0, 1, 126, 20);
         if let Container::Terminated { report: last, .. } = &mut pod.training {
@@ -238,7 +239,7 @@ fn a_job_whose_checkpoints_are_all_bad_waits_for_a_word() {
             false => world.spec.checkpoint.if_none_usable = Some(api::IfNoneUsable::StartOver),
         }
         let verdict = world.step();
-        let makes = |action: &Action| matches!(action, Action::CreateJobs(Incarnation { attempt: 2, .. }, past) if past.failures == 0);
+        let makes = |action: &Action| matches!(action, Action::CreateJobs(Incarnation { attempt: 2, .. }, past) if past.restarts.failures == 0);
         assert!(verdict.actions.iter().any(makes), "{verdict:?} {:?}", world.status);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::gang::{gang, leader};
 use super::*;
-use protocol::gang::{EndedAttempt, GangPhase, GangStatus};
+use protocol::gang::{GangPhase, GangStatus};
 use serde_json::json;
 
 fn size(world: &World) -> (i32, i32, bool) {
@@ -28,17 +28,14 @@ fn knows(size: i32) -> ObservedPod {
 }
 
 fn told(attempt: u32, workers: u32, phase: GangPhase) -> AgentAnswer {
-    let resized = |attempt| EndedAttempt {
-        attempt,
-        reason: "Resized".into(),
-        message: "the gang goes on with others".into(),
+    let resized = |attempt| AttemptEnd {
         disruption: true,
         time: Some(at(20)),
         ran_seconds: 10,
-        ..EndedAttempt::default()
+        ..AttemptEnd::new(attempt, Reason::Resized, "the gang goes on with others")
     };
-    let gang = gang(attempt, phase, (1..attempt).map(resized).collect());
-    leader(1, GangStatus { workers, failures: 0, disruptions: 0, ..gang })
+    let gang = gang(attempt, phase, (1..attempt as i32).map(resized).collect());
+    leader(1, GangStatus { workers, ..gang })
 }
 
 fn unplaced(index: i32) -> ObservedPod {

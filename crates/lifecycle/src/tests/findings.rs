@@ -127,15 +127,18 @@ fn a_nodes_clock_neither_takes_nor_gives_back_off() {
         world.see(Some(failed), pods);
         world.step();
         assert_eq!(world.status.attempt, Some(2));
-        let time = world.status.restarts[0].time.0;
+        let time = world.status.restarts[0].time.unwrap();
         assert!(time >= at(19) && time <= at(20), "{time}");
         world.see(None, []);
         world.children.pods.clear();
+        // As after the second quick failure: the back-off is a second.
+        let history = world.status.restart_history.as_mut().unwrap();
+        (history.failures, history.failures_in_a_row) = (2, 2);
         world.second = 20;
         let wait = world.step();
         assert!(!wait.actions.iter().any(|action| matches!(action, Action::CreateJobs(..))) || time == at(19));
         world.second = 21;
-        assert!(world.step().actions.contains(&create_after(2, FAILED_ONCE)));
+        assert!(makes_second(&world.step(), [2, 0]));
     }
 }
 
@@ -164,12 +167,14 @@ fn disruptions_have_a_back_off_and_an_end() {
         let ended_at = world.second;
         world.see(None, []);
         world.children.pods.clear();
-        let past = GangPast {
-            disruptions: u32::try_from(attempt).unwrap(),
-            disruptions_in_a_row: u32::try_from(attempt).unwrap(),
-            ..GangPast::default()
+        let restarts = protocol::attempt::RestartHistory {
+            judged: attempt,
+            disruptions: attempt,
+            disruptions_in_a_row: attempt,
+            ..Default::default()
         };
-        while !world.step().actions.contains(&create_after(attempt + 1, past)) {
+        let past = GangPast { restarts, ..GangPast::default() };
+        while !world.step().actions.contains(&create_after(attempt + 1, past.clone())) {
             world.second += 1;
             assert!(world.second < ended_at + 400);
         }

@@ -143,9 +143,10 @@ const OOM: &str = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee document
 /// How the first cause of these is told, without the name of the worker.
 fn cause(pods: &[ObservedPod]) -> (String, String) {
     let cause = first_cause(pods.iter()).unwrap();
-    let (who, what) = cause.message.split_once("node-").unwrap();
+    let (who, what) =
+        cause.to_string().split_once("node-").map(|(who, what)| (who.to_owned(), what.to_owned())).unwrap();
     assert!(who.starts_with(&format!("worker {0} (pod x-training-{0}-abcde, ", cause.worker.unwrap())), "{who}");
-    (cause.reason.to_string(), what.to_owned())
+    (cause.reason.to_string(), what)
 }
 
 #[test]
@@ -589,7 +590,7 @@ fn a_caught_exception_is_not_what_ended_the_program() {
     let tells = |pod: ObservedPod| but(pod, |report| report.python_tells = true);
     let all = |pod: &ObservedPod| {
         let cause = first_cause([pod]).unwrap();
-        (cause.reason.to_string(), cause.permanent, cause.message)
+        (cause.reason.to_string(), cause.permanent, cause.to_string())
     };
     // Seen: a program logs what it caught, and dies of something else.
     let crashed = but(told(1, 900, CAUGHT), |report| (report.exit_code, report.signal) = (None, Some(11)));
@@ -745,9 +746,9 @@ fn an_init_container_that_fails_is_named_with_its_words_and_its_time() {
         (failed(137, "OOMKilled", None), "was killed for using more memory than its limit allows"),
     ] {
         let cause = first_cause([&pod]).unwrap();
-        assert_eq!((cause.reason, cause.time), (Reason::InitContainer, Some(at(30))));
+        assert_eq!((&cause.reason, cause.time), (&Reason::InitContainer, Some(at(30))));
         assert_eq!(
-            cause.message,
+            cause.to_string(),
             format!("worker 1 (pod x-training-1-abcde, node node-1): its init container fetch {what}")
         );
     }
@@ -783,8 +784,8 @@ fn a_kill_for_lack_of_memory_has_figures_and_a_rank() {
         ),
     ] {
         let cause = first_cause([&pod]).unwrap();
-        assert_eq!((cause.reason, cause.rank), (Reason::OomKilled, rank));
-        assert!(cause.message.ends_with(&format!(": {what}")), "{}", cause.message);
+        assert_eq!((&cause.reason, cause.rank), (&Reason::OomKilled, rank));
+        assert!(cause.to_string().ends_with(&format!(": {what}")), "{cause}");
     }
 }
 
@@ -848,7 +849,7 @@ mod cut {
     use proptest::prelude::*;
 
     /// What decides, of a message that the kubelet has cut after so many bytes.
-    fn judged(message: &[u8]) -> Option<(String, Option<u64>, bool)> {
+    fn judged(message: &[u8]) -> Option<(String, Option<i32>, bool)> {
         let mut pod = told(1, 900, "");
         let Container::Terminated { report, message: of_pod, .. } = &mut pod.training else { unreachable!() };
         let text = String::from_utf8_lossy(message).into_owned();

@@ -1,7 +1,9 @@
 //! What the leader of a gang tells, step by step.
 
 use super::*;
-use protocol::gang::{EndedAttempt, GangEnd, GangPhase, GangStatus};
+use failure::restart::{INTERRUPTIONS, Policy};
+use protocol::attempt::RestartHistory;
+use protocol::gang::{GangEnd, GangPhase, GangStatus, Restarts};
 
 /// What worker 0 of incarnation `number` answers.
 pub(super) fn leader(number: i32, gang: GangStatus) -> AgentAnswer {
@@ -11,34 +13,39 @@ pub(super) fn leader(number: i32, gang: GangStatus) -> AgentAnswer {
     AgentAnswer { status: status.into(), time: at(10), failing_since: None, remaining: None }
 }
 
-pub(super) fn gang(attempt: u32, phase: GangPhase, ended: Vec<EndedAttempt>) -> GangStatus {
-    let disruptions = ended.iter().filter(|end| end.attempt < attempt && end.disruption).count();
-    let all = ended.iter().filter(|end| end.attempt < attempt).count();
-    let count = |n: usize| u32::try_from(n).unwrap();
-    let (failures, disruptions) = (count(all - disruptions), count(disruptions));
-    GangStatus { attempt, failures, disruptions, phase, ended, ..GangStatus::default() }
+pub(super) fn gang(attempt: u32, phase: GangPhase, ended: Vec<AttemptEnd>) -> GangStatus {
+    let restarts = history(&ended);
+    GangStatus { attempt, restarts, phase, ended, ..GangStatus::default() }
 }
 
-pub(super) fn end(attempt: u32) -> EndedAttempt {
-    EndedAttempt {
-        attempt,
-        reason: "PythonException".into(),
-        message: "worker 1, rank 3: ValueError: bad".into(),
+/// What a leader makes of these ends that lets its gang start again and again.
+pub(super) fn history(ended: &[AttemptEnd]) -> RestartHistory {
+    let policy =
+        Policy { restarts: Restarts::OnFailure, backoff_limit: 100, interruptions: INTERRUPTIONS, rules: Vec::new() };
+    let mut history = RestartHistory::default();
+    for end in ended {
+        failure::restart::decide(&policy, &mut history, end);
+    }
+    history
+}
+
+pub(super) fn end(attempt: i32) -> AttemptEnd {
+    AttemptEnd {
         worker: Some(1),
         rank: Some(3),
         exit_code: Some(1),
         time: Some(at(i64::from(attempt) * 20)),
         ran_seconds: 15,
-        ..EndedAttempt::default()
+        ..AttemptEnd::new(attempt, Reason::PythonException, "ValueError: bad")
     }
 }
 
 /// Whatever a leader may tell, of whichever incarnation.
 pub(super) fn any_leader() -> impl Strategy<Value = Option<AgentAnswer>> {
     let phases = [GangPhase::Gathering, GangPhase::Running, GangPhase::Stopping, GangPhase::Over];
-    let told = (1..3i32, 0..6u32, 0..4usize, proptest::collection::vec((0..6u32, any::<bool>()), 0..3));
+    let told = (1..3i32, 0..6u32, 0..4usize, proptest::collection::vec((0..6i32, any::<bool>()), 0..3));
     proptest::option::of(told.prop_map(move |(number, attempt, phase, ended)| {
-        let ended = ended.into_iter().map(|(attempt, disruption)| EndedAttempt { disruption, ..end(attempt) });
+        let ended = ended.into_iter().map(|(attempt, disruption)| AttemptEnd { disruption, ..end(attempt) });
         leader(number, gang(attempt, phases[phase], ended.collect()))
     }))
 }
@@ -69,8 +76,8 @@ fn an_attempt_that_ends_in_its_pods_is_filed_and_the_next_one_told() {
         (entry.attempt, entry.pod.as_deref(), entry.node.as_deref()),
         (1, Some("x-training-1-abcde"), Some("node-1"))
     );
-    assert_eq!((entry.rank, entry.exit_code, entry.ran_seconds, entry.time.0), (Some(3), Some(1), 15, at(20)));
-    assert_eq!((world.status.attempt, world.status.restart_count), (Some(1), Some(0)));
+    assert_eq!((entry.rank, entry.exit_code, entry.ran_seconds, entry.time), (Some(3), Some(1), 15, Some(at(20))));
+    assert_eq!((world.status.attempt, world.status.restart_count), (Some(1), Some(1)));
 
     world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![end(1)])));
     let verdict = world.step();
@@ -86,9 +93,9 @@ fn an_attempt_that_ends_in_its_pods_is_filed_and_the_next_one_told() {
 /// The agent that comes back knows that it was killed, and its node for what.
 #[test]
 fn a_kill_for_lack_of_memory_stands_on_the_pod_alone() {
-    let killed = EndedAttempt {
-        reason: "Signal".into(),
-        message: "worker 1: ended by SIGKILL, and nobody says by whom".into(),
+    let killed = AttemptEnd {
+        reason: Reason::Signal,
+        message: "ended by SIGKILL, and nobody says by whom".into(),
         exit_code: Some(137),
         rank: None,
         ..end(1)
@@ -109,7 +116,7 @@ fn a_kill_for_lack_of_memory_stands_on_the_pod_alone() {
 fn attempts_that_nobody_saw_begin_are_all_told() {
     let mut world = World::to_running();
     world.second = 90;
-    let disrupted = EndedAttempt { disruption: true, reason: "not a word!".into(), worker: None, ..end(2) };
+    let disrupted = AttemptEnd { disruption: true, reason: "not a word!".into(), worker: None, ..end(2) };
     let all = vec![end(1), disrupted, end(3)];
     world.agent = Some(leader(1, gang(4, GangPhase::Running, all.clone())));
     assert_eq!(reasons(&world.step()), ["Restarting", "Restarting", "Restarting", "Started"]);
@@ -149,7 +156,7 @@ fn a_gang_that_forms_does_not_run_yet() {
     assert_eq!((late.status.state, late.status.failure_reason), (Some(State::Failed), Some(Reason::Starting)));
     // In pods that ran before, the time is that of the attempt.
     world.agent = Some(leader(1, gang(4, GangPhase::Gathering, (1..5).map(end).collect())));
-    world.second = 80 + 8 + 59;
+    world.second = 80 + 4 + 59;
     world.step();
     assert_eq!(world.status.state, Some(State::Initializing));
     world.second += 1;
@@ -168,7 +175,7 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
     let report = Report {
         attempt: 2,
         stopped_by: Some(15),
-        gang: Some(GangEnd { failures: 1, ..GangEnd::default() }),
+        gang: Some(GangEnd { restarts: history(&[end(1)]), ..GangEnd::default() }),
         ..Report::default()
     };
     world.second = 55;
@@ -189,14 +196,15 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
     // What the old leader has told last is none of the new one's.
     world.see(None, []);
     world.children.pods.clear();
-    let past = GangPast { failures: 1, disruptions: 1, failures_in_a_row: 1, disruptions_in_a_row: 1, wish_used: None };
+    let restarts = RestartHistory { disruptions: 1, disruptions_in_a_row: 1, judged: 2, ..history(&[end(1)]) };
+    let past = GangPast { restarts: restarts.clone(), wish_used: None };
     let next = Incarnation { number: 2, attempt: 3 };
     assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJobs(next, past)]);
     world.see(Some(ObservedJob { first_attempt: 3, ..job(2) }), [running(0, 2), running(1, 2)]);
     world.agent = Some(leader(1, gang(3, GangPhase::Stopping, vec![end(1), end(3)])));
     world.step();
     assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Running), 2));
-    world.agent = Some(leader(2, GangStatus { failures: 1, disruptions: 1, ..gang(3, GangPhase::Running, vec![]) }));
+    world.agent = Some(leader(2, GangStatus { restarts, ..gang(3, GangPhase::Running, vec![]) }));
     world.step();
     assert_eq!(
         (world.status.attempt, world.status.restart_count, world.status.state),
@@ -222,7 +230,7 @@ fn a_loss_that_was_made_good_is_not_why_a_later_attempt_ends() {
         gone: true,
         ..running(index, 1)
     };
-    let resized = EndedAttempt { disruption: true, time: Some(at(20)), ..end(1) };
+    let resized = AttemptEnd { disruption: true, time: Some(at(20)), ..end(1) };
     world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![resized])));
     world.see(Some(job(1)), [lost(1, "first", 20), ObservedPod { uid: "second".into(), ..running(1, 1) }]);
     world.children.pods.retain(|_, pod| pod.uid != "pod-1-1");
@@ -233,8 +241,8 @@ fn a_loss_that_was_made_good_is_not_why_a_later_attempt_ends() {
     let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "x".into())), ..job(1) };
     world.see(Some(failed), [lost(0, "pod-1-0", 41), lost(1, "second", 40)]);
     assert_eq!(reasons(&world.step()), ["Restarting"]);
-    let told = world.status.restarts.iter().map(|entry| (entry.attempt, entry.pod.as_deref(), entry.time.0));
-    assert_eq!(told.max(), Some((2, Some("x-training-1-second"), at(40))));
+    let told = world.status.restarts.iter().map(|entry| (entry.attempt, entry.pod.as_deref(), entry.time));
+    assert_eq!(told.max(), Some((2, Some("x-training-1-second"), Some(at(40)))));
 }
 
 #[test]
@@ -259,46 +267,51 @@ fn an_attempt_that_has_ended_in_its_pods_is_judged_once() {
 
 #[test]
 fn the_leader_has_the_last_word_on_further_attempts() {
-    let failed = ("NoProgress".to_owned(), "3 times in a row at step 7".to_owned());
+    let restarts = RestartHistory {
+        judged: 4,
+        failures: 2,
+        disruptions: 1,
+        stopped: Some("3 times in a row at step 7".to_owned()),
+        ..RestartHistory::default()
+    };
     let report = |attempt| Report {
         attempt,
         exit_code: Some(1),
-        gang: Some(GangEnd { failures: 2, disruptions: 1, failed: Some(failed.clone()), ..GangEnd::default() }),
+        gang: Some(GangEnd { restarts: restarts.clone(), ..GangEnd::default() }),
         ..Report::default()
     };
+    let before =
+        GangEnd { restarts: RestartHistory { judged: 3, stopped: None, ..restarts.clone() }, ..GangEnd::default() };
     let over = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "x".into())), ..job(1) };
     let mut world = World::to_running();
     world.second = 100;
     world.see(Some(over.clone()), [0, 1].map(|index| left(index, 1, 99, report(4))));
     world.step(); // nobody had asked before
     assert_eq!(world.status.state, Some(State::Failed));
-    let told =
-        (world.status.failure_reason.as_ref().unwrap().as_str(), world.status.failure_message.as_deref().unwrap());
-    assert_eq!(told, ("NoProgress", "3 times in a row at step 7"));
+    assert_eq!(world.status.failure_reason, Some(Reason::ExitCode), "the first cause");
+    let message = world.status.failure_message.clone().unwrap();
+    assert!(message.ends_with("exit code 1 (3 times in a row at step 7)"), "{message}");
     assert_eq!(
         (world.status.attempt, world.status.restart_count, world.status.disruption_count),
         (Some(4), Some(3), Some(1))
     );
     assert_eq!(world.status.restarts.last().map(|entry| entry.attempt), Some(4));
 
-    // Where the operator says no itself, it says so in its own words.
+    // Of an attempt that no leader has judged the operator judges by the same rules.
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(2);
     world.second = 100;
-    world.see(Some(over), [0, 1].map(|index| left(index, 1, 99, report(4))));
+    world.see(Some(over), [0, 1].map(|index| left(index, 1, 99, Report { gang: Some(before.clone()), ..report(4) })));
     world.step();
     let message = world.status.failure_message.clone().unwrap();
-    assert!(
-        message.ends_with("exit code 1 (attempt 4 after 2 restarts; failurePolicy.backoffLimit is 2)"),
-        "{message}"
-    );
+    assert!(message.ends_with("exit code 1 (after 2 restarts; failurePolicy.backoffLimit is 2)"), "{message}");
 }
 
 /// A gang that is done within the seconds between two questions tells in its leader's last words what was before.
 #[test]
 fn a_restart_that_nobody_asked_about_is_told_at_the_end() {
     let report = |gang| Report { attempt: 2, exit_code: Some(0), gang: Some(gang), ..Report::default() };
-    let counts = GangEnd { failures: 1, ..GangEnd::default() };
+    let counts = GangEnd { restarts: history(&[end(1)]), ..GangEnd::default() };
     let leads = GangEnd { ended: vec![end(1)], ..counts.clone() };
     let mut world = World::to_running();
     world.second = 100;
@@ -345,7 +358,7 @@ fn a_job_that_a_queue_takes_back_after_attempts_of_its_own_is_made_anew() {
     assert_eq!((world.status.state, world.status.restart_count), (Some(State::Pending), Some(1)));
     world.see(None, []);
     world.children.pods.clear();
-    let past = GangPast { failures: 1, failures_in_a_row: 1, ..GangPast::default() };
+    let past = GangPast { restarts: history(&[end(1)]), ..GangPast::default() };
     let next = Incarnation { number: 2, attempt: 3 };
     assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJobs(next, past)]);
 }
@@ -354,9 +367,13 @@ fn a_job_that_a_queue_takes_back_after_attempts_of_its_own_is_made_anew() {
 fn numbers_beyond_belief_do_no_harm() {
     let mut world = World::to_running();
     let huge = GangStatus {
-        failures: u32::MAX,
-        disruptions: u32::MAX,
-        ..gang(i32::MAX as u32, GangPhase::Running, vec![end(u32::MAX)])
+        restarts: RestartHistory {
+            judged: i32::MAX,
+            failures: i32::MAX,
+            disruptions: i32::MAX,
+            ..RestartHistory::default()
+        },
+        ..gang(i32::MAX as u32, GangPhase::Running, vec![end(i32::MAX)])
     };
     world.agent = Some(leader(1, huge));
     world.step();

@@ -2,7 +2,7 @@
 
 use super::gang::{gang, leader};
 use super::*;
-use protocol::gang::{EndedAttempt, GangPhase};
+use protocol::gang::GangPhase;
 
 fn evicted(index: i32, second: i64) -> ObservedPod {
     let disruption = Disruption {
@@ -26,16 +26,13 @@ fn release(index: i32, force: bool) -> Action {
 }
 
 /// What the leader tells of an attempt that ended for a member that left.
-fn left(worker: i32) -> EndedAttempt {
-    EndedAttempt {
-        attempt: 1,
-        reason: "Evicted".into(),
-        message: format!("worker {worker}: evicted (its pod was told to end)"),
+fn left(worker: i32) -> AttemptEnd {
+    AttemptEnd {
         worker: Some(worker),
         disruption: true,
         time: Some(at(21)),
         ran_seconds: 15,
-        ..EndedAttempt::default()
+        ..AttemptEnd::new(1, Reason::Evicted, "evicted (its pod was told to end)")
     }
 }
 
@@ -84,7 +81,7 @@ fn a_worker_that_goes_is_replaced_alone() {
         assert_eq!((world.status.state, world.status.attempt), (Some(State::Running), Some(2)));
         assert_eq!((world.status.incarnation, world.status.restart_count), (Some(1), Some(1)));
         assert_eq!(world.status.disruption_count, Some(1));
-        assert_eq!((&world.status.restarts[0].reason, &world.status.restarts[0].message), (&Reason::Evicted, &words));
+        assert_eq!((&world.status.restarts[0].reason, world.status.restarts[0].to_string()), (&Reason::Evicted, words));
         // What fails afterwards is not told of the worker that went before.
         world.second = 40;
         let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
@@ -173,7 +170,7 @@ fn a_worker_on_a_silent_node_is_given_up_in_time() {
     assert_eq!(verdict.actions, [Action::Ensure, release(1, true)]);
     let entry = &world.status.restarts[0];
     assert_eq!((&entry.reason, entry.worker, entry.disruption), (&Reason::NodeLost, Some(1), true));
-    assert!(entry.message.contains("node node-1): its node is lost (it has not answered since"), "{}", entry.message);
+    assert!(entry.to_string().contains("node node-1): its node is lost (it has not answered since"), "{entry}");
     // Its pod is gone, and nobody else's.
     world.second = 91;
     let since =

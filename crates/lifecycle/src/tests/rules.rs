@@ -1,7 +1,6 @@
 //! What a person has decided about certain failures, where the operator judges.
 
 use super::*;
-use protocol::gang::EndedAttempt;
 use serde_json::{Value, json};
 
 fn with(rules: Value, policy: Value) -> World {
@@ -19,7 +18,7 @@ fn a_failure_that_is_ignored_spends_no_budget() {
     let verdict = world.fail(1, 60);
     let entry = &world.status.restarts[0];
     assert_eq!((entry.rule, entry.disruption, entry.permanent), (Some(1), true, false));
-    assert!(entry.message.ends_with("(rule 1 of failurePolicy.rules: Ignore)"), "{}", entry.message);
+    assert!(entry.to_string().ends_with("(rule 1 of failurePolicy.rules: Ignore)"), "{entry}");
     assert_eq!((world.status.attempt, world.status.restart_count), (Some(2), Some(1)));
     assert_eq!(world.status.disruption_count, Some(1));
     let note = &verdict.events.iter().find(|event| event.reason == "Restarting").unwrap().note;
@@ -45,13 +44,15 @@ fn a_rule_tries_again_what_could_not_help() {
     let rules = json!([{ "reasons": ["CommandNotFound"], "action": "Restart" }]);
     for (limit, attempt, state) in [(1, 2, State::Initializing), (0, 1, State::Failed)] {
         let mut world = with(rules.clone(), json!({ "backoffLimit": limit }));
-        let cause = failure::Cause {
+        let end = AttemptEnd {
             permanent: true,
-            ..super::super::evidence::cause_of_gang(Reason::CommandNotFound, String::new(), false, None)
+            time: Some(at(60)),
+            ran_seconds: 55,
+            ..AttemptEnd::new(1, Reason::CommandNotFound, "no such command")
         };
-        let ruled = cause.ruled(&plan_of(&world).policy.failure.rules);
+        let ruled = failure::restart::ruled(&plan_of(&world).policy.failure.restart, end);
         assert_eq!((ruled.permanent, ruled.disruption, ruled.rule), (false, false, Some(1)));
-        world.status.restarts = vec![super::super::evidence::entry(1, &ruled, at(60), 55)];
+        world.status.restarts = vec![ruled];
         world.children.pods.clear();
         world.see(Some(ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) }), []);
         world.second = 61;
@@ -65,7 +66,7 @@ fn a_rule_tries_again_what_could_not_help() {
 fn what_the_leader_has_decided_is_told_as_it_was_decided() {
     let rules = json!([{ "reasons": ["PythonException"], "action": "Fail" }]);
     let mut world = with(rules, json!({}));
-    let ended = EndedAttempt { rule: Some(3), disruption: true, ..super::gang::end(1) };
+    let ended = AttemptEnd { rule: Some(3), disruption: true, ..super::gang::end(1) };
     world.second = 90;
     world.agent = Some(super::gang::leader(1, super::gang::gang(2, protocol::gang::GangPhase::Running, vec![ended])));
     let verdict = world.step();

@@ -3,12 +3,15 @@
 
 use super::kubelet;
 use super::witness::{Kind, Space, Witness};
+use failure::restart::{INTERRUPTIONS, Next, Policy, decide};
 use http::Uri;
 use jiff::Timestamp;
 use kube::Client;
 use protocol::agent_status::AgentStatus;
-use protocol::gang::{EndedAttempt, GangEnd, GangPast, GangPhase, GangStatus};
+use protocol::attempt::{AttemptEnd, RestartHistory};
+use protocol::gang::{GangEnd, GangPast, GangPhase, GangStatus, Restarts};
 use protocol::proof::{Nonce, OperatorKey};
+use protocol::reason::Reason;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,17 +29,9 @@ pub struct Agents {
 pub struct Gang {
     pub status: GangStatus,
     workers: usize,
-    backoff_limit: u32,
+    backoff_limit: i32,
     /// The pods of the attempt that runs, by worker.
     members: BTreeMap<i64, String>,
-    /// What the next attempt counts as.
-    next: Option<Counts>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Counts {
-    Failure,
-    Disruption,
 }
 
 /// The key of the operators that ask them.
@@ -119,9 +114,8 @@ impl Agents {
     async fn all_end(&self, client: &Client, key: &Key, code: i32, gang: &Gang) {
         let pods = self.witness.read(&key.0, |space| of_incarnation(space, key));
         let last = gang.status.ended.last();
-        let failed = last.filter(|_| code != 0).map(|end| (end.reason.clone(), end.message.clone()));
-        let GangStatus { failures, disruptions, ended, .. } = gang.status.clone();
-        let end = GangEnd { failures, disruptions, ended, failed };
+        let GangStatus { restarts, ended, .. } = gang.status.clone();
+        let end = GangEnd { restarts, ended };
         for pod in pods {
             let first = last.and_then(|end| end.worker) == i32::try_from(worker(&pod)).ok();
             let (code, by) = if code == 0 || first { (code, Value::Null) } else { (143, json!(15)) };
@@ -156,17 +150,13 @@ impl Gang {
         let past = argument("--gang-past=").and_then(|past| serde_json::from_str::<GangPast>(&past).ok());
         let past = past.unwrap_or_default();
         let first: u32 = argument("--attempt=").and_then(|number| number.parse().ok()).unwrap_or(1);
-        let status = GangStatus {
-            attempt: first - 1,
-            failures: past.failures,
-            disruptions: past.disruptions,
-            ..GangStatus::default()
-        };
+        let restarts = RestartHistory { judged: i32::try_from(first).unwrap_or(i32::MAX) - 1, ..past.restarts };
+        let status = GangStatus { attempt: first - 1, restarts, ..GangStatus::default() };
         let annotation = |name: &str| pod["metadata"]["labels"][name].as_str().and_then(|text| text.parse().ok());
         Self {
             status,
             workers: annotation("storm/workers").unwrap_or(1),
-            backoff_limit: annotation("storm/backoff-limit").and_then(|n: usize| n.try_into().ok()).unwrap_or(3),
+            backoff_limit: annotation("storm/backoff-limit").and_then(|n: usize| i32::try_from(n).ok()).unwrap_or(3),
             ..Self::default()
         }
     }
@@ -174,16 +164,10 @@ impl Gang {
     fn turn(&mut self, there: &BTreeMap<i64, String>) {
         let lost = self.members.iter().find(|(index, uid)| there.get(index) != Some(uid)).map(|(index, _)| *index);
         if let Some(worker) = lost.filter(|_| self.status.phase == GangPhase::Running) {
-            self.ended(worker, "PodDeleted", "its pod was told to end", None);
-            self.next = Some(Counts::Disruption);
+            self.ended(worker, Reason::PodDeleted, "its pod was told to end", None);
         }
         if self.status.phase == GangPhase::Gathering && there.len() == self.workers {
             self.status.attempt += 1;
-            match self.next.take() {
-                Some(Counts::Failure) => self.status.failures += 1,
-                Some(Counts::Disruption) => self.status.disruptions += 1,
-                None => {}
-            }
             self.members.clone_from(there);
             self.status.phase = GangPhase::Running;
         }
@@ -193,27 +177,30 @@ impl Gang {
         if self.status.phase != GangPhase::Running {
             return;
         }
-        self.ended(worker, "ExitCode", &format!("exit code {code}"), Some(code));
-        self.next = Some(Counts::Failure);
-        if self.status.failures >= self.backoff_limit {
-            self.status.phase = GangPhase::Over;
-        }
+        self.ended(worker, Reason::ExitCode, &format!("exit code {code}"), Some(code));
     }
 
-    fn ended(&mut self, worker: i64, reason: &str, words: &str, exit_code: Option<i32>) {
-        self.status.phase = GangPhase::Gathering;
-        self.status.ended.push(EndedAttempt {
-            attempt: self.status.attempt,
-            reason: reason.to_owned(),
-            message: format!("worker {worker}: {words}"),
+    fn ended(&mut self, worker: i64, reason: Reason, words: &str, exit_code: Option<i32>) {
+        let end = AttemptEnd {
             worker: i32::try_from(worker).ok(),
             exit_code,
             disruption: exit_code.is_none(),
             time: Some(Timestamp::now()),
             // Long enough for no back-off.
             ran_seconds: 3600,
-            ..EndedAttempt::default()
-        });
+            ..AttemptEnd::new(i32::try_from(self.status.attempt).unwrap_or(i32::MAX), reason, words)
+        };
+        let policy = Policy {
+            restarts: Restarts::OnFailure,
+            backoff_limit: self.backoff_limit,
+            interruptions: INTERRUPTIONS,
+            rules: Vec::new(),
+        };
+        self.status.phase = match decide(&policy, &mut self.status.restarts, &end) {
+            Next::Restart { .. } => GangPhase::Gathering,
+            Next::Wait | Next::Stop { .. } => GangPhase::Over,
+        };
+        self.status.ended.push(end);
         if self.status.ended.len() > 10 {
             self.status.ended.remove(0);
         }
