@@ -131,7 +131,7 @@ async fn a_failed_worker_is_named_at_once() {
     let status = job.state(Failed).await;
     assert_eq!(status.failure_reason, Some("ExitCode".into()));
     let message = status.failure_message.unwrap();
-    let why = "exit code 3 (attempt 2 after 1 restart; failurePolicy.backoffLimit is 1)";
+    let why = "exit code 3 (after 1 restart; failurePolicy.backoffLimit is 1)";
     assert!(message.starts_with("worker 1 (pod x-training-1-") && message.ends_with(why), "{message}");
     assert_eq!(status.restart_count, Some(1));
     assert!(job.described().contains(&message));
