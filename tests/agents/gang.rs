@@ -1,6 +1,7 @@
 //! Gangs of real agents, each PID 1 of its own, that restart their programs where they are.
 
 use gang::Timing;
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use protocol::agent_status::AgentStatus;
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Stdio};
 use testkit::init::{as_init, init_of};
 use testkit::room::Room;
@@ -42,6 +44,8 @@ struct Gang {
     grace: u32,
     /// More that each agent is told.
     options: Vec<String>,
+    /// Variables that each agent is given.
+    variables: Vec<(&'static str, String)>,
     /// The first attempt of its pods, and what was before them.
     begins: (u32, Option<Value>),
     /// Of the first seats, where not all are workers: role, and index in it.
@@ -81,6 +85,7 @@ impl Gang {
             command,
             grace: 5,
             options: Vec::new(),
+            variables: Vec::new(),
             begins: (1, None),
             seats: Vec::new(),
             pods: Cell::new(0),
@@ -124,6 +129,7 @@ impl Gang {
         command.args(&self.options).arg("--").args(&self.command);
         command.env("ROLE", role).env("NODE_RANK", rank.to_string()).env("POD_UID", format!("pod-{pod}"));
         command.env("SIZE", self.size.to_string()).current_dir(&self.room.0);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let output = fs::File::options().create(true).append(true).open(path(&format!("output-{index}"))).unwrap();
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
         Agent { unshared: command.spawn().unwrap(), index }
@@ -273,6 +279,87 @@ fn who_does_not_end_is_killed_before_the_next_attempt() {
         exit 0"#;
     let Some(gang) = Gang::new("gang-stubborn", 2, json!({}), script) else { return };
     let agents = gang.start();
+    gang.all_exit(agents, 0);
+}
+
+/// A process that nothing ends, as one that waits in the kernel for a device: traced by this thread, which does not take note
+/// of its end, it stays a child of its parent when it was killed.
+struct Unkillable(Pid);
+
+impl Unkillable {
+    /// `sleep` of so many seconds, which nobody else sleeps.
+    fn sleep(seconds: u32) -> Self {
+        let wanted = format!("sleep\0{seconds}\0");
+        let pid: i32 = until("the process", SOON, || {
+            let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+            let is_it = |process: &fs::DirEntry| {
+                fs::read(process.path().join("cmdline")).is_ok_and(|line| line == wanted.as_bytes())
+            };
+            processes.filter(is_it).find_map(|process| process.file_name().to_str()?.parse().ok())
+        });
+        let nothing = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: it takes numbers, and no pointer that is not null.
+        assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, nothing, nothing) }, 0);
+        Self(Pid::from_raw(pid))
+    }
+
+    /// It ends after all.
+    fn let_end(self) {
+        nix::sys::wait::waitpid(self.0, None).unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_sigkill_does_not_end_costs_the_pod_and_not_the_gang() {
+    for stuck in [1, 0] {
+        let script = format!(
+            r#"if [ $NODE_RANK.$ATTEMPT = {stuck}.1 ]; then
+                wait_at_peers; sleep {} & wait_for fail; echo "ValueError: boom" >&2; exit 3
+            fi
+            wait_for go"#,
+            73_001 + stuck
+        );
+        let Some(gang) = Gang::new(&format!("gang-unkillable-{stuck}"), 2, json!({}), &script) else { return };
+        let gang = Gang { options: vec!["--unkillable-after=1".to_owned()], ..gang };
+        let mut agents = gang.start();
+        let process = Unkillable::sleep(73_001 + stuck);
+        gang.allow("fail");
+        let ended =
+            until("the leader tells", SOON, || gang.told().map(|told| told.ended).filter(|ended| !ended.is_empty()));
+        let [end] = &ended[..] else { panic!("{ended:?}") };
+        assert_eq!((end.attempt, &*end.reason, end.worker), (1, "Unkillable", Some(stuck.cast_signed())), "{end:?}");
+        assert!(end.disruption && end.message.contains("(sleep, state ") && end.message.contains("SIGKILL"), "{end:?}");
+        let left = gang.report(stuck).unkillable.unwrap();
+        assert!(left.text.contains("(sleep, "), "{left:?}");
+        let stuck = stuck as usize;
+        // The kernel does not let the container end before the process.
+        process.let_end();
+        assert_eq!(gang.exit_code(&mut agents[stuck]), Some(3));
+        agents[stuck] = gang.pod(stuck.try_into().unwrap());
+        gang.until_all_began(2);
+        gang.allow("go");
+        gang.all_exit(agents, 0);
+    }
+}
+
+/// It is no process of the program, and what it waits for is no reason to give the pod up.
+#[test]
+fn a_look_at_the_gpus_that_hangs_holds_up_no_attempt() {
+    let script = "[ $ATTEMPT = 1 ] && wait_for fail && exit 3; wait_for go";
+    let Some(gang) = Gang::new("gang-nvidia-smi", 1, json!({}), script) else { return };
+    fs::create_dir(gang.room.path("bin")).unwrap();
+    let look = gang.room.path("bin/nvidia-smi");
+    fs::write(&look, "#!/bin/sh\nexec sleep 73009\n").unwrap();
+    fs::set_permissions(&look, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", gang.room.path("bin").display(), std::env::var("PATH").unwrap());
+    let gang = Gang { variables: vec![("PATH", path)], ..gang };
+    let agents = gang.start();
+    let process = Unkillable::sleep(73_009);
+    gang.until_all_began(1);
+    gang.allow("fail");
+    gang.until_all_began(2);
+    gang.allow("go");
+    process.let_end();
     gang.all_exit(agents, 0);
 }
 

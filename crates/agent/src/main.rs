@@ -138,6 +138,9 @@ struct RunArgs {
     /// Seconds between a stop and SIGKILL; should be less than the pod's terminationGracePeriodSeconds
     #[arg(long, value_name = "SECONDS", default_value_t = 45)]
     grace_seconds: u32,
+    /// How long processes may outlive SIGKILL until this agent leaves its gang, so that another pod takes its place
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    unkillable_after: u32,
     /// The file kept up to date with what is known of the command: JSON, at most 4096 bytes
     #[arg(long, value_name = "PATH", default_value = "/dev/termination-log")]
     termination_log: PathBuf,
@@ -184,6 +187,7 @@ impl RunArgs {
             argv: self.command,
             withheld: self.withhold,
             grace: Duration::from_secs(self.grace_seconds.into()),
+            unkillable_after: Duration::from_secs(self.unkillable_after.into()),
             termination_log: self.termination_log,
             metrics_port: self.metrics_port,
             answer_key: self.answer_key,

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// How long what is still to be told may take at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a member whose pod is given up stays: the leader's status has to be asked for meanwhile, for the kernel does not let
+/// the container end before the processes that can't be killed.
+const GIVEN_UP: Duration = Duration::from_secs(10);
 /// How long a member that is told to end stays at least: the operator takes its pod from the Job's count before it ends, so that
 /// no other pod has to be made anew.
 const LEAVE: Duration = Duration::from_secs(2);
@@ -31,8 +34,10 @@ pub struct Member<'a> {
     tasks: VecDeque<Task>,
     /// The last words of the last run, and the exit code of its program.
     last: Option<(Report, i32)>,
-    /// When the gang was told that this agent was told to end.
+    /// When the gang was told that this agent was told to end, or gives its pod up.
     told: Option<Instant>,
+    /// It gives its pod up.
+    is_unkillable: bool,
 }
 
 /// What a member does.
@@ -57,7 +62,7 @@ impl<'a> Member<'a> {
         let last = party.last_words().map(|report| (report, 0));
         let keeper = container.surroundings().keeper.clone();
         let tasks = VecDeque::new();
-        Self { container, party, keeper, doing: Doing::Nothing, tasks, last, told: None }
+        Self { container, party, keeper, doing: Doing::Nothing, tasks, last, told: None, is_unkillable: false }
     }
 
     /// Does what the gang wants until that has ended, or this agent has to; returns the agent's exit code.
@@ -115,7 +120,13 @@ impl<'a> Member<'a> {
                     }
                     Next::Over => {
                         let (outcome, code) = (run.outcome(), run.exit_code());
+                        self.is_unkillable = run.is_unkillable();
                         let report = run.into_report();
+                        if self.is_unkillable && self.told.is_none() {
+                            // First, so that a leader does not begin another attempt.
+                            self.told = Some(Instant::now());
+                            self.tasks.extend(self.party.terminated(nix::libc::SIGTERM));
+                        }
                         self.tasks.extend(self.party.ended(attempt, outcome, &report));
                         self.last = Some((report, code));
                     }
@@ -208,8 +219,13 @@ impl<'a> Member<'a> {
         {
             self.container.turn(None, Some(until))?;
         }
-        let told = self.told.filter(|_| matches!(exit, Exit::Signalled(_)) && self.party.has_others());
-        while let Some(until) = told.map(|told| told + LEAVE).filter(|until| Instant::now() < *until) {
+        let stays = match exit {
+            Exit::Signalled(_) if self.is_unkillable => Some(GIVEN_UP),
+            Exit::Signalled(_) if self.party.has_others() => Some(LEAVE),
+            _ => None,
+        };
+        let stays = self.told.zip(stays).map(|(told, stays)| told + stays);
+        while let Some(until) = stays.filter(|until| Instant::now() < *until) {
             self.container.turn(None, Some(until))?;
         }
         let code = self.last.as_ref().map_or(0, |(_, code)| *code);

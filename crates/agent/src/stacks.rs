@@ -4,7 +4,7 @@
 //! image. Threads of their own do that: a process that waits for a dead file server may keep whoever reads its memory.
 
 use crate::now;
-use crate::run::descendants::descendants_of_self;
+use crate::run::descendants::{descendants_of_self, of_program};
 use crate::survive::survive;
 use crate::variables::variable;
 use procfs::process::Stat;
@@ -50,7 +50,7 @@ struct Rank {
 
 /// Looks at every process that descends from this one, as far as that can be done in time.
 pub fn take() -> Stacks {
-    let stats = descendants_of_self();
+    let stats = of_program(descendants_of_self());
     let mut read: HashMap<i32, Read1> = HashMap::new();
     let is_free = !IS_READING.swap(true, SeqCst);
     if is_free {
@@ -179,7 +179,8 @@ fn is_python(pid: i32) -> bool {
 }
 
 /// Where the kernel says that the main thread waits. Mostly it tells only the superuser.
-fn waits_in(pid: i32) -> String {
+/// The function of the kernel in which a process waits, where that may be seen.
+pub fn waits_in(pid: i32) -> String {
     let wchan = String::from_utf8_lossy(&read_file(&format!("/proc/{pid}/wchan"))).trim().to_owned();
     if wchan == "0" { String::new() } else { wchan }
 }

@@ -20,6 +20,8 @@ pub struct Options {
     pub withheld: Vec<String>,
     /// Between a stop from outside and SIGKILL.
     pub grace: Duration,
+    /// How long processes may outlive SIGKILL until the pod is given up, so that its gang goes on elsewhere.
+    pub unkillable_after: Duration,
     pub termination_log: PathBuf,
     /// Where `/status`, `/metrics` and `/healthz` are served; nowhere without one.
     pub metrics_port: Option<u16>,

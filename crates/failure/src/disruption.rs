@@ -9,7 +9,13 @@ use std::sync::LazyLock;
 
 /// What took the worker away from outside, or would not have it: nobody's failure.
 pub fn finding(worker: &WorkerFacts<'_>) -> Option<Finding> {
-    by_condition(worker).or_else(|| by_node(worker)).or_else(|| by_storage(worker))
+    by_condition(worker).or_else(|| by_node(worker)).or_else(|| by_survivors(worker)).or_else(|| by_storage(worker))
+}
+
+/// By its agent, which could not end what it had run: whatever the program did before, its node can't run another attempt.
+fn by_survivors(worker: &WorkerFacts<'_>) -> Option<Finding> {
+    let survivors = worker.report()?.unkillable.as_ref()?;
+    Some(Finding { time: Some(survivors.time), ..Finding::new(Reason::Unkillable, survivors.text.clone()) })
 }
 
 /// By its agent, which could not begin with a program: what it would have begun with could not be read, or is another job's.

@@ -36,6 +36,8 @@ enum Kind {
 /// How much an end looks like the first one, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
+    /// Its pod can run no other attempt, so that it has to be known whatever failed before.
+    Unkillable,
     /// By itself, or by a hand from outside when nobody had failed.
     First,
     /// Told to stop while it was failing by itself: a peer that it took along was faster to end. Of a gang that hangs, a rank
@@ -123,6 +125,7 @@ impl<'a> End<'a> {
     fn rank(&self, all: &[End<'_>]) -> Rank {
         let stopped = if self.is_own() { Rank::Caught } else { Rank::Stopped };
         match self.kind {
+            Kind::Disrupted if self.finding.reason == Reason::Unkillable => Rank::Unkillable,
             Kind::Disrupted => Rank::First,
             Kind::Failed if self.finding.reason == Reason::StorageExceeded => Rank::First, // it is stopped for that
             // All of them hang, and the one that says so first is mostly one that waits.

@@ -50,7 +50,9 @@
 //! It rests on clocks that run equally fast during a lease, to within [`Timing::margin`], and on agents that are not
 //! stopped themselves: a machine that is frozen as a whole and thaws has its processes alive until its agent's next turn.
 //! The driver's clock has to count while the machine sleeps (`CLOCK_BOOTTIME`). A process that SIGKILL does not end is a process
-//! that lives: the driver must not tell [`Input::Ended`] before it is gone.
+//! that lives: the driver must not tell [`Input::Ended`] before it is gone. If that lasts too long, the agent gives its pod up: it
+//! tells [`Input::Terminated`] first, so that nothing more begins there, and then [`Input::Ended`]. What is left has had SIGKILL
+//! by then and runs nothing more; at most a call of the kernel that it waits in still comes to its end.
 //!
 //! # How to drive it
 //! One thread of the agent owns the [`Gang`], the one that has the loop with signals and children. It calls [`Gang::step`] with each

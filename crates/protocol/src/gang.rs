@@ -130,6 +130,9 @@ pub struct GangStatus {
     pub restarts: RestartHistory,
     /// Where the gang is in its life.
     pub phase: GangPhase,
+    /// Since when all stop, while they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopping_since: Option<Timestamp>,
     /// What it waits for, while not all run, as a person would tell it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub waits_for: String,

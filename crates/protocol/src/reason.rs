@@ -75,6 +75,7 @@ reasons! {
     Evicted,
     StorageExceeded,
     NodeLost,
+    Unkillable,
     CheckpointCorrupted,
     StorageUnavailable,
     NoUsableCheckpoint,

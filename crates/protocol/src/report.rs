@@ -52,6 +52,9 @@ pub struct Report {
     /// What the agent ended the program for by itself, or did not let its end count as success for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_for: Option<ErrorPattern>,
+    /// What outlived SIGKILL, so that nothing more can be run in this pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unkillable: Option<Unkillable>,
     /// Why it hangs, if the program gave reason to think so when it was last looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hang: Option<Hang>,
@@ -101,6 +104,21 @@ pub struct Report {
     pub started_at: Option<Timestamp>,
     /// The last lines of stderr, as a terminal would show them.
     pub stderr_tail: String,
+}
+
+/// Bytes of the text of an [`Unkillable`].
+pub const MAX_UNKILLABLE: usize = 240;
+
+/// Processes that SIGKILL did not end in time.
+///
+/// Its time comes before its text, for the end of a report may be cut off.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Unkillable {
+    /// When they were given up.
+    pub time: Timestamp,
+    /// The first process and its state, in at most [`MAX_UNKILLABLE`] bytes.
+    pub text: String,
 }
 
 /// A container's memory, in bytes, as its cgroup tells.
@@ -241,6 +259,7 @@ impl Report {
         report.exception = report.exception.filter(|exception| !exception.class.is_empty());
         report.error_patterns.retain(|known| !known.text.is_empty());
         report.hang = report.hang.filter(|hang| !hang.text.is_empty());
+        report.unkillable = report.unkillable.filter(|left| !left.text.is_empty());
         Some(report)
     }
 
@@ -408,7 +427,9 @@ impl Report {
         if let Some(exception) = &mut self.exception {
             exception.fit(room.exception);
         }
-        self.error_patterns.truncate(ErrorPattern::COUNT);
+        // Where there is no room for both, it is the node that tells why.
+        let is_of_node = self.unkillable.is_some() && room.hang == 0;
+        self.error_patterns.truncate(if is_of_node { 0 } else { ErrorPattern::COUNT });
         self.error_patterns.iter_mut().for_each(|known| known.text.truncate(start_of(&known.text, room.pattern).len()));
     }
 
@@ -680,6 +701,7 @@ mod tests {
                 error_patterns: vec![sign; 9],
                 ended_for: Some(ErrorPattern::CudaOutOfMemory),
                 hang,
+                unkillable: Some(Unkillable { time, text: "x".repeat(MAX_UNKILLABLE) }),
                 progress: Some(progress),
                 ..report(b"")
             };

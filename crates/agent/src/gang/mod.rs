@@ -124,6 +124,8 @@ pub struct Party {
     /// How the attempts ended, up to the beginning of the last one.
     counts: GangEnd,
     waits: Waits,
+    /// Since when this leader's gang stops, while it does.
+    stopping_since: Option<Timestamp>,
     /// When it was last looked whether somebody has changed the setup.
     looked: Time,
 }
@@ -211,6 +213,7 @@ impl Party {
             last: 0,
             counts,
             waits: Waits::default(),
+            stopping_since: None,
             looked: now(),
         })
     }
@@ -435,7 +438,9 @@ impl Party {
             self.waits.is_said = true;
             self.words.say(format_args!("waiting for {waits}"));
         }
-        let told = GangStatus { ended: self.ended.clone(), ..status };
+        let is_stopping = phase == GangPhase::Stopping;
+        self.stopping_since = is_stopping.then(|| self.stopping_since.unwrap_or_else(crate::now));
+        let told = GangStatus { ended: self.ended.clone(), stopping_since: self.stopping_since, ..status };
         let mut known = self.told.lock();
         if known.as_ref() != Some(&told) {
             *known = Some(told);
@@ -456,6 +461,7 @@ fn status(view: &View<'_>) -> GangStatus {
         workers: u32::try_from(view.members).unwrap_or(u32::MAX),
         restarts: view.history.restarts.clone(),
         phase,
+        stopping_since: None,
         waits_for: if phase == GangPhase::Running { String::new() } else { waits_for(view) },
         ended: Vec::new(),
     }

@@ -7,7 +7,7 @@ mod rule;
 
 use crate::now;
 use crate::observations::Observations;
-use crate::run::descendants::descendants_of_self;
+use crate::run::descendants::{descendants_of_self, of_program};
 use crate::run::view::RunView;
 use crate::serve::gpu::Gpus;
 use crate::stacks;
@@ -182,7 +182,7 @@ impl Watcher {
 
     fn look(&mut self, since: Duration) -> Look {
         let progress = self.observations.progress_now();
-        let processes = descendants_of_self();
+        let processes = of_program(descendants_of_self());
         let processes = processes.iter().map(|stat| Process {
             pid: stat.pid,
             started: stat.starttime,

@@ -4,12 +4,14 @@ use super::{Broken, Incoming, SHELL, Sender, Shell};
 use crate::gang::clock::now;
 use crate::places::who_gives_way;
 use crate::run::descendants::descendants_of;
+use crate::serve::gpu::NVIDIA_SMI;
 use crate::serve::ports::{address, bind};
 use gang::frame::{Channel, Event, FrameError, PROVEN_WITHIN, Secret};
 use gang::remote::{MAX_PIECE, Packet};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpid, getppid};
 use parking_lot::Mutex;
+use procfs::process::Stat;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
@@ -61,7 +63,9 @@ pub fn serve(folder: &Path) -> io::Result<u8> {
     };
     server.is_over.store(true, Relaxed);
     // Daemons have no parent any more but the agent.
-    while getppid() == agent && descendants_of(agent).iter().any(|process| process.pid != getpid().as_raw()) {
+    // A look at the GPUs is the agent's own.
+    let is_daemon = |process: &Stat| process.pid != getpid().as_raw() && process.comm != NVIDIA_SMI;
+    while getppid() == agent && descendants_of(agent).iter().any(is_daemon) {
         thread::sleep(LOOK_EVERY);
     }
     Ok(128 + signal as u8)

@@ -4,6 +4,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
+use parking_lot::Mutex;
 use procfs::process::Stat;
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
@@ -25,6 +26,35 @@ pub fn continue_stopped() {
     for process in descendants_of_self().iter().filter(|process| process.state == 'T') {
         let _ = kill(Pid::from_raw(process.pid), Signal::SIGCONT);
     }
+}
+
+/// The agent's own process that looks at the GPUs, as PID and time of its start.
+static HELPER: Mutex<Option<(i32, u64)>> = Mutex::new(None);
+
+/// Marks a process that this one has just started as none of the program's: its hanging is no reason to wait.
+pub fn mark_as_helper(pid: u32) {
+    let pid = pid.cast_signed();
+    // One that has ended by now is reaped, and its PID may soon be another process's.
+    let started = procfs::process::Process::new(pid).and_then(|process| process.stat()).map(|stat| stat.starttime);
+    *HELPER.lock() = started.ok().map(|started| (pid, started));
+}
+
+/// Whether a helper of the agent is among these processes.
+pub fn has_helper(processes: &[Stat]) -> bool {
+    helper_among(processes).is_some()
+}
+
+fn helper_among(processes: &[Stat]) -> Option<i32> {
+    let (pid, started) = (*HELPER.lock())?;
+    processes.iter().any(|process| (process.pid, process.starttime) == (pid, started)).then_some(pid)
+}
+
+/// Those of `processes` that are no helper of the agent, nor descend from one.
+pub fn of_program(processes: Vec<Stat>) -> Vec<Stat> {
+    let Some(helper) = helper_among(&processes) else { return processes };
+    let parents: Vec<(i32, i32)> = processes.iter().map(|process| (process.pid, process.ppid)).collect();
+    let helpers = descendants(helper, &parents);
+    processes.into_iter().filter(|process| process.pid != helper && !helpers.contains(&process.pid)).collect()
 }
 
 /// Sends the signal of this number, which may be a real-time one, to one process. That fails only if it has just ended.

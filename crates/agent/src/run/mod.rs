@@ -6,6 +6,7 @@
 pub mod descendants;
 pub mod expand;
 pub mod launch;
+mod survivors;
 pub mod unstarted;
 pub mod view;
 
@@ -22,11 +23,14 @@ use crate::output::forwarder::Forwarder;
 use crate::output::parser::{Parser, Parsing};
 use crate::output::queue::Queue;
 use crate::remote::Shell;
-use crate::run::descendants::{continue_stopped, descendants_of_self, send, signal_descendants};
+use crate::run::descendants::{
+    continue_stopped, descendants_of_self, has_helper, of_program, send, signal_descendants,
+};
 use crate::run::launch::Program;
 use crate::run::view::{CurrentRun, RunView};
 use crate::serve::gpu::Gpus;
 use crate::signals::Received;
+use crate::stacks;
 use crate::surroundings::{Options, Surroundings};
 use crate::survive::survive;
 use crate::variables::variable;
@@ -37,7 +41,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use protocol::progress::{Source, Update};
 use protocol::progress_pattern::ProgressPatterns;
-use protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
+use protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, Unkillable, VERSION};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -51,6 +55,8 @@ use text::error_pattern::ErrorPattern;
 const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
 /// How long SIGKILL is repeated: a process that waits for a dead file server can't die, and would keep the pod.
 const KILL_FOR: Duration = Duration::from_secs(10);
+/// How long only the agent's own look at the GPUs must have been seen: a look at all processes may miss what is forked meanwhile.
+const ALONE_FOR: Duration = Duration::from_millis(200);
 /// Between two rounds of SIGKILL.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// The same once it has been of no use for long.
@@ -73,6 +79,8 @@ pub struct Run {
     /// When the memory of a GPU did not suffice, if the report has how full it was before.
     gpu_memory_failed: Option<Timestamp>,
     grace: Duration,
+    /// How long SIGKILL may be of no use until this pod is given up, where another attempt would follow in it.
+    unkillable_after: Duration,
     fail_on_nan: bool,
     /// The program is `mpirun`, or starts it.
     is_mpi: bool,
@@ -109,6 +117,8 @@ struct Process {
     ended: Option<ExitStatus>,
     /// No process is left that descends from it.
     none_left: bool,
+    /// Since when none is seen but the agent's own look at the GPUs.
+    alone_since: Option<Instant>,
     /// When whoever still lives gets SIGKILL: set by a signal from outside, a lost loss, and the program's end.
     kill_at: Option<Instant>,
     killing_since: Option<Instant>,
@@ -168,6 +178,7 @@ impl Run {
             gpus: surroundings.gpus.clone(),
             gpu_memory_failed: None,
             grace: options.grace,
+            unkillable_after: options.unkillable_after,
             fail_on_nan: options.fail_on_nan,
             is_mpi: attempt.shell.is_some(),
             words: Arc::clone(&surroundings.words),
@@ -247,6 +258,7 @@ impl Run {
             pid: started.pid,
             ended: None,
             none_left: false,
+            alone_since: None,
             kill_at: None,
             killing_since: None,
             forwarder: Forwarder::start(started.stdout, started.stderr, &self.view)?,
@@ -327,10 +339,16 @@ impl Run {
     /// How the run ended, once it is over.
     pub fn outcome(&self) -> Outcome {
         match (self.exit_code(), self.report.stopped_by) {
+            _ if self.is_unkillable() => Outcome::Failed,
             (_, Some(_)) => Outcome::Stopped,
             (0, None) => Outcome::Succeeded,
             _ => Outcome::Failed,
         }
+    }
+
+    /// Whether it left processes behind that nothing ends, so that no other run may follow in this pod.
+    pub fn is_unkillable(&self) -> bool {
+        self.report.unkillable.is_some()
     }
 
     /// Its last words.
@@ -363,7 +381,7 @@ impl Run {
         };
         let Some(status) = process.ended else { return 128 + Signal::SIGKILL as i32 };
         match (status.code(), status.signal(), self.report.stopped_by) {
-            (Some(0), ..) if self.report.ended_for.is_some() => 1,
+            (Some(0), ..) if self.report.ended_for.is_some() || self.is_unkillable() => 1,
             (Some(0), _, Some(stop)) => 128 + stop,
             (Some(code), ..) => code,
             (None, Some(signal), _) => 128 + signal,
@@ -378,22 +396,31 @@ impl Run {
         self.end_if_hanging();
         let ends_at = self.end_if_raised();
         let told_at = self.tell_to_end();
+        let look_at = self.look_for_survivors();
         let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
-        let is_stuck = process.killing_since.is_some_and(|since| since.elapsed() > KILL_FOR);
-        // In a gang another attempt must not begin beside them, however long it takes; else the pod need not wait for them.
-        if process.none_left || (is_stuck && !self.may_be_followed()) {
-            if !process.none_left {
-                self.tell_of_survivors("giving up on them");
+        let killing_for = process.killing_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let is_stuck = killing_for > KILL_FOR;
+        // In a gang another attempt must not begin beside them, so that the pod has to go; else it need not wait for them.
+        if !process.none_left && self.may_be_followed() && killing_for > self.unkillable_after {
+            self.give_up_pod(message);
+        } else if !process.none_left && !self.may_be_followed() && is_stuck {
+            self.tell_of_survivors("giving up on them");
+        } else if !process.none_left {
+            if is_stuck && !self.is_stuck {
+                self.tell_of_survivors("the gang waits for them");
+                self.is_stuck = true;
             }
-            return Step::Go(Stage::forwarding(process.forwarder.passed()));
+            return self.stay(message, [told_at, ends_at, look_at], is_stuck);
         }
-        if is_stuck && !self.is_stuck {
-            self.tell_of_survivors("the gang waits for them");
-            self.is_stuck = true;
-        }
+        let passed = self.process.as_ref().map_or(0, |process| process.forwarder.passed());
+        Step::Go(Stage::forwarding(passed))
+    }
+
+    /// Kills what is to be killed by now, and keeps the message up to date.
+    fn stay(&mut self, message: &mut MessageFile, due: [Option<Instant>; 3], is_stuck: bool) -> Step {
         let Some(process) = &mut self.process else { return Step::Go(Stage::speaking()) };
         let now = Instant::now();
-        let mut until = process.kill_at.into_iter().chain(told_at).chain(ends_at).min();
+        let mut until = process.kill_at.into_iter().chain(due.into_iter().flatten()).min();
         if process.kill_at.is_some_and(|at| at <= now) {
             process.killing_since.get_or_insert(now);
             signal_descendants(Signal::SIGKILL);
@@ -415,8 +442,35 @@ impl Run {
         self.report.gang.is_some() && !self.is_leaving
     }
 
+    /// The agent's own look at the GPUs may hang in their driver: it is a child of this process, and none of the program's. The
+    /// kernel says only that no child is left at all, so that where there is such a one the processes are looked at. Returns
+    /// when to look again.
+    fn look_for_survivors(&mut self) -> Option<Instant> {
+        let process = self.process.as_mut().filter(|process| process.ended.is_some() && !process.none_left)?;
+        let processes = descendants_of_self();
+        if !has_helper(&processes) {
+            process.alone_since = None;
+            return None;
+        }
+        let now = Instant::now();
+        process.alone_since = of_program(processes).is_empty().then(|| process.alone_since.unwrap_or(now));
+        process.none_left = process.alone_since.is_some_and(|since| now.duration_since(since) >= ALONE_FOR);
+        Some(now + KILL_AGAIN)
+    }
+
+    /// What was killed does not end: this pod can run nothing any more, and its node is why.
+    fn give_up_pod(&mut self, message: &mut MessageFile) {
+        let left = of_program(descendants_of_self());
+        let text = survivors::describe(&left, self.unkillable_after, stacks::waits_in);
+        self.words.say(format_args!("{text}; this pod can run no other attempt, and ends"));
+        self.report.unkillable = Some(Unkillable { time: now(), text });
+        self.report.phase = Phase::Exited;
+        self.report.finished_at.get_or_insert_with(now);
+        self.write_message(message);
+    }
+
     fn tell_of_survivors(&self, what_follows: &str) {
-        let left = descendants_of_self().len();
+        let left = of_program(descendants_of_self()).len();
         self.words.say(format_args!(
             "{left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in the kernel for a disk or file server, or \
              of another user); {what_follows}"

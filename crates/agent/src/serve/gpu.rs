@@ -1,5 +1,6 @@
 //! What `nvidia-smi` says of the GPUs in this container, if it is there.
 
+use crate::run::descendants::mark_as_helper;
 use crate::survive::survive;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -11,6 +12,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// What is asked. A look at the GPUs goes by its name.
+pub const NVIDIA_SMI: &str = "nvidia-smi";
 /// Between two looks: each costs a good part of a CPU second on a node with many GPUs.
 const EVERY: Duration = Duration::from_secs(30);
 /// How old figures may be. Two looks in a row must miss a GPU until it counts as lost: one may be slow, or be ended with
@@ -100,10 +103,11 @@ impl Known {
 /// What `nvidia-smi` says.
 fn look() -> io::Result<String> {
     const QUERY: &str = "--query-gpu=index,uuid,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu";
-    let mut command = Command::new("nvidia-smi");
+    let mut command = Command::new(NVIDIA_SMI);
     command.args([QUERY, "--format=csv,noheader,nounits"]);
     // Not waited for: the loop of the container reaps every child.
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    mark_as_helper(child.id());
     let mut text = String::new();
     child.stdout.ok_or(io::ErrorKind::BrokenPipe)?.take(1024 * 1024).read_to_string(&mut text)?;
     Ok(text)
