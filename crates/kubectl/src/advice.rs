@@ -205,6 +205,10 @@ pub const ADVICE: &[(&str, &str)] = &[
         "Nothing for the job: it starts again on other nodes, and this does not count against backoffLimit. Look at the node.",
     ),
     (
+        "Unkillable",
+        "Nothing for the job: another pod takes the worker's place, and this does not count against backoffLimit. Cordon the node that the message names (kubectl cordon NODE), look at its dmesg for Xid, hung_task or NFS errors, and reboot it: a process there waits in the kernel, and SIGKILL does not end it.",
+    ),
+    (
         "PodDeleted",
         "Somebody deleted the pod. Ask who: it counts against backoffLimit where all the others had to go with it.",
     ),

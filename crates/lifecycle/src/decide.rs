@@ -63,6 +63,7 @@ impl Step<'_> {
             self.delete(old);
         }
         self.give_up_lost();
+        self.give_up_unkillable();
         if matches!(stage, Stage::Running(_) | Stage::JobGone | Stage::Starting) {
             self.wake_at_deadline();
         }

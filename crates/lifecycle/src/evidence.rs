@@ -43,7 +43,9 @@ impl Step<'_> {
             {
                 return known.clone();
             }
-            if same && known.disruption && !cause.disruption {
+            // That its pod is deleted follows from what its agent told.
+            let is_given_up = known.reason == Reason::Unkillable;
+            if same && known.disruption && (!cause.disruption || is_given_up) {
                 return known.clone();
             }
             let ran_seconds = ran_seconds.max(known.ran_seconds);

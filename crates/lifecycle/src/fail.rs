@@ -103,7 +103,7 @@ impl Step<'_> {
     }
 
     /// An attempt is over: another one follows, or the job has failed.
-    fn judge(&mut self, entry: &AttemptEnd) -> bool {
+    pub(super) fn judge(&mut self, entry: &AttemptEnd) -> bool {
         if entry.exit_code.is_some() && self.reason_of(ConditionType::Scheduled) == Some(Reason::Scheduling) {
             // Programs have run, and nobody was there to see it.
             self.set(ConditionType::Scheduled, true, Reason::Scheduled, "every worker has a node");

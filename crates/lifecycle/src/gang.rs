@@ -16,6 +16,9 @@ use std::ops::Range;
 
 /// How long nothing is said of a gang that has just been made and waits for its members, in seconds.
 const FORMED_WITHIN: i64 = 10;
+/// How long agents may take beyond the grace to end all that they run, in seconds: several times what they take to give up what
+/// can't be ended.
+const STOPPED_WITHIN: i64 = 900;
 
 impl<'a> Step<'a> {
     /// Takes in which attempt runs, and how those before it ended: by the leader's last answer, and by what stands in the last
@@ -191,7 +194,29 @@ impl<'a> Step<'a> {
         }
         self.set(ConditionType::Running, false, why.reason.clone(), &why.message);
         let is_heard = self.input.agent.is_some_and(|agent| agent.failing_since.is_none());
-        is_heard && !is_stopping && self.past_start(job, &why)
+        if is_heard && is_stopping {
+            return self.past_stop(job, gang, &why);
+        }
+        is_heard && self.past_start(job, &why)
+    }
+
+    /// Has the gang made again if its agents have not ended their programs long after they should have. They give up by
+    /// themselves what can't be ended, so that something is wrong with one of them, or with its node.
+    fn past_stop(&mut self, job: &ObservedJob, gang: &GangStatus, why: &Why) -> bool {
+        let Some(since) = gang.stopping_since else { return false };
+        let limit = self.input.plan.gang.workers().pod.grace_seconds.saturating_add(STOPPED_WITHIN);
+        let left = limit - seconds(self.by_our_clock(self.incarnation(), since), self.input.now);
+        if left > 0 {
+            self.requeue(left);
+            return false;
+        }
+        let message = format!("the programs have not stopped within {limit} s: {}", why.message);
+        let cause = evidence::disruption_of_gang(Reason::Unkillable, &message);
+        let entry = self.keep(self.incarnation(), &cause);
+        if self.judge(&entry) {
+            self.delete(job);
+        }
+        true
     }
 
     /// What was before the pods that are about to be made.

@@ -17,6 +17,8 @@ use protocol::gang::GangPhase;
 /// How long a node has been silent when Kubernetes says so: `--node-monitor-grace-period` of its controller manager, by
 /// default. Twice the lease by which the agents of that node have stopped their programs, and more.
 const NOTICED_AFTER: i64 = 50;
+/// How long a pod may take to end by itself that its agent has given up, in seconds.
+const ENDS_BY_ITSELF: i64 = 30;
 
 impl Step<'_> {
     /// Whether what is left of the gang takes in new pods. Those of a gang of which nobody was left begin anew, and
@@ -104,6 +106,24 @@ impl Step<'_> {
                 Some(_) if pod.index >= most || !self.runs_on() => self.release(pod, true),
                 _ => {}
             }
+        }
+    }
+
+    /// Pods that their agents have given up, for a process in them does not end: the kernel then does not let the container end
+    /// either, so that their nodes never say that they have. All that is left in them has had SIGKILL, and runs nothing more.
+    pub(super) fn give_up_unkillable(&mut self) {
+        let input: &Input<'_> = self.input;
+        for pod in input.children.pods.values().filter(|pod| pod.is_alive()) {
+            let is_it = |entry: &&AttemptEnd| entry.reason == Reason::Unkillable && entry.pod.as_ref() == Some(&pod.name);
+            let Some(entry) = self.status.restarts.iter().find(is_it) else { continue };
+            let left = ENDS_BY_ITSELF - entry.time.map_or(0, |time| seconds(time, input.now));
+            if left > 0 {
+                self.requeue(left);
+                continue;
+            }
+            let message = entry.to_string();
+            self.release(pod, true);
+            self.event(true, "Unkillable", message);
         }
     }
 

@@ -4,7 +4,7 @@ use failure::{Disruption, FailedInit, Waiting, WorkerFacts, first_cause};
 use jiff::Timestamp;
 use observe::{Container, ObservedPod};
 use protocol::reason::Reason;
-use protocol::report::{GpuMemory, LaunchError, LaunchErrorKind, Phase, Reached, Report};
+use protocol::report::{GpuMemory, LaunchError, LaunchErrorKind, Phase, Reached, Report, Unkillable};
 use protocol::role::RoleName;
 use text::error_pattern::{ErrorMatch, ErrorPattern};
 use text::exception::Exception;
@@ -893,5 +893,23 @@ mod cut {
             // A pod with 24 containers has that much for each.
             prop_assert!(known_from.is_some_and(|known| known <= 512), "known from {:?} on: {message}", known_from);
         }
+    }
+}
+
+/// What its pod can't end keeps the next attempt out of it, so that it has to be known whatever else failed.
+#[test]
+fn an_unkillable_process_is_named_whatever_failed_first() {
+    let failed = raised(told(0, 900, ""), "ValueError", "bad shape", 100);
+    let left = |pod| {
+        but(pod, |report| {
+            let text = "process 57 (python3, state D) outlived SIGKILL for 120 s".to_owned();
+            report.unkillable = Some(Unkillable { time: at(1000), text });
+        })
+    };
+    for stuck in [told(1, 900, ""), raised(told(1, 900, ""), "ValueError", "bad shape", 50)] {
+        let cause = first_cause([&failed, &left(stuck)]).unwrap();
+        assert_eq!((&cause.reason, cause.node.as_deref()), (&Reason::Unkillable, Some("node-1")));
+        assert!(cause.disruption && !cause.permanent);
+        assert!(cause.to_string().ends_with("node node-1): process 57 (python3, state D) outlived SIGKILL for 120 s"));
     }
 }

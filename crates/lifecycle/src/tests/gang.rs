@@ -385,3 +385,25 @@ fn numbers_beyond_belief_do_no_harm() {
     world.step();
     assert_eq!((world.status.attempt, world.status.restart_count), (Some(i32::MAX), Some(i32::MAX)));
 }
+
+/// An agent ends within its deadlines whatever it runs; one that does not is no reason to wait for ever.
+#[test]
+fn a_gang_that_does_not_stop_is_made_again() {
+    let mut world = World::to_running();
+    let stops = GangStatus {
+        waits_for: "worker 1, which is stopping".into(),
+        stopping_since: Some(at(30)),
+        ..gang(1, GangPhase::Stopping, vec![])
+    };
+    world.agent = Some(leader(1, stops));
+    world.second = 40;
+    let verdict = world.step();
+    assert_eq!((world.condition("Running").1, verdict.actions.len()), ("Stopping", 1));
+    assert!(verdict.requeue.is_some_and(|after| after.as_secs() > 600), "{:?}", verdict.requeue);
+    world.second = 30 + 60 + 900;
+    let verdict = world.step();
+    assert!(verdict.actions.iter().any(|action| matches!(action, Action::DeleteJob { .. })), "{verdict:?}");
+    let entry = &world.status.restarts[0];
+    assert_eq!((&entry.reason, entry.disruption, world.status.incarnation), (&Reason::Unkillable, true, Some(2)));
+    assert!(entry.message.contains("worker 1, which is stopping"), "{}", entry.message);
+}

@@ -224,3 +224,49 @@ fn a_lost_node_holds_up_no_end() {
     world.agent = None;
     assert!(world.step().actions.contains(&release(1, true)));
 }
+
+/// The kernel does not let a container end before the processes in it: its node would never say that it has.
+#[test]
+fn a_pod_that_its_agent_has_given_up_is_replaced() {
+    for worker in 0..N {
+        let mut world = led();
+        let what = "process 57 (python3, state D) outlived SIGKILL for 120 s";
+        let told = AttemptEnd {
+            reason: Reason::Unkillable,
+            message: what.to_owned(),
+            exit_code: Some(1),
+            ..left(worker)
+        };
+        world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![told])));
+        world.second = 25;
+        assert_eq!(world.step().actions, [Action::Ensure], "it may end by itself");
+        let words = format!("worker {worker} (pod x-training-{worker}-abcde, node node-{worker}): {what}");
+        assert_eq!(world.condition("Restarting"), ("True", "Unkillable", &*words));
+        world.second = 51;
+        let verdict = world.step();
+        assert_eq!(verdict.actions, [release(worker, true), Action::Ensure]);
+        assert_eq!((reasons(&verdict), &verdict.events[0].note), (vec!["Unkillable"], &words));
+        world.see(Some(job(1)), [ObservedPod { gone: true, deletion: Some(at(51)), ..running(worker, 1) }]);
+        world.second = 52;
+        assert_eq!(world.step().actions, [Action::Ensure], "the Job makes another one");
+        assert_eq!(world.condition("Restarting"), ("True", "Unkillable", &*words), "that stays why");
+        let entry = &world.status.restarts[0];
+        assert!(entry.disruption && entry.node.as_deref() == Some(&*format!("node-{worker}")), "{entry:?}");
+    }
+}
+
+/// Also where no other worker is left to take the new one in.
+#[test]
+fn a_gang_that_was_given_up_follows_in_new_pods() {
+    let mut world = led();
+    let told = AttemptEnd { reason: Reason::Unkillable, message: "process 57".into(), ..left(0) };
+    world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![told])));
+    world.second = 25;
+    world.step();
+    world.second = 60;
+    let gone = |index| ObservedPod { gone: true, deletion: Some(at(51)), ..running(index, 1) };
+    world.see(Some(job(1)), [gone(0), gone(1)]);
+    world.step();
+    assert_eq!((world.status.incarnation, world.status.restarts[0].reason.as_str()), (Some(2), "Unkillable"));
+    assert_eq!(world.status.disruption_count, Some(1));
+}
