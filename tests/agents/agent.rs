@@ -1511,6 +1511,19 @@ fn a_program_that_hangs_may_be_nothing_but_told_and_go_on() {
     assert_eq!((room.report().ended_for, room.report().hang), (None, None));
 }
 
+/// As at a meeting point to which not all come, before the first step or in a program whose output nobody knows.
+#[test]
+fn a_program_that_never_does_anything_is_found() {
+    let room = Room::new("hang-idle");
+    let options = ["--hang-timeout", "100", "--hang-idle-timeout", "2", "--hang-policy", "fail"];
+    let mut agent = room.agent(&options, &["sh", "-c", "echo 'loading'; exec sleep 1000"]);
+    let output = agent.env("RANK", "0").env_remove("CHECKPOINT_DIR").output().unwrap();
+    let (said, report) = (String::from_utf8_lossy(&output.stderr), room.report());
+    assert_eq!((output.status.code(), report.ended_for), (Some(143), Some(ErrorPattern::Hang)), "{report:?}\n{said}");
+    let hang = report.hang.unwrap();
+    assert!(hang.text.starts_with("no sign of life for 2 s (no step, no output, "), "{hang:?}");
+}
+
 /// What `agent stacks` prints, or why it does not.
 fn ask_for_stacks(room: &Room) -> Result<String, String> {
     let state = format!("--state={}", room.path("state").display());

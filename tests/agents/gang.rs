@@ -363,6 +363,28 @@ fn a_look_at_the_gpus_that_hangs_holds_up_no_attempt() {
     gang.all_exit(agents, 0);
 }
 
+/// The rank that waits sleeps, and must not be taken for one that hangs while another one works.
+#[test]
+fn a_gang_in_which_nobody_does_anything_is_started_again() {
+    let script = r#"
+        [ $ATTEMPT = 1 ] || wait_for go
+        [ $ATTEMPT = 1 ] || exit 0
+        if [ $NODE_RANK = 1 ]; then until [ -e rest ]; do :; done; fi
+        exec sleep 1000"#;
+    let Some(gang) = Gang::new("gang-idle", 2, json!({}), script) else { return };
+    let options = ["--hang-timeout=100", "--hang-idle-timeout=3", "--hang-policy=fail"].map(str::to_owned).to_vec();
+    let gang = Gang { options, ..gang };
+    let agents = gang.start();
+    gang.until_all_began(1);
+    gang.allow("rest");
+    gang.until_all_began(2);
+    let ended = gang.ended();
+    assert_eq!((ended.len(), &*ended[0].reason, ended[0].disruption), (1, "Hang", false), "{ended:?}");
+    assert!(ended[0].message.contains("no sign of life for "), "{ended:?}");
+    gang.allow("go");
+    gang.all_exit(agents, 0);
+}
+
 #[test]
 fn an_agent_that_is_killed_comes_back_and_goes_on() {
     let script = "echo \"step $ATTEMPT of 9\"; wait_for go-$ATTEMPT";

@@ -166,6 +166,12 @@ struct RunArgs {
     /// of life.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     hang_timeout: Option<u32>,
+    /// A command that reports no steps, or none any more, may hang if nothing shows for so long that it goes on
+    ///
+    /// No output, no CPU time, no data read or written, no GPU in use, no file written in CHECKPOINT_DIR; in a gang if that
+    /// holds for all of its members.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
+    hang_idle_timeout: u32,
     /// What a command that hangs means: it is only told of, or it is ended as a failure
     ///
     /// The stacks of all its processes are printed in either case. fail: then it gets TERM and the grace, and what is
@@ -198,6 +204,7 @@ impl RunArgs {
             state: self.gang_state.clone(),
             hang: self.hang_timeout.map(|seconds| hang::Policy {
                 timeout: Duration::from_secs(seconds.into()),
+                idle_timeout: Duration::from_secs(self.hang_idle_timeout.into()),
                 ends: self.hang_policy == HangPolicy::Fail,
             }),
             watch_metrics: self.watch_metric,

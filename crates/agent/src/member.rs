@@ -115,6 +115,8 @@ impl<'a> Member<'a> {
                 let is_told = is_told || is_failing;
                 match next {
                     Next::Turn { until } => {
+                        self.tasks.extend(self.party.idle(run.is_idle()));
+                        run.note_gang(self.party.is_idle());
                         self.doing = Doing::Running { attempt, run, is_told };
                         return Ok(until);
                     }

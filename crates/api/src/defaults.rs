@@ -54,6 +54,8 @@ pub const NODE_LOST_SECONDS: i32 = 60;
 pub const NAN_POLICY: NanPolicy = NanPolicy::Report;
 /// Default of `failurePolicy.hang.timeoutSeconds`.
 pub const HANG_TIMEOUT_SECONDS: i32 = 1800;
+/// Default of `failurePolicy.hang.idleTimeoutSeconds`.
+pub const HANG_IDLE_TIMEOUT_SECONDS: i32 = 3600;
 /// Default of `failurePolicy.hang.action`.
 pub const HANG_ACTION: HangAction = HangAction::Report;
 /// Default of `scheduling.gang`.
@@ -69,7 +71,7 @@ pub const WAIT_SECONDS: i32 = 60;
 
 /// All of them, each with its field's path from the spec, as in `networking.masterPort`.
 #[must_use]
-pub fn all() -> [(&'static str, Value); 27] {
+pub fn all() -> [(&'static str, Value); 28] {
     [
         ("runtimeRef.kind", json!(RUNTIME_KIND)),
         ("gpusPerWorker", json!(GPUS_PER_WORKER)),
@@ -94,6 +96,7 @@ pub fn all() -> [(&'static str, Value); 27] {
         ("failurePolicy.nodeLostSeconds", json!(NODE_LOST_SECONDS)),
         ("failurePolicy.nanPolicy", json!(NAN_POLICY)),
         ("failurePolicy.hang.timeoutSeconds", json!(HANG_TIMEOUT_SECONDS)),
+        ("failurePolicy.hang.idleTimeoutSeconds", json!(HANG_IDLE_TIMEOUT_SECONDS)),
         ("failurePolicy.hang.action", json!(HANG_ACTION)),
         ("elastic.minWorkers", json!(MIN_WORKERS)),
         ("elastic.waitSeconds", json!(WAIT_SECONDS)),

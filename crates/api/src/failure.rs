@@ -32,7 +32,7 @@ pub struct FailurePolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "NanPolicy")]
     pub nan_policy: Option<NanPolicy>,
-    /// What happens when a program hangs. It hangs if it has told a step or an epoch and tells no other for `timeoutSeconds`, and a second sign agrees: no output for as long, processes that all sleep, GPUs that show always the same, or a process that a signal has stopped. Files written in the checkpoint folder are a sign of life.
+    /// What happens when a program hangs. It hangs if it has told a step or an epoch and tells no other for `timeoutSeconds`, and a second sign agrees: no output for as long, processes that all sleep, GPUs that show always the same, or a process that a signal has stopped. Files written in the checkpoint folder are a sign of life. It also hangs if it reports no steps and shows no sign of life at all for `idleTimeoutSeconds`.
     #[serde(default, skip_serializing_if = "Hang::is_default")]
     pub hang: Hang,
     /// What is to follow from certain failures; the first rule that matches decides, and without one all is as ever.
@@ -49,6 +49,10 @@ pub struct Hang {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 86_400))]
     pub timeout_seconds: Option<i32>,
+    /// Seconds without any sign of life in a program that reports no steps: before its first one, after its last one, or because nothing knows its output. No worker prints, computes (5 % of a core), reads or writes data, uses a GPU or writes a file in the checkpoint folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 30, max = 604_800))]
+    pub idle_timeout_seconds: Option<i32>,
     /// `Report`: the condition ProgressStalled and an event say so, and the stacks of all ranks are in the log. `Restart`: the attempt fails with the reason Hang, so that the gang starts again within `backoffLimit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HangAction")]

@@ -1249,6 +1249,12 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         example: "hang-timeout",
     },
     SchemaRefusal {
+        field: "spec.failurePolicy.hang.idleTimeoutSeconds",
+        says: "spec.failurePolicy.hang.idleTimeoutSeconds in body should be greater than or equal to 30",
+        remedy: "write a number of seconds from 30, more than the longest silent wait of the whole gang takes",
+        example: "hang-idle-timeout",
+    },
+    SchemaRefusal {
         field: "spec.failurePolicy.hang.action",
         says: r#"supported values: "Report", "Restart""#,
         remedy: "write one of these",

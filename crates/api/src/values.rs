@@ -172,6 +172,12 @@ impl Hang {
         self.timeout_seconds.unwrap_or(defaults::HANG_TIMEOUT_SECONDS)
     }
 
+    /// Seconds without any sign of life after which a program that reports no steps may hang.
+    #[must_use]
+    pub fn idle_timeout_seconds(&self) -> i32 {
+        self.idle_timeout_seconds.unwrap_or(defaults::HANG_IDLE_TIMEOUT_SECONDS)
+    }
+
     /// What is done about that.
     #[must_use]
     pub fn action(&self) -> HangAction {

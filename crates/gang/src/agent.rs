@@ -56,6 +56,8 @@ pub enum Input {
         /// The agent's own words about it.
         report: String,
     },
+    /// Whether the program shows no sign that it goes on.
+    Idle(bool),
     /// The agent was told to end by this signal.
     Terminated(i32),
     /// Somebody wants another attempt, and says why. Only the leader's agent heeds it.
@@ -163,6 +165,7 @@ impl Gang {
             (Input::Chosen(..) | Input::Restart(_) | Input::Resize(_), None) | (Input::Tick, _) => {}
             (Input::Failing(attempt), _) => self.member.failing(now, attempt, out),
             (Input::Ended { attempt, outcome, report }, _) => self.member.ended(now, attempt, End { outcome, report }),
+            (Input::Idle(is_idle), _) => self.member.idle(is_idle),
             (Input::Terminated(signal), leader) => {
                 self.member.terminated(now, signal, out);
                 if let Some(leader) = leader {
@@ -214,6 +217,11 @@ impl Gang {
     /// How the gang stands, as its leader sees it.
     pub fn view(&self, now: Time) -> Option<View<'_>> {
         self.leader.as_ref().map(|leader| leader.view(now))
+    }
+
+    /// Whether no program of the attempt that runs shows that it goes on, as far as a leader knows.
+    pub fn is_idle(&self) -> bool {
+        self.leader.as_ref().is_some_and(Leader::is_idle)
     }
 
     /// What a later agent of the same pod should be given.

@@ -287,6 +287,13 @@ impl Leader {
         size.is_some_and(|size| runs.len() + usize::from(is_known) >= size as usize)
     }
 
+    /// Whether no program of the attempt that runs shows that it goes on.
+    pub(super) fn is_idle(&self) -> bool {
+        let Phase::Running { attempt, .. } = &self.phase else { return false };
+        let is_idle = |seat: &Seat| seat.holder.as_ref().is_some_and(|holder| holder.status.idle);
+        self.of_members().all(|seat| seat.succeeded == *attempt || is_idle(seat))
+    }
+
     fn resized(&self) -> Why {
         Why::Resized { from: self.members.len(), to: self.setup.members.len() }
     }

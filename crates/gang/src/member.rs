@@ -77,7 +77,7 @@ impl Member {
             incarnation,
             timing,
             history,
-            status: Status { seen, closed, run, leaving: None, over: false },
+            status: Status { seen, closed, run, leaving: None, over: false, idle: false },
             link: None,
             unlinked: now,
             contact: None,
@@ -233,6 +233,11 @@ impl Member {
         }
     }
 
+    /// Whether the program shows no sign that it goes on.
+    pub(super) fn idle(&mut self, is_idle: bool) {
+        self.status.idle = is_idle && self.status.is_alive();
+    }
+
     /// No process of the attempt lives any more.
     pub(super) fn ended(&mut self, now: Time, attempt: u32, end: End) {
         let Some(run) = self.status.run.as_mut().filter(|run| run.attempt == attempt && run.is_alive()) else { return };
@@ -243,6 +248,7 @@ impl Member {
         };
         run.state = RunState::Ended(End { outcome, report: cut(end.report, MAX_REPORT) });
         self.status.closed = self.status.closed.max(attempt);
+        self.status.idle = false;
         self.leave(now);
     }
 

@@ -168,6 +168,9 @@ pub struct Status {
     pub leaving: Option<i32>,
     /// It knows how the gang ended, and exits.
     pub over: bool,
+    /// The program that it runs shows no sign that it goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub idle: bool,
 }
 
 impl Status {

@@ -181,7 +181,7 @@ pub const ADVICE: &[(&str, &str)] = &[
         "The message has where each rank was, the log the whole stacks. One that is stopped (SIGSTOP) was stopped by somebody; \
          one that alone is in no exchange with the others is what they wait for: a disk, a lock, another path through the \
          program. If always the same node hangs, cordon it. If nothing hangs and a step takes so long, raise \
-         failurePolicy.hang.timeoutSeconds.",
+         failurePolicy.hang.timeoutSeconds, or idleTimeoutSeconds where the message says that there was no sign of life.",
     ),
     (
         "NaNLoss",

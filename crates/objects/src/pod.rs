@@ -177,6 +177,7 @@ fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: &GangPast, environme
     args.extend(monitoring.progress_patterns.iter().map(|p| format!("--progress-pattern={}", literal(p))));
     args.extend(plan.policy.failure.nan_fails.then(|| "--nan-policy=fail".to_owned()));
     args.push(format!("--hang-timeout={}", plan.policy.failure.hang_timeout_seconds));
+    args.push(format!("--hang-idle-timeout={}", plan.policy.failure.hang_idle_timeout_seconds));
     args.extend(plan.policy.failure.hang_fails.then(|| "--hang-policy=fail".to_owned()));
     args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", literal(name))));
     // One agent takes care of them: that of the first worker, where all see the same.

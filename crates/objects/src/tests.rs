@@ -343,6 +343,7 @@ fn incarnations_differ_only_in_their_numbers() {
             "--metrics-port=8080",
             "--answer-key=/etc/training-config/.gang/answers",
             "--hang-timeout=1800",
+            "--hang-idle-timeout=3600",
             "--checkpoints=/etc/training-config/checkpoints.json",
             "--",
             "torchrun",
@@ -536,9 +537,12 @@ fn the_agent_is_told_what_to_watch() {
         let args = agent_args(training(&pod)).iter().skip(6).filter(|arg| !arg.starts_with("--env="));
         args.cloned().collect::<Vec<_>>()
     };
-    assert_eq!(args(json!({ "monitoring": { "enabled": false } })), ["--hang-timeout=1800"]);
+    assert_eq!(
+        args(json!({ "monitoring": { "enabled": false } })),
+        ["--hang-timeout=1800", "--hang-idle-timeout=3600"]
+    );
     let all = args(json!({
-        "failurePolicy": { "nanPolicy": "Fail", "hang": { "timeoutSeconds": 60, "action": "Restart" } },
+        "failurePolicy": { "nanPolicy": "Fail", "hang": { "timeoutSeconds": 60, "idleTimeoutSeconds": 900, "action": "Restart" } },
         "monitoring": { "metricsPort": 9000, "progress": { "patterns": [r"(?P<loss>\S+)$(x)", "(?P<a>.)"] } },
         "successPolicy": { "targetAccuracy": 0.9, "targetLoss": 0.1, "earlyStoppingPatience": 3 },
     }));
@@ -549,6 +553,7 @@ fn the_agent_is_told_what_to_watch() {
         "--progress-pattern=(?P<a>.)",
         "--nan-policy=fail",
         "--hang-timeout=60",
+        "--hang-idle-timeout=900",
         "--hang-policy=fail",
         "--watch-metric=accuracy",
         "--watch-metric=loss",
@@ -561,7 +566,7 @@ fn the_agent_is_told_what_to_watch() {
     let stopping = json!({ "metric": "f1", "mode": "max", "patience": 1 });
     assert_eq!(
         args(json!({ "successPolicy": { "earlyStopping": stopping } })),
-        ["--metrics-port=8080", ANSWER_KEY, "--hang-timeout=1800", "--watch-metric=f1"]
+        ["--metrics-port=8080", ANSWER_KEY, "--hang-timeout=1800", "--hang-idle-timeout=3600", "--watch-metric=f1"]
     );
 }
 

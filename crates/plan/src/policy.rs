@@ -40,6 +40,8 @@ pub struct Failure {
     pub nan_fails: bool,
     /// Seconds without a step after which a program may hang.
     pub hang_timeout_seconds: i32,
+    /// Seconds without any sign of life after which a program that reports no steps may hang.
+    pub hang_idle_timeout_seconds: i32,
     /// Whether a program that hangs is ended.
     pub hang_fails: bool,
 }
@@ -100,6 +102,7 @@ fn failure(policy: &FailurePolicy, no: &mut Refusals) -> Failure {
         node_lost_seconds: policy.node_lost_seconds(),
         nan_fails: policy.nan_policy() == NanPolicy::Fail,
         hang_timeout_seconds: policy.hang.timeout_seconds(),
+        hang_idle_timeout_seconds: policy.hang.idle_timeout_seconds(),
         hang_fails: policy.hang.action() == HangAction::Restart,
     }
 }

@@ -254,6 +254,16 @@ impl Party {
         self.take(Input::Failing(attempt))
     }
 
+    /// Whether the program reports no steps, and nothing shows that it goes on.
+    pub fn idle(&mut self, is_idle: bool) -> Vec<Task> {
+        if self.gang.status().idle == is_idle { Vec::new() } else { self.take(Input::Idle(is_idle)) }
+    }
+
+    /// Whether so it is with all members of the attempt that runs, as far as a leader knows.
+    pub fn is_idle(&self) -> bool {
+        self.gang.is_idle()
+    }
+
     /// No process of the attempt lives any more.
     pub fn ended(&mut self, attempt: u32, outcome: Outcome, report: &Report) -> Vec<Task> {
         self.take(Input::Ended { attempt, outcome, report: report.to_message() })

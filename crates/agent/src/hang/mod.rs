@@ -47,6 +47,8 @@ pub const LAST_LOOK: Duration = Duration::from_secs(6);
 pub struct Policy {
     /// It hangs if it steps no more for so long, and a second sign agrees.
     pub timeout: Duration,
+    /// It also hangs if it reports no steps, or none any more, and shows no sign of life for so long.
+    pub idle_timeout: Duration,
     /// It is ended for that; else it is only told of.
     pub ends: bool,
 }
@@ -62,6 +64,10 @@ struct Shared {
     changed: Condvar,
     /// It looks as if it waited for others.
     is_quiet: AtomicBool,
+    /// It reports no steps, and nothing shows that it goes on.
+    is_idle: AtomicBool,
+    /// So it is with all of its gang, as far as this agent knows: a worker that waits for another one does not hang.
+    all_are_idle: AtomicBool,
     /// A last look was asked for, and is not done.
     is_looking: AtomicBool,
 }
@@ -74,26 +80,34 @@ struct State {
 }
 
 impl HangWatch {
-    /// Watches the run that has just been started.
+    /// Watches the run that has just been started. Unless it `is_alone`, the gang has to say when all of it are idle.
     ///
     /// # Errors
     /// Where the kernel denies a thread.
-    pub fn start(policy: Policy, run: &RunView, gpus: Gpus, words: &Arc<Words>) -> std::io::Result<Self> {
+    pub fn start(
+        policy: Policy,
+        is_alone: bool,
+        run: &RunView,
+        gpus: Gpus,
+        words: &Arc<Words>,
+    ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             changed: Condvar::new(),
             is_quiet: AtomicBool::new(false),
+            is_idle: AtomicBool::new(false),
+            all_are_idle: AtomicBool::new(is_alone),
             is_looking: AtomicBool::new(false),
         });
         let mut watcher = Watcher {
             shared: Arc::clone(&shared),
-            watch: Watch::new(policy.timeout),
+            watch: Watch::new(policy.timeout, policy.idle_timeout),
             observations: Arc::clone(&run.observations),
             gpus,
             words: Arc::clone(words),
             folder: variable("CHECKPOINT_DIR").map(|path| Folder::new(PathBuf::from(path))),
             told: None,
-            every: (policy.timeout / LOOKS).clamp(SHORTEST, LONGEST),
+            every: (policy.timeout.min(policy.idle_timeout) / LOOKS).clamp(SHORTEST, LONGEST),
             ends: policy.ends,
             is_final: false,
         };
@@ -104,6 +118,16 @@ impl HangWatch {
     /// Whether a program that hangs is to be ended.
     pub fn ends(&self) -> bool {
         self.ends
+    }
+
+    /// Whether the program reports no steps, and nothing shows that it goes on. The loop is woken when that changes.
+    pub fn is_idle(&self) -> bool {
+        self.shared.is_idle.load(SeqCst)
+    }
+
+    /// Whether all of its gang are idle: only then is one of them suspected for that.
+    pub fn note_gang(&self, all_are_idle: bool) {
+        self.shared.all_are_idle.store(all_are_idle, SeqCst);
     }
 
     /// The attempt ends for what happened elsewhere: if this program looks as if it had been waiting, it is looked at before
@@ -165,7 +189,12 @@ impl Watcher {
             // Of a machine that stood still nothing was seen.
             let look = survive(|| self.look(since.min(self.every * 2)));
             if let Some(look) = look {
-                let signs = self.watch.take_in(&look);
+                let mut signs = self.watch.take_in(&look);
+                let is_idle = signs.idle.is_some();
+                if self.shared.is_idle.swap(is_idle, SeqCst) != is_idle {
+                    self.observations.changes.wake();
+                }
+                signs.idle.take_if(|_| !self.shared.all_are_idle.load(SeqCst));
                 self.shared.is_quiet.store(self.watch.is_quiet(), SeqCst);
                 if is_asked {
                     survive(|| self.look_a_last_time(&signs));
@@ -187,6 +216,7 @@ impl Watcher {
             pid: stat.pid,
             started: stat.starttime,
             cpu: seconds(own_ticks(stat)),
+            moved: bytes_moved(stat.pid),
             is_stopped: ProcessState::of(stat.state) == ProcessState::Stopped,
         });
         let (gpus, _) = self.gpus.now();
@@ -258,6 +288,12 @@ impl Watcher {
     }
 }
 
+/// What a process has read and written so far; 0 if that can't be seen.
+fn bytes_moved(pid: i32) -> u64 {
+    let io = procfs::process::Process::new(pid).and_then(|process| process.io());
+    io.map_or(0, |io| io.rchar.saturating_add(io.wchar))
+}
+
 fn at(progress: &Progress) -> Option<At> {
     let value = |reading: Option<protocol::progress::Reading>| {
         reading.filter(|reading| reading.source != Source::Environment).map(|reading| reading.value)
@@ -316,6 +352,10 @@ fn told(signs: &Signs, at: Option<At>, stopped: &[i32]) -> Vec<String> {
             told.extend(signs.is_asleep.then(|| "all its processes are asleep".to_owned()));
             told.extend(signs.gpus_are_flat.then(|| "its GPUs show always the same".to_owned()));
         }
+    }
+    if let Some(time) = signs.idle {
+        let seconds = time.as_secs();
+        told.push(format!("no sign of life for {seconds} s (no step, no output, no use of CPU or GPU, no data moved)"));
     }
     if let Some((first, more)) = stopped.split_first() {
         told.push(match more.len() {
@@ -424,6 +464,13 @@ mod tests {
         assert!(hang.text.len() <= MAX_TEXT, "{}", hang.text.len());
         let nothing = evidence(&Signs::default(), None, &Stacks::default());
         assert_eq!((nothing.place, nothing.rank, nothing.text.as_str()), (Place::Unknown, None, ""));
+    }
+
+    #[test]
+    fn a_program_that_does_nothing_in_words() {
+        let idle = Signs { idle: Some(Duration::from_secs(3600)), is_silent: true, ..Signs::default() };
+        let text = evidence(&idle, None, &Stacks::default()).text;
+        assert!(text.starts_with("no sign of life for 3600 s (no step, no output, "), "{text}");
     }
 
     #[test]

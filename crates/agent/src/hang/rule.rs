@@ -20,6 +20,11 @@ const SAME_POWER: f64 = 0.03;
 /// computes. A kernel that waits shows less.
 const VARIES: f64 = 0.1;
 
+/// Bytes a second that a process reads and writes which does something. One that waits looks and counts less.
+const MOVES: f64 = 64.0 * 1024.0;
+/// Utilisation of a GPU, in percent of the time, from which on it may compute, though it shows always the same.
+const IN_USE: f64 = 5.0;
+
 /// What is seen of a program at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
@@ -54,6 +59,8 @@ pub struct Process {
     pub started: u64,
     /// Seconds of CPU time so far.
     pub cpu: f64,
+    /// Bytes that it has read and written so far, files, pipes and sockets alike; 0 if that can't be seen.
+    pub moved: u64,
     pub is_stopped: bool,
 }
 
@@ -73,6 +80,8 @@ pub struct Gpu {
 pub struct Signs {
     /// It steps no more, for so long.
     pub stalled: Option<Duration>,
+    /// It reports no steps, or none any more, and nothing at all has shown for so long that it goes on.
+    pub idle: Option<Duration>,
     /// It prints nothing, for as long.
     pub is_silent: bool,
     /// None of its processes computes, for as long.
@@ -88,15 +97,15 @@ pub struct Signs {
 impl Signs {
     /// Whether there is anything to tell.
     pub fn tell(&self) -> bool {
-        self.stalled.is_some() || !self.stopped.is_empty()
+        self.stalled.is_some() || self.idle.is_some() || !self.stopped.is_empty()
     }
 
-    /// Whether a second sign agrees that it steps no more.
+    /// Whether a second sign agrees that it steps no more, or all of them that it does nothing.
     pub fn agree(&self) -> bool {
         // A program whose only output is its steps falls silent by the same absence: that is one sign.
         let is_silent = self.is_silent && !self.gpus_compute;
         let second = is_silent || self.is_asleep || self.gpus_are_flat || !self.stopped.is_empty();
-        self.stalled.is_some() && second
+        self.idle.is_some() || (self.stalled.is_some() && second)
     }
 }
 
@@ -104,6 +113,7 @@ impl Signs {
 #[derive(Debug)]
 pub struct Watch {
     timeout: Duration,
+    idle_timeout: Duration,
     now: Duration,
     at: Option<At>,
     /// When it last said that it is somewhere else, or wrote a file into the folder of checkpoints.
@@ -112,10 +122,20 @@ pub struct Watch {
     printed: u64,
     heard: Duration,
     computed: Duration,
-    /// CPU time of each process, and since when it is stopped.
-    processes: BTreeMap<(i32, u64), (f64, Option<Duration>)>,
+    /// When a process last moved data, or a GPU was in use.
+    worked: Duration,
+    /// What each process has used, and since when it is stopped.
+    processes: BTreeMap<(i32, u64), Used>,
     gpus: BTreeMap<u32, Flat>,
     is_over: bool,
+}
+
+/// What a process has used so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    cpu: f64,
+    moved: u64,
+    stopped: Option<Duration>,
 }
 
 /// A GPU that shows always the same.
@@ -131,9 +151,10 @@ struct Flat {
 
 impl Watch {
     /// Begins to watch a program that has just been started.
-    pub fn new(timeout: Duration) -> Self {
+    pub fn new(timeout: Duration, idle_timeout: Duration) -> Self {
         Self {
             timeout,
+            idle_timeout,
             now: Duration::ZERO,
             at: None,
             progressed: Duration::ZERO,
@@ -141,6 +162,7 @@ impl Watch {
             printed: 0,
             heard: Duration::ZERO,
             computed: Duration::ZERO,
+            worked: Duration::ZERO,
             processes: BTreeMap::new(),
             gpus: BTreeMap::new(),
             is_over: false,
@@ -169,9 +191,17 @@ impl Watch {
         self.signs()
     }
 
-    /// Whether it may soon count as stalled, so that it is worth while to look at the folder of checkpoints.
+    /// Whether it may soon count as stalled or idle, so that it is worth while to look at the folder of checkpoints.
     pub fn may_stall(&self) -> bool {
-        self.has_steps() && self.is_for(self.progressed, self.timeout / 2)
+        match self.has_steps() {
+            true => self.is_for(self.progressed, self.timeout / 2),
+            false => self.is_for(self.last_sign(), self.idle_timeout / 2),
+        }
+    }
+
+    /// When anything last showed that it goes on.
+    fn last_sign(&self) -> Duration {
+        self.progressed.max(self.heard).max(self.computed).max(self.worked)
     }
 
     /// Whether it looks as if it waited for others, though it may tell no steps itself.
@@ -196,8 +226,10 @@ impl Watch {
 
     fn signs(&self) -> Signs {
         let stalled = self.has_steps() && self.is_for(self.progressed, self.timeout);
+        let idle = !self.has_steps() && self.is_for(self.last_sign(), self.idle_timeout);
         Signs {
             stalled: stalled.then(|| self.now.saturating_sub(self.progressed)),
+            idle: idle.then(|| self.now.saturating_sub(self.last_sign())),
             is_silent: self.is_for(self.heard, self.timeout),
             is_asleep: self.is_for(self.computed, self.timeout),
             gpus_are_flat: self.has_flat_gpus(self.timeout),
@@ -208,27 +240,33 @@ impl Watch {
 
     fn stopped(&self) -> Vec<i32> {
         let is_long = |since: &Option<Duration>| since.is_some_and(|since| self.is_for(since, STOPPED));
-        self.processes.iter().filter(|(_, (_, since))| is_long(since)).map(|((pid, _), _)| *pid).collect()
+        self.processes.iter().filter(|(_, used)| is_long(&used.stopped)).map(|((pid, _), _)| *pid).collect()
     }
 
     fn take_in_processes(&mut self, look: &Look) {
         let mut processes = BTreeMap::new();
         for process in &look.processes {
             let key = (process.pid, process.started);
-            let known = self.processes.get(&key);
             // Of one that was not there before all of its time is new.
-            let used = process.cpu - known.map_or(0.0, |(cpu, _)| *cpu);
-            if used > ASLEEP * look.since.as_secs_f64() {
+            let known = self.processes.get(&key).copied().unwrap_or_default();
+            let seconds = look.since.as_secs_f64();
+            if process.cpu - known.cpu > ASLEEP * seconds {
                 self.computed = self.now;
             }
-            let stopped = process.is_stopped.then(|| known.and_then(|(_, since)| *since).unwrap_or(self.now));
-            processes.insert(key, (process.cpu, stopped));
+            if number(process.moved.saturating_sub(known.moved)) > MOVES * seconds {
+                self.worked = self.now;
+            }
+            let stopped = process.is_stopped.then(|| known.stopped.unwrap_or(self.now));
+            processes.insert(key, Used { cpu: process.cpu, moved: process.moved, stopped });
         }
         self.processes = processes;
     }
 
     fn take_in_gpus(&mut self, look: &Look) {
         self.gpus.retain(|index, _| look.gpus.iter().any(|gpu| gpu.index == *index));
+        if look.gpus.iter().any(|gpu| gpu.utilization.is_none_or(|used| used > IN_USE)) {
+            self.worked = self.now;
+        }
         for gpu in &look.gpus {
             let new = Flat { first: *gpu, since: self.now, last: *gpu, readings: 1, varied: None };
             let flat = self.gpus.entry(gpu.index).or_insert(new);
@@ -248,6 +286,11 @@ impl Watch {
         let is_flat = |flat: &Flat| flat.readings >= READINGS && self.is_for(flat.since, time);
         !self.gpus.is_empty() && self.gpus.values().all(is_flat)
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody moves so many bytes between two looks")]
+fn number(bytes: u64) -> f64 {
+    bytes as f64
 }
 
 /// Whether two readings of a GPU show the same. Of one that tells nothing nobody knows.
@@ -272,6 +315,9 @@ mod tests {
 
     const TICK: Duration = Duration::from_secs(5);
     const TIMEOUT: Duration = Duration::from_secs(60);
+    const IDLE: Duration = Duration::from_secs(600);
+    /// Looks until a program is idle that does nothing at all.
+    const IDLE_LOOKS: u32 = 120;
 
     /// A program, looked at every five seconds.
     struct Scene {
@@ -282,9 +328,9 @@ mod tests {
 
     impl Scene {
         fn new() -> Self {
-            let process = Process { pid: 57, started: 1, cpu: 0.0, is_stopped: false };
+            let process = Process { pid: 57, started: 1, cpu: 0.0, moved: 0, is_stopped: false };
             let look = Look { since: TICK, processes: vec![process], ..Look::default() };
-            Self { watch: Watch::new(TIMEOUT), look, busy: 1.0 }
+            Self { watch: Watch::new(TIMEOUT, IDLE), look, busy: 1.0 }
         }
 
         /// One that has told a step.
@@ -326,19 +372,84 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_never_told_a_step_is_not_suspected() {
+    fn a_program_without_steps_is_idle_when_nothing_shows_that_it_goes_on() {
         let mut scene = Scene::new();
         scene.busy = 0.0;
-        let signs = scene.pass(1000);
+        let signs = scene.pass(IDLE_LOOKS - 1);
         assert!(!signs.tell() && signs.is_silent && signs.is_asleep, "{signs:?}");
         assert!(scene.watch.is_quiet(), "it may be waiting for others");
+        let signs = scene.pass(1);
+        assert!(signs.agree() && signs.idle == Some(IDLE) && signs.stalled.is_none(), "{signs:?}");
+        scene.look.printed += 1;
+        assert!(!scene.pass(1).tell());
     }
 
     #[test]
-    fn who_has_done_all_steps_does_something_else() {
+    fn a_program_is_idle_after_its_last_step_as_before_its_first() {
         let mut scene = Scene::stepping();
         scene.look.is_over = true;
-        assert!(!scene.pass(100).tell());
+        assert!(!scene.pass(3 * IDLE_LOOKS).tell(), "it computes");
+        scene.busy = 0.0;
+        assert!(!scene.pass(IDLE_LOOKS - 1).tell());
+        assert!(scene.pass(1).agree());
+    }
+
+    /// Whoever reports steps has said how long one may take.
+    #[test]
+    fn a_program_with_steps_is_not_idle() {
+        let mut scene = Scene::stepping();
+        scene.busy = 0.0;
+        let signs = scene.pass(3 * IDLE_LOOKS);
+        assert!(signs.agree() && signs.stalled.is_some() && signs.idle.is_none(), "{signs:?}");
+    }
+
+    /// A tokenizer, a download, a loop on the device, a file that is written: each without a word for hours.
+    #[test]
+    fn a_program_that_works_silently_is_never_idle() {
+        let works = |what: &str, mut work: Box<dyn FnMut(u64, &mut Scene)>| {
+            let mut scene = Scene::new();
+            scene.busy = 0.0;
+            for look in 0..u64::from(20 * IDLE_LOOKS) {
+                work(look, &mut scene);
+                assert!(!scene.pass(1).tell(), "{what}, look {look}");
+            }
+        };
+        let gpu = |look: u64, utilization| {
+            let reading = look.try_into().unwrap();
+            vec![Gpu { index: 0, reading, utilization, power: Some(700.0) }]
+        };
+        works("it computes", Box::new(|_, scene| scene.busy = 0.06));
+        works("it computes now and then", Box::new(|look, scene| scene.busy = if look % 100 == 0 { 1.0 } else { 0.0 }));
+        works("it reads", Box::new(|_, scene| scene.look.processes[0].moved += 5 * 70_000));
+        works("it prints now and then", Box::new(|look, scene| scene.look.printed = look / 100));
+        works("its GPU is used", Box::new(move |look, scene| scene.look.gpus = gpu(look, Some(100.0))));
+        works("its GPU tells no use", Box::new(move |look, scene| scene.look.gpus = gpu(look, None)));
+        works("it saves", Box::new(|look, scene| scene.look.saved = scene.watch.may_stall().then_some(look / 50)));
+        works(
+            "a child of it does",
+            Box::new(|look, scene| {
+                scene.look.processes.truncate(1);
+                let pid = 100 + i32::try_from(look).unwrap();
+                scene.look.processes.push(Process { pid, started: look, cpu: 0.5, moved: 0, is_stopped: false });
+            }),
+        );
+    }
+
+    #[test]
+    fn a_heartbeat_is_no_work() {
+        let mut scene = Scene::new();
+        scene.busy = 0.01;
+        let idle = |scene: &mut Scene| {
+            let mut signs = Signs::default();
+            for look in 0..IDLE_LOOKS {
+                scene.look.processes[0].moved += 5 * 1000;
+                scene.look.gpus =
+                    vec![Gpu { index: 0, reading: look.into(), utilization: Some(0.0), power: Some(70.0) }];
+                signs = scene.pass(1);
+            }
+            signs
+        };
+        assert!(idle(&mut scene).agree());
     }
 
     #[test]
@@ -372,7 +483,7 @@ mod tests {
     #[test]
     fn a_process_that_is_stopped_is_named_and_brings_no_end_alone() {
         let mut scene = Scene::stepping();
-        scene.look.processes.push(Process { pid: 58, started: 1, cpu: 0.0, is_stopped: true });
+        scene.look.processes.push(Process { pid: 58, started: 1, cpu: 0.0, moved: 0, is_stopped: true });
         assert!(!scene.pass(2).tell(), "for a moment");
         let mut printed = 0;
         let mut tick = |scene: &mut Scene| {

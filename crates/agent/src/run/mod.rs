@@ -212,7 +212,9 @@ impl Run {
         match launched {
             Ok(process) => {
                 run.process = Some(process);
-                let watch = |policy| HangWatch::start(policy, &run.view, surroundings.gpus.clone(), &run.words);
+                let is_alone = attempt.gang.is_none();
+                let watch =
+                    |policy| HangWatch::start(policy, is_alone, &run.view, surroundings.gpus.clone(), &run.words);
                 run.hang = options.hang.map(watch).transpose()?;
                 run.report.phase = Phase::Running;
             }
@@ -343,6 +345,18 @@ impl Run {
             (_, Some(_)) => Outcome::Stopped,
             (0, None) => Outcome::Succeeded,
             _ => Outcome::Failed,
+        }
+    }
+
+    /// Whether the program reports no steps, and nothing shows that it goes on.
+    pub fn is_idle(&self) -> bool {
+        self.hang.as_ref().is_some_and(HangWatch::is_idle)
+    }
+
+    /// Whether all of its gang are, as far as this agent knows.
+    pub fn note_gang(&self, all_are_idle: bool) {
+        if let Some(hang) = &self.hang {
+            hang.note_gang(all_are_idle);
         }
     }
 

@@ -163,6 +163,24 @@ fn a_gang_has_succeeded_when_those_have_that_decide() {
     assert_eq!(orders[0], [Order::Exit(Exit::Succeeded)]);
 }
 
+/// One that waits for another one does not hang.
+#[test]
+fn a_gang_is_idle_when_all_are_that_still_run() {
+    let mut trio = Trio::new(&[]);
+    for seat in [0, 2] {
+        trio.take(seat, Input::Idle(true));
+        assert!(!trio.gangs[0].is_idle(), "the chief works");
+    }
+    trio.take(1, Input::Idle(true));
+    assert!(trio.gangs[0].is_idle() && !trio.gangs[1].is_idle(), "that only the leader knows");
+    trio.take(2, Input::Idle(false));
+    assert!(!trio.gangs[0].is_idle());
+    assert_eq!(trio.ended(2, Outcome::Succeeded), vec![Vec::new(); 3]);
+    assert!(trio.gangs[0].is_idle(), "who has succeeded has nothing more to do");
+    trio.ended(1, Outcome::Failed);
+    assert!(!trio.gangs[0].is_idle(), "it ends");
+}
+
 #[test]
 fn where_none_decides_all_do_and_any_failure_is_the_gangs() {
     let mut trio = Trio::new(&[]);
