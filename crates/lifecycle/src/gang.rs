@@ -16,6 +16,8 @@ use std::ops::Range;
 
 /// How long nothing is said of a gang that has just been made and waits for its members, in seconds.
 const FORMED_WITHIN: i64 = 10;
+/// How long nothing is said of the proxy of a service mesh while a gang waits for its members, in seconds.
+const FORMED_IN_MESH_WITHIN: i64 = 60;
 /// How long agents may take beyond the grace to end all that they run, in seconds: several times what they take to give up what
 /// can't be ended.
 const STOPPED_WITHIN: i64 = 900;
@@ -187,7 +189,7 @@ impl<'a> Step<'a> {
             words => words,
         };
         let reason = if is_stopping { Reason::Stopping } else { Reason::Starting };
-        let why = Why { reason, message: waits_for.to_owned() };
+        let why = Why { reason, message: format!("{waits_for}{}", self.words_on_mesh(is_stopping)) };
         self.status.state = Some(State::Initializing);
         if let Some(last) = self.kept(self.incarnation()).cloned() {
             self.set(ConditionType::Restarting, true, last.reason.clone(), &last.to_string());
@@ -198,6 +200,23 @@ impl<'a> Step<'a> {
             return self.past_stop(job, gang, &why);
         }
         is_heard && self.past_start(job, &why)
+    }
+
+    /// What may keep the members of a gang from finding each other, once that has taken long.
+    fn words_on_mesh(&mut self, is_stopping: bool) -> String {
+        let pods = self.pods(self.incarnation());
+        let proxy = pods.iter().find_map(|pod| pod.mesh.filter(|_| !is_stopping));
+        let started = pods.iter().filter_map(|pod| pod.started()).max();
+        let Some((proxy, started)) = proxy.zip(started) else { return String::new() };
+        let left = FORMED_IN_MESH_WITHIN - seconds(started, self.input.now);
+        if left > 0 {
+            self.requeue(left);
+            return String::new();
+        }
+        format!(
+            "; a service mesh's proxy ({proxy}) runs in the pods and may hold up what the workers send each other: switch its \
+             injection off (docs/jobs.md, \"Service meshes\")"
+        )
     }
 
     /// Has the gang made again if its agents have not ended their programs long after they should have. They give up by

@@ -21,6 +21,8 @@ pub(super) fn service(plan: &Plan) -> Service {
                 port: plan.gang.rendezvous.master_port,
                 target_port: Some(IntOrString::Int(plan.gang.rendezvous.master_port)),
                 protocol: Some("TCP".to_owned()),
+                // A mesh that guesses waits for the client's first bytes, and takes some of them for HTTP.
+                app_protocol: Some("tcp".to_owned()),
                 ..ServicePort::default()
             }]),
             ..ServiceSpec::default()

@@ -100,7 +100,12 @@ pub struct ObservedPod {
     pub waiting: Option<Box<Waiting>>,
     /// The init container that failed, and keeps the program from ever starting.
     pub failed_init: Option<Box<FailedInit>>,
+    /// Name of the container with a service mesh's proxy, if one was injected.
+    pub mesh: Option<&'static str>,
 }
+
+/// What the proxies of service meshes are called: Istio's, Linkerd's, Kuma's, Consul's.
+const PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "kuma-sidecar", "consul-dataplane"];
 
 impl SlimPod {
     /// Takes out of a pod what is kept. `None` for a pod that is not a worker of ours.
@@ -163,6 +168,7 @@ impl SlimPod {
             training: if killed.is_some() { Container::Waiting } else { training(status) },
             killed,
             failed_init: failed_init(status).map(Box::new),
+            mesh: PROXIES.into_iter().find(|proxy| statuses().any(|container| container.name == *proxy)),
             waiting: statuses().find_map(|s| {
                 let waiting = s.state.as_ref()?.waiting.as_ref()?;
                 let reason = waiting.reason.clone()?;
@@ -404,6 +410,17 @@ mod tests {
         assert_eq!(cause(true, "OOMKilled"), (Reason::OomKilled, true));
         assert_eq!(cause(true, "Error"), (Reason::Signal, false), "killed by somebody");
         assert_eq!(cause(false, "OOMKilled"), (Reason::Signal, true), "what followed is another failure");
+    }
+
+    /// Both as a container and, as newer meshes have it, as an init container that stays.
+    #[test]
+    fn a_proxy_of_a_mesh_is_seen() {
+        let pod = |list: &str, name: &str| seen(&json!({ list: [{ "name": name }] })).mesh;
+        assert_eq!(pod("containerStatuses", "istio-proxy"), Some("istio-proxy"));
+        assert_eq!(pod("initContainerStatuses", "linkerd-proxy"), Some("linkerd-proxy"));
+        for name in ["proxy", "training", "istio", "istio-init", "linkerd-proxy-injector"] {
+            assert_eq!(pod("containerStatuses", name), None, "{name}");
+        }
     }
 
     /// As the kubelet leaves it: the program's own container waits for ever.

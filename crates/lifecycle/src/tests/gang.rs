@@ -407,3 +407,23 @@ fn a_gang_that_does_not_stop_is_made_again() {
     assert_eq!((&entry.reason, entry.disruption, world.status.incarnation), (&Reason::Unkillable, true, Some(2)));
     assert!(entry.message.contains("worker 1, which is stopping"), "{}", entry.message);
 }
+
+/// Nothing else would tell why workers that run don't find each other.
+#[test]
+fn a_proxy_is_named_where_a_gang_does_not_form() {
+    let mut world = World::to_running();
+    let waits =
+        || GangStatus { waits_for: "worker 1, which has not come yet".into(), ..gang(0, GangPhase::Gathering, vec![]) };
+    world.agent = Some(leader(1, waits()));
+    world.second = 200;
+    world.step();
+    assert_eq!(world.condition("Running").2, "worker 1, which has not come yet");
+    world.children.pods.values_mut().for_each(|pod| pod.mesh = Some("istio-proxy"));
+    world.second = 40;
+    world.step();
+    assert_eq!(world.condition("Running").2, "worker 1, which has not come yet", "not yet");
+    world.second = 200;
+    world.step();
+    let words = world.condition("Running").2;
+    assert!(words.contains("(istio-proxy)") && words.contains("Service meshes"), "{words}");
+}
