@@ -8,7 +8,7 @@ use agent::install;
 use agent::keeper::{commands as keeper, read_policy};
 use agent::remote::{call::call, serve::serve};
 use agent::serve::local::ask;
-use agent::surroundings::Options;
+use agent::surroundings::{Leftovers, Options};
 use agent::variables;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
@@ -138,6 +138,12 @@ struct RunArgs {
     /// Seconds between a stop and SIGKILL; should be less than the pod's terminationGracePeriodSeconds
     #[arg(long, value_name = "SECONDS", default_value_t = 45)]
     grace_seconds: u32,
+    /// Before each run remove what this user has in /dev/shm, which must be this container's alone
+    #[arg(long)]
+    clear_shm: bool,
+    /// Before each run remove the lock files of PyTorch's extensions that lie on the container's own file system
+    #[arg(long)]
+    clear_locks: bool,
     /// How long processes may outlive SIGKILL until this agent leaves its gang, so that another pod takes its place
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     unkillable_after: u32,
@@ -193,6 +199,7 @@ impl RunArgs {
             argv: self.command,
             withheld: self.withhold,
             grace: Duration::from_secs(self.grace_seconds.into()),
+            leftovers: Leftovers { shm: self.clear_shm, locks: self.clear_locks },
             unkillable_after: Duration::from_secs(self.unkillable_after.into()),
             termination_log: self.termination_log,
             metrics_port: self.metrics_port,

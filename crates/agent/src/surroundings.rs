@@ -12,6 +12,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::run::leftovers::Leftovers;
+
 /// What holds for every run.
 pub struct Options {
     /// The command and its arguments.
@@ -20,6 +22,8 @@ pub struct Options {
     pub withheld: Vec<String>,
     /// Between a stop from outside and SIGKILL.
     pub grace: Duration,
+    /// What of earlier runs is removed before each run.
+    pub leftovers: Leftovers,
     /// How long processes may outlive SIGKILL until the pod is given up, so that its gang goes on elsewhere.
     pub unkillable_after: Duration,
     pub termination_log: PathBuf,

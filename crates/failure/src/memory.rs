@@ -35,16 +35,19 @@ pub fn with_gpu(what: String, time: Option<Timestamp>, report: &Report) -> Strin
     format!("{what} (GPU {}: {:.1} of {:.1} GiB in use{when})", gpu.index, gpu.used / GIB, gpu.total / GIB)
 }
 
-fn words(Memory { limit, peak }: Memory) -> String {
+fn words(Memory { limit, peak, shared }: Memory) -> String {
     const KILLED: &str = "killed for using more memory than resources.limits.memory allows";
-    let peak = peak.map(mebibytes);
-    match (limit.map(mebibytes), peak) {
-        (Some(limit), Some(peak)) => {
-            format!("{KILLED} (the limit is {limit}, the peak was {peak}); raise it or use less")
-        }
-        (Some(limit), None) => format!("{KILLED} (the limit is {limit}); raise it or use less"),
-        (None, Some(peak)) => format!("{KILLED} (the peak was {peak}); raise it or use less"),
-        (None, None) => format!("{KILLED}; raise it or use less"),
+    // Less is no reason to look there.
+    let is_much = |shared: &u64| limit.or(peak).is_none_or(|all| *shared >= all / 10) && *shared >= 1 << 20;
+    let figures = [
+        limit.map(|limit| format!("the limit is {}", mebibytes(limit))),
+        peak.map(|peak| format!("the peak was {}", mebibytes(peak))),
+        shared.filter(is_much).map(|shared| format!("{} is in /dev/shm", mebibytes(shared))),
+    ];
+    let figures: Vec<String> = figures.into_iter().flatten().collect();
+    match figures.is_empty() {
+        true => format!("{KILLED}; raise it or use less"),
+        false => format!("{KILLED} ({}); raise it or use less", figures.join(", ")),
     }
 }
 

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use plan::storage::{VOLUME_PREFIX, paths};
 use plan::template::{AGENT, TRAINING};
-use plan::{Checkpoint, CheckpointVolume, ClaimPath, Delivery, Incarnation, Plan, Role, Store};
+use plan::{Checkpoint, CheckpointVolume, ClaimPath, Delivery, Incarnation, Plan, Pod, Role, Store};
 use protocol::checkpoints::POLICY_FILE;
 use protocol::gang::{GangPast, KILLED};
 use std::collections::BTreeMap;
@@ -171,6 +171,8 @@ fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: &GangPast, environme
         format!("--grace-seconds={}", role.pod.program_grace_seconds),
     ];
     args.extend(gang::args(plan, role, past));
+    args.extend(has_shm_alone(&role.pod).then(|| "--clear-shm".to_owned()));
+    args.push("--clear-locks".to_owned());
     args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
     args.extend(gang::answer_arg(plan));
     // The kubelet expands arguments, too.
@@ -319,6 +321,29 @@ fn volume_name(name: &str) -> String {
     format!("{VOLUME_PREFIX}{name}")
 }
 
+/// Whether the user has something else for shared memory.
+fn brings_shm(pod: &Pod) -> bool {
+    let training = overlaid(pod).filter(|container| container.name == TRAINING);
+    let mounts = training.flat_map(|container| container.volume_mounts.iter().flatten()).chain(&pod.volume_mounts);
+    let is_other =
+        |mount: &VolumeMount| mount.mount_path.trim_end_matches('/') == paths::SHM && mount.name != volume_name("shm");
+    mounts.into_iter().any(is_other)
+}
+
+/// Whether what lies in shared memory is of the program alone: of no other container, nor of a user's volume, which may be
+/// the node's.
+fn has_shm_alone(pod: &Pod) -> bool {
+    let mut others = overlaid(pod).filter(|container| container.name != TRAINING);
+    let shm = volume_name("shm");
+    !brings_shm(pod) && !others.any(|it| it.volume_mounts.iter().flatten().any(|mount| mount.name == shm))
+}
+
+/// The containers of `podTemplate`, init containers included.
+fn overlaid(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let spec = pod.overlay.spec.iter();
+    spec.flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()))
+}
+
 /// Takes out of `pod` what `overlay` has its own of, where merging the two would give half of each: variables, volumes
 /// and mounts are replaced whole.
 fn make_way(pod: &mut PodSpec, overlay: &mut PodSpec) {
@@ -351,10 +376,9 @@ fn finish(plan: &Plan, role: &Role, pod: &mut PodSpec) {
             add.push("IPC_LOCK".to_owned());
         }
     }
-    let shm = volume_name("shm");
-    let mounts = training.volume_mounts.get_or_insert_default();
-    let at_shm = |mount: &VolumeMount| mount.mount_path.trim_end_matches('/') == paths::SHM;
-    if mounts.iter().any(|mount| at_shm(mount) && mount.name != shm) {
+    if brings_shm(&role.pod) {
+        let shm = volume_name("shm");
+        let mounts = training.volume_mounts.get_or_insert_default();
         mounts.retain(|mount| mount.name != shm);
         pod.volumes.get_or_insert_default().retain(|volume| volume.name != shm);
     }

@@ -340,6 +340,8 @@ fn incarnations_differ_only_in_their_numbers() {
             "--gang=/etc/training-config/gang.json",
             "--gang-key=/etc/training-config/.gang/key",
             "--gang-state=/trainingjob/state",
+            "--clear-shm",
+            "--clear-locks",
             "--metrics-port=8080",
             "--answer-key=/etc/training-config/.gang/answers",
             "--hang-timeout=1800",
@@ -534,7 +536,7 @@ fn the_agent_is_told_what_to_watch() {
     let args = |mut fields: Value| {
         fields["checkpoint"] = json!({ "enabled": false });
         let pod = pod_of(&fields);
-        let args = agent_args(training(&pod)).iter().skip(6).filter(|arg| !arg.starts_with("--env="));
+        let args = agent_args(training(&pod)).iter().skip(8).filter(|arg| !arg.starts_with("--env="));
         args.cloned().collect::<Vec<_>>()
     };
     assert_eq!(
@@ -835,7 +837,25 @@ fn shared_memory_of_the_users_replaces_ours() {
             .map(|mount| mount.name.as_str())
             .collect();
         assert_eq!(mounts, ["big"]);
+        let clears = training(&pod).args.iter().flatten().any(|arg| arg == "--clear-shm");
+        assert!(!clears, "it may be the node's");
     }
+}
+
+/// What another container may have put there is not the program's to lose.
+#[test]
+fn shared_memory_is_cleared_where_no_other_container_has_it() {
+    let clears = |containers: &str| {
+        let mount = json!([{ "name": "trainingjob-shm", "mountPath": "/dev/shm" }]);
+        let other = json!({ "name": "helper", "image": "i", "volumeMounts": mount });
+        let mut spec = json!({ "containers": [{ "name": "training" }], "initContainers": [] });
+        spec[containers].as_array_mut().unwrap().push(other);
+        let pod = pod_of(&json!({ "podTemplate": { "spec": spec } }));
+        training(&pod).args.iter().flatten().any(|arg| arg == "--clear-shm")
+    };
+    assert!(!clears("containers") && !clears("initContainers"));
+    let args = training(&pod_of(&json!({}))).args.clone().unwrap();
+    assert!(args.contains(&"--clear-shm".to_owned()) && args.contains(&"--clear-locks".to_owned()), "{args:?}");
 }
 
 #[test]

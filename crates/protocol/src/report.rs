@@ -131,6 +131,9 @@ pub struct Memory {
     /// The most that it has used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak: Option<u64>,
+    /// What of it is shared memory and files in memory, such as in `/dev/shm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared: Option<u64>,
 }
 
 /// The memory of a GPU, in bytes.

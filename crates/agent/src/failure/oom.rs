@@ -30,8 +30,15 @@ impl OomKills {
             files.into_iter().find_map(read)?.trim().parse::<u64>().ok()
         };
         let limit = number(["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < UNLIMITED);
-        Memory { limit, peak: number(["memory.peak", "memory.max_usage_in_bytes"]) }
+        let peak = number(["memory.peak", "memory.max_usage_in_bytes"]);
+        let stat = std::fs::read_to_string(self.file.with_file_name("memory.stat")).ok();
+        Memory { limit, peak, shared: stat.and_then(|stat| shared(&stat)) }
     }
+}
+
+/// `shmem` of `memory.stat`: shared memory, and files in memory that this container has written.
+fn shared(stat: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix("shmem "))?.trim().parse().ok()
 }
 
 /// v1 has no word for it but the highest number of whole pages; no machine has half as much.
@@ -115,6 +122,12 @@ mod tests {
         assert_eq!(counter_file("", "0::/\n"), None);
         assert_eq!(counter_file(V2, "4:memory:/a\n"), None);
         assert_eq!(counter_file("garbage\n", "garbage\n"), None);
+    }
+
+    #[test]
+    fn shared_memory_is_read_by_its_whole_name() {
+        assert_eq!(shared("anon 10\nshmem_thp 4\nshmem 4096\nfile 9\n"), Some(4096));
+        assert_eq!(shared("total_shmem 3\n"), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 pub mod descendants;
 pub mod expand;
 pub mod launch;
+pub mod leftovers;
 mod survivors;
 pub mod unstarted;
 pub mod view;
@@ -167,6 +168,8 @@ impl Run {
         current: &CurrentRun,
     ) -> io::Result<Self> {
         let options = &surroundings.options;
+        // Before the first file of this run lies there.
+        options.leftovers.clear();
         let view = Arc::new(RunView {
             secret: format!("{:032x}", rand::random::<u128>()),
             observations: Arc::new(Observations::new(Arc::clone(&surroundings.wake), &options.watch_metrics)),

@@ -761,7 +761,7 @@ fn an_init_container_that_fails_is_named_with_its_words_and_its_time() {
 fn a_kill_for_lack_of_memory_has_figures_and_a_rank() {
     use protocol::reason::Reason;
     use protocol::report::Memory;
-    let memory = |limit, peak| Some(Memory { limit, peak });
+    let memory = |limit, peak| Some(Memory { limit, peak, shared: None });
     let killed = |stderr: &str, of| but(told(1, 900, stderr), |report| (report.oom_kills, report.memory) = (1, of));
     let mebi = |n: u64| Some(n << 20);
     let words = "killed for using more memory than resources.limits.memory allows";
@@ -770,6 +770,16 @@ fn a_kill_for_lack_of_memory_has_figures_and_a_rank() {
             killed("", memory(mebi(200), mebi(200))),
             None,
             format!("{words} (the limit is 200Mi, the peak was 200Mi); raise it or use less"),
+        ),
+        (
+            killed("", Some(Memory { limit: mebi(200), peak: mebi(200), shared: mebi(150) })),
+            None,
+            format!("{words} (the limit is 200Mi, the peak was 200Mi, 150Mi is in /dev/shm); raise it or use less"),
+        ),
+        (
+            killed("", Some(Memory { limit: mebi(200), peak: None, shared: mebi(10) })),
+            None,
+            format!("{words} (the limit is 200Mi); raise it or use less"),
         ),
         (
             killed(&torchrun(-9), memory(mebi(200), None)),
