@@ -517,6 +517,16 @@ fn the_message_is_written_in_place_and_cut_to_length() {
     }
 }
 
+/// As a disk that does not answer: who opens a pipe to write waits until somebody reads it.
+#[test]
+fn a_message_that_takes_for_ever_stops_nothing() {
+    let room = Room::new("message-blocks");
+    nix::unistd::mkfifo(&room.path("message"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut agent = room.start(&[], "echo ready; exit 3");
+    agent.ready();
+    assert_eq!(agent.exit_code(), Some(3));
+}
+
 #[test]
 fn a_message_that_cannot_be_written_stops_nothing() {
     let room = Room::new("no-message");

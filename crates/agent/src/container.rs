@@ -60,7 +60,7 @@ impl Container {
         let wake = Arc::new(Wake::new()?);
         let words = Words::new(Arc::clone(&wake));
         tell_of_panics(&words);
-        let mut message = MessageFile::open(&options.termination_log, Arc::clone(&words));
+        let mut message = MessageFile::open(&options.termination_log, Arc::clone(&words))?;
         let port = options.metrics_port.filter(|&port| port != 0);
         let public = port.and_then(|port| {
             let unseen = |error| {

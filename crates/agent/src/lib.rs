@@ -42,6 +42,7 @@ mod survive;
 pub mod variables;
 mod wake;
 mod words;
+mod writer;
 
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;

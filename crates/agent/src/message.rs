@@ -3,34 +3,52 @@
 use crate::install::replace;
 use crate::survive::survive;
 use crate::words::Words;
+use crate::writer::Writer;
 use protocol::report::{MAX_BYTES, Report};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the last words may take at the end.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// What becomes the container's termination message. A thread of its own writes it.
+pub struct MessageFile {
+    writer: Writer<Message>,
+    /// Where the next agent of this pod finds the same: of a container that was killed nothing else is left in its pod.
+    copy: Option<PathBuf>,
+}
+
+struct Message {
+    text: String,
+    copy: Option<PathBuf>,
+}
 
 /// The file, written in place: it is a bind mount, which no other file can be renamed over.
-pub struct MessageFile {
+struct Target {
     path: PathBuf,
     /// `None` once writing has failed: a warning a second would drown the program's own words.
     file: Option<File>,
     /// Bytes in the file.
     length: usize,
-    /// Where the next agent of this pod finds the same: of a container that was killed nothing else is left in its pod.
-    copy: Option<PathBuf>,
     words: Arc<Words>,
 }
 
 impl MessageFile {
-    /// Never fails: a program must not be kept from running by what is only told of it. `words` say what is wrong.
-    pub fn open(path: &Path, words: Arc<Words>) -> Self {
-        let mut message = Self { path: path.to_owned(), file: None, length: 0, copy: None, words };
-        match open(path) {
-            Ok((file, length)) => (message.file, message.length) = (Some(file), length),
-            Err(error) => message.give_up(&error),
-        }
-        message
+    /// A program must not be kept from running by what is only told of it: `words` say what is wrong.
+    ///
+    /// # Errors
+    /// Only where the kernel denies a thread.
+    pub fn open(path: &Path, words: Arc<Words>) -> io::Result<Self> {
+        let path = path.to_owned();
+        let prepare = move || {
+            let mut target = Target::open(path, words);
+            move |message| target.write(&message)
+        };
+        Ok(Self { writer: Writer::start("message", prepare)?, copy: None })
     }
 
     /// Has a copy of all that is written from now on, for what is to be replaced at once.
@@ -38,16 +56,37 @@ impl MessageFile {
         self.copy = Some(path);
     }
 
-    /// Replaces what the file says by `report`.
+    /// Replaces what the file says by `report`, soon.
     pub fn write(&mut self, report: &Report) {
         // What it was of the program's words that could not be put into a message, the next one may lack.
         let Some(text) = survive(|| report.to_message()) else { return };
-        if let Some(copy) = &self.copy {
+        self.writer.put(Message { text, copy: self.copy.clone() });
+    }
+}
+
+impl Drop for MessageFile {
+    fn drop(&mut self) {
+        self.writer.finish(WRITTEN_WITHIN);
+    }
+}
+
+impl Target {
+    fn open(path: PathBuf, words: Arc<Words>) -> Self {
+        let mut target = Self { path, file: None, length: 0, words };
+        match open(&target.path) {
+            Ok((file, length)) => (target.file, target.length) = (Some(file), length),
+            Err(error) => target.give_up(&error),
+        }
+        target
+    }
+
+    fn write(&mut self, Message { text, copy }: &Message) {
+        if let Some(copy) = copy {
             // Without it an agent that comes back knows less.
             let _ = replace(copy, text.as_bytes());
         }
         if let Some(file) = &self.file
-            && let Err(error) = overwrite(file, &text, &mut self.length)
+            && let Err(error) = overwrite(file, text, &mut self.length)
         {
             self.give_up(&error);
         }

@@ -123,8 +123,11 @@ pub struct Timing {
     pub beat: Duration,
     /// Who has not been heard for so long is lost, and whoever has not been heard stops what it runs.
     pub lease: Duration,
-    /// Who has lost its connection for so long is lost too.
+    /// Who has lost its connection for so long is lost too. Within the lease that only decides how soon an agent is missed that was
+    /// killed; a connection that is reset needs a name to be looked up again.
     pub reconnect: Duration,
+    /// How long a leaver waits until it is known that it goes.
+    pub farewell: Duration,
     /// Between SIGTERM and SIGKILL where nothing is left to be saved: after a failure, or when the lease is over.
     pub short_grace: Duration,
     /// The same where the program may save: the agent is told to end, or somebody wants another attempt.
@@ -140,7 +143,8 @@ impl Default for Timing {
         Self {
             beat: Duration::from_secs(2),
             lease: Duration::from_secs(10),
-            reconnect: Duration::from_secs(1),
+            reconnect: Duration::from_secs(4),
+            farewell: Duration::from_secs(1),
             short_grace: Duration::from_secs(5),
             grace: Duration::from_secs(45),
             margin: Duration::from_secs(1),

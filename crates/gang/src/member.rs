@@ -271,7 +271,7 @@ impl Member {
 
     fn leave(&mut self, now: Time) {
         if self.status.leaving.is_some() && !self.status.is_alive() {
-            self.farewell.get_or_insert(now + self.timing.reconnect);
+            self.farewell.get_or_insert(now + self.timing.farewell);
         }
     }
 

@@ -30,6 +30,8 @@ const DIAL_AGAIN: Duration = Duration::from_secs(1);
 const DIAL_SOON: Duration = Duration::from_millis(20);
 /// How long a try may take.
 const DIAL_WITHIN: Duration = Duration::from_secs(3);
+/// The same at the address where the leader was last.
+const DIAL_KNOWN_WITHIN: Duration = Duration::from_secs(1);
 /// How long a connection may take nothing of what is sent.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
 /// Connections of which nobody has proven anything yet. Of more the oldest goes of the address that has the most.
@@ -194,17 +196,30 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
+/// Connects to where the leader is known to have been, else by its name.
+async fn connect(host: &str, port: u16, known: Option<IpAddr>) -> Option<TcpStream> {
+    if let Some(address) = known
+        && let Ok(Ok(stream)) = tokio::time::timeout(DIAL_KNOWN_WITHIN, TcpStream::connect((address, port))).await
+    {
+        return Some(stream);
+    }
+    tokio::time::timeout(DIAL_WITHIN, TcpStream::connect((host, port))).await.ok()?.ok()
+}
+
 async fn dial(host: String, port: u16, shared: Arc<Shared>) {
     let mut wait = DIAL_SOON;
+    // Where the leader was before the connection was lost. Its name may take seconds to be looked up, which is too long for
+    // one that only has to be made again.
+    let mut known = None;
     while !shared.is_over.load(Relaxed) {
-        let connected = tokio::time::timeout(DIAL_WITHIN, TcpStream::connect((host.as_str(), port))).await;
-        if let Ok(Ok(stream)) = connected {
+        if let Some(stream) = connect(&host, port, known.take()).await {
             let (id, nonce) = (shared.identity.clone(), rand::random::<[u8; NONCE]>());
             if let Ok((channel, first)) = Channel::dial(id.secret, id.job, nonce, &id.member, &id.pod, now()) {
                 let is_proven = Arc::new(AtomicBool::new(false));
                 let _ = Connection::new(stream, channel, &shared, Arc::clone(&is_proven)).run(first).await;
                 if is_proven.load(Relaxed) {
                     wait = DIAL_SOON;
+                    known = *shared.leader.lock();
                 }
             }
         }

@@ -35,6 +35,7 @@ pub fn three(faults: u32, runs: bool) -> State {
         beat: seconds(1),
         lease: seconds(3),
         reconnect: seconds(1),
+        farewell: seconds(1),
         short_grace: seconds(1),
         grace: seconds(2),
         margin: seconds(0),

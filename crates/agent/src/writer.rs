@@ -1,0 +1,119 @@
+//! A thread that writes files for the loop of the container, which a slow disk must not hold up: it is the loop that keeps the
+//! gang's lease.
+
+use crate::survive::survive;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What has to be written, of which only the newest counts.
+pub struct Writer<T> {
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+struct State<T> {
+    next: Option<T>,
+    is_writing: bool,
+    is_over: bool,
+}
+
+impl<T: Send + 'static> Writer<T> {
+    /// Starts the thread. With this value it ends, once the last of what it was given is written. `prepare` may take its time
+    /// as well.
+    ///
+    /// # Errors
+    /// Where the kernel denies a thread.
+    pub fn start<W: FnMut(T)>(name: &str, prepare: impl FnOnce() -> W + Send + 'static) -> io::Result<Self> {
+        let state = Mutex::new(State { next: None, is_writing: true, is_over: false });
+        let shared = Arc::new(Shared { state, changed: Condvar::new() });
+        let of_thread = Arc::clone(&shared);
+        let work = move || {
+            let Some(mut write) = survive(prepare) else { return };
+            while let Some(next) = of_thread.next() {
+                survive(|| write(next));
+            }
+        };
+        std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
+        Ok(Self { shared })
+    }
+
+    /// Has this written soon, in place of what still waits to be.
+    pub fn put(&self, content: T) {
+        self.shared.state.lock().next = Some(content);
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until all is written, but not for longer than this. Returns whether it is.
+    pub fn finish(&self, within: Duration) -> bool {
+        let until = Instant::now() + within;
+        let mut state = self.shared.state.lock();
+        while (state.is_writing || state.next.is_some()) && Instant::now() < until {
+            self.shared.changed.wait_until(&mut state, until);
+        }
+        !state.is_writing && state.next.is_none()
+    }
+}
+
+impl<T> Shared<T> {
+    /// What is to be written next; none when that was all.
+    fn next(&self) -> Option<T> {
+        let mut state = self.state.lock();
+        state.is_writing = false;
+        self.changed.notify_all();
+        while state.next.is_none() && !state.is_over {
+            self.changed.wait(&mut state);
+        }
+        state.is_writing = state.next.is_some();
+        state.next.take()
+    }
+}
+
+impl<T> Drop for Writer<T> {
+    fn drop(&mut self) {
+        self.shared.state.lock().is_over = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_slow_disk_holds_up_nobody_and_gets_the_newest() {
+        let ((begin, begun), (go, gone), (tell, told)) = (channel(), channel(), channel());
+        let writer = Writer::start("test", move || {
+            move |number: u32| {
+                begin.send(()).unwrap();
+                gone.recv().unwrap();
+                tell.send(number).unwrap();
+            }
+        });
+        let writer = writer.unwrap();
+        writer.put(1);
+        begun.recv().unwrap();
+        (2..5).for_each(|number| writer.put(number));
+        assert!(!writer.finish(Duration::ZERO), "the disk has not answered");
+        go.send(()).unwrap();
+        go.send(()).unwrap();
+        assert!(writer.finish(Duration::from_secs(60)));
+        drop(writer);
+        assert_eq!(told.iter().collect::<Vec<_>>(), [1, 4], "each is whole, and the last one is the newest");
+    }
+
+    #[test]
+    fn what_was_put_last_is_written_though_nobody_waits() {
+        let (tell, told) = channel();
+        let writer = Writer::start("test", move || move |number: u32| tell.send(number).unwrap()).unwrap();
+        writer.put(7);
+        drop(writer);
+        assert_eq!(told.iter().last(), Some(7));
+    }
+}
