@@ -44,6 +44,8 @@ struct Gang {
     grace: u32,
     /// More that each agent is told.
     options: Vec<String>,
+    /// Each agent has a `/dev/shm` of its own.
+    has_shm: bool,
     /// Variables that each agent is given.
     variables: Vec<(&'static str, String)>,
     /// The first attempt of its pods, and what was before them.
@@ -85,6 +87,7 @@ impl Gang {
             command,
             grace: 5,
             options: Vec::new(),
+            has_shm: false,
             variables: Vec::new(),
             begins: (1, None),
             seats: Vec::new(),
@@ -112,6 +115,8 @@ impl Gang {
     fn container(&self, index: u32, pod: u32) -> Agent {
         let path = |name: &str| self.room.path(name).display().to_string();
         let mut command = as_init().unwrap();
+        let mount = "mount -t tmpfs tmpfs /dev/shm && exec \"$0\" \"$@\"";
+        command.args(["sh", "-c", mount].iter().filter(|_| self.has_shm));
         command.args([binary("agent"), "run"]).args([
             format!("--grace-seconds={}", self.grace),
             format!("--attempt={}", self.begins.0),
@@ -383,6 +388,23 @@ fn a_gang_in_which_nobody_does_anything_is_started_again() {
     assert!(ended[0].message.contains("no sign of life for "), "{ended:?}");
     gang.allow("go");
     gang.all_exit(agents, 0);
+}
+
+/// What a killed rank can't clear away would fill the container's memory, attempt after attempt.
+#[test]
+fn shared_memory_of_a_killed_attempt_is_cleared() {
+    let script = r#"
+        ls /dev/shm | grep -v '^trainingjob-' >> found
+        mkdir /dev/shm/plasma && echo x > /dev/shm/plasma/0 && echo x > /dev/shm/torch_$ATTEMPT
+        [ $ATTEMPT = 3 ] || kill -9 $$
+        wait_for go"#;
+    let Some(gang) = Gang::new("gang-shm", 1, json!({}), script) else { return };
+    let gang = Gang { has_shm: true, options: vec!["--clear-shm".to_owned()], ..gang };
+    let agents = gang.start();
+    gang.until_all_began(3);
+    gang.allow("go");
+    gang.all_exit(agents, 0);
+    assert_eq!(fs::read_to_string(gang.room.path("found")).unwrap(), "");
 }
 
 #[test]

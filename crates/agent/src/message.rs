@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long its opening may hold up the start.
+const OPENED_WITHIN: Duration = Duration::from_secs(1);
 /// How long the last words may take at the end.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -48,7 +50,10 @@ impl MessageFile {
             let mut target = Target::open(path, words);
             move |message| target.write(&message)
         };
-        Ok(Self { writer: Writer::start("message", prepare)?, copy: None })
+        let writer = Writer::start("message", prepare)?;
+        // What is wrong with it is said before the program's first words, unless its disk does not answer.
+        writer.finish(OPENED_WITHIN);
+        Ok(Self { writer, copy: None })
     }
 
     /// Has a copy of all that is written from now on, for what is to be replaced at once.
