@@ -227,11 +227,10 @@ fn field(name: &str) -> Field<'_> {
         "percent" | "progress" | "progresspercent" | "progresspercentage" => Field::Percent,
         "eta" | "etaseconds" | "estimatedremainingseconds" => Field::Eta,
         "loss" => Field::Metric(LOSS),
-        "trainloss" | "trainingloss" | "train/loss" | "lmloss" | "totalloss" | "steploss" | "reducedtrainloss" => {
-            Field::Alias(LOSS)
-        }
+        "trainloss" | "trainingloss" | "train/loss" | "losstrain" | "lmloss" | "totalloss" | "steploss"
+        | "reducedtrainloss" => Field::Alias(LOSS),
         "accuracy" | "acc" => Field::Metric(ACCURACY),
-        "trainacc" | "trainaccuracy" | "train/accuracy" | "train/acc" => Field::Alias(ACCURACY),
+        "trainacc" | "trainaccuracy" | "acctrain" | "train/accuracy" | "train/acc" => Field::Alias(ACCURACY),
         "learningrate" | "lr" | "train/learningrate" | "train/lr" => Field::Metric(LEARNING_RATE),
         "throughput" => Field::Metric(THROUGHPUT),
         "samplespersec"

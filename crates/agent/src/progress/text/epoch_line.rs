@@ -25,7 +25,8 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
         return Some(Update::default());
     }
     let measures = |name: &String| name.contains("loss") || name.contains("acc");
-    let is_told = update.metrics.keys().any(measures) || step.is_some_and(|step| tells(&step, &update, run));
+    let is_measured = |step: Step| !update.metrics.is_empty() || tells(&step, &update, run);
+    let is_told = update.metrics.keys().any(measures) || step.is_some_and(is_measured);
     if epoch.of.is_none() && !is_told {
         return Some(if after.starts_with(" | ") { run.begin(epoch) } else { Update::default() });
     }

@@ -19,6 +19,9 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
         return None;
     }
     let step = Step::find(text);
+    if step.is_none() {
+        run.measured_after_step();
+    }
     if step.is_some_and(|step| is_of_another_time(step.before) || is_of_a_checkpoint(step.before)) {
         return Some(Update::default());
     }

@@ -5,6 +5,7 @@
 #[macro_use]
 mod number;
 mod deepspeed;
+mod episode_line;
 mod epoch_line;
 mod hugging_face;
 mod keras;
@@ -16,9 +17,11 @@ mod prefix;
 mod rich;
 mod run;
 mod step_line;
+mod table;
 #[cfg(test)]
 mod testing;
 mod tqdm;
+mod unnamed_epoch;
 mod words;
 mod xgboost;
 
@@ -32,7 +35,7 @@ use text::printable;
 type Form = fn(&str, &mut Run) -> Option<Update>;
 
 /// The first one that knows a line reads it.
-const FORMS: [Form; 13] = [
+const FORMS: [Form; 16] = [
     hugging_face::dict,
     json_line,
     megatron::line,
@@ -43,7 +46,10 @@ const FORMS: [Form; 13] = [
     keras::line,
     xgboost::line,
     lightgbm::line,
+    table::line,
+    unnamed_epoch::line,
     epoch_line::line,
+    episode_line::line,
     loss_line::line,
     step_line::line,
 ];
@@ -71,7 +77,7 @@ impl Text {
     pub fn line(&mut self, line: &[u8]) -> Option<Update> {
         // Nearly all that is printed ends here.
         static WORTH_A_LOOK: LazyLock<regex::bytes::Regex> = LazyLock::new(|| {
-            text::constant_bytes(r"(?i-u)epoch|loss|iter[a( :=#\[]|step|progress|percent|[0-9]%\||[0-9]\]\t")
+            text::constant_bytes(r"(?i-u)epoch|epis|loss|iter[a( :=#\[]|step|progress|percent|[0-9]%\||[0-9]\]\t")
         });
         if !WORTH_A_LOOK.is_match(line) {
             return None;
@@ -83,6 +89,7 @@ impl Text {
         }
         let update = FORMS.iter().find_map(|form| form(text, &mut self.run))?;
         self.run.has_epochs |= update.epoch.is_some();
+        self.run.has_steps |= update.step.is_some();
         self.run.steps = update.steps.or(self.run.steps);
         Some(update).filter(|update| !update.is_empty())
     }

@@ -6,7 +6,7 @@ use protocol::progress::{Update, field_metric};
 use regex::{Match, Regex};
 
 regexes! {
-    PAIR = r"([A-Za-z_][A-Za-z0-9_./@-]*) ?[:=] *(", number!(), ")";
+    PAIR = r"([A-Za-z_][A-Za-z0-9_./@-]*)(?: \(batch\))? ?[:=] *(", number!(), ")";
     WORDS = r"(?i)\b((?:[a-z]+_)?loss|lr|learning rate|ppl|perplexity|acc(?:uracy|@[0-9])?|grad_norm|(?:tok|tokens|samples|images)/s(?:ec)?|ms/batch)[ \t]+(",
         number!(), ")";
     NEXT = r"^[A-Za-z_][A-Za-z0-9_./@-]*(?: ?[:=]|[ \t]) *[-+]?[.]?[0-9]";

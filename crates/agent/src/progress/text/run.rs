@@ -24,8 +24,21 @@ pub(super) struct Run {
     pub counts_from_0: bool,
     pub has_epochs: bool,
     /// The last step that stood alone on its line.
-    alone: Option<(f64, Option<f64>)>,
+    alone: Option<Alone>,
+    /// Some form has told a step of the run.
+    pub has_steps: bool,
+    /// They are episodes.
+    pub counts_episodes: bool,
     pub next_round: NextRound,
+}
+
+/// A step that stood alone on its line.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    number: f64,
+    of: Option<f64>,
+    /// Whether a loss came after it.
+    measured: bool,
 }
 
 /// What LightGBM's next line of a round is of.
@@ -57,6 +70,7 @@ regexes! {
     EPOCH = r"(?i)\bepoch(?:\(train\))?\]? *[:=#]? *\[? *([0-9]+(?:[.][0-9]+)?)(?: *(?:/|of) *([0-9]+))?";
     STEP = r"(?i)\b(?:global[_ ])?(?:step|iter|iteration)(?:\(train\))?\]? *[:=#]? *\[? *(", count!(),
         r")(?: *(?:/|of) *(", count!(), "))?";
+    NAMED_BATCH = r"(?i)^[\]),:|]* *[\[(|-]? *(?:batch[ :#]*\[?|iters:) *(", count!(), r")(?: *(?:/|of) *(", count!(), "))?";
     BATCH = r"(?i)^\]? *(?:[\[(] *|\|? *|: +)(", count!(), ") */ *(", count!(), r")(?:[\])]| *batches\b| [a-z_]+=)";
 }
 
@@ -77,7 +91,8 @@ impl<'t> Step<'t> {
 
     /// The one that `text` begins with, which stands behind an epoch: a step, or the batch of a data loader.
     pub fn find_in_epoch(text: &'t str) -> Option<Self> {
-        BATCH.captures(text).and_then(|found| Self::of(&found, text)).or_else(|| Self::find(text))
+        let batch = BATCH.captures(text).or_else(|| NAMED_BATCH.captures(text));
+        batch.and_then(|found| Self::of(&found, text)).or_else(|| Self::find(text))
     }
 
     fn of(found: &Captures, text: &'t str) -> Option<Self> {
@@ -112,11 +127,20 @@ impl Run {
     }
 
     /// Whether `step`, alone on its line, goes on from the one before it, of as many. One of fewer than ten may be of
-    /// anything: a recipe, a build, a headline.
+    /// anything: a recipe, a build, a headline. Between two of a training stands a loss.
     pub fn goes_on(&mut self, step: &Step) -> bool {
-        let before = self.alone.replace((step.number, step.of));
-        step.of.unwrap_or(step.number) >= 10.0
-            && before.is_some_and(|(number, of)| of == step.of && number < step.number)
+        let before = self.alone.replace(Alone { number: step.number, of: step.of, measured: false });
+        before.is_some_and(|before| {
+            let follows = before.of == step.of && before.number < step.number;
+            follows && (before.measured || step.of.unwrap_or(step.number) >= 10.0)
+        })
+    }
+
+    /// A loss came without a step: it is of the last one that stood alone.
+    pub fn measured_after_step(&mut self) {
+        if let Some(alone) = &mut self.alone {
+            alone.measured = true;
+        }
     }
 
     /// Step `step` of the `steps` in `epoch`, as steps of the run.

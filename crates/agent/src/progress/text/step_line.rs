@@ -7,6 +7,7 @@ use protocol::progress::{ACCURACY, LEARNING_RATE, THROUGHPUT, Update};
 
 regexes! {
     RATE = r"(?i)[0-9] ?(?:(?:it|iters?|steps?|tok|tokens|samples|examples|images|imgs?)/s(?:ec)?|m?s(?:ec)?/(?:it|iter|step|batch))\b";
+    RETURN = r"(?i)\b(?:[a-z]+_)?(?:reward|return)(?:_mean)?s?(?:: *|=)\[?-?[0-9.]+\]?(?:$|[,;|)]| +[|,])";
 }
 
 /// There are steps of anything, so that one counts only where the line tells what a training does. See [`tells`].
@@ -22,8 +23,8 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     Some(Update { metrics: update.metrics, percentages: update.percentages, is_certain: false, ..at })
 }
 
-/// Whether `step` is one of the training: it comes with a learning rate, an accuracy, a norm of gradients, a perplexity or a
-/// rate (`measured` in the line), its total is the training's, or it stands alone on its line and goes on from the one before.
+/// Whether `step` is one of the training: it comes with a learning rate, an accuracy, a norm of gradients, a perplexity, a
+/// reward or a rate (`measured` in the line), its total is the training's, or it stands alone on its line and goes on from the one before.
 pub(super) fn tells(step: &Step, measured: &Update, run: &mut Run) -> bool {
     const OF_TRAINING: [&str; 6] = [LEARNING_RATE, ACCURACY, THROUGHPUT, "grad_norm", "ppl", "perplexity"];
     let is_foreign = step.before.ends_with(['/', '-', '.', '_', '\\'])
@@ -38,6 +39,7 @@ pub(super) fn tells(step: &Step, measured: &Update, run: &mut Run) -> bool {
         || (step.of.is_some() && step.of == run.steps)
         || OF_TRAINING.iter().any(|&name| measured.metrics.contains_key(name))
         || RATE.is_match(step.after)
+        || RETURN.is_match(step.after)
 }
 
 #[cfg(test)]
@@ -55,6 +57,8 @@ mod tests {
             ("[rank 0] global_step: 120, grad_norm: 0.5", 120.0, None),
             ("INFO:root:iteration 120 | tok/sec: 1,048,576", 120.0, None),
             ("step 120: accuracy=0.5", 120.0, None),
+            ("global_step=120, episodic_return=[22.]", 120.0, None),
+            ("step 120 | mean_reward: -3.5", 120.0, None),
         ] {
             let last = progress(None, line);
             assert_eq!(counts(&last), [None, None, Some(step), steps], "{line}");
@@ -77,6 +81,22 @@ mod tests {
             "step 20/100\nstep 30/200",
             "Sampling step 20/50\nSampling step 30/50",
             "val step 20/50\nval step 30/50",
+        ] {
+            assert_eq!(last(lines), None, "{lines}");
+        }
+    }
+
+    /// As `time_sequence_prediction` of PyTorch's examples prints them.
+    #[test]
+    fn steps_alone_with_losses_between_them() {
+        let last = |lines: &str| counts(&progress(None, lines))[2];
+        assert_eq!(last("STEP:  0\nloss: 0.5\nloss: 0.4\ntest loss: 0.6\nSTEP:  1\nloss: 0.3"), Some(1.0));
+        for lines in [
+            "Step 1\nloss: 0.5",
+            "Step 1\nloss: 0.5\nStep 1\nloss: 0.4",
+            "Step 1\nStep 2\nloss: 0.5",
+            "Step 1/3\nloss: 0.5\nStep 2/4\nloss: 0.4",
+            "Step 1: prepare\nloss: 0.5\nStep 2: evaluate\nloss: 0.4",
         ] {
             assert_eq!(last(lines), None, "{lines}");
         }
@@ -107,6 +127,11 @@ mod tests {
             "using optimizer.step 2.8.0 with lr=0.1",
             "iterator 12/40 at 3 it/s",
             "footstep 12/40 3 it/s",
+            "step 12: the reward is 3.5",
+            "step 12 returns: 3 values",
+            "step 12: no return=3.5 here: None",
+            "step 12: reward_fn=dense",
+            "step 12: return code: 0",
         ] {
             assert_eq!(read(&mut Text::default(), line.as_bytes()).0, [], "{line}");
         }

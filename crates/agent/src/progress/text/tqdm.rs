@@ -7,6 +7,7 @@ use protocol::progress::{LEARNING_RATE, LOSS, Update};
 
 regexes! {
     BAR = r"[0-9]+%\|[^|]*\| *([0-9]+)/([0-9]+) \[(.*)";
+    YOLO = r"^([0-9]+)/([0-9]+) +[0-9.]+G +[0-9]";
     TORCHTUNE = r"^([0-9]+)\|[0-9]+\|Loss: ", number!(), ":$";
 }
 
@@ -21,7 +22,8 @@ pub(super) fn bar(text: &str, run: &mut Run) -> Option<Update> {
     }
     run.counts_from_0 |= bar[3].contains("v_num=");
     let torchtunes = TORCHTUNE.captures(title).and_then(|found| parse(&found[1]));
-    let epoch = torchtunes.map(|number| Epoch { number, of: None });
+    let torchtunes = torchtunes.map(|number| Epoch { number, of: None });
+    let epoch = torchtunes.or_else(|| yolos_epoch(title, run));
     let mut update = match epoch.or_else(|| Some(Epoch::find(title)?.0)) {
         Some(epoch) => run.within(epoch, step, steps),
         None => Update::default(),
@@ -39,6 +41,15 @@ pub(super) fn bar(text: &str, run: &mut Run) -> Option<Update> {
         return Some(Update { metrics: update.metrics, percentages: update.percentages, ..at });
     }
     Some(if run.steps == Some(steps) { counts } else { Update::default() })
+}
+
+/// The epoch in the title of the bars of YOLOv5, which counts from 0 up to the last one, and of Ultralytics, which counts from 1:
+/// `0/299  3.2G  0.11  0.05  0.03  128  640`. Behind the memory of the GPU stand losses, each without its name.
+fn yolos_epoch(title: &str, run: &mut Run) -> Option<Epoch> {
+    let found = YOLO.captures(title)?;
+    let (number, of) = (parse(&found[1])?, parse(&found[2])?);
+    run.counts_from_0 |= number == 0.0;
+    Some(Epoch { number, of: Some(if run.counts_from_0 { of + 1.0 } else { of }) })
 }
 
 #[cfg(test)]
@@ -105,6 +116,21 @@ mod tests {
         assert_eq!((last.metric(LOSS), last.metric(LEARNING_RATE)), (Some(0.12), Some(1e-5)));
         let without = progress(None, "Steps:  10%|█    | 100/1000 [00:10<01:30,  9.9it/s, lr=1e-05]");
         assert_eq!(counts(&without)[2..], [Some(100.0), Some(1000.0)]);
+    }
+
+    #[test]
+    fn yolo() {
+        let bar = |title: &str| format!("      {title}:  50%|█████     | 4/8 [00:01<00:00,  3.9it/s]\n");
+        let v5 = [
+            bar("0/299      3.2G      0.11      0.05      0.03       128       640"),
+            bar("1/299 3.2G 0.1 0.05 0.03 128 640"),
+        ];
+        assert_eq!(counts(&progress(None, &v5.concat())), [Some(1.0), Some(300.0), Some(12.0), Some(2400.0)]);
+        let v8 = bar("2/100      2.55G      1.234      2.345       1.23         45        640");
+        assert_eq!(counts(&progress(None, &v8)), [Some(2.0), Some(100.0), Some(12.0), Some(800.0)]);
+        for title in ["3/9 files", "1/2 3.2GB downloaded", "shard 1/2 3.2G 5", "3/9", "1/2 3.2G"] {
+            assert_eq!(read(&mut Text::default(), bar(title).as_bytes()).0, [], "{title}");
+        }
     }
 
     #[test]

@@ -1,0 +1,62 @@
+//! Reinforcement learning that counts in episodes: `Episode 10	Last reward: 35.00	Average reward: 12.44`.
+
+use super::number::{ends_count, group};
+use super::pairs::{is_held_out, pairs};
+use super::run::Run;
+use super::words::{is_of_a_checkpoint, qualifiers};
+use protocol::progress::Update;
+
+regexes! {
+    EPISODE = r"(?i)\bepisode *[:=#]? *\[? *(", count!(), r")(?: *(?:/|of) *(", count!(), "))?";
+    REWARD = r"(?i)\b(?:[a-z]+_)?(?:reward|return|score)s?(?:: *| *= *| +)-?[0-9.]";
+}
+
+/// An episode is a step, unless the program also tells of steps.
+pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
+    let found = EPISODE.captures(text).filter(|_| !run.has_steps || run.counts_episodes)?;
+    let (start, end) = (found.get(0)?.start(), found.get(2).or(found.get(1))?.end());
+    let (before, after) = (&text[..start], &text[end..]);
+    let is_foreign = is_held_out(before) || is_of_a_checkpoint(before) || qualifiers(before).is_none();
+    if is_foreign || !ends_count(after) || !REWARD.is_match(after) {
+        return None;
+    }
+    run.counts_episodes = true;
+    let mut update = Update { step: group(&found, 1), steps: group(&found, 2), ..Update::default() };
+    pairs(text, None, &mut update);
+    Some(update)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::progress::text::testing::*;
+
+    #[test]
+    fn an_episode_with_its_reward() {
+        for (line, step, steps) in [
+            ("Episode 10\tLast reward: 35.00\tAverage reward: 12.44", 10.0, None),
+            ("Episode 10/500, Reward: 35.0, Epsilon: 0.9", 10.0, Some(500.0)),
+            ("Episode: 10, total reward: -35.0, loss: 0.5", 10.0, None),
+            ("Episode 10 | score = 35", 10.0, None),
+        ] {
+            assert_eq!(counts(&progress(None, line)), [None, None, Some(step), steps], "{line}");
+        }
+        let both = "step 300 | loss: 0.5\nEpisode 3, reward: 9.0";
+        assert_eq!(counts(&progress(None, both))[2], Some(300.0));
+    }
+
+    #[test]
+    fn what_only_looks_like_it() {
+        for line in [
+            "Episode 10 begins",
+            "Episode 4: A New Hope, score of the reviewers",
+            "best episode 10, reward: 35.0",
+            "eval episode 10, reward: 35.0",
+            "resumed from episode 10, reward: 35.0",
+            "Episode 10.5, reward: 35.0",
+            "10 episodes, reward: 35.0",
+            "episode_length: 10, reward: 35.0",
+        ] {
+            assert_eq!(counts(&progress(None, line)), [None; 4], "{line}");
+        }
+    }
+}
