@@ -28,7 +28,7 @@ use text::error_pattern::ErrorPattern;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What these tests do in their rooms.
-trait Runs {
+pub trait Runs {
     fn write(&self, name: &str, content: &[u8], mode: u32) -> PathBuf;
 
     /// `agent run OPTIONS -- PROGRAM`, everything piped, nothing started yet.
@@ -95,7 +95,7 @@ impl Runs for Room {
 }
 
 /// A started agent; killed if the test ends before it does.
-struct Running(Child);
+pub struct Running(Child);
 
 impl Running {
     fn pid(&self) -> i32 {
@@ -696,7 +696,7 @@ fn the_images_own_sitecustomize_and_hook_are_kept() {
 }
 
 /// What the operator would make of the last report, if this worker were the only one.
-fn cause(report: Report) -> AttemptEnd {
+pub fn cause(report: Report) -> AttemptEnd {
     let exit_code = report.exit_code.or(report.signal.map(|signal| 128 + signal)).unwrap_or(1);
     let training = Container::Terminated {
         started: None,

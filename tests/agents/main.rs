@@ -10,6 +10,7 @@
 )]
 
 mod agent;
+mod failing;
 mod gang;
 mod keeper;
 mod mpi;

@@ -23,8 +23,9 @@ pub struct Crash<'t> {
 struct Form {
     /// The line that says what happened. The group `what`, if there is one, is the part of it that is shown.
     first: &'static str,
-    /// A line among the next [`NEAR`] ones without which it is no report.
+    /// A line among the next ones without which it is no report, and how many these are.
     proof: Option<&'static str>,
+    near: usize,
     /// What else of the report is shown.
     more: More,
     /// How many other lines may follow. A program that prints more has survived.
@@ -42,14 +43,14 @@ enum More {
     Last(&'static str, [&'static str; 2]),
 }
 
-/// How near to its first line the proof of a report is.
+/// How near to its first line the proof of a report is, where it is not the next line.
 const NEAR: usize = 12;
 /// Lines of other processes that may follow a report.
 const OTHERS: usize = 100;
 /// Lines that may follow one that only has a level: a program may log such a line and go on.
 const PARTING: usize = 5;
 
-const REPORT: Form = Form { first: "", proof: None, more: More::Nothing, followed_by: OTHERS };
+const REPORT: Form = Form { first: "", proof: None, near: NEAR, more: More::Nothing, followed_by: OTHERS };
 const CAUSED: [&str; 2] = [" (caused by ", ")"];
 
 const FORMS: &[Form] = &[
@@ -141,7 +142,21 @@ const FORMS: &[Form] = &[
     // .NET.
     Form { first: r"^Unhandled exception[.:] \S.+$", more: More::Last(r"^ *---> (\S.*)$", CAUSED), ..REPORT },
     // PHP, Swift, OCaml.
-    Form { first: r"^(?:PHP )?Fatal error: .+$", ..REPORT },
+    Form { first: r"^(?:PHP |\S+\.swift:\d+: )?Fatal error: .+$", ..REPORT },
+    // Dart.
+    Form { first: r"^Unhandled exception:$", proof: Some(r"^#\d+ +\S"), more: More::Next, ..REPORT },
+    // Zig.
+    Form { first: r"^thread \d+ panic: .+$", proof: Some(r"^\S+:\d+:\d+: 0x[0-9a-f]+ in "), ..REPORT },
+    // Deno and Bun, Octave.
+    Form { first: r"^error: .+$", proof: Some(r"^ +at \S.*:\d+:\d+\)?$|^error: called from$"), near: 1, ..REPORT },
+    // Haskell, before GHC 9.10 and since.
+    Form { first: r"^\S+: .+$", proof: Some(r"^CallStack \(from HasCallStack\):$"), near: 1, ..REPORT },
+    Form { first: r"^\S+: Uncaught exception \S+:$", more: More::Next, ..REPORT },
+    // Perl's Carp, Tcl.
+    Form { first: r"^.+ at \S+ line \d+\.$", proof: Some(r"^\t\S+\(.*\) called at .+ line \d+$"), near: 1, ..REPORT },
+    Form { first: r"^\S.*$", proof: Some(r"^    while executing$"), near: 1, ..REPORT },
+    // CMake.
+    Form { first: r"^CMake Error(?: at .+)?:$", more: More::Next, ..REPORT },
     // Lua.
     Form { first: r"^(?:\S*/)?(?:lua|luajit)[\d.]*: .+$", proof: Some(r"^stack traceback:$"), ..REPORT },
     // Elixir.
@@ -194,9 +209,9 @@ fn read<'t>(lines: &[&'t str], at: usize, form: usize) -> Option<(Crash<'t>, usi
             .collect()
     });
     let (line, rest) = (lines[at], &lines[at + 1..]);
-    let (Form { more, followed_by, .. }, [first, proof, pattern]) = (FORMS.get(form)?, EACH.get(form)?);
+    let (Form { more, near, followed_by, .. }, [first, proof, pattern]) = (FORMS.get(form)?, EACH.get(form)?);
     let proven = match proof {
-        Some(proof) => rest.iter().take(NEAR).position(|line| proof.is_match(line))? + 1,
+        Some(proof) => rest.iter().take(*near).position(|line| proof.is_match(line))? + 1,
         None => 0,
     };
     let found = first.as_ref()?.captures(line)?;
@@ -229,8 +244,8 @@ fn is_body(line: &str) -> bool {
     static BODY: LazyLock<Regex> = LazyLock::new(|| {
         crate::constant(
             r"(?x)^(?: \s | \# | ==\d+== | =+$ | \*\*\*\ | Caused\ by:  | note:\ | (?i:stack\ ?(?:back)?trace:) | goroutine\ \d+ | \[signal\ SIG
-            | created\ by\ | \S+\(.*\)$ | frame\ \# | Exception\ raised\ from\ | Current\ thread\ 0x | Thread\ 0x | Extension\ modules:
-            | Calls:\ | Execution\ halted$ | in\ expression\ starting\ at\ | -----\ | Node\.js\ v\d | exit\ status\ \d+$ | \}$
+            | created\ by\ | \S+\(.*\)$ | frame\ \# | Exception\ raised\ from\ | Current\ (?:thread\ 0x|stack\ trace:) | \d+\ {2,}\S | Thread\ 0x | Extension\ modules:
+            | Calls:\ | CallStack\ \( | error:\ called\ from$ | \S+:\d+:\d+:\ 0x[0-9a-f]+\ in\  | \x22.*\x22$ | --\ Configuring\ incomplete | Execution\ halted$ | in\ expression\ starting\ at\ | -----\ | Node\.js\ v\d | exit\ status\ \d+$ | \}$
             | (?:READ|WRITE)\ of\ size | 0x[0-9a-f]+\ is\ located | (?:freed|allocated|previously\ allocated)\ by\ thread\ | SUMMARY:\  | AddressSanitizer
             | (?:\S+:\ (?:line\ )?\d*:?\ +\d*\ +)? (?:Aborted|Segmentation\ fault|Killed|Bus\ error) )",
         )
@@ -381,6 +396,37 @@ mod tests {
             ("lua: t.lua:1: bad\nstack traceback:\n\t[C]: in function 'error'\n", "lua: t.lua:1: bad"),
             ("** (RuntimeError) bad\n    t.exs:1: (file)\n", "** (RuntimeError) bad"),
             (
+                "Swift/ContiguousArrayBuffer.swift:600: Fatal error: Index out of range\nCurrent stack trace:\n0    libswiftCore.so   0x7f f + 109\n",
+                "Swift/ContiguousArrayBuffer.swift:600: Fatal error: Index out of range",
+            ),
+            (
+                "Unhandled exception:\nException: bad\n#0      main (file:///a/t.dart:1:15)\n",
+                "Unhandled exception: Exception: bad",
+            ),
+            (
+                "thread 1234 panic: index out of bounds: index 7, len 3\n/a/t.zig:3:5: 0x1038e6a in main (t)\n    a[7] = 1;\n    ^\n",
+                "thread 1234 panic: index out of bounds: index 7, len 3",
+            ),
+            (
+                "error: Uncaught (in promise) Error: bad\n    at file:///a/t.ts:1:7\n",
+                "error: Uncaught (in promise) Error: bad",
+            ),
+            ("error: 'x' undefined\nerror: called from\n    f at line 3 column 5\n", "error: 'x' undefined"),
+            ("t: bad\nCallStack (from HasCallStack):\n  error, called at t.hs:1:8 in main:Main\n", "t: bad"),
+            (
+                "t: Uncaught exception ghc-internal:GHC.Internal.Exception.ErrorCall:\n\nbad\n\nHasCallStack backtrace:\n  error, called at t.hs:1:8\n",
+                "t: Uncaught exception ghc-internal:GHC.Internal.Exception.ErrorCall: bad",
+            ),
+            ("bad at t.pl line 1.\n\tmain::load(7) called at t.pl line 2\n", "bad at t.pl line 1."),
+            (
+                "bad 7\n    while executing\n\"error \"bad $n\"\"\n    (procedure \"load\" line 1)\n    invoked from within\n\"load 7\"\n    (file \"t.tcl\" line 1)\n",
+                "bad 7",
+            ),
+            (
+                "-- The C compiler is GNU\nCMake Error at CMakeLists.txt:3 (message):\n  no CUDA toolkit\n\n\n-- Configuring incomplete, errors occurred!\n",
+                "CMake Error at CMakeLists.txt:3 (message): no CUDA toolkit",
+            ),
+            (
                 "At line 3 of file t.f90\nFortran runtime error: Index '7' of dimension 1 of array 'a' above upper bound of 3\n",
                 "Fortran runtime error: Index '7' of dimension 1 of array 'a' above upper bound of 3",
             ),
@@ -493,6 +539,23 @@ mod tests {
             "** bad",
             "Fortran runtime: 3 s",
             "forrtl: info (3): x",
+            // Swift, Dart, Zig, Deno, Octave, Haskell, Perl, Tcl, CMake.
+            "t.swift:3: Fatal errors: 0",
+            "Unhandled exception:\nnone",
+            "Unhandled exceptions:\n#0 none",
+            "thread 7 panic: off",
+            "thread x panic: y\n/a/t.zig:3:5: 0x1 in main (t)",
+            "error: 0.03\nstep 4",
+            "error: x\n    at the end of the epoch",
+            "the error: called from\nhere",
+            "t: bad\nCallStack: empty",
+            "CallStack (from HasCallStack):",
+            "t: Uncaught exceptions: 3",
+            "read 3 rows at t.csv line 1.",
+            "step 3\n  while executing 4 workers",
+            "    while executing",
+            "CMake Error: none seen",
+            "CMake Warning at CMakeLists.txt:3 (message):\n  no CUDA toolkit",
             // Levels.
             "FATAL=0 CRITICAL=0",
             "0 FATAL, 0 CRITICAL",

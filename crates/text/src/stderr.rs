@@ -66,6 +66,7 @@ fn last_failure<'t>(lines: &[&'t str], crashes: &[Crash<'t>], wanted: FailureOri
         (Some(crash), _) => Telling { text: crash.text.clone().into(), line: crash.line, after, is_report: true },
         (None, at) => {
             let line = lines.get(at?)?.trim();
+            let line = line.strip_prefix("| ").unwrap_or(line);
             Telling { text: line.into(), line, after, is_report: true }
         }
     })
@@ -87,7 +88,7 @@ fn torchruns<'t>(own: &[&'t str], wanted: impl Fn(&str) -> bool) -> Option<&'t s
 
 /// What tells most where nothing is a report.
 fn other_line<'t>(text: &str, lines: &[&'t str], own: &[&'t str]) -> Option<&'t str> {
-    let last = || own.iter().rev().find(|line| !is_closing(line)).or(own.last()).copied();
+    let last = || error_line(own).or_else(|| own.iter().rev().find(|line| !is_closing(line)).or(own.last()).copied());
     own.iter()
         .rev()
         .find(|line| is_usage_error(text, line))
@@ -100,11 +101,23 @@ fn other_line<'t>(text: &str, lines: &[&'t str], own: &[&'t str]) -> Option<&'t 
         .or_else(|| lines.last().copied())
 }
 
-/// Whether a line only says that something has ended: of `make`, `go run`, Node.js and R.
+/// The last line that is logged as an error, before some in which the program only tidies up.
+fn error_line<'t>(own: &[&'t str]) -> Option<&'t str> {
+    const PARTING: usize = 5;
+    static ERROR: LazyLock<Regex> = LazyLock::new(|| {
+        crate::constant(
+            r"(?x)^(?: (?:[\[(<]?\d{4}[-/]\d\d[-/]\d\d[\ T])?[\[(<]?\S*\d\d:\d\d\S*\s+(?:\S+\s+){0,4}?[\[(<|]?ERROR[\])>:|]?\s
+            | [\[(<]ERROR[\])>]:?\s | ERROR(?::|\s+[-|])\s | ERROR:[\w.]+: )\s*\S",
+        )
+    });
+    own.iter().rev().take(PARTING + 1).find(|line| ERROR.is_match(line)).copied()
+}
+
+/// Whether a line only says that something has ended: of `make`, `go run`, Node.js, R and Perl.
 fn is_closing(line: &str) -> bool {
     static CLOSING: LazyLock<Regex> = LazyLock::new(|| {
         crate::constant(
-            r"^(?:g?make(?:\[\d+\])?: \*\*\* .*\bError \d+|exit status \d+|Node\.js v\d+\.\d+\.\d+|\(Use `node --.*|Execution halted)$",
+            r"^(?:g?make(?:\[\d+\])?: \*\*\* .*\bError \d+|exit status \d+|BEGIN failed--compilation aborted at .+ line \d+\.|Node\.js v\d+\.\d+\.\d+|\(Use `node --.*|Execution halted)$",
         )
     });
     CLOSING.is_match(line)
@@ -177,19 +190,33 @@ pub fn has_traceback(text: &str) -> bool {
 fn last_exception(lines: &[&str], wanted: impl Fn(&str) -> bool) -> Option<usize> {
     let mut found = None;
     let mut in_traceback = false;
+    let mut in_group = false;
     for (at, line) in lines.iter().enumerate() {
         let text = without_rank(line);
-        if is_traceback(text) {
+        let of_group = text.strip_prefix("  | ").filter(|text| in_group && !text.starts_with(' '));
+        in_group = (in_group && of_group.is_none()) || text == "  + Exception Group Traceback (most recent call last):";
+        if let Some(text) = of_group {
+            found = Some(at).filter(|_| wanted(text)).or(found);
+        } else if is_traceback(text) {
             in_traceback = true;
         } else if !is_within(text) && (in_traceback || names_exception(text)) {
             in_traceback = false;
             // What torchrun raises when it is told to stop: an echo of the signal.
-            if !text.contains("SignalException: Process ") && wanted(text) {
+            let is_echo = text.contains("SignalException: Process ") || (found.is_some() && is_of_child_python(text));
+            if !is_echo && wanted(text) {
                 found = Some(at);
             }
         }
     }
     found
+}
+
+/// Whether `line` is of a launcher whose child is a Python program that has failed, and has said so before.
+fn is_of_child_python(line: &str) -> bool {
+    static CHILD: LazyLock<Regex> = LazyLock::new(|| {
+        crate::constant(r"\bCalledProcessError: Command '\[?'?\S*python[\d.]*'?[ ,].* returned non-zero exit status ")
+    });
+    CHILD.is_match(line)
 }
 
 /// Whether `line` begins a traceback: Python's own, one that a PyTorch process hands on, or one that Rich has framed.
@@ -219,7 +246,7 @@ fn names_exception(line: &str) -> bool {
 }
 
 fn is_exception(class: &str) -> bool {
-    (class.ends_with("Error") || class.ends_with("Exception"))
+    ["Error", "Exception", "ExceptionGroup"].iter().any(|end| class.ends_with(end))
         && class.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.')
 }
 
@@ -290,6 +317,63 @@ Root Cause (first observed failure):
         let closing = TORCHRUN.split_once('\n').unwrap().1;
         assert_eq!(line(closing), Some("exitcode  : 1 (pid: 21)"));
         assert_eq!(line(" \n\n"), None);
+    }
+
+    #[test]
+    fn a_group_of_exceptions() {
+        let group = "  + Exception Group Traceback (most recent call last):\n  |   File \"t.py\", line 1, in <module>\n  |     raise x\n\
+                     \x20 | ExceptionGroup: two shards (2 sub-exceptions)\n  +-+---------------- 1 ----------------\n    | ValueError: a\n\
+                     \x20   +---------------- 2 ----------------\n    | OSError: b\n    +------------------------------------\n";
+        assert_eq!(line(group), Some("ExceptionGroup: two shards (2 sub-exceptions)"));
+        assert_eq!(exception("ExceptionGroup: x").map(|(_, class, _)| class), Some("ExceptionGroup"));
+        for other in ["| ExceptionGroup", "  | a: 3", "  + Exception Group", "ExceptionGroups: 3", "  | step | 3 |"] {
+            assert_eq!(line(&format!("{other}\nbye\n")), Some("bye"), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_is_logged_before_tidying_up() {
+        for error in [
+            "ERROR: no labels",
+            "[ERROR] no labels",
+            "ERROR:root:no labels",
+            "2026-11-25 10:00:00,123 ERROR root: no labels",
+            "2026-11-25T10:00:00Z ERROR no labels",
+            "2026/11/25 10:00:00 [ERROR] no labels",
+            "ERROR - no labels",
+        ] {
+            assert_eq!(line(&format!("step 3\n{error}\nclosing 4 files\n")), Some(error));
+            let later = "step 4\nstep 5\nstep 6\nstep 7\nstep 8\nstep 9\n";
+            assert_eq!(line(&format!("{error}\n{later}")), Some("step 9"), "{error}");
+        }
+        for other in
+            ["0 ERROR", "ERROR=0", "ERROR rate: 3", "error: none", "no ERROR: x", "ERRORS: 0", "ERROR:", "x ERROR y"]
+        {
+            assert_eq!(line(&format!("{other}\nbye\n")), Some("bye"), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_a_launcher_says_of_its_python_is_an_echo() {
+        let own = "Traceback (most recent call last):\n  File \"t.py\", line 1\nValueError: bad\n";
+        let launcher = |command: &str| {
+            format!(
+                "Traceback (most recent call last):\n  File \"l.py\", line 8\nsubprocess.CalledProcessError: Command {command} returned non-zero exit status 1.\n"
+            )
+        };
+        for command in ["'['/usr/bin/python3', 't.py']'", "'python t.py'", "'['python3.11', '-u', 't.py']'"] {
+            assert_eq!(line(&format!("{own}{}", launcher(command))), Some("ValueError: bad"), "{command}");
+            assert!(line(&launcher(command)).unwrap().contains("CalledProcessError"), "{command}");
+        }
+        for command in [
+            "'['ffmpeg', 'a.mp4']'",
+            "'nvcc python.cu'",
+            "'['/opt/python/bin/ninja', '-v']'",
+            "'pythonize t'",
+            "'cat t.py'",
+        ] {
+            assert!(line(&format!("{own}{}", launcher(command))).unwrap().contains("CalledProcessError"), "{command}");
+        }
     }
 
     #[test]
