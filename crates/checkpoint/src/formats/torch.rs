@@ -45,7 +45,9 @@ const WEIGHTS: [&str; 5] = ["pytorch_model", "adapter_model", "model", "checkpoi
 
 fn claim(listing: &Listing) -> Vec<Claim> {
     let is_one = |name: &&String| {
-        let known = match name.rsplit_once('.') {
+        // Of old scripts, PyTorch's ImageNet example among them: no TAR, whatever it is called.
+        let renamed = name.strip_suffix(".tar").filter(|name| name.ends_with(".pth") || name.ends_with(".pt"));
+        let known = match renamed.unwrap_or(name).rsplit_once('.') {
             Some((_, "pt" | "pth")) => !name.ends_with("_states.pt"),
             Some((stem, "bin")) => WEIGHTS.iter().any(|weights| stem.starts_with(weights)),
             _ => false,
@@ -385,4 +387,32 @@ fn tensors_fit(pickle: &Pickle) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_by_their_names() {
+        let claims = |name: &str| {
+            let files = vec![name.to_owned()];
+            !claim(&Listing { name: "checkpoints".to_owned(), files, folders: Vec::new() }).is_empty()
+        };
+        for name in ["a.pt", "a.pth", "checkpoint.pth.tar", "last.pth.tar", "a.pt.tar", "model.bin"] {
+            assert!(claims(name), "{name}");
+        }
+        for name in [
+            "a.tar",
+            "a.pth.tar.gz",
+            "a.ptx.tar",
+            "pth.tar",
+            ".a.pth.tar",
+            "optimizer.pth.tar",
+            "labels.bin",
+            "a.pth.tar.tmp",
+        ] {
+            assert!(!claims(name), "{name}");
+        }
+    }
 }
