@@ -2,6 +2,8 @@
 
 use super::agent::{Runs, cause};
 use protocol::report::{Phase, Report};
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 use testkit::room::Room;
 use testkit::skipped;
@@ -62,7 +64,12 @@ const QUICK: &[Program] = &[
         "ExitCode: exit code 1: cat: labels.txt: No such file or directory",
     ),
     row("timeout", "takes too long", "timeout 0.1 sleep 9", "ExitCode: exit code 124"),
-    row("awk", "divides by zero", "awk 'BEGIN { loss = 1 / 0 }'", "ExitCode: exit code 2: awk: division by zero"),
+    row(
+        "awk",
+        "reads a file that is not there",
+        "awk '{ sum += $1 }' losses.csv",
+        "ExitCode: exit code 2: awk: cannot open losses.csv (No such file or directory)",
+    ),
     row(
         "perl",
         "dies",
@@ -334,7 +341,12 @@ const SLOW: &[Program] = &[
         "printf 'cmake_minimum_required(VERSION 3.5)\\nproject(t NONE)\\nmessage(FATAL_ERROR \"no CUDA toolkit\")\\n' > CMakeLists.txt; cmake .",
         "ExitCode: exit code 1: CMake Error at CMakeLists.txt:3 (message): no CUDA toolkit",
     ),
-    row("jq", "reads what is no JSON", "echo '{' | jq .", "ExitCode: exit code 2: jq: "),
+    row(
+        "jq",
+        "asks a number for its keys",
+        "echo 3 | jq keys",
+        "ExitCode: exit code 5: jq: error (at <stdin>:1): number (3) has no keys",
+    ),
 ];
 
 /// What the tool prints, as its documentation has it, and its exit code.
@@ -554,6 +566,29 @@ fn wrong<T>(rows: &[T], verdict: impl Fn(&T) -> String, names: impl Fn(&T) -> [&
 
 fn assert_none(wrong: &[String]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The table of docs/programs.md.
+#[test]
+fn the_docs_have_every_program() {
+    const MARKS: [&str; 2] = ["<!-- failing -->\n", "<!-- /failing -->\n"];
+    let row = |tool: &str, what: &str, tried: &str, verdict: &str| {
+        format!("| {tool} | {what} | {tried} | `{}` |\n", verdict.replace('|', r"\|"))
+    };
+    let ran = QUICK.iter().chain(SLOW).map(|program| row(program.tool, program.what, "ran", program.verdict));
+    let read = DOCUMENTED.iter().map(|output| row(output.tool, output.what, "read", output.verdict));
+    let rows: String = ran.chain(read).collect();
+    let table = format!("| tool | what the program does | tried | reason and message |\n|---|---|---|---|\n{rows}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/programs.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(MARKS[0]).unwrap();
+    let (_, after) = rest.split_once(MARKS[1]).unwrap();
+    let current = format!("{before}{}{table}{}{after}", MARKS[0], MARKS[1]);
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, current).unwrap();
+    } else {
+        assert!(page == current, "docs/programs.md differs: run `UPDATE=1 cargo test --test agents failing::the_docs`");
+    }
 }
 
 #[test]

@@ -194,8 +194,9 @@ fn last_exception(lines: &[&str], wanted: impl Fn(&str) -> bool) -> Option<usize
     for (at, line) in lines.iter().enumerate() {
         let text = without_rank(line);
         let of_group = text.strip_prefix("  | ").filter(|text| in_group && !text.starts_with(' '));
-        in_group = (in_group && of_group.is_none()) || text == "  + Exception Group Traceback (most recent call last):";
+        in_group = (in_group && of_group.is_none()) || text == GROUP;
         if let Some(text) = of_group {
+            in_traceback = false;
             found = Some(at).filter(|_| wanted(text)).or(found);
         } else if is_traceback(text) {
             in_traceback = true;
@@ -219,6 +220,9 @@ fn is_of_child_python(line: &str) -> bool {
     CHILD.is_match(line)
 }
 
+/// How Python begins the traceback of a group of exceptions.
+const GROUP: &str = "  + Exception Group Traceback (most recent call last):";
+
 /// Whether `line` begins a traceback: Python's own, one that a PyTorch process hands on, or one that Rich has framed.
 fn is_traceback(line: &str) -> bool {
     const WORDS: &str = "Traceback (most recent call last)";
@@ -226,6 +230,7 @@ fn is_traceback(line: &str) -> bool {
     let framed = line.trim_matches(|c: char| "╭─╮+-".contains(c) || c == ' ');
     match line.strip_prefix("Original ").unwrap_or(line).strip_prefix(WORDS) {
         Some(rest) => rest.starts_with(':'),
+        None if line == GROUP => true,
         None => framed == WORDS && line.starts_with(['╭', '+']),
     }
 }
@@ -325,6 +330,8 @@ Root Cause (first observed failure):
                      \x20 | ExceptionGroup: two shards (2 sub-exceptions)\n  +-+---------------- 1 ----------------\n    | ValueError: a\n\
                      \x20   +---------------- 2 ----------------\n    | OSError: b\n    +------------------------------------\n";
         assert_eq!(line(group), Some("ExceptionGroup: two shards (2 sub-exceptions)"));
+        assert!(has_traceback(group));
+        assert_eq!(line(&format!("{group}bye\n")), Some("ExceptionGroup: two shards (2 sub-exceptions)"));
         assert_eq!(exception("ExceptionGroup: x").map(|(_, class, _)| class), Some("ExceptionGroup"));
         for other in ["| ExceptionGroup", "  | a: 3", "  + Exception Group", "ExceptionGroups: 3", "  | step | 3 |"] {
             assert_eq!(line(&format!("{other}\nbye\n")), Some("bye"), "{other}");

@@ -6,10 +6,17 @@ use super::step_line::tells;
 use super::words::{is_of_a_checkpoint, is_of_another_time};
 use protocol::progress::Update;
 
+regexes! {
+    // PyTorch's ImageNet example and all that come from it, torchvision's `MetricLogger` among them (DETR, MAE).
+    FROM_0 = r"^Epoch: \[[0-9]+\] *\[ *[0-9]+/[0-9]+\]";
+}
+
 /// One that measures something, or begins an epoch.
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     let (epoch, found) = Epoch::find(text)?;
     let (before, after) = (&text[..found.start()], &text[found.end()..]);
+    // A run that resumes does not print its epoch 0.
+    run.counts_from_0 |= epoch.of.is_none() && FROM_0.is_match(&text[found.start()..]);
     // "Best epoch: 7, val_loss: 0.3": what was measured then was told then.
     let is_past = is_of_another_time(before) || is_of_a_checkpoint(before);
     let mut update = Update::default();
@@ -18,7 +25,7 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     let step = Step::find_in_epoch(after).filter(|_| held_out.is_none());
     if update.metrics.is_empty() && step.is_none() {
         // "Epoch 3" alone on its line, or with decoration; a sentence that mentions one says nothing.
-        let alone = found.len() + 10 >= text.len() || after.starts_with(" | ");
+        let alone = found.len() + 10 >= text.len() || after.starts_with(" | ") || is_alone(before, after);
         return Some(if (alone || epoch.of.is_some()) && !is_past { run.begin(epoch) } else { Update::default() });
     }
     if is_past {
@@ -38,10 +45,53 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     Some(Update { metrics: update.metrics, percentages: update.percentages, ..within })
 }
 
+/// Whether nothing but a word stands beside an epoch, behind what a logger puts before it: `INFO:base:Train Epoch: 1 [0%]`.
+fn is_alone(before: &str, after: &str) -> bool {
+    let own = before.rsplit([':', '>', ']', '|']).next().unwrap_or(before);
+    !after.contains(char::is_alphabetic) && own.trim().len() <= 10
+}
+
 #[cfg(test)]
 mod tests {
     use crate::progress::text::testing::*;
     use protocol::progress::LOSS;
+
+    /// They count epochs from 0, which a run that resumes does not show.
+    #[test]
+    fn what_comes_from_the_imagenet_example_counts_from_0() {
+        let step = |line: &str| counts(&progress(None, line))[2];
+        assert_eq!(step("Epoch: [1][3/8]\tTime 0.9 (0.9)\tLoss 2.5 (2.6)"), Some(11.0));
+        assert_eq!(step("Epoch: [2]  [  10/1000]  eta: 0:10:00  loss: 5.12 (6.1)"), Some(2010.0));
+        for line in [
+            "Epoch [2/9], Step [3/8], Loss: 0.5",
+            "Epoch: 2 [3/8] Loss: 0.5",
+            "Epoch: [2/9][3/8] Loss: 0.5",
+            "epoch [2][3/8] loss: 0.5",
+            "Epoch[2](3/8): Loss: 0.5",
+        ] {
+            assert_eq!(step(line), Some(11.0), "{line}");
+        }
+    }
+
+    /// As VITS and So-VITS-SVC print them.
+    #[test]
+    fn an_epoch_alone_behind_a_loggers_words() {
+        let epoch = |line: &str| counts(&progress(None, &format!("{line} 1\n{line} 2")))[0];
+        for line in
+            ["INFO:base:====> Epoch:", "INFO:base:Train Epoch:", "[2025-03-06] [INFO] Epoch", "10:00:00 | epoch"]
+        {
+            assert_eq!(epoch(line), Some(1.0), "{line}");
+        }
+        for line in [
+            "nothing of the old epoch",
+            "we keep the weights of epoch",
+            "INFO: resumed from epoch",
+            "best: epoch of files in",
+            "see the plot for epoch",
+        ] {
+            assert_eq!(epoch(line), None, "{line}");
+        }
+    }
 
     /// As its Speedometer and its module print it.
     #[test]

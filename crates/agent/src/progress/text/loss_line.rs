@@ -8,6 +8,10 @@ use protocol::progress::Update;
 const LOSSES: [&str; 8] =
     ["loss", "val_loss", "valid_loss", "validation_loss", "test_loss", "eval_loss", "val loss", "test loss"];
 
+regexes! {
+    BARE = r"^(", count!(), r") \| (?:train[ _])?loss[: ]";
+}
+
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     // Cheaper than to look for everything that is measured.
     if !text.as_bytes().windows(4).any(|word| word.eq_ignore_ascii_case(b"loss")) {
@@ -18,7 +22,7 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     if !LOSSES.iter().any(|&name| update.metrics.contains_key(name)) {
         return None;
     }
-    let step = Step::find(text);
+    let step = Step::find(text).or_else(|| Step::find_bare(&BARE, text));
     if step.is_none() {
         run.measured_after_step();
     }
@@ -91,6 +95,25 @@ mod tests {
             "2026-03-02 10:00:00 INFO train.py:33 loss: 0.5",
         ];
         assert_eq!(all(LOSS, &own), vec![Some(0.5); own.len()]);
+    }
+
+    /// As llama2.c prints it.
+    #[test]
+    fn a_bare_step_before_the_loss() {
+        let step = |line: &str| counts(&progress(None, line))[2];
+        assert_eq!(step("60 | loss 10.3670 | lr 0.000000e+00 | 136.75ms | mfu 0.00%"), Some(60.0));
+        assert_eq!(step("1,200 | train loss: 0.5"), Some(1200.0));
+        for line in [
+            "0.5 | loss 0.3",
+            "rank 3 | loss 0.5",
+            "60 | val loss 0.5",
+            "60 samples | loss 0.5",
+            "60 loss 0.5",
+            "60 | lossless 0.5, loss: 0.5",
+            "12:60 | loss 0.5",
+        ] {
+            assert_eq!(step(line), None, "{line}");
+        }
     }
 
     #[test]

@@ -253,17 +253,22 @@ mod tests {
         }
     }
 
-    /// What the programs of `docs/jobs.md` print: the program, the lines as the table has them, and what it says that they give.
-    fn documented() -> Vec<[String; 3]> {
-        let page = include_str!("../../../../../docs/jobs.md");
-        let (_, rest) = page.split_once("<!-- formats -->\n").unwrap();
-        let (table, _) = rest.split_once("<!-- /formats -->").unwrap();
+    /// The rows of the table `name` of a page, without the marks of code.
+    fn rows(page: &str, name: &str) -> Vec<Vec<String>> {
+        let (_, rest) = page.split_once(&format!("<!-- {name} -->\n")).unwrap();
+        let (table, _) = rest.split_once(&format!("<!-- /{name} -->")).unwrap();
         let row = |line: &str| -> Vec<String> {
             let cells = line.replace(r"\|", "\u{1}");
             let cells = cells.trim_matches('|').split('|').map(|cell| cell.trim().replace('\u{1}', "|"));
             cells.map(|cell| cell.trim_matches('`').to_owned()).collect()
         };
-        table.lines().filter(|line| line.contains('`')).map(|line| row(line).try_into().unwrap()).collect()
+        table.lines().filter(|line| line.contains('`')).map(row).collect()
+    }
+
+    /// What the programs of `docs/jobs.md` print: the program, the lines as the table has them, and what it says that they give.
+    fn documented() -> Vec<[String; 3]> {
+        let rows = rows(include_str!("../../../../../docs/jobs.md"), "formats");
+        rows.into_iter().map(|row| row.try_into().unwrap()).collect()
     }
 
     /// As the table of the docs has it.
@@ -298,6 +303,20 @@ mod tests {
         assert!(wrong.is_empty(), "docs/jobs.md says otherwise:\n{}", wrong.join("\n"));
         let missing: Vec<usize> = (0..FORMS.len()).filter(|&form| !forms.contains(&Some(form))).collect();
         assert!(missing.is_empty(), "docs/jobs.md has no line of the forms {missing:?}");
+    }
+
+    #[test]
+    fn public_scripts() {
+        let mut wrong = Vec::new();
+        for row in rows(include_str!("../../../../../docs/programs.md"), "scripts") {
+            let [script, _, tried, lines, gives, _] = <[String; 6]>::try_from(row).unwrap();
+            let shown = shown(&progress(None, &lines.replace(r"\n", "\n").replace(r"\t", "\t")));
+            assert!(["ran", "read"].contains(&&*tried), "{script}: {tried}");
+            if shown != gives {
+                wrong.push(format!("{script}: {lines}\n  gives {shown}"));
+            }
+        }
+        assert!(wrong.is_empty(), "docs/programs.md says otherwise:\n{}", wrong.join("\n"));
     }
 
     proptest! {

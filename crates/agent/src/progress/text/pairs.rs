@@ -71,13 +71,14 @@ fn is_measured(pair: &Pair, text: &str) -> bool {
 /// own names. Of those that mean the same the first counts.
 pub(super) fn pairs(text: &str, held_out: Option<&str>, update: &mut Update) {
     // Counts and labels, and what stands in the line as a count already.
-    const NO_METRICS: [&str; 13] = [
+    const NO_METRICS: [&str; 14] = [
         "epoch",
         "epochs",
         "step",
         "steps",
         "global_step",
         "iter",
+        "iters",
         "iteration",
         "v_num",
         "rank",
@@ -90,6 +91,10 @@ pub(super) fn pairs(text: &str, held_out: Option<&str>, update: &mut Update) {
     let mut held_out = held_out.map(str::to_ascii_lowercase);
     for Pair { name, number } in found(text) {
         if NO_METRICS.contains(&name.as_str().to_ascii_lowercase().as_str()) {
+            continue;
+        }
+        // "Tokens / Sec: 1234.5" has another name than its last word.
+        if text[..name.start()].ends_with("/ ") {
             continue;
         }
         let Some(value) = parse(number.as_str()) else { continue };

@@ -1,8 +1,8 @@
 //! Where in the run a program is, as far as what it has printed so far tells.
 
-use super::number::{ends_count, group};
+use super::number::{ends_count, group, parse};
 use protocol::progress::Update;
-use regex::{Captures, Match};
+use regex::{Captures, Match, Regex};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What one program has printed so far, as far as later lines need it.
@@ -93,6 +93,13 @@ impl<'t> Step<'t> {
     pub fn find_in_epoch(text: &'t str) -> Option<Self> {
         let batch = BATCH.captures(text).or_else(|| NAMED_BATCH.captures(text));
         batch.and_then(|found| Self::of(&found, text)).or_else(|| Self::find(text))
+    }
+
+    /// The one that `regex` finds, which has no name.
+    pub fn find_bare(regex: &Regex, text: &'t str) -> Option<Self> {
+        let number = regex.captures(text)?.get(1)?;
+        let (before, after) = (&text[..number.start()], &text[number.end()..]);
+        Some(Self { number: parse(number.as_str())?, of: None, before, after })
     }
 
     fn of(found: &Captures, text: &'t str) -> Option<Self> {

@@ -19,6 +19,8 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     let mut update = Update::default();
     pairs(text, None, &mut update);
     update.metrics.remove("Train");
+    // Both count epochs from 0, also in a run that resumes.
+    run.counts_from_0 = true;
     let within = run.within(Epoch { number: number?, of }, step?, steps?);
     Some(Update { metrics: update.metrics, percentages: update.percentages, ..within })
 }
@@ -32,7 +34,7 @@ mod tests {
     fn timm() {
         let line = "Train: 2 [  50/1251 (  4%)]  Loss: 6.93 (6.94)  Time: 0.412s,  621.30/s  (0.5s,  512.0/s)  LR: 1.0e-04  Data: 0.01 (0.02)";
         let last = progress(None, line);
-        assert_eq!((counts(&last), last.metric(LOSS)), ([Some(2.0), None, Some(1301.0), None], Some(6.93)));
+        assert_eq!((counts(&last), last.metric(LOSS)), ([Some(2.0), None, Some(2552.0), None], Some(6.93)));
     }
 
     #[test]
