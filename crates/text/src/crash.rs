@@ -452,6 +452,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn what_only_looks_like_a_report() {
         for text in [
             // Rust, Zig.

@@ -1,8 +1,8 @@
-//! Reinforcement learning that counts in episodes: `Episode 10	Last reward: 35.00	Average reward: 12.44`.
+//! Reinforcement learning that counts in episodes: `Episode 10 Last reward: 35.00`.
 
 use super::number::{ends_count, group};
 use super::pairs::{is_held_out, pairs};
-use super::run::Run;
+use super::run::{Run, Unit};
 use super::words::{is_of_a_checkpoint, qualifiers};
 use protocol::progress::Update;
 
@@ -13,14 +13,14 @@ regexes! {
 
 /// An episode is a step, unless the program also tells of steps.
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
-    let found = EPISODE.captures(text).filter(|_| !run.has_steps || run.counts_episodes)?;
+    let found = EPISODE.captures(text).filter(|_| run.unit != Unit::Steps)?;
     let (start, end) = (found.get(0)?.start(), found.get(2).or(found.get(1))?.end());
     let (before, after) = (&text[..start], &text[end..]);
     let is_foreign = is_held_out(before) || is_of_a_checkpoint(before) || qualifiers(before).is_none();
     if is_foreign || !ends_count(after) || !REWARD.is_match(after) {
         return None;
     }
-    run.counts_episodes = true;
+    run.unit = Unit::Episodes;
     let mut update = Update { step: group(&found, 1), steps: group(&found, 2), ..Update::default() };
     pairs(text, None, &mut update);
     Some(update)

@@ -27,7 +27,7 @@ mod xgboost;
 
 use crate::progress::json;
 use protocol::progress::Update;
-use run::Run;
+use run::{Run, Unit};
 use std::sync::LazyLock;
 use text::printable;
 
@@ -89,7 +89,9 @@ impl Text {
         }
         let update = FORMS.iter().find_map(|form| form(text, &mut self.run))?;
         self.run.has_epochs |= update.epoch.is_some();
-        self.run.has_steps |= update.step.is_some();
+        if update.step.is_some() && self.run.unit == Unit::Unknown {
+            self.run.unit = Unit::Steps;
+        }
         self.run.steps = update.steps.or(self.run.steps);
         Some(update).filter(|update| !update.is_empty())
     }

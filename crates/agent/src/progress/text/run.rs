@@ -25,11 +25,17 @@ pub(super) struct Run {
     pub has_epochs: bool,
     /// The last step that stood alone on its line.
     alone: Option<Alone>,
-    /// Some form has told a step of the run.
-    pub has_steps: bool,
-    /// They are episodes.
-    pub counts_episodes: bool,
+    pub unit: Unit,
     pub next_round: NextRound,
+}
+
+/// What the run's steps are: the unit of the first one.
+#[derive(Debug, Default, PartialEq)]
+pub(super) enum Unit {
+    #[default]
+    Unknown,
+    Steps,
+    Episodes,
 }
 
 /// A step that stood alone on its line.
