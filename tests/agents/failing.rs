@@ -349,7 +349,7 @@ const SLOW: &[Program] = &[
     ),
 ];
 
-/// What the tool prints, as its documentation has it, and its exit code.
+/// What a tool that is not at hand prints, written in its form, and its exit code.
 struct Documented {
     tool: &'static str,
     what: &'static str,
