@@ -57,6 +57,8 @@ fn main() {
     let port = free_port();
     let options = Options {
         withheld: Vec::new(),
+        leftovers: agent::surroundings::Leftovers::default(),
+        unkillable_after: Duration::from_secs(120),
         argv: ["env", &format!("ROOM={}", room.0.display()), "sh", "-c", SCRIPT].map(Into::into).to_vec(),
         grace: Duration::from_secs(1),
         termination_log: room.path("message"),

@@ -332,7 +332,11 @@ fn a_process_that_sigkill_does_not_end_costs_the_pod_and_not_the_gang() {
         let ended =
             until("the leader tells", SOON, || gang.told().map(|told| told.ended).filter(|ended| !ended.is_empty()));
         let [end] = &ended[..] else { panic!("{ended:?}") };
-        assert_eq!((end.attempt, &*end.reason, end.worker), (1, "Unkillable", Some(stuck.cast_signed())), "{end:?}");
+        assert_eq!(
+            (end.attempt, end.reason.as_str(), end.worker),
+            (1, "Unkillable", Some(stuck.cast_signed())),
+            "{end:?}"
+        );
         assert!(end.disruption && end.message.contains("(sleep, state ") && end.message.contains("SIGKILL"), "{end:?}");
         let left = gang.report(stuck).unkillable.unwrap();
         assert!(left.text.contains("(sleep, "), "{left:?}");
@@ -371,11 +375,11 @@ fn a_look_at_the_gpus_that_hangs_holds_up_no_attempt() {
 /// The rank that waits sleeps, and must not be taken for one that hangs while another one works.
 #[test]
 fn a_gang_in_which_nobody_does_anything_is_started_again() {
-    let script = r#"
+    let script = r"
         [ $ATTEMPT = 1 ] || wait_for go
         [ $ATTEMPT = 1 ] || exit 0
         if [ $NODE_RANK = 1 ]; then until [ -e rest ]; do :; done; fi
-        exec sleep 1000"#;
+        exec sleep 1000";
     let Some(gang) = Gang::new("gang-idle", 2, json!({}), script) else { return };
     let options = ["--hang-timeout=100", "--hang-idle-timeout=3", "--hang-policy=fail"].map(str::to_owned).to_vec();
     let gang = Gang { options, ..gang };
@@ -384,7 +388,7 @@ fn a_gang_in_which_nobody_does_anything_is_started_again() {
     gang.allow("rest");
     gang.until_all_began(2);
     let ended = gang.ended();
-    assert_eq!((ended.len(), &*ended[0].reason, ended[0].disruption), (1, "Hang", false), "{ended:?}");
+    assert_eq!((ended.len(), ended[0].reason.as_str(), ended[0].disruption), (1, "Hang", false), "{ended:?}");
     assert!(ended[0].message.contains("no sign of life for "), "{ended:?}");
     gang.allow("go");
     gang.all_exit(agents, 0);
@@ -393,11 +397,11 @@ fn a_gang_in_which_nobody_does_anything_is_started_again() {
 /// What a killed rank can't clear away would fill the container's memory, attempt after attempt.
 #[test]
 fn shared_memory_of_a_killed_attempt_is_cleared() {
-    let script = r#"
+    let script = r"
         ls /dev/shm | grep -v '^trainingjob-' >> found
         mkdir /dev/shm/plasma && echo x > /dev/shm/plasma/0 && echo x > /dev/shm/torch_$ATTEMPT
         [ $ATTEMPT = 3 ] || kill -9 $$
-        wait_for go"#;
+        wait_for go";
     let Some(gang) = Gang::new("gang-shm", 1, json!({}), script) else { return };
     let gang = Gang { has_shm: true, options: vec!["--clear-shm".to_owned()], ..gang };
     let agents = gang.start();

@@ -114,7 +114,8 @@ impl Step<'_> {
     pub(super) fn give_up_unkillable(&mut self) {
         let input: &Input<'_> = self.input;
         for pod in input.children.pods.values().filter(|pod| pod.is_alive()) {
-            let is_it = |entry: &&AttemptEnd| entry.reason == Reason::Unkillable && entry.pod.as_ref() == Some(&pod.name);
+            let is_it =
+                |entry: &&AttemptEnd| entry.reason == Reason::Unkillable && entry.pod.as_ref() == Some(&pod.name);
             let Some(entry) = self.status.restarts.iter().find(is_it) else { continue };
             let left = ENDS_BY_ITSELF - entry.time.map_or(0, |time| seconds(time, input.now));
             if left > 0 {

@@ -231,12 +231,8 @@ fn a_pod_that_its_agent_has_given_up_is_replaced() {
     for worker in 0..N {
         let mut world = led();
         let what = "process 57 (python3, state D) outlived SIGKILL for 120 s";
-        let told = AttemptEnd {
-            reason: Reason::Unkillable,
-            message: what.to_owned(),
-            exit_code: Some(1),
-            ..left(worker)
-        };
+        let told =
+            AttemptEnd { reason: Reason::Unkillable, message: what.to_owned(), exit_code: Some(1), ..left(worker) };
         world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![told])));
         world.second = 25;
         assert_eq!(world.step().actions, [Action::Ensure], "it may end by itself");
