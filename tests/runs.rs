@@ -15,7 +15,7 @@
 
 use agent::attempt::Attempt;
 use agent::container::Container;
-use agent::surroundings::Options;
+use agent::surroundings::{Leftovers, Options};
 use nix::sys::signal::{Signal, raise};
 use protocol::agent_status::AgentStatus;
 use protocol::report::{Phase, Report};
@@ -57,10 +57,10 @@ fn main() {
     let port = free_port();
     let options = Options {
         withheld: Vec::new(),
-        leftovers: agent::surroundings::Leftovers::default(),
-        unkillable_after: Duration::from_secs(120),
         argv: ["env", &format!("ROOM={}", room.0.display()), "sh", "-c", SCRIPT].map(Into::into).to_vec(),
         grace: Duration::from_secs(1),
+        unkillable_after: Duration::from_secs(120),
+        leftovers: Leftovers::default(),
         termination_log: room.path("message"),
         metrics_port: Some(port),
         answer_key: None,

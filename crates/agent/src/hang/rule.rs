@@ -403,10 +403,13 @@ mod tests {
         assert!(signs.agree() && signs.stalled.is_some() && signs.idle.is_none(), "{signs:?}");
     }
 
+    /// What a program does between two looks, of which this is the number.
+    type Work = Box<dyn FnMut(u64, &mut Scene)>;
+
     /// A tokenizer, a download, a loop on the device, a file that is written: each without a word for hours.
     #[test]
     fn a_program_that_works_silently_is_never_idle() {
-        let works = |what: &str, mut work: Box<dyn FnMut(u64, &mut Scene)>| {
+        let works = |what: &str, mut work: Work| {
             let mut scene = Scene::new();
             scene.busy = 0.0;
             for look in 0..u64::from(20 * IDLE_LOOKS) {
