@@ -178,7 +178,7 @@ async fn standby_stopped(stopping: impl Future<Output = ()>, leads: &AtomicBool)
     if !leads.load(Ordering::Relaxed) {
         return;
     }
-    // The leader's reconciles are bounded by their requests' time-outs; the lease outlives no hung one.
+    // Requests that hang for longer end with the process, and the lease with them.
     tokio::time::sleep(Duration::from_secs(15)).await;
 }
 
@@ -221,7 +221,7 @@ async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
                 args.lease_namespace
             )
         })?;
-        plan::own_image(&pod).context("this pod has no container with an image")
+        plan::own_image(&pod).context("this pod has several containers and none is called operator: set --agent-image")
     };
     let (mut own, mut looks) = (look().await?, 1);
     while own.awaits_digest && looks < LOOKS {

@@ -502,11 +502,16 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
 async fn an_elastic_job_is_scaled_within_its_bounds() {
     let client = server().await;
     let elastic = json!({ "elastic": { "minWorkers": 2, "maxWorkers": 4 }, "checkpoint": { "enabled": false } });
+    let template = json!({ "runtimeRef": { "name": "gpu" } });
+    let mut both = elastic.clone();
+    both["runtimeRef"] = template["runtimeRef"].clone();
     for (name, fields, to, refused) in [
         ("scaled", elastic.clone(), 4, None),
         ("scaled-too-far", elastic.clone(), 5, Some("numWorkers is not between elastic.minWorkers")),
         ("scaled-too-little", elastic, 1, Some("numWorkers is not between elastic.minWorkers")),
         ("not-elastic", json!({}), 3, Some("can't change after creation: numWorkers (without elastic); delete")),
+        ("template", template.clone(), 3, Some("can't change after creation: numWorkers (without elastic); delete")),
+        ("template-too-far", both, 5, Some("numWorkers is not between elastic.minWorkers")),
     ] {
         create(&client, &job(name, fields), false).await.unwrap();
         let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), "api");
@@ -530,6 +535,21 @@ async fn an_elastic_job_is_scaled_within_its_bounds() {
         }
         jobs.delete(name, &Default::default()).await.unwrap();
     }
+}
+
+/// What the template says the API server sees in the job's status alone.
+#[tokio::test]
+async fn a_job_that_is_elastic_by_its_template_is_scaled() {
+    let client = server().await;
+    let name = "elastic-by-template";
+    create(&client, &job(name, json!({ "runtimeRef": { "name": "gpu" } })), false).await.unwrap();
+    let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), "api");
+    let status = json!({ "status": { "elastic": { "workers": 2, "largest": 2, "selector": "component=worker" } } });
+    jobs.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    let patch = Patch::Merge(json!({ "spec": { "replicas": 3 } }));
+    let scaled = jobs.patch_scale(name, &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(scaled.spec.unwrap().replicas, Some(3));
+    jobs.delete(name, &Default::default()).await.unwrap();
 }
 
 /// The controller manager adds the roles of deploy/admin to Kubernetes' own, by which people have their rights.

@@ -143,6 +143,11 @@ impl Pass<'_, TrainingJob> {
             return Ok(());
         }
         let jobs = objects::objects(plan, incarnation, past).jobs;
+        // It checks nothing any more, and may never have been made.
+        self.block(ChildKey::UPKEEP, None);
+        if plan.gang.has_roles() && self.is_denied(plan, &jobs).await? {
+            return Ok(());
+        }
         for (role, wanted) in plan.gang.roles.iter().zip(jobs).rev() {
             let key = ChildKey::job(role.name);
             match self.create(&objects::posted(plan, &wanted)).await? {
@@ -164,6 +169,24 @@ impl Pass<'_, TrainingJob> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a Job that was refused before still is: it is only tried, so that pods of other roles don't hold nodes while they
+    /// wait for it.
+    async fn is_denied(&self, plan: &Plan, jobs: &[Job]) -> Result<bool, Error> {
+        let known = self.context.index.children(&self.key);
+        for (role, wanted) in plan.gang.roles.iter().zip(jobs) {
+            let key = ChildKey::job(role.name);
+            if known.job(role.name).is_none() && known.blocked.contains_key(&key) {
+                let blocked = self.try_to_create(&objects::posted(plan, wanted)).await?;
+                let is_blocked = blocked.is_some();
+                self.block(key, blocked);
+                if is_blocked {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Makes sure that the job's keys and its NetworkPolicy are there, which the operator only creates; false if one is not.
@@ -319,7 +342,7 @@ impl Pass<'_, TrainingJob> {
             "metadata": { "uid": uid, "$deleteFromPrimitiveList/finalizers": [JOB_TRACKING] },
         });
         let (api, params, patch) = (self.api::<Pod>(), PatchParams::default(), Patch::Strategic(patch));
-        let released = unless_gone(call("release pod", api.patch_metadata(name, &params, &patch)).await)?;
+        let released = unless_gone(self.context.write("release pod", api.patch_metadata(name, &params, &patch)).await)?;
         if force && released.is_some() {
             self.delete::<Pod>(name, uid, DeleteParams::default().grace_period(0)).await?;
         }
@@ -331,7 +354,10 @@ impl Pass<'_, TrainingJob> {
         info!(name, pods, "scaling Job");
         let spec = serde_json::json!({ "parallelism": pods, "completions": pods });
         let patch = Patch::Merge(serde_json::json!({ "metadata": { "uid": uid }, "spec": spec }));
-        unless_gone(call("scale Job", self.api::<Job>().patch(name, &PatchParams::default(), &patch)).await).map(drop)
+        unless_gone(
+            self.context.write("scale Job", self.api::<Job>().patch(name, &PatchParams::default(), &patch)).await,
+        )
+        .map(drop)
     }
 
     /// A node brings what has changed of a ConfigMap within two minutes, or when the pod has changed.
@@ -339,7 +365,8 @@ impl Pass<'_, TrainingJob> {
         let annotations = serde_json::json!({ labels::GANG_SIZE: size.to_string() });
         let patch = serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } });
         let (api, params) = (self.api::<Pod>(), PatchParams::default());
-        unless_gone(call("hasten pod", api.patch_metadata(name, &params, &Patch::Merge(patch))).await).map(drop)
+        unless_gone(self.context.write("hasten pod", api.patch_metadata(name, &params, &Patch::Merge(patch))).await)
+            .map(drop)
     }
 
     /// Deletes the TrainingJob at the version that was judged: whoever changes it meanwhile keeps it.

@@ -1,5 +1,17 @@
 //! What can go wrong with a write, and what follows.
 
+use super::Context;
+use std::time::Duration;
+
+/// How long an answer to a read may take.
+const READ: Duration = Duration::from_secs(10);
+/// How long an answer to a write may take: longer than that of an admission webhook, so that the API server can report a webhook
+/// that does not answer, or go on without it.
+pub(super) const WRITE: Duration = Duration::from_secs(35);
+/// The longest `timeoutSeconds` that the API takes for an admission webhook.
+const WEBHOOK: Duration = Duration::from_secs(30);
+const _: () = assert!(WRITE.as_secs() > WEBHOOK.as_secs());
+
 /// A failed reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -12,8 +24,13 @@ pub enum Error {
         source: Box<kube::Error>,
     },
     /// No answer within the time.
-    #[error("{0}: the API server gave no answer within 10 s")]
-    Timeout(&'static str),
+    #[error("{what}: the API server gave no answer within {} s", patience.as_secs())]
+    Timeout {
+        /// What was asked.
+        what: &'static str,
+        /// How long the answer was waited for.
+        patience: Duration,
+    },
     /// The TrainingJob was changed or deleted since it was read; the watch brings the new one.
     #[error("the TrainingJob has changed since it was read")]
     Outdated,
@@ -33,10 +50,16 @@ impl Error {
                 kube::Error::Api(_) => "api",
                 _ => "connection",
             },
-            Self::Timeout(_) => "timeout",
+            Self::Timeout { .. } => "timeout",
             Self::Outdated => "outdated",
             Self::NoUid => "invalid",
         }
+    }
+
+    /// Whether no answer came in time, by our own clock or by the API server's.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout { .. }) || refusal(self).is_some_and(|status| status.code == 504)
     }
 
     /// Part of normal work: somebody else was quicker.
@@ -46,15 +69,34 @@ impl Error {
     }
 }
 
-/// Waits for one answer of the API server, for a bounded time.
+/// Waits for the answer to a read, for a bounded time.
 pub(super) async fn call<T>(
     what: &'static str,
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Error> {
-    match tokio::time::timeout(std::time::Duration::from_secs(10), request).await {
+    within(READ, what, request).await
+}
+
+impl Context {
+    /// Waits for the answer to a write, which admission webhooks may delay.
+    pub(super) async fn write<T>(
+        &self,
+        what: &'static str,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Error> {
+        within(self.patience, what, request).await
+    }
+}
+
+async fn within<T>(
+    patience: Duration,
+    what: &'static str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(patience, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(source)) => Err(Error::Api { what, source: Box::new(source) }),
-        Err(_) => Err(Error::Timeout(what)),
+        Err(_) => Err(Error::Timeout { what, patience }),
     }
 }
 

@@ -146,7 +146,8 @@ impl Pass<'_, TrainingJob> {
     pub(super) fn count(&self, old: &TrainingJobStatus, new: &TrainingJobStatus) {
         let (namespace, metrics) = (&self.key.namespace, &self.context.metrics);
         metrics.changed(self.owner, old, new);
-        if old.state.is_none() && new.state.is_some() {
+        // One that has waited for its template has a state by then.
+        if old.agent_image.is_none() && old.start_time.is_none() && new.agent_image.is_some() {
             metrics.created(namespace);
         }
         let judged = |status: &TrainingJobStatus| status.restart_history.as_ref().map_or(0, |history| history.judged);

@@ -93,6 +93,8 @@ impl Default for Options {
 pub(crate) struct Context {
     client: Client,
     options: Options,
+    /// How long the answer to a write may take.
+    patience: Duration,
     index: Arc<Index>,
     asker: ask::Asker,
     deliveries: delivery::Deliveries,
@@ -177,6 +179,7 @@ pub async fn run(
         client,
         deliveries: delivery::Deliveries::new(options.agent_delivery),
         options,
+        patience: error::WRITE,
         index: Arc::default(),
         asker: ask::Asker::new(),
         event_reads: events::EventReads::new(),

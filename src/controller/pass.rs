@@ -111,7 +111,7 @@ impl<'a, O: Owner> Pass<'a, O> {
 
     /// Makes an object, or finds out whose the one of that name is.
     pub(super) async fn create<K: Child>(&self, wanted: &K) -> Result<Created<K>, Error> {
-        match self.post(wanted).await? {
+        match self.post(wanted, false).await? {
             Posted::Made(object) => Ok(Created::Made(object)),
             Posted::Exists => self.who_has(&wanted.name_any()).await,
             Posted::Blocked(blocked) => Ok(Created::Blocked(blocked)),
@@ -121,16 +121,32 @@ impl<'a, O: Owner> Pass<'a, O> {
     /// Makes an object of a kind that the operator may not read; one of that name has to be ours. Tells what stands in the
     /// way.
     pub(super) async fn create_unseen<K: Child>(&self, wanted: &K) -> Result<Option<Blocked>, Error> {
-        match self.post(wanted).await? {
+        match self.post(wanted, false).await? {
             Posted::Made(_) | Posted::Exists => Ok(None),
             Posted::Blocked(blocked) => Ok(Some(blocked)),
         }
     }
 
-    async fn post<K: Child>(&self, wanted: &K) -> Result<Posted<K>, Error> {
-        let error = match call("create child", self.api::<K>().create(&PostParams::default(), wanted)).await {
+    /// Has the API server try a creation, and returns what stands in the way. An answer that is about the trial alone, as of a
+    /// webhook that supports none, says nothing.
+    pub(super) async fn try_to_create<K: Child>(&self, wanted: &K) -> Result<Option<Blocked>, Error> {
+        match self.post(wanted, true).await {
+            Ok(Posted::Blocked(blocked)) => Ok(Some(blocked)),
+            Ok(Posted::Made(_) | Posted::Exists) => Ok(None),
+            Err(error) if refusal(&error).is_some() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn post<K: Child>(&self, wanted: &K, dry_run: bool) -> Result<Posted<K>, Error> {
+        let params = PostParams { dry_run, ..PostParams::default() };
+        let answer = self.context.write("create child", self.api::<K>().create(&params, wanted)).await;
+        if let Some(blocked) = self.timed_out(&K::kind(&()), &wanted.name_any(), &answer) {
+            return Ok(Posted::Blocked(blocked));
+        }
+        let error = match answer {
             Ok(object) => {
-                debug!(kind = %K::kind(&()), name = wanted.name_any(), "created");
+                debug!(kind = %K::kind(&()), name = wanted.name_any(), dry_run, "created");
                 return Ok(Posted::Made(Box::new(object)));
             }
             Err(error) => error,
@@ -139,6 +155,26 @@ impl<'a, O: Owner> Pass<'a, O> {
             return Ok(Posted::Exists);
         }
         refusal(&error).and_then(refused::blocked).map(Posted::Blocked).ok_or(error)
+    }
+
+    /// What stands in the way if no answer to this write came in time, twice in a row. The first time the write is repeated soon.
+    fn timed_out<K>(&self, kind: &str, name: &str, answer: &Result<K, Error>) -> Option<Blocked> {
+        let (is_timeout, child) = (answer.as_ref().is_err_and(Error::is_timeout), format!("{kind} {name}"));
+        let is_repeated = self.context.index.update_known(&self.key, |cell| {
+            let was_known = cell.timed_out.contains(&child);
+            if is_timeout {
+                cell.timed_out.insert(child.clone())
+            } else {
+                cell.timed_out.remove(&child)
+            };
+            is_timeout && was_known
+        });
+        let message = format!(
+            "the API server has not answered the request to write {child} within {} s, at least twice; look for slow admission \
+             webhooks (kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations)",
+            self.context.patience.as_secs()
+        );
+        (is_repeated == Some(true)).then_some(Blocked { reason: Reason::ApiTimeout, message })
     }
 
     async fn who_has<K: Child>(&self, name: &str) -> Result<Created<K>, Error> {
@@ -169,7 +205,11 @@ impl<'a, O: Owner> Pass<'a, O> {
         info!(kind = %K::kind(&()), name, "putting right what somebody else changed");
         let found = call("get child", api.get_opt(&name)).await?.filter(|found| found.uid().as_deref() == Some(uid));
         keep_others(found.ok_or(Error::Outdated)?.meta(), wanted.meta_mut());
-        match call("update child", api.replace(&name, &PostParams::default(), &wanted)).await {
+        let answer = self.context.write("update child", api.replace(&name, &PostParams::default(), &wanted)).await;
+        if let Some(blocked) = self.timed_out(&K::kind(&()), &name, &answer) {
+            return Ok(Created::Blocked(blocked));
+        }
+        match answer {
             Ok(object) => Ok(Created::Made(Box::new(object))),
             Err(error) => {
                 let blocked = refusal(&error).and_then(refused::blocked).filter(Blocked::is_denial);
@@ -202,7 +242,8 @@ impl<'a, O: Owner> Pass<'a, O> {
             .body(bytes)
             .map_err(kube::Error::HttpError)
             .map_err(failed)?;
-        let written: Result<Written, Error> = call("write status", self.context.client.request(request)).await;
+        let written: Result<Written, Error> =
+            self.context.write("write status", self.context.client.request(request)).await;
         match written {
             Ok(written) => {
                 (self.version, self.confirmed) = (version(&written.metadata), true);
@@ -230,7 +271,7 @@ impl<'a, O: Owner> Pass<'a, O> {
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version }),
             ..params
         };
-        match call("delete", self.api::<K>().delete(name, &params)).await {
+        match self.context.write("delete", self.api::<K>().delete(name, &params)).await {
             // 404: gone; 409: the UID is another's by now.
             Err(error) if refusal(&error).is_some_and(|s| s.is_not_found() || s.is_conflict()) => Ok(()),
             result => result.map(drop),

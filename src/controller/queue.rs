@@ -35,7 +35,19 @@ impl Pass<'_, TrainingJob> {
         if let Some(class) = &plan.gang.workers().pod.scheduling.priority {
             let api: Api<PriorityClass> = Api::all(self.context.client.clone());
             // Pods of a class that is not there are refused by the API server, in its own words.
-            let priority = call("get PriorityClass", api.get_opt(class)).await?.map(|class| class.value);
+            let found = match call("get PriorityClass", api.get_opt(class)).await {
+                Err(error) if refusal(&error).is_some_and(kube::core::Status::is_forbidden) => {
+                    let message = format!(
+                        "PriorityClass {class} of spec.scheduling.priority can't be read, and Kueue needs its value: {error}. \
+                         Let a ClusterRole of the operator get priorityclasses.scheduling.k8s.io, or make the job again \
+                         without priority"
+                    );
+                    self.block(ChildKey::WORKLOAD, Some(Blocked { reason: Reason::Forbidden, message }));
+                    return Ok(());
+                }
+                answer => answer?,
+            };
+            let priority = found.map(|class| class.value);
             workload.spec.priority_class_ref = priority.map(|_| PriorityClassRef::of_pods(class));
             workload.spec.priority = priority;
         }
@@ -104,7 +116,10 @@ impl Pass<'_, TrainingJob> {
 
     async fn patch_job(&self, name: &str, uid: &str, spec: Value) -> Result<(), Error> {
         let patch = Patch::Merge(json!({ "metadata": { "uid": uid }, "spec": spec }));
-        unless_gone(call("patch Job", self.api::<Job>().patch(name, &PatchParams::default(), &patch)).await).map(drop)
+        unless_gone(
+            self.context.write("patch Job", self.api::<Job>().patch(name, &PatchParams::default(), &patch)).await,
+        )
+        .map(drop)
     }
 
     /// Tells Kueue how the gang stands. Of its status everything else stays, as of the version that was read.
@@ -116,8 +131,10 @@ impl Pass<'_, TrainingJob> {
         let told = with_news(&status, news, &lifecycle::whole_second(Timestamp::now()).to_string());
         let patch = json!({ "metadata": { "uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version }, "status": told });
         info!(name, ?news, "telling Kueue");
-        let answer =
-            call("tell Workload", api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await;
+        let answer = self
+            .context
+            .write("tell Workload", api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)))
+            .await;
         // Where somebody has written to it the watch brings that.
         unless_gone(answer).map(drop)
     }

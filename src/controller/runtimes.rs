@@ -131,7 +131,7 @@ impl Pass<'_, TrainingJob> {
             status: None,
         };
         let params = PostParams { dry_run: true, ..PostParams::default() };
-        match call("check job", self.api::<TrainingJob>().create(&params, &whole)).await {
+        match self.context.write("check job", self.api::<TrainingJob>().create(&params, &whole)).await {
             Ok(_) => {}
             Err(error) => match refusal(&error) {
                 Some(status) if status.is_invalid() => {
@@ -170,7 +170,9 @@ impl Pass<'_, TrainingJob> {
         });
         let name = job.metadata.name.as_deref().unwrap_or_default();
         let api = self.api::<TrainingJob>();
-        call("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await?;
+        self.context
+            .write("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)))
+            .await?;
         let what = if *reason == Reason::RuntimeNotFound { "RuntimeNotFound" } else { "InvalidRuntime" };
         self.tell(None, vec![Event { warning: true, reason: what, note: message.clone() }]);
         Ok(())

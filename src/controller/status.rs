@@ -1,7 +1,7 @@
 //! The status: written once per pass, only if it differs, and never over somebody else's write.
 
 use super::Context;
-use super::error::{Error, call, refusal};
+use super::error::{Error, refusal};
 use super::pass::Pass;
 use api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus, Unreadable};
 use jiff::Timestamp;
@@ -131,7 +131,7 @@ impl Context {
             },
         });
         let api = self.api::<Guarded>(namespace);
-        match call("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await {
+        match self.write("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await {
             // Somebody else has written; the watch brings what.
             Err(error) if refusal(&error).is_some_and(|status| status.is_conflict() || status.is_not_found()) => {
                 Err(Error::Outdated)

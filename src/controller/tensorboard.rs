@@ -4,7 +4,7 @@
 //! goes; where only one node can mount the volume it is stopped whenever the worker is, which may have to move; and what
 //! goes wrong is told and tried again later.
 
-use super::error::{Error, call};
+use super::error::Error;
 use super::pass::{Created, Pass};
 use api::{State, TrainingJob, TrainingJobStatus};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -89,7 +89,10 @@ impl Pass<'_, TrainingJob> {
     async fn scale(&self, name: &str, uid: &str, replicas: i32) -> Result<(), Error> {
         info!(name, replicas, "scaling TensorBoard");
         let patch = Patch::Merge(json!({ "metadata": { "uid": uid }, "spec": { "replicas": replicas } }));
-        call("scale TensorBoard", self.api::<Deployment>().patch(name, &PatchParams::default(), &patch)).await.map(drop)
+        self.context
+            .write("scale TensorBoard", self.api::<Deployment>().patch(name, &PatchParams::default(), &patch))
+            .await
+            .map(drop)
     }
 }
 

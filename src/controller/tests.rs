@@ -20,14 +20,26 @@ type Request = (Method, String, Value);
 
 /// An API server that answers with a code and an object, and its log.
 fn api(answer: impl Fn(&Request) -> (u16, Value) + Send + Sync + 'static) -> (Client, Arc<Mutex<Vec<Request>>>) {
+    api_that_hangs(|_| false, answer)
+}
+
+/// The same, which gives no answer to some requests.
+fn api_that_hangs(
+    hangs: impl Fn(&Request) -> bool + Send + Sync + 'static,
+    answer: impl Fn(&Request) -> (u16, Value) + Send + Sync + 'static,
+) -> (Client, Arc<Mutex<Vec<Request>>>) {
+    let hangs = Arc::new(hangs);
     let (log, answer) = (Arc::new(Mutex::new(Vec::new())), Arc::new(answer));
     let seen = log.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (log, answer) = (seen.clone(), answer.clone());
+        let (log, answer, hangs) = (seen.clone(), answer.clone(), hangs.clone());
         async move {
             let (parts, body) = request.into_parts();
             let body = body.collect().await.unwrap().to_bytes();
             let asked = (parts.method, parts.uri.path().to_owned(), serde_json::from_slice(&body).unwrap_or_default());
+            if hangs(&asked) {
+                return std::future::pending().await;
+            }
             let (code, object) = answer(&asked);
             log.lock().push(asked);
             let body = match object {
@@ -87,6 +99,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
     let context = Context {
         client,
         options: Options { agent_access, ..Options::default() },
+        patience: error::WRITE,
         index: Arc::default(),
         asker: ask::Asker::new(),
         deliveries: delivery::Deliveries::default(),
@@ -463,6 +476,157 @@ async fn a_denial_is_no_invalid_spec() {
             "{message}"
         );
     }
+}
+
+fn makes_job(request: &Request) -> bool {
+    request.0 == Method::POST && request.1.ends_with("/jobs")
+}
+
+fn blocked(context: &Context, key: ChildKey) -> Option<Blocked> {
+    context.index.read(&self::key(), |cell| cell.children.blocked.get(&key).cloned()).flatten()
+}
+
+/// Several webhooks are asked one after the other, and etcd may hang.
+#[tokio::test]
+async fn an_api_server_that_does_not_answer_twice_is_named() {
+    let hangs = Arc::new(Mutex::new(true));
+    let still = hangs.clone();
+    let (client, _) = api_that_hangs(move |request| makes_job(request) && *still.lock(), agrees);
+    let mut context = context(client, AgentAccess::Off);
+    let set_patience =
+        |context: Arc<Context>, patience| Arc::new(Context { patience, ..Arc::into_inner(context).unwrap() });
+    context = set_patience(context, Duration::from_secs(1));
+    let error = reconcile_job(&context, &job()).await.err().unwrap();
+    assert_eq!(error.to_string(), "create child: the API server gave no answer within 1 s");
+    assert_eq!(blocked(&context, ChildKey::job(RoleName::WORKER)), None, "once is no pattern");
+    for _ in 0..2 {
+        let requeue = reconcile_job(&context, &job()).await.unwrap();
+        let why = blocked(&context, ChildKey::job(RoleName::WORKER)).unwrap();
+        assert_eq!(why.reason, Reason::ApiTimeout);
+        assert!(why.message.contains("Job x-training within 1 s, at least twice"), "{}", why.message);
+        assert!(requeue.0.is_some_and(|wait| wait <= Duration::from_secs(60)));
+        let status = context.index.read(&key(), |cell| cell.writes.last.clone()).flatten().unwrap().1;
+        let scheduled = lifecycle::condition_is(&status.conditions, api::ConditionType::Scheduled, false).unwrap();
+        assert_eq!(scheduled.reason, "ApiTimeout");
+    }
+    *hangs.lock() = false;
+    context = set_patience(context, error::WRITE);
+    reconcile_job(&context, &job()).await.unwrap();
+    assert_eq!(blocked(&context, ChildKey::job(RoleName::WORKER)), None);
+}
+
+/// A job with a chief, of whose Jobs that of the workers is made last.
+fn job_with_roles(fields: &Value) -> TrainingJob {
+    let mut object = serde_json::to_value(job()).unwrap();
+    let spec = object["spec"].as_object_mut().unwrap();
+    spec.extend(fields.as_object().unwrap().clone());
+    spec.insert("framework".into(), "tensorflow".into());
+    spec.insert("roles".into(), json!([{ "name": "chief", "replicas": 1 }]));
+    spec.insert("checkpoint".into(), json!({ "enabled": false }));
+    serde_json::from_value(object).unwrap()
+}
+
+/// The pods of the other roles would hold nodes while they wait for workers that nobody may make.
+#[tokio::test]
+async fn a_job_that_was_refused_is_tried_before_any_other_is_made() {
+    let says = Arc::new(Mutex::new("no"));
+    let said = says.clone();
+    let (client, log) = api(move |request| {
+        let is_of_workers = makes_job(request) && request.2["metadata"]["name"] == "x-training";
+        let message = match *said.lock() {
+            "no" => r#"admission webhook "w.example.com" denied the request: no"#,
+            "no trials" => r#"admission webhook "w.example.com" does not support dry run"#,
+            _ => return agrees(request),
+        };
+        if is_of_workers { (400, refusal(400, "BadRequest", message)) } else { agrees(request) }
+    });
+    let context = context(client, AgentAccess::Off);
+    let (job, worker) = (job_with_roles(&json!({})), ChildKey::job(RoleName::WORKER));
+    let pass = async || {
+        log.lock().clear();
+        let _ = reconcile_job(&context, &job).await;
+        let made = log.lock();
+        let made = made.iter().filter(|request| makes_job(request));
+        let name = |request: &Request| request.2["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let mut names: Vec<_> = made.map(name).collect();
+        names.dedup(); // tried, and then made; and again in the second round
+        names
+    };
+    assert_eq!(pass().await, ["x-chief", "x-training"]);
+    assert_eq!(blocked(&context, worker).unwrap().reason, Reason::Denied);
+    // As if it had been deleted since.
+    let forget = || context.index.update_known(&key(), |cell| cell.children.jobs.clear());
+    forget();
+    assert_eq!(pass().await, ["x-training"], "nothing is made for a gang that can't be whole");
+    *says.lock() = "no trials";
+    forget();
+    assert_eq!(pass().await, ["x-training", "x-chief", "x-training"], "what can't be tried is made");
+    *says.lock() = "yes";
+    forget();
+    context.index.update_known(&key(), |cell| {
+        cell.children.blocked.insert(worker, Blocked { reason: Reason::Denied, message: "no".into() })
+    });
+    assert_eq!(pass().await, ["x-training", "x-chief", "x-training"]);
+    assert_eq!(blocked(&context, worker), None);
+}
+
+/// An operator of one namespace has no right to what has none.
+#[tokio::test]
+async fn a_priority_that_can_not_be_read_is_named() {
+    let (client, _) = api(|request| match request {
+        (_, path, _) if path.contains("/priorityclasses/") => {
+            (403, refusal(403, "Forbidden", r#"priorityclasses.scheduling.k8s.io "high" is forbidden"#))
+        }
+        request => agrees(request),
+    });
+    let context = context(client, AgentAccess::Off);
+    let job = job_with_roles(&json!({ "scheduling": { "queue": "q", "priority": "high" } }));
+    let plan = plan::resolve(&job, &Runtime::default()).plan;
+    Pass::over(&context, &job).unwrap().ensure_workload(&plan).await.unwrap();
+    let why = blocked(&context, ChildKey::WORKLOAD).unwrap();
+    assert_eq!(why.reason, Reason::Forbidden);
+    assert!(why.message.contains("PriorityClass high") && why.message.contains("is forbidden"), "{}", why.message);
+}
+
+/// A job that waits for its template has a state, and has yet to be begun.
+#[tokio::test]
+async fn a_job_that_waits_for_its_template_is_counted_once_it_begins() {
+    let is_there = Arc::new(Mutex::new(false));
+    let there = is_there.clone();
+    let stored = Arc::new(Mutex::new(Value::Null));
+    let store = stored.clone();
+    let (client, _) = api(move |request| match request {
+        (_, path, _) if path.ends_with("/clustertrainingruntimes/gpu") => match *there.lock() {
+            true => {
+                let template = json!({
+                    "apiVersion": "ml.example.com/v1", "kind": "ClusterTrainingRuntime",
+                    "metadata": { "name": "gpu", "generation": 1, "uid": "t" }, "spec": { "numWorkers": 1 },
+                });
+                (200, template)
+            }
+            false => {
+                let mut missing = refusal(404, "NotFound", "clustertrainingruntimes \"gpu\" not found");
+                missing["details"] = json!({ "name": "gpu" });
+                (404, missing)
+            }
+        },
+        (method, path, body) if method == Method::PATCH && path.ends_with("/trainingjobs/x/status") => {
+            *store.lock() = body["status"].clone();
+            (200, serde_json::to_value(job()).unwrap())
+        }
+        request => agrees(request),
+    });
+    let context = context(client, AgentAccess::Off);
+    let mut job = job();
+    job.spec.runtime_ref = serde_json::from_value(json!({ "name": "gpu" })).unwrap();
+    let created = || context.metrics.render().contains("trainingjob_created_total{namespace=\"ns\"} 1");
+    reconcile_job(&context, &job).await.unwrap();
+    job.status = serde_json::from_value(stored.lock().clone()).unwrap();
+    assert_eq!(job.status.as_ref().and_then(|status| status.state), Some(State::Pending));
+    assert!(!created());
+    *is_there.lock() = true;
+    reconcile_job(&context, &job).await.unwrap();
+    assert!(created(), "{}", context.metrics.render());
 }
 
 /// An agent behind the API server's proxy, which proves its answers.

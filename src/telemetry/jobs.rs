@@ -285,7 +285,10 @@ impl<'a> Job<'a> {
     fn waits_for(&self) -> Option<&'a Condition> {
         let of_type = |type_| condition_is(&self.status.conditions, type_, false);
         let waits = matches!(self.state, State::Pending | State::Initializing);
-        waits.then(|| of_type(ConditionType::Scheduled).or(of_type(ConditionType::Running))).flatten()
+        let [scheduled, running, accepted] =
+            [ConditionType::Scheduled, ConditionType::Running, ConditionType::Accepted].map(of_type);
+        // One that waits for its template has no other condition yet.
+        scheduled.or(running).or(accepted).filter(|_| waits)
     }
 
     fn with(&self, more: &[(&str, &str)]) -> String {
@@ -446,18 +449,21 @@ mod tests {
             json!({ "state": "Failed", "failureReason": "OOMKilled", "completionTime": "1970-01-01T00:01:00Z",
                     "conditions": [condition("Running", "Failed"), condition("CheckpointsHealthy", "BackupFailing")] }),
             Value::Null,
+            json!({ "state": "Pending", "conditions": [condition("Accepted", "RuntimeNotFound")] }),
+            json!({ "state": "Running", "conditions": [condition("Accepted", "InvalidSpec")] }),
         ];
         let page = page(statuses, &Index::default());
         has(
             &page,
             &[
-                "trainingjob_total{namespace=\"ns\",state=\"Pending\"} 2",
+                "trainingjob_total{namespace=\"ns\",state=\"Pending\"} 3",
                 "trainingjob_waiting{namespace=\"ns\",training_job=\"j0\",condition=\"Scheduled\",reason=\"QuotaExceeded\"} 1",
                 "trainingjob_waiting{namespace=\"ns\",training_job=\"j1\",condition=\"Running\",reason=\"ImagePull\"} 1",
+                "trainingjob_waiting{namespace=\"ns\",training_job=\"j4\",condition=\"Accepted\",reason=\"RuntimeNotFound\"} 1",
                 "trainingjob_failure_timestamp_seconds{namespace=\"ns\",training_job=\"j2\",reason=\"OOMKilled\"} 60",
                 "trainingjob_checkpoints_healthy{namespace=\"ns\",training_job=\"j2\",reason=\"BackupFailing\"} 0",
             ],
         );
-        assert_eq!(page.matches("trainingjob_waiting{").count(), 2, "{page}");
+        assert_eq!(page.matches("trainingjob_waiting{").count(), 3, "{page}");
     }
 }

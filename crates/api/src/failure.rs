@@ -20,7 +20,7 @@ pub struct FailurePolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub active_deadline_seconds: Option<i64>,
-    /// Seconds that each attempt may take until every worker's program runs: then the job fails with what it waited for, such as Unschedulable or ImagePull. Time in a queue doesn't count. Default: no limit.
+    /// Seconds that each attempt may wait for its Jobs to be made, and then for every worker's program to run. After that the job fails with what it waited for, such as Denied, Unschedulable or ImagePull. Time in a queue, suspended or without a valid spec doesn't count. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub start_deadline_seconds: Option<i64>,

@@ -468,9 +468,11 @@ pub const RULES: &[Rule] = &[
     },
     // ---- elastic
     Rule {
-        at: "spec",
-        field: ".numWorkers",
-        rule: "!has(self.elastic) || $(elastic.minWorkers) <= self.numWorkers && self.numWorkers <= self.elastic.maxWorkers",
+        // Not at the spec, where the rules of a job with a template are asked of both together, and at first only.
+        at: "",
+        field: ".spec.numWorkers",
+        rule: "!has(self.spec.elastic) || !has(self.spec.numWorkers) || $(spec.elastic.minWorkers) <= self.spec.numWorkers && \
+               self.spec.numWorkers <= self.spec.elastic.maxWorkers",
         wrong: "numWorkers is not between elastic.minWorkers (1 if it is not written) and elastic.maxWorkers",
         remedy: "write a number within these; they can't change after creation",
         example: "elastic-outside",

@@ -104,6 +104,7 @@ pub fn crd() -> CustomResourceDefinition {
         );
     }
     forbid_changes(at(root, "spec"));
+    forbid_other_size(root);
     crd
 }
 
@@ -193,7 +194,9 @@ fn forbid_changes(spec: &mut JSONSchemaProps) {
     for (name, field) in spec.properties.iter().flatten().filter(|(name, _)| !MUTABLE.contains(&name.as_str())) {
         match rules::MUTABLE_WITHIN.iter().find(|(object, _)| object == name) {
             None if name == "numWorkers" => {
-                fixed.push((name.clone(), format!("has(self.elastic) || {}", unchanged("", name, field))));
+                // Of a job with a template see `forbid_other_size`.
+                let may = "has(self.elastic) || has(self.runtimeRef)";
+                fixed.push((name.clone(), format!("{may} || {}", unchanged("", name, field))));
             }
             None => fixed.push((name.clone(), unchanged("", name, field))),
             Some((object, mutable)) => {
@@ -219,6 +222,16 @@ fn forbid_changes(spec: &mut JSONSchemaProps) {
             ..refusal(format!("self == oldSelf || {same}"), rules::immutable_message(" this;"), "")
         },
     );
+}
+
+/// The same of the number of workers of a job with a template: whether it is elastic by its template, its status says.
+fn forbid_other_size(root: &mut JSONSchemaProps) {
+    let same = unchanged("spec.", "numWorkers", at(root, "spec.numWorkers"));
+    let rule = format!(
+        "!has(self.spec.runtimeRef) || has(self.spec.elastic) || has(self.status) && has(self.status.elastic) || {same}"
+    );
+    let message = rules::immutable_message(&rules::immutable("numWorkers"));
+    add(root, refusal(rule, message, ".spec.numWorkers"));
 }
 
 /// CEL that says that what is meant by the field at `path` is the same as it was. `path` begins at `sure`, an object that

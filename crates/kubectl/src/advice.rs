@@ -109,6 +109,10 @@ pub const ADVICE: &[(&str, &str)] = &[
         "Have the admission webhook that the message names mended, or its configuration removed if nobody runs it any more: it is tried again at least every minute.",
     ),
     (
+        "ApiTimeout",
+        "Find the admission webhook that delays the object which the message names (kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations), or see that etcd is well: it is tried again at least every minute.",
+    ),
+    (
         "NeverAnswered",
         "Let the operator's pods reach monitoring.metricsPort of the workers: a NetworkPolicy of the namespace mostly forbids it. The training goes on without.",
     ),

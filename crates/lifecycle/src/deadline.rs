@@ -1,8 +1,10 @@
 //! How long a job may take.
 
+use super::conditions::condition_is;
 use super::step::{Step, seconds};
 use super::waiting::Why;
-use api::Reason;
+use api::{ConditionType, Reason};
+use jiff::Timestamp;
 use observe::ObservedJob;
 
 impl Step<'_> {
@@ -29,10 +31,22 @@ impl Step<'_> {
         self.fail(Reason::DeadlineExceeded, &message);
     }
 
-    /// Whether this attempt has taken too long to start: the job fails with what it waits for.
+    /// Whether this attempt has taken too long to start since its Job was made: the job fails with what it waits for.
     pub(super) fn past_start(&mut self, job: &ObservedJob, why: &Why) -> bool {
         // In pods that had an attempt before, the time of this one begins when it may start.
-        let since = job.created.max(job.resumed).max(self.next_from());
+        self.fails_to_start(job.created.max(job.resumed).max(self.next_from()), why)
+    }
+
+    /// Whether this attempt has waited too long for its Job to be made: the job fails with the reason.
+    pub(super) fn past_start_without_job(&mut self) -> bool {
+        let Some(scheduled) = condition_is(&self.status.conditions, ConditionType::Scheduled, false) else {
+            return false;
+        };
+        let why = Why { reason: Reason::from(scheduled.reason.as_str()), message: scheduled.message.clone() };
+        self.fails_to_start(Some(scheduled.last_transition_time.0).max(self.next_from()), &why)
+    }
+
+    fn fails_to_start(&mut self, since: Option<Timestamp>, why: &Why) -> bool {
         let (Some(deadline), Some(since)) = (self.input.plan.policy.failure.start_deadline_seconds, since) else {
             return false;
         };
@@ -41,7 +55,10 @@ impl Step<'_> {
             self.requeue(left);
             return false;
         }
-        self.delete(job);
+        self.verdict.actions.retain(|action| !action.makes());
+        for job in self.jobs() {
+            self.delete(job);
+        }
         let late = format!(
             "not every worker ran within {} s; failurePolicy.startDeadlineSeconds is {deadline}",
             seconds(since, self.input.now)

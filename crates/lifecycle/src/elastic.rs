@@ -25,8 +25,11 @@ impl Step<'_> {
         decided.map_or(desired, |decided| decided.workers)
     }
 
-    /// Of workers that run nothing yet all are wanted.
+    /// Of workers that run nothing yet all are wanted. A number that is refused is not followed.
     pub(super) fn reset_size(&mut self) {
+        if self.input.refused.is_some() {
+            return;
+        }
         let plan = self.input.plan;
         let desired = plan.gang.workers().replicas;
         self.status.elastic = plan.gang.elastic.as_ref().map(|_| ElasticStatus {
@@ -47,7 +50,8 @@ impl Step<'_> {
     /// Decides how many there are, and has the Job and the leader follow.
     pub(super) fn resize(&mut self, job: &ObservedJob) {
         let plan = self.input.plan;
-        let Some(elastic) = &plan.gang.elastic else { return };
+        // Of a spec that is refused the agents hear nothing: what runs goes on at its size.
+        let Some(elastic) = plan.gang.elastic.as_ref().filter(|_| self.input.refused.is_none()) else { return };
         if self.status.elastic.is_none() {
             self.reset_size();
         }

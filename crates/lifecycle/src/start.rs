@@ -7,10 +7,44 @@ use super::waiting::{self, Why};
 use api::{ConditionType, Reason, State};
 use failure::restart::back_off;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use plan::{Gang, Incarnation};
+
+/// Seconds for which the Jobs of some roles may hold nodes while that of another one can't be made.
+const HALF_MADE: i64 = 60;
 
 impl Step<'_> {
     pub(super) fn start(&mut self) {
+        let waited_for = self.reason_of(ConditionType::Scheduled);
+        // Until now nothing was to start.
+        let begins_to_wait = self.status.state == Some(State::Suspended)
+            || matches!(waited_for, Some(Reason::InvalidSpec | Reason::Restarted));
+        if begins_to_wait {
+            self.wait_from_now();
+        }
+        self.begin();
+        if self.waits_for_checkpoint() {
+            return;
+        }
+        if waited_for == Some(Reason::NoUsableCheckpoint) {
+            self.wait_from_now();
+        }
+        self.make();
+        if !self.status.state.is_some_and(State::is_finished) {
+            self.past_start_without_job();
+        }
+    }
+
+    /// The time counts from now on for which nothing has been scheduled.
+    fn wait_from_now(&mut self) {
+        let is_scheduled = |condition: &&mut Condition| condition.type_ == ConditionType::Scheduled.as_str();
+        if let Some(scheduled) = self.status.conditions.iter_mut().find(is_scheduled) {
+            scheduled.last_transition_time = Time(self.input.now);
+        }
+    }
+
+    /// State and conditions of a job that is to start.
+    fn begin(&mut self) {
         self.reset_size();
         let incarnation = self.incarnation();
         let attempt = incarnation.attempt;
@@ -34,14 +68,20 @@ impl Step<'_> {
             }
         }
         self.blocked();
-        if self.jobs().any(|job| job.incarnation < incarnation.number) {
-            return; // the Job of the last attempt still has to go, with its pods
+    }
+
+    /// Makes the Jobs, as soon as nothing of before is left and what they resume from is known.
+    fn make(&mut self) {
+        let (incarnation, restarting) = (self.incarnation(), self.after_restart());
+        if let Some(old) = self.jobs().find(|job| job.incarnation < incarnation.number) {
+            // It goes after its pods.
+            if let Some(late) = self.late(Incarnation { number: old.incarnation, ..incarnation }) {
+                self.set(ConditionType::Scheduled, false, Reason::OldPods, &late);
+            }
+            return;
         }
         if let Some(why) = self.left_of_earlier_incarnations() {
             self.set(ConditionType::Scheduled, false, Reason::OldPods, &why);
-            return;
-        }
-        if self.waits_for_checkpoint() {
             return;
         }
         let wait = self.backoff_left();
@@ -49,7 +89,7 @@ impl Step<'_> {
             self.requeue(wait);
             return;
         }
-        if !self.resume_is_checked() {
+        if !self.resume_is_checked() || self.gives_up_half_made() {
             return;
         }
         // One that has waited for its template has a state by now.
@@ -61,6 +101,27 @@ impl Step<'_> {
         self.status.agent_image = Some(self.input.plan.runtime.agent_image.clone());
         self.verdict.actions.push(Action::Ensure);
         self.verdict.actions.push(Action::CreateJobs(incarnation, self.past()));
+    }
+
+    /// Deletes the Jobs of some roles if that of another one has been refused for so long. They are made again when the API server
+    /// takes it.
+    fn gives_up_half_made(&mut self) -> bool {
+        let current = self.incarnation();
+        // A Job that a queue holds has no pods.
+        let there: Vec<_> = self.current_jobs().filter(|job| !job.suspend).collect();
+        let since = there.iter().filter_map(|job| job.created).min();
+        let Some(since) = since.filter(|_| self.blocked_jobs().next().is_some()) else { return false };
+        let left = HALF_MADE - seconds(since, self.input.now);
+        if left > 0 {
+            self.requeue(left);
+            return false;
+        }
+        // With another number the ends of their pods are no failures of the attempt, which has not begun.
+        self.set_incarnation(Incarnation { number: current.number.saturating_add(1), ..current });
+        for job in there {
+            self.delete(job);
+        }
+        true
     }
 
     /// Whether the last attempt found that none of the job's checkpoints can be used, and nobody has said since what follows:
@@ -130,8 +191,10 @@ impl Step<'_> {
         let left = self.input.children.pods.values().filter(|p| p.incarnation < number && p.is_alive());
         // One that nobody has asked to end is named before the others.
         let pod = left.min_by_key(|p| (p.deletion.is_some(), p.incarnation, p.place()))?;
+        let mut of_number = self.input.children.pods.values().filter(|other| other.incarnation == pod.incarnation);
         // Pods may have had several attempts.
         let of = match number - pod.incarnation {
+            _ if !of_number.any(|other| other.role.is_worker()) => "Jobs that were given up".to_owned(),
             1 => format!("attempt {}", next - 1),
             _ => "an earlier attempt".to_owned(),
         };

@@ -4,7 +4,7 @@ use super::conditions::{condition, set_condition};
 use super::verdict::{Action, Event, Input, Verdict};
 use api::{ConditionType, Reason, TrainingJobStatus};
 use jiff::Timestamp;
-use observe::{ChildKey, ChildKind, Children, ObservedJob, ObservedPod};
+use observe::{Blocked, ChildKey, ChildKind, Children, ObservedJob, ObservedPod};
 use plan::{Incarnation, Role};
 use protocol::role::{Place, RoleName};
 use std::collections::BTreeSet;
@@ -94,9 +94,14 @@ impl<'a> Step<'a> {
 
     /// Why the API server finds the Job invalid that follows from the spec.
     pub(super) fn job_is_invalid(&self) -> Option<String> {
+        self.blocked_jobs().find(|blocked| blocked.reason == Reason::Invalid).map(|blocked| blocked.message.clone())
+    }
+
+    /// Why Jobs of the gang could not be made.
+    pub(super) fn blocked_jobs(&self) -> impl Iterator<Item = &'a Blocked> + use<'a> {
+        let children: &'a Children = self.input.children;
         let is_of_gang = |key: &ChildKey| key.kind == ChildKind::Job && *key != ChildKey::UPKEEP;
-        let mut jobs = self.input.children.blocked.iter().filter(|(key, _)| is_of_gang(key));
-        jobs.find(|(_, blocked)| blocked.reason == Reason::Invalid).map(|(_, blocked)| blocked.message.clone())
+        children.blocked.iter().filter(move |(key, _)| is_of_gang(key)).map(|(_, blocked)| blocked)
     }
 
     /// Whether an attempt has run, or has ended before it did.

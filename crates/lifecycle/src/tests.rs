@@ -32,6 +32,7 @@ mod lost;
 mod queue;
 mod roles;
 mod rules;
+mod waits;
 
 const N: i32 = 2;
 

@@ -3,7 +3,7 @@
 use super::step::{Step, seconds};
 use super::verdict::Action;
 use api::{ConditionType, Reason};
-use observe::ObservedUpkeep;
+use observe::{ChildKey, ObservedUpkeep};
 use plan::storage::paths;
 use plan::{Checkpoint, CheckpointVolume, Upkeep};
 use protocol::checkpoints::Kept;
@@ -46,7 +46,11 @@ impl Step<'_> {
         is_first && !is_checked && can_be_checked(checkpoint)
     }
 
+    /// What could not be made is named instead: see [`Step::blocked`].
     fn await_check(&mut self) {
+        if !self.input.children.blocked.is_empty() {
+            return;
+        }
         let job = plan::names::upkeep_name(&self.input.plan.identity.name);
         let message = format!(
             "checking checkpoint.resumeFrom before the workers are made (Job {job}; kubectl describe job {job} if that takes \
@@ -104,6 +108,7 @@ impl Step<'_> {
             None if is_pending && !lives => {
                 self.verdict.actions.push(Action::Ensure);
                 self.verdict.actions.push(Action::CreateUpkeep(Upkeep::Copy));
+                self.tell_copy_is_blocked();
                 true
             }
             Some(job) => match job.ended {
@@ -118,6 +123,17 @@ impl Step<'_> {
                 }
             },
             None => is_pending,
+        }
+    }
+
+    /// Says why the Job that copies can't be made.
+    fn tell_copy_is_blocked(&mut self) {
+        let blocked = self.input.children.blocked.get(&ChildKey::UPKEEP);
+        if let (Some(blocked), Some(path)) = (blocked, self.pending_backup()) {
+            let job = plan::names::upkeep_name(&self.input.plan.identity.name);
+            let message =
+                format!("{path} is not copied to checkpoint.backup yet: Job {job} can't be made: {}", blocked.message);
+            self.set(ConditionType::CheckpointsHealthy, false, Reason::BackupFailing, &message);
         }
     }
 

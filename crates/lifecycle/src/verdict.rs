@@ -149,6 +149,11 @@ impl Action {
     pub fn is_urgent(&self) -> bool {
         matches!(self, Self::ReleasePod { force: false, .. })
     }
+
+    /// Whether it makes what an attempt needs to start.
+    pub(super) fn makes(&self) -> bool {
+        matches!(self, Self::Ensure | Self::CreateJobs(..) | Self::CreateUpkeep(_))
+    }
 }
 
 /// An Event on the TrainingJob.

@@ -4,7 +4,7 @@ use super::ours::Ours;
 use super::{AgentPolls, Bucket, Children, ObservedBoard, ProgressTurn};
 use api::TrainingJobStatus;
 use plan::Planned;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +27,8 @@ pub struct Cell {
     pub failures: u32,
     /// Passes in a row in which somebody denied the creation of a child.
     pub denials: u32,
+    /// Children, by kind and name, whose last write the API server has not answered in time.
+    pub timed_out: BTreeSet<String>,
     /// The TrainingJob has been seen; what has its UID and was seen before it is nobody's yet.
     pub known: bool,
     /// Its name, once it has been seen.

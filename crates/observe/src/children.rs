@@ -112,7 +112,7 @@ impl Blocked {
     /// Whether somebody has said no to it, or can't say yes, who may say otherwise later.
     #[must_use]
     pub fn is_denial(&self) -> bool {
-        matches!(self.reason, Reason::Denied | Reason::WebhookFailed)
+        matches!(self.reason, Reason::Denied | Reason::WebhookFailed | Reason::ApiTimeout)
     }
 
     /// The object is still there, but on its way out: the watch tells when it is gone.

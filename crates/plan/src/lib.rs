@@ -161,7 +161,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
 
     let name = job.metadata.name.clone().unwrap_or_default();
     let uid = job.metadata.uid.clone().unwrap_or_default();
-    let elastic = elastic(job);
+    let elastic = elastic(job, &mut no);
     let most = elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max);
     names::check(&name, most, &mut no);
     if job.metadata.namespace.is_some() && job.metadata.namespace == runtime.own_namespace {
@@ -232,13 +232,23 @@ fn checkpoint_goes_with_job(storage: &Storage) -> bool {
 }
 
 /// The size of a gang that may change: what was decided last stands in the status.
-fn elastic(job: &TrainingJob) -> Option<Elastic> {
+fn elastic(job: &TrainingJob, no: &mut Refusals) -> Option<Elastic> {
     let elastic = job.spec.elastic.as_ref()?;
+    let (desired, min, max) = (job.spec.num_workers, elastic.min_workers(), elastic.max_workers);
+    // The API server has asked this of what the job says itself, and can't see what its template says.
+    if !(min..=max).contains(&desired) && desired != 0 {
+        no.push(
+            "spec.numWorkers",
+            format!(
+                "is {desired}, outside elastic.minWorkers and elastic.maxWorkers: write a number from {min} to {max}"
+            ),
+        );
+    }
     let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
-    let workers = decided.map_or(job.spec.num_workers, |decided| decided.workers);
+    let workers = decided.map_or(desired, |decided| decided.workers);
     Some(Elastic {
-        min: elastic.min_workers(),
-        max: elastic.max_workers,
+        min,
+        max,
         wait_seconds: elastic.wait_seconds().into(),
         workers,
         largest: decided.map_or(workers, |decided| decided.largest),

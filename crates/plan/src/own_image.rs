@@ -15,10 +15,17 @@ pub struct OwnImage {
     pub awaits_digest: bool,
 }
 
-/// The image of a pod's first container; none if it has none.
+/// Name of the operator's container in `deploy/`.
+const CONTAINER: &str = "operator";
+
+/// The image of the container `operator`, or of the only one. A service mesh may put its proxy before it. `None` if neither exists.
 #[must_use]
 pub fn own_image(pod: &Pod) -> Option<OwnImage> {
-    let container = pod.spec.as_ref()?.containers.first()?;
+    let containers = &pod.spec.as_ref()?.containers;
+    let container = match containers.as_slice() {
+        [only] => only,
+        several => several.iter().find(|container| container.name == CONTAINER)?,
+    };
     let (image, pull_policy) = (container.image.clone()?, container.image_pull_policy.clone());
     // With policy Never the image was loaded into the nodes, where it may have no digest.
     if image.contains('@') || pull_policy.as_deref() == Some("Never") {
@@ -143,6 +150,23 @@ mod tests {
         for statuses in early.into_iter().chain(stale) {
             assert_eq!(of(statuses.clone()), unknown, "{statuses}");
         }
+    }
+
+    /// Istio and Linkerd put their container first when programs are to wait for it.
+    #[test]
+    fn the_container_of_the_operator_counts_wherever_it_stands() {
+        let image = |names: &[&str]| {
+            let containers: Vec<_> =
+                names.iter().map(|name| json!({ "name": name, "image": format!("r.example/{name}:1") })).collect();
+            let pod = json!({ "metadata": {}, "spec": { "containers": containers } });
+            own_image(&serde_json::from_value(pod).unwrap()).map(|own| own.image)
+        };
+        let own = Some("r.example/operator:1".to_owned());
+        assert_eq!(image(&["istio-proxy", "operator"]), own);
+        assert_eq!(image(&["operator", "istio-proxy"]), own);
+        assert_eq!(image(&["controller"]), Some("r.example/controller:1".to_owned()), "the only one");
+        assert_eq!(image(&["istio-proxy", "controller"]), None, "which is it?");
+        assert_eq!(image(&[]), None);
     }
 
     #[test]

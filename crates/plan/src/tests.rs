@@ -583,6 +583,28 @@ fn defaults_written_down_change_nothing() {
     }
 }
 
+/// The API server sees neither what a template says nor what both come to.
+#[test]
+fn a_size_outside_the_bounds_of_the_template_is_refused() {
+    let refused = |workers: i32, template: Value| {
+        let mut job = job(&json!({ "numWorkers": workers, "runtimeRef": { "name": "gpu" } }));
+        let taken = json!({
+            "kind": "ClusterTrainingRuntime", "name": "gpu", "uid": "t", "generation": 1, "spec": template,
+        });
+        job.status.get_or_insert_default().runtime = serde_json::from_value(taken).unwrap();
+        accepted(&job).err().map(|refusals| refusals.to_string())
+    };
+    let elastic = |min: Option<i32>| json!({ "elastic": { "minWorkers": min, "maxWorkers": 4 }, "checkpoint": { "enabled": false } });
+    for workers in [1, 3, 4] {
+        assert_eq!(refused(workers, elastic(None)), None);
+    }
+    for (workers, min, bounds) in [(5, None, "1 to 4"), (100, Some(2), "2 to 4"), (1, Some(2), "2 to 4")] {
+        let why = refused(workers, elastic(min)).unwrap();
+        assert!(why.contains(&format!("spec.numWorkers: is {workers},")) && why.contains(bounds), "{why}");
+    }
+    assert_eq!(refused(100, json!({})), None, "it is not elastic");
+}
+
 /// The accessors and the table that descriptions and rules are made of speak of the same.
 #[test]
 fn what_is_not_written_is_the_default() {

@@ -107,6 +107,7 @@ reasons! {
     Forbidden,
     Denied,
     WebhookFailed,
+    ApiTimeout,
     GangSchedulerMissing,
     QueueManagerMissing,
     RuntimeNotFound,

@@ -121,6 +121,24 @@ fn workers_that_are_too_many_go_when_no_attempt_needs_them() {
     assert_eq!((world.status.state, world.status.workers.unwrap().succeeded), (Some(State::Completed), 2));
 }
 
+/// Of a template's bounds the API server knows nothing.
+#[test]
+fn a_size_out_of_bounds_is_not_followed() {
+    let mut world = runs(2);
+    world.spec.num_workers = 100;
+    world.refused = Some("spec.numWorkers is 100".into());
+    let verdict = world.step();
+    assert_eq!((verdict.actions, size(&world)), (vec![Action::Ensure], (2, 2, false)));
+    assert_eq!(
+        (world.status.state, world.condition("Accepted").1),
+        (Some(State::Running), "InvalidSpec"),
+        "what runs goes on"
+    );
+    world.spec.num_workers = 4;
+    world.refused = None;
+    assert_eq!(world.step().actions, [Action::Ensure, scale(4)]);
+}
+
 /// Where no agent can be asked.
 #[test]
 fn workers_that_are_too_many_go_some_time_although_nobody_says_that_they_may() {

@@ -5,11 +5,11 @@ use super::*;
 use api::RoleSpec;
 use protocol::gang::GangPhase;
 
-const CHIEF: RoleName = RoleName::literal("chief");
+pub(super) const CHIEF: RoleName = RoleName::literal("chief");
 const PS: RoleName = RoleName::literal("ps");
 
 /// Two workers, a chief who decides, and two parameter servers.
-fn world() -> World {
+pub(super) fn world() -> World {
     let mut world = World::new();
     let role = |name: &str, replicas| RoleSpec { name: name.into(), replicas: Some(replicas), ..RoleSpec::default() };
     world.spec.framework = Some(api::Framework::Tensorflow);
@@ -18,17 +18,21 @@ fn world() -> World {
     world
 }
 
-fn of_role(role: RoleName, pod: ObservedPod) -> ObservedPod {
+pub(super) fn of_role(role: RoleName, pod: ObservedPod) -> ObservedPod {
     let name = format!("x-{role}-{}-abcde", pod.index);
     ObservedPod { role, uid: format!("{role}-{}", pod.uid), name, ..pod }
 }
 
-fn job_of(role: RoleName, attempt: i32) -> ObservedJob {
+pub(super) fn job_of(role: RoleName, attempt: i32) -> ObservedJob {
     let name = if role.is_worker() { "x-training".into() } else { format!("x-{role}") };
     ObservedJob { role, uid: format!("{role}-{attempt}"), name, ..job(attempt) }
 }
 
-fn see(world: &mut World, jobs: impl IntoIterator<Item = ObservedJob>, pods: impl IntoIterator<Item = ObservedPod>) {
+pub(super) fn see(
+    world: &mut World,
+    jobs: impl IntoIterator<Item = ObservedJob>,
+    pods: impl IntoIterator<Item = ObservedPod>,
+) {
     world.children.jobs = jobs.into_iter().map(|job| (job.role, Box::new(job))).collect();
     world.children.pods.extend(pods.into_iter().map(|pod| (pod.uid.clone(), Box::new(pod))));
 }
@@ -53,7 +57,7 @@ fn to_running() -> World {
 }
 
 /// The Jobs that are to go.
-fn deleted(verdict: &Verdict) -> Vec<&str> {
+pub(super) fn deleted(verdict: &Verdict) -> Vec<&str> {
     let mut names = Vec::new();
     for action in &verdict.actions {
         if let Action::DeleteJob { name, .. } | Action::EndJob { name, .. } = action {

@@ -1,0 +1,197 @@
+//! What a job waits for before its Jobs are there: each wait is named, and has an end.
+
+use super::roles::{CHIEF, deleted, job_of, of_role, see, world as with_roles};
+use super::*;
+use api::{Backup, Checkpoint, CheckpointStatus, Storage};
+use plan::Upkeep;
+
+fn denied(reason: Reason) -> Blocked {
+    Blocked { reason, message: "policy p says no".into() }
+}
+
+/// A job that is to start within a minute, after its first step.
+fn starting(spec: TrainingJobSpec) -> World {
+    let mut world = World { spec, ..World::new() };
+    world.spec.failure_policy.start_deadline_seconds = Some(60);
+    world.step();
+    world
+}
+
+fn failure(world: &World) -> Option<(String, String)> {
+    let reason = world.status.failure_reason.clone()?;
+    Some((reason.to_string(), world.status.failure_message.clone()?))
+}
+
+#[test]
+fn a_job_that_can_not_be_made_in_time_fails_with_the_reason() {
+    for (key, reason) in [
+        (ChildKey::job(RoleName::WORKER), Reason::Denied),
+        (ChildKey::SERVICE, Reason::NameTaken),
+        (ChildKey::POD_GROUP, Reason::GangSchedulerMissing),
+        (ChildKey::job(RoleName::WORKER), Reason::ApiTimeout),
+    ] {
+        let mut world = starting(spec());
+        world.children.blocked.insert(key, denied(reason.clone()));
+        world.second = 59;
+        let waits = world.step();
+        assert_eq!((world.status.state, waits.requeue.map(|wait| wait.as_secs())), (Some(State::Pending), Some(1)));
+        world.second = 60;
+        assert_eq!(world.step().actions, [], "nothing more is made");
+        let (failed_for, message) = failure(&world).unwrap();
+        assert_eq!(failed_for, reason.as_str());
+        let end = "policy p says no (not every worker ran within 60 s; failurePolicy.startDeadlineSeconds is 60)";
+        assert!(message.ends_with(end), "{message}");
+    }
+}
+
+#[test]
+fn without_a_start_deadline_a_job_waits_until_it_can_be_made() {
+    let mut world = World::new();
+    world.step();
+    world.children.blocked.insert(ChildKey::job(RoleName::WORKER), denied(Reason::Denied));
+    world.second = 1_000_000;
+    assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
+    assert_eq!((world.status.state, world.condition("Scheduled").1), (Some(State::Pending), "Denied"));
+}
+
+#[test]
+fn the_start_deadline_counts_no_time_in_which_nothing_was_to_start() {
+    let mut world = starting(spec());
+    world.spec.suspend = true;
+    world.second = 50;
+    world.step();
+    world.spec.suspend = false;
+    world.second = 1000;
+    world.step();
+    world.second = 1059;
+    world.step();
+    assert_eq!(failure(&world), None, "it was suspended");
+
+    world.refused = Some("numWorkers".into());
+    world.step();
+    world.refused = None;
+    world.second = 2000;
+    world.step();
+    world.second = 2059;
+    world.step();
+    assert_eq!(failure(&world), None, "its spec could not run");
+
+    world.second = 2060;
+    world.step();
+    assert_eq!(failure(&world).unwrap().0, "Scheduling");
+    world.asked = Some("again");
+    world.second = 5000;
+    world.step();
+    world.second = 5059;
+    world.step();
+    assert_eq!((failure(&world), world.status.state), (None, Some(State::Pending)), "it was asked to start again");
+    world.second = 5060;
+    world.step();
+    assert_eq!(failure(&world).unwrap().0, "Scheduling");
+}
+
+#[test]
+fn the_start_deadline_of_a_restart_counts_from_its_back_off() {
+    let mut world = World::to_running();
+    world.spec.failure_policy.start_deadline_seconds = Some(60);
+    world.fail(1, 100);
+    world.see(None, []);
+    world.children.pods.clear();
+    world.children.blocked.insert(ChildKey::job(RoleName::WORKER), denied(Reason::QuotaExceeded));
+    world.second = 110;
+    world.step();
+    world.second = 160;
+    world.step();
+    assert_eq!(failure(&world), None);
+    world.second = 170;
+    world.step();
+    assert_eq!(failure(&world).unwrap().0, "QuotaExceeded");
+}
+
+/// Its pods would hold nodes for a gang that may never be whole.
+#[test]
+fn the_jobs_of_some_roles_go_if_another_can_not_be_made() {
+    let mut world = with_roles();
+    world.step();
+    see(&mut world, [job_of(CHIEF, 1)], [of_role(CHIEF, running(0, 1))]);
+    world.second = 59;
+    assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
+    world.children.blocked.insert(ChildKey::job(RoleName::WORKER), denied(Reason::Denied));
+    let waits = world.step();
+    assert_eq!((deleted(&waits), waits.requeue.map(|wait| wait.as_secs())), (vec![], Some(1)));
+    world.second = 60;
+    let gives_up = world.step();
+    assert_eq!(deleted(&gives_up), ["x-chief"]);
+    assert!(!gives_up.actions.iter().any(|action| matches!(action, Action::CreateJobs(..))), "{:?}", gives_up.actions);
+    assert_eq!(
+        (world.status.attempt, world.status.incarnation, world.condition("Scheduled").1),
+        (Some(1), Some(2), "Denied")
+    );
+
+    // How its pods end is nobody's failure.
+    see(&mut world, [], [of_role(CHIEF, ObservedPod { deletion: Some(at(60)), ..running(0, 1) })]);
+    world.step();
+    let why = "waiting for the last pods of Jobs that were given up to end, x-chief-0-abcde among them";
+    assert_eq!(world.condition("Scheduled"), ("False", "OldPods", why));
+    see(&mut world, [], [of_role(CHIEF, ObservedPod { deletion: Some(at(60)), gone: true, ..ended(0, 1, 143, 61) })]);
+    let again = Action::CreateJobs(Incarnation { number: 2, attempt: 1 }, GangPast::default());
+    assert_eq!(world.step().actions, [Action::Ensure, again]);
+    assert_eq!((world.status.restarts.len(), world.status.restart_count), (0, Some(0)));
+}
+
+#[test]
+fn a_job_whose_pods_stay_is_named_as_what_the_next_attempt_waits_for() {
+    let mut world = World::to_running();
+    world.fail(1, 100);
+    let stays = ObservedPod { deletion: Some(at(100)), end_by: Some(at(130)), ..running(0, 1) };
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), [stays]);
+    world.second = 140;
+    world.step();
+    assert_ne!(world.condition("Scheduled").1, "OldPods", "it has yet to be late");
+    world.second = 145;
+    world.step();
+    let (status, reason, message) = world.condition("Scheduled");
+    assert_eq!((status, reason), ("False", "OldPods"));
+    assert!(message.contains("whose grace is over"), "{message}");
+}
+
+#[test]
+fn a_check_of_resume_from_that_can_not_be_made_says_why() {
+    let mut world = World::new();
+    world.spec.checkpoint = Checkpoint { resume_from: Some("s3://b/step-10".into()), ..Checkpoint::default() };
+    world.step();
+    assert_eq!(world.condition("Scheduled").1, "Waiting");
+    world.children.blocked.insert(ChildKey::UPKEEP, denied(Reason::Denied));
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateUpkeep(Upkeep::Check)]);
+    assert_eq!(world.condition("Scheduled"), ("False", "Denied", "Job: policy p says no"));
+}
+
+#[test]
+fn a_last_copy_that_can_not_be_made_says_why() {
+    for suspend in [false, true] {
+        let mut world = World::new();
+        let storage: Option<Storage> = serde_json::from_value(json!({ "type": "pvc", "pvcName": "c" })).ok();
+        let backup: Option<Backup> = serde_json::from_value(json!({ "destination": "s3://copies/x" })).ok();
+        world.spec.checkpoint = Checkpoint { storage, backup, ..Checkpoint::default() };
+        world.step();
+        world.see(Some(job(1)), [running(0, 1), running(1, 1)]);
+        world.step();
+        world.status.checkpoint =
+            Some(CheckpointStatus { pending_backup: Some("step-10".into()), ..CheckpointStatus::default() });
+        world.spec.suspend = suspend;
+        if suspend {
+            world.step();
+            world.see(None, []);
+            world.children.pods.clear();
+        } else {
+            world.see(Some(ObservedJob { complete: true, ..job(1) }), [ended(0, 1, 0, 20), ended(1, 1, 0, 20)]);
+            world.step();
+        }
+        assert!(world.step().actions.contains(&Action::CreateUpkeep(Upkeep::Copy)));
+        assert_ne!(world.condition("CheckpointsHealthy").0, "False");
+        world.children.blocked.insert(ChildKey::UPKEEP, denied(Reason::Denied));
+        world.step();
+        let why = "step-10 is not copied to checkpoint.backup yet: Job x-upkeep can't be made: policy p says no";
+        assert_eq!(world.condition("CheckpointsHealthy"), ("False", "BackupFailing", why));
+    }
+}
