@@ -545,8 +545,7 @@ fn verdict(report: Report) -> String {
         return "exits 0".to_owned();
     }
     let cause = cause(report);
-    let (_, what) = cause.message.split_once(": ").unwrap();
-    format!("{}: {what}", cause.reason)
+    format!("{}: {}", cause.reason, cause.message)
 }
 
 fn run(program: &Program) -> String {
