@@ -400,10 +400,41 @@ impl Report {
             }
             let has_tail = fitted.stderr_tail.len() >= TAIL_BYTES.min(self.stderr_tail.len());
             if has_tail && fitted.to_json().len() <= MAX_BYTES {
-                break;
+                return fitted.to_json();
             }
         }
+        fitted.shed();
         fitted.to_json()
+    }
+
+    /// Leaves out, one after the other, what tells least of the cause, until it fits.
+    fn shed(&mut self) {
+        type Part = fn(&mut Report);
+        const LEAST_FIRST: [Part; 11] = [
+            |report| report.gang.iter_mut().for_each(|gang| gang.ended.clear()),
+            |report| {
+                // What has yet to be copied stays.
+                for known in &mut report.checkpoints {
+                    (known.best, known.copied, known.resumed_from) = (None, None, None);
+                    known.problems.clear();
+                }
+            },
+            |report| report.hang = None,
+            |report| report.error_patterns.truncate(1),
+            |report| report.progress = None,
+            |report| report.gpu_memory = None,
+            |report| report.gang.iter_mut().for_each(|gang| gang.restarts.repeated = None),
+            |report| report.headline.iter_mut().for_each(|line| line.truncate(start_of(line, 60).len())),
+            |report| report.exception.iter_mut().for_each(|raised| (raised.thread, raised.within) = (None, None)),
+            |report| report.error.iter_mut().for_each(|e| e.message.truncate(start_of(&e.message, 300).len())),
+            |report| report.checkpoints.iter_mut().for_each(|known| known.latest = None),
+        ];
+        for part in LEAST_FIRST {
+            if self.to_json().len() <= MAX_BYTES {
+                break;
+            }
+            part(self);
+        }
     }
 
     fn fit_texts(&mut self, whole: &Self, room: &Room) {
@@ -488,6 +519,9 @@ fn end_of(text: &str, room: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attempt::{AttemptEnd, RepeatedFailure, RestartHistory};
+    use crate::checkpoints::{Kept, Problem, ProblemKind};
+    use crate::reason::Reason;
     use crate::stacks::Place;
     use proptest::prelude::*;
 
@@ -692,6 +726,21 @@ mod tests {
             let hang = Some(Hang { place: Place::Elsewhere, rank, time, text: sign.clone() });
             let sign = ErrorMatch { kind: ErrorPattern::CudaOutOfMemory, time, last_time: time, text: sign, count: u64::MAX };
             let n = Some(number);
+            let kept = || Some(Kept { path: "p".repeat(900), step: Some(u64::MAX), epoch: n, time: Some(time), bytes: u64::MAX, metric: n });
+            let problem = Problem { kind: ProblemKind::CopyFailing, message: "m".repeat(900) };
+            let checkpoints = Checkpoints {
+                latest: kept(),
+                best: kept(),
+                resumed_from: kept(),
+                copied: kept(),
+                to_copy: Some("p".repeat(900)),
+                problems: vec![problem; 3],
+                ..Checkpoints::default()
+            };
+            let end = AttemptEnd { time: Some(time), worker: Some(i32::MAX), ..AttemptEnd::new(i32::MAX, Reason::CudaOutOfMemory, "x".repeat(768)) };
+            let repeated = RepeatedFailure { reason: "CudaOutOfMemory".to_owned(), step: i64::MAX, checkpoint: "p".repeat(160), times: 3 };
+            let restarts = RestartHistory { repeated: Some(repeated), stopped: Some("s".repeat(160)), ..RestartHistory::default() };
+            let gang = GangEnd { restarts, ended: vec![end; 3] };
             let progress = Reached { epoch: n, epochs: n, step: n, steps: n, percent: n, loss: n, time: Some(time) };
             let full = Report {
                 error,
@@ -706,12 +755,18 @@ mod tests {
                 hang,
                 unkillable: Some(Unkillable { time, text: "x".repeat(MAX_UNKILLABLE) }),
                 progress: Some(progress),
+                gang: Some(gang),
+                checkpoints: Some(checkpoints),
                 ..report(b"")
             };
             for full in [Report { exception: None, ..full.clone() }, Report { error: None, ..full.clone() }, full] {
                 let message = full.to_message();
                 prop_assert!(message.len() <= MAX_BYTES, "{} bytes", message.len());
-                prop_assert!(Report::parse(&message).is_some());
+                let read = Report::parse(&message).unwrap();
+                // Whatever else is there, this is why, and what has yet to be copied.
+                prop_assert_eq!(read.error.is_some(), full.error.is_some());
+                prop_assert!(read.exception.is_some() || read.error.is_some());
+                prop_assert!(read.checkpoints.unwrap().to_copy.is_some());
             }
         }
     }
