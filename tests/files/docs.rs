@@ -53,17 +53,19 @@ fn links(page: &str) -> Vec<String> {
     found
 }
 
-/// The lines of a page without its blocks of code, and without what stands between backticks in them.
-fn lines_of_prose(page: &str) -> Vec<String> {
+/// The lines of a page without its blocks of code.
+fn outside_code(page: &str) -> impl Iterator<Item = &str> {
     let mut in_code = false;
-    page.lines()
-        .filter(|line| {
-            let fence = line.trim_start().starts_with("```");
-            in_code ^= fence;
-            !in_code && !fence
-        })
-        .map(|line| line.split('`').step_by(2).collect())
-        .collect()
+    page.lines().filter(move |line| {
+        let fence = line.trim_start().starts_with("```");
+        in_code ^= fence;
+        !in_code && !fence
+    })
+}
+
+/// The same without what stands between backticks in them.
+fn lines_of_prose(page: &str) -> Vec<String> {
+    outside_code(page).map(|line| line.split('`').step_by(2).collect()).collect()
 }
 
 /// The anchors of a page's headings, made as GitHub makes them.
@@ -99,6 +101,27 @@ fn links_lead_somewhere() {
         }
     }
     assert!(broken.is_empty(), "these links lead nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn rows_of_a_table_have_the_cells_of_its_head() {
+    let mut wrong = Vec::new();
+    for path in pages() {
+        let page = read(&path);
+        let mut head = None;
+        for line in outside_code(&page) {
+            if !line.starts_with('|') {
+                head = None;
+                continue;
+            }
+            // A bar that is escaped belongs to its cell, within backticks too.
+            let bars = line.replace(r"\|", "").matches('|').count();
+            if *head.get_or_insert(bars) != bars {
+                wrong.push(format!("{}: {line}", path.strip_prefix(root()).unwrap().display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "rows with more or fewer cells than the heads of their tables:\n{}", wrong.join("\n"));
 }
 
 /// The rows of the first table in `text`.

@@ -414,7 +414,7 @@ impl Report {
             |report| report.gang.iter_mut().for_each(|gang| gang.ended.clear()),
             |report| {
                 // What has yet to be copied stays.
-                for known in &mut report.checkpoints {
+                if let Some(known) = &mut report.checkpoints {
                     (known.best, known.copied, known.resumed_from) = (None, None, None);
                     known.problems.clear();
                 }
