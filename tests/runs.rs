@@ -77,7 +77,7 @@ fn main() {
     let attempt = |number| Attempt { number: Some(number), ..Attempt::default() };
 
     assert_eq!(container.run(&attempt(1)).unwrap(), 143);
-    let first = report(&room);
+    let first = report(&room, 1);
     assert_eq!((first.attempt, first.ended_for, first.signal), (1, Some(ErrorPattern::NanLoss), Some(15)));
     assert!(first.exception.is_some() && first.error_patterns.len() == 2, "{first:?}");
     assert_eq!(container.wait(Duration::from_millis(10)).unwrap(), None);
@@ -90,7 +90,7 @@ fn main() {
     });
     assert_eq!(container.run(&attempt(2)).unwrap(), 0, "a loss that was lost before is none of this run's");
     assert!(looks.join().unwrap(), "what is said above");
-    let second = report(&room);
+    let second = report(&room, 2);
     assert_eq!((second.phase, second.attempt, second.exit_code), (Phase::Exited, 2, Some(0)));
     assert_eq!((second.ended_for, second.signal, second.stopped_by), (None, None, None));
     assert!(second.exception.is_none() && second.error_patterns.is_empty(), "{second:?}");
@@ -102,14 +102,18 @@ fn main() {
     raise(Signal::SIGTERM).unwrap();
     assert_eq!(container.wait(DEADLINE).unwrap(), Some(15));
     assert_eq!(container.run(&attempt(3)).unwrap(), 143, "what is told to stop starts nothing more");
-    let third = report(&room);
+    let third = report(&room, 3);
     assert_eq!((third.phase, third.attempt, third.stopped_by), (Phase::Exited, 3, Some(15)));
     assert!(third.exit_code.is_none() && !room.path("url-3").exists());
     println!("two runs in one container: ok");
 }
 
-fn report(room: &Room) -> Report {
-    Report::parse(&fs::read_to_string(room.path("message")).unwrap()).unwrap()
+/// The last words of a run; a thread of their own writes them, soon.
+fn report(room: &Room, attempt: u32) -> Report {
+    until("the last words of a run", DEADLINE, || {
+        let report = Report::parse(&fs::read_to_string(room.path("message")).ok()?)?;
+        (report.attempt == attempt && report.phase == Phase::Exited).then_some(report)
+    })
 }
 
 /// What those who ask see of the second run, and what the program's straggler of the first can still do.

@@ -126,7 +126,7 @@ pub struct GangStatus {
     /// Workers of the attempt that runs or stops, or else of the next one. 0 is what an older agent tells.
     #[serde(skip_serializing_if = "is_zero")]
     pub workers: u32,
-    /// How its attempts have ended so far.
+    /// How its attempts have ended, up to the beginning of the last one; with the last one once no other follows.
     pub restarts: RestartHistory,
     /// Where the gang is in its life.
     pub phase: GangPhase,
@@ -166,7 +166,8 @@ pub enum GangPhase {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangEnd {
-    /// How its attempts have ended so far, and why no further one follows once that is so.
+    /// How its attempts have ended, up to the beginning of the last one; with the last one, and why no further one follows, once
+    /// that is so.
     pub restarts: RestartHistory,
     /// The last attempts that did not end well, the oldest first, if this agent led: nobody may have asked it in time.
     #[serde(skip_serializing_if = "Vec::is_empty")]

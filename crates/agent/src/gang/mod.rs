@@ -19,7 +19,7 @@ use crate::words::Words;
 use clock::now;
 use failure::restart::{INTERRUPTIONS, Policy};
 use gang::frame::Secret;
-use gang::message::{self, History, Incarnation, MAX_PLACES, MemberId, Outcome, RunState, Time};
+use gang::message::{self, Finish, History, Incarnation, MAX_PLACES, MemberId, Outcome, RunState, Time};
 use gang::{Chosen, Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
 use jiff::Timestamp;
 use memory::Place;
@@ -306,7 +306,7 @@ impl Party {
         // How the last one ended all else of these words tells, and there is little room.
         let before = self.ended.iter().filter(|ended| i64::from(ended.attempt) < i64::from(history.attempt));
         let ended = before.clone().skip(before.count().saturating_sub(wire::LAST_RESTARTS)).cloned().collect();
-        GangEnd { ended, restarts: history.restarts.clone() }
+        GangEnd { ended, restarts: published(history, &self.counts) }
     }
 
     /// How the last attempt ended, if this agent leads and it did not end well.
@@ -425,7 +425,7 @@ impl Party {
         let now = now();
         let Some(view) = self.gang.view(now) else { return };
         let news = view.judged.filter(|judged| self.last < judged.attempt).cloned();
-        let status = status(&view);
+        let status = status(&view, &self.counts);
         let (waits, phase) = (status.waits_for.clone(), status.phase);
         let awaits_others = view.missing.iter().any(|(_, missing)| *missing != Missing::Preparing);
         let is_said = awaits_others && phase == GangPhase::Gathering;
@@ -458,8 +458,15 @@ impl Party {
     }
 }
 
+/// How the attempts have ended, up to the last one's beginning: what follows from its end is certain once another one begins, or
+/// no other will. A person may stop the job before.
+fn published(history: &History, counts: &GangEnd) -> RestartHistory {
+    let has_failed = matches!(history.finish, Some(Finish::Failed(_)));
+    if has_failed { history.restarts.clone() } else { counts.restarts.clone() }
+}
+
 /// How the gang stands, but for the attempts that have ended.
-fn status(view: &View<'_>) -> GangStatus {
+fn status(view: &View<'_>, counts: &GangEnd) -> GangStatus {
     let (phase, attempt) = match view.phase {
         Phase::Running { attempt, .. } => (GangPhase::Running, *attempt),
         Phase::Ending { attempt, .. } => (GangPhase::Stopping, *attempt),
@@ -469,7 +476,7 @@ fn status(view: &View<'_>) -> GangStatus {
     GangStatus {
         attempt,
         workers: u32::try_from(view.members).unwrap_or(u32::MAX),
-        restarts: view.history.restarts.clone(),
+        restarts: published(view.history, counts),
         phase,
         stopping_since: None,
         waits_for: if phase == GangPhase::Running { String::new() } else { waits_for(view) },

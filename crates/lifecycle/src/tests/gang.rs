@@ -14,7 +14,8 @@ pub(super) fn leader(number: i32, gang: GangStatus) -> AgentAnswer {
 }
 
 pub(super) fn gang(attempt: u32, phase: GangPhase, ended: Vec<AttemptEnd>) -> GangStatus {
-    let restarts = history(&ended);
+    let before = ended.iter().filter(|end| i64::from(end.attempt) < i64::from(attempt));
+    let restarts = history(&before.cloned().collect::<Vec<_>>());
     GangStatus { attempt, restarts, phase, ended, ..GangStatus::default() }
 }
 
@@ -77,7 +78,7 @@ fn an_attempt_that_ends_in_its_pods_is_filed_and_the_next_one_told() {
         (1, Some("x-training-1-abcde"), Some("node-1"))
     );
     assert_eq!((entry.rank, entry.exit_code, entry.ran_seconds, entry.time), (Some(3), Some(1), 15, Some(at(20))));
-    assert_eq!((world.status.attempt, world.status.restart_count), (Some(1), Some(1)));
+    assert_eq!((world.status.attempt, world.status.restart_count), (Some(1), Some(0)));
 
     world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![end(1)])));
     let verdict = world.step();

@@ -30,6 +30,8 @@ pub struct Gang {
     pub status: GangStatus,
     workers: usize,
     backoff_limit: i32,
+    /// How its attempts have ended: it is published when another one begins, or no other will.
+    history: RestartHistory,
     /// The pods of the attempt that runs, by worker.
     members: BTreeMap<i64, String>,
 }
@@ -151,10 +153,11 @@ impl Gang {
         let past = past.unwrap_or_default();
         let first: u32 = argument("--attempt=").and_then(|number| number.parse().ok()).unwrap_or(1);
         let restarts = RestartHistory { judged: i32::try_from(first).unwrap_or(i32::MAX) - 1, ..past.restarts };
-        let status = GangStatus { attempt: first - 1, restarts, ..GangStatus::default() };
+        let status = GangStatus { attempt: first - 1, restarts: restarts.clone(), ..GangStatus::default() };
         let annotation = |name: &str| pod["metadata"]["labels"][name].as_str().and_then(|text| text.parse().ok());
         Self {
             status,
+            history: restarts,
             workers: annotation("storm/workers").unwrap_or(1),
             backoff_limit: annotation("storm/backoff-limit").and_then(|n: usize| i32::try_from(n).ok()).unwrap_or(3),
             ..Self::default()
@@ -168,6 +171,7 @@ impl Gang {
         }
         if self.status.phase == GangPhase::Gathering && there.len() == self.workers {
             self.status.attempt += 1;
+            self.status.restarts = self.history.clone();
             self.members.clone_from(there);
             self.status.phase = GangPhase::Running;
         }
@@ -196,9 +200,12 @@ impl Gang {
             interruptions: INTERRUPTIONS,
             rules: Vec::new(),
         };
-        self.status.phase = match decide(&policy, &mut self.status.restarts, &end) {
+        self.status.phase = match decide(&policy, &mut self.history, &end) {
             Next::Restart { .. } => GangPhase::Gathering,
-            Next::Wait | Next::Stop { .. } => GangPhase::Over,
+            Next::Wait | Next::Stop { .. } => {
+                self.status.restarts = self.history.clone();
+                GangPhase::Over
+            }
         };
         self.status.ended.push(end);
         if self.status.ended.len() > 10 {
