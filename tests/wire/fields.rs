@@ -115,6 +115,7 @@ fn cases() -> Vec<Case> {
         case("failurePolicy.activeDeadlineSeconds", json!(3600), json!(3)),
         case("failurePolicy.backoffLimit", json!(1), json!(2)),
         case("failurePolicy.hang.action", json!("Restart"), json!("Report")),
+        case("failurePolicy.hang.idleTimeoutSeconds", json!(60), json!(90)),
         case("failurePolicy.hang.timeoutSeconds", json!(60), json!(90)),
         case("failurePolicy.nanPolicy", json!("Fail"), json!("Report")),
         case("failurePolicy.nodeLostSeconds", json!(90), json!(120)),

@@ -85,8 +85,7 @@ pub fn ruled(policy: &Policy, end: AttemptEnd) -> AttemptEnd {
 
 /// How long after the last end of this class the next attempt may start: 0, 1, 2, 4 ... 60 s after quick failures in a row, up
 /// to 300 s after quick disruptions.
-#[must_use]
-pub fn back_off(history: &RestartHistory, class: Class) -> Duration {
+fn back_off(history: &RestartHistory, class: Class) -> Duration {
     let (in_a_row, longest) = match class {
         Class::Requested => return Duration::ZERO,
         Class::Failure => (history.failures_in_a_row, LONGEST_WAIT),

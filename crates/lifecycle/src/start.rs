@@ -5,7 +5,7 @@ use super::step::{Step, number_in, seconds};
 use super::verdict::Action;
 use super::waiting::{self, Why};
 use api::{ConditionType, Reason, State};
-use failure::restart::back_off;
+use failure::restart::{Next, decide};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use plan::{Gang, Incarnation};
@@ -173,7 +173,10 @@ impl Step<'_> {
     /// When the last attempt ended, and the seconds from then to the start of the next one.
     fn last_end(&self) -> Option<(Timestamp, i64)> {
         let last = self.status.restarts.last()?;
-        let wait = back_off(&self.history(), last.class()).as_secs();
+        let wait = match decide(&self.input.plan.policy.failure.restart, &mut self.history(), last) {
+            Next::Restart { after } => after.as_secs(),
+            Next::Wait | Next::Stop { .. } => 0,
+        };
         Some((last.time?, i64::try_from(wait).unwrap_or(i64::MAX)))
     }
 

@@ -139,6 +139,7 @@ fn attempts_that_nobody_saw_begin_are_all_told() {
 fn a_gang_that_forms_does_not_run_yet() {
     let mut world = World::to_running();
     world.spec.failure_policy.start_deadline_seconds = Some(60);
+    world.spec.failure_policy.backoff_limit = Some(100);
     world.second = 59;
     let waits = leader(1, GangStatus { waits_for: "waiting for worker 1".into(), ..GangStatus::default() });
     world.agent = Some(waits);
