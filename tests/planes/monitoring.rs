@@ -378,7 +378,7 @@ touch "$CHECKPOINT_DIR/step-1/.complete"
 step=0
 while sleep 1; do
   step=$((step + 1))
-  echo '{"step":'$step',"total_steps":1000,"epoch":1,"total_epochs":3,"loss":0.5,"accuracy":0.75,"throughput":12}' \
+  echo '{"step":'$step',"total_steps":1000,"epoch":1,"total_epochs":3,"loss":0.5,"accuracy":0.75,"throughput":12,"eta":600}' \
     >> "$TRAININGJOB_PROGRESS_FILE"
 done
 "#;
