@@ -61,8 +61,8 @@ def locked(base):
 
 
 def identity(checkout):
-    """Which folder it is that now has this path: its inode and when that was made."""
-    done = subprocess.run(["stat", "-c", "%i %W", str(checkout)], capture_output=True, text=True, check=True)
+    """Which folder it is that now has this path: its inode and when that was made, to the nanosecond."""
+    done = subprocess.run(["stat", "-c", "%i %w", str(checkout)], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
