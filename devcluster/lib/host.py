@@ -78,6 +78,9 @@ NODE = {"runc": "runc", "ip": "iproute2", "iptables": "iptables", "conntrack": "
 PKI = {"openssl": "openssl"}
 IMAGES = {"gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev", "mmdebstrap": "mmdebstrap", "buildah": "buildah"}
 TESTS = {"import pip": "python3-pip", "import ensurepip": "python3-venv"}  # without ensurepip, venvs have no pip
+# what only failing programs of the soak are written in
+LANGUAGES = {"g++": "g++", "java": "default-jdk-headless", "node": "nodejs", "tclsh": "tcl", "cmake": "cmake",
+             "jq": "jq"}
 
 
 def need(*groups):

@@ -83,6 +83,8 @@ class Plan:
         return [
             Step("packages", "Debian packages that clusters, images and tests need", self.install_packages, usual=1,
                  cold=30),
+            Step("languages", "compilers and virtual machines that failing programs need", self.install_languages,
+                 needs=("packages",), usual=1, cold=60),
             Step("python", "Python with pip and venv", self.nothing, needs=("packages",), usual=0),
             cluster("tools", "the programs of a cluster, of Go and of Debian", ("prepare", "tools"), ("packages",),
                     self.take_tools, usual=1, cold=240),
@@ -154,6 +156,9 @@ class Plan:
 
     def install_packages(self, step):
         self.command(step, CLUSTER, "packages", "--tests", prefix=True)
+
+    def install_languages(self, step):
+        self.command(step, CLUSTER, "packages", "--languages", prefix=True)
 
     def take_tools(self, step, _):
         self.take("TRAININGJOB_TEST_TOOLS")(step, self.command(step, CLUSTER, "tools"))

@@ -59,7 +59,7 @@ TRIALS = (
     Trial("moved-planes", "those on control planes", "planes"),
     Trial("moved-plane", "those on one control plane", "plane"),
     Trial("moved-wire", "those of every crash and change", "wire"),
-    Trial("moved-agents", "those of agents as processes", "agents"),
+    Trial("moved-agents", "those of agents as processes", "agents", (), {}, ("languages",)),
     Trial("moved-files", "those of files and stores", "files"),
 )
 
