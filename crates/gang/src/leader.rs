@@ -12,7 +12,7 @@ use super::policy::{Ended, Judge, Why, begin};
 use super::seat::{Holder, Seat};
 use super::view::{Chosen, Missing, Phase, View};
 use super::{Conn, Order, Timing};
-use failure::restart::{Next, Policy, decide, ruled};
+use failure::restart::{Next, Policy, decide, last_words, ruled};
 use protocol::attempt::AttemptEnd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -217,9 +217,8 @@ impl Leader {
             self.history.attempt = self.history.attempt.max(attempt);
             match decide(&self.setup.policy, &mut self.history.restarts, &end) {
                 Next::Restart { after } => wait = after,
-                Next::Stop { why } if why.is_empty() => self.history.finish = Some(failed(&end.to_string())),
-                Next::Stop { why } => self.history.finish = Some(failed(&format!("{end} ({why})"))),
-                Next::Wait => self.history.finish = Some(failed(&end.to_string())),
+                Next::Stop { why } => self.history.finish = Some(failed(last_words(&end, &why))),
+                Next::Wait => self.history.finish = Some(failed(end.to_string())),
             }
             self.judged = Some(end);
             if self.history.finish.is_some() {
@@ -425,8 +424,8 @@ impl Leader {
     }
 }
 
-fn failed(why: &str) -> Finish {
-    Finish::Failed(cut(why.to_owned(), MAX_TEXT))
+fn failed(why: String) -> Finish {
+    Finish::Failed(cut(why, MAX_TEXT))
 }
 
 fn ending(attempt: u32, why: Why, since: Time, ran: Duration) -> Phase {

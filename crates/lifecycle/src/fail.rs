@@ -116,12 +116,8 @@ impl Step<'_> {
                 self.restart(entry);
                 true
             }
-            Next::Stop { why } if why.is_empty() => {
-                self.fail(entry.reason.clone(), &entry.to_string());
-                false
-            }
             Next::Stop { why } => {
-                self.fail(entry.reason.clone(), &format!("{entry} ({why})"));
+                self.fail(entry.reason.clone(), &restart::last_words(entry, &why));
                 false
             }
         }

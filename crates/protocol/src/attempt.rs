@@ -27,6 +27,7 @@ pub struct AttemptEnd {
     pub message: String,
     /// Role of the pod that failed first, where it is no worker.
     #[serde(default, skip_serializing_if = "RoleName::is_worker")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub role: RoleName,
     /// Index of the worker that failed first, or of the pod of another role among those.
     #[serde(default, skip_serializing_if = "Option::is_none")]

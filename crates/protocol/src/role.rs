@@ -73,21 +73,6 @@ impl<'de> Deserialize<'de> for RoleName {
     }
 }
 
-#[cfg(feature = "schema")]
-impl schemars::JsonSchema for RoleName {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "RoleName".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        String::json_schema(generator)
-    }
-}
-
 impl fmt::Display for RoleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())

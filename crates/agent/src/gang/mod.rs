@@ -122,7 +122,7 @@ pub struct Party {
     /// The last attempt that was judged.
     last: i32,
     /// How the attempts ended, up to the beginning of the last one.
-    counts: GangEnd,
+    before: RestartHistory,
     waits: Waits,
     /// Since when this leader's gang stops, while it does.
     stopping_since: Option<Timestamp>,
@@ -188,7 +188,7 @@ impl Party {
             let shared = NetSetup { identity, wake: Arc::clone(wake), words: Arc::clone(words) };
             net = Some(network(runtime, &setup, leads, shared)?);
         }
-        let counts = GangEnd { restarts: memory.history.restarts.clone(), ..GangEnd::default() };
+        let before = memory.history.restarts.clone();
         let timing = timing(grace);
         let incarnation = Incarnation { boot, pod };
         let gang = Gang::new(Setup { job: setup.uid.clone(), member, incarnation, timing, memory, leader }, now());
@@ -211,7 +211,7 @@ impl Party {
             told: Arc::clone(told),
             ended: Vec::new(),
             last: 0,
-            counts,
+            before,
             waits: Waits::default(),
             stopping_since: None,
             looked: now(),
@@ -225,7 +225,7 @@ impl Party {
 
     /// What of the gang belongs into the last words of the attempt that begins.
     pub fn counts(&self) -> GangEnd {
-        self.counts.clone()
+        GangEnd { restarts: self.before.clone(), ..GangEnd::default() }
     }
 
     /// Takes in what has come from the others, and what time has made due.
@@ -306,7 +306,7 @@ impl Party {
         // How the last one ended all else of these words tells, and there is little room.
         let before = self.ended.iter().filter(|ended| i64::from(ended.attempt) < i64::from(history.attempt));
         let ended = before.clone().skip(before.count().saturating_sub(wire::LAST_RESTARTS)).cloned().collect();
-        GangEnd { ended, restarts: published(history, &self.counts) }
+        GangEnd { ended, restarts: published(history, &self.before) }
     }
 
     /// How the last attempt ended, if this agent leads and it did not end well.
@@ -353,7 +353,7 @@ impl Party {
                 }
                 Order::Choose { attempt } => tasks.push(Task::Choose { attempt }),
                 Order::Start { attempt, size, port, choice } => {
-                    self.counts.restarts = self.gang.memory().history.restarts;
+                    self.before = self.gang.memory().history.restarts;
                     self.remember();
                     let choice = serde_json::from_str(&choice.detail).unwrap_or_default();
                     let workers = self.setup.largest.map(|_| self.workers(size, port));
@@ -425,7 +425,7 @@ impl Party {
         let now = now();
         let Some(view) = self.gang.view(now) else { return };
         let news = view.judged.filter(|judged| self.last < judged.attempt).cloned();
-        let status = status(&view, &self.counts);
+        let status = status(&view, &self.before);
         let (waits, phase) = (status.waits_for.clone(), status.phase);
         let awaits_others = view.missing.iter().any(|(_, missing)| *missing != Missing::Preparing);
         let is_said = awaits_others && phase == GangPhase::Gathering;
@@ -460,13 +460,13 @@ impl Party {
 
 /// How the attempts have ended, up to the last one's beginning: what follows from its end is certain once another one begins, or
 /// no other will. A person may stop the job before.
-fn published(history: &History, counts: &GangEnd) -> RestartHistory {
+fn published(history: &History, before: &RestartHistory) -> RestartHistory {
     let has_failed = matches!(history.finish, Some(Finish::Failed(_)));
-    if has_failed { history.restarts.clone() } else { counts.restarts.clone() }
+    if has_failed { history.restarts.clone() } else { before.clone() }
 }
 
 /// How the gang stands, but for the attempts that have ended.
-fn status(view: &View<'_>, counts: &GangEnd) -> GangStatus {
+fn status(view: &View<'_>, before: &RestartHistory) -> GangStatus {
     let (phase, attempt) = match view.phase {
         Phase::Running { attempt, .. } => (GangPhase::Running, *attempt),
         Phase::Ending { attempt, .. } => (GangPhase::Stopping, *attempt),
@@ -476,7 +476,7 @@ fn status(view: &View<'_>, counts: &GangEnd) -> GangStatus {
     GangStatus {
         attempt,
         workers: u32::try_from(view.members).unwrap_or(u32::MAX),
-        restarts: published(view.history, counts),
+        restarts: published(view.history, before),
         phase,
         stopping_since: None,
         waits_for: if phase == GangPhase::Running { String::new() } else { waits_for(view) },
