@@ -227,7 +227,8 @@ async fn jobs_with_the_templates_of_the_installation_can_run() {
         let admitted = create(&client, &whole_job, true).await;
         assert!(admitted.is_ok(), "{name}: {}", admitted.unwrap_err());
         typed.metadata.uid = Some("u".into());
-        typed.status = Some(TrainingJobStatus { runtime: Some(taken), ..TrainingJobStatus::default() });
+        let inherited = plan::record(&typed, Some(&taken), None).unwrap();
+        typed.status = Some(TrainingJobStatus { inherited: Some(inherited), ..TrainingJobStatus::default() });
         let planned = plan::resolve(&typed, &Runtime::default());
         assert!(planned.accepted().is_ok(), "{name}: {}", planned.refusals);
     }
@@ -617,7 +618,7 @@ async fn a_status_comes_back_as_written() {
     let made = create(&client, &job("status", json!({})), false).await.unwrap();
     let time = "2030-01-02T03:04:05Z";
     let status = json!({
-        "observedGeneration": 1, "state": "Running", "defaultTtlSeconds": 3600, "attempt": 2, "restartCount": 1, "disruptionCount": 0,
+        "observedGeneration": 1, "state": "Running", "inherited": { "defaults": { "ttlSecondsAfterFinished": 3600 } }, "attempt": 2, "restartCount": 1, "disruptionCount": 0,
         "conditions": [{ "type": "Running", "status": "True", "reason": "AllWorkersRun", "message": "2 of 2 run",
                          "lastTransitionTime": time, "observedGeneration": 1 }],
         "workers": { "desired": 2, "active": 2, "succeeded": 0, "failed": 0, "pending": 0 },

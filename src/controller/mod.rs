@@ -256,12 +256,12 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
 
 async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, Error> {
     let mut pass = Pass::over(context, job)?;
-    let whole = match pass.runtime().await? {
+    let whole = match pass.inherited().await? {
         None => Cow::Borrowed(job),
-        Some(Ok(taken)) => {
+        Some(Ok(inherited)) => {
             let mut whole = job.clone();
-            whole.status.get_or_insert_default().runtime = Some(taken.clone());
-            pass.taken = Some(taken);
+            whole.status.get_or_insert_default().inherited = Some(inherited.clone());
+            pass.inherited = Some(inherited);
             Cow::Owned(whole)
         }
         Some(Err(waits)) => {
@@ -316,10 +316,12 @@ impl Pass<'_, TrainingJob> {
         let stored = self.current_status();
         // Written with the first word about the job, before anything is made.
         let mut current = stored.clone();
-        if let Some(taken) = self.taken.take_if(|_| current.runtime.is_none()) {
-            let note = format!("the job begins with {}, generation {}", taken.called(), taken.generation);
-            self.tell(None, vec![lifecycle::Event { warning: false, reason: "RuntimeTaken", note }]);
-            current.runtime = Some(taken);
+        if let Some(inherited) = self.inherited.take_if(|_| current.inherited.is_none()) {
+            if let Some(taken) = &inherited.runtime {
+                let note = format!("the job begins with {}, generation {}", taken.called(), taken.generation);
+                self.tell(None, vec![lifecycle::Event { warning: false, reason: "RuntimeTaken", note }]);
+            }
+            current.inherited = Some(inherited);
         }
         let plan = &wanted.planned.plan;
         if plan.gang.queue.is_some() {

@@ -6,7 +6,7 @@
 use super::error::{Error, call, refusal};
 use super::{Context, refused};
 
-use api::{Reason, TakenRuntime};
+use api::{Inherited, Reason};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1 as core;
@@ -71,8 +71,8 @@ pub(super) struct Pass<'a, O> {
     confirmed: bool,
     /// The job's keys and its NetworkPolicy are there, which the operator can't read.
     pub has_unseen: bool,
-    /// The template that was taken in this pass, until it is told.
-    pub taken: Option<TakenRuntime>,
+    /// What was found in this pass of what the job inherits, until it is told.
+    pub inherited: Option<Inherited>,
 }
 
 impl<'a, O: Owner> Pass<'a, O> {
@@ -82,7 +82,7 @@ impl<'a, O: Owner> Pass<'a, O> {
             return Err(Error::NoUid);
         }
         let (key, version) = (JobKey::of(owner.meta()), version(owner.meta()));
-        Ok(Self { context, owner, key, version, confirmed: false, has_unseen: false, taken: None })
+        Ok(Self { context, owner, key, version, confirmed: false, has_unseen: false, inherited: None })
     }
 
     pub(super) fn api<K>(&self) -> Api<K>

@@ -4,7 +4,10 @@ use super::error::{Error, call, refusal};
 use super::pass::Pass;
 use super::refused;
 use super::status::newest;
-use api::{ConditionType, Guarded, Reason, RuntimeKind, RuntimeRef, State, TakenRuntime, TrainingJob};
+use api::{
+    ConditionType, Guarded, Inherited, Reason, RuntimeKind, RuntimeRef, State, TakenRuntime, TrainingJob,
+    TrainingJobStatus,
+};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -32,23 +35,37 @@ impl Waits {
 }
 
 impl Pass<'_, TrainingJob> {
-    /// The template that the job names, if it has not been taken yet, or why it can't be.
-    pub(super) async fn runtime(&self) -> Result<Option<Result<TakenRuntime, Waits>>, Error> {
+    /// What the job has from its template and from the defaults, if it is not recorded yet, or why the template can't be taken.
+    pub(super) async fn inherited(&self) -> Result<Option<Result<Inherited, Waits>>, Error> {
         let job = self.owner;
-        let Some(named) = &job.spec.runtime_ref else { return Ok(None) };
-        let known = |status: Option<&api::TrainingJobStatus>| status.and_then(|status| status.runtime.clone());
-        if known(job.status.as_ref()).is_some() {
+        let status = job.status.as_ref();
+        if status.is_some_and(|status| status.inherited.is_some() || status.state.is_some_and(State::is_finished)) {
             return Ok(None);
         }
         // Our own write may be ahead of the watch.
-        if let Some(taken) = self.context.index.read(&self.key, |cell| known(newest(job, &cell.writes).0)).flatten() {
-            return Ok(Some(Ok(taken)));
+        let known = |status: Option<&TrainingJobStatus>| status.and_then(|status| status.inherited.clone());
+        if let Some(known) = self.context.index.read(&self.key, |cell| known(newest(job, &cell.writes).0)).flatten() {
+            return Ok(Some(Ok(known)));
         }
+        let Some(named) = &job.spec.runtime_ref else {
+            // An administrator's default is not for jobs that were there before it, or before the record.
+            let is_new = status.is_none_or(|status| status.state.is_none());
+            return Ok(Some(self.record(None, is_new)));
+        };
         let taken = match self.read(named).await? {
             Ok(taken) => taken,
             Err(waits) => return Ok(Some(Err(waits))),
         };
-        Ok(Some(self.checked(&taken).await?.map_or(Ok(taken), Err)))
+        let inherited = match self.record(Some(&taken), true) {
+            Ok(inherited) => inherited,
+            Err(waits) => return Ok(Some(Err(waits))),
+        };
+        Ok(Some(self.checked(&inherited).await?.map_or(Ok(inherited), Err)))
+    }
+
+    fn record(&self, runtime: Option<&TakenRuntime>, is_new: bool) -> Result<Inherited, Waits> {
+        let ttl = self.context.options.runtime.default_ttl_seconds.filter(|_| is_new);
+        plan::record(self.owner, runtime, ttl).map_err(|why| wrong(runtime, &why))
     }
 
     async fn read(&self, named: &RuntimeRef) -> Result<Result<TakenRuntime, Waits>, Error> {
@@ -99,21 +116,11 @@ impl Pass<'_, TrainingJob> {
         Ok(Err(Waits::new(Reason::RuntimeNotFound, message)))
     }
 
-    /// What stands in the way of what the job comes to with this template.
-    async fn checked(&self, taken: &TakenRuntime) -> Result<Option<Waits>, Error> {
-        let wrong = |why: &str| {
-            Waits::new(
-                Reason::InvalidRuntime,
-                format!(
-                    "what the job comes to with {} (generation {}) can't run: {why}. Mend the template, and the job begins; \
-                     or delete the job and create it mended",
-                    taken.called(),
-                    taken.generation
-                ),
-            )
-        };
+    /// What stands in the way of what the job comes to with its template.
+    async fn checked(&self, inherited: &Inherited) -> Result<Option<Waits>, Error> {
+        let wrong = |why: &str| wrong(inherited.runtime.as_ref(), why);
         let mut job = self.owner.clone();
-        job.status.get_or_insert_default().runtime = Some(taken.clone());
+        job.status.get_or_insert_default().inherited = Some(inherited.clone());
         // The template stays in the job's status, and the job must remain one that is read.
         let text = serde_json::to_string(&job).unwrap_or_default();
         if let Ok(Guarded(Err(unreadable))) = serde_json::from_str::<Guarded>(&text) {
@@ -142,7 +149,7 @@ impl Pass<'_, TrainingJob> {
                 None => return Err(error),
             },
         }
-        let planned = plan::resolve(&merged, &self.context.options.runtime);
+        let planned = plan::resolve(&job, &self.context.options.runtime);
         Ok(planned.accepted().err().map(|refusals| wrong(&refusals.to_string())))
     }
 
@@ -177,6 +184,17 @@ impl Pass<'_, TrainingJob> {
         self.tell(None, vec![Event { warning: true, reason: what, note: message.clone() }]);
         Ok(())
     }
+}
+
+/// That a job can't run with its template.
+fn wrong(taken: Option<&TakenRuntime>, why: &str) -> Waits {
+    let called = taken.map(|taken| format!(" with {} (generation {})", taken.called(), taken.generation));
+    let called = called.unwrap_or_default();
+    let message = format!(
+        "what the job comes to{called} can't run: {why}. Mend the template, and the job begins; or delete the job and create it \
+         mended"
+    );
+    Waits::new(Reason::InvalidRuntime, message)
 }
 
 fn look_again(since: Option<Timestamp>, now: Timestamp) -> Duration {

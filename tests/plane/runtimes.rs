@@ -1,10 +1,10 @@
 //! Templates: taken once, checked by the API server's own rules, and kept with the job.
 
 use crate::world::{BY_HAND, Space, plane};
-use api::RuntimeKind;
 use api::State::{Pending, Running};
+use api::{RuntimeKind, TrainingJob};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodSpec};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -56,6 +56,23 @@ async fn pod(space: &Space, job: &str) -> (i32, PodSpec) {
     (spec.completions.unwrap(), spec.template.spec.unwrap())
 }
 
+/// Deletes the Job of a TrainingJob and waits for the next one.
+async fn made_again(space: &Space, job: &str) -> (i32, PodSpec) {
+    let name = format!("{job}-training");
+    let first: Job = space.has(&name).await;
+    space.delete::<Job>(&name).await;
+    let again = eventually("the Job to be made again", SOON, async || {
+        // As a kubelet does, which nobody else is for pods that are led by hand.
+        for pod in space.pods(job).await.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            let _ = space.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+        }
+        let job: Option<Job> = space.get(&name).await;
+        job.filter(|job| job.metadata.uid != first.metadata.uid)
+    });
+    again.await;
+    pod(space, job).await
+}
+
 fn training(pod: &PodSpec) -> &Container {
     pod.containers.iter().find(|container| container.name == "training").unwrap()
 }
@@ -74,8 +91,8 @@ async fn a_job_begins_with_its_template_and_keeps_it() {
     let (workers, made) = pod(&space, "x").await;
     assert_eq!((workers, training(&made).image.as_deref(), training(&made).tty), (2, Some("theirs:1"), Some(true)));
     assert_eq!((variable(&made, "A"), variable(&made, "B")), (Some("theirs"), Some("mine")));
-    let status = job.until("the template to stand in the status", |status| status.runtime.is_some()).await;
-    let taken = status.runtime.unwrap();
+    let status = job.until("the template to stand in the status", |status| status.inherited.is_some()).await;
+    let taken = status.inherited.unwrap().runtime.unwrap();
     assert_eq!((taken.kind, taken.name.as_str(), taken.generation), (KIND, "theirs", 1));
     assert_eq!(taken.spec["image"], "theirs:1");
 
@@ -86,23 +103,44 @@ async fn a_job_begins_with_its_template_and_keeps_it() {
     let later = space.submit("later", named("theirs", json!({}))).await;
     let (workers, made) = pod(&space, "later").await;
     assert_eq!((workers, training(&made).image.as_deref()), (4, Some("theirs:2")));
-    assert_eq!(later.until("its own", |status| status.runtime.is_some()).await.runtime.unwrap().generation, 2);
+    let its_own = later.until("its own", |status| status.inherited.is_some()).await.inherited.unwrap();
+    assert_eq!(its_own.runtime.unwrap().generation, 2);
     runtimes(&space).delete("theirs", &DeleteParams::default()).await.unwrap();
-    let first: Job = space.has("x-training").await;
-    space.delete::<Job>("x-training").await;
-    let again = eventually("the Job to be made again", SOON, async || {
-        // As a kubelet does, which nobody else is for pods that are led by hand.
-        for pod in space.pods("x").await.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
-            let _ = space.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
-        }
-        let job: Option<Job> = space.get("x-training").await;
-        job.filter(|job| job.metadata.uid != first.metadata.uid)
-    });
-    let again = again.await.spec.unwrap();
-    assert_eq!(again.completions, Some(2));
-    assert_eq!(training(&again.template.spec.unwrap()).image.as_deref(), Some("theirs:1"));
+    let (workers, again) = made_again(&space, "x").await;
+    assert_eq!((workers, training(&again).image.as_deref()), (2, Some("theirs:1")));
     job.delete().await;
     later.delete().await;
+    space.end(operator).await;
+}
+
+/// As after an upgrade to an operator that has other defaults.
+#[tokio::test]
+async fn a_job_keeps_the_defaults_of_its_creation() {
+    let space = plane().space("defaults", json!({})).await;
+    let operator = space.operator().await;
+    let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
+    let fields =
+        json!({ "image": null, "command": null, "args": null, "framework": "pytorch", "podTemplate": by_hand });
+    let job = space.submit("x", fields).await;
+    let image = |pod: &PodSpec| training(pod).image.clone();
+    let (_, made) = pod(&space, "x").await;
+    assert_eq!(image(&made).as_deref(), Some(api::defaults::image(api::Framework::Pytorch)));
+    let status = job.until("the defaults to be recorded", |status| status.inherited.is_some()).await;
+    let defaults = status.inherited.unwrap().defaults.value();
+    assert_eq!((&defaults["image"], &defaults["failurePolicy"]["backoffLimit"]), (&json!(image(&made)), &json!(3)));
+    operator.end().await;
+
+    let theirs = json!({ "image": "theirs:1", "command": ["theirs"], "failurePolicy": { "backoffLimit": 7 } });
+    let patch = json!({ "status": { "inherited": { "defaults": theirs } } });
+    let jobs: Api<TrainingJob> = Api::namespaced(space.client.clone(), &space.name);
+    jobs.patch_status("x", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    let operator = space.operator().await;
+    let (_, again) = made_again(&space, "x").await;
+    assert_eq!(image(&again).as_deref(), Some("theirs:1"));
+    let is_told =
+        |config: &ConfigMap| config.data.iter().flatten().any(|(_, text)| text.contains(r#""backoffLimit":7"#));
+    space.until::<ConfigMap>("x-config", "the agents to be told the recorded limit", is_told).await;
+    job.delete().await;
     space.end(operator).await;
 }
 

@@ -204,7 +204,8 @@ impl World {
         });
         self.jobs().create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
         let what = format!("{name} to begin with its template");
-        let taken = eventually(&what, SOON, async || self.jobs().get(name).await.unwrap().status?.runtime).await;
+        let of = async || self.jobs().get(name).await.unwrap().status?.inherited?.runtime;
+        let taken = eventually(&what, SOON, of).await;
         assert_eq!((taken.kind, taken.name.as_str(), taken.generation), (kind, "shared", 1));
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), "elsewhere");
         let params = ListParams::default().labels(&format!("training-job={name}"));

@@ -1,11 +1,11 @@
 //! What holds where a job says nothing.
 //!
 //! The schema has none of these: what the API server fills in can't be told from what a person wrote, and then nothing
-//! could stand between a job and its defaults. [`plan`] applies them, the descriptions of the fields tell them,
+//! could stand between a job and its defaults. [`plan`] applies those that were recorded when the job was created, the descriptions of the fields tell them,
 //! and the rules of the CRD read a field that is not written as its default.
 
 use super::{
-    Backend, DeletePolicy, Framework, GangScheduler, HangAction, IfNoneUsable, Mode, NanPolicy, ProcsKind,
+    Backend, DeletePolicy, Framework, GangScheduler, HangAction, HostNames, IfNoneUsable, Mode, NanPolicy, ProcsKind,
     ProcsPerWorker, RestartPolicy, RuntimeKind,
 };
 use serde_json::{Value, json};
@@ -69,7 +69,64 @@ pub const MIN_WORKERS: i32 = 1;
 /// Default of `elastic.waitSeconds`.
 pub const WAIT_SECONDS: i32 = 60;
 
-/// All of them, each with its field's path from the spec, as in `networking.masterPort`.
+/// Default of `checkpoint.storage.size`.
+pub const STORAGE_SIZE: &str = "10Gi";
+/// Default of `monitoring.tensorboardImage`; pinned, as those of the frameworks are.
+pub const TENSORBOARD_IMAGE: &str = "tensorflow/tensorflow:2.19.0";
+
+/// Default of `image`: public ones, pinned, so that a job does not change when a tag moves. Empty where there is none, and the
+/// API server wants one in the spec.
+#[must_use]
+pub const fn image(framework: Framework) -> &'static str {
+    match framework {
+        Framework::Pytorch => "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
+        Framework::Tensorflow => "tensorflow/tensorflow:2.19.0-gpu",
+        Framework::Jax => "nvcr.io/nvidia/jax:26.04-py3",
+        Framework::Xgboost | Framework::Paddle | Framework::Mxnet | Framework::Mpi | Framework::None => "",
+    }
+}
+
+/// What runs where a spec has no command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launcher {
+    /// Default of `command`.
+    pub command: &'static [&'static str],
+    /// Default of `args`, where there is no command either.
+    pub args: &'static [&'static str],
+}
+
+/// Defaults of `command` and `args`.
+#[must_use]
+pub const fn launcher(framework: Framework) -> Launcher {
+    const TRAIN: &[&str] = &["train.py"];
+    match framework {
+        Framework::Pytorch => Launcher { command: &["torchrun"], args: TRAIN },
+        Framework::Paddle => Launcher { command: &["python3", "-m", "paddle.distributed.launch"], args: TRAIN },
+        // MPICH's starts one process if it is not told how many, and Open MPI's one for each slot.
+        Framework::Mpi => Launcher { command: &["mpirun", "-np", "$(WORLD_SIZE)"], args: &["python3", "train.py"] },
+        Framework::Tensorflow | Framework::Jax | Framework::Xgboost | Framework::Mxnet | Framework::None => {
+            Launcher { command: &["python3"], args: TRAIN }
+        }
+    }
+}
+
+/// Default of `networking.hostNames`: those that the framework finds by name. Where the ranks meet at the first worker, they
+/// tell each other their addresses.
+#[must_use]
+pub const fn host_names(framework: Framework, has_roles: bool) -> HostNames {
+    match framework {
+        Framework::Pytorch | Framework::Jax | Framework::Xgboost | Framework::Paddle if !has_roles => {
+            HostNames::FirstWorker
+        }
+        _ => HostNames::AllWorkers,
+    }
+}
+
+/// All that are the same for every job, each with its field's path from the spec, as in `networking.masterPort`.
+///
+/// They are recorded in a job's status when it is created ([`super::Inherited`]), and another default concerns later jobs. For a
+/// job whose record has no word about a field, since the field is newer, the default of today holds: what is added must mean by
+/// default what the operator did before.
 #[must_use]
 pub fn all() -> [(&'static str, Value); 28] {
     [

@@ -19,6 +19,7 @@ mod elastic;
 mod failure;
 mod guarded;
 mod hyperparameters;
+mod inherited;
 mod monitoring;
 mod networking;
 mod roles;
@@ -39,6 +40,7 @@ pub use elastic::Elastic;
 pub use failure::{FailurePolicy, FailureRule, Hang, HangAction, NanPolicy, RestartPolicy, RuleAction};
 pub use guarded::{Guarded, Unreadable};
 pub use hyperparameters::Hyperparameters;
+pub use inherited::{Inherited, RecordedDefaults};
 pub use monitoring::{Monitoring, ProgressForms};
 pub use networking::{Backend, HostNames, Networking};
 pub use protocol::attempt::{AttemptEnd, RestartHistory};
@@ -57,7 +59,7 @@ pub use status::{
     ProgramMetrics, RoleStatus, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
-pub use values::written_down;
+pub use values::{fill, record};
 
 /// API group of every kind of ours.
 pub const GROUP: &str = "ml.example.com";

@@ -1,6 +1,6 @@
 //! What the operator tells.
 
-use super::{Reason, TakenRuntime};
+use super::{Inherited, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use protocol::attempt::{AttemptEnd, RestartHistory};
 use schemars::JsonSchema;
@@ -23,9 +23,9 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// The template that the job has taken, as it was then: changes of it concern later jobs.
+    /// What the job has from its template and from the defaults, as they were when it was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub runtime: Option<TakenRuntime>,
+    pub inherited: Option<Inherited>,
     /// The workers of this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
@@ -98,9 +98,6 @@ pub struct TrainingJobStatus {
     /// Image of the agent in the job's newest pods, by which `kubectl trainingjob checkpoints` asks while no worker runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_image: Option<String>,
-    /// Seconds after its end at which the TrainingJob is deleted whose spec says none: what an administrator had set when it was created. Not with `checkpoint.storage.deletePolicy: Delete`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default_ttl_seconds: Option<i32>,
     /// From `startTime` to `completionTime`, for example 1h2m3s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<String>,

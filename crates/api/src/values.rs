@@ -193,28 +193,51 @@ impl Scheduling {
     }
 }
 
-/// The spec as JSON with every default written down, as an API server that filled them in would have stored it.
+/// All defaults as they are today for a spec that says this, as a part of a spec: what is recorded when a job is created.
 ///
-/// # Panics
-/// Never: a spec is always JSON.
+/// `spec` is what the job and its template write. Of what is there or not as a whole the defaults are among them, too.
 #[must_use]
-#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-pub fn written_down(spec: &TrainingJobSpec) -> Value {
-    let mut spec = serde_json::to_value(spec).expect("a spec is plain data");
-    for (path, default) in defaults::all() {
-        let (parents, field) = path.rsplit_once('.').unwrap_or(("", path));
-        let whole = parents.split('.').count().checked_sub(1).filter(|_| defaults::THERE_OR_NOT.contains(&parents));
-        let parent = parents.split('.').filter(|step| !step.is_empty()).enumerate().try_fold(
-            &mut spec,
-            // An object of the spec that is not written is one in which nothing is; a storage is there or not.
-            |object, (depth, step)| match whole {
-                Some(last) if depth == last => object.get_mut(step),
-                _ => Some(object.as_object_mut()?.entry(step).or_insert_with(|| json!({}))),
-            },
-        );
-        if let Some(parent) = parent.and_then(Value::as_object_mut) {
-            parent.entry(field).or_insert(default);
+pub fn record(spec: &TrainingJobSpec) -> Value {
+    let framework = spec.framework();
+    let launcher = defaults::launcher(framework);
+    let derived = [
+        ("image", json!(defaults::image(framework))),
+        ("command", json!(launcher.command)),
+        ("args", json!(launcher.args)),
+        ("networking.hostNames", json!(defaults::host_names(framework, !spec.roles.is_empty()))),
+        ("monitoring.tensorboardImage", json!(defaults::TENSORBOARD_IMAGE)),
+        ("checkpoint.storage.size", json!(defaults::STORAGE_SIZE)),
+    ];
+    let mut all = json!({});
+    for (path, default) in defaults::all().into_iter().chain(derived) {
+        let mut at = &mut all;
+        for step in path.split('.') {
+            at = &mut at[step];
         }
+        *at = default;
     }
-    spec
+    all
+}
+
+/// Writes into a spec what of `defaults`, a part of a spec, it leaves open.
+///
+/// An object that is there or not as a whole is not made, and with a command of its own a spec has no default arguments.
+pub fn fill(spec: &mut Value, defaults: &Value) {
+    fill_at("", spec, defaults);
+}
+
+fn fill_at(path: &str, spec: &mut Value, defaults: &Value) {
+    let (Value::Object(spec), Value::Object(defaults)) = (spec, defaults) else { return };
+    let has_command = path.is_empty() && spec.contains_key("command");
+    for (key, default) in defaults.iter().filter(|(key, _)| !(has_command && *key == "args")) {
+        let path = format!("{path}.{key}");
+        let path = path.trim_start_matches('.');
+        if !spec.contains_key(key) {
+            if defaults::THERE_OR_NOT.contains(&path) {
+                continue;
+            }
+            spec.insert(key.clone(), if default.is_object() { json!({}) } else { default.clone() });
+        }
+        fill_at(path, &mut spec[key.as_str()], default);
+    }
 }

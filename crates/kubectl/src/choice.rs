@@ -84,7 +84,7 @@ impl Choice {
 #[must_use]
 pub fn roles(job: &TrainingJob) -> Vec<(RoleName, i32)> {
     let roles = plan::resolve(job, &Runtime::default()).plan.gang.roles;
-    let num_workers = plan::with_runtime(job).map_or(job.spec.num_workers, |whole| whole.spec.num_workers);
+    let num_workers = plan::effective(job).map_or(job.spec.num_workers, |spec| spec.num_workers);
     let of = |role: &plan::Role| (role.name, if role.name.is_worker() { num_workers } else { role.replicas });
     roles.iter().map(of).collect()
 }

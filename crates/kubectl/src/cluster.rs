@@ -144,8 +144,7 @@ impl Cluster {
         };
         let what = format!("get {} {}{place}", kind.as_str(), named.name);
         let found = self.ask(&what, api.get(&named.name)).await?;
-        job.status.get_or_insert_default().runtime = Some(TakenRuntime::of(kind, &serde_json::to_value(found)?));
-        Ok(())
+        super::plan::take(job, &TakenRuntime::of(kind, &serde_json::to_value(found)?))
     }
 
     /// Lists all TrainingJobs of the namespace, or of all namespaces.

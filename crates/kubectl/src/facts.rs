@@ -249,8 +249,7 @@ impl Facts {
     #[must_use]
     pub fn of(job: &TrainingJob, time: Timestamp) -> Self {
         let status = job.status.clone().unwrap_or_default();
-        let whole = plan::with_runtime(job);
-        let spec = &whole.as_deref().unwrap_or(job).spec;
+        let spec = &plan::effective(job).unwrap_or_else(|_| job.spec.clone());
         let created = job.metadata.creation_timestamp.as_ref().map(|t| t.0);
         Self {
             time,

@@ -3,8 +3,8 @@
 use super::convert::{comment, documents, yaml};
 use anyhow::{anyhow, bail};
 use api::{
-    Framework, GROUP, ProcsKind, ProcsPerWorker, RoleSpec, RuntimeKind, RuntimeRef, TakenRuntime, TrainingJob,
-    TrainingJobSpec, defaults,
+    Framework, GROUP, Inherited, ProcsKind, ProcsPerWorker, RoleSpec, RuntimeKind, RuntimeRef, TakenRuntime,
+    TrainingJob, TrainingJobSpec, defaults,
 };
 use kube::ResourceExt;
 use lifecycle::incarnation;
@@ -71,7 +71,7 @@ pub fn jobs(text: &str, namespace: Option<&str>) -> anyhow::Result<Vec<TrainingJ
         if let Some(named) = wants(job)
             && let Some(taken) = documents.iter().find_map(|document| runtime(document, job, &named))
         {
-            job.status.get_or_insert_default().runtime = Some(taken);
+            take(job, &taken)?;
         }
     }
     if jobs.is_empty() {
@@ -83,8 +83,18 @@ pub fn jobs(text: &str, namespace: Option<&str>) -> anyhow::Result<Vec<TrainingJ
 /// The template that is still to be found for this job.
 #[must_use]
 pub fn wants(job: &TrainingJob) -> Option<RuntimeRef> {
-    let is_taken = job.status.as_ref().is_some_and(|status| status.runtime.is_some());
+    let is_taken = job.status.as_ref().is_some_and(|status| status.inherited.is_some());
     job.spec.runtime_ref.clone().filter(|_| !is_taken)
+}
+
+/// Gives a job a template, as the operator would when it is created.
+///
+/// # Errors
+/// The template can't be applied to the job.
+pub fn take(job: &mut TrainingJob, taken: &TakenRuntime) -> anyhow::Result<()> {
+    let inherited = plan::record(job, Some(taken), None).map_err(|why| anyhow!("{}: {why}", job.name_any()))?;
+    job.status.get_or_insert_default().inherited = Some(inherited);
+    Ok(())
 }
 
 /// The template that a document is, if it is the one that the job names.
@@ -104,8 +114,8 @@ pub fn told(job: &TrainingJob, restart_rules: bool) -> Told {
     let planned = plan::resolve(job, &runtime);
     let whole = plan::with_runtime(job);
     let spec = &whole.as_deref().unwrap_or(job).spec;
-    let taken = job.status.as_ref().and_then(|status| status.runtime.as_ref());
-    let mut values = spec_values(spec, &job.spec, taken);
+    let inherited = job.status.as_ref().and_then(|status| status.inherited.as_ref());
+    let mut values = spec_values(spec, &job.spec, inherited);
     values.extend(worked_out(spec, &planned.plan));
     Told {
         namespace: job.namespace().unwrap_or_default(),
@@ -159,7 +169,9 @@ const WHOLE: [&str; 6] = [
 ];
 
 /// What is written in the spec, or in the template, and the defaults of what is not.
-fn spec_values(spec: &TrainingJobSpec, own: &TrainingJobSpec, taken: Option<&TakenRuntime>) -> Vec<Origin> {
+fn spec_values(spec: &TrainingJobSpec, own: &TrainingJobSpec, inherited: Option<&Inherited>) -> Vec<Origin> {
+    let taken = inherited.and_then(|inherited| inherited.runtime.as_ref());
+    let recorded = inherited.map(|inherited| inherited.defaults.value()).unwrap_or_default();
     let (mut written, own) = (value(spec), value(own));
     if let Some(named) = own.get("runtimeRef") {
         written["runtimeRef"] = named.clone();
@@ -180,7 +192,9 @@ fn spec_values(spec: &TrainingJobSpec, own: &TrainingJobSpec, taken: Option<&Tak
         let parent = field.rsplit_once('.').map_or("", |(parent, _)| parent);
         let is_there = written.pointer(&format!("/{}", parent.replace('.', "/"))).is_some();
         if all.iter().all(|origin| origin.field != field) && (is_there || !defaults::THERE_OR_NOT.contains(&parent)) {
-            all.push(Origin { field: field.to_owned(), value: default, from: "default".to_owned() });
+            let recorded = recorded.pointer(&format!("/{}", field.replace('.', "/")));
+            let value = recorded.cloned().unwrap_or(default);
+            all.push(Origin { field: field.to_owned(), value, from: "default".to_owned() });
         }
     }
     all.sort_by(|a, b| a.field.cmp(&b.field));

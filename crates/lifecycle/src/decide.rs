@@ -38,9 +38,6 @@ impl Step<'_> {
             return self.finished();
         }
         self.note_numbers();
-        if self.input.status.state.is_none() && self.input.plan.policy.ttl_seconds.is_none() {
-            self.status.default_ttl_seconds = self.input.plan.runtime.default_ttl_seconds;
-        }
         let stage = stage(self);
         self.heed_asked(&stage);
         if let Stage::Refused(reason) = stage {

@@ -15,7 +15,7 @@ use protocol::metric_history::{MetricHistory, NumberedReading};
 use protocol::progress::{Reading, Source};
 use protocol::report::Report;
 use protocol::role::RoleName;
-use serde_json::{Value, json};
+use serde_json::json;
 use text::error_pattern::{ErrorMatch, ErrorPattern};
 
 mod agents;
@@ -127,8 +127,6 @@ struct World {
     refused: Option<String>,
     /// Value of the annotation by which a restart is asked for.
     asked: Option<&'static str>,
-    /// What the operator deletes jobs by that say nothing.
-    default_ttl: Option<i32>,
 }
 
 impl World {
@@ -143,7 +141,6 @@ impl World {
             second: 0,
             refused: None,
             asked: None,
-            default_ttl: None,
         }
     }
 
@@ -152,8 +149,7 @@ impl World {
         let asked = self.asked.map(|value| (plan::labels::RESTART_REQUESTED.to_owned(), value.to_owned()));
         job.metadata.annotations = Some(asked.into_iter().collect());
         job.status = Some(self.status.clone());
-        let default_ttl_seconds = self.default_ttl;
-        let runtime = Runtime { agent_image: "agent".into(), default_ttl_seconds, ..Runtime::default() };
+        let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
         plan::resolve(&job, &runtime).plan
     }
 
@@ -668,36 +664,6 @@ fn the_status_names_the_agents_image_also_of_a_job_of_before() {
     world.status.agent_image = Some("of an older version".into());
     world.step();
     assert_eq!(world.status.agent_image.as_deref(), Some("of an older version"), "an upgrade changes nothing");
-}
-
-/// What an administrator sets concerns jobs that are created from then on.
-#[test]
-fn a_default_ttl_is_that_of_the_jobs_creation() {
-    let ended = |created_with: Option<i32>, now: Option<i32>, own: Option<i32>, storage: Option<Value>| {
-        let mut world = World::new();
-        world.spec.ttl_seconds_after_finished = own;
-        if let Some(storage) = storage {
-            world.spec.checkpoint = serde_json::from_value(json!({ "storage": storage })).unwrap();
-        }
-        world.default_ttl = created_with;
-        world.step();
-        world.default_ttl = now;
-        world.see(Some(job(1)), [running(0, 1), running(1, 1)]);
-        world.step();
-        world.see(Some(ObservedJob { complete: true, ..job(1) }), []);
-        world.step();
-        world.second = 40;
-        let verdict = world.step();
-        (world.status.default_ttl_seconds, verdict.actions == [Action::DeleteOwner])
-    };
-    assert_eq!(ended(Some(30), Some(30), None, None), (Some(30), true));
-    assert_eq!(ended(Some(30), None, None, None), (Some(30), true), "also when none is set any more");
-    assert_eq!(ended(None, Some(30), None, None), (None, false), "it was there before");
-    assert_eq!(ended(Some(30), Some(30), Some(3600), None), (None, false), "it says how long itself");
-    assert_eq!(ended(Some(3600), Some(3600), Some(30), None), (None, true));
-    let storage = |policy: &str| Some(json!({ "type": "pvc", "deletePolicy": policy }));
-    assert!(ended(Some(30), Some(30), None, storage("Retain")).1);
-    assert!(!ended(Some(30), Some(30), None, storage("Delete")).1, "its checkpoints would go with it");
 }
 
 #[test]

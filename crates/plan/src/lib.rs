@@ -13,6 +13,7 @@
 )]
 
 mod delivery;
+mod effective;
 mod environment;
 mod gang;
 mod grace;
@@ -33,6 +34,7 @@ mod taken;
 pub mod template;
 
 pub use delivery::{AgentDelivery, Delivery, node_has_image_volumes, server_has_image_volumes};
+pub use effective::{effective, record};
 pub use environment::hosts_bytes;
 pub use environment::is_reserved;
 pub use gang::{Completion, Elastic, Gang, Group, GroupKind, Incarnation, Pod, Rendezvous, Role, Storage, Upkeep};
@@ -47,14 +49,10 @@ pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume, Store};
 pub use taken::{merged, with_runtime};
 
-use api::written_down;
-use api::{Framework, HostNames, TrainingJob, TrainingJobSpec};
+use api::{Framework, HostNames, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use protocol::role::RoleName;
-use serde_json::Value;
-use sha2::{Digest, Sha256};
-use std::collections::BTreeSet;
 
 /// What the operator knows of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -138,30 +136,16 @@ impl Planned {
     }
 }
 
-/// Who has a host name. By default those that the framework finds by name: where the ranks meet at the first worker, they
-/// tell each other their addresses.
-fn host_names(spec: &TrainingJobSpec) -> HostNames {
-    let meet_at_the_first =
-        matches!(spec.framework(), Framework::Pytorch | Framework::Jax | Framework::Xgboost | Framework::Paddle);
-    let default =
-        if meet_at_the_first && spec.roles.is_empty() { HostNames::FirstWorker } else { HostNames::AllWorkers };
-    spec.networking.host_names.unwrap_or(default)
-}
-
 /// Decides everything about `job`.
 #[must_use]
 pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let mut no = Refusals::default();
-    let whole = with_runtime(job);
-    if let Err(why) = &whole {
-        no.push("spec.runtimeRef", why);
-    }
-    let job = whole.as_deref().unwrap_or(job);
-    let spec = &job.spec;
+    let effective = effective::of(job, &mut no);
+    let spec = &effective.spec;
 
     let name = job.metadata.name.clone().unwrap_or_default();
     let uid = job.metadata.uid.clone().unwrap_or_default();
-    let elastic = elastic(job, &mut no);
+    let elastic = elastic(spec, job.status.as_ref(), &mut no);
     let most = elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max);
     names::check(&name, most, &mut no);
     if job.metadata.namespace.is_some() && job.metadata.namespace == runtime.own_namespace {
@@ -180,7 +164,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let checkpoint = storage::resolve(&spec.checkpoint, &format!("{namespace}/{name}"), &mut no);
     let storage = Storage { model, dataset, output, checkpoint };
-    let policy = policy::resolve(job, checkpoint_goes_with_job(&storage), &mut no);
+    let policy = policy::resolve(spec, restart_requested(job), &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
     let mut roles = roles::resolve(spec, &storage, &mut no);
@@ -199,7 +183,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         gang_port,
         mpi_port: is_mpi.then(|| Rendezvous::mpi_port(master, gang_port, agent)),
         interface: spec.networking.interface.clone(),
-        host_names: host_names(spec),
+        host_names: spec.networking.host_names.unwrap_or(HostNames::AllWorkers),
         rdma: spec.networking.rdma_enabled(),
     };
 
@@ -215,7 +199,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     // One role in the network of the nodes is enough: its addresses are theirs, and the others would refuse them.
     let isolated = spec.networking.isolate() && !roles.iter().any(Role::has_host_network);
     let plan = Plan {
-        identity: Identity { name, namespace, uid, owner, intent: intent(spec) },
+        identity: Identity { name, namespace, uid, owner, intent: effective.intent() },
         gang: Gang { roles, rendezvous, elastic, group, isolated, queue },
         policy,
         storage,
@@ -226,15 +210,10 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     Planned { plan, refusals: no }
 }
 
-fn checkpoint_goes_with_job(storage: &Storage) -> bool {
-    let volume = storage.checkpoint.as_ref().map(|checkpoint| &checkpoint.volume);
-    matches!(volume, Some(CheckpointVolume::New { delete_with_job: true, .. }))
-}
-
 /// The size of a gang that may change: what was decided last stands in the status.
-fn elastic(job: &TrainingJob, no: &mut Refusals) -> Option<Elastic> {
-    let elastic = job.spec.elastic.as_ref()?;
-    let (desired, min, max) = (job.spec.num_workers, elastic.min_workers(), elastic.max_workers);
+fn elastic(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>, no: &mut Refusals) -> Option<Elastic> {
+    let elastic = spec.elastic.as_ref()?;
+    let (desired, min, max) = (spec.num_workers, elastic.min_workers(), elastic.max_workers);
     // The API server has asked this of what the job says itself, and can't see what its template says.
     if !(min..=max).contains(&desired) && desired != 0 {
         no.push(
@@ -244,7 +223,7 @@ fn elastic(job: &TrainingJob, no: &mut Refusals) -> Option<Elastic> {
             ),
         );
     }
-    let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
+    let decided = status.and_then(|status| status.elastic.as_ref());
     let workers = decided.map_or(desired, |decided| decided.workers);
     Some(Elastic {
         min,
@@ -270,8 +249,8 @@ fn role(spec: &TrainingJobSpec, name: RoleName, replicas: i32, storage: &Storage
         gpus: worker.gpus,
         completion: Completion::EveryReplica,
         pod: Pod {
-            image: spec.image.clone().unwrap_or_else(|| default_image(spec.framework()).to_owned()),
-            command: command(spec),
+            image: spec.image.clone().unwrap_or_default(),
+            command: spec.command.iter().chain(&spec.args).cloned().collect(),
             env: spec.env.clone(),
             env_from: spec.env_from.clone(),
             resources: worker.requirements,
@@ -285,80 +264,6 @@ fn role(spec: &TrainingJobSpec, name: RoleName, replicas: i32, storage: &Storage
             program_grace_seconds: grace.program,
             overlay,
         },
-    }
-}
-
-/// Public images, pinned: a job must not change under the same spec when a tag moves.
-fn default_image(framework: Framework) -> &'static str {
-    match framework {
-        Framework::Pytorch => "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
-        Framework::Tensorflow => "tensorflow/tensorflow:2.19.0-gpu",
-        Framework::Jax => "nvcr.io/nvidia/jax:26.04-py3",
-        // The API server wants one in the spec.
-        Framework::Xgboost | Framework::Paddle | Framework::Mxnet | Framework::Mpi | Framework::None => "",
-    }
-}
-
-/// The command with its arguments: the spec's, or the framework's launcher with them, or with `train.py`.
-fn command(spec: &TrainingJobSpec) -> Vec<String> {
-    let launcher: &[&str] = match spec.framework() {
-        Framework::Pytorch => &["torchrun"],
-        Framework::Paddle => &["python3", "-m", "paddle.distributed.launch"],
-        // MPICH's starts one process if it is not told how many, and Open MPI's one for each slot.
-        Framework::Mpi => &["mpirun", "-np", "$(WORLD_SIZE)"],
-        Framework::Tensorflow | Framework::Jax | Framework::Xgboost | Framework::Mxnet | Framework::None => {
-            &["python3"]
-        }
-    };
-    let launcher = launcher.iter().map(|&part| part.to_owned());
-    match (spec.command.is_empty(), spec.args.is_empty()) {
-        (false, _) => spec.command.iter().chain(&spec.args).cloned().collect(),
-        (true, false) => launcher.chain(spec.args.iter().cloned()).collect(),
-        (true, true) if spec.framework() == Framework::Mpi => {
-            launcher.chain(["python3", "train.py"].map(str::to_owned)).collect()
-        }
-        (true, true) => launcher.chain(["train.py".to_owned()]).collect(),
-    }
-}
-
-/// What may change in a TrainingJob after its creation and doesn't shape its objects.
-const NOT_INTENT: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy", "successPolicy"];
-
-/// A short hash of what the spec asks for beyond the defaults, so that a later version's new fields change nothing.
-#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-fn intent(spec: &TrainingJobSpec) -> String {
-    let defaults = serde_json::json!({ "model": "", "dataset": "", "numWorkers": 0 });
-    let defaults: TrainingJobSpec = serde_json::from_value(defaults).expect("no other field is required");
-    let mut wish = written_down(spec);
-    without_defaults(&mut wish, &written_down(&defaults));
-    if let Value::Object(fields) = &mut wish {
-        fields.retain(|key, _| !NOT_INTENT.contains(&key.as_str()));
-        if spec.elastic.is_some() {
-            fields.remove("numWorkers");
-        }
-        if let Some(Value::Object(checkpoint)) = fields.get_mut("checkpoint") {
-            // What is left of it is nothing, as if it had not been written.
-            let removed = ["retention", "ifNoneUsable"].map(|field| checkpoint.remove(field).is_some());
-            if removed.contains(&true) && checkpoint.is_empty() {
-                fields.remove("checkpoint");
-            }
-        }
-    }
-    let hash = Sha256::digest(wish.to_string());
-    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Leaves in `value` what differs from `default`.
-fn without_defaults(value: &mut Value, default: &Value) {
-    let (Value::Object(fields), Value::Object(defaults)) = (value, default) else { return };
-    let keys: BTreeSet<String> = fields.keys().cloned().collect();
-    for key in keys {
-        let Some(default) = defaults.get(&key) else { continue };
-        if fields[&key] == *default {
-            fields.remove(&key);
-            continue;
-        }
-        without_defaults(&mut fields[&key], default);
     }
 }
 

@@ -215,9 +215,6 @@ fn tensorboard(name: &str, spec: &TrainingJobSpec, storage: &Storage) -> TensorB
     // Several workers can only share what many nodes can mount.
     let most = spec.elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max_workers);
     let one_node = most == 1 && matches!(volume, BoardVolume::Claim(_));
-    let image = spec.monitoring.tensorboard_image.clone().unwrap_or_else(|| DEFAULT_IMAGE.to_owned());
+    let image = spec.monitoring.tensorboard_image.clone().unwrap_or_default();
     TensorBoard::Beside(BoardPlan { image, volume, mounted_at, one_node })
 }
-
-/// Pinned, as the frameworks' own are.
-const DEFAULT_IMAGE: &str = "tensorflow/tensorflow:2.19.0";

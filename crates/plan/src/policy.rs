@@ -4,6 +4,7 @@ use super::Refusals;
 use super::labels::RESTART_REQUESTED;
 use api::{
     self, EarlyStopping, FailurePolicy, HangAction, NanPolicy, Reason, RestartPolicy, SuccessPolicy, TrainingJob,
+    TrainingJobSpec,
 };
 use failure::restart;
 use protocol::failure_rules::{self, FailureRule, RuleAction};
@@ -67,14 +68,11 @@ pub fn restart_requested(job: &TrainingJob) -> Option<String> {
     (!value.is_empty()).then(|| start_of(value, LONGEST_REQUEST).to_owned())
 }
 
-pub(super) fn resolve(job: &TrainingJob, checkpoint_goes_with_job: bool, no: &mut Refusals) -> Policy {
-    let spec = &job.spec;
-    let default_ttl = job.status.as_ref().and_then(|status| status.default_ttl_seconds);
+pub(super) fn resolve(spec: &TrainingJobSpec, restart_requested: Option<String>, no: &mut Refusals) -> Policy {
     Policy {
         suspend: spec.suspend,
-        restart_requested: restart_requested(job),
-        // A default deletes no checkpoint.
-        ttl_seconds: spec.ttl_seconds_after_finished.or(default_ttl.filter(|_| !checkpoint_goes_with_job)),
+        restart_requested,
+        ttl_seconds: spec.ttl_seconds_after_finished,
         failure: failure(&spec.failure_policy, no),
         success: spec.success_policy.as_ref().map(success).unwrap_or_default(),
     }

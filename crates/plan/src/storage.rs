@@ -185,7 +185,7 @@ fn claim(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
         }
         return CheckpointVolume::Claim(name.clone());
     }
-    let size = storage.size.clone().unwrap_or_else(|| Quantity("10Gi".to_owned()));
+    let size = storage.size.clone().unwrap_or_default();
     if Amount::parse(&size.0).is_none_or(|amount| amount <= Amount::whole(0)) {
         no.push("spec.checkpoint.storage.size", format!("{:?} is not a size; write for example 50Gi", size.0));
     }

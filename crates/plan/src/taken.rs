@@ -26,7 +26,8 @@ const BY_NAME: [(&str, &str, bool); 6] = [
 /// The template has something that is no field of a job's, or of a wrong type, or none was taken yet.
 pub fn with_runtime(job: &TrainingJob) -> Result<Cow<'_, TrainingJob>, String> {
     let Some(named) = &job.spec.runtime_ref else { return Ok(Cow::Borrowed(job)) };
-    let Some(taken) = job.status.as_ref().and_then(|status| status.runtime.as_ref()) else {
+    let inherited = job.status.as_ref().and_then(|status| status.inherited.as_ref());
+    let Some(taken) = inherited.and_then(|inherited| inherited.runtime.as_ref()) else {
         return Err(format!("{} {} was not taken yet", named.kind().as_str(), named.name));
     };
     let spec = merged(&job.spec, taken)?;

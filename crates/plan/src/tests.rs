@@ -2,7 +2,7 @@ use super::*;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use protocol::failure_rules::RuleAction;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 mod roles;
@@ -52,6 +52,13 @@ fn refused(fields: &Value, reason: &str) {
 #[track_caller]
 fn template_refused(template: &Value, reason: &str) {
     refused(&json!({ "podTemplate": template }), &format!("spec.podTemplate.{reason}"));
+}
+
+/// The spec with today's defaults written in it.
+fn filled(spec: &TrainingJobSpec) -> Value {
+    let mut filled = serde_json::to_value(spec).unwrap();
+    api::fill(&mut filled, &api::record(spec));
+    filled
 }
 
 fn quantities(list: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<&str, &str> {
@@ -558,7 +565,7 @@ fn a_hook_must_leave_the_program_time_to_stop() {
 
 /// As versions with the defaults in the schema have stored them, and as people may write them.
 #[test]
-fn defaults_written_down_change_nothing() {
+fn defaults_written_out_change_nothing() {
     for fields in [
         json!({}),
         json!({ "gpusPerWorker": 1 }),
@@ -569,7 +576,7 @@ fn defaults_written_down_change_nothing() {
     ] {
         let mut job = job(&fields);
         let written = plan(&fields);
-        let stored = written_down(&job.spec);
+        let stored = filled(&job.spec);
         for path in api::defaults::all().map(|(path, _)| path) {
             let there = path.split('.').try_fold(&stored, |object, step| object.get(step)).is_some();
             // Of what is there or not as a whole.
@@ -591,7 +598,8 @@ fn a_size_outside_the_bounds_of_the_template_is_refused() {
         let taken = json!({
             "kind": "ClusterTrainingRuntime", "name": "gpu", "uid": "t", "generation": 1, "spec": template,
         });
-        job.status.get_or_insert_default().runtime = serde_json::from_value(taken).unwrap();
+        let taken = serde_json::from_value(taken).unwrap();
+        job.status.get_or_insert_default().inherited = Some(record(&job, Some(&taken), None).unwrap());
         accepted(&job).err().map(|refusals| refusals.to_string())
     };
     let elastic = |min: Option<i32>| json!({ "elastic": { "minWorkers": min, "maxWorkers": 4 }, "checkpoint": { "enabled": false } });

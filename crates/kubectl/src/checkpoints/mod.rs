@@ -114,14 +114,13 @@ pub async fn run(
 ) -> anyhow::Result<u8> {
     let job = cluster.find(name).await?;
     let namespace = job.namespace().unwrap_or_default();
-    if !job.spec.checkpoint.enabled() {
-        bail!("{name} keeps no checkpoints: its checkpoint.enabled is false, and only a new job can have it true");
-    }
-    let policy = policy(cluster, &job).await?;
     // From what the operator alone may write: it runs beside the job's volumes and Secrets.
     let agent_image = job.status.as_ref().and_then(|status| status.agent_image.clone()).unwrap_or_default();
     let plan = plan::resolve(&job, &Runtime { agent_image, ..Runtime::default() }).plan;
-    let checkpoint = plan.storage.checkpoint.as_ref().ok_or_else(|| anyhow!("{name} keeps no checkpoints"))?;
+    let checkpoint = plan.storage.checkpoint.as_ref().ok_or_else(|| {
+        anyhow!("{name} keeps no checkpoints: its checkpoint.enabled is false, and only a new job can have it true")
+    })?;
+    let policy = policy(cluster, &job).await?;
     let first = match first_worker(&pods(cluster, &job).await?) {
         Some(pod) => {
             let what = format!("get pod {pod} in namespace {namespace}");

@@ -1,0 +1,236 @@
+//! The effective spec: what a job says, then its template, then the defaults, the latter two as recorded when it was created.
+
+use super::{Refusals, taken};
+use api::{DeletePolicy, Inherited, Storage, TakenRuntime, TrainingJob, TrainingJobSpec};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+
+/// A spec in which every field that has a default is written.
+pub(super) struct Effective {
+    pub spec: TrainingJobSpec,
+    /// What the job and its template say.
+    written: Value,
+    /// What holds where they say nothing.
+    defaults: Value,
+}
+
+/// The effective spec of a job. Of one that has no record yet, as it would be recorded now.
+///
+/// # Errors
+/// The template can't be applied, or was not taken yet; or what stands in the status is no part of a spec.
+pub fn effective(job: &TrainingJob) -> Result<TrainingJobSpec, String> {
+    let mut no = Refusals::default();
+    let effective = of(job, &mut no);
+    match no.0.into_iter().next() {
+        None => Ok(effective.spec),
+        Some(refusal) => Err(refusal.message),
+    }
+}
+
+/// What is recorded of a job when it is created, with the template that it names. `default_ttl_seconds` is what an
+/// administrator sets for jobs that say none; a default deletes no checkpoint.
+///
+/// # Errors
+/// The template can't be applied to the job.
+pub fn record(
+    job: &TrainingJob,
+    runtime: Option<&TakenRuntime>,
+    default_ttl_seconds: Option<i32>,
+) -> Result<Inherited, String> {
+    let merged = runtime.map(|taken| taken::merged(&job.spec, taken)).transpose()?;
+    let written = merged.as_ref().unwrap_or(&job.spec);
+    let mut defaults = api::record(written);
+    let is_deleted = |storage: &Storage| storage.delete_policy() == DeletePolicy::Delete;
+    let goes_with_job = written.checkpoint.storage.as_ref().is_some_and(is_deleted);
+    if let Some(seconds) = default_ttl_seconds.filter(|_| !goes_with_job) {
+        defaults["ttlSecondsAfterFinished"] = seconds.into();
+    }
+    Ok(Inherited { runtime: runtime.cloned(), defaults: (&defaults).into() })
+}
+
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
+pub(super) fn of(job: &TrainingJob, no: &mut Refusals) -> Effective {
+    let whole = taken::with_runtime(job);
+    if let Err(why) = &whole {
+        no.push("spec.runtimeRef", why);
+    }
+    let spec = &whole.as_deref().unwrap_or(job).spec;
+    let recorded = job.status.as_ref().and_then(|status| status.inherited.as_ref());
+    let today = api::record(spec);
+    let mut defaults = recorded.map_or_else(|| today.clone(), |inherited| inherited.defaults.value());
+    let written = serde_json::to_value(spec).expect("a spec is plain data");
+    let mut filled = written.clone();
+    api::fill(&mut filled, &defaults);
+    // Of fields that are newer than the record.
+    api::fill(&mut filled, &today);
+    match serde_json::from_value(filled) {
+        Ok(spec) => {
+            api::fill(&mut defaults, &today);
+            Effective { spec, written, defaults }
+        }
+        Err(error) => {
+            no.push(
+                "status.inherited",
+                format!("has what is no part of a spec: {error}; delete the job and create it again"),
+            );
+            Effective { spec: spec.clone(), written, defaults: today }
+        }
+    }
+}
+
+/// What may change in a TrainingJob after its creation and doesn't shape its objects.
+const NOT_INTENT: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy", "successPolicy"];
+/// The same, within `checkpoint`.
+const NOT_INTENT_OF_CHECKPOINTS: [&str; 2] = ["retention", "ifNoneUsable"];
+
+impl Effective {
+    /// A short hash of what is asked for beyond the defaults, so that a later version's new fields change nothing.
+    pub fn intent(&self) -> String {
+        let mut wish = self.written.clone();
+        if let Value::Object(fields) = &mut wish {
+            fields.retain(|key, _| !NOT_INTENT.contains(&key.as_str()));
+            if self.spec.elastic.is_some() {
+                fields.remove("numWorkers");
+            }
+            if let Some(Value::Object(checkpoint)) = fields.get_mut("checkpoint") {
+                checkpoint.retain(|key, _| !NOT_INTENT_OF_CHECKPOINTS.contains(&key.as_str()));
+            }
+        }
+        without_defaults(&mut wish, &self.defaults);
+        let hash = Sha256::digest(wish.to_string());
+        hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Leaves in `value` what differs from `default`, and no object in which nothing is left.
+fn without_defaults(value: &mut Value, default: &Value) {
+    let Value::Object(fields) = value else { return };
+    let keys: BTreeSet<String> = fields.keys().cloned().collect();
+    for key in keys {
+        let (field, default) = (&mut fields[&key], &default[&key]);
+        without_defaults(field, default);
+        if field == default || field.as_object().is_some_and(serde_json::Map::is_empty) {
+            fields.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CheckpointVolume, Plan, Runtime, resolve};
+    use serde_json::json;
+
+    fn job(spec: Value) -> TrainingJob {
+        let mut job = TrainingJob::new("x", serde_json::from_value(spec).unwrap());
+        job.metadata.namespace = Some("ml".to_owned());
+        job.metadata.uid = Some("u".to_owned());
+        job
+    }
+
+    /// A job with what an operator of another version has recorded.
+    fn recorded(spec: Value, inherited: Value) -> TrainingJob {
+        let mut job = job(spec);
+        job.status.get_or_insert_default().inherited = Some(serde_json::from_value(inherited).unwrap());
+        job
+    }
+
+    fn plan(job: &TrainingJob) -> Plan {
+        resolve(job, &Runtime { agent_image: "agent:1".to_owned(), ..Runtime::default() }).accepted().unwrap().clone()
+    }
+
+    fn before() -> Value {
+        json!({
+            "image": "theirs:1", "command": ["run"], "args": ["it.py"], "gpusPerWorker": 2, "ttlSecondsAfterFinished": 60,
+            "checkpoint": { "retention": 9, "storage": { "size": "3Gi", "deletePolicy": "Delete" } },
+            "networking": { "masterPort": 1234, "isolate": false, "hostNames": "AllWorkers" },
+            "monitoring": { "metricsPort": 999, "tensorboardEnabled": true, "tensorboardImage": "board:1" },
+            "failurePolicy": { "backoffLimit": 7, "hang": { "timeoutSeconds": 77 } },
+        })
+    }
+
+    #[test]
+    fn another_operators_defaults_are_those_of_later_jobs() {
+        let spec =
+            json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "storage": { "type": "pvc" } } });
+        let plan = plan(&recorded(spec.clone(), json!({ "defaults": before() })));
+        let workers = plan.gang.workers();
+        assert_eq!((workers.pod.image.as_str(), workers.gpus), ("theirs:1", 2));
+        assert_eq!(workers.pod.command, ["run", "it.py"]);
+        let rendezvous = &plan.gang.rendezvous;
+        assert_eq!((rendezvous.master_port, rendezvous.host_names), (1234, api::HostNames::AllWorkers));
+        assert!(!plan.gang.isolated);
+        assert_eq!((plan.policy.failure.restart.backoff_limit, plan.policy.failure.hang_timeout_seconds), (7, 77));
+        assert_eq!(plan.policy.ttl_seconds, Some(60));
+        let checkpoint = plan.storage.checkpoint.unwrap();
+        assert_eq!(checkpoint.retention, 9);
+        assert!(
+            matches!(checkpoint.volume, CheckpointVolume::New { size, delete_with_job: true, .. } if size.0 == "3Gi")
+        );
+        assert_eq!(plan.monitoring.metrics_port, Some(999));
+        // A field that is newer than the record.
+        assert_eq!(plan.policy.failure.node_lost_seconds, api::defaults::NODE_LOST_SECONDS);
+        // What is recorded now is what holds now.
+        let mut now = job(spec);
+        now.spec.gpus_per_worker = Some(0);
+        let planned = self::plan(&now);
+        now.status.get_or_insert_default().inherited = Some(record(&now, None, None).unwrap());
+        assert_eq!(self::plan(&now), planned);
+    }
+
+    #[test]
+    fn the_job_goes_before_its_template_and_that_before_the_defaults() {
+        let runtime = json!({
+            "kind": "ClusterTrainingRuntime", "name": "gpu", "uid": "t", "generation": 1,
+            "spec": { "command": ["template"], "gpusPerWorker": 4, "networking": { "masterPort": 2345 } },
+        });
+        let spec = json!({
+            "model": "m", "dataset": "d", "numWorkers": 2, "runtimeRef": { "name": "gpu" }, "checkpoint": { "enabled": false },
+            "networking": { "masterPort": 3456 },
+        });
+        let plan = plan(&recorded(spec, json!({ "runtime": runtime, "defaults": before() })));
+        assert_eq!((plan.gang.rendezvous.master_port, plan.gang.workers().gpus), (3456, 4));
+        assert_eq!(
+            plan.gang.workers().pod.command,
+            ["template"],
+            "the default arguments are those of the default command"
+        );
+        assert_eq!(plan.gang.workers().pod.image, "theirs:1");
+        assert_eq!(plan.storage.checkpoint, None);
+    }
+
+    #[test]
+    fn a_record_that_is_no_spec_is_told() {
+        let job = recorded(
+            json!({ "model": "m", "dataset": "d", "numWorkers": 1 }),
+            json!({ "defaults": { "failurePolicy": { "backoffLimit": "many" } } }),
+        );
+        let refusals = resolve(&job, &Runtime::default()).refusals.to_string();
+        assert!(refusals.contains("status.inherited: has what is no part of a spec:"), "{refusals}");
+        assert!(effective(&job).is_err());
+    }
+
+    /// What an administrator sets concerns jobs that are created from then on, and deletes no checkpoint.
+    #[test]
+    fn a_default_ttl_is_that_of_the_jobs_creation() {
+        let ttl = |own: Option<i32>, storage: Value, default: Option<i32>| {
+            let storage = json!({ "type": "pvc", "deletePolicy": storage });
+            let mut job = job(json!({
+                "model": "m", "dataset": "d", "numWorkers": 1, "ttlSecondsAfterFinished": own, "checkpoint": { "storage": storage },
+            }));
+            job.status.get_or_insert_default().inherited = Some(record(&job, None, default).unwrap());
+            plan(&job).policy.ttl_seconds
+        };
+        for (own, storage, default, is) in [
+            (None, json!(null), Some(30), Some(30)),
+            (None, json!("Retain"), Some(30), Some(30)),
+            (None, json!("Delete"), Some(30), None),
+            (Some(3600), json!("Delete"), Some(30), Some(3600)),
+            (Some(3600), json!(null), Some(30), Some(3600)),
+            (None, json!(null), None, None),
+        ] {
+            assert_eq!(ttl(own, storage.clone(), default), is, "{own:?} {storage} {default:?}");
+        }
+    }
+}
