@@ -54,8 +54,8 @@ struct Args {
     new_jobs_per_second: u16,
 
     /// Seconds after its end at which a TrainingJob is deleted that says none itself, of those created from now on; default: never.
-    #[arg(long, env = "DEFAULT_TTL_SECONDS_AFTER_FINISHED", value_parser = clap::value_parser!(i32).range(0..))]
-    default_ttl_seconds_after_finished: Option<i32>,
+    #[arg(long, env = "DEFAULT_TTL_SECONDS_AFTER_FINISHED", value_parser = clap::value_parser!(u32).range(..=2_147_483_647))]
+    default_ttl_seconds_after_finished: Option<u32>,
 
     /// How the workers' agents are asked for progress; default: direct in a cluster, proxy outside.
     #[arg(long, env = "AGENT_ACCESS", value_enum)]

@@ -578,7 +578,7 @@ async fn people_who_may_edit_scale_jobs() {
     let denied = scale("may-view", 3).unwrap_err();
     assert!(denied.contains("cannot patch resource \"trainingjobs/scale\""), "{denied}");
     let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), "api");
-    assert_eq!(jobs.get("scaled-by-people").await.unwrap().spec.num_workers, 4);
+    assert_eq!(jobs.get("scaled-by-people").await.unwrap().spec.num_workers(), 4);
     jobs.delete("scaled-by-people", &Default::default()).await.unwrap();
 }
 
@@ -902,7 +902,7 @@ fn accepted() -> Vec<(String, Value)> {
 fn values() -> Vec<(&'static str, Value, Value, bool)> {
     let env = |value: &str| json!([{ "name": "A", "value": value }, { "name": "B", "value": value }]);
     let volumes = |path: &str| json!([{ "name": "v", "hostPath": { "path": path } }]);
-    let template = |user: i32| json!({ "spec": { "securityContext": { "runAsUser": user } } });
+    let template = |user: u32| json!({ "spec": { "securityContext": { "runAsUser": user } } });
     vec![
         ("args", json!(["a"]), json!(["b"]), false),
         ("checkpoint", json!({ "frequency": 1 }), json!({ "frequency": 2 }), false),
@@ -992,7 +992,7 @@ fn changes() -> Vec<Change> {
             push(format!("{field}: added"), base(json!({})), old, refused);
         }
     }
-    let policy = |seconds: i32| job("x", json!({ "failurePolicy": { "activeDeadlineSeconds": seconds } }));
+    let policy = |seconds: u32| job("x", json!({ "failurePolicy": { "activeDeadlineSeconds": seconds } }));
     push("activeDeadlineSeconds: changed".into(), policy(1), policy(2), None);
     push("activeDeadlineSeconds: removed".into(), policy(1), job("x", json!({})), None);
     push("activeDeadlineSeconds: added".into(), job("x", json!({})), policy(1), None);
@@ -1003,7 +1003,7 @@ fn changes() -> Vec<Change> {
     push("failurePolicy.rules: added".into(), job("x", json!({})), rules("Fail"), None);
     let policy = |kind: &str| job("x", json!({ "failurePolicy": { "restartPolicy": kind } }));
     push("restartPolicy: changed".into(), policy("Never"), policy("Always"), Some("failurePolicy.restartPolicy"));
-    let hang = |seconds: i32| job("x", json!({ "failurePolicy": { "hang": { "timeoutSeconds": seconds } } }));
+    let hang = |seconds: u32| job("x", json!({ "failurePolicy": { "hang": { "timeoutSeconds": seconds } } }));
     push("hang: changed".into(), hang(60), hang(90), Some("failurePolicy.hang"));
     push("hang: written down".into(), hang(1800), job("x", json!({})), None);
     let policy = |kind: &str| job("x", json!({ "failurePolicy": { "nanPolicy": kind } }));
@@ -1014,7 +1014,7 @@ fn changes() -> Vec<Change> {
         job("x", json!({ "failurePolicy": {} })),
         Some("failurePolicy.nanPolicy"),
     );
-    let elastic = |workers: i32| {
+    let elastic = |workers: u32| {
         let fields = json!({ "numWorkers": workers, "elastic": { "minWorkers": 2, "maxWorkers": 4 } });
         let mut object = job("x", fields);
         object["spec"]["checkpoint"] = json!({ "enabled": false });
@@ -1022,7 +1022,7 @@ fn changes() -> Vec<Change> {
     };
     push("numWorkers: changed, elastic".into(), elastic(2), elastic(4), None);
     // To write a default down, and to leave it out again, changes nothing.
-    let retention = |count: i32| job("x", json!({ "checkpoint": { "frequency": 1, "retention": count } }));
+    let retention = |count: u32| job("x", json!({ "checkpoint": { "frequency": 1, "retention": count } }));
     push("retention: changed".into(), retention(3), retention(9), None);
     push("retention: removed".into(), retention(9), job("x", json!({ "checkpoint": { "frequency": 1 } })), None);
     let base = || {

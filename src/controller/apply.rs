@@ -350,7 +350,7 @@ impl Pass<'_, TrainingJob> {
     }
 
     /// Of an elastic gang the Job follows: both numbers at once, for an Indexed Job takes no other change of them.
-    pub(super) async fn scale_job(&self, name: &str, uid: &str, pods: i32) -> Result<(), Error> {
+    pub(super) async fn scale_job(&self, name: &str, uid: &str, pods: u16) -> Result<(), Error> {
         info!(name, pods, "scaling Job");
         let spec = serde_json::json!({ "parallelism": pods, "completions": pods });
         let patch = Patch::Merge(serde_json::json!({ "metadata": { "uid": uid }, "spec": spec }));
@@ -361,7 +361,7 @@ impl Pass<'_, TrainingJob> {
     }
 
     /// A node brings what has changed of a ConfigMap within two minutes, or when the pod has changed.
-    pub(super) async fn hasten_pod(&self, name: &str, uid: &str, size: i32) -> Result<(), Error> {
+    pub(super) async fn hasten_pod(&self, name: &str, uid: &str, size: u16) -> Result<(), Error> {
         let annotations = serde_json::json!({ labels::GANG_SIZE: size.to_string() });
         let patch = serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } });
         let (api, params) = (self.api::<Pod>(), PatchParams::default());

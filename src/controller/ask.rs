@@ -56,7 +56,7 @@ impl Asker {
         context: &Context,
         job: &AskedJob<'_>,
         pod: &ObservedPod,
-        port: i32,
+        port: u16,
     ) -> Result<AgentStatus, NoAnswer> {
         let nonce = Nonce::new(rand::random());
         let query = nonce.to_query();

@@ -281,7 +281,7 @@ impl<'a, O: Owner> Pass<'a, O> {
     /// Publishes events beside the pass: a training never waits for its chronicle.
     ///
     /// A fact of an attempt has one name, so that it is published once, also after a restart of the operator.
-    pub(super) fn tell(&self, attempt: Option<i32>, facts: Vec<Event>) {
+    pub(super) fn tell(&self, attempt: Option<u32>, facts: Vec<Event>) {
         let regarding = self.owner.object_ref(&());
         let admit = |fact: &Event, hash| {
             let now = std::time::Instant::now();

@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Asked {
     pub key: JobKey,
     pub job: ObjectRef<Guarded>,
-    pub port: i32,
+    pub port: u16,
     pub first: Box<ObservedPod>,
     pub other: Option<Box<ObservedPod>>,
 }
@@ -110,7 +110,7 @@ fn other(gang: &Gang) -> Option<Place> {
     }
     let replicas = gang.workers().replicas;
     let workers = gang.elastic.as_ref().map_or(replicas, |elastic| elastic.workers.min(replicas));
-    (workers > 1).then(|| Place { role: RoleName::WORKER, index: workers - 1 })
+    (workers > 1).then(|| Place { role: RoleName::WORKER, index: u32::from(workers) - 1 })
 }
 
 /// Asks one job.

@@ -14,6 +14,7 @@ use protocol::proof::{Nonce, PROOF_HEADER};
 use protocol::role::RoleName;
 use serde_json::{Value, json};
 use std::convert::Infallible;
+use std::num::NonZeroU16;
 
 /// What was asked of the API server: method, path, body.
 type Request = (Method, String, Value);
@@ -176,7 +177,7 @@ async fn what_answers_alone_can_bring_about_has_a_rate() {
     let context = context(client, AgentAccess::Off);
     let job = job();
     let pass = Pass::over(&context, &job).unwrap();
-    let status = |attempt: i32| api::TrainingJobStatus { attempt: Some(attempt), ..api::TrainingJobStatus::default() };
+    let status = |attempt: u32| api::TrainingJobStatus { attempt: Some(attempt), ..api::TrainingJobStatus::default() };
     let (mut written, mut waits) = (0, None);
     for attempt in 1..100 {
         match pass.throttled(&status(attempt - 1), &status(attempt)) {
@@ -837,7 +838,7 @@ async fn an_answer_is_bounded() {
 fn gang_of(gang: &str) -> TrainingJob {
     let mut job = job();
     job.spec.scheduling = serde_json::from_value(json!({ "gang": gang })).unwrap();
-    job.spec.num_workers = 2;
+    job.spec.num_workers = NonZeroU16::new(2);
     job
 }
 

@@ -91,7 +91,7 @@ struct Life {
     has_run: bool,
     /// The first failure since all workers last ran, and the incarnation that it was of.
     down_since: Option<Timestamp>,
-    ran_in: Option<i32>,
+    ran_in: Option<u32>,
     /// Namespace, name and kinds of errors of its own series, if it has such.
     series: Option<(String, String, BTreeSet<&'static str>)>,
 }
@@ -562,7 +562,7 @@ mod tests {
 
     #[test]
     fn restarts_in_the_same_pods_are_told_from_those_in_new_ones() {
-        let at = |state: &str, attempt: i32, incarnation: i32, failed: bool| {
+        let at = |state: &str, attempt: u32, incarnation: u32, failed: bool| {
             let failure = json!({ "attempt": 1, "time": ago(30), "reason": "ExitCode", "message": "" });
             let restarts = if failed { vec![failure] } else { Vec::new() };
             json!({ "state": state, "attempt": attempt, "incarnation": incarnation, "restarts": restarts })
@@ -578,7 +578,7 @@ mod tests {
 
     #[test]
     fn waits_are_measured_once() {
-        let at = |state: &str, attempt: i32, failures: &[(i32, i64)]| {
+        let at = |state: &str, attempt: u32, failures: &[(i32, i64)]| {
             let failure = |(attempt, seconds): &(i32, i64)| json!({ "attempt": attempt, "time": ago(*seconds), "reason": "ExitCode", "message": "" });
             let failures: Vec<_> = failures.iter().map(failure).collect();
             json!({ "state": state, "attempt": attempt, "restarts": failures })

@@ -191,7 +191,7 @@ fn an_agent_is_killed(test: &str, packages: &[&str]) {
         let ended = gang.first_ended();
         gang.allow();
         gang.all_exit(agents, 0);
-        assert_eq!((ended.worker, ended.disruption), (Some(seat.cast_signed()), false), "{ended:?}");
+        assert_eq!((ended.worker, ended.disruption), (Some(seat), false), "{ended:?}");
         assert!(ended.message.contains("SIGKILL"), "{ended:?}");
         assert!(gang.output(0).contains("all is well"), "{}", gang.all_output());
     }

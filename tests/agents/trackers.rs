@@ -118,7 +118,7 @@ fn a_program_outlives_an_mlflow_that_was_never_there() {
     // Each time it is asked it may be waited for, and each time it is let alone for twice as long.
     let said = text(&ended);
     let pauses = said.split("nothing is recorded for ").skip(1).filter_map(|rest| rest.split(' ').next()?.parse().ok());
-    let pauses: Vec<i32> = pauses.collect();
+    let pauses: Vec<u32> = pauses.collect();
     assert!(!pauses.is_empty(), "{said}");
     assert!(pauses.iter().eq([10, 20, 40, 80, 160, 320].iter().take(pauses.len())), "{pauses:?}: {said}");
     let slept: f64 = fs::read_to_string(room.path("slept")).unwrap().parse().unwrap();
@@ -201,7 +201,7 @@ fn plan(fields: &Value) -> Plan {
     job.metadata.namespace = Some("ml-training".into());
     job.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
     // Other tests may run at the same time.
-    job.spec.monitoring.metrics_port = Some(free_port().into());
+    job.spec.monitoring.metrics_port = Some(free_port());
     let runtime = Runtime { agent_image: "agent:1".into(), ..Runtime::default() };
     plan::resolve(&job, &runtime).accepted().cloned().unwrap_or_else(|refusals| panic!("{refusals}"))
 }
@@ -221,11 +221,11 @@ fn field(path: &str) -> String {
 
 trait Trains {
     /// Runs a program as worker 0 of a job with this spec, in an attempt.
-    fn train(&self, spec: &Value, attempt: i32, secret: &[(&str, &str)], program: &str) -> Output;
+    fn train(&self, spec: &Value, attempt: u32, secret: &[(&str, &str)], program: &str) -> Output;
 }
 
 impl Trains for Room {
-    fn train(&self, spec: &Value, attempt: i32, secret: &[(&str, &str)], program: &str) -> Output {
+    fn train(&self, spec: &Value, attempt: u32, secret: &[(&str, &str)], program: &str) -> Output {
         fs::write(self.path("train.py"), program).unwrap();
         let incarnation = plan::Incarnation { number: attempt, attempt };
         let pod = objects::objects(&plan(spec), incarnation, &GangPast::default())

@@ -23,7 +23,7 @@ pub async fn job(space: &Space, name: &str, env: Value, checkpoint: Value) -> Jo
 }
 
 /// The same with so many workers, and more of the spec.
-pub async fn job_of(space: &Space, name: &str, workers: i32, env: Value, more: Value) -> Job {
+pub async fn job_of(space: &Space, name: &str, workers: u32, env: Value, more: Value) -> Job {
     let all = json!({ "STEPS": "30", "SAVE_EVERY": "5", "ATOMIC": "0", "STEP_SECONDS": "0.05" });
     let all = merged(all, &env);
     let env: Vec<Value> =
@@ -94,11 +94,11 @@ async fn kills_in_a_save_lose_nothing() {
         let env = json!({ "STEPS": steps.to_string(), "CUT_ATTEMPTS": of_each.to_string(), "ATOMIC": "0" });
         jobs.push(Training::submit(&space, &format!("cut-{number}"), 2, env, json!({})).await);
     }
-    let last = i32::try_from(of_each).unwrap();
+    let last = of_each;
     for job in &jobs {
         let status = job.state(Completed).await;
         assert_eq!((status.attempt, status.restart_count), (Some(last + 1), Some(last)));
-        let expected: Vec<(i32, u32)> = (0..=of_each).map(|before| (before as i32 + 1, 5 * before)).collect();
+        let expected: Vec<(u32, u32)> = (0..=of_each).map(|before| (before + 1, 5 * before)).collect();
         assert_eq!(job.folder().await.history(), expected, "attempt, and the step that it resumed from");
         for log in logs(&space, job).await {
             assert_eq!(ended(&log), Some((steps, testkit::training::weights(steps).as_str())));

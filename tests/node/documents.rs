@@ -85,7 +85,7 @@ async fn run(space: &Space, file: &str, mut job: Value) {
             json!({ "checkpoint": storage }),
         ),
     };
-    let workers = job["spec"]["numWorkers"].as_i64().unwrap() as i32;
+    let workers = job["spec"]["numWorkers"].as_i64().unwrap() as u32;
     let roles = job["spec"]["roles"].as_array().into_iter().flatten();
     let roles = roles.map(|role| (role["name"].as_str().unwrap().to_owned(), role["replicas"].as_i64().unwrap_or(1)));
     let roles: Vec<_> = roles.collect();

@@ -24,9 +24,9 @@ struct Mode {
     /// What is not as in the example.
     fields: Value,
     /// Role and index of the pod that is killed.
-    killed: (&'static str, i32),
+    killed: (&'static str, u32),
     /// Role and index of the program that raises.
-    raises: (&'static str, i32),
+    raises: (&'static str, u32),
     /// What the worker that leads prints at the end.
     ends_with: &'static str,
 }
@@ -96,8 +96,8 @@ async fn tensorflow_with_parameter_servers() {
 fn tensorflow_of(
     example: &'static str,
     fields: Value,
-    killed: (&'static str, i32),
-    raises: (&'static str, i32),
+    killed: (&'static str, u32),
+    raises: (&'static str, u32),
 ) -> Mode {
     Mode { example, image: "large", fields, killed, raises, ends_with: "Epoch 12/12" }
 }
@@ -217,7 +217,7 @@ impl Mode {
 
     /// The newest pod of a place.
     #[expect(clippy::unused_self, reason = "called as others are")]
-    fn pod(&self, job: &Job, (role, index): (&str, i32)) -> Pod {
+    fn pod(&self, job: &Job, (role, index): (&str, u32)) -> Pod {
         let is = |pod: &&Pod| pod.labels().get("component").is_some_and(|own| own == role) && worker(pod) == index;
         let pods = job.pods();
         let newest = pods.iter().filter(is).max_by_key(|pod| pod.creation_timestamp().map(|time| time.0));

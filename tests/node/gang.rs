@@ -4,7 +4,7 @@
 
 use super::training::{Target, Training};
 use super::wait::eventually;
-use super::world::{Job, SOON, condition, training, worker, world};
+use super::world::{Job, SOON, condition, index, training, world};
 use api::State::{Completed, Running};
 use api::{TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use testkit::process::Signal;
 
-const WORKERS: i32 = 4;
+const WORKERS: u32 = 4;
 
 /// gang.py is to torchrun what a test of a gang takes it for: the same ranks under both do the same and suffer the same.
 #[tokio::test]
@@ -51,7 +51,7 @@ struct Fault {
     target: Target,
     signal: Signal,
     /// The worker that is named as the first cause.
-    worker: i32,
+    worker: u32,
     /// The reason, where it is one of more than this fault.
     reason: &'static str,
 }
@@ -178,7 +178,7 @@ async fn ask_for_restart(gang: &Training) {
 
 /// How many pods its workers ever had.
 fn pods_ever(job: &Job) -> usize {
-    job.pods().iter().filter(|pod| worker(pod) >= 0).count()
+    job.pods().iter().filter(|pod| index(pod).is_some()).count()
 }
 
 /// One fault after another, which is what a bad week looks like, for `GANG_STORM_SECONDS`.
@@ -279,7 +279,7 @@ async fn a_gang_changes_its_size() {
     let pods = space.api::<Pod>();
     gang.eventually("the pods that are too many to go", async || {
         let pods = pods.list(&ListParams::default().labels("training-job=elastic")).await.unwrap().items;
-        (pods.iter().filter(|pod| worker(pod) >= 0).count() == 1).then_some(())
+        (pods.iter().filter(|pod| index(pod).is_some()).count() == 1).then_some(())
     })
     .await;
     gang.saves(from + 5).await;
@@ -330,7 +330,7 @@ async fn a_gang_is_as_large_as_there_is_room_for() {
 }
 
 /// Gives a worker's pod, another one than `but`, a node; its name.
-async fn place(job: &Job, worker: i32, but: &str) -> String {
+async fn place(job: &Job, worker: u32, but: &str) -> String {
     let pod = job.pod(1, worker, "to be there", |pod| pod.name_any() != but).await.name_any();
     let nodes = Api::<Node>::all(job.space.client.clone()).list(&ListParams::default()).await.unwrap();
     let target = json!({ "apiVersion": "v1", "kind": "Node", "name": nodes.items[0].name_any() });

@@ -3,7 +3,7 @@
 
 use super::training::{Target, Training};
 use super::wait::eventually;
-use super::world::{SOON, Space, World, condition, is_built, worker};
+use super::world::{SOON, Space, World, condition, index, is_built, worker};
 use api::TrainingJobStatus;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use testkit::process::Signal;
 use tokio::sync::{Mutex, MutexGuard};
 
-const WORKERS: i32 = 4;
+const WORKERS: u32 = 4;
 
 /// The cluster, for one test at a time; none where it can't be made, or is not this program's to break.
 async fn world() -> Option<(&'static World, MutexGuard<'static, ()>)> {
@@ -89,7 +89,7 @@ struct Trial {
 }
 
 /// Begins a gang on node0 and this one.
-async fn on_both(space: &Space, name: &str, node: &'static str, lost_seconds: i32) -> Trial {
+async fn on_both(space: &Space, name: &str, node: &'static str, lost_seconds: u32) -> Trial {
     let host = "kubernetes.io/hostname";
     let affinity = json!({
         "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{
@@ -153,7 +153,7 @@ impl Trial {
         let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
         assert_eq!((restart.reason.as_str(), restart.disruption), ("NodeLost", true));
         assert!(restart.to_string().contains(&format!("node {}", self.node)), "{}", restart.message);
-        let workers = self.gang.pods().iter().filter(|pod| worker(pod) >= 0).count();
+        let workers = self.gang.pods().iter().filter(|pod| index(pod).is_some()).count();
         assert_eq!(workers, 4 + self.gone.len(), "nobody else's pod is made again");
     }
 }

@@ -78,7 +78,7 @@ fn here() -> Option<&'static World> {
     Some(world)
 }
 
-fn pod(job: &Job, role: &str, index: i32) -> Pod {
+fn pod(job: &Job, role: &str, index: u32) -> Pod {
     let is = |pod: &Pod| pod.labels()["component"] == role && worker(pod) == index;
     job.pods().into_iter().filter(is).max_by_key(|pod| pod.creation_timestamp().map(|time| time.0)).unwrap()
 }
@@ -113,7 +113,7 @@ async fn a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost() {
     assert_eq!((status.current_step, status.total_steps), (Some(40), Some(40)), "of the launcher's words");
     eventually("the log of the launcher to have its last line", SOON, async || {
         let said = log(&space, &pod(&job, "launcher", 0));
-        let named = |rank: i32| said.contains(&format!("rank {rank} of 4 on mpi-training-{} sum 6\n", rank / 2));
+        let named = |rank: u32| said.contains(&format!("rank {rank} of 4 on mpi-training-{} sum 6\n", rank / 2));
         (said.contains("all is well") && (0..4).all(named)).then_some(())
     })
     .await;
@@ -238,7 +238,7 @@ async fn is_named(space: &Space, fields: Value, words: &str) {
 }
 
 /// A worker's pod is deleted, and the gang goes on to its end.
-async fn is_replaced(space: &Space, name: &str, index: i32, fields: Value) -> Job {
+async fn is_replaced(space: &Space, name: &str, index: u32, fields: Value) -> Job {
     let job = space.submit(name, fields).await;
     job.state(Running).await;
     job.until("a step", |status| status.current_step.is_some_and(|step| step > 0)).await;

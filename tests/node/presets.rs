@@ -22,7 +22,7 @@ pub fn packages(lists: &[&str]) -> PathBuf {
 /// More than any of them is through with before it is looked at.
 const EPOCHS: i64 = 100_000;
 
-async fn submit(space: &Space, name: &str, workers: i32, command: &[&str], list: Option<&str>) -> Job {
+async fn submit(space: &Space, name: &str, workers: u32, command: &[&str], list: Option<&str>) -> Job {
     let volumes = json!([
         { "name": "programs", "configMap": { "name": "programs" } },
         { "name": "packages", "hostPath": { "path": packages(&["transformers-keras", "lightning"]) } },

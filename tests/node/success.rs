@@ -30,7 +30,7 @@ async fn a_job_that_gets_no_better_is_completed() {
 }
 
 /// Waits for the job's end, which must have come for this reason in this attempt; its last status, and why it was good enough.
-pub async fn good_enough(job: &Job, reason: &str, attempt: i32) -> (TrainingJobStatus, String) {
+pub async fn good_enough(job: &Job, reason: &str, attempt: u32) -> (TrainingJobStatus, String) {
     let status = job.state(Completed).await;
     assert_eq!((status.attempt, status.restart_count, status.restarts.len()), (Some(attempt), Some(0), 0));
     assert!(status.failure_reason.is_none() && status.completion_time.is_some());
@@ -43,7 +43,7 @@ pub async fn good_enough(job: &Job, reason: &str, attempt: i32) -> (TrainingJobS
 }
 
 /// The report of a worker's agent at its end.
-pub async fn end(job: &Job, attempt: i32, worker: i32) -> Report {
+pub async fn end(job: &Job, attempt: u32, worker: u32) -> Report {
     let ended = |pod: &_| Some(report(&training(pod)?.state?.terminated?.message));
     let pod = job.pod(attempt, worker, "to have ended", |pod| ended(pod).is_some()).await;
     ended(&pod).unwrap()

@@ -33,22 +33,22 @@ pub struct Member {
     pub process: Process,
     /// UID of its pod.
     pub pod: String,
-    pub worker: i32,
+    pub worker: u32,
     /// 0 of an agent.
-    pub attempt: i32,
+    pub attempt: u32,
     pub is_agent: bool,
     /// The rank that the launcher has started it for.
-    pub rank: Option<i32>,
+    pub rank: Option<u32>,
 }
 
 /// What can be struck.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
-    Rank(i32),
+    Rank(u32),
     /// The agent of a worker: PID 1, with which its container goes.
-    Agent(i32),
+    Agent(u32),
     /// Every process of a worker.
-    Container(i32),
+    Container(u32),
 }
 
 impl Target {
@@ -71,7 +71,7 @@ impl Deref for Training {
 
 impl Training {
     /// Workers that train until it is enough and save to a claim. `env` is of gang.py, `fields` of the spec.
-    pub async fn submit(space: &Space, name: &str, workers: i32, env: Value, fields: Value) -> Self {
+    pub async fn submit(space: &Space, name: &str, workers: u32, env: Value, fields: Value) -> Self {
         let env: Vec<Value> =
             env.as_object().unwrap().iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
         let spec = json!({
@@ -88,7 +88,7 @@ impl Training {
     }
 
     /// Waits until the ranks of an attempt have met. The job must be in its first attempt or have been.
-    pub async fn meets(&self, attempt: i32) -> Met {
+    pub async fn meets(&self, attempt: u32) -> Met {
         self.reaches(State::Running).await;
         let folder = self.folder().await;
         self.eventually(&format!("the ranks of attempt {attempt} to meet"), async || {
@@ -112,7 +112,7 @@ impl Training {
 
     /// Every process of its workers that has not ended.
     pub fn members(&self) -> Vec<Member> {
-        let workers: BTreeMap<String, i32> = self.pods().iter().map(|pod| (pod.uid().unwrap(), worker(pod))).collect();
+        let workers: BTreeMap<String, u32> = self.pods().iter().map(|pod| (pod.uid().unwrap(), worker(pod))).collect();
         let member = |process: Process| {
             let number = |name: &str| process.variable(name).and_then(|text| text.parse().ok());
             let pod = process.variable("POD_UID")?.to_owned();
@@ -129,11 +129,11 @@ impl Training {
     }
 
     /// Waits until the programs of this attempt run in every worker, and no other program does; when that was first seen.
-    pub async fn runs(&self, attempt: i32, workers: i32) -> Instant {
+    pub async fn runs(&self, attempt: u32, workers: u32) -> Instant {
         self.eventually(&format!("attempt {attempt} to run in {workers} workers"), async || {
             let programs = self.programs();
             let (own, others): (Vec<_>, Vec<_>) = programs.iter().partition(|member| member.attempt == attempt);
-            let runs: BTreeSet<i32> = own.iter().map(|member| member.worker).collect();
+            let runs: BTreeSet<u32> = own.iter().map(|member| member.worker).collect();
             if runs != (0..workers).collect() {
                 return None;
             }
@@ -149,12 +149,12 @@ impl Training {
     }
 
     /// The same of whatever attempt follows this one: a new leader skips a number that its predecessor may have given out.
-    pub async fn runs_next(&self, last: i32, workers: i32) -> (i32, Instant) {
+    pub async fn runs_next(&self, last: u32, workers: u32) -> (u32, Instant) {
         let what = format!("an attempt after {last} to run");
         let next = self.eventually(&what, async || {
             let programs = self.programs();
             let newest = programs.iter().map(|member| member.attempt).max().filter(|&newest| newest > last)?;
-            let runs: BTreeSet<i32> =
+            let runs: BTreeSet<u32> =
                 programs.iter().filter(|member| member.attempt == newest).map(|member| member.worker).collect();
             (runs == (0..workers).collect()).then_some(newest)
         });
@@ -178,7 +178,7 @@ impl Training {
 
     /// Ends the training, and waits until the job is Completed with the weights that so many steps lead to in each of so many
     /// workers.
-    pub async fn completes(&self, workers: i32) -> TrainingJobStatus {
+    pub async fn completes(&self, workers: u32) -> TrainingJobStatus {
         self.folder().await.enough();
         let status = self.state(State::Completed).await;
         let pods = self.workers();

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use testkit::process::Signal;
 use testkit::{root, scratch};
 
-const WORKERS: i32 = 2;
+const WORKERS: u32 = 2;
 /// Where the older operator runs, and the jobs.
 const JOBS: &str = "ml-training";
 const OWN: &str = "trainingjob-system";

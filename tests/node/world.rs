@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use testkit::cluster::Cluster;
 use testkit::evidence::Guard;
-pub use testkit::job::{condition, training, worker};
+pub use testkit::job::{condition, index, training, worker};
 use testkit::wait::eventually;
 use testkit::{binary, root};
 

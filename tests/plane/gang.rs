@@ -71,7 +71,7 @@ async fn answer_key(secrets: &Api<Secret>) -> AnswerKey {
 }
 
 /// The container `training` of a pod stands so, as its kubelet would say.
-async fn is(space: &Space, pod: &Pod, phase: &str, restarts: i32, state: Value, last: Value) {
+async fn is(space: &Space, pod: &Pod, phase: &str, restarts: u32, state: Value, last: Value) {
     let runs = state.get("running").is_some();
     let container = json!({
         "name": "training", "image": "none", "imageID": "", "ready": runs, "started": runs, "restartCount": restarts,
@@ -84,7 +84,7 @@ async fn is(space: &Space, pod: &Pod, phase: &str, restarts: i32, state: Value, 
     space.set_pod(pod, status).await;
 }
 
-pub async fn runs(space: &Space, pod: &Pod, restarts: i32) {
+pub async fn runs(space: &Space, pod: &Pod, restarts: u32) {
     is(space, pod, "Running", restarts, json!({ "running": { "startedAt": Timestamp::now() } }), json!({})).await;
 }
 
@@ -92,7 +92,7 @@ fn args(pod: &Pod) -> Vec<String> {
     pod.spec.as_ref().unwrap().containers[0].args.clone().unwrap()
 }
 
-async fn restarted(job: &Watched, attempt: i32) {
+async fn restarted(job: &Watched, attempt: u32) {
     job.until(&format!("attempt {attempt} runs"), |s| s.attempt == Some(attempt) && s.state == Some(Running)).await;
 }
 
@@ -322,7 +322,7 @@ async fn a_lost_worker_is_replaced_alone() {
 }
 
 /// What a leader tells of a member that was lost.
-fn lost(attempt: i32) -> Value {
+fn lost(attempt: u32) -> Value {
     json!({
         "attempt": attempt, "reason": "NodeLost", "message": "its node is lost (its agent has fallen silent)",
         "worker": 1, "disruption": true, "time": Timestamp::now(), "ranSeconds": 3,
@@ -346,11 +346,11 @@ async fn a_gang_changes_its_size() {
         let (time, message) = (Timestamp::now(), "the gang goes on with others");
         json!({ "attempt": attempt, "reason": "Resized", "message": message, "disruption": true, "time": time, "ranSeconds": 3 })
     };
-    let tells = |attempt: u32, workers: i32| {
+    let tells = |attempt: u32, workers: u32| {
         let ended: Vec<_> = (1..attempt).map(resized).collect();
         agent.tells(&first[0], json!({ "attempt": attempt, "workers": workers, "phase": "Running", "ended": ended }));
     };
-    let size = async |workers: i32| {
+    let size = async |workers: u16| {
         let is = |s: &TrainingJobStatus| s.elastic.as_ref().is_some_and(|elastic| elastic.workers == workers);
         job.until(&format!("a gang of {workers}"), is).await;
         let setup = format!(r#""workers":{workers},"largest":"#);

@@ -29,7 +29,7 @@ async fn jobs(space: &Space) -> Vec<Job> {
 }
 
 /// Waits for the Jobs of this incarnation and no others.
-async fn jobs_of(space: &Space, incarnation: i32) -> Vec<Job> {
+async fn jobs_of(space: &Space, incarnation: u32) -> Vec<Job> {
     eventually(&format!("the Jobs of incarnation {incarnation}"), SOON, async || {
         let jobs = jobs(space).await;
         let is_of = |job: &Job| job.labels()["ml.example.com/attempt"] == incarnation.to_string();

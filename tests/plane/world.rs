@@ -524,7 +524,7 @@ pub fn uids<K: Resource>(objects: &[K]) -> BTreeSet<String> {
     objects.iter().map(|object| object.meta().uid.clone().unwrap()).collect()
 }
 
-pub fn attempt(pod: &Pod) -> i32 {
+pub fn attempt(pod: &Pod) -> u32 {
     pod.labels()[labels::INCARNATION].parse().unwrap()
 }
 

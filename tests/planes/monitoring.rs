@@ -492,7 +492,7 @@ impl World {
         self.cluster.kubectl_with(&["create", "--validate=warn", "-f", "-"], &job.to_string());
     }
 
-    async fn until(&self, name: &str, state: State, attempt: i32) {
+    async fn until(&self, name: &str, state: State, attempt: u32) {
         eventually(&format!("attempt {attempt} of {name} to be {}", state.as_str()), SOON, async || {
             let status = self.jobs().get(name).await.unwrap().status?;
             (status.state == Some(state) && status.attempt == Some(attempt)).then_some(())

@@ -494,7 +494,7 @@ impl<'a> Life<'a> {
         self.at_an_end().await
     }
 
-    async fn complete(&self, attempt: i32) -> Result<(), String> {
+    async fn complete(&self, attempt: u32) -> Result<(), String> {
         self.runs(attempt).await?;
         for worker in 0..2 {
             self.exit(attempt, worker, 0).await?;
@@ -545,13 +545,13 @@ impl<'a> Life<'a> {
 
     // ---- programs and nodes
 
-    async fn exit(&self, attempt: i32, worker: i32, code: i32) -> Result<(), String> {
+    async fn exit(&self, attempt: u32, worker: u32, code: i32) -> Result<(), String> {
         let pod = self.running(attempt, worker).await?;
         kubelet::exit(&self.world.admin, &pod, code).await;
         Ok(())
     }
 
-    async fn exit_of(&self, role: &str, attempt: i32, index: i32, code: i32) -> Result<(), String> {
+    async fn exit_of(&self, role: &str, attempt: u32, index: u32, code: i32) -> Result<(), String> {
         let what = format!("{role} {index} of attempt {attempt} to run");
         let pod = |space: &Space| kubelet::running_of(space, role, attempt, index).cloned();
         let pod = self.world.witness.until(&self.namespace, &what, pod).await?;
@@ -559,7 +559,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    async fn running(&self, attempt: i32, worker: i32) -> Result<Value, String> {
+    async fn running(&self, attempt: u32, worker: u32) -> Result<Value, String> {
         let what = format!("worker {worker} of attempt {attempt} to run");
         let pod = |space: &Space| kubelet::running(space, attempt, worker).cloned();
         self.world.witness.until(&self.namespace, &what, pod).await
@@ -567,7 +567,7 @@ impl<'a> Life<'a> {
 
     // ---- waiting
 
-    async fn runs(&self, attempt: i32) -> Result<(), String> {
+    async fn runs(&self, attempt: u32) -> Result<(), String> {
         self.all_run(attempt).await?;
         if attempt == 1 && !matches!(self.trial.scenario, Scenario::Complete | Scenario::Resume) {
             let writes = self.operators().first().map_or(0, |operator| operator.wire.writes());
@@ -580,7 +580,7 @@ impl<'a> Life<'a> {
     }
 
     /// Every worker runs, and the status says so, unless nobody is there to say it.
-    async fn all_run(&self, attempt: i32) -> Result<(), String> {
+    async fn all_run(&self, attempt: u32) -> Result<(), String> {
         let what = format!("attempt {attempt} to run");
         self.until(&what, |space| {
             let status = &space.get(Kind::TrainingJob, NAME)?["status"];

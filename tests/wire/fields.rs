@@ -50,7 +50,7 @@ fn cases() -> Vec<Case> {
     let elastic = || json!({ "numWorkers": 3, "checkpoint": { "enabled": false }, "elastic": { "maxWorkers": 4 } });
     let volume = |name: &str| json!([{ "name": name, "emptyDir": {} }]);
     let mount = |path: &str| json!([{ "name": "v", "mountPath": path }]);
-    let affinity = |weight: i32| {
+    let affinity = |weight: u32| {
         let term = json!({ "matchExpressions": [{ "key": "type", "operator": "Exists" }] });
         json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": weight, "preference": term }] } })
     };

@@ -4,6 +4,7 @@ use super::Mode;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 
 /// Where the program keeps its checkpoints: `/checkpoints` in every worker, also in `CHECKPOINT_DIR`.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -14,8 +15,8 @@ pub struct Checkpoint {
     pub enabled: Option<bool>,
     /// Epochs between two checkpoints, handed to the program as `CHECKPOINT_FREQUENCY`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub frequency: Option<i32>,
+    #[schemars(range(min = 1, max = 2_147_483_647))]
+    pub frequency: Option<u32>,
     /// What is mounted at `/checkpoints`. Without it an emptyDir, whose content ends with the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
@@ -24,7 +25,7 @@ pub struct Checkpoint {
     /// the job runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
-    pub retention: Option<i32>,
+    pub retention: Option<NonZeroU32>,
     /// The best checkpoint by a metric stays, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_best: Option<KeepBest>,
@@ -81,7 +82,7 @@ pub struct Backup {
     /// Seconds between two copies at least; after the end the last one is copied in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 604_800))]
-    pub interval_seconds: Option<i32>,
+    pub interval_seconds: Option<u32>,
     /// As in `storage`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]

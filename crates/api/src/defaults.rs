@@ -9,9 +9,10 @@ use super::{
     ProcsPerWorker, RestartPolicy, RuntimeKind,
 };
 use serde_json::{Value, json};
+use std::num::NonZeroU32;
 
 /// Default of `gpusPerWorker`.
-pub const GPUS_PER_WORKER: i32 = 1;
+pub const GPUS_PER_WORKER: u16 = 1;
 /// Default of `procsPerWorker`.
 pub const PROCS_PER_WORKER: ProcsPerWorker = ProcsPerWorker::Kind(ProcsKind::Auto);
 /// Default of `framework`.
@@ -19,27 +20,27 @@ pub const FRAMEWORK: Framework = Framework::Pytorch;
 /// Default of `checkpoint.enabled`.
 pub const CHECKPOINT_ENABLED: bool = true;
 /// Default of `checkpoint.frequency`, in epochs.
-pub const CHECKPOINT_FREQUENCY: i32 = 5;
+pub const CHECKPOINT_FREQUENCY: u32 = 5;
 /// Default of `checkpoint.retention`.
-pub const CHECKPOINT_RETENTION: i32 = 3;
+pub const CHECKPOINT_RETENTION: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
 /// Default of `checkpoint.keepBest.mode`.
 pub const KEEP_BEST_MODE: Mode = Mode::Min;
 /// Default of `checkpoint.ifNoneUsable`.
 pub const IF_NONE_USABLE: IfNoneUsable = IfNoneUsable::Wait;
 /// Default of `checkpoint.backup.intervalSeconds`.
-pub const BACKUP_INTERVAL_SECONDS: i32 = 1800;
+pub const BACKUP_INTERVAL_SECONDS: u32 = 1800;
 /// Default of `checkpoint.storage.deletePolicy`.
 pub const DELETE_POLICY: DeletePolicy = DeletePolicy::Retain;
 /// Default of `monitoring.enabled`.
 pub const MONITORING_ENABLED: bool = true;
 /// Default of `monitoring.metricsPort`.
-pub const METRICS_PORT: i32 = 8080;
+pub const METRICS_PORT: u16 = 8080;
 /// Default of `monitoring.tensorboardEnabled`.
 pub const TENSORBOARD_ENABLED: bool = false;
 /// Default of `networking.backend`.
 pub const BACKEND: Backend = Backend::Nccl;
 /// Default of `networking.masterPort`.
-pub const MASTER_PORT: i32 = 29500;
+pub const MASTER_PORT: u16 = 29500;
 /// Default of `networking.isolate`.
 pub const ISOLATE: bool = true;
 /// Default of `networking.rdmaEnabled`.
@@ -47,15 +48,15 @@ pub const RDMA_ENABLED: bool = false;
 /// Default of `failurePolicy.restartPolicy`.
 pub const RESTART_POLICY: RestartPolicy = RestartPolicy::OnFailure;
 /// Default of `failurePolicy.backoffLimit`.
-pub const BACKOFF_LIMIT: i32 = 3;
+pub const BACKOFF_LIMIT: u16 = 3;
 /// Default of `failurePolicy.nodeLostSeconds`.
-pub const NODE_LOST_SECONDS: i32 = 60;
+pub const NODE_LOST_SECONDS: u32 = 60;
 /// Default of `failurePolicy.nanPolicy`.
 pub const NAN_POLICY: NanPolicy = NanPolicy::Report;
 /// Default of `failurePolicy.hang.timeoutSeconds`.
-pub const HANG_TIMEOUT_SECONDS: i32 = 1800;
+pub const HANG_TIMEOUT_SECONDS: u32 = 1800;
 /// Default of `failurePolicy.hang.idleTimeoutSeconds`.
-pub const HANG_IDLE_TIMEOUT_SECONDS: i32 = 3600;
+pub const HANG_IDLE_TIMEOUT_SECONDS: u32 = 3600;
 /// Default of `failurePolicy.hang.action`.
 pub const HANG_ACTION: HangAction = HangAction::Report;
 /// Default of `scheduling.gang`.
@@ -65,9 +66,9 @@ pub const GANG: GangScheduler = GangScheduler::None;
 pub const RUNTIME_KIND: RuntimeKind = RuntimeKind::ClusterTrainingRuntime;
 
 /// Default of `elastic.minWorkers`.
-pub const MIN_WORKERS: i32 = 1;
+pub const MIN_WORKERS: u16 = 1;
 /// Default of `elastic.waitSeconds`.
-pub const WAIT_SECONDS: i32 = 60;
+pub const WAIT_SECONDS: u32 = 60;
 
 /// Default of `checkpoint.storage.size`.
 pub const STORAGE_SIZE: &str = "10Gi";

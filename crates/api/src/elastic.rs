@@ -10,12 +10,12 @@ pub struct Elastic {
     /// With fewer workers than these the gang does not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
-    pub min_workers: Option<i32>,
+    pub min_workers: Option<u16>,
     /// The most that `numWorkers` may become.
     #[schemars(range(min = 1, max = 4096))]
-    pub max_workers: i32,
+    pub max_workers: u16,
     /// Seconds for which some of the workers may find no room until the gang runs without them. When there is room for all, it grows at once; for some more, after as long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
-    pub wait_seconds: Option<i32>,
+    pub wait_seconds: Option<u32>,
 }

@@ -15,19 +15,19 @@ pub struct FailurePolicy {
     /// Restarts of the gang before the job has failed. Evicted, preempted and lost workers don't count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
-    pub backoff_limit: Option<i32>,
+    pub backoff_limit: Option<u16>,
     /// Seconds that the job may run, from its first start and across restarts; time suspended doesn't count. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
-    pub active_deadline_seconds: Option<i64>,
+    pub active_deadline_seconds: Option<u32>,
     /// Seconds that each attempt may wait for its Jobs to be made, and then for every worker's program to run. After that the job fails with what it waited for, such as Denied, Unschedulable or ImagePull. Time in a queue, suspended or without a valid spec doesn't count. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
-    pub start_deadline_seconds: Option<i64>,
+    pub start_deadline_seconds: Option<u32>,
     /// Seconds from a node's last sign of life until another pod takes the place of the worker on it, whose own can't be confirmed dead. Less than some 50 can't be kept: so long Kubernetes takes to notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 86_400))]
-    pub node_lost_seconds: Option<i32>,
+    pub node_lost_seconds: Option<u32>,
     /// What happens when the loss is NaN or infinite. `Report`: the metric says so, the program goes on. `Fail`: the worker's program is ended, and fails with the reason NaNLoss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "NanPolicy")]
@@ -48,11 +48,11 @@ pub struct Hang {
     /// Seconds without a step. More than the longest evaluation, compilation or checkpoint takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 86_400))]
-    pub timeout_seconds: Option<i32>,
+    pub timeout_seconds: Option<u32>,
     /// Seconds without any sign of life in a program that reports no steps: before its first one, after its last one, or because nothing knows its output. No worker prints, computes (5 % of a core), reads or writes data, uses a GPU or writes a file in the checkpoint folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 604_800))]
-    pub idle_timeout_seconds: Option<i32>,
+    pub idle_timeout_seconds: Option<u32>,
     /// `Report`: the condition ProgressStalled and an event say so, and the stacks of all ranks are in the log. `Restart`: the attempt fails with the reason Hang, so that the gang starts again within `backoffLimit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HangAction")]

@@ -13,7 +13,7 @@ pub struct Monitoring {
     /// Port of each worker for that; another one if the program itself listens on this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1024, max = 65535))]
-    pub metrics_port: Option<i32>,
+    pub metrics_port: Option<u16>,
     /// How progress is read off what the program prints, where it prints it in a form of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressForms>,

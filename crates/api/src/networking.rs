@@ -14,7 +14,7 @@ pub struct Networking {
     /// Port of the rendezvous at worker 0. Attempts alternate between it and the next one, so that no straggler of the last attempt joins; the workers' agents talk to each other at the one after those.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1024, max = 65534))]
-    pub master_port: Option<i32>,
+    pub master_port: Option<u16>,
     /// Uses RDMA: requests `rdmaResource`, adds the capability IPC_LOCK and enables InfiniBand for NCCL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma_enabled: Option<bool>,

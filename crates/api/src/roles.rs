@@ -15,7 +15,7 @@ pub struct RoleSpec {
     /// Pods of this role; 1 if it is not written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
-    pub replicas: Option<i32>,
+    pub replicas: Option<u16>,
     /// The job is completed when all programs have exited with code 0 of the roles that say so; the rest is ended then. If none says so: the chief of tensorflow, else all workers. In mpi it is always where mpirun runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<bool>,
@@ -38,7 +38,7 @@ pub struct RoleSpec {
     /// GPUs of each pod; 0 if it is not written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 16))]
-    pub gpus_per_replica: Option<i32>,
+    pub gpus_per_replica: Option<u16>,
     /// Requests and limits of each pod, instead of the workers'.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]
     pub resources: Resources,
@@ -51,7 +51,7 @@ pub struct RoleSpec {
 impl RoleSpec {
     /// Pods of this role.
     #[must_use]
-    pub fn replicas(&self) -> i32 {
+    pub fn replicas(&self) -> u16 {
         self.replicas.unwrap_or(1)
     }
 }

@@ -276,6 +276,12 @@ fn add(schema: &mut JSONSchemaProps, rule: ValidationRule) {
 fn tidy(schema: &mut JSONSchemaProps) {
     // A null is then dropped and defaulted instead of kept.
     schema.nullable = None;
+    // Of those that Kubernetes knows the one that holds it.
+    match schema.format.as_deref() {
+        Some("uint16") => schema.format = Some("int32".to_owned()),
+        Some("uint32" | "uint64") => schema.format = Some("int64".to_owned()),
+        _ => {}
+    }
     // An empty object has no defaults to show.
     if schema.default.as_ref().is_some_and(|default| default.0 == serde_json::json!({})) {
         schema.default = None;

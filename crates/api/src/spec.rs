@@ -7,6 +7,7 @@ use super::{
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU16;
 
 /// One distributed training: a gang of workers that starts, fails and restarts together.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -54,9 +55,9 @@ pub struct TrainingJobSpec {
     pub runtime_ref: Option<RuntimeRef>,
 
     /// Number of workers (pods) in the gang. Required, unless the job's template has it.
-    #[serde(default, skip_serializing_if = "is_unwritten")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
-    pub num_workers: i32,
+    pub num_workers: Option<NonZeroU16>,
 
     /// The number of workers may change while the job runs. Without it `numWorkers` is as it was at the job's creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +71,7 @@ pub struct TrainingJobSpec {
     /// GPUs of each worker, requested as `nvidia.com/gpu` unless `resources` names GPUs itself; both must agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 16))]
-    pub gpus_per_worker: Option<i32>,
+    pub gpus_per_worker: Option<u16>,
 
     /// Processes per worker: a number, `auto` (pytorch, paddle and mpi: the GPUs if there are any, else 1; the others: 1), `gpu`, or `cpu` (the CPU limit, which must then be set).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,11 +181,11 @@ pub struct TrainingJobSpec {
 
     /// Seconds after its end at which the finished TrainingJob is deleted. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub ttl_seconds_after_finished: Option<i32>,
+    #[schemars(range(min = 0, max = 2_147_483_647))]
+    pub ttl_seconds_after_finished: Option<u32>,
 }
 
-/// Whether nothing is written in an object whose fields are all optional, or of a number that is at least 1.
+/// Whether nothing is written in an object whose fields are all optional.
 fn is_unwritten<T: Default + PartialEq>(object: &T) -> bool {
     *object == T::default()
 }

@@ -37,16 +37,16 @@ pub struct TrainingJobStatus {
     pub elastic: Option<ElasticStatus>,
     /// Number of this attempt, from 1; it only grows. A restart and a resume are new attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempt: Option<i32>,
+    pub attempt: Option<u32>,
     /// Number of the Job and pods that run it, from 1; it only grows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub incarnation: Option<i32>,
+    pub incarnation: Option<u32>,
     /// Restarts so far, of both kinds: after failures and after disruptions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restart_count: Option<i32>,
+    pub restart_count: Option<u32>,
     /// Restarts that don't count against `backoffLimit`: after evictions, preemptions and lost nodes, and what a rule ignores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disruption_count: Option<i32>,
+    pub disruption_count: Option<u32>,
     /// The last ten attempts that ended in a restart, and the one that is failing now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarts: Vec<AttemptEnd>,
@@ -177,15 +177,15 @@ pub struct RoleStatus {
 #[serde(rename_all = "camelCase")]
 pub struct Workers {
     /// `numWorkers`, or of another role its `replicas`.
-    pub desired: i32,
+    pub desired: u32,
     /// Whose program runs.
-    pub active: i32,
+    pub active: u32,
     /// Whose program exited 0.
-    pub succeeded: i32,
+    pub succeeded: u32,
     /// Whose program or pod failed.
-    pub failed: i32,
+    pub failed: u32,
     /// Not there yet, waiting for a node, or starting.
-    pub pending: i32,
+    pub pending: u32,
 }
 
 /// The size of an elastic gang.
@@ -193,9 +193,9 @@ pub struct Workers {
 #[serde(rename_all = "camelCase")]
 pub struct ElasticStatus {
     /// Workers that run together, in this attempt or the next one: the first ones by their index. Fewer than `numWorkers` while not all of them find room.
-    pub workers: i32,
+    pub workers: u16,
     /// The most that it was since its pods were made.
-    pub largest: i32,
+    pub largest: u16,
     /// When `workers` changed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Time>,
@@ -304,7 +304,7 @@ pub struct EarlyStoppingStatus {
     pub evaluations_since_best: i32,
     /// Attempt of the last evaluation.
     #[serde(default)]
-    pub attempt: i32,
+    pub attempt: u32,
     /// When the program of the last evaluation was started. A queue manager may stop it and start it again within an
     /// attempt, and each counts its evaluations from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -326,7 +326,7 @@ pub struct AskedRestart {
     /// When it was heeded.
     pub time: Time,
     /// The first attempt that follows from it: what failed before is no reason to wait longer between attempts.
-    pub attempt: i32,
+    pub attempt: u32,
 }
 
 /// What the job holds in the cluster.
@@ -335,7 +335,7 @@ pub struct AskedRestart {
 pub struct AllocatedResources {
     /// GPUs of the workers that have a node.
     #[serde(rename = "allocatedGPUs")]
-    pub allocated_gpus: i32,
+    pub allocated_gpus: u32,
     /// Nodes on which its workers are.
-    pub allocated_nodes: i32,
+    pub allocated_nodes: u32,
 }

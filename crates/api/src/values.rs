@@ -6,11 +6,18 @@ use crate::{
     Scheduling, Storage, TrainingJobSpec, defaults,
 };
 use serde_json::{Value, json};
+use std::num::{NonZeroU16, NonZeroU32};
 
 impl TrainingJobSpec {
+    /// Workers of the gang; none where neither the job nor its template says it, and then nothing is made.
+    #[must_use]
+    pub fn num_workers(&self) -> u16 {
+        self.num_workers.map_or(0, NonZeroU16::get)
+    }
+
     /// GPUs of each worker.
     #[must_use]
-    pub fn gpus_per_worker(&self) -> i32 {
+    pub fn gpus_per_worker(&self) -> u16 {
         self.gpus_per_worker.unwrap_or(defaults::GPUS_PER_WORKER)
     }
 
@@ -38,13 +45,13 @@ impl RuntimeRef {
 impl Elastic {
     /// With fewer workers the gang does not run.
     #[must_use]
-    pub fn min_workers(&self) -> i32 {
+    pub fn min_workers(&self) -> u16 {
         self.min_workers.unwrap_or(defaults::MIN_WORKERS)
     }
 
     /// Seconds until it runs without those that find no room.
     #[must_use]
-    pub fn wait_seconds(&self) -> i32 {
+    pub fn wait_seconds(&self) -> u32 {
         self.wait_seconds.unwrap_or(defaults::WAIT_SECONDS)
     }
 }
@@ -58,13 +65,13 @@ impl Checkpoint {
 
     /// Epochs between two checkpoints.
     #[must_use]
-    pub fn frequency(&self) -> i32 {
+    pub fn frequency(&self) -> u32 {
         self.frequency.unwrap_or(defaults::CHECKPOINT_FREQUENCY)
     }
 
     /// Newest good checkpoints that are kept.
     #[must_use]
-    pub fn retention(&self) -> i32 {
+    pub fn retention(&self) -> NonZeroU32 {
         self.retention.unwrap_or(defaults::CHECKPOINT_RETENTION)
     }
 }
@@ -80,7 +87,7 @@ impl KeepBest {
 impl Backup {
     /// Seconds between two copies.
     #[must_use]
-    pub fn interval_seconds(&self) -> i32 {
+    pub fn interval_seconds(&self) -> u32 {
         self.interval_seconds.unwrap_or(defaults::BACKUP_INTERVAL_SECONDS)
     }
 }
@@ -102,7 +109,7 @@ impl Monitoring {
 
     /// Port of each worker's metrics.
     #[must_use]
-    pub fn metrics_port(&self) -> i32 {
+    pub fn metrics_port(&self) -> u16 {
         self.metrics_port.unwrap_or(defaults::METRICS_PORT)
     }
 
@@ -122,7 +129,7 @@ impl Networking {
 
     /// Port of the rendezvous of the first attempt.
     #[must_use]
-    pub fn master_port(&self) -> i32 {
+    pub fn master_port(&self) -> u16 {
         self.master_port.unwrap_or(defaults::MASTER_PORT)
     }
 
@@ -148,13 +155,13 @@ impl FailurePolicy {
 
     /// Restarts after failures before the job has failed.
     #[must_use]
-    pub fn backoff_limit(&self) -> i32 {
+    pub fn backoff_limit(&self) -> u16 {
         self.backoff_limit.unwrap_or(defaults::BACKOFF_LIMIT)
     }
 
     /// Seconds from a node's last sign of life until its worker is replaced.
     #[must_use]
-    pub fn node_lost_seconds(&self) -> i32 {
+    pub fn node_lost_seconds(&self) -> u32 {
         self.node_lost_seconds.unwrap_or(defaults::NODE_LOST_SECONDS)
     }
 
@@ -168,13 +175,13 @@ impl FailurePolicy {
 impl Hang {
     /// Seconds without a step after which a program may hang.
     #[must_use]
-    pub fn timeout_seconds(&self) -> i32 {
+    pub fn timeout_seconds(&self) -> u32 {
         self.timeout_seconds.unwrap_or(defaults::HANG_TIMEOUT_SECONDS)
     }
 
     /// Seconds without any sign of life after which a program that reports no steps may hang.
     #[must_use]
-    pub fn idle_timeout_seconds(&self) -> i32 {
+    pub fn idle_timeout_seconds(&self) -> u32 {
         self.idle_timeout_seconds.unwrap_or(defaults::HANG_IDLE_TIMEOUT_SECONDS)
     }
 

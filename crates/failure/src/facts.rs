@@ -10,13 +10,13 @@ pub struct WorkerFacts<'a> {
     /// Its role.
     pub role: RoleName,
     /// Its index, among those of its role.
-    pub index: i32,
+    pub index: u32,
     /// Name of the pod; empty where that is not known.
     pub pod: &'a str,
     /// The node, once there is one.
     pub node: Option<&'a str>,
     /// The attempt that it belongs to, from 1.
-    pub attempt: i32,
+    pub attempt: u32,
     /// When its pod was created.
     pub created: Option<Timestamp>,
     /// When the deletion of its pod was asked for.

@@ -18,7 +18,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// The same after disruptions: what drives workers away may take its time.
 const LONGEST_WAIT_DISRUPTED: Duration = Duration::from_secs(300);
 /// So many quick disruptions in a row are enough.
-pub const INTERRUPTIONS: i32 = 10;
+pub const INTERRUPTIONS: u32 = 10;
 /// Characters that are kept of the reason and of the checkpoint of a failure that may come again.
 const KEPT: usize = 160;
 
@@ -28,9 +28,9 @@ pub struct Policy {
     /// `failurePolicy.restartPolicy`.
     pub restarts: Restarts,
     /// `failurePolicy.backoffLimit`: restarts after failures of the program.
-    pub backoff_limit: i32,
+    pub backoff_limit: u32,
     /// Quick disruptions in a row, without progress, of which the last one ends the job: [`INTERRUPTIONS`].
-    pub interruptions: i32,
+    pub interruptions: u32,
     /// `failurePolicy.rules`.
     pub rules: Vec<FailureRule>,
 }
@@ -97,7 +97,7 @@ fn back_off(history: &RestartHistory, class: Class) -> Duration {
         Class::Failure => (history.failures_in_a_row, LONGEST_WAIT),
         Class::Disruption => (history.disruptions_in_a_row, LONGEST_WAIT_DISRUPTED),
     };
-    let doublings = in_a_row.checked_sub(2).and_then(|n| u32::try_from(n).ok());
+    let doublings = in_a_row.checked_sub(2);
     doublings.map_or(Duration::ZERO, |n| {
         1u64.checked_shl(n).map_or(longest, |seconds| Duration::from_secs(seconds).min(longest))
     })
@@ -205,7 +205,7 @@ mod tests {
     /// The back-off after each end, or why no other attempt follows.
     fn decisions(policy: &Policy, ends: &[AttemptEnd]) -> Vec<Result<u64, String>> {
         let mut history = RestartHistory::default();
-        let decide = |(end, attempt): (&AttemptEnd, i32)| {
+        let decide = |(end, attempt): (&AttemptEnd, u32)| {
             let end = ruled(policy, AttemptEnd { attempt, ..end.clone() });
             let next = decide(policy, &mut history, &end);
             let (before, again) = (history.clone(), super::decide(policy, &mut history, &end));

@@ -71,10 +71,10 @@ pub(crate) fn begin(history: &mut History, attempt: u32, choice: &Choice, (first
 pub fn by_what_was_seen(ended: &Ended) -> AttemptEnd {
     let gone = ended.members.iter().find(|(_, member)| member.lost || member.leaving.is_some());
     let failed = ended.members.iter().find(|(_, m)| m.end.as_ref().is_some_and(|end| end.outcome == Outcome::Failed));
-    let new = |reason, message| AttemptEnd::new(i32::try_from(ended.attempt).unwrap_or(i32::MAX), reason, message);
+    let new = |reason, message| AttemptEnd::new(ended.attempt, reason, message);
     let of = |member: &MemberId, end: AttemptEnd| AttemptEnd {
         role: RoleName::parse(&member.role).unwrap_or_default(),
-        worker: i32::try_from(member.index).ok(),
+        worker: Some(member.index),
         ..end
     };
     let disrupted = |end: AttemptEnd| AttemptEnd { disruption: true, ..end };

@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 
 /// The indices of workers as people write them: 3, or 0-7, or 0,3,8-15.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Indices(pub BTreeSet<i32>);
+pub struct Indices(pub BTreeSet<u32>);
 
 impl std::str::FromStr for Indices {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || "write indices of workers such as 3, 0-7 or 0,3,8-15".to_owned();
-        let number = |text: &str| text.trim().parse::<i32>().ok().filter(|n| (0..4096).contains(n)).ok_or_else(wrong);
+        let number = |text: &str| text.trim().parse::<u32>().ok().filter(|n| (0..4096).contains(n)).ok_or_else(wrong);
         let mut indices = BTreeSet::new();
         for part in text.split(',') {
             match part.split_once('-') {
@@ -64,27 +64,31 @@ impl Choice {
     ///
     /// # Errors
     /// If the job has no such role, or not so many pods of it: with what may be written.
-    pub fn places(&self, job: &str, roles: &[(RoleName, i32)]) -> anyhow::Result<Vec<Place>> {
+    pub fn places(&self, job: &str, roles: &[(RoleName, u16)]) -> anyhow::Result<Vec<Place>> {
         let role = self.role.unwrap_or(RoleName::WORKER);
         let Some((_, replicas)) = roles.iter().find(|(name, _)| *name == role) else {
             let names: Vec<String> = roles.iter().map(|(name, _)| name.to_string()).collect();
             bail!("{job} has no role {role}: --role takes {}", names.join(", "));
         };
-        if let Some(index) = self.worker.iter().flat_map(|indices| &indices.0).find(|index| *index >= replicas) {
+        if let Some(index) =
+            self.worker.iter().flat_map(|indices| &indices.0).find(|index| **index >= u32::from(*replicas))
+        {
             let has =
                 if role.is_worker() { count((*replicas).into(), "worker") } else { format!("{replicas} of {role}") };
             bail!("{job} has {has}, there is no {role} {index}: --worker takes 0 to {}", replicas - 1);
         }
-        let all = roles.iter().flat_map(|(role, replicas)| (0..*replicas).map(|index| Place { role: *role, index }));
+        let all = roles
+            .iter()
+            .flat_map(|(role, replicas)| (0..u32::from(*replicas)).map(|index| Place { role: *role, index }));
         Ok(all.filter(|place| self.has(*place)).collect())
     }
 }
 
 /// The roles of a job with their pods, the workers first.
 #[must_use]
-pub fn roles(job: &TrainingJob) -> Vec<(RoleName, i32)> {
+pub fn roles(job: &TrainingJob) -> Vec<(RoleName, u16)> {
     let roles = plan::resolve(job, &Runtime::default()).plan.gang.roles;
-    let num_workers = plan::effective(job).map_or(job.spec.num_workers, |spec| spec.num_workers);
+    let num_workers = plan::effective(job).map_or(job.spec.num_workers(), |spec| spec.num_workers());
     let of = |role: &plan::Role| (role.name, if role.name.is_worker() { num_workers } else { role.replicas });
     roles.iter().map(of).collect()
 }

@@ -59,9 +59,9 @@ pub struct Worker {
     pub role: Option<String>,
     /// The index of the worker, or of the pod among those of its role.
     #[serde(rename = "worker")]
-    pub index: i32,
+    pub index: u32,
     /// The attempt that it belongs to.
-    pub attempt: i32,
+    pub attempt: u32,
     /// The name of its pod.
     pub pod: String,
     /// Its node, once there is one.
@@ -294,15 +294,16 @@ impl Facts {
 
     /// Counts the GPUs that all pods together ask for.
     #[must_use]
-    pub fn gpus(&self) -> i32 {
-        let of_role = |role: &RoleSpec| role.replicas().saturating_mul(role.gpus_per_replica.unwrap_or(0));
-        let workers = self.spec.num_workers.saturating_mul(self.spec.gpus_per_worker());
-        self.spec.roles.iter().map(of_role).fold(workers, i32::saturating_add)
+    pub fn gpus(&self) -> u32 {
+        let all = |pods: u16, each: u16| u32::from(pods) * u32::from(each);
+        let of_role = |role: &RoleSpec| all(role.replicas(), role.gpus_per_replica.unwrap_or(0));
+        let workers = all(self.spec.num_workers(), self.spec.gpus_per_worker());
+        self.spec.roles.iter().map(of_role).fold(workers, u32::saturating_add)
     }
 
     /// Counts the workers of this attempt that have a node and have not ended.
     #[must_use]
-    pub fn placed(&self) -> i32 {
+    pub fn placed(&self) -> u32 {
         let attempt = self.status.attempt.unwrap_or(1);
         let has_place = |worker: &&Worker| {
             let is_alive = matches!(worker.state, WorkerState::Starting | WorkerState::Running);
@@ -310,8 +311,9 @@ impl Facts {
         };
         let seen = self.workers.iter().filter(has_place).count();
         // Whoever may not see pods sees the GPUs in the status.
-        let told = self.status.resources.map_or(0, |held| held.allocated_gpus) / self.spec.gpus_per_worker().max(1);
-        if self.workers.is_empty() { told } else { i32::try_from(seen).unwrap_or(i32::MAX) }
+        let told =
+            self.status.resources.map_or(0, |held| held.allocated_gpus) / u32::from(self.spec.gpus_per_worker().max(1));
+        if self.workers.is_empty() { told } else { u32::try_from(seen).unwrap_or(u32::MAX) }
     }
 
     /// Tells the progress in percent.
@@ -322,11 +324,11 @@ impl Facts {
 
     /// Finds the workers of this attempt that have no pod, by their indices.
     #[must_use]
-    pub fn without_pod(&self) -> Vec<i32> {
+    pub fn without_pod(&self) -> Vec<u32> {
         let attempt = self.status.attempt.unwrap_or(1);
-        let there: BTreeSet<i32> =
+        let there: BTreeSet<u32> =
             self.workers.iter().filter(|w| w.role.is_none() && w.attempt == attempt).map(|w| w.index).collect();
-        (0..self.spec.num_workers).filter(|index| !there.contains(index)).collect()
+        (0..self.spec.num_workers().into()).filter(|index| !there.contains(index)).collect()
     }
 }
 

@@ -124,7 +124,7 @@ fn workers(pods: &[ObservedPod], status: &TrainingJobStatus) -> Vec<Worker> {
 /// The last attempt that a pod had, as far as the status tells: of one of an incarnation before the last one the latest
 /// that it can have been.
 #[must_use]
-pub fn last_attempt(pod: &ObservedPod, current: Incarnation) -> i32 {
+pub fn last_attempt(pod: &ObservedPod, current: Incarnation) -> u32 {
     current.attempt.saturating_sub(current.number.saturating_sub(pod.incarnation)).max(1)
 }
 

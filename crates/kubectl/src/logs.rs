@@ -63,7 +63,7 @@ pub struct Source {
     /// The UID of the pod.
     pub uid: String,
     /// The last attempt of the pod: it may have had earlier ones.
-    pub attempt: i32,
+    pub attempt: u32,
     /// Whose it is.
     pub place: Place,
 }
@@ -124,11 +124,11 @@ struct JsonLine<'a> {
     namespace: &'a str,
     job: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    attempt: Option<i32>,
+    attempt: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    worker: Option<i32>,
+    worker: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pod: Option<&'a str>,
     /// The pod or its log is gone, and this is what was kept of it.
@@ -158,7 +158,7 @@ impl Form {
 
     /// Renders words that were kept of a worker, or of nobody in particular.
     #[must_use]
-    pub fn kept(&self, attempt: Option<i32>, place: Option<Place>, pod: Option<&str>, words: &str) -> Vec<u8> {
+    pub fn kept(&self, attempt: Option<u32>, place: Option<Place>, pod: Option<&str>, words: &str) -> Vec<u8> {
         if self.json {
             return words.lines().flat_map(|line| self.json_line(attempt, place, pod, None, true, line)).collect();
         }
@@ -179,7 +179,7 @@ impl Form {
     #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
     fn json_line(
         &self,
-        attempt: Option<i32>,
+        attempt: Option<u32>,
         place: Option<Place>,
         pod: Option<&str>,
         time: Option<Timestamp>,
@@ -214,7 +214,7 @@ pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out:
     let form = Form {
         namespace: job.namespace().unwrap_or_default(),
         job: name.to_owned(),
-        digits: (most - 1).max(0).to_string().len(),
+        digits: most.saturating_sub(1).to_string().len(),
         roles: if all.len() > 1 { all.iter().map(|(role, _)| role.as_str().len()).max().unwrap_or(0) } else { 0 },
         timestamps: wanted.timestamps,
         json: wanted.json,
@@ -253,7 +253,7 @@ fn is_finished(job: &TrainingJob) -> bool {
 /// Says which of the chosen pods have no log.
 fn tell_of_missing(sources: &[Source], chosen: &[Place]) {
     let there: BTreeSet<Place> = sources.iter().map(|source| source.place).collect();
-    let mut missing: BTreeMap<RoleName, Vec<i32>> = BTreeMap::new();
+    let mut missing: BTreeMap<RoleName, Vec<u32>> = BTreeMap::new();
     for place in chosen.iter().filter(|place| !there.contains(place)) {
         missing.entry(place.role).or_default().push(place.index);
     }
@@ -275,7 +275,7 @@ struct Logs<'a> {
     /// Which pods and which attempt are the last ones.
     current: Incarnation,
     /// The attempt of the last line shown.
-    attempt: Option<i32>,
+    attempt: Option<u32>,
     out: &'a mut dyn Write,
 }
 

@@ -24,7 +24,7 @@ pub enum Style {
     /// It is where to look first.
     Bad,
     /// It is the mark of the worker with this index.
-    Worker(i32),
+    Worker(u32),
 }
 
 impl Style {
@@ -332,14 +332,14 @@ pub fn count(n: i64, what: &str) -> String {
 
 /// Joins numbers that follow each other: 0,1,2,5 is `0-2,5`.
 #[must_use]
-pub fn ranges(numbers: &[i32]) -> String {
-    let mut runs: Vec<(i32, i32)> = Vec::new();
+pub fn ranges(numbers: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
     for &n in numbers {
         match runs.last_mut() {
             Some((_, last)) if *last + 1 == n => *last = n,
             _ => runs.push((n, n)),
         }
     }
-    let text = |(a, b): &(i32, i32)| if a == b { a.to_string() } else { format!("{a}-{b}") };
+    let text = |(a, b): &(u32, u32)| if a == b { a.to_string() } else { format!("{a}-{b}") };
     runs.iter().map(text).collect::<Vec<_>>().join(",")
 }

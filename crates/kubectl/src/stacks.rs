@@ -31,7 +31,7 @@ pub struct OfWorker {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// Its index.
-    pub worker: i32,
+    pub worker: u32,
     /// Its pod.
     pub pod: String,
     /// The pod's node.
@@ -198,7 +198,7 @@ mod tests {
     fn document(processes: [ProcessStacks; 2]) -> Document {
         let of = |(index, process): (usize, ProcessStacks)| OfWorker {
             role: None,
-            worker: i32::try_from(index).unwrap(),
+            worker: u32::try_from(index).unwrap(),
             pod: format!("x-training-{index}-abcde"),
             node: Some("gpu-1".into()),
             stacks: Some(Stacks { processes: vec![process], ..Stacks::default() }),

@@ -93,7 +93,7 @@ fn attempt(screen: &mut Screen, facts: &Facts) {
         let left = match policy.restart_policy() {
             RestartPolicy::Never => 0,
             RestartPolicy::OnFailure | RestartPolicy::Always => {
-                (policy.backoff_limit() - restarts + disruptions).max(0)
+                u32::from(policy.backoff_limit()).saturating_sub(restarts.saturating_sub(disruptions))
             }
         };
         text += &format!("; {left} more allowed");
@@ -155,7 +155,7 @@ fn metrics(screen: &mut Screen, facts: &Facts) {
 
 fn workers(screen: &mut Screen, facts: &Facts) {
     let status = &facts.status;
-    let mut text = counted(&status.workers.unwrap_or_default(), facts.spec.num_workers);
+    let mut text = counted(&status.workers.unwrap_or_default(), facts.spec.num_workers().into());
     for role in &status.roles {
         text += &format!("; {}: {}", role.name, counted(&role.count, role.count.desired));
     }
@@ -192,7 +192,7 @@ fn workers(screen: &mut Screen, facts: &Facts) {
 }
 
 /// How many of so many run, wait and have ended.
-fn counted(counts: &Workers, all: i32) -> String {
+fn counted(counts: &Workers, all: u32) -> String {
     let parts = [
         (counts.active, "running"),
         (counts.pending, "waiting or starting"),
@@ -212,8 +212,8 @@ struct Group {
     note: Option<String>,
 }
 
-fn groups(facts: &Facts) -> Vec<(Group, Vec<i32>)> {
-    let mut groups: BTreeMap<Group, Vec<i32>> = BTreeMap::new();
+fn groups(facts: &Facts) -> Vec<(Group, Vec<u32>)> {
+    let mut groups: BTreeMap<Group, Vec<u32>> = BTreeMap::new();
     for worker in &facts.workers {
         let group = Group {
             role: worker.role.clone(),
@@ -230,13 +230,13 @@ fn groups(facts: &Facts) -> Vec<(Group, Vec<i32>)> {
     // A gang that is well reads in the order of its workers.
     groups.sort_by(|(a, first), (b, second)| {
         let key =
-            |group: &Group, indices: &[i32]| (group.state.min(WorkerState::Running), group.role.clone(), indices[0]);
+            |group: &Group, indices: &[u32]| (group.state.min(WorkerState::Running), group.role.clone(), indices[0]);
         key(a, first).cmp(&key(b, second))
     });
     groups
 }
 
-fn note(worker: &Worker, attempt: i32) -> Option<String> {
+fn note(worker: &Worker, attempt: u32) -> Option<String> {
     let old = (worker.attempt != attempt).then(|| format!("attempt {}", worker.attempt));
     let code = worker.exit_code.filter(|_| worker.state == WorkerState::Failed).map(|code| format!("exit code {code}"));
     let parts: Vec<String> = [old, code, worker.message.clone()].into_iter().flatten().collect();

@@ -20,6 +20,7 @@ use protocol::attempt::RepeatedFailure;
 use protocol::report::{Phase, Report};
 use protocol::role::{Place, RoleName};
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
 use std::sync::Mutex;
 use unicode_width::UnicodeWidthStr;
 
@@ -49,7 +50,11 @@ fn job(state: Option<State>, conditions: &[Condition], seconds: i64) -> Facts {
         created: Some(at(-7200)),
         since: Some(at(-seconds)),
         generation: Some(1),
-        spec: TrainingJobSpec { num_workers: 2, gpus_per_worker: Some(2), ..TrainingJobSpec::default() },
+        spec: TrainingJobSpec {
+            num_workers: NonZeroU16::new(2),
+            gpus_per_worker: Some(2),
+            ..TrainingJobSpec::default()
+        },
         status: TrainingJobStatus {
             state,
             observed_generation: Some(1),
@@ -64,7 +69,7 @@ fn job(state: Option<State>, conditions: &[Condition], seconds: i64) -> Facts {
     }
 }
 
-fn worker(index: i32, state: WorkerState, node: &str) -> Worker {
+fn worker(index: u32, state: WorkerState, node: &str) -> Worker {
     Worker {
         index,
         attempt: 1,
@@ -127,7 +132,7 @@ fn pending() -> Facts {
     facts
 }
 
-fn restart(attempt: i32, reason: &str, message: &str, code: Option<i32>) -> AttemptEnd {
+fn restart(attempt: u32, reason: &str, message: &str, code: Option<i32>) -> AttemptEnd {
     AttemptEnd {
         time: Some(at(-60 * i64::from(10 - attempt))),
         worker: Some(1),
@@ -343,7 +348,7 @@ fn messages_move_no_cursor() {
 #[test]
 fn large_gangs_stay_on_one_screen() {
     let mut facts = running();
-    facts.spec.num_workers = 512;
+    facts.spec.num_workers = NonZeroU16::new(512);
     facts.workers = (0..512).map(|n| worker(n, WorkerState::Running, &format!("gpu-{:02}", n / 8))).collect();
     facts.workers[300].state = WorkerState::Failed;
     let text = on_screen(&facts);
@@ -355,7 +360,7 @@ fn large_gangs_stay_on_one_screen() {
 #[test]
 fn workers_without_a_pod_are_named() {
     let mut facts = pending();
-    facts.spec.num_workers = 8;
+    facts.spec.num_workers = NonZeroU16::new(8);
     facts.workers.truncate(1);
     assert!(on_screen(&facts).contains("  no pod yet  1-7\n"), "{}", on_screen(&facts));
 }
@@ -515,7 +520,7 @@ fn what_a_pending_job_waits_for() {
 #[test]
 fn a_job_that_waits_for_its_template() {
     let mut facts = pending();
-    facts.spec.num_workers = 0;
+    facts.spec.num_workers = NonZeroU16::new(0);
     let words = "there is no ClusterTrainingRuntime gpu: create it, and the job begins";
     facts.status.conditions = vec![condition("Accepted", false, "RuntimeNotFound", words, -5)];
     let (_, says, advice) = told(&facts);
@@ -526,7 +531,7 @@ fn a_job_that_waits_for_its_template() {
 /// A gang of four workers with eight GPUs each, two of which have a node.
 fn half_placed() -> Facts {
     let mut facts = pending();
-    (facts.spec.num_workers, facts.spec.gpus_per_worker) = (4, Some(8));
+    (facts.spec.num_workers, facts.spec.gpus_per_worker) = (NonZeroU16::new(4), Some(8));
     facts.status.resources = Some(AllocatedResources { allocated_gpus: 16, allocated_nodes: 2 });
     let words = format!("{UNSCHEDULABLE}; meanwhile 2 of its workers hold 16 GPUs for nothing");
     facts.status.conditions = vec![condition("Scheduled", false, "Unschedulable", &words, -720)];
@@ -732,9 +737,9 @@ fn an_exit_code_that_tells_of_a_signal_is_explained() {
 }
 
 /// A job whose attempts ended by these reasons, each with its worker, its node and the words of that worker.
-fn failed_by(ends: &[(&str, i32, &str, &str)]) -> Facts {
+fn failed_by(ends: &[(&str, u32, &str, &str)]) -> Facts {
     let mut facts = failed();
-    let cause = |(attempt, (reason, worker, node, words)): (i32, &(&str, i32, &str, &str))| AttemptEnd {
+    let cause = |(attempt, (reason, worker, node, words)): (u32, &(&str, u32, &str, &str))| AttemptEnd {
         worker: Some(*worker),
         node: Some((*node).to_owned()),
         ..restart(attempt, reason, words, None)
@@ -934,7 +939,7 @@ fn a_long_name_gives_way_to_the_rest() {
 
 // ---- logs
 
-fn worker_place(index: i32) -> Place {
+fn worker_place(index: u32) -> Place {
     Place { role: RoleName::WORKER, index }
 }
 
@@ -992,7 +997,7 @@ async fn restarting(
             "status": { "state": state, "attempt": 1 },
         })
     };
-    let pod = |attempt: i32, rank: i32, ended: bool| {
+    let pod = |attempt: u32, rank: i32, ended: bool| {
         let state = if ended {
             serde_json::json!({ "terminated": { "exitCode": 1, "reason": "Error" } })
         } else {

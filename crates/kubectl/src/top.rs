@@ -20,9 +20,9 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
     /// How many workers there are whose program runs.
-    pub active: i32,
+    pub active: u32,
     /// How many workers there should be.
-    pub desired: i32,
+    pub desired: u32,
     /// How far it is, for example 45%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
@@ -37,7 +37,7 @@ pub struct Row {
     pub loss: Option<f64>,
     /// How many GPUs it holds.
     #[serde(rename = "allocatedGPUs")]
-    pub allocated_gpus: i32,
+    pub allocated_gpus: u32,
     /// How much they are used, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_utilization: Option<f64>,
@@ -45,7 +45,7 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated_seconds_remaining: Option<i64>,
     /// How often it has been restarted.
-    pub restart_count: i32,
+    pub restart_count: u32,
     /// What it waits for, or why it failed, in one word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -65,7 +65,7 @@ impl Row {
             name: facts.name.clone(),
             state: status.state,
             active: status.workers.map_or(0, |w| w.active),
-            desired: facts.spec.num_workers,
+            desired: facts.spec.num_workers().into(),
             progress: status.progress.clone(),
             current_epoch: status.current_epoch,
             total_epochs: status.total_epochs,

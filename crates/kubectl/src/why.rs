@@ -174,7 +174,7 @@ impl Diagnosis {
             0 => String::new(),
             n => format!(" with {} each, {} in all", count(n.into(), "GPU"), facts.gpus()),
         };
-        self.say(format!("It asks for {}{gpus}.", count(facts.spec.num_workers.into(), "worker")));
+        self.say(format!("It asks for {}{gpus}.", count(facts.spec.num_workers().into(), "worker")));
         self.restarted(facts);
         self.advise_on_reason(facts);
         // While pods are being made and placed, every gang is half placed for a moment.
@@ -312,7 +312,7 @@ impl Diagnosis {
         }
         let ended = facts.workers.iter().filter(|w| w.state == WorkerState::Succeeded).count();
         if ended > 0 {
-            let all = count(facts.spec.num_workers.into(), "worker");
+            let all = count(facts.spec.num_workers().into(), "worker");
             self.say(format!("{ended} of {all} have ended well already; the others still run."));
         }
         self.restarted(facts);
@@ -428,7 +428,7 @@ impl Diagnosis {
     fn restarted(&mut self, facts: &Facts) {
         let Some(restarts) = facts.status.restart_count.filter(|n| *n > 0) else { return };
         let disruptions = facts.status.disruption_count.unwrap_or(0);
-        let counted = restarts - disruptions;
+        let counted = restarts.saturating_sub(disruptions);
         let limit = facts.spec.failure_policy.backoff_limit();
         let mut text = format!("It has been restarted {}", times(restarts));
         if disruptions > 0 {
@@ -460,12 +460,12 @@ impl Diagnosis {
 
     /// Tells what the placed part of a gang holds while it waits for the rest, and what would help; whether it holds anything.
     fn half_placed(&mut self, facts: &Facts) -> bool {
-        let (placed, all) = (facts.placed(), facts.spec.num_workers);
+        let (placed, all) = (facts.placed(), u32::from(facts.spec.num_workers()));
         if placed < 1 || placed >= all {
             return false;
         }
         let (have, hold, their) = if placed == 1 { ("has", "holds", "its") } else { ("have", "hold", "their") };
-        let gpus = placed * facts.spec.gpus_per_worker();
+        let gpus = placed * u32::from(facts.spec.gpus_per_worker());
         let held = if gpus == 0 { format!("{their} CPUs and memory") } else { count(gpus.into(), "GPU") };
         // Of GPUs the condition says it itself.
         let is_said = gpus > 0
@@ -550,7 +550,7 @@ fn at_step(facts: &Facts) -> String {
     if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
 }
 
-fn times(n: i32) -> String {
+fn times(n: u32) -> String {
     match n {
         1 => "once".into(),
         2 => "twice".into(),

@@ -16,12 +16,12 @@ impl Step<'_> {
     }
 
     /// The first attempt that counts: whoever asks for a restart has looked at what was before.
-    pub(super) fn first_that_counts(&self) -> i32 {
-        self.status.asked_restart.as_ref().map_or(i32::MIN, |asked| asked.attempt)
+    pub(super) fn first_that_counts(&self) -> u32 {
+        self.status.asked_restart.as_ref().map_or(0, |asked| asked.attempt)
     }
 
     /// From now on it is not asked for any more; `attempt` is the first one that follows from it.
-    fn heed(&mut self, request: String, attempt: i32) {
+    fn heed(&mut self, request: String, attempt: u32) {
         self.status.asked_restart = Some(AskedRestart { request, time: Time(self.input.now), attempt });
     }
 
@@ -67,7 +67,7 @@ impl Step<'_> {
         self.status.failure_reason = None;
         self.status.failure_message = None;
         let RestartHistory { step, .. } = self.history();
-        self.set_history(RestartHistory { judged: next.attempt - 1, step, ..RestartHistory::default() });
+        self.set_history(RestartHistory { judged: next.attempt.saturating_sub(1), step, ..RestartHistory::default() });
         self.status.state = Some(State::Pending);
         self.set(ConditionType::Failed, false, Reason::Restarted, "a restart was asked for");
         self.close(ConditionType::Scheduled, Reason::Restarted);

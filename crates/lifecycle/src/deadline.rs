@@ -13,7 +13,7 @@ impl Step<'_> {
         let deadline = self.input.plan.policy.failure.active_deadline_seconds?;
         let start = self.status.start_time.as_ref()?;
         let until = self.status.suspended_at.as_ref().map_or(self.input.now, |t| t.0);
-        Some((seconds(start.0, until) - self.status.suspended_seconds.unwrap_or(0), deadline))
+        Some((seconds(start.0, until) - self.status.suspended_seconds.unwrap_or(0), deadline.into()))
     }
 
     /// Looks again when the deadline will have come.
@@ -50,7 +50,7 @@ impl Step<'_> {
         let (Some(deadline), Some(since)) = (self.input.plan.policy.failure.start_deadline_seconds, since) else {
             return false;
         };
-        let left = deadline - seconds(since, self.input.now);
+        let left = i64::from(deadline) - seconds(since, self.input.now);
         if left > 0 {
             self.requeue(left);
             return false;

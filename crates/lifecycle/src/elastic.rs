@@ -19,7 +19,7 @@ const UNHEARD: i64 = 180;
 
 impl Step<'_> {
     /// Workers that the gang is of.
-    pub(super) fn size(&self) -> i32 {
+    pub(super) fn size(&self) -> u16 {
         let desired = self.input.plan.gang.workers().replicas;
         let decided = self.input.plan.gang.elastic.as_ref().and(self.status.elastic.as_ref());
         decided.map_or(desired, |decided| decided.workers)
@@ -44,7 +44,7 @@ impl Step<'_> {
     /// The workers that the gang is of, and the others.
     pub(super) fn members<'p>(&self, pods: Vec<&'p ObservedPod>) -> (Vec<&'p ObservedPod>, Vec<&'p ObservedPod>) {
         let (size, is_elastic) = (self.size(), self.input.plan.gang.elastic.is_some());
-        pods.into_iter().partition(|pod| !is_elastic || pod.index < size)
+        pods.into_iter().partition(|pod| !is_elastic || pod.index < size.into())
     }
 
     /// Decides how many there are, and has the Job and the leader follow.
@@ -60,7 +60,7 @@ impl Step<'_> {
         let since =
             self.status.elastic.as_ref().and_then(|elastic| elastic.since.as_ref()).map_or(now, |since| since.0);
         let waits = wanted.as_ref().is_some_and(|wanted| !wanted.at_once);
-        let left = if waits { elastic.wait_seconds - seconds(since, now) } else { 0 };
+        let left = if waits { i64::from(elastic.wait_seconds) - seconds(since, now) } else { 0 };
         if left > 0 {
             self.requeue(left);
         }
@@ -71,7 +71,7 @@ impl Step<'_> {
         {
             (status.workers, status.largest) = (size, status.largest.max(size));
             status.changed = Some(Time(now));
-            self.event(size < old, "Resized", format!("from {} to {size}: {why}", number_of(old, "worker")));
+            self.event(size < old, "Resized", format!("from {} to {size}: {why}", number_of(old.into(), "worker")));
         }
         self.follow(job, plan.gang.workers().replicas, &room);
     }
@@ -79,7 +79,7 @@ impl Step<'_> {
     /// The size that would do better.
     fn wanted(&self, elastic: &Elastic, room: &Room) -> Option<Wanted> {
         let (desired, size) = (self.input.plan.gang.workers().replicas, self.size());
-        let all = number_of(desired, "worker");
+        let all = number_of(desired.into(), "worker");
         if desired < size {
             return Some(Wanted { size: desired, at_once: true, why: format!("numWorkers is {desired}") });
         }
@@ -108,28 +108,33 @@ impl Step<'_> {
         let runs_on = self.runs_on();
         let stays =
             |pod: &ObservedPod| pod.is_alive() && pod.deletion.is_none() && (pod.unreachable.is_none() || runs_on);
-        let is_placed = |index: &i32| {
-            done.contains(&worker(*index))
-                || pods.iter().any(|pod| pod.index == *index && stays(pod) && pod.node.is_some())
+        let is_placed = |index: u16| {
+            let has_node = |pod: &&ObservedPod| pod.index == u32::from(index) && stays(pod) && pod.node.is_some();
+            done.contains(&worker(index)) || pods.iter().any(has_node)
         };
-        let is_there = |index: &i32| {
-            done.contains(&worker(*index)) || pods.iter().any(|pod| pod.index == *index && stays(pod) && pod.runs())
+        let is_there = |index: u16| {
+            let runs = |pod: &&ObservedPod| pod.index == u32::from(index) && stays(pod) && pod.runs();
+            done.contains(&worker(index)) || pods.iter().any(runs)
         };
-        let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        // As many of the first ones as are so.
+        let first = |is: &dyn Fn(u16) -> bool| (0..desired).find(|index| !is(*index)).unwrap_or(desired);
         Room {
-            placed: count((0..desired).filter(is_placed).count()),
-            first: count((0..desired).take_while(is_placed).count()),
-            there: count((0..desired).take_while(is_there).count()),
+            placed: (0..desired).map(|index| u16::from(is_placed(index))).sum(),
+            first: first(&is_placed),
+            there: first(&is_there),
         }
     }
 
     /// The Job has as many pods as are wanted, and the node of worker 0 brings its agent the news.
-    fn follow(&mut self, job: &ObservedJob, desired: i32, room: &Room) {
+    fn follow(&mut self, job: &ObservedJob, desired: u16, room: &Room) {
         let size = self.size();
         // Where one of the first finds no room a later one gives up its own; the gang has not run without the first one anyway.
         let is_idle = room.first < size;
         let pods = if is_idle { size } else { desired };
-        if job.parallelism.is_some_and(|there| there < pods || (there > pods && (is_idle || self.may_go(pods)))) {
+        if job
+            .parallelism
+            .is_some_and(|there| there < pods.into() || (there > pods.into() && (is_idle || self.may_go(pods))))
+        {
             self.verdict.actions.push(Action::ScaleJob { name: job.name.clone(), uid: job.uid.clone(), pods });
         }
         if self.input.plan.gang.elastic.as_ref().is_some_and(|elastic| elastic.workers != size) {
@@ -148,9 +153,9 @@ impl Step<'_> {
     }
 
     /// Whether no attempt runs any more with workers beyond so many; else they would be missed.
-    fn may_go(&mut self, pods: i32) -> bool {
+    fn may_go(&mut self, pods: u16) -> bool {
         let runs = |gang: &GangStatus| matches!(gang.phase, GangPhase::Running | GangPhase::Stopping);
-        let needs = |gang: &GangStatus| runs(gang) && i32::try_from(gang.workers).unwrap_or(i32::MAX) > pods;
+        let needs = |gang: &GangStatus| runs(gang) && gang.workers > pods.into();
         let is_needed = self.gang().is_none_or(needs) && self.pods(self.incarnation()).iter().any(|pod| pod.runs());
         let changed = self.status.elastic.as_ref().and_then(|elastic| elastic.changed.as_ref()).map(|time| time.0);
         let left = changed.map_or(0, |changed| UNHEARD - seconds(changed, self.input.now));
@@ -173,7 +178,7 @@ impl Step<'_> {
         let changed =
             self.status.elastic.as_ref().and_then(|elastic| elastic.changed.as_ref()).map(|changed| changed.0);
         let went_before = changed.is_some_and(|changed| gone.deletion.is_some_and(|deletion| deletion < changed));
-        self.input.plan.gang.elastic.is_none() || (gone.index < self.size() && !went_before)
+        self.input.plan.gang.elastic.is_none() || (gone.index < self.size().into() && !went_before)
     }
 
     /// That every worker has a node, as it is told of a gang that runs without some.
@@ -182,11 +187,14 @@ impl Step<'_> {
         if size >= desired {
             return "every worker has a node".to_owned();
         }
-        let missing = usize::try_from(desired - size).unwrap_or(0).saturating_sub(spares.len());
+        let missing = usize::from(desired - size).saturating_sub(spares.len());
         let of_job = self.input.children.event.as_ref().filter(|event| event.about == job.uid);
         let why = waiting::for_nodes(spares, missing, None, of_job).filter(|why| why.reason != Reason::Scheduling);
         let why = why.map(|why| format!("; {}", why.message)).unwrap_or_default();
-        format!("the gang is of {size} of {} by now, each of which has a node{why}", number_of(desired, "worker"))
+        format!(
+            "the gang is of {size} of {} by now, each of which has a node{why}",
+            number_of(desired.into(), "worker")
+        )
     }
 
     /// Of a gang that has succeeded without some of its workers the Job is done without them.
@@ -196,11 +204,10 @@ impl Step<'_> {
         }
         let pods = self.pods(self.incarnation());
         let done = self.done(&pods);
-        let first = (0..i32::MAX).take_while(|index| done.contains(&worker(*index))).count();
-        let first = i32::try_from(first).unwrap_or(i32::MAX);
-        let runs_on = pods.iter().any(|pod| pod.index < first && pod.is_alive());
-        let is_more = job.parallelism.is_some_and(|pods| pods > first);
-        let waits = pods.iter().any(|pod| pod.index >= first && pod.runs() && pod.deletion.is_none());
+        let first = (0..u16::MAX).find(|index| !done.contains(&worker(*index))).unwrap_or(u16::MAX);
+        let runs_on = pods.iter().any(|pod| pod.index < first.into() && pod.is_alive());
+        let is_more = job.parallelism.is_some_and(|pods| pods > first.into());
+        let waits = pods.iter().any(|pod| pod.index >= first.into() && pod.runs() && pod.deletion.is_none());
         if first > 0 && is_more && !runs_on && !waits {
             self.verdict.actions.push(Action::ScaleJob { name: job.name.clone(), uid: job.uid.clone(), pods: first });
         }
@@ -209,7 +216,7 @@ impl Step<'_> {
 
 /// Another size.
 struct Wanted {
-    size: i32,
+    size: u16,
     /// It need not be seen for a while.
     at_once: bool,
     why: String,
@@ -218,13 +225,13 @@ struct Wanted {
 /// What room the workers have found.
 struct Room {
     /// Workers with a node.
-    placed: i32,
+    placed: u16,
     /// Of the first ones by index those with a node.
-    first: i32,
+    first: u16,
     /// Of the first ones by index those whose agents are there.
-    there: i32,
+    there: u16,
 }
 
-fn worker(index: i32) -> Place {
-    Place { role: RoleName::WORKER, index }
+fn worker(index: u16) -> Place {
+    Place { role: RoleName::WORKER, index: index.into() }
 }

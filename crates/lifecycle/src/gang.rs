@@ -36,7 +36,7 @@ impl<'a> Step<'a> {
             };
             self.note_history(&end.restarts);
             // How the last one ended its pods tell better.
-            let is_before = |ended: &&AttemptEnd| i64::from(ended.attempt) < i64::from(report.attempt);
+            let is_before = |ended: &&AttemptEnd| ended.attempt < report.attempt;
             let before = end.ended.iter().filter(is_before).cloned().collect::<Vec<_>>();
             self.note_attempts(report.attempt, &before);
         }
@@ -49,10 +49,9 @@ impl<'a> Step<'a> {
         agent.gang.as_ref().filter(|_| agent.pod_uid.as_ref().is_some_and(is_ours))
     }
 
-    /// `running` is the last attempt that has begun, `ended` are those before it that did not end well, the oldest first.
-    fn note_attempts(&mut self, running: u32, ended: &[AttemptEnd]) {
+    /// `attempt` is the last one that has begun, `ended` are those before it that did not end well, the oldest first.
+    fn note_attempts(&mut self, attempt: u32, ended: &[AttemptEnd]) {
         let (known, first) = (self.incarnation().attempt, self.current_job().map_or(1, |job| job.first_attempt));
-        let Ok(attempt) = i32::try_from(running) else { return };
         // Of pods that have begun none yet; or of a Job that was held back and let go while nobody looked, whose pods count
         // anew.
         if attempt < known {
@@ -81,7 +80,7 @@ impl<'a> Step<'a> {
     }
 
     /// Attempts only grow.
-    fn note_attempt(&mut self, attempt: i32) {
+    fn note_attempt(&mut self, attempt: u32) {
         let known = self.incarnation();
         if attempt > known.attempt {
             self.set_incarnation(Incarnation { attempt, ..known });
@@ -93,13 +92,13 @@ impl<'a> Step<'a> {
 
     /// What the ends of the attempts add up to, as far as that is known.
     pub(super) fn history(&self) -> RestartHistory {
-        let count = |count: Option<i32>| count.filter(|count| *count > 0);
+        let count = |count: Option<u32>| count.filter(|count| *count > 0);
         // An operator of before there was a history has counted.
         let counted = || match (count(self.status.restart_count), count(self.status.disruption_count).unwrap_or(0)) {
             (None, _) => RestartHistory::default(),
             (Some(restarts), disruptions) => RestartHistory {
-                judged: self.incarnation().attempt - 1,
-                failures: restarts - disruptions,
+                judged: self.incarnation().attempt.saturating_sub(1),
+                failures: restarts.saturating_sub(disruptions),
                 disruptions,
                 ..RestartHistory::default()
             },
@@ -109,8 +108,7 @@ impl<'a> Step<'a> {
 
     /// Takes over a history that knows of more ends.
     pub(super) fn note_history(&mut self, history: &RestartHistory) {
-        let is_sound = history.failures >= 0 && history.disruptions >= 0;
-        if is_sound && history.is_newer_than(&self.history()) {
+        if history.is_newer_than(&self.history()) {
             self.set_history(history.clone());
         }
     }
@@ -148,7 +146,7 @@ impl<'a> Step<'a> {
     }
 
     /// Tells that an attempt has ended and another one follows.
-    pub(super) fn tell_restart(&mut self, entry: &AttemptEnd, next: i32) {
+    pub(super) fn tell_restart(&mut self, entry: &AttemptEnd, next: u32) {
         let ended = if entry.was_interrupted() { "was interrupted" } else { "failed" };
         let note = format!("attempt {} {ended}, attempt {next} follows: {entry}", entry.attempt);
         self.event(entry.reason != Reason::Resized, "Restarting", note);

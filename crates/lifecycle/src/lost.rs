@@ -181,9 +181,10 @@ impl Step<'_> {
     }
 
     /// The least and the most workers that may run together: so many were decided, and so many the leader tells of.
-    fn sizes(&self) -> (i32, i32) {
+    fn sizes(&self) -> (u32, u32) {
         let decided = if self.input.plan.gang.elastic.is_some() { self.size() } else { self.input.plan.gang.size() };
-        let told = self.gang().and_then(|gang| i32::try_from(gang.workers).ok()).filter(|workers| *workers > 0);
+        let decided = u32::from(decided);
+        let told = self.gang().map(|gang| gang.workers).filter(|workers| *workers > 0);
         let told = told.unwrap_or(decided);
         (decided.min(told), decided.max(told))
     }

@@ -152,7 +152,7 @@ pub fn success(policy: &Success, status: &TrainingJobStatus, agent: &AgentAnswer
 pub fn evaluate(
     policy: &EarlyStopping,
     known: Option<&EarlyStoppingStatus>,
-    attempt: i32,
+    attempt: u32,
     program_started: Option<Timestamp>,
     histories: &BTreeMap<String, MetricHistory>,
 ) -> Option<EarlyStoppingStatus> {

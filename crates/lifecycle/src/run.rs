@@ -161,24 +161,24 @@ impl Step<'_> {
         let provided = self.provided(pods);
         let replicas = |role: &Role| if role.name.is_worker() { self.size() } else { role.replicas };
         let places =
-            |role: &Role| (0..replicas(role)).map(|index| Place { role: role.name, index }).collect::<Vec<_>>();
+            |role: &Role| (0..replicas(role).into()).map(|index| Place { role: role.name, index }).collect::<Vec<_>>();
         gang.roles.iter().flat_map(places).filter(|place| !provided.contains(place)).collect()
     }
 
     /// A role of whose pods somebody else wants fewer, with how many there should be, and are.
-    fn reduced_role(&self) -> Option<(RoleName, i32, i32)> {
+    fn reduced_role(&self) -> Option<(RoleName, u16, i32)> {
         let gang = &self.input.plan.gang;
         let of = |job: &ObservedJob| Some((gang.role(job.role)?, job.parallelism?));
         let mut roles = self.current_jobs().filter_map(of).filter(|_| gang.elastic.is_none());
-        let (role, pods) = roles.find(|(role, pods)| *pods < role.replicas)?;
+        let (role, pods) = roles.find(|(role, pods)| *pods < role.replicas.into())?;
         Some((role.name, role.replicas, pods))
     }
 
     /// Somebody has made the Job smaller than its gang: pods that go for that are no failure.
-    fn reduced(&mut self, role: RoleName, wanted: i32, pods: i32) {
+    fn reduced(&mut self, role: RoleName, wanted: u16, pods: i32) {
         self.drop_running_failure(self.incarnation());
         self.status.state = Some(State::Pending);
-        let gang = number_in(role, wanted);
+        let gang = number_in(role, wanted.into());
         let message = format!(
             "the Job's parallelism is {pods} by somebody else's will, and the gang is of {gang}: set it back, or delete \
              the Job, which is made again"

@@ -214,5 +214,5 @@ impl Step<'_> {
 
 /// Whom a gang is of: `2 workers`, `2 workers, 1 chief, 3 ps`.
 fn members(gang: &Gang) -> String {
-    gang.roles.iter().map(|role| number_in(role.name, role.replicas)).collect::<Vec<_>>().join(", ")
+    gang.roles.iter().map(|role| number_in(role.name, role.replicas.into())).collect::<Vec<_>>().join(", ")
 }

@@ -209,11 +209,11 @@ pub(super) fn seconds(from: Timestamp, to: Timestamp) -> i64 {
 }
 
 /// `1 worker`, `2 workers`; and of other roles `3 ps`.
-pub(super) fn number_in(role: RoleName, n: i32) -> String {
+pub(super) fn number_in(role: RoleName, n: u32) -> String {
     if role.is_worker() { number_of(n, "worker") } else { format!("{n} {role}") }
 }
 
 /// `1 worker`, `2 workers`.
-pub(super) fn number_of(n: i32, what: &str) -> String {
+pub(super) fn number_of(n: u32, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

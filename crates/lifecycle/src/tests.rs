@@ -16,6 +16,7 @@ use protocol::progress::{Reading, Source};
 use protocol::report::Report;
 use protocol::role::RoleName;
 use serde_json::json;
+use std::num::NonZeroU16;
 use text::error_pattern::{ErrorMatch, ErrorPattern};
 
 mod agents;
@@ -34,25 +35,25 @@ mod roles;
 mod rules;
 mod waits;
 
-const N: i32 = 2;
+const N: u32 = 2;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
 }
 
 fn spec() -> TrainingJobSpec {
-    TrainingJobSpec { num_workers: N, gpus_per_worker: Some(4), ..TrainingJobSpec::default() }
+    TrainingJobSpec { num_workers: NonZeroU16::new(2), gpus_per_worker: Some(4), ..TrainingJobSpec::default() }
 }
 
-fn create(number: i32) -> Action {
+fn create(number: u32) -> Action {
     Action::CreateJobs(Incarnation { number, attempt: number }, GangPast::default())
 }
 
-const FAILED_ONCE: [i32; 2] = [1, 0];
-const DISRUPTED_ONCE: [i32; 2] = [0, 1];
+const FAILED_ONCE: [u32; 2] = [1, 0];
+const DISRUPTED_ONCE: [u32; 2] = [0, 1];
 
 /// Whether it makes the second incarnation, after the first one came to so many failures and disruptions.
-fn makes_second(verdict: &Verdict, [failures, disruptions]: [i32; 2]) -> bool {
+fn makes_second(verdict: &Verdict, [failures, disruptions]: [u32; 2]) -> bool {
     verdict.actions.iter().any(|action| match action {
         Action::CreateJobs(Incarnation { number: 2, attempt: 2 }, GangPast { restarts, .. }) => {
             (restarts.failures, restarts.disruptions) == (failures, disruptions)
@@ -63,11 +64,11 @@ fn makes_second(verdict: &Verdict, [failures, disruptions]: [i32; 2]) -> bool {
     })
 }
 
-fn create_after(number: i32, past: GangPast) -> Action {
+fn create_after(number: u32, past: GangPast) -> Action {
     Action::CreateJobs(Incarnation { number, attempt: number }, past)
 }
 
-fn job(attempt: i32) -> ObservedJob {
+fn job(attempt: u32) -> ObservedJob {
     ObservedJob {
         uid: format!("job-{attempt}"),
         name: "x-training".into(),
@@ -80,7 +81,7 @@ fn job(attempt: i32) -> ObservedJob {
     }
 }
 
-fn pod(index: i32, attempt: i32) -> ObservedPod {
+fn pod(index: u32, attempt: u32) -> ObservedPod {
     ObservedPod {
         uid: format!("pod-{attempt}-{index}"),
         name: format!("x-training-{index}-abcde"),
@@ -91,15 +92,15 @@ fn pod(index: i32, attempt: i32) -> ObservedPod {
     }
 }
 
-fn placed(index: i32, attempt: i32) -> ObservedPod {
+fn placed(index: u32, attempt: u32) -> ObservedPod {
     ObservedPod { node: Some(format!("node-{index}")), scheduled_at: Some(at(1)), ..pod(index, attempt) }
 }
 
-fn running(index: i32, attempt: i32) -> ObservedPod {
+fn running(index: u32, attempt: u32) -> ObservedPod {
     ObservedPod { training: Container::Running { since: Some(at(5)) }, ..placed(index, attempt) }
 }
 
-fn ended(index: i32, attempt: i32, exit_code: i32, second: i64) -> ObservedPod {
+fn ended(index: u32, attempt: u32, exit_code: i32, second: i64) -> ObservedPod {
     let reason = if exit_code == 0 { "Completed" } else { "Error" };
     ObservedPod {
         ended: Some(exit_code == 0),
@@ -187,7 +188,7 @@ impl World {
     }
 
     /// Worker 1 exits with 1 at `second`, worker 0 is cleaned away by the Job controller.
-    fn fail(&mut self, attempt: i32, second: i64) -> Verdict {
+    fn fail(&mut self, attempt: u32, second: i64) -> Verdict {
         self.second = second;
         let cleaned = ObservedPod { deletion: Some(at(second + 1)), gone: true, ..running(0, attempt) };
         let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(attempt) };
@@ -908,13 +909,13 @@ fn pods_left_without_their_job_are_named() {
 
 fn any_pod() -> impl Strategy<Value = ObservedPod> {
     let state = prop_oneof![
-        Just(pod as fn(i32, i32) -> ObservedPod),
-        Just(placed as fn(i32, i32) -> ObservedPod),
-        Just(running as fn(i32, i32) -> ObservedPod),
-        Just((|i, a| ended(i, a, 0, 20)) as fn(i32, i32) -> ObservedPod),
-        Just((|i, a| ended(i, a, 1, 20)) as fn(i32, i32) -> ObservedPod),
+        Just(pod as fn(u32, u32) -> ObservedPod),
+        Just(placed as fn(u32, u32) -> ObservedPod),
+        Just(running as fn(u32, u32) -> ObservedPod),
+        Just((|i, a| ended(i, a, 0, 20)) as fn(u32, u32) -> ObservedPod),
+        Just((|i, a| ended(i, a, 1, 20)) as fn(u32, u32) -> ObservedPod),
     ];
-    (0..N, 1..3i32, state, any::<bool>(), any::<bool>()).prop_map(|(index, attempt, make, gone, disrupted)| {
+    (0..N, 1..3u32, state, any::<bool>(), any::<bool>()).prop_map(|(index, attempt, make, gone, disrupted)| {
         ObservedPod {
             gone,
             disruption: disrupted
@@ -925,7 +926,7 @@ fn any_pod() -> impl Strategy<Value = ObservedPod> {
 }
 
 fn any_job() -> impl Strategy<Value = Option<ObservedJob>> {
-    proptest::option::of((1..3i32, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+    proptest::option::of((1..3u32, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
         |(attempt, deleting, complete, failed)| ObservedJob {
             deleting,
             complete: complete && !failed,

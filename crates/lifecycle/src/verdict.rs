@@ -113,7 +113,7 @@ pub enum Action {
         /// Its UID, the precondition.
         uid: String,
         /// How many.
-        pods: i32,
+        pods: u16,
     },
     /// Have the node of this pod bring what has changed of its ConfigMap.
     HastenPod {
@@ -122,7 +122,7 @@ pub enum Action {
         /// Its UID, the precondition.
         uid: String,
         /// The size of the gang that the ConfigMap tells by now.
-        size: i32,
+        size: u16,
     },
     /// Delete the TrainingJob itself: its time after the end is over.
     DeleteOwner,

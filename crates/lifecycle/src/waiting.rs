@@ -55,7 +55,7 @@ fn only_follows(words: &Waiting) -> bool {
 /// What those hold for nothing that have a node, while others find none.
 fn held_meanwhile(pods: &[&ObservedPod], gang: &Gang) -> String {
     let placed: Vec<_> = pods.iter().filter(|pod| pod.is_alive() && pod.node.is_some()).collect();
-    let gpus = placed.iter().filter_map(|pod| Some(gang.role(pod.role)?.gpus)).fold(0, i32::saturating_add);
+    let gpus = placed.iter().filter_map(|pod| Some(u32::from(gang.role(pod.role)?.gpus))).fold(0, u32::saturating_add);
     let placed = placed.len();
     if gpus == 0 {
         return String::new();

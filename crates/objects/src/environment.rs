@@ -120,7 +120,7 @@ fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
 /// A JSON array of a role's hosts, each with `port` behind it.
 pub(super) fn hosts(plan: &Plan, role: &Role, port: &str) -> String {
     let host = |index| format!(r#""{}{port}""#, names::host(&plan.identity.name, role.name, index));
-    format!("[{}]", (0..role.replicas).map(host).collect::<Vec<_>>().join(","))
+    format!("[{}]", (0..role.replicas.into()).map(host).collect::<Vec<_>>().join(","))
 }
 
 /// How many there are, as a program is told: a number, or what the agent puts in its place.

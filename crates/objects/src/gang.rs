@@ -14,29 +14,23 @@ use std::collections::BTreeMap;
 /// changed while they run.
 pub(super) fn setup(plan: &Plan) -> String {
     let restart = &plan.policy.failure.restart;
-    let port = |port: i32| u16::try_from(port).unwrap_or(0);
-    let number = |n: i32| u32::try_from(n).unwrap_or(0);
     let elastic = plan.gang.elastic.as_ref();
     let others = plan.gang.roles.iter().filter(|role| !role.name.is_worker());
-    let decides = |role: &Role| (role.name.to_string(), number(role.completion.of(role.replicas)));
+    let decides = |role: &Role| (role.name.to_string(), u32::from(role.completion.of(role.replicas)));
     let is_all = !plan.gang.has_roles() && plan.gang.workers().completion == Completion::EveryReplica;
     let deciding = plan.gang.roles.iter().map(decides).filter(|(_, count)| *count > 0);
     let setup = GangSetup {
         uid: plan.identity.uid.clone(),
-        workers: number(elastic.map_or(plan.gang.workers().replicas, |elastic| elastic.workers)),
-        largest: elastic.map(|elastic| number(elastic.largest)),
-        roles: others.map(|role| (role.name.to_string(), number(role.replicas))).collect(),
+        workers: elastic.map_or(plan.gang.workers().replicas, |elastic| elastic.workers).into(),
+        largest: elastic.map(|elastic| elastic.largest.into()),
+        roles: others.map(|role| (role.name.to_string(), role.replicas.into())).collect(),
         success: if is_all { BTreeMap::new() } else { deciding.collect() },
-        mpi: plan
-            .gang
-            .rendezvous
-            .mpi_port
-            .map(|shell| MpiSetup { port: port(shell), slots: number(plan.gang.workers().procs) }),
+        mpi: plan.gang.rendezvous.mpi_port.map(|port| MpiSetup { port, slots: plan.gang.workers().procs.into() }),
         leader: names::worker_host(&plan.identity.name, 0),
-        port: port(plan.gang.rendezvous.gang_port),
-        master_port: port(plan.gang.rendezvous.master_port),
+        port: plan.gang.rendezvous.gang_port,
+        master_port: plan.gang.rendezvous.master_port,
         restarts: restart.restarts,
-        backoff_limit: number(restart.backoff_limit),
+        backoff_limit: restart.backoff_limit,
         rules: restart.rules.clone(),
         restart_requested: plan.policy.restart_requested.clone(),
     };

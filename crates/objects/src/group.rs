@@ -109,7 +109,7 @@ pub struct GangPolicy {
 #[must_use]
 pub fn pod_group(plan: &Plan) -> Option<PodGroup> {
     let Group { name, kind } = plan.gang.group.as_ref()?;
-    let (metadata, members) = (metadata(plan, name.clone()), plan.gang.least());
+    let (metadata, members) = (metadata(plan, name.clone()), i32::from(plan.gang.least()));
     Some(match kind {
         GroupKind::Volcano { queue } => PodGroup::Volcano(VolcanoPodGroup {
             metadata,
@@ -193,9 +193,8 @@ fn resources(plan: &Plan) -> BTreeMap<String, Quantity> {
     for role in &plan.gang.roles {
         let template = job::job(plan, role, Incarnation::FIRST, &GangPast::default()).spec.map(|spec| spec.template);
         let pod = template.and_then(|template| template.spec).unwrap_or_default();
-        let count =
-            if role.name.is_worker() { role.replicas - (plan.gang.size() - plan.gang.least()) } else { role.replicas };
-        let of_role = requests(&pod).0.into_iter().map(|(name, amount)| (name, amount.times(count)));
+        let count = if role.name.is_worker() { plan.gang.fewest_workers() } else { role.replicas };
+        let of_role = requests(&pod).0.into_iter().map(|(name, amount)| (name, amount.times(count.into())));
         all.add(&Amounts(of_role.collect()));
     }
     all.0.into_iter().map(|(name, amount)| (name, Quantity(amount.to_string()))).collect()

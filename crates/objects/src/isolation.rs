@@ -14,7 +14,7 @@ pub fn network_policy(plan: &Plan) -> Option<NetworkPolicy> {
     let pods = LabelSelector { match_labels: Some(labels::gang_selector(plan)), match_expressions: None };
     let gang = NetworkPolicyPeer { pod_selector: Some(pods.clone()), ..NetworkPolicyPeer::default() };
     let metrics = plan.monitoring.metrics_port.map(|port| NetworkPolicyPort {
-        port: Some(IntOrString::Int(port)),
+        port: Some(IntOrString::Int(port.into())),
         protocol: Some("TCP".to_owned()),
         end_port: None,
     });

@@ -13,8 +13,8 @@ pub(super) fn job(plan: &Plan, role: &Role, incarnation: Incarnation, past: &Gan
         metadata: job_metadata(plan, role, incarnation),
         spec: Some(JobSpec {
             completion_mode: Some("Indexed".to_owned()),
-            completions: Some(role.replicas),
-            parallelism: Some(role.replicas),
+            completions: Some(role.replicas.into()),
+            parallelism: Some(role.replicas.into()),
             // Until the Workload of all roles is admitted.
             suspend: plan.gang.queue.as_ref().map(|_| true),
             // One failed worker is a failed gang: whether and when to start another is the operator's to decide, and

@@ -154,16 +154,16 @@ fn again_if_killed() -> ContainerRestartRule {
 }
 
 /// What the agent serves.
-fn metrics(port: i32) -> ContainerPort {
+fn metrics(port: u16) -> ContainerPort {
     ContainerPort {
         name: Some(METRICS.to_owned()),
-        container_port: port,
+        container_port: port.into(),
         protocol: Some("TCP".to_owned()),
         ..ContainerPort::default()
     }
 }
 
-fn agent_args(plan: &Plan, role: &Role, attempt: i32, past: &GangPast, environment: &Environment) -> Vec<String> {
+fn agent_args(plan: &Plan, role: &Role, attempt: u32, past: &GangPast, environment: &Environment) -> Vec<String> {
     let monitoring = &plan.monitoring;
     let mut args = vec![
         "run".to_owned(),

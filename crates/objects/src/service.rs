@@ -18,8 +18,8 @@ pub(super) fn service(plan: &Plan) -> Service {
             selector: Some(selector(plan)),
             ports: Some(vec![ServicePort {
                 name: Some("master".to_owned()),
-                port: plan.gang.rendezvous.master_port,
-                target_port: Some(IntOrString::Int(plan.gang.rendezvous.master_port)),
+                port: plan.gang.rendezvous.master_port.into(),
+                target_port: Some(IntOrString::Int(plan.gang.rendezvous.master_port.into())),
                 protocol: Some("TCP".to_owned()),
                 // A mesh that guesses waits for the client's first bytes, and takes some of them for HTTP.
                 app_protocol: Some("tcp".to_owned()),

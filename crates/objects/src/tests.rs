@@ -7,6 +7,7 @@ use protocol::attempt::RestartHistory;
 use protocol::proof::AnswerKey;
 use protocol::role::RoleName;
 use serde_json::{Value, json};
+use std::num::NonZeroU16;
 
 mod roles;
 
@@ -32,7 +33,7 @@ fn plan_of(name: &str, spec: &Value) -> Plan {
     resolved(name, spec).unwrap_or_else(|refusals| panic!("{refusals}"))
 }
 
-fn built(plan: &Plan, number: i32) -> Objects {
+fn built(plan: &Plan, number: u32) -> Objects {
     objects(plan, Incarnation { number, attempt: number }, &GangPast::default())
 }
 
@@ -69,7 +70,7 @@ fn agent_args(container: &Container) -> &[String] {
     &args[..args.iter().position(|arg| arg == "--").unwrap()]
 }
 
-fn snapshot(name: &str, spec: &Value, attempt: i32) {
+fn snapshot(name: &str, spec: &Value, attempt: u32) {
     let Objects { service, config, claim, mut jobs } = built(&plan_of(name, spec), attempt);
     let job = jobs.remove(0);
     insta::assert_json_snapshot!(name, json!({ "service": service, "config": config, "claim": claim, "job": job }));
@@ -156,7 +157,7 @@ fn only_programs_that_expect_it_find_what_makes_a_group() {
     const GROUP: &[&str] = &["--withhold=RANK,WORLD_SIZE,MASTER_ADDR,MASTER_PORT,PET_MASTER_PORT"];
     const TORCHRUN: &[&str] = &["--withhold=PET_MASTER_PORT"];
     const NOTHING: &[&str] = &[];
-    let none = |workers: i32, more: Value| {
+    let none = |workers: u32, more: Value| {
         let mut spec = json!({
             "model": "m", "dataset": "d", "numWorkers": workers, "gpusPerWorker": 0, "image": "i", "command": ["a"],
         });
@@ -194,7 +195,7 @@ fn only_programs_that_expect_it_find_what_makes_a_group() {
 /// What depends on how many there are comes from the agent, and from what the operator writes.
 #[test]
 fn an_elastic_job_is_not_told_how_many_it_is() {
-    let elastic = |framework: &str, workers: i32| {
+    let elastic = |framework: &str, workers: u32| {
         json!({
             "model": "m", "dataset": "d", "numWorkers": workers, "gpusPerWorker": 2, "framework": framework,
             "elastic": { "maxWorkers": 8 }, "checkpoint": { "storage": { "type": "pvc" } },
@@ -235,7 +236,7 @@ fn an_elastic_job_is_not_told_how_many_it_is() {
     let before = intent(&job);
     let status = json!({ "elastic": { "workers": 3, "largest": 4, "told": 3, "selector": "" } });
     job.status = serde_json::from_value(status).unwrap();
-    job.spec.num_workers = 5;
+    job.spec.num_workers = NonZeroU16::new(5);
     assert_eq!(intent(&job), before, "it may change");
     let plan = plan::resolve(&job, &runtime()).plan;
     let config = objects(&plan, Incarnation::FIRST, &GangPast::default()).config;
@@ -385,7 +386,7 @@ fn the_agents_are_told_of_their_gang() {
 
 #[test]
 fn a_worker_with_others_has_the_gangs_key_and_one_that_is_asked_that_of_its_answers() {
-    let of = |workers: i32, enabled: bool| {
+    let of = |workers: u32, enabled: bool| {
         let monitoring = json!({ "enabled": enabled });
         plan_of(
             "x",
@@ -814,7 +815,7 @@ fn tf_config_is_as_long_as_the_plan_expects() {
         let expected = plan::hosts_bytes("x", [(RoleName::WORKER, workers)].into_iter());
         assert_eq!("--env=TF_CONFIG=".len() + text.len() + 1, expected);
         let parsed: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(parsed["cluster"]["worker"].as_array().unwrap().len(), usize::try_from(workers).unwrap());
+        assert_eq!(parsed["cluster"]["worker"].as_array().unwrap().len(), usize::from(workers));
     }
 }
 

@@ -89,7 +89,7 @@ pub fn workload(plan: &Plan) -> Option<Workload> {
     let queue_name = plan.gang.queue.clone()?;
     let pod_set = |role: &plan::Role| {
         let template = job::job(plan, role, Incarnation::FIRST, &GangPast::default()).spec.map(|spec| spec.template);
-        PodSet { name: role.name.to_string(), count: role.replicas, template: template.unwrap_or_default() }
+        PodSet { name: role.name.to_string(), count: role.replicas.into(), template: template.unwrap_or_default() }
     };
     let mut pod_sets: Vec<PodSet> = plan.gang.roles.iter().map(pod_set).collect();
     for pod_set in &mut pod_sets {

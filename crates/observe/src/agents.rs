@@ -25,7 +25,7 @@ pub struct AgentAnswer {
 impl AgentAnswer {
     /// Whether it speaks of this attempt: the answer of the last one may still be at hand.
     #[must_use]
-    pub fn is_of(&self, attempt: i32) -> bool {
+    pub fn is_of(&self, attempt: u32) -> bool {
         i64::from(self.status.report.attempt) == i64::from(attempt)
     }
 }

@@ -57,7 +57,7 @@ pub struct Wanted {
     /// Of the spec.
     pub generation: Option<i64>,
     /// Of an elastic gang the size that it rests on, and the largest one.
-    pub size: Option<(i32, i32)>,
+    pub size: Option<(u16, u16)>,
     /// What is to be.
     pub planned: Planned,
     /// Why not, if it can't be.

@@ -61,9 +61,9 @@ pub struct ObservedJob {
     /// The role whose pods it has.
     pub role: RoleName,
     /// Number of its incarnation.
-    pub incarnation: i32,
+    pub incarnation: u32,
     /// The attempt with which its pods begin.
-    pub first_attempt: i32,
+    pub first_attempt: u32,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// When the Job controller took it up: before that it has made no pod, and said nothing of why not.
@@ -79,7 +79,7 @@ pub struct ObservedJob {
     /// When a queue manager last let it go on: pods from before then were stopped by it.
     pub resumed: Option<Timestamp>,
     /// Indexes that succeeded. Their pods may be gone, and are not made again.
-    pub completed: BTreeSet<i32>,
+    pub completed: BTreeSet<u32>,
     /// Every index succeeded.
     pub complete: bool,
     /// It failed, or is about to as soon as its pods have ended: the Job controller's reason and message.
@@ -142,10 +142,10 @@ impl SlimJob {
 }
 
 /// Reads `0,3-5` as the Job controller writes it.
-fn indexes(text: &str) -> BTreeSet<i32> {
+fn indexes(text: &str) -> BTreeSet<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse::<i32>().ok()?..=last.trim().parse::<i32>().ok()?)
+        Some(first.trim().parse::<u32>().ok()?..=last.trim().parse::<u32>().ok()?)
     };
     text.split(',').filter_map(range).flatten().collect()
 }

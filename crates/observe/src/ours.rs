@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct Ours {
     /// UIDs of the Jobs that were seen, by incarnation: their pods' last words come when they are gone.
-    jobs: BTreeMap<i32, BTreeSet<String>>,
+    jobs: BTreeMap<u32, BTreeSet<String>>,
     /// Who controls or controlled each pod, by the pod's UID: one for all whom the same controls.
     controllers: BTreeMap<String, Arc<OwnerReference>>,
     /// Pods with our labels that are not ours, as far as is known.
@@ -43,7 +43,7 @@ impl Cell {
         }
         // The pods of earlier incarnations have had their say once a newer Job is there.
         children.pods.retain(|_, pod| pod.incarnation >= seen.incarnation || !pod.gone);
-        let left = |number: &i32| children.pods.values().any(|pod| pod.incarnation == *number);
+        let left = |number: &u32| children.pods.values().any(|pod| pod.incarnation == *number);
         self.ours.jobs.retain(|number, _| *number >= seen.incarnation || left(number));
         self.ours.jobs.entry(seen.incarnation).or_default().insert(seen.uid.clone());
         children.events_read_in_vain = 0;

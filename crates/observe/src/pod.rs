@@ -59,9 +59,9 @@ pub struct ObservedPod {
     /// Its role.
     pub role: RoleName,
     /// Its index, among those of its role.
-    pub index: i32,
+    pub index: u32,
     /// Number of the incarnation that it belongs to.
-    pub incarnation: i32,
+    pub incarnation: u32,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// The node, once there is one.
@@ -87,7 +87,7 @@ pub struct ObservedPod {
     /// Its Job counts it when it ends.
     pub tracked: bool,
     /// The size of an elastic gang of which its node was told last.
-    pub gang_size: Option<i32>,
+    pub gang_size: Option<u16>,
     /// It exists no more.
     pub gone: bool,
     /// The container `training`.
@@ -317,9 +317,9 @@ impl ObservedPod {
     }
 
     /// The last attempt that it ran, as far as its agent has told.
-    fn attempt(&self) -> i32 {
+    fn attempt(&self) -> u32 {
         let told = self.report().map(|report| report.attempt).filter(|attempt| *attempt > 0);
-        told.and_then(|attempt| i32::try_from(attempt).ok()).unwrap_or(self.incarnation)
+        told.unwrap_or(self.incarnation)
     }
 
     /// What has befallen it if it is given up: its node is silent.

@@ -36,7 +36,7 @@ pub fn effective(job: &TrainingJob) -> Result<TrainingJobSpec, String> {
 pub fn record(
     job: &TrainingJob,
     runtime: Option<&TakenRuntime>,
-    default_ttl_seconds: Option<i32>,
+    default_ttl_seconds: Option<u32>,
 ) -> Result<Inherited, String> {
     let merged = runtime.map(|taken| taken::merged(&job.spec, taken)).transpose()?;
     let written = merged.as_ref().unwrap_or(&job.spec);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((plan.policy.failure.restart.backoff_limit, plan.policy.failure.hang_timeout_seconds), (7, 77));
         assert_eq!(plan.policy.ttl_seconds, Some(60));
         let checkpoint = plan.storage.checkpoint.unwrap();
-        assert_eq!(checkpoint.retention, 9);
+        assert_eq!(checkpoint.retention.get(), 9);
         assert!(
             matches!(checkpoint.volume, CheckpointVolume::New { size, delete_with_job: true, .. } if size.0 == "3Gi")
         );
@@ -214,7 +214,7 @@ mod tests {
     /// What an administrator sets concerns jobs that are created from then on, and deletes no checkpoint.
     #[test]
     fn a_default_ttl_is_that_of_the_jobs_creation() {
-        let ttl = |own: Option<i32>, storage: Value, default: Option<i32>| {
+        let ttl = |own: Option<u32>, storage: Value, default: Option<u32>| {
             let storage = json!({ "type": "pvc", "deletePolicy": storage });
             let mut job = job(json!({
                 "model": "m", "dataset": "d", "numWorkers": 1, "ttlSecondsAfterFinished": own, "checkpoint": { "storage": storage },

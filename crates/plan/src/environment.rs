@@ -33,7 +33,7 @@ pub(super) fn check(path: &str, env: &[EnvVar], no: &mut Refusals) {
 }
 
 /// Refuses a gang whose hosts the kernel would not pass on.
-pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: i32, roles: &[Role], no: &mut Refusals) {
+pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: u16, roles: &[Role], no: &mut Refusals) {
     let variable = match framework {
         Framework::Tensorflow => "TF_CONFIG",
         Framework::None if roles.len() > 1 => "TRAININGJOB_CLUSTER",
@@ -52,10 +52,10 @@ pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: i32, r
 
 /// Bytes of TF_CONFIG as the container runtime passes it to the agent: an argument with the name and the closing zero. Of all
 /// roles, of which each pod may be told less.
-pub fn hosts_bytes(name: &str, roles: impl Iterator<Item = (RoleName, i32)>) -> usize {
-    let of_role = |(role, replicas): (RoleName, i32)| {
-        let hosts = (0..replicas).map(|i| names::host(name, role, i).len() + r#"":$(MASTER_PORT)","#.len());
-        let task = role.as_str().len() + (replicas - 1).max(0).to_string().len();
+pub fn hosts_bytes(name: &str, roles: impl Iterator<Item = (RoleName, u16)>) -> usize {
+    let of_role = |(role, replicas): (RoleName, u16)| {
+        let hosts = (0..u32::from(replicas)).map(|i| names::host(name, role, i).len() + r#"":$(MASTER_PORT)","#.len());
+        let task = role.as_str().len() + replicas.saturating_sub(1).to_string().len();
         (hosts.sum::<usize>() - 1 + role.as_str().len() + r#""":[],"#.len(), task)
     };
     let around = r#"--env=TF_CONFIG={"cluster":{},"task":{"type":"","index":}}"#.len() + 1;

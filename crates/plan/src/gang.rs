@@ -29,15 +29,15 @@ pub struct Gang {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elastic {
     /// With fewer it does not run.
-    pub min: i32,
+    pub min: u16,
     /// The most that there may be.
-    pub max: i32,
+    pub max: u16,
     /// Seconds until it runs without those that find no room.
-    pub wait_seconds: i64,
+    pub wait_seconds: u32,
     /// Workers of the next attempt, as was decided last.
-    pub workers: i32,
+    pub workers: u16,
     /// The most that the attempts of these pods may have had.
-    pub largest: i32,
+    pub largest: u16,
 }
 
 impl Gang {
@@ -53,8 +53,8 @@ impl Gang {
 
     /// Pods of all roles.
     #[must_use]
-    pub fn size(&self) -> i32 {
-        self.roles.iter().map(|role| role.replicas).sum()
+    pub fn size(&self) -> u16 {
+        self.roles.iter().map(|role| role.replicas).fold(0, u16::saturating_add)
     }
 
     /// The role of this name.
@@ -73,20 +73,26 @@ impl Gang {
     pub fn deciding(&self) -> impl Iterator<Item = Place> {
         let of = |role: &Role| {
             let name = role.name;
-            (0..role.completion.of(role.replicas)).map(move |index| Place { role: name, index })
+            (0..role.completion.of(role.replicas).into()).map(move |index| Place { role: name, index })
         };
         self.roles.iter().flat_map(of)
     }
 
     /// The most workers that there may ever be.
     #[must_use]
-    pub fn most_workers(&self) -> i32 {
+    pub fn most_workers(&self) -> u16 {
         self.elastic.as_ref().map_or(self.workers().replicas, |elastic| elastic.max)
+    }
+
+    /// The fewest workers that it runs with.
+    #[must_use]
+    pub fn fewest_workers(&self) -> u16 {
+        self.elastic.as_ref().map_or(self.workers().replicas, |elastic| elastic.min)
     }
 
     /// The fewest pods that it runs with.
     #[must_use]
-    pub fn least(&self) -> i32 {
+    pub fn least(&self) -> u16 {
         self.elastic.as_ref().map_or(self.size(), |elastic| elastic.min)
     }
 }
@@ -97,11 +103,11 @@ pub struct Role {
     /// What it is called in labels and messages.
     pub name: RoleName,
     /// Pods of this role.
-    pub replicas: i32,
+    pub replicas: u16,
     /// Processes of each pod.
-    pub procs: i32,
+    pub procs: u16,
     /// GPUs of each pod.
-    pub gpus: i32,
+    pub gpus: u16,
     /// What each pod runs, and where.
     pub pod: Pod,
     /// What it has to do with the end of the gang.
@@ -111,8 +117,8 @@ pub struct Role {
 impl Role {
     /// Processes of all its pods.
     #[must_use]
-    pub fn world_size(&self) -> i64 {
-        i64::from(self.replicas) * i64::from(self.procs)
+    pub fn world_size(&self) -> u32 {
+        u32::from(self.replicas) * u32::from(self.procs)
     }
 
     /// Whether its pods use their nodes' network, in which NetworkPolicies have no effect.
@@ -159,7 +165,7 @@ pub enum Completion {
 impl Completion {
     /// How many of so many pods have to end well: the first ones.
     #[must_use]
-    pub fn of(self, replicas: i32) -> i32 {
+    pub fn of(self, replicas: u16) -> u16 {
         match self {
             Self::EveryReplica => replicas,
             Self::First => 1,
@@ -209,12 +215,12 @@ pub struct Rendezvous {
     /// Collective communication backend.
     pub backend: Backend,
     /// Where the ranks meet, here and at the next port in turns, so that no straggler of one attempt joins the next.
-    pub master_port: i32,
+    pub master_port: u16,
     /// Where the agent of the first worker listens for the others. Two ports after `master_port`, or one more if the agents
     /// serve their metrics there; where that is beyond the last port, as far before it.
-    pub gang_port: i32,
+    pub gang_port: u16,
     /// Where the agents listen that start what `mpirun` wants: the next port that nobody else has. None of other frameworks.
-    pub mpi_port: Option<i32>,
+    pub mpi_port: Option<u16>,
     /// Network interface, where the spec names one.
     pub interface: Option<String>,
     /// Which pods have a host name.
@@ -225,18 +231,21 @@ pub struct Rendezvous {
 
 impl Rendezvous {
     /// A port that neither the ranks nor the agents' metrics have.
-    pub(super) fn gang_port(master: i32, metrics: i32) -> i32 {
-        const LAST: i32 = 65_535;
-        let is_free = |port: &i32| *port <= LAST && *port != metrics;
-        [master + 2, master + 3, master - 2].into_iter().find(is_free).unwrap_or(master - 3)
+    pub(super) fn gang_port(master: u16, metrics: u16) -> u16 {
+        near(master, &[2, 3, -2, -3], &[metrics])
     }
 
     /// A port that neither the ranks, the agents nor their metrics have.
-    pub(super) fn mpi_port(master: i32, gang: i32, metrics: i32) -> i32 {
-        const LAST: i32 = 65_535;
-        let is_free = |port: &i32| *port <= LAST && *port != gang && *port != metrics;
-        [master + 3, master + 4, master - 2, master - 3].into_iter().find(is_free).unwrap_or(master - 4)
+    pub(super) fn mpi_port(master: u16, gang: u16, metrics: u16) -> u16 {
+        near(master, &[3, 4, -2, -3, -4], &[gang, metrics])
     }
+}
+
+/// The first port at one of these distances that there is and nobody has. There is always one: with n ports taken, n + 1 of the
+/// distances are to ports that exist.
+fn near(port: u16, distances: &[i16], taken: &[u16]) -> u16 {
+    let mut ports = distances.iter().filter_map(|distance| port.checked_add_signed(*distance));
+    ports.find(|port| !taken.contains(port)).unwrap_or(port)
 }
 
 /// What outlives the pods, or comes from elsewhere.
@@ -278,9 +287,9 @@ impl Upkeep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incarnation {
     /// Number of the Job and its pods, from 1: the label [`super::labels::INCARNATION`].
-    pub number: i32,
+    pub number: u32,
     /// Number of the program's attempt, from 1: what people are told, and what the rendezvous goes by.
-    pub attempt: i32,
+    pub attempt: u32,
 }
 
 impl Incarnation {

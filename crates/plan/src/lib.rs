@@ -66,7 +66,7 @@ pub struct Runtime {
     /// Whether the API server takes restart rules of containers, see [`Runtime::has_restart_rules`].
     pub restart_rules: bool,
     /// Seconds after its end at which a job is deleted that says none, if it is created from now on; never without one.
-    pub default_ttl_seconds: Option<i32>,
+    pub default_ttl_seconds: Option<u32>,
     /// The namespace that the operator runs in: no job may be beside it, where its pods could use the operator's account.
     pub own_namespace: Option<String>,
 }
@@ -146,12 +146,12 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let name = job.metadata.name.clone().unwrap_or_default();
     let uid = job.metadata.uid.clone().unwrap_or_default();
     let elastic = elastic(spec, job.status.as_ref(), &mut no);
-    let most = elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max);
+    let most = elastic.as_ref().map_or(spec.num_workers(), |elastic| elastic.max);
     names::check(&name, most, &mut no);
     if job.metadata.namespace.is_some() && job.metadata.namespace == runtime.own_namespace {
         no.push("metadata.namespace", "is the operator's own: create the job in another namespace");
     }
-    if spec.num_workers == 0 {
+    if spec.num_workers.is_none() {
         no.push("spec.numWorkers", "is missing: write it in the job, or in its template");
     }
     if uid.is_empty() {
@@ -213,9 +213,9 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
 /// The size of a gang that may change: what was decided last stands in the status.
 fn elastic(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>, no: &mut Refusals) -> Option<Elastic> {
     let elastic = spec.elastic.as_ref()?;
-    let (desired, min, max) = (spec.num_workers, elastic.min_workers(), elastic.max_workers);
+    let (desired, min, max) = (spec.num_workers(), elastic.min_workers(), elastic.max_workers);
     // The API server has asked this of what the job says itself, and can't see what its template says.
-    if !(min..=max).contains(&desired) && desired != 0 {
+    if !(min..=max).contains(&desired) && spec.num_workers.is_some() {
         no.push(
             "spec.numWorkers",
             format!(
@@ -228,14 +228,14 @@ fn elastic(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>, no: &mut 
     Some(Elastic {
         min,
         max,
-        wait_seconds: elastic.wait_seconds().into(),
+        wait_seconds: elastic.wait_seconds(),
         workers,
         largest: decided.map_or(workers, |decided| decided.largest),
     })
 }
 
 /// A role whose pods the spec describes.
-fn role(spec: &TrainingJobSpec, name: RoleName, replicas: i32, storage: &Storage, no: &mut Refusals) -> Role {
+fn role(spec: &TrainingJobSpec, name: RoleName, replicas: u16, storage: &Storage, no: &mut Refusals) -> Role {
     let worker = resources::resolve(spec, no);
     environment::check("spec.env", &spec.env, no);
     let overlay = spec.pod_template.as_ref().map(|t| template::resolve(t, no)).unwrap_or_default();

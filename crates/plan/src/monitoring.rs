@@ -9,9 +9,9 @@ use protocol::progress_pattern::ProgressPatterns;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Monitoring {
     /// Port on which each worker serves what is known of it; none when monitoring is switched off.
-    pub metrics_port: Option<i32>,
+    pub metrics_port: Option<u16>,
     /// Port on which the workers' agents find the first one's; that of the metrics where there are any.
-    pub agent_port: i32,
+    pub agent_port: u16,
     /// Regular expressions that find progress in the output, instead of the forms known by themselves.
     pub progress_patterns: Vec<String>,
     /// Metrics of which the agent keeps every reading, for the success policy.
@@ -127,7 +127,7 @@ pub(super) fn resolve(
 }
 
 /// The port of the metrics, whether or not any are served, unless the rendezvous has it.
-fn agent_port(spec: &TrainingJobSpec) -> i32 {
+fn agent_port(spec: &TrainingJobSpec) -> u16 {
     let (master, port) = (spec.networking.master_port(), spec.monitoring.metrics_port());
     if [master, master + 1].contains(&port) { master - 1 } else { port }
 }
@@ -213,7 +213,7 @@ fn tensorboard(name: &str, spec: &TrainingJobSpec, storage: &Storage) -> TensorB
         return TensorBoard::NoStorage;
     };
     // Several workers can only share what many nodes can mount.
-    let most = spec.elastic.as_ref().map_or(spec.num_workers, |elastic| elastic.max_workers);
+    let most = spec.elastic.as_ref().map_or(spec.num_workers(), |elastic| elastic.max_workers);
     let one_node = most == 1 && matches!(volume, BoardVolume::Claim(_));
     let image = spec.monitoring.tensorboard_image.clone().unwrap_or_default();
     TensorBoard::Beside(BoardPlan { image, volume, mounted_at, one_node })

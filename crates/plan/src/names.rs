@@ -80,13 +80,13 @@ pub fn tensorboard_name(name: &str) -> String {
 
 /// DNS name of a worker within its namespace. Short on purpose: the resolver's search path leads to the Service.
 #[must_use]
-pub fn worker_host(name: &str, index: i32) -> String {
+pub fn worker_host(name: &str, index: u32) -> String {
     host(name, RoleName::WORKER, index)
 }
 
 /// DNS name of a pod of a role within its namespace.
 #[must_use]
-pub fn host(name: &str, role: RoleName, index: i32) -> String {
+pub fn host(name: &str, role: RoleName, index: u32) -> String {
     format!("{}-{index}.{}", role_job_name(name, role), service_name(name))
 }
 
@@ -111,7 +111,7 @@ pub fn dns_subdomain(text: &str) -> bool {
         })
 }
 
-pub(super) fn check(name: &str, num_workers: i32, no: &mut Refusals) {
+pub(super) fn check(name: &str, num_workers: u16, no: &mut Refusals) {
     if !dns_label(name) {
         no.push(
             "metadata.name",
@@ -122,8 +122,8 @@ pub(super) fn check(name: &str, num_workers: i32, no: &mut Refusals) {
 }
 
 /// Refuses a role whose last pod's host name is too long.
-pub(super) fn check_host(name: &str, role: RoleName, replicas: i32, no: &mut Refusals) {
-    let more = role_job_name("", role).len() + 1 + (replicas - 1).max(0).to_string().len();
+pub(super) fn check_host(name: &str, role: RoleName, replicas: u16, no: &mut Refusals) {
+    let more = role_job_name("", role).len() + 1 + replicas.saturating_sub(1).to_string().len();
     if name.len() + more > HOST {
         let pods = if role.is_worker() { "workers".to_owned() } else { format!("pods of role {role}") };
         no.push(

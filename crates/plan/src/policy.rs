@@ -19,7 +19,7 @@ pub struct Policy {
     /// The last restart that was asked for, by a value that nobody else has.
     pub restart_requested: Option<String>,
     /// Seconds after its end at which the TrainingJob is deleted; never without one.
-    pub ttl_seconds: Option<i32>,
+    pub ttl_seconds: Option<u32>,
     /// What happens when a worker fails.
     pub failure: Failure,
     /// When the job is good enough.
@@ -32,17 +32,17 @@ pub struct Failure {
     /// Whether another attempt follows.
     pub restart: restart::Policy,
     /// Seconds that the job may run, over all attempts.
-    pub active_deadline_seconds: Option<i64>,
+    pub active_deadline_seconds: Option<u32>,
     /// Seconds that an attempt may take until every worker's program runs.
-    pub start_deadline_seconds: Option<i64>,
+    pub start_deadline_seconds: Option<u32>,
     /// Seconds from a node's last sign of life until its worker is replaced.
-    pub node_lost_seconds: i32,
+    pub node_lost_seconds: u32,
     /// Whether a loss that is NaN or infinite ends the program.
     pub nan_fails: bool,
     /// Seconds without a step after which a program may hang.
-    pub hang_timeout_seconds: i32,
+    pub hang_timeout_seconds: u32,
     /// Seconds without any sign of life after which a program that reports no steps may hang.
-    pub hang_idle_timeout_seconds: i32,
+    pub hang_idle_timeout_seconds: u32,
     /// Whether a program that hangs is ended.
     pub hang_fails: bool,
 }
@@ -91,7 +91,7 @@ fn failure(policy: &FailurePolicy, no: &mut Refusals) -> Failure {
                 RestartPolicy::OnFailure => Restarts::OnFailure,
                 RestartPolicy::Always => Restarts::Always,
             },
-            backoff_limit: policy.backoff_limit(),
+            backoff_limit: policy.backoff_limit().into(),
             interruptions: restart::INTERRUPTIONS,
             rules,
         },

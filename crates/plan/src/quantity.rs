@@ -63,7 +63,7 @@ impl Amount {
 
     /// So many times as much.
     #[must_use]
-    pub fn times(self, times: i32) -> Self {
+    pub fn times(self, times: u32) -> Self {
         Self(self.0.saturating_mul(times.into()))
     }
 }

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const DEFAULT_GPU: &str = "nvidia.com/gpu";
 /// Processes of one worker, as the API has it for a number.
-const MAX_PROCS: i128 = 1024;
+const MAX_PROCS: u16 = 1024;
 
 /// What a worker is given.
 pub(super) struct Worker {
     pub requirements: ResourceRequirements,
-    pub gpus: i32,
-    pub procs: i32,
+    pub gpus: u16,
+    pub procs: u16,
 }
 
 pub(super) fn resolve(spec: &TrainingJobSpec, no: &mut Refusals) -> Worker {
@@ -137,12 +137,12 @@ fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusa
 }
 
 /// Processes per worker, as a number: WORLD_SIZE needs one.
-fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -> i32 {
+fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -> u16 {
     const FIELD: &str = "spec.procsPerWorker";
     let gpus = spec.gpus_per_worker();
     let has_launcher = matches!(spec.framework(), Framework::Pytorch | Framework::Paddle | Framework::Mpi);
     let procs = match spec.procs_per_worker() {
-        ProcsPerWorker::Number(number) => i32::from(number),
+        ProcsPerWorker::Number(number) => number,
         // Only torchrun, mpirun and Paddle's launcher start a process per GPU; the others drive all of a worker's GPUs from one process.
         ProcsPerWorker::Kind(ProcsKind::Auto) if has_launcher => gpus.max(1),
         ProcsPerWorker::Kind(ProcsKind::Auto) => 1,
@@ -153,11 +153,13 @@ fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -
             gpus.max(1)
         }
         ProcsPerWorker::Kind(ProcsKind::Cpu) => match cpu_limit {
-            Some(limit) if limit.floor() <= MAX_PROCS => i32::try_from(limit.floor().max(1)).unwrap_or(1),
-            Some(_) => {
-                no.push(FIELD, format!("is cpu and the CPU limit more than {MAX_PROCS}: write a number"));
-                1
-            }
+            Some(limit) => match u16::try_from(limit.floor()) {
+                Ok(cpus) if cpus <= MAX_PROCS => cpus.max(1),
+                _ => {
+                    no.push(FIELD, format!("is cpu and the CPU limit more than {MAX_PROCS}: write a number"));
+                    1
+                }
+            },
             None if spec.resources.limits.contains_key("cpu") => 1, // refused as a quantity
             None => {
                 no.push(
@@ -182,7 +184,7 @@ fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -
 }
 
 /// The resources of pods that have other GPUs, in number, but are as the workers otherwise.
-pub(super) fn without_gpus(of_workers: &Resources, gpus: i32) -> Resources {
+pub(super) fn without_gpus(of_workers: &Resources, gpus: u16) -> Resources {
     let mut resources = of_workers.clone();
     let names = resources.limits.keys().chain(resources.requests.keys()).filter(|name| is_gpu(name));
     let names: BTreeSet<String> = names.cloned().collect();
@@ -224,7 +226,7 @@ impl Requirements {
         self.requests.keys().chain(self.limits.keys()).any(|name| is(name))
     }
 
-    fn add(&mut self, name: &str, count: i32) {
+    fn add(&mut self, name: &str, count: u16) {
         self.requests.insert(name.to_owned(), Quantity(count.to_string()));
         self.limits.insert(name.to_owned(), Quantity(count.to_string()));
     }

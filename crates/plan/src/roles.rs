@@ -21,7 +21,7 @@ pub const SCHEDULER: RoleName = RoleName::literal("scheduler");
 
 /// All roles, the workers first.
 pub(super) fn resolve(spec: &TrainingJobSpec, storage: &Storage, no: &mut Refusals) -> Vec<Role> {
-    let mut roles = vec![super::role(spec, RoleName::WORKER, spec.num_workers, storage, no)];
+    let mut roles = vec![super::role(spec, RoleName::WORKER, spec.num_workers(), storage, no)];
     let has_scheduler = spec.roles.iter().any(|of| of.name == SCHEDULER.as_str());
     let scheduler = RoleSpec { name: SCHEDULER.to_string(), ..RoleSpec::default() };
     let added = (spec.framework() == Framework::Mxnet && !has_scheduler).then_some(&scheduler);

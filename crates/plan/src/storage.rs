@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{PodTemplateSpec, VolumeMount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use protocol::checkpoints::{BackupPolicy, BestBy, StorePlace};
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 
 /// Beginning of the names of the operator's volumes in a worker's pod.
 pub const VOLUME_PREFIX: &str = "trainingjob-";
@@ -34,11 +35,11 @@ pub mod paths {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// Epochs between two of them.
-    pub frequency: i32,
+    pub frequency: u32,
     /// What is mounted for them.
     pub volume: CheckpointVolume,
     /// Newest good ones that are kept.
-    pub retention: i32,
+    pub retention: NonZeroU32,
     /// The metric by which the best one is kept, too.
     pub keep_best: Option<BestBy>,
     /// The checkpoint that the job begins with, used once: an absolute path, or a place in an object store.
@@ -50,7 +51,7 @@ pub struct Checkpoint {
     /// The object store where they are kept.
     pub store: Option<Store>,
     /// Where they are copied to, and how many seconds lie between two copies.
-    pub backup: Option<(Store, i32)>,
+    pub backup: Option<(Store, u32)>,
 }
 
 /// An object store.
@@ -73,7 +74,7 @@ impl Checkpoint {
     #[must_use]
     pub fn backup_policy(&self) -> Option<BackupPolicy> {
         let (store, seconds) = self.backup.as_ref()?;
-        Some(BackupPolicy { place: store.place.clone(), interval_seconds: u64::try_from(*seconds).unwrap_or(0) })
+        Some(BackupPolicy { place: store.place.clone(), interval_seconds: u64::from(*seconds) })
     }
 }
 

@@ -16,7 +16,7 @@ use std::fmt;
 #[serde(rename_all = "camelCase")]
 pub struct AttemptEnd {
     /// Number of the attempt, from 1.
-    pub attempt: i32,
+    pub attempt: u32,
     /// When its first failure was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "date_time"))]
@@ -31,7 +31,7 @@ pub struct AttemptEnd {
     pub role: RoleName,
     /// Index of the worker that failed first, or of the pod of another role among those.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub worker: Option<i32>,
+    pub worker: Option<u32>,
     /// Name of its pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
@@ -58,7 +58,7 @@ pub struct AttemptEnd {
     pub permanent: bool,
     /// Number of the rule of `failurePolicy.rules` that decided what follows, from 1; none if none matched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rule: Option<i32>,
+    pub rule: Option<u32>,
     /// Seconds from the start of its first worker to the failure.
     #[serde(default)]
     pub ran_seconds: i64,
@@ -83,7 +83,7 @@ pub enum Class {
 impl AttemptEnd {
     /// An end of which no more is known than this.
     #[must_use]
-    pub fn new(attempt: i32, reason: Reason, message: impl Into<String>) -> Self {
+    pub fn new(attempt: u32, reason: Reason, message: impl Into<String>) -> Self {
         Self {
             attempt,
             time: None,
@@ -161,15 +161,15 @@ impl fmt::Display for AttemptEnd {
 #[serde(rename_all = "camelCase", default)]
 pub struct RestartHistory {
     /// The last attempt whose end was judged.
-    pub judged: i32,
+    pub judged: u32,
     /// Restarts after failures of the program: what `backoffLimit` bounds.
-    pub failures: i32,
+    pub failures: u32,
     /// Restarts after disruptions.
-    pub disruptions: i32,
+    pub disruptions: u32,
     /// Quick failures in a row without progress, not counting the disruptions between them.
-    pub failures_in_a_row: i32,
+    pub failures_in_a_row: u32,
     /// Quick disruptions in a row without progress.
-    pub disruptions_in_a_row: i32,
+    pub disruptions_in_a_row: u32,
     /// The largest step that any attempt reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
@@ -194,12 +194,12 @@ pub struct RepeatedFailure {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub checkpoint: String,
     /// How often in a row.
-    pub times: i32,
+    pub times: u32,
 }
 
 impl RepeatedFailure {
     /// So many times in a row are enough: no further attempt follows.
-    pub const ENOUGH: i32 = 3;
+    pub const ENOUGH: u32 = 3;
 }
 
 impl RestartHistory {

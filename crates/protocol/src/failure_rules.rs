@@ -61,7 +61,7 @@ pub fn apply(rules: &[FailureRule], end: AttemptEnd) -> AttemptEnd {
     AttemptEnd {
         disruption: action == RuleAction::Ignore,
         permanent: action == RuleAction::Fail,
-        rule: i32::try_from(at + 1).ok(),
+        rule: u32::try_from(at + 1).ok(),
         ..end
     }
 }

@@ -737,7 +737,7 @@ mod tests {
                 problems: vec![problem; 3],
                 ..Checkpoints::default()
             };
-            let end = AttemptEnd { time: Some(time), worker: Some(i32::MAX), ..AttemptEnd::new(i32::MAX, Reason::CudaOutOfMemory, "x".repeat(768)) };
+            let end = AttemptEnd { time: Some(time), worker: Some(u32::MAX), ..AttemptEnd::new(u32::MAX, Reason::CudaOutOfMemory, "x".repeat(768)) };
             let repeated = RepeatedFailure { reason: "CudaOutOfMemory".to_owned(), step: i64::MAX, checkpoint: "p".repeat(160), times: 3 };
             let restarts = RestartHistory { repeated: Some(repeated), stopped: Some("s".repeat(160)), ..RestartHistory::default() };
             let gang = GangEnd { restarts, ended: vec![end; 3] };

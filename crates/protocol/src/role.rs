@@ -91,7 +91,7 @@ pub struct Place {
     /// Its role.
     pub role: RoleName,
     /// Among those of its role, from 0.
-    pub index: i32,
+    pub index: u32,
 }
 
 impl Place {

@@ -217,14 +217,14 @@ impl Job {
     }
 
     /// Waits until a pod of a worker is as wanted.
-    pub async fn pod(&self, attempt: i32, worker: i32, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
-        let is = |pod: &&Pod| self::attempt(pod) == attempt && self::worker(pod) == worker && wanted(pod);
+    pub async fn pod(&self, attempt: u32, worker: u32, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
+        let is = |pod: &&Pod| self::attempt(pod) == attempt && index(pod) == Some(worker) && wanted(pod);
         let what = format!("worker {worker} of attempt {attempt} {what}");
         self.find(&what, |seen| seen.pods.values().find(is).cloned()).await
     }
 
     /// Waits until the program of a worker has printed this, in this container of its pod or in one before it.
-    pub async fn says(&self, attempt: i32, worker: i32, words: &str) {
+    pub async fn says(&self, attempt: u32, worker: u32, words: &str) {
         let started = |pod: &Pod| training(pod).is_some_and(|c| c.state.is_some_and(|s| s.waiting.is_none()));
         let pod = self.pod(attempt, worker, "to have started", started).await.name_any();
         let pods = self.api::<Pod>();
@@ -295,8 +295,8 @@ impl Job {
     }
 
     /// The last pod of each worker.
-    pub fn workers(&self) -> BTreeMap<i32, Pod> {
-        self.pods().into_iter().filter(|pod| worker(pod) >= 0).map(|pod| (worker(&pod), pod)).collect()
+    pub fn workers(&self) -> BTreeMap<u32, Pod> {
+        self.pods().into_iter().filter_map(|pod| Some((index(&pod)?, pod))).collect()
     }
 
     // ---- what a person does
@@ -349,13 +349,17 @@ async fn follow<K>(
 }
 
 /// The index of a pod's worker; -1 of a pod that is none's.
-pub fn worker(pod: &Pod) -> i32 {
-    let index = pod.labels().get("batch.kubernetes.io/job-completion-index");
-    index.and_then(|index| index.parse().ok()).unwrap_or(-1)
+pub fn worker(pod: &Pod) -> u32 {
+    index(pod).expect("a pod of an Indexed Job has an index")
+}
+
+/// The index of a pod of an Indexed Job; none of another one.
+pub fn index(pod: &Pod) -> Option<u32> {
+    pod.labels().get("batch.kubernetes.io/job-completion-index")?.parse().ok()
 }
 
 /// The incarnation of the gang that a pod is of; 0 of a pod that looks after checkpoints.
-pub fn attempt(pod: &Pod) -> i32 {
+pub fn attempt(pod: &Pod) -> u32 {
     pod.labels().get(labels::INCARNATION).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 

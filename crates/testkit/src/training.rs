@@ -72,7 +72,7 @@ impl Folder {
     }
 
     /// Of each attempt whose ranks have met its number and the step that it has resumed from.
-    pub fn history(&self) -> Vec<(i32, u32)> {
+    pub fn history(&self) -> Vec<(u32, u32)> {
         let text = fs::read_to_string(self.0.join(".history")).unwrap_or_default();
         let line = |line: &str| line.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
         text.lines().filter_map(line).collect()
@@ -84,7 +84,7 @@ impl Folder {
     }
 
     /// Stops the next save of this attempt in its middle.
-    pub fn hold(&self, attempt: i32) {
+    pub fn hold(&self, attempt: u32) {
         let (new, name) = (self.0.join(".hold.new"), self.0.join(".hold"));
         fs::write(&new, attempt.to_string())
             .and_then(|()| fs::rename(new, name))
@@ -92,7 +92,7 @@ impl Folder {
     }
 
     /// The step of the save that this attempt is held in.
-    pub fn held(&self, attempt: i32) -> Option<u32> {
+    pub fn held(&self, attempt: u32) -> Option<u32> {
         let text = fs::read_to_string(self.0.join(".held")).ok()?;
         let (held, step) = text.trim_end().split_once(' ')?;
         (held == attempt.to_string()).then(|| step.parse().ok())?

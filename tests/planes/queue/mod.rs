@@ -187,7 +187,7 @@ async fn the_time_in_the_queue_is_not_counted() {
 async fn early_stopping_counts_on_after_a_resume() {
     let space = Space::new("early", 16).await;
     let file = space.file("evaluations");
-    let evaluation = |step: i32, loss: f64| {
+    let evaluation = |step: u32, loss: f64| {
         let mut file = OpenOptions::new().create(true).append(true).open(&file).unwrap();
         writeln!(file, "{}", json!({ "step": step, "eval_loss": loss })).unwrap();
     };

@@ -266,8 +266,8 @@ impl Queued<'_> {
     }
 
     /// Waits until every worker that has not ended well runs and is counted, and so many have.
-    pub async fn runs(&self, succeeded: i32) -> TrainingJobStatus {
-        let all = i32::try_from(self.workers).unwrap();
+    pub async fn runs(&self, succeeded: u32) -> TrainingJobStatus {
+        let all = u32::try_from(self.workers).unwrap();
         let counts = |status: &TrainingJobStatus| {
             status
                 .workers

@@ -46,7 +46,7 @@ fn first(ended: &Ended) -> Option<AttemptEnd> {
         .iter()
         .map(|(member, end)| {
             let role = RoleName::parse(&member.role).unwrap_or_default();
-            let place = Place { role, index: i32::try_from(member.index).unwrap_or(i32::MAX) };
+            let place = Place { role, index: member.index };
             let container = match (&end.end, &unchosen) {
                 (_, Some(unchosen)) if place == Place::FIRST_WORKER => unchosen.clone(),
                 (Some(end), _) => Container::of(end),
@@ -55,7 +55,7 @@ fn first(ended: &Ended) -> Option<AttemptEnd> {
             (place, container, disruption(end))
         })
         .collect();
-    let attempt = i32::try_from(ended.attempt).unwrap_or(i32::MAX);
+    let attempt = ended.attempt;
     first_cause(facts.iter().map(|(place, training, disruption)| WorkerFacts {
         role: place.role,
         index: place.index,

@@ -120,7 +120,7 @@ pub struct Party {
     told: Arc<Mutex<Option<GangStatus>>>,
     ended: Vec<AttemptEnd>,
     /// The last attempt that was judged.
-    last: i32,
+    last: u32,
     /// How the attempts ended, up to the beginning of the last one.
     before: RestartHistory,
     waits: Waits,
@@ -531,8 +531,7 @@ fn plural(words: &str) -> String {
 fn remembered(options: &Options, before: Option<Memory>) -> Memory {
     let last = options.first.saturating_sub(1);
     // What ended before these pods has been judged.
-    let judged = i32::try_from(last).unwrap_or(i32::MAX);
-    let restarts = RestartHistory { judged, ..options.past.restarts.clone() };
+    let restarts = RestartHistory { judged: last, ..options.past.restarts.clone() };
     let told = History { attempt: last, restarts, ..History::default() };
     let mut memory = before.unwrap_or_default();
     if told.is_newer_than(&memory.history) {
@@ -595,7 +594,6 @@ fn of_role(role: &str, count: u32) -> impl Iterator<Item = MemberId> {
 
 fn policy(setup: &GangSetup) -> Policy {
     let GangSetup { restarts, backoff_limit, rules, .. } = setup.clone();
-    let backoff_limit = i32::try_from(backoff_limit).unwrap_or(i32::MAX);
     Policy { restarts, backoff_limit, interruptions: INTERRUPTIONS, rules }
 }
 

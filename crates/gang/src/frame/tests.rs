@@ -164,7 +164,7 @@ fn the_longest_message_fits_a_frame_and_a_longer_one_is_refused() {
     let past = |long: usize| History {
         checkpoint: text(long),
         restarts: RestartHistory {
-            repeated: Some(RepeatedFailure { reason: text(long), step: 1, checkpoint: text(long), times: i32::MAX }),
+            repeated: Some(RepeatedFailure { reason: text(long), step: 1, checkpoint: text(long), times: u32::MAX }),
             stopped: Some(text(long)),
             ..RestartHistory::default()
         },

@@ -133,7 +133,7 @@ impl World {
         let history = History {
             finish: self.finish.clone(),
             attempt: known,
-            restarts: RestartHistory { judged: known as i32, ..RestartHistory::default() },
+            restarts: RestartHistory { judged: known, ..RestartHistory::default() },
             ..History::default()
         };
         let setup = Setup {

@@ -168,7 +168,7 @@ fn else_it_tells_what_is_missing() {
 #[test]
 fn a_worker_that_ends_is_not_asked() {
     use observe::Container;
-    let pod = |name: &str, index: i32, incarnation: i32| ObservedPod {
+    let pod = |name: &str, index: u32, incarnation: u32| ObservedPod {
         name: name.into(),
         index,
         incarnation,

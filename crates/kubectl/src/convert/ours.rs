@@ -139,7 +139,7 @@ impl Ours {
     /// The host name of a worker.
     pub fn host(&mut self, index: i64) -> String {
         self.shorten();
-        names::worker_host(&self.name, i32::try_from(index).unwrap_or(i32::MAX))
+        names::worker_host(&self.name, u32::try_from(index).unwrap_or(u32::MAX))
     }
 
     /// The job must not start as it stands.

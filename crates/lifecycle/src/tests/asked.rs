@@ -4,7 +4,7 @@ use super::*;
 use observe::ObservedUpkeep;
 use serde_json::json;
 
-fn heeded(world: &World) -> Option<(&str, i32)> {
+fn heeded(world: &World) -> Option<(&str, u32)> {
     world.status.asked_restart.as_ref().map(|asked| (asked.request.as_str(), asked.attempt))
 }
 

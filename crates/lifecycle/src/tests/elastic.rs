@@ -4,26 +4,27 @@ use super::gang::{gang, leader};
 use super::*;
 use protocol::gang::{GangPhase, GangStatus};
 use serde_json::json;
+use std::num::NonZeroU16;
 
-fn size(world: &World) -> (i32, i32, bool) {
+fn size(world: &World) -> (u16, u16, bool) {
     let elastic = world.status.elastic.as_ref().unwrap();
     (elastic.workers, elastic.largest, elastic.since.is_some())
 }
 
-fn of(pods: i32) -> ObservedJob {
-    ObservedJob { parallelism: Some(pods), ..job(1) }
+fn of(pods: u16) -> ObservedJob {
+    ObservedJob { parallelism: Some(pods.into()), ..job(1) }
 }
 
-fn scale(pods: i32) -> Action {
+fn scale(pods: u16) -> Action {
     Action::ScaleJob { name: "x-training".into(), uid: "job-1".into(), pods }
 }
 
-fn hasten(size: i32) -> Action {
+fn hasten(size: u16) -> Action {
     Action::HastenPod { name: "x-training-0-abcde".into(), uid: "pod-1-0".into(), size }
 }
 
 /// The leader, whose node was told of this size.
-fn knows(size: i32) -> ObservedPod {
+fn knows(size: u16) -> ObservedPod {
     ObservedPod { gang_size: Some(size), ..running(0, 1) }
 }
 
@@ -34,28 +35,28 @@ fn told(attempt: u32, workers: u32, phase: GangPhase) -> AgentAnswer {
         ran_seconds: 10,
         ..AttemptEnd::new(attempt, Reason::Resized, "the gang goes on with others")
     };
-    let gang = gang(attempt, phase, (1..attempt as i32).map(resized).collect());
+    let gang = gang(attempt, phase, (1..attempt).map(resized).collect());
     leader(1, GangStatus { workers, ..gang })
 }
 
-fn unplaced(index: i32) -> ObservedPod {
+fn unplaced(index: u32) -> ObservedPod {
     let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
     ObservedPod { unschedulable: Some(Box::new(words)), ..pod(index, 1) }
 }
 
-fn elastic(workers: i32) -> World {
+fn elastic(workers: u16) -> World {
     let mut world = World::new();
-    world.spec.num_workers = workers;
+    world.spec.num_workers = NonZeroU16::new(workers);
     world.spec.elastic = Some(serde_json::from_value(json!({ "minWorkers": 2, "maxWorkers": 8 })).unwrap());
     world.step();
     world
 }
 
 /// A gang that runs with all of its workers.
-fn runs(workers: i32) -> World {
+fn runs(workers: u16) -> World {
     let mut world = elastic(workers);
-    world.see(Some(of(workers)), (0..workers).map(|index| running(index, 1)));
-    world.agent = Some(told(1, u32::try_from(workers).unwrap(), GangPhase::Running));
+    world.see(Some(of(workers)), (0..workers.into()).map(|index| running(index, 1)));
+    world.agent = Some(told(1, workers.into(), GangPhase::Running));
     world.second = 10;
     world.step();
     assert_eq!((world.status.state, size(&world)), (Some(State::Running), (workers, workers, false)));
@@ -65,7 +66,7 @@ fn runs(workers: i32) -> World {
 #[test]
 fn more_workers_are_taken_in_when_all_are_there() {
     let mut world = runs(2);
-    world.spec.num_workers = 4;
+    world.spec.num_workers = NonZeroU16::new(4);
     let verdict = world.step();
     assert_eq!((verdict.actions, verdict.events), (vec![Action::Ensure, scale(4)], vec![]));
     world.see(Some(of(4)), [running(2, 1), placed(3, 1)]);
@@ -91,7 +92,7 @@ fn more_workers_are_taken_in_when_all_are_there() {
 #[test]
 fn workers_that_are_too_many_go_when_no_attempt_needs_them() {
     let mut world = runs(4);
-    world.spec.num_workers = 2;
+    world.spec.num_workers = NonZeroU16::new(2);
     let verdict = world.step();
     assert_eq!((reasons(&verdict), size(&world)), (vec!["Resized"], (2, 4, false)));
     assert_eq!((verdict.actions, verdict.requeue), (vec![Action::Ensure], Some(std::time::Duration::from_secs(1))));
@@ -105,7 +106,7 @@ fn workers_that_are_too_many_go_when_no_attempt_needs_them() {
     let going = |index| ObservedPod { deletion: Some(at(40)), tracked: true, ..running(index, 1) };
     world.see(Some(of(2)), [going(2), going(3)]);
     let verdict = world.step();
-    let release = |index: i32| Action::ReleasePod {
+    let release = |index: u32| Action::ReleasePod {
         name: format!("x-training-{index}-abcde"),
         uid: format!("pod-1-{index}"),
         force: false,
@@ -125,7 +126,7 @@ fn workers_that_are_too_many_go_when_no_attempt_needs_them() {
 #[test]
 fn a_size_out_of_bounds_is_not_followed() {
     let mut world = runs(2);
-    world.spec.num_workers = 100;
+    world.spec.num_workers = NonZeroU16::new(100);
     world.refused = Some("spec.numWorkers is 100".into());
     let verdict = world.step();
     assert_eq!((verdict.actions, size(&world)), (vec![Action::Ensure], (2, 2, false)));
@@ -134,7 +135,7 @@ fn a_size_out_of_bounds_is_not_followed() {
         (Some(State::Running), "InvalidSpec"),
         "what runs goes on"
     );
-    world.spec.num_workers = 4;
+    world.spec.num_workers = NonZeroU16::new(4);
     world.refused = None;
     assert_eq!(world.step().actions, [Action::Ensure, scale(4)]);
 }
@@ -144,7 +145,7 @@ fn a_size_out_of_bounds_is_not_followed() {
 fn workers_that_are_too_many_go_some_time_although_nobody_says_that_they_may() {
     let mut world = runs(4);
     world.agent = None;
-    world.spec.num_workers = 2;
+    world.spec.num_workers = NonZeroU16::new(2);
     world.step();
     let verdict = world.step();
     assert_eq!((verdict.requeue, size(&world).0), (Some(std::time::Duration::from_secs(180)), 2));
@@ -254,7 +255,7 @@ fn an_answer_that_is_old_keeps_no_gang_from_becoming_smaller() {
 #[test]
 fn some_more_are_taken_in_after_a_while() {
     let mut world = runs(2);
-    world.spec.num_workers = 4;
+    world.spec.num_workers = NonZeroU16::new(4);
     world.see(Some(of(4)), [running(2, 1), unplaced(3)]);
     world.step();
     assert_eq!(size(&world), (2, 2, true));
@@ -266,7 +267,7 @@ fn some_more_are_taken_in_after_a_while() {
 #[test]
 fn a_gang_that_has_succeeded_is_done_without_the_others() {
     let mut world = runs(2);
-    world.spec.num_workers = 3;
+    world.spec.num_workers = NonZeroU16::new(3);
     world.see(Some(of(3)), [unplaced(2)]);
     world.step();
     world.see(Some(of(3)), [ended(0, 1, 0, 50), ended(1, 1, 0, 50)]);
@@ -280,11 +281,11 @@ fn a_gang_that_has_succeeded_is_done_without_the_others() {
 #[test]
 fn a_spare_does_not_prove_that_a_lost_worker_has_stopped() {
     let mut world = runs(2);
-    world.spec.num_workers = 3;
+    world.spec.num_workers = NonZeroU16::new(3);
     world.see(Some(of(3)), [running(2, 1)]);
     world.status.elastic.as_mut().unwrap().workers = 1;
     world.agent = Some(AgentAnswer { failing_since: Some(at(11)), ..told(1, 1, GangPhase::Running) });
-    world.spec.num_workers = 1;
+    world.spec.num_workers = NonZeroU16::new(1);
     world.see(Some(of(1)), [ObservedPod { unreachable: Some(at(20)), ..running(0, 1) }]);
     world.second = 500;
     let verdict = world.step();
@@ -295,7 +296,7 @@ fn a_spare_does_not_prove_that_a_lost_worker_has_stopped() {
 #[test]
 fn a_spare_on_a_lost_node_is_replaced() {
     let mut world = runs(2);
-    world.spec.num_workers = 3;
+    world.spec.num_workers = NonZeroU16::new(3);
     let lost = ObservedPod { unreachable: Some(at(20)), deletion: Some(at(30)), end_by: Some(at(90)), ..running(2, 1) };
     world.see(Some(of(3)), [lost]);
     world.second = 200;
@@ -319,13 +320,13 @@ fn new_pods_are_all_wanted() {
 
 fn any_worker() -> impl Strategy<Value = ObservedPod> {
     let state = prop_oneof![
-        Just(unplaced as fn(i32) -> ObservedPod),
-        Just((|index| placed(index, 1)) as fn(i32) -> ObservedPod),
-        Just((|index| running(index, 1)) as fn(i32) -> ObservedPod),
-        Just((|index| ended(index, 1, 0, 20)) as fn(i32) -> ObservedPod),
-        Just((|index| ended(index, 1, 143, 20)) as fn(i32) -> ObservedPod),
+        Just(unplaced as fn(u32) -> ObservedPod),
+        Just((|index| placed(index, 1)) as fn(u32) -> ObservedPod),
+        Just((|index| running(index, 1)) as fn(u32) -> ObservedPod),
+        Just((|index| ended(index, 1, 0, 20)) as fn(u32) -> ObservedPod),
+        Just((|index| ended(index, 1, 143, 20)) as fn(u32) -> ObservedPod),
     ];
-    let any = (0..6i32, state, any::<[bool; 4]>());
+    let any = (0..6u32, state, any::<[bool; 4]>());
     any.prop_map(|(index, make, [gone, going, silent, tracked])| {
         let (deletion, unreachable) = (going.then(|| at(20)), silent.then(|| at(15)));
         ObservedPod { unreachable, deletion, tracked, gone, ..make(index) }
@@ -345,14 +346,14 @@ proptest! {
     #[test]
     fn no_observation_makes_a_size_that_nobody_wants(
         steps in proptest::collection::vec(
-            (2..6i32, 1..6i32, proptest::collection::vec(any_worker(), 0..6), any_answer(), 0..100i64),
+            (2..6u16, 1..6u16, proptest::collection::vec(any_worker(), 0..6), any_answer(), 0..100i64),
             1..12,
         )
     ) {
         let mut world = elastic(4);
         for (workers, pods, seen, agent, later) in steps {
             let before = size(&world).0;
-            world.spec.num_workers = workers;
+            world.spec.num_workers = NonZeroU16::new(workers);
             world.agent = agent;
             world.second += later;
             world.children.pods.clear();

@@ -13,7 +13,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
 }
 
-fn placed(index: i32) -> ObservedPod {
+fn placed(index: u32) -> ObservedPod {
     ObservedPod {
         uid: format!("pod-1-{index}"),
         name: format!("x-training-{index}-abcde"),
@@ -25,11 +25,11 @@ fn placed(index: i32) -> ObservedPod {
     }
 }
 
-fn running(index: i32) -> ObservedPod {
+fn running(index: u32) -> ObservedPod {
     ObservedPod { training: Container::Running { since: Some(at(5)) }, ..placed(index) }
 }
 
-fn ended(index: i32, exit_code: i32, second: i64) -> ObservedPod {
+fn ended(index: u32, exit_code: i32, second: i64) -> ObservedPod {
     ObservedPod {
         ended: Some(false),
         training: Container::Terminated {
@@ -45,7 +45,7 @@ fn ended(index: i32, exit_code: i32, second: i64) -> ObservedPod {
 }
 
 /// A worker whose agent has told how its program ended: at this millisecond after second 20, with this on stderr.
-pub(crate) fn told(index: i32, millis: i64, stderr: &str) -> ObservedPod {
+pub(crate) fn told(index: u32, millis: i64, stderr: &str) -> ObservedPod {
     let finished = Timestamp::from_millisecond(at(20).as_millisecond() + millis).unwrap();
     let report = Report {
         version: 1,
@@ -454,7 +454,7 @@ fn the_first_cause_and_not_its_echo() {
         let cause = first_cause(pods.iter()).unwrap();
         (cause.worker.unwrap(), cause.reason.to_string())
     };
-    let is = |worker: i32, reason: &str| (worker, reason.to_owned());
+    let is = |worker: u32, reason: &str| (worker, reason.to_owned());
     let bad = |index, millis| raised(told(index, millis, ""), "ValueError", "bad", millis - 100);
     let timeout = |index, millis| said(told(index, millis, ""), ErrorPattern::NcclTimeout, WATCHDOG, millis - 100);
     let nccl = |index, millis| raised(told(index, millis, ""), "DistBackendError", NCCL, millis - 100);

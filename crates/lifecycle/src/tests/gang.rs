@@ -6,7 +6,7 @@ use protocol::attempt::RestartHistory;
 use protocol::gang::{GangEnd, GangPhase, GangStatus, Restarts};
 
 /// What worker 0 of incarnation `number` answers.
-pub(super) fn leader(number: i32, gang: GangStatus) -> AgentAnswer {
+pub(super) fn leader(number: u32, gang: GangStatus) -> AgentAnswer {
     let mut status = AgentStatus { pod_uid: Some(format!("pod-{number}-0")), ..AgentStatus::default() };
     status.report.attempt = gang.attempt;
     status.gang = Some(gang);
@@ -30,7 +30,7 @@ pub(super) fn history(ended: &[AttemptEnd]) -> RestartHistory {
     history
 }
 
-pub(super) fn end(attempt: i32) -> AttemptEnd {
+pub(super) fn end(attempt: u32) -> AttemptEnd {
     AttemptEnd {
         worker: Some(1),
         rank: Some(3),
@@ -44,7 +44,7 @@ pub(super) fn end(attempt: i32) -> AttemptEnd {
 /// Whatever a leader may tell, of whichever incarnation.
 pub(super) fn any_leader() -> impl Strategy<Value = Option<AgentAnswer>> {
     let phases = [GangPhase::Gathering, GangPhase::Running, GangPhase::Stopping, GangPhase::Over];
-    let told = (1..3i32, 0..6u32, 0..4usize, proptest::collection::vec((0..6i32, any::<bool>()), 0..3));
+    let told = (1..3u32, 0..6u32, 0..4usize, proptest::collection::vec((0..6u32, any::<bool>()), 0..3));
     proptest::option::of(told.prop_map(move |(number, attempt, phase, ended)| {
         let ended = ended.into_iter().map(|(attempt, disruption)| AttemptEnd { disruption, ..end(attempt) });
         leader(number, gang(attempt, phases[phase], ended.collect()))
@@ -52,7 +52,7 @@ pub(super) fn any_leader() -> impl Strategy<Value = Option<AgentAnswer>> {
 }
 
 /// A pod whose agent has left these last words.
-fn left(index: i32, number: i32, second: i64, report: Report) -> ObservedPod {
+fn left(index: u32, number: u32, second: i64, report: Report) -> ObservedPod {
     let mut pod = ended(index, number, 1, second);
     if let Container::Terminated { report: words, .. } = &mut pod.training {
         *words = Some(Box::new(Report { version: 1, ..report }));
@@ -370,12 +370,12 @@ fn numbers_beyond_belief_do_no_harm() {
     let mut world = World::to_running();
     let huge = GangStatus {
         restarts: RestartHistory {
-            judged: i32::MAX,
-            failures: i32::MAX,
-            disruptions: i32::MAX,
+            judged: u32::MAX,
+            failures: u32::MAX,
+            disruptions: u32::MAX,
             ..RestartHistory::default()
         },
-        ..gang(i32::MAX as u32, GangPhase::Running, vec![end(i32::MAX)])
+        ..gang(u32::MAX, GangPhase::Running, vec![end(u32::MAX)])
     };
     world.agent = Some(leader(1, huge));
     world.step();
@@ -385,7 +385,7 @@ fn numbers_beyond_belief_do_no_harm() {
     );
     world.second = 20;
     world.step();
-    assert_eq!((world.status.attempt, world.status.restart_count), (Some(i32::MAX), Some(i32::MAX)));
+    assert_eq!((world.status.attempt, world.status.restart_count), (Some(u32::MAX), Some(u32::MAX)));
 }
 
 /// An agent ends within its deadlines whatever it runs; one that does not is no reason to wait for ever.

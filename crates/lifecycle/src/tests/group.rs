@@ -3,7 +3,7 @@
 use super::*;
 use api::{GangScheduler, Scheduling};
 
-fn unschedulable(index: i32, message: &str) -> ObservedPod {
+fn unschedulable(index: u32, message: &str) -> ObservedPod {
     let words = Waiting { reason: "Unschedulable".into(), message: message.into() };
     ObservedPod { unschedulable: Some(Box::new(words)), ..pod(index, 1) }
 }

@@ -38,7 +38,7 @@ enum Follows {
 struct Operator(World);
 
 impl Operator {
-    fn judge(&mut self, number: i32, attempt: Attempt) -> (AttemptEnd, Follows) {
+    fn judge(&mut self, number: u32, attempt: Attempt) -> (AttemptEnd, Follows) {
         let world = &mut self.0;
         let start = world.second;
         let runs = |index| ObservedPod {
@@ -77,7 +77,7 @@ impl Operator {
     }
 
     /// Worker 1 is what ends the attempt, and worker 0 is stopped for it.
-    fn ended(&self, number: i32, index: i32, start: i64, attempt: Attempt) -> ObservedPod {
+    fn ended(&self, number: u32, index: u32, start: i64, attempt: Attempt) -> ObservedPod {
         let now = self.0.second;
         let (code, signal) = match attempt.kind {
             Kind::Exit(code) => (code, None),
@@ -95,7 +95,7 @@ impl Operator {
         let is_first = index == 1;
         let report = Report {
             version: 1,
-            attempt: u32::try_from(number).unwrap(),
+            attempt: number,
             exit_code: Some(code).filter(|_| signal.is_none() && is_first),
             signal: if is_first { signal } else { Some(15) },
             stopped_by: Some(15).filter(|_| !is_first || matches!(attempt.kind, Kind::Evicted)),
@@ -218,7 +218,7 @@ fn policies() -> impl Strategy<Value = api::FailurePolicy> {
         1 => Just(vec![rule(1, api::RuleAction::Ignore), rule(127, api::RuleAction::Restart)]),
         1 => Just(vec![rule(3, api::RuleAction::Fail)]),
     ];
-    (restarts, prop_oneof![0..4i32, 8..20i32], rules).prop_map(|(restarts, limit, rules)| api::FailurePolicy {
+    (restarts, prop_oneof![0..4u16, 8..20u16], rules).prop_map(|(restarts, limit, rules)| api::FailurePolicy {
         restart_policy: Some(restarts),
         backoff_limit: Some(limit),
         rules,
@@ -241,14 +241,14 @@ fn leader_and_operator_judge_alike() {
         let mut leader = Leader::new(&operator.0.plan());
         leader.start(attempts[0].checkpoint).unwrap();
         for (at, attempt) in attempts.iter().enumerate() {
-            let number = i32::try_from(at + 1).unwrap();
+            let number = u32::try_from(at + 1).unwrap();
             let (end, follows) = operator.judge(number, *attempt);
-            leader.end(number as u32, *attempt, &end);
+            leader.end(number, *attempt, &end);
             let ended_at = leader.now;
             let next = attempts.get(at + 1).map_or(0, |next| next.checkpoint);
             let told = match leader.start(next) {
                 Ok(started) => {
-                    assert_eq!(started, number as u32 + 1);
+                    assert_eq!(started, number + 1);
                     Follows::Restart(i64::try_from(leader.now.since(ended_at).as_secs()).unwrap())
                 }
                 // The pods go, and the operator waits without them.

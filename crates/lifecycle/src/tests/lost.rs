@@ -4,7 +4,7 @@ use super::gang::{gang, leader};
 use super::*;
 use protocol::gang::GangPhase;
 
-fn evicted(index: i32, second: i64) -> ObservedPod {
+fn evicted(index: u32, second: i64) -> ObservedPod {
     let disruption = Disruption {
         reason: "EvictionByEvictionAPI".into(),
         message: "Eviction API: evicting".into(),
@@ -13,20 +13,20 @@ fn evicted(index: i32, second: i64) -> ObservedPod {
     ObservedPod { disruption: Some(Box::new(disruption)), ..told_to_end(index, second) }
 }
 
-fn told_to_end(index: i32, second: i64) -> ObservedPod {
+fn told_to_end(index: u32, second: i64) -> ObservedPod {
     ObservedPod { deletion: Some(at(second)), end_by: Some(at(second + 60)), tracked: true, ..running(index, 1) }
 }
 
-fn silent(index: i32, second: i64) -> ObservedPod {
+fn silent(index: u32, second: i64) -> ObservedPod {
     ObservedPod { unreachable: Some(at(second)), tracked: true, ..running(index, 1) }
 }
 
-fn release(index: i32, force: bool) -> Action {
+fn release(index: u32, force: bool) -> Action {
     Action::ReleasePod { name: format!("x-training-{index}-abcde"), uid: format!("pod-1-{index}"), force }
 }
 
 /// What the leader tells of an attempt that ended for a member that left.
-fn left(worker: i32) -> AttemptEnd {
+fn left(worker: u32) -> AttemptEnd {
     AttemptEnd {
         worker: Some(worker),
         disruption: true,

@@ -28,7 +28,7 @@ fn jobs(world: &mut World, suspend: bool, taken_note: bool) {
     world.children.jobs = [PS, RoleName::WORKER].map(|role| (role, Box::new(of(role)))).into();
 }
 
-fn pods(world: &mut World, make: fn(i32, i32) -> ObservedPod) {
+fn pods(world: &mut World, make: fn(u32, u32) -> ObservedPod) {
     let ps = make(0, 1);
     let ps = ObservedPod { role: PS, uid: format!("ps-{}", ps.uid), name: "x-ps-0-abcde".into(), ..ps };
     world.children.pods = [make(0, 1), make(1, 1), ps].map(|pod| (pod.uid.clone(), Box::new(pod))).into();

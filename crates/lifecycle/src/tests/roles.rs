@@ -23,7 +23,7 @@ pub(super) fn of_role(role: RoleName, pod: ObservedPod) -> ObservedPod {
     ObservedPod { role, uid: format!("{role}-{}", pod.uid), name, ..pod }
 }
 
-pub(super) fn job_of(role: RoleName, attempt: i32) -> ObservedJob {
+pub(super) fn job_of(role: RoleName, attempt: u32) -> ObservedJob {
     let name = if role.is_worker() { "x-training".into() } else { format!("x-{role}") };
     ObservedJob { role, uid: format!("{role}-{attempt}"), name, ..job(attempt) }
 }
@@ -37,11 +37,11 @@ pub(super) fn see(
     world.children.pods.extend(pods.into_iter().map(|pod| (pod.uid.clone(), Box::new(pod))));
 }
 
-fn jobs(attempt: i32) -> [ObservedJob; 3] {
+fn jobs(attempt: u32) -> [ObservedJob; 3] {
     [CHIEF, PS, RoleName::WORKER].map(|role| job_of(role, attempt))
 }
 
-fn pods(make: fn(i32, i32) -> ObservedPod, attempt: i32) -> Vec<ObservedPod> {
+fn pods(make: fn(u32, u32) -> ObservedPod, attempt: u32) -> Vec<ObservedPod> {
     let others = [(CHIEF, 0), (PS, 0), (PS, 1)].map(|(role, index)| of_role(role, make(index, attempt)));
     [make(0, attempt), make(1, attempt)].into_iter().chain(others).collect()
 }

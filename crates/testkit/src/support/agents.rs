@@ -29,7 +29,7 @@ pub struct Agents {
 pub struct Gang {
     pub status: GangStatus,
     workers: usize,
-    backoff_limit: i32,
+    backoff_limit: u32,
     /// How its attempts have ended: it is published when another one begins, or no other will.
     history: RestartHistory,
     /// The pods of the attempt that runs, by worker.
@@ -119,7 +119,7 @@ impl Agents {
         let GangStatus { restarts, ended, .. } = gang.status.clone();
         let end = GangEnd { restarts, ended };
         for pod in pods {
-            let first = last.and_then(|end| end.worker) == i32::try_from(worker(&pod)).ok();
+            let first = last.and_then(|end| end.worker) == u32::try_from(worker(&pod)).ok();
             let (code, by) = if code == 0 || first { (code, Value::Null) } else { (143, json!(15)) };
             let message = json!({
                 "version": 1, "phase": "Exited", "attempt": gang.status.attempt, "exitCode": code, "stoppedBy": by,
@@ -152,14 +152,14 @@ impl Gang {
         let past = argument("--gang-past=").and_then(|past| serde_json::from_str::<GangPast>(&past).ok());
         let past = past.unwrap_or_default();
         let first: u32 = argument("--attempt=").and_then(|number| number.parse().ok()).unwrap_or(1);
-        let restarts = RestartHistory { judged: i32::try_from(first).unwrap_or(i32::MAX) - 1, ..past.restarts };
+        let restarts = RestartHistory { judged: first - 1, ..past.restarts };
         let status = GangStatus { attempt: first - 1, restarts: restarts.clone(), ..GangStatus::default() };
         let annotation = |name: &str| pod["metadata"]["labels"][name].as_str().and_then(|text| text.parse().ok());
         Self {
             status,
             history: restarts,
             workers: annotation("storm/workers").unwrap_or(1),
-            backoff_limit: annotation("storm/backoff-limit").and_then(|n: usize| i32::try_from(n).ok()).unwrap_or(3),
+            backoff_limit: annotation("storm/backoff-limit").and_then(|n: usize| u32::try_from(n).ok()).unwrap_or(3),
             ..Self::default()
         }
     }
@@ -186,13 +186,13 @@ impl Gang {
 
     fn ended(&mut self, worker: i64, reason: Reason, words: &str, exit_code: Option<i32>) {
         let end = AttemptEnd {
-            worker: i32::try_from(worker).ok(),
+            worker: u32::try_from(worker).ok(),
             exit_code,
             disruption: exit_code.is_none(),
             time: Some(Timestamp::now()),
             // Long enough for no back-off.
             ran_seconds: 3600,
-            ..AttemptEnd::new(i32::try_from(self.status.attempt).unwrap_or(i32::MAX), reason, words)
+            ..AttemptEnd::new(self.status.attempt, reason, words)
         };
         let policy = Policy {
             restarts: Restarts::OnFailure,

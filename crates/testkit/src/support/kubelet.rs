@@ -116,12 +116,12 @@ fn now() -> String {
 }
 
 /// The pod of a worker in an attempt that runs.
-pub fn running(space: &super::witness::Space, attempt: i32, worker: i32) -> Option<&Value> {
+pub fn running(space: &super::witness::Space, attempt: u32, worker: u32) -> Option<&Value> {
     running_of(space, "worker", attempt, worker)
 }
 
 /// The pod of a role in an attempt that runs.
-pub fn running_of<'a>(space: &'a super::witness::Space, role: &str, attempt: i32, index: i32) -> Option<&'a Value> {
+pub fn running_of<'a>(space: &'a super::witness::Space, role: &str, attempt: u32, index: u32) -> Option<&'a Value> {
     let (attempt, index) = (attempt.to_string(), index.to_string());
     space.of(Kind::Pod).find(|pod| {
         let labels = &pod["metadata"]["labels"];
