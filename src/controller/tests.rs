@@ -965,7 +965,7 @@ async fn pods_of_a_predecessor_are_waited_for() {
     let context = context(client, AgentAccess::Off);
     let pod = || {
         let labels = json!({
-            "ml.example.com/training-job-uid": "before", "training-job": "x", "ml.example.com/attempt": "1",
+            "ml.example.com/training-job-uid": "before", "training-job": "x", "ml.example.com/incarnation": "1",
             "batch.kubernetes.io/job-completion-index": "0",
         });
         let metadata = json!({ "name": "x-training-0-abcde", "namespace": "ns", "uid": "pod", "labels": labels });

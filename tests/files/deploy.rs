@@ -184,3 +184,18 @@ fn the_operator_has_room_for_every_load_that_was_measured() {
         );
     }
 }
+
+/// By the labels that the operator itself selects by (`labels::gang_selector`), whose pods of before an upgrade have them, too.
+#[test]
+fn agents_are_selected_by_labels_with_a_prefix() {
+    let selector = |path: &str, pointer: &str| -> Value {
+        let file: Value = serde_saphyr::from_str(&read(path)).unwrap();
+        file.pointer(pointer).unwrap_or_else(|| panic!("{path} has no {pointer}")).clone()
+    };
+    let wanted = serde_json::json!({
+        "matchLabels": { objects::labels::MANAGED_BY: objects::labels::OPERATOR },
+        "matchExpressions": [{ "key": objects::labels::UID, "operator": "Exists" }],
+    });
+    assert_eq!(selector("deploy/monitoring/podmonitor.yaml", "/spec/selector"), wanted);
+    assert_eq!(selector("deploy/base/networkpolicy.yaml", "/spec/egress/2/to/0/podSelector"), wanted);
+}

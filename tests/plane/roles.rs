@@ -32,7 +32,7 @@ async fn jobs(space: &Space) -> Vec<Job> {
 async fn jobs_of(space: &Space, incarnation: u32) -> Vec<Job> {
     eventually(&format!("the Jobs of incarnation {incarnation}"), SOON, async || {
         let jobs = jobs(space).await;
-        let is_of = |job: &Job| job.labels()["ml.example.com/attempt"] == incarnation.to_string();
+        let is_of = |job: &Job| job.labels()["ml.example.com/incarnation"] == incarnation.to_string();
         (jobs.iter().map(ResourceExt::name_any).eq(JOBS) && jobs.iter().all(is_of)).then_some(jobs)
     })
     .await

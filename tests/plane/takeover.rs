@@ -24,7 +24,7 @@ async fn another_version_restarts_nothing() {
     waits.condition("Scheduled", "False", "Unschedulable").await;
     operator.end().await;
 
-    // What an older version made: another template, hash and pull policy. Templates can't be changed, so it is made anew.
+    // What an older version made: another template, hash and pull policy, and the labels of before 0.2.0. Templates can't be changed, so it is made anew.
     let mut old = waits.job().await;
     space.delete::<Job>("waits-training").await;
     eventually("the Job and its pods to be gone", SOON, async || {
@@ -42,6 +42,12 @@ async fn another_version_restarts_nothing() {
     (old.metadata.uid, old.metadata.resource_version, old.status) = (None, None, None);
     let job_labels = old.metadata.labels.as_mut().unwrap();
     job_labels.retain(|key, _| !key.contains("controller-uid") && !key.contains("job-name"));
+    let pod_labels = old.spec.as_mut().unwrap().template.metadata.as_mut().unwrap().labels.as_mut().unwrap();
+    for found in [job_labels, pod_labels] {
+        let incarnation = found.remove(labels::INCARNATION).unwrap();
+        found.insert("ml.example.com/attempt".into(), incarnation);
+        found.retain(|key, _| key != labels::JOB_NAME && key != labels::ROLE);
+    }
     space.create::<Job>(serde_json::to_value(&old).unwrap()).await;
     space.placed("waits", 2).await;
 

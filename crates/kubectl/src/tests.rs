@@ -1006,7 +1006,7 @@ async fn restarting(
         serde_json::json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": format!("x-{attempt}-{rank}"), "namespace": "team", "uid": format!("{attempt}-{rank}"),
-                "resourceVersion": "1", "labels": { "ml.example.com/attempt": attempt.to_string(),
+                "resourceVersion": "1", "labels": { "ml.example.com/incarnation": attempt.to_string(),
                 "batch.kubernetes.io/job-completion-index": rank.to_string() } },
             "spec": { "nodeName": "n" },
             "status": { "phase": if ended { "Failed" } else { "Running" },

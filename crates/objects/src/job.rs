@@ -53,7 +53,7 @@ fn job_metadata(plan: &Plan, role: &Role, incarnation: Incarnation) -> ObjectMet
     let first = (labels::FIRST_ATTEMPT.to_owned(), incarnation.attempt.to_string());
     metadata.annotations.get_or_insert_default().extend([number.clone(), first]);
     let labels = metadata.labels.get_or_insert_default();
-    labels.extend([number]);
+    labels.extend([number, (labels::ROLE.to_owned(), role.name.to_string())]);
     if !role.name.is_worker() {
         labels.extend([(labels::COMPONENT.to_owned(), role.name.to_string())]);
     }

@@ -292,14 +292,15 @@ fn every_object_can_be_selected_and_traced_to_its_job() {
         let found = metadata.labels.clone().unwrap();
         assert_eq!(found[labels::MANAGED_BY], labels::OPERATOR);
         assert_eq!(found[labels::UID], plan.identity.uid);
-        assert_eq!(found[labels::TRAINING_JOB], "x");
+        assert_eq!((&*found[labels::TRAINING_JOB], &*found[labels::JOB_NAME]), ("x", "x"));
     }
     for metadata in [&service.metadata, &config.metadata, &job.metadata] {
         assert_eq!(metadata.owner_references, Some(vec![plan.identity.owner.clone()]));
         assert_eq!(metadata.annotations.as_ref().unwrap()[labels::INTENT], plan.identity.intent);
     }
     assert_eq!(claim.metadata.owner_references, None, "checkpoints outlive their job");
-    assert_eq!(job.metadata.labels.unwrap()[labels::INCARNATION], "3");
+    let on_job = job.metadata.labels.unwrap();
+    assert_eq!((&*on_job[labels::INCARNATION], &*on_job[labels::ROLE]), ("3", "worker"));
     assert_eq!(job.metadata.annotations.unwrap()[labels::INCARNATION], "3");
     assert_eq!(pods.labels.as_ref().unwrap()[labels::INCARNATION], "3");
     let mut selector = service.spec.unwrap().selector.unwrap();
@@ -440,7 +441,7 @@ fn other_pods_reach_only_the_metrics_of_an_isolated_gang() {
     assert_eq!(policy.metadata.owner_references.as_ref().unwrap()[0].kind, "TrainingJob");
     assert_eq!(policy.metadata.labels.as_ref().unwrap()[labels::UID], "6f1f4d1e-0000-4000-8000-000000000001");
     let pods = json!({ "matchLabels": {
-        "component": "worker", "ml.example.com/training-job-uid": "6f1f4d1e-0000-4000-8000-000000000001",
+        "app.kubernetes.io/managed-by": "trainingjob-operator", "ml.example.com/training-job-uid": "6f1f4d1e-0000-4000-8000-000000000001",
     } });
     let from_gang = json!({ "from": [{ "podSelector": pods }] });
     let metrics = |port: i32| json!({ "ports": [{ "protocol": "TCP", "port": port }] });
@@ -462,24 +463,61 @@ fn other_pods_reach_only_the_metrics_of_an_isolated_gang() {
     assert_eq!(of(server(json!({ "name": "server", "podTemplate": host }))), None, "it comes from its node's address");
 }
 
+/// A Service, a NetworkPolicy and affinities outlive an upgrade, and so do pods.
 #[test]
-fn isolation_covers_all_pods_of_the_gang_and_no_others() {
+fn each_selector_matches_the_pods_that_it_is_for_and_no_others() {
+    let uid = "6f1f4d1e-0000-4000-8000-000000000001";
+    let before_0_2 = |component: &str| -> BTreeMap<String, String> {
+        let labels = [
+            (labels::MANAGED_BY, labels::OPERATOR),
+            ("app", "training-job"),
+            ("training-job", "x"),
+            ("component", component),
+            (labels::UID, uid),
+            ("ml.example.com/attempt", "1"),
+        ];
+        labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+    };
+    let pods_of = |template: PodTemplateSpec| template.metadata.unwrap().labels.unwrap();
     for roles in [json!([]), json!([{ "name": "server" }])] {
         let spec = json!({
             "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 0, "framework": "none", "image": "i",
             "command": ["a"], "roles": roles, "output": "pvc://c", "monitoring": { "tensorboardEnabled": true },
+            "checkpoint": { "storage": { "type": "pvc" } }, "networking": { "hostNames": "AllWorkers" },
         });
         let plan = plan_of("x", &spec);
-        let selector = network_policy(&plan).unwrap().spec.unwrap().pod_selector.unwrap().match_labels.unwrap();
-        let selects = |template: &PodTemplateSpec| {
-            let labels = template.metadata.as_ref().unwrap().labels.as_ref().unwrap();
-            selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+        let mut gang: Vec<_> = [1, 2].iter().flat_map(|number| built(&plan, *number).jobs).collect();
+        let errand = errand(&plan, "x-checkpoints-1".into(), &[]).unwrap();
+        let board = pods_of(board(&plan).unwrap().deployment.spec.unwrap().template);
+        let mut others = vec![board, pods_of(errand.spec.unwrap().template)];
+        let namesake = plan.identity.uid.replace('1', "2");
+        let mut theirs = before_0_2("worker");
+        theirs.insert(labels::UID.to_owned(), namesake);
+        others.push(theirs);
+        others.push([("app", "training-job"), ("training-job", "x")].map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        let pods = gang.drain(..).map(|job| pods_of(job.spec.unwrap().template));
+        let pods: Vec<_> = pods.chain([before_0_2("worker")]).collect();
+
+        let policy = network_policy(&plan).unwrap().spec.unwrap().pod_selector.unwrap();
+        assert_eq!(policy.match_expressions, None);
+        let service = built(&plan, 1).service.spec.unwrap().selector.unwrap();
+        let of_all = [policy.match_labels.unwrap(), service, labels::gang_selector(&plan)];
+        let selects = |selector: &BTreeMap<String, String>, pod: &BTreeMap<String, String>| {
+            selector.iter().all(|(key, value)| pod.get(key) == Some(value))
         };
-        for job in [1, 2].iter().flat_map(|number| built(&plan, *number).jobs) {
-            assert!(selects(&job.spec.unwrap().template), "{:?}", job.metadata.name);
+        for selector in &of_all {
+            assert!(pods.iter().all(|pod| selects(selector, pod)), "{selector:?} of {pods:?}");
+            assert!(!others.iter().any(|pod| selects(selector, pod)), "{selector:?} of {others:?}");
+            assert!(selector.keys().all(|key| key.contains('/')), "{selector:?}: others may use such a label");
         }
-        let board = board(&plan).unwrap().deployment;
-        assert!(!selects(&board.spec.unwrap().template), "people reach a TensorBoard by its Service");
+        let workers = labels::worker_selector(&plan);
+        for pod in &pods {
+            assert_eq!(selects(&workers, pod), pod["component"] == "worker", "{pod:?}");
+            assert!(labels::incarnation(pod).is_some(), "{pod:?}");
+        }
+        others.push(pods_of(upkeep(&plan, plan::Upkeep::Copy).unwrap().spec.unwrap().template));
+        assert!(!others.iter().any(|pod| selects(&workers, pod)), "{others:?}");
+        assert!(others.iter().all(|pod| !pod.contains_key(labels::ROLE)), "only members of the gang have a role");
     }
 }
 
@@ -680,7 +718,10 @@ fn a_tensorboard_is_no_worker() {
     let Board { deployment, service } = board_of(&json!({ "output": "pvc://out" })).unwrap();
     let spec = deployment.spec.unwrap();
     let pod = spec.template.metadata.unwrap().labels.unwrap();
-    assert!(!pod.contains_key(labels::MANAGED_BY) && !pod.contains_key(labels::TRAINING_JOB), "{pod:?}");
+    assert!(
+        [labels::MANAGED_BY, labels::TRAINING_JOB, labels::ROLE].iter().all(|label| !pod.contains_key(*label)),
+        "{pod:?}"
+    );
     assert_eq!(spec.selector.match_labels.as_ref(), Some(&pod));
     assert_eq!(service.spec.unwrap().selector, Some(pod.clone()));
     let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));

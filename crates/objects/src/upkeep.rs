@@ -57,6 +57,7 @@ pub fn errand(plan: &Plan, name: String, args: &[String]) -> Option<Job> {
     let labels = [
         (labels::MANAGED_BY, PLUGIN),
         (labels::TRAINING_JOB, plan.identity.name.as_str()),
+        (labels::JOB_NAME, plan.identity.name.as_str()),
         (labels::COMPONENT, ERRAND),
     ];
     let labels: BTreeMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();

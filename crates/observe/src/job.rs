@@ -99,7 +99,7 @@ impl SlimJob {
         let meta = &self.metadata;
         let is = |type_: &str, status| self.status.conditions.iter().find(|c| c.type_ == type_ && c.status == status);
         let true_ = |type_: &str| is(type_, "True");
-        let incarnation = meta.labels.as_ref()?.get(labels::INCARNATION)?.parse().ok()?;
+        let incarnation = labels::incarnation(meta.labels.as_ref()?)?;
         let first_attempt = meta.annotations.as_ref().and_then(|all| all.get(labels::FIRST_ATTEMPT)?.parse().ok());
         Some(ObservedJob {
             uid: meta.uid.clone()?,

@@ -119,7 +119,7 @@ impl SlimPod {
             .or_else(|| annotations?.get(labels::COMPLETION_INDEX))?
             .parse()
             .ok()?;
-        let incarnation = labels.get(labels::INCARNATION)?.parse().ok()?;
+        let incarnation = labels::incarnation(labels)?;
         let status = &self.status;
         let scheduled = condition(status, "PodScheduled");
         let ended = match status.phase.as_deref() {
@@ -386,7 +386,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn seen(status: &Value) -> ObservedPod {
-        let labels = json!({ "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" });
+        let labels = json!({ "ml.example.com/incarnation": "1", "batch.kubernetes.io/job-completion-index": "0" });
         let metadata =
             json!({ "name": "x", "uid": "u", "labels": labels, "creationTimestamp": "2030-01-02T03:04:05Z" });
         let pod = json!({ "metadata": metadata, "spec": { "nodeName": "n" }, "status": status });
@@ -451,7 +451,7 @@ mod tests {
     fn a_container_that_is_started_again() {
         let end = |code: i32| json!({ "exitCode": code, "reason": "OOMKilled", "finishedAt": "2030-01-02T03:05:00Z" });
         let seen = |rules: bool, deleted: bool, phase: &str, state: Value, last: Value| {
-            let labels = json!({ "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" });
+            let labels = json!({ "ml.example.com/incarnation": "1", "batch.kubernetes.io/job-completion-index": "0" });
             let mut metadata = json!({ "name": "x", "uid": "u", "labels": labels });
             if deleted {
                 metadata["deletionTimestamp"] = json!("2030-01-02T03:05:30Z");

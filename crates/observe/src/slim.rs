@@ -96,7 +96,7 @@ mod tests {
         let pod = json!({
             "metadata": {
                 "name": "x-training-0-abcde", "namespace": "a", "uid": "u", "resourceVersion": "7", "generation": 1,
-                "labels": { "ml.example.com/attempt": "2", "batch.kubernetes.io/job-completion-index": "0" },
+                "labels": { "ml.example.com/incarnation": "2", "batch.kubernetes.io/job-completion-index": "0" },
                 "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "x-training", "uid": "j" }],
                 "creationTimestamp": "2030-01-02T03:04:05Z", "deletionTimestamp": "2030-01-02T03:05:05Z",
                 "deletionGracePeriodSeconds": 30, "managedFields": [{ "fieldsV1": { "f:metadata": {} } }],
@@ -133,7 +133,7 @@ mod tests {
             let pod = json!({
                 "metadata": {
                     "name": "x", "uid": "u",
-                    "labels": { "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" },
+                    "labels": { "ml.example.com/incarnation": "1", "batch.kubernetes.io/job-completion-index": "0" },
                 },
                 "status": { "phase": phase, "conditions": [
                     { "type": "Ready", "status": ready.0, "reason": ready.1, "lastTransitionTime": at },
@@ -160,7 +160,7 @@ mod tests {
         let pod = json!({
             "metadata": {
                 "name": "x", "uid": "u", "finalizers": ["others", "batch.kubernetes.io/job-tracking"],
-                "labels": { "ml.example.com/attempt": "1", "batch.kubernetes.io/job-completion-index": "0" },
+                "labels": { "ml.example.com/incarnation": "1", "batch.kubernetes.io/job-completion-index": "0" },
             },
             "status": { "phase": "Running", "conditions": [
                 { "type": "Ready", "status": "False", "lastTransitionTime": at },

@@ -14,9 +14,14 @@ pub const SELECTOR: &str = "app.kubernetes.io/managed-by=trainingjob-operator";
 pub const TRAINING_JOB: &str = "training-job";
 /// UID of the TrainingJob, which tells its objects from those of a predecessor of the same name.
 pub const UID: &str = "ml.example.com/training-job-uid";
-/// Number of the incarnation: label of Job and pods, annotation of the Job. It is called attempt since once the two were
-/// one, and what runs must outlive an upgrade.
-pub const INCARNATION: &str = "ml.example.com/attempt";
+/// Name of the TrainingJob, under a prefix that no other program uses; on each object that has [`TRAINING_JOB`].
+pub const JOB_NAME: &str = "ml.example.com/training-job";
+/// Role in the gang, on its Jobs and pods: `worker`, or the name of another role.
+pub const ROLE: &str = "ml.example.com/role";
+/// Number of the incarnation: label of Job and pods, annotation of the Job. Read it by [`incarnation`].
+pub const INCARNATION: &str = "ml.example.com/incarnation";
+/// What [`INCARNATION`] was called before 0.2.0. A Job's pod template is immutable, so Jobs that run through the upgrade keep it.
+const INCARNATION_BEFORE: &str = "ml.example.com/attempt";
 /// Annotation of the Job: the first attempt of its pods. Further ones may follow in them.
 pub const FIRST_ATTEMPT: &str = "ml.example.com/first-attempt";
 /// Annotation: [`Plan::intent`] of which the object was made.
@@ -70,6 +75,7 @@ pub fn of(plan: &Plan) -> BTreeMap<String, String> {
         (MANAGED_BY, OPERATOR),
         (APP, KIND),
         (TRAINING_JOB, &plan.identity.name),
+        (JOB_NAME, &plan.identity.name),
         (K8S_NAME, KIND),
         (K8S_INSTANCE, &plan.identity.name),
         (UID, &plan.identity.uid),
@@ -79,21 +85,29 @@ pub fn of(plan: &Plan) -> BTreeMap<String, String> {
 /// Whether [`of`] sets the label: others may add what they like.
 #[must_use]
 pub fn is_common(key: &str) -> bool {
-    [MANAGED_BY, APP, TRAINING_JOB, K8S_NAME, K8S_INSTANCE, UID].contains(&key)
+    [MANAGED_BY, APP, TRAINING_JOB, JOB_NAME, K8S_NAME, K8S_INSTANCE, UID].contains(&key)
 }
 
-/// Labels of a role's pods of an incarnation: those by which they are selected, by us and by the NetworkPolicy and the PodMonitor of
-/// `deploy/`. There are thousands of pods, so that each has no others.
+/// Labels of a role's pods of an incarnation: those by which the operator, `deploy/` and people select them. There are thousands of
+/// pods, so that each has no others.
 #[must_use]
 pub fn of_pod(plan: &Plan, role: RoleName, incarnation: Incarnation) -> BTreeMap<String, String> {
     owned([
         (MANAGED_BY, OPERATOR),
         (APP, KIND),
         (TRAINING_JOB, &plan.identity.name),
+        (JOB_NAME, &plan.identity.name),
         (UID, &plan.identity.uid),
         (COMPONENT, role.as_str()),
+        (ROLE, role.as_str()),
         (INCARNATION, &incarnation.number.to_string()),
     ])
+}
+
+/// Number of the incarnation of a Job or pod, by its labels. Until 0.3.0 also of those made before 0.2.0.
+#[must_use]
+pub fn incarnation(labels: &BTreeMap<String, String>) -> Option<u32> {
+    labels.get(INCARNATION).or_else(|| labels.get(INCARNATION_BEFORE))?.parse().ok()
 }
 
 /// A selector as text.
@@ -102,19 +116,18 @@ pub fn text(selector: &BTreeMap<String, String>) -> String {
     selector.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
-/// Selects the workers, of any incarnation.
+/// Selects the workers, of any incarnation. By [`COMPONENT`] until 0.3.0: pods made before 0.2.0 have no [`ROLE`]. The UID keeps
+/// everything else out.
 #[must_use]
 pub fn worker_selector(plan: &Plan) -> BTreeMap<String, String> {
     owned([(COMPONENT, RoleName::WORKER.as_str()), (UID, &plan.identity.uid)])
 }
 
-/// Selects all pods of the gang, of any incarnation.
+/// Selects all pods of the gang, of any incarnation and operator, and the upkeep pod that takes their place while none of them
+/// runs. Not a TensorBoard's, nor those that the plugin makes.
 #[must_use]
 pub fn gang_selector(plan: &Plan) -> BTreeMap<String, String> {
-    match plan.gang.roles.len() {
-        0 | 1 => worker_selector(plan),
-        _ => owned([(APP, KIND), (UID, &plan.identity.uid)]),
-    }
+    owned([(MANAGED_BY, OPERATOR), (UID, &plan.identity.uid)])
 }
 
 /// Labels of the Job that looks after the checkpoints, and of its pod.

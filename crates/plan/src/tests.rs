@@ -779,8 +779,8 @@ fn a_pod_template_may_not_break_the_gang() {
             "metadata.labels.training-job: is set by the operator: remove it",
         ),
         (
-            json!({ "metadata": { "labels": { "ml.example.com/attempt": "9" } } }),
-            "metadata.labels.ml.example.com/attempt: is set by the operator: remove it",
+            json!({ "metadata": { "labels": { "ml.example.com/incarnation": "9" } } }),
+            "metadata.labels.ml.example.com/incarnation: is set by the operator: remove it",
         ),
         (
             json!({ "metadata": { "annotations": { "batch.kubernetes.io/job-completion-index": "0" } } }),

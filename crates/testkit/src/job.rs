@@ -360,7 +360,7 @@ pub fn index(pod: &Pod) -> Option<u32> {
 
 /// The incarnation of the gang that a pod is of; 0 of a pod that looks after checkpoints.
 pub fn attempt(pod: &Pod) -> u32 {
-    pod.labels().get(labels::INCARNATION).and_then(|number| number.parse().ok()).unwrap_or(0)
+    labels::incarnation(pod.labels()).unwrap_or(0)
 }
 
 /// The status of the container `training`.

@@ -227,7 +227,7 @@ pub fn job_of(pod: &Value) -> String {
 
 /// The number that pods and Jobs have.
 pub fn incarnation(object: &Value) -> i64 {
-    let label = object["metadata"]["labels"]["ml.example.com/attempt"].as_str();
+    let label = object["metadata"]["labels"]["ml.example.com/incarnation"].as_str();
     label.and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 

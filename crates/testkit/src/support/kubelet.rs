@@ -125,7 +125,7 @@ pub fn running_of<'a>(space: &'a super::witness::Space, role: &str, attempt: u32
     let (attempt, index) = (attempt.to_string(), index.to_string());
     space.of(Kind::Pod).find(|pod| {
         let labels = &pod["metadata"]["labels"];
-        labels["ml.example.com/attempt"] == attempt
+        labels["ml.example.com/incarnation"] == attempt
             && labels["component"] == role
             && labels["batch.kubernetes.io/job-completion-index"] == index
             && pod["status"]["phase"] == "Running"

@@ -182,7 +182,7 @@ fn without_seconds(text: &str) -> String {
 pub fn invariants(space: &Space, is_led: bool) -> Result<(), String> {
     let mut wrong = String::new();
     for job in births(space, Kind::Job) {
-        let attempt = number(&job.object["metadata"]["labels"]["ml.example.com/attempt"]);
+        let attempt = number(&job.object["metadata"]["labels"]["ml.example.com/incarnation"]);
         let owner = job.object["metadata"]["ownerReferences"][0]["uid"].as_str().unwrap_or_default();
         let mut says = |what: &str| wrong.push_str(&format!("  the Job of attempt {attempt} was made {what}\n"));
         match at(space, owner, job.version) {
@@ -204,7 +204,7 @@ pub fn invariants(space: &Space, is_led: bool) -> Result<(), String> {
             }
         }
         for pod in births(space, Kind::Pod) {
-            let before = number(&pod.object["metadata"]["labels"]["ml.example.com/attempt"]) < attempt;
+            let before = number(&pod.object["metadata"]["labels"]["ml.example.com/incarnation"]) < attempt;
             let theirs = pod.object["metadata"]["labels"]["ml.example.com/training-job-uid"] == owner;
             if before && theirs && at(space, &pod.uid, job.version).is_some_and(|pod| !pod.gone) {
                 says("while a pod of an earlier attempt was there");
@@ -212,7 +212,7 @@ pub fn invariants(space: &Space, is_led: bool) -> Result<(), String> {
         }
         let role = |job: &Seen| job.object["spec"]["template"]["metadata"]["labels"]["component"].clone();
         for other in births(space, Kind::Job).filter(|other| other.version < job.version) {
-            let of_gang = number(&other.object["metadata"]["labels"]["ml.example.com/attempt"]) == attempt;
+            let of_gang = number(&other.object["metadata"]["labels"]["ml.example.com/incarnation"]) == attempt;
             let is_fellow = of_gang && role(other) != role(job);
             if !is_fellow && at(space, &other.uid, job.version).is_some_and(|other| !other.gone) {
                 says("while another Job was there");
@@ -224,7 +224,7 @@ pub fn invariants(space: &Space, is_led: bool) -> Result<(), String> {
                 continue;
             }
             let theirs = other.object["metadata"]["ownerReferences"][0]["uid"] == owner;
-            if theirs && number(&other.object["metadata"]["labels"]["ml.example.com/attempt"]) >= attempt {
+            if theirs && number(&other.object["metadata"]["labels"]["ml.example.com/incarnation"]) >= attempt {
                 says("although that attempt had its Job");
             }
         }
