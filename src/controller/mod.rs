@@ -29,7 +29,7 @@ pub use error::Error;
 pub use operator_key::{OPERATOR_KEY_SECRET, operator_key};
 
 use crate::telemetry::Metrics;
-use api::{ElasticStatus, Guarded, State, TrainingJob};
+use api::{ElasticStatus, Guarded, State, TrainingJob, Unreadable};
 use futures::channel::mpsc;
 use futures::future::{self, Either};
 use futures::{FutureExt, StreamExt};
@@ -244,7 +244,10 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
     let span = info_span!("reconcile", %namespace, %name);
     let result = match &object.0 {
         Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(Requeue::default()),
-        Ok(job) => reconcile_job(&context, job).instrument(span).await,
+        Ok(job) => match Unreadable::by_state(job) {
+            None => reconcile_job(&context, job).instrument(span).await,
+            Some(newer) => context.unreadable(&newer).instrument(span).await.map(|()| Requeue::default()),
+        },
         Err(invalid) => context.unreadable(invalid).instrument(span).await.map(|()| Requeue::default()),
     };
     context.metrics.reconciled(&object, started.elapsed(), result.as_ref().err().map(Error::label));

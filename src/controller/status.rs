@@ -121,15 +121,14 @@ impl Context {
         let mut conditions = unreadable.conditions.clone();
         let accepted = ConditionType::Accepted;
         set_condition(&mut conditions, accepted, false, &Reason::Unreadable, &message, meta.generation, now);
-        // A merge keeps whatever else the status says.
-        let patch = serde_json::json!({
+        // A merge keeps whatever else the status says, a state of a newer operator's too.
+        let mut patch = serde_json::json!({
             "metadata": { "uid": key.uid, "resourceVersion": meta.resource_version },
-            "status": {
-                "observedGeneration": meta.generation,
-                "conditions": conditions,
-                "state": unreadable.state.as_deref().unwrap_or(State::Pending.as_str()),
-            },
+            "status": { "observedGeneration": meta.generation, "conditions": conditions },
         });
+        if unreadable.state.is_none() {
+            patch["status"]["state"] = State::Pending.as_str().into();
+        }
         let api = self.api::<Guarded>(namespace);
         match self.write("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await {
             // Somebody else has written; the watch brings what.

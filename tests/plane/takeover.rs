@@ -122,6 +122,38 @@ async fn a_job_that_cannot_be_read_harms_no_other() {
     space.end(operator).await;
 }
 
+/// After a downgrade. The job may be over, or wait for something that only a newer operator knows.
+#[tokio::test]
+async fn a_job_in_a_state_of_a_newer_operator_is_left_alone() {
+    let space = plane().space("newer", json!({})).await;
+    let operator = space.operator().await;
+    let newer = space.submit("newer", json!({})).await;
+    newer.state(Running).await;
+    operator.end().await;
+    let (job, pods) = (newer.job().await, space.pods("newer").await);
+    let resource = kube::api::ApiResource::erase::<TrainingJob>(&());
+    let api = kube::Api::<kube::api::DynamicObject>::namespaced_with(space.client.clone(), &space.name, &resource);
+    let set = async |state: &str| {
+        let patch = kube::api::Patch::Merge(json!({ "status": { "state": state } }));
+        api.patch_status("newer", &kube::api::PatchParams::default(), &patch).await.unwrap();
+    };
+    set("Archived").await; // no enum in the CRD refuses it
+    let operator = space.operator().await;
+    let ready = newer.condition("Accepted", "False", "Unreadable").await;
+    let told =
+        "this version of the operator can't read status.state: a value of a newer operator; upgrade the operator";
+    assert!(ready.message.starts_with(told), "{}", ready.message);
+    let good = space.submit("good", json!({})).await;
+    good.state(Running).await;
+    operator.idle(Duration::ZERO).await;
+    assert_eq!(api.get("newer").await.unwrap().data["status"]["state"], "Archived");
+    assert_eq!((newer.job().await.uid(), uids(&space.pods("newer").await)), (job.uid(), uids(&pods)));
+    set("Running").await;
+    newer.condition("Accepted", "True", "Valid").await;
+    assert_eq!((newer.job().await.uid(), newer.status().restart_count), (job.uid(), Some(0)));
+    space.end(operator).await;
+}
+
 /// The API server admits 10,000 levels, and a list of such jobs is more than `serde_json` reads as a whole.
 #[tokio::test]
 async fn a_job_nested_too_deep_stalls_no_other_after_a_restart() {

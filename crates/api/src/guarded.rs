@@ -1,6 +1,6 @@
 //! Objects that are decoded one by one: a list or a watch never fails because of one of its objects.
 
-use super::TrainingJob;
+use super::{State, TrainingJob};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use kube::Resource;
 use serde::de::{DeserializeOwned, Error};
@@ -53,6 +53,21 @@ pub struct Unreadable {
     pub conditions: Vec<Condition>,
     /// The state of its status.
     pub state: Option<String>,
+}
+
+impl Unreadable {
+    /// A job whose state only a newer operator knows. It may be over, and to run it again would cost its GPUs' time.
+    #[must_use]
+    pub fn by_state(job: &TrainingJob) -> Option<Self> {
+        let status = job.status.as_ref().filter(|status| status.state == Some(State::Unknown))?;
+        Some(Self {
+            error: "status.state: a value of a newer operator".to_owned(),
+            is_out_of_bounds: false,
+            metadata: job.metadata.clone(),
+            conditions: status.conditions.clone(),
+            state: Some(State::Unknown.as_str().to_owned()),
+        })
+    }
 }
 
 impl fmt::Display for Unreadable {
@@ -245,6 +260,44 @@ mod tests {
             "status":{{"state":"Running","conditions":[{{"type":"Running","status":"True","reason":"R","message":"m",
             "lastTransitionTime":"2026-01-01T00:00:00Z"}}]}}}}"#
         )
+    }
+
+    #[test]
+    fn a_state_of_a_newer_operator_is_read_and_left_alone() {
+        let newer = job("newer", "").replace(r#""state":"Running""#, r#""state":"Archived""#);
+        let jobs = list(&[newer, job("good", "")]).items;
+        let [newer, good] = &jobs[..] else { panic!("two jobs") };
+        let state = |job: &Guarded| job.0.as_ref().unwrap().status.as_ref().unwrap().state;
+        assert_eq!((state(newer), state(good)), (Some(State::Unknown), Some(State::Running)));
+        assert!(!State::Unknown.is_finished(), "nobody guesses that it is over");
+        let left = Unreadable::by_state(newer.0.as_ref().unwrap()).unwrap();
+        assert_eq!(
+            (left.to_string().as_str(), left.conditions.len()),
+            ("status.state: a value of a newer operator", 1)
+        );
+        assert_eq!(Unreadable::by_state(good.0.as_ref().unwrap()), None);
+    }
+
+    /// An API server with the CRD of before must take what a newer operator writes. `kind` is copied from the spec.
+    #[test]
+    fn the_schema_of_the_status_lists_no_values() {
+        fn enums(at: &str, schema: &Value, found: &mut Vec<String>) {
+            if schema.get("enum").is_some() {
+                found.push(at.to_owned());
+            }
+            for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+                enums(&format!("{at}.{name}"), inner, found);
+            }
+            for inner in ["items", "additionalProperties"].iter().filter_map(|key| schema.get(*key)) {
+                enums(&format!("{at}[]"), inner, found);
+            }
+        }
+        let crd = serde_json::to_value(<TrainingJob as kube::CustomResourceExt>::crd()).unwrap();
+        let status = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
+        assert!(status["properties"]["state"]["type"] == "string", "{status}");
+        let mut found = Vec::new();
+        enums("status", status, &mut found);
+        assert_eq!(found, ["status.runtime.kind"]);
     }
 
     fn nested(depth: usize) -> String {

@@ -16,8 +16,9 @@ pub struct TrainingJobStatus {
     /// Generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Where the job stands.
+    /// Where the job stands: Pending, Initializing, Running, Completed, Failed or Suspended. A later version may add values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub state: Option<State>,
     /// Accepted, Scheduled, Running, Restarting, Suspended, Stopping, Succeeded, Failed, AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy, TensorBoard: those that apply, each with reason and message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -125,7 +126,7 @@ pub struct TrainingJobStatus {
 }
 
 /// Where a job stands.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     /// Accepted; its objects or its pods are not all there, or a pod waits for a node.
     Pending,
@@ -139,6 +140,9 @@ pub enum State {
     Failed,
     /// Asked to stop; no pod runs.
     Suspended,
+    /// A value of a newer operator. This version never writes it, and does not guess whether the job is over.
+    #[serde(other)]
+    Unknown,
 }
 
 impl State {
@@ -158,6 +162,7 @@ impl State {
             Self::Completed => "Completed",
             Self::Failed => "Failed",
             Self::Suspended => "Suspended",
+            Self::Unknown => "Unknown",
         }
     }
 }

@@ -344,6 +344,7 @@ fn since(status: &TrainingJobStatus, created: Option<Timestamp>) -> Option<Times
         Some(State::Running) => at("Running", "True"),
         Some(State::Suspended) => at("Suspended", "True"),
         Some(State::Completed | State::Failed) => status.completion_time.as_ref().map(|t| t.0),
+        Some(State::Unknown) => None,
     }
 }
 

@@ -513,6 +513,15 @@ fn a_job_that_nobody_has_noticed() {
 }
 
 #[test]
+fn a_state_of_a_newer_operator_is_not_taken_for_an_end() {
+    let mut facts = job(None, &[], 5);
+    facts.status.state = serde_json::from_str("\"Archived\"").unwrap();
+    let (_, says, advice) = told(&facts);
+    assert!(says.starts_with("bert is in a state that version ") && !facts.is_finished(), "{says}");
+    assert!(advice.starts_with("Upgrade the plugin"), "{advice}");
+}
+
+#[test]
 fn what_a_pending_job_waits_for() {
     insta::assert_snapshot!(why::render(&Diagnosis::of(&pending()), plain()));
 }

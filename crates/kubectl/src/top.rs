@@ -85,7 +85,7 @@ pub fn sort(rows: &mut [Row]) {
     let order = |state: Option<State>| match state {
         Some(State::Running) => 0,
         Some(State::Initializing) => 1,
-        Some(State::Pending) | None => 2,
+        Some(State::Pending | State::Unknown) | None => 2,
         Some(State::Suspended) => 3,
         Some(State::Failed) => 4,
         Some(State::Completed) => 5,

@@ -84,6 +84,7 @@ impl Diagnosis {
             (_, Some(State::Suspended)) => it.suspended(facts),
             (_, Some(State::Completed)) => it.completed(facts),
             (_, Some(State::Failed)) => it.failed(facts),
+            (_, Some(State::Unknown)) => it.of_newer_operator(facts),
         }
         it.checkpoints(facts);
         if facts.is_behind() {
@@ -335,6 +336,17 @@ impl Diagnosis {
             self.say("Its spec.suspend is false again, so that it is about to start.".into());
         }
         self.restarted(facts);
+    }
+
+    fn of_newer_operator(&mut self, facts: &Facts) {
+        let version = env!("CARGO_PKG_VERSION");
+        self.say(format!("{} is in a state that version {version} of this plugin does not know.", facts.name));
+        self.advise("Upgrade the plugin: an operator that is newer has set the state.");
+        if let Some(refused) = facts.is("Accepted", false) {
+            self.decided_by(refused);
+            self.say(sentence(&format!("{}: {}", refused.reason, refused.message)));
+            self.advise_on_reason(facts);
+        }
     }
 
     fn completed(&mut self, facts: &Facts) {
