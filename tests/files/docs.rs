@@ -349,7 +349,23 @@ fn git_tracks_no_compiled_file() {
 /// A rule that no test holds is a wish.
 #[test]
 fn every_rule_of_checkpoints_names_its_tests() {
-    let page = read("docs/checkpoints.md");
+    let ids = rules_with_tests("docs/checkpoints.md");
+    assert!(ids.len() >= 21, "{ids:?}");
+    let keep = read("crates/checkpoint/src/keep.rs");
+    let used: BTreeSet<&str> = keep.split('"').skip(1).step_by(2).filter(|text| is_rule_of_keeping(text)).collect();
+    let missing: Vec<_> = used.iter().filter(|id| !ids.iter().any(|known| known == *id)).collect();
+    assert!(missing.is_empty(), "keep.rs decides by rules that docs/checkpoints.md has not: {missing:?}");
+}
+
+#[test]
+fn every_promise_of_the_api_names_its_tests() {
+    let ids = rules_with_tests("docs/api.md");
+    assert!(ids.len() >= 8, "{ids:?}");
+}
+
+/// The ids of the rows of a page that say `tests: `, each of which is there.
+fn rules_with_tests(page: &str) -> Vec<String> {
+    let page = read(page);
     let rules = page.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| ")?.split(" | ");
         let id = cells.next()?;
@@ -366,11 +382,7 @@ fn every_rule_of_checkpoints_names_its_tests() {
         }
         ids.push(id);
     }
-    assert!(ids.len() >= 21, "{ids:?}");
-    let keep = read("crates/checkpoint/src/keep.rs");
-    let used: BTreeSet<&str> = keep.split('"').skip(1).step_by(2).filter(|text| is_rule_of_keeping(text)).collect();
-    let missing: Vec<_> = used.iter().filter(|id| !ids.iter().any(|known| known == *id)).collect();
-    assert!(missing.is_empty(), "keep.rs decides by rules that docs/checkpoints.md has not: {missing:?}");
+    ids
 }
 
 fn is_rule_of_keeping(text: &str) -> bool {
