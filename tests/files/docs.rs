@@ -385,6 +385,26 @@ fn rules_with_tests(page: &str) -> Vec<String> {
     ids
 }
 
+/// Whoever installs a version finds its image, its manifests and what it has changed.
+#[test]
+fn one_version_is_everywhere() {
+    let version = env!("CARGO_PKG_VERSION");
+    let log = read("CHANGELOG.md");
+    let released = |line: &str| line.strip_prefix("## [")?.split_once(']').map(|(version, _)| version.to_owned());
+    let newest = log.lines().filter_map(released).find(|version| version != "Unreleased");
+    assert_eq!(newest.as_deref(), Some(version), "the newest version of CHANGELOG.md");
+    let tag = |line: &str| {
+        let (_, tag) = line.split_once("newTag: ").or_else(|| line.split_once("trainingjob-operator:"))?;
+        let tag = tag.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+        (tag.split('.').count() == 3).then(|| tag.to_owned())
+    };
+    for page in ["deploy/base/kustomization.yaml", "docs/install.md"] {
+        let tags: Vec<_> = read(page).lines().filter_map(tag).collect();
+        assert!(!tags.is_empty() && tags.iter().all(|tag| tag == version), "{page}: {tags:?}");
+    }
+    assert!(read("README.md").contains(&format!("version {version},")), "README.md");
+}
+
 fn is_rule_of_keeping(text: &str) -> bool {
     text.strip_prefix('K').is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
 }
