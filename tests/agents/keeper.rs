@@ -83,9 +83,14 @@ impl World {
 
     /// One of two workers that form a gang, whose agents meet at `port`.
     fn worker(&self, attempt: u32, index: usize, port: u16, script: &str) -> Command {
+        self.member(2, 1, attempt, index, port, script)
+    }
+
+    /// One of so many workers that form a gang, which is restarted in its pods up to `restarts` times.
+    fn member(&self, of: u32, restarts: u32, attempt: u32, index: usize, port: u16, script: &str) -> Command {
         let setup = json!({
-            "uid": "uid-1", "workers": 2, "leader": "127.0.0.1", "port": port, "masterPort": 29500,
-            "restarts": "OnFailure", "backoffLimit": 1,
+            "uid": "uid-1", "workers": of, "leader": "127.0.0.1", "port": port, "masterPort": 29500,
+            "restarts": "OnFailure", "backoffLimit": restarts,
         });
         let (setup_file, key) = (self.room.path("gang.json"), self.room.path("key"));
         // As a node does: at once, and never half, for another worker of this gang may be reading.
@@ -1062,6 +1067,38 @@ fn forged_rounds_are_not_believed() {
     let (bytes, times) = (forger.endless.load(SeqCst), forger.answered("endless"));
     // What lies in the sockets' buffers was sent and not taken.
     assert!(bytes / times < 32 << 20, "{bytes} bytes in {times} answers");
+}
+
+/// Bytes that each start in this container has read of the checkpoint that it resumes from, and bytes of that.
+fn verified(words: &str) -> Vec<(u64, u64)> {
+    let read = words.lines().filter_map(|line| line.split_once("; read ")?.1.split_once(" bytes to verify its "));
+    read.map(|(read, all)| (read.parse().unwrap(), all.parse().unwrap())).collect()
+}
+
+/// Between the end of a program and the next start in the same container a save is read at most once, if nobody has read it, and
+/// not at all if this container has.
+#[test]
+fn a_restart_reads_what_this_container_has_not_proven() {
+    for (what, wait) in [
+        ("unproven", "true"),
+        (
+            "proven while the program ran",
+            r#"until grep -q '"depth":"Content"' "$CHECKPOINT_DIR/.trainingjob/ledger.json"; do sleep 0.1; done"#,
+        ),
+    ] {
+        let world = World::new(&format!("keeper-proven-{}", what.len()), json!({}));
+        let script = format!("[ $ATTEMPT -gt 1 ] || {{ BYTES=50000000; save 1; {wait}; }}; [ $ATTEMPT -eq 3 ]");
+        let agent = world.member(1, 5, 1, 0, free_port(), &script).spawn().unwrap();
+        let output = ended(agent);
+        let words = String::from_utf8(output.stderr).unwrap();
+        let read = verified(&words);
+        assert_eq!(read.len(), 2, "{what}: {words}");
+        let first = if what == "unproven" { 50_000_000 } else { 0 };
+        assert_eq!(read, [(first, 50_000_000), (0, 50_000_000)], "{what}: {words}");
+        let again = world.run(4, &[], "true");
+        let words = String::from_utf8(again.stderr).unwrap();
+        assert_eq!(verified(&words), [(50_000_000, 50_000_000)], "another container: {words}");
+    }
 }
 
 /// Finding 5: with checkpoints of its own and none of use, a job waits for a word.

@@ -1,9 +1,8 @@
 //! How much a look at a volume may cost, so that a slow file server and the training are left alone.
 
-use std::cell::Cell;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,16 +13,18 @@ const NAP: Duration = Duration::from_millis(50);
 /// What was not read for this long can't be read later all at once.
 const BURST: Duration = Duration::from_secs(1);
 
-/// What one look may cost. For one thread; the flag that stops it can be set from anywhere.
+/// What one look may cost. The flags that stop it can be set from anywhere.
 #[derive(Debug)]
 pub struct Budget {
     bytes_per_second: Option<u64>,
     until: Option<Instant>,
     entries: u64,
-    stop: Arc<AtomicBool>,
-    listed: Cell<u64>,
+    stops: Vec<Arc<AtomicBool>>,
+    listed: AtomicU64,
     /// Since when how many bytes were read.
-    read: Cell<(Instant, u64)>,
+    read: Mutex<(Instant, u64)>,
+    /// Bytes read under this budget and under those with the same counter.
+    total: Arc<AtomicU64>,
 }
 
 impl Default for Budget {
@@ -32,9 +33,10 @@ impl Default for Budget {
             bytes_per_second: None,
             until: None,
             entries: ENTRIES,
-            stop: Arc::default(),
-            listed: Cell::new(0),
-            read: Cell::new((Instant::now(), 0)),
+            stops: Vec::new(),
+            listed: AtomicU64::new(0),
+            read: Mutex::new((Instant::now(), 0)),
+            total: Arc::default(),
         }
     }
 }
@@ -63,10 +65,17 @@ impl Budget {
         self
     }
 
-    /// Ends everything as soon as the flag is set.
+    /// Ends everything as soon as this flag, or one that was given before, is set.
     #[must_use]
     pub fn stopped_by(mut self, stop: Arc<AtomicBool>) -> Self {
-        self.stop = stop;
+        self.stops.push(stop);
+        self
+    }
+
+    /// Adds the bytes that are read of checkpoints to this counter.
+    #[must_use]
+    pub fn counted_by(mut self, total: Arc<AtomicU64>) -> Self {
+        self.total = total;
         self
     }
 
@@ -76,10 +85,15 @@ impl Budget {
             bytes_per_second: self.bytes_per_second,
             until: None,
             entries: self.entries,
-            stop: self.stop.clone(),
-            listed: Cell::new(0),
-            read: self.read.clone(),
+            stops: self.stops.clone(),
+            listed: AtomicU64::new(0),
+            read: Mutex::new(*self.pace()),
+            total: Arc::clone(&self.total),
         }
+    }
+
+    fn pace(&self) -> MutexGuard<'_, (Instant, u64)> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether reading is slowed down.
@@ -89,7 +103,7 @@ impl Budget {
 
     /// How many entries one folder may have.
     pub(super) fn entries_of_a_folder(&self) -> u64 {
-        (self.entries / 2).min(self.entries.saturating_sub(self.listed.get()))
+        (self.entries / 2).min(self.entries.saturating_sub(self.listed.load(Ordering::Relaxed)))
     }
 
     /// Why a folder with more entries than that is given up. What is in it costs no memory then, and counts for nothing.
@@ -106,18 +120,18 @@ impl Budget {
 
     /// The next look, or the next checkpoint, has all entries for itself.
     pub(super) fn list_anew(&self) {
-        self.listed.set(0);
+        self.listed.store(0, Ordering::Relaxed);
     }
 
     /// Entries that were listed.
     pub(super) fn list(&self, entries: u64) {
-        self.listed.set(self.listed.get().saturating_add(entries));
+        self.listed.fetch_add(entries, Ordering::Relaxed);
     }
 
     /// # Errors
     /// If it is to stop. Never of the kind `Interrupted`, at which readers try again.
     pub(super) fn go_on(&self) -> io::Result<()> {
-        if self.stop.load(Ordering::Relaxed) {
+        if self.stops.iter().any(|stop| stop.load(Ordering::Relaxed)) {
             return Err(io::Error::other("the look at the checkpoints was stopped"));
         }
         Ok(())
@@ -139,8 +153,9 @@ impl Budget {
     /// If it is to stop.
     pub(super) fn read(&self, bytes: u64) -> io::Result<()> {
         self.go_on()?;
+        self.total.fetch_add(bytes, Ordering::Relaxed);
         let Some(rate) = self.bytes_per_second else { return Ok(()) };
-        let (since, read) = self.read.get();
+        let (since, read) = *self.pace();
         loop {
             let late = due(read, rate).saturating_sub(since.elapsed());
             if late.is_zero() {
@@ -150,7 +165,7 @@ impl Budget {
             self.go_on()?;
         }
         let idle = since.elapsed() > due(read, rate) + BURST;
-        self.read.set(if idle { (Instant::now(), bytes) } else { (since, read.saturating_add(bytes)) });
+        *self.pace() = if idle { (Instant::now(), bytes) } else { (since, read.saturating_add(bytes)) };
         Ok(())
     }
 }
@@ -181,6 +196,18 @@ mod tests {
             let error = budget.read(1).unwrap_err();
             assert_ne!(error.kind(), io::ErrorKind::Interrupted);
         });
+    }
+
+    #[test]
+    fn each_flag_stops_it() {
+        let [first, second]: [Arc<AtomicBool>; 2] = Default::default();
+        let budget = Budget::default().stopped_by(Arc::clone(&first)).stopped_by(Arc::clone(&second)).untimed();
+        for flag in [first, second] {
+            budget.go_on().unwrap();
+            flag.store(true, Ordering::Relaxed);
+            budget.go_on().unwrap_err();
+            flag.store(false, Ordering::Relaxed);
+        }
     }
 
     #[test]

@@ -11,15 +11,17 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, PosixFadviseAdvice, openat, posix_fadvise, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
 
 /// How deep a checkpoint may lie below its root.
 pub(super) const DEPTH: usize = 8;
@@ -29,6 +31,10 @@ const MEMBER_DEPTH: usize = 16;
 const CHUNK: usize = 1 << 20;
 /// What is summed up at once when nothing else is done with it: it stays in the processor's cache.
 const PIECE: u64 = 256 << 10;
+/// What one of several threads sums up before it takes the next part.
+const PART: u64 = 64 << 20;
+/// Threads that sum up at most: more gain little on one volume.
+const THREADS: usize = 4;
 /// What a reader may skip and is read nevertheless, for its checksum: the padding between a ZIP archive's entries.
 const GAP: u64 = 1 << 20;
 /// What is read when less is asked for: formats ask for a few bytes here and there, of which a small file has all.
@@ -354,7 +360,32 @@ pub struct OnVolume<'a> {
     members: Vec<Member>,
     budget: &'a Budget,
     /// Of the files that are read for good: how far from the beginning on they were read, and what the CRC32C is so far.
-    sums: Option<RefCell<BTreeMap<String, Sum>>>,
+    sums: Option<Mutex<BTreeMap<String, Sum>>>,
+}
+
+/// Which file it is and when it was last changed: as long as these are the same, so are its bytes. The time of change can't be set
+/// by a program, as the time of writing can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// When it was last changed, in nanoseconds since 1970.
+    pub(super) fn changed(&self) -> i64 {
+        self.changed.0.saturating_mul(1_000_000_000).saturating_add(self.changed.1)
+    }
+}
+
+/// Part of a file that one thread sums up.
+struct Part<'m> {
+    member: &'m Member,
+    bytes: Range<u64>,
+    crc32c: OnceLock<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -377,32 +408,122 @@ impl<'a> OnVolume<'a> {
         }
     }
 
-    /// The CRC32C of a file. Reads what nobody has read before.
+    /// The CRC32C of each file, in their order. Reads what nobody has read before; where it need not be slow in several threads,
+    /// and large files in parts.
     ///
     /// # Errors
-    /// If it can't be read, or is not as long as it was.
-    pub(super) fn crc32c(&self, member: &Member) -> io::Result<u32> {
-        let known = |sums: &RefCell<BTreeMap<String, Sum>>| sums.borrow().get(&member.path).copied();
-        let mut sum = self.sums.as_ref().and_then(known).unwrap_or_default();
-        if sum.bytes < member.size {
-            let mut file = self.reader(&member.path)?;
-            file.sum = sum;
-            file.seek(SeekFrom::Start(sum.bytes))?;
-            let mut buffer = vec![0; (member.size - sum.bytes).clamp(1, PIECE) as usize];
-            while file.read(&mut buffer)? > 0 {}
-            sum = file.sum;
+    /// If one can't be read, or is not as long as it was.
+    pub(super) fn crc32c(&self) -> io::Result<Vec<u32>> {
+        let known = self.sums.as_ref().map(|sums| sums.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let known: Vec<Sum> = self
+            .members
+            .iter()
+            .map(|member| known.as_ref().and_then(|sums| sums.get(&member.path)).copied().unwrap_or_default())
+            .collect();
+        let mut parts = Vec::new();
+        for (member, sum) in self.members.iter().zip(&known) {
+            let mut at = sum.bytes;
+            while at < member.size {
+                let end = member.size.min(at.saturating_add(PART));
+                parts.push(Part { member, bytes: at..end, crc32c: OnceLock::new() });
+                at = end;
+            }
         }
-        if sum.bytes != member.size {
-            return Err(io::Error::other(format!("{} changes while it is read", member.path)));
+        self.sum_up(&parts)?;
+        let mut parts = parts.into_iter().peekable();
+        let mut sums = Vec::with_capacity(self.members.len());
+        for (member, sum) in self.members.iter().zip(known) {
+            let mut sum = sum;
+            while let Some(part) = parts.next_if(|part| std::ptr::eq(part.member, member)) {
+                let length = part.bytes.end - part.bytes.start;
+                let crc32c = part.crc32c.into_inner().unwrap_or_default();
+                sum.crc32c = crc32c::crc32c_combine(sum.crc32c, crc32c, length as usize);
+                sum.bytes = part.bytes.end;
+            }
+            if sum.bytes != member.size {
+                return Err(changes(&member.path));
+            }
+            sums.push(sum.crc32c);
         }
-        Ok(sum.crc32c)
+        Ok(sums)
+    }
+
+    /// Sums up all parts. The first error ends all threads.
+    fn sum_up(&self, parts: &[Part<'_>]) -> io::Result<()> {
+        let threads = match self.budget.is_paced() {
+            true => 1,
+            false => thread::available_parallelism().map_or(1, usize::from).min(THREADS).min(parts.len()),
+        };
+        let next = AtomicUsize::new(0);
+        let work = || -> io::Result<()> {
+            while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let sum = self.sum_part(part);
+                if sum.is_err() {
+                    next.store(parts.len(), Ordering::Relaxed);
+                }
+                let _ = part.crc32c.set(sum?);
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let begin = |_| thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, work).ok();
+            let others: Vec<_> = (1..threads).filter_map(begin).collect();
+            let ours = work();
+            let failed = || Err(io::Error::other("the reader failed"));
+            others.into_iter().fold(ours, |all, other| all.and(other.join().unwrap_or_else(|_| failed())))
+        })
+    }
+
+    fn sum_part(&self, part: &Part<'_>) -> io::Result<u32> {
+        let file = self.file(&part.member.path)?;
+        let mut buffer = vec![0; (part.bytes.end - part.bytes.start).min(PIECE) as usize];
+        let (mut at, mut sum) = (part.bytes.start, 0);
+        while at < part.bytes.end {
+            let most = (part.bytes.end - at).min(PIECE) as usize;
+            let read = match file.read_at(&mut buffer[..most], at) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            if read == 0 {
+                return Err(changes(&part.member.path));
+            }
+            self.budget.read(read as u64)?;
+            sum = crc32c::crc32c_append(sum, &buffer[..read]);
+            at += read as u64;
+        }
+        self.is_read(&file);
+        Ok(sum)
+    }
+
+    /// What is read beside the training leaves its pages to the training.
+    fn is_read(&self, file: &File) {
+        if self.budget.is_paced() {
+            let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        }
+    }
+
+    /// Of each file, in their order. They are opened, for a file server then says how they are now.
+    ///
+    /// # Errors
+    /// If one can't be opened.
+    pub(super) fn stamps(&self) -> io::Result<Vec<Stamp>> {
+        let stamp = |member: &Member| {
+            let it = self.file(&member.path)?.metadata()?;
+            let (modified, changed) = ((it.mtime(), it.mtime_nsec()), (it.ctime(), it.ctime_nsec()));
+            Ok(Stamp { device: it.dev(), inode: it.ino(), size: it.len(), modified, changed })
+        };
+        self.members.iter().map(stamp).collect()
+    }
+
+    fn file(&self, path: &str) -> io::Result<File> {
+        self.folder.file(path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))
     }
 
     fn reader(&self, path: &str) -> io::Result<Reader<'_>> {
         let Some(member) = self.member(path) else {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("{path} is no file of the checkpoint")));
         };
-        let file = self.folder.file(path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+        let file = self.file(path)?;
         let ahead = vec![0; member.size.min(AHEAD as u64) as usize];
         Ok(Reader { file, position: 0, ahead, has: 0..0, sum: Sum::default(), path: path.to_owned(), files: self })
     }
@@ -507,16 +628,18 @@ impl Seek for Reader<'_> {
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
         let Some(sums) = &self.files.sums else { return };
-        let mut sums = sums.borrow_mut();
+        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
         let best = sums.entry(self.path.clone()).or_default();
         if self.sum.bytes > best.bytes {
             *best = self.sum;
         }
-        // What is read beside the training leaves its pages to the training.
-        if self.files.budget.is_paced() {
-            let _ = posix_fadvise(&self.file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
-        }
+        drop(sums);
+        self.files.is_read(&self.file);
     }
+}
+
+fn changes(path: &str) -> io::Error {
+    io::Error::other(format!("{path} changes while it is read"))
 }
 
 #[cfg(test)]
@@ -529,6 +652,8 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
 
     #[test]
     fn nothing_leads_out() {
@@ -605,6 +730,31 @@ mod tests {
         assert!(root.members(&Budget::default(), &[]).unwrap_err().to_string().contains("folders deep"));
     }
 
+    /// A large file in parts, beside small ones, by several threads or by one that is slow.
+    #[test]
+    fn sums_of_parts_are_those_of_files() {
+        let room = Room::new();
+        let large: Vec<u8> = (0..PART * 2 + 5).map(|at| (at % 251) as u8).collect();
+        room.write("a", "small");
+        room.write("c", "");
+        std::fs::write(room.path("b"), &large).unwrap();
+        let sums = [crc32c::crc32c(b"small"), crc32c::crc32c(&large), 0];
+        let total = Arc::new(AtomicU64::new(0));
+        for budget in [Budget::default(), Budget::default().bytes_per_second(u64::MAX)] {
+            let budget = budget.counted_by(Arc::clone(&total));
+            let root = Folder::root(&room.path("")).unwrap();
+            let members = root.members(&budget, &[]).unwrap();
+            assert_eq!(OnVolume::new(root, members, &budget, true).crc32c().unwrap(), sums);
+        }
+        assert_eq!(total.load(Ordering::Relaxed), 2 * (large.len() as u64 + 5), "every byte once");
+        let root = Folder::root(&room.path("")).unwrap();
+        let stop = Arc::new(AtomicBool::new(true));
+        let budget = Budget::default();
+        let members = root.members(&budget, &[]).unwrap();
+        let budget = budget.stopped_by(stop);
+        assert!(OnVolume::new(root, members, &budget, true).crc32c().is_err(), "a thread that stops ends all");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
@@ -624,7 +774,7 @@ mod tests {
                 prop_assert_eq!(&read, &bytes[at..(at + length).min(bytes.len())]);
             }
             drop(reader);
-            prop_assert_eq!(files.crc32c(&files.members()[0]).unwrap(), crc32c::crc32c(&bytes));
+            prop_assert_eq!(files.crc32c().unwrap(), [crc32c::crc32c(&bytes)]);
         }
     }
 }

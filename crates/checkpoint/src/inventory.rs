@@ -2,7 +2,7 @@
 
 use crate::budget::Budget;
 use crate::files::{Files, Member, ReadSeek};
-use crate::folder::{DEPTH, Folder, OnVolume};
+use crate::folder::{DEPTH, Folder, OnVolume, Stamp};
 use crate::formats::{Claim, FORMATS, Listing, Rules, named};
 use crate::found::{Depth, Format, Found, Judgement, Verdict};
 use crate::ledger::{self, Entry, Ledger, OURS, Turn, UsedWish};
@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What has not changed for this long is not being written: then a fault is one, and every byte may be read.
 const QUIET: SignedDuration = SignedDuration::from_secs(5);
@@ -194,6 +196,8 @@ pub struct Inventory {
     looked: Option<Timestamp>,
     /// Folders that this look could not look into, and when the last one was that did.
     unseen: BTreeMap<String, Option<Timestamp>>,
+    /// What this process has read itself.
+    proofs: Option<Proofs>,
 }
 
 /// When a checkpoint is looked at.
@@ -211,6 +215,7 @@ struct Moment {
 }
 
 /// A checkpoint that a format has claimed.
+#[derive(Clone)]
 struct Claimed {
     path: String,
     folder: bool,
@@ -243,7 +248,15 @@ impl Inventory {
             turn: Turn::Holds,
             looked: None,
             unseen: BTreeMap::new(),
+            proofs: None,
         }
+    }
+
+    /// As it is, with what this process has read of checkpoints before: that need not be read again.
+    #[must_use]
+    pub fn with_proofs(mut self, proofs: &Proofs) -> Self {
+        self.proofs = Some(proofs.clone());
+        self
     }
 
     /// Lists the checkpoints and judges by their structure those that have changed. `attempt` is when this attempt began: what
@@ -369,8 +382,9 @@ impl Inventory {
         }
     }
 
-    /// Reads every byte of a checkpoint that a scan has found, if that was not done since it last changed. With `again` in any case, as before it is
-    /// gone on from: then also what has changed without a trace in lengths and times shows.
+    /// Reads every byte of a checkpoint that a scan has found, if that was not done since its lengths and times of writing last
+    /// changed. With `again` also if it was, as before a run resumes from it: then damage shows that has left no trace in those.
+    /// What this process itself has read ([`Inventory::with_proofs`]) is not read again.
     ///
     /// # Errors
     /// If it could not be read to its end, or changes meanwhile: that says nothing about it.
@@ -409,7 +423,8 @@ impl Inventory {
         }
         let members = known.found.members.clone();
         let sums = known.crc32c.clone().filter(|sums| sums.len() == members.len());
-        Ok((known, Some(Reading { root: self.root.clone(), claim, members, sums })))
+        let proofs = self.proofs.clone();
+        Ok((known, Some(Reading { root: self.root.clone(), claim, members, sums, proofs })))
     }
 
     /// The last third: takes in what was read.
@@ -883,15 +898,75 @@ pub struct Reading {
     members: Vec<Member>,
     /// What its bytes once were.
     sums: Option<Vec<u32>>,
+    proofs: Option<Proofs>,
 }
 
 /// A checkpoint whose bytes were read.
+#[derive(Clone)]
 pub struct Read {
     claim: Claimed,
     members: Vec<Member>,
     judgement: Option<Judgement>,
     verdict: Verdict,
     crc32c: Option<Vec<u32>>,
+}
+
+/// What this process has read of checkpoints and found good, and what their files were then. It is kept in memory alone: a
+/// container that was started anew, perhaps on another node, reads again.
+#[derive(Clone, Default)]
+pub struct Proofs(Arc<Mutex<VecDeque<Proof>>>);
+
+struct Proof {
+    at: PathBuf,
+    stamps: Vec<Stamp>,
+    read: Read,
+}
+
+/// How many are remembered: a run resumes from the newest, or from one that was named.
+const PROOFS: usize = 16;
+/// A file that changes twice within this time may show one time of change for both.
+const TICK: Duration = Duration::from_millis(100);
+
+impl Proofs {
+    fn all(&self) -> MutexGuard<'_, VecDeque<Proof>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, at: &Path, claim: &Claimed, members: &[Member], stamps: &[Stamp]) -> Option<Read> {
+        let all = self.all();
+        let proof = all.iter().find(|proof| proof.at == at)?;
+        let is_same = proof.read.claim.rules.format == claim.rules.format
+            && proof.read.members == members
+            && proof.stamps == stamps;
+        is_same.then(|| Read { claim: claim.clone(), ..proof.read.clone() })
+    }
+
+    fn remember(&self, at: PathBuf, stamps: Vec<Stamp>, read: Read) {
+        let mut all = self.all();
+        all.retain(|proof| proof.at != at);
+        all.push_back(Proof { at, stamps, read });
+        while all.len() > PROOFS {
+            all.pop_front();
+        }
+    }
+}
+
+/// How long ago the last of the files has changed; none if that was later than now, by another clock.
+fn unchanged_for(stamps: &[Stamp]) -> Option<Duration> {
+    let last = stamps.iter().map(Stamp::changed).max().unwrap_or_default();
+    let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
+    u64::try_from(now.saturating_sub(last)).ok().map(Duration::from_nanos)
+}
+
+fn is_settled(stamps: &[Stamp]) -> bool {
+    unchanged_for(stamps).is_some_and(|time| time >= TICK)
+}
+
+/// Waits until another change would show another time.
+fn settle(stamps: &[Stamp]) {
+    if let Some(time) = unchanged_for(stamps) {
+        std::thread::sleep(TICK.saturating_sub(time));
+    }
 }
 
 impl Reading {
@@ -901,15 +976,27 @@ impl Reading {
         &self.claim.path
     }
 
-    /// Reads every byte, however long that takes.
+    /// Reads every byte, however long that takes, unless this process has done so and none has changed since.
     ///
     /// # Errors
     /// If it could not be read to its end, or changes meanwhile: that says nothing about it.
     pub fn read(self, budget: &Budget) -> io::Result<Read> {
-        let Self { root, claim, members, sums } = self;
+        let Self { root, claim, members, sums, proofs } = self;
         let budget = &budget.untimed();
+        let at = root.join(&claim.path);
         let root = Folder::root(&root)?;
         let files = claim.with(members, &root, budget, true)?;
+        let stamps = match &proofs {
+            Some(proofs) => {
+                let stamps = files.stamps()?;
+                if let Some(read) = proofs.find(&at, &claim, files.members(), &stamps) {
+                    return Ok(read);
+                }
+                settle(&stamps);
+                stamps
+            }
+            None => Vec::new(),
+        };
         let (judgement, verdict, crc32c) = match sums {
             Some(sums) => {
                 // The same bytes are worth what they were worth.
@@ -929,7 +1016,13 @@ impl Reading {
         if claim.members(&root, budget)? != members {
             return Err(changes());
         }
-        Ok(Read { claim, members, judgement, verdict, crc32c })
+        let read = Read { claim, members, judgement, verdict, crc32c };
+        if let Some(proofs) = proofs.filter(|_| read.verdict.is_good() && is_settled(&stamps))
+            && files.stamps()? == stamps
+        {
+            proofs.remember(at, stamps, read.clone());
+        }
+        Ok(read)
     }
 }
 
@@ -1191,15 +1284,13 @@ fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgeme
 /// Judges by every byte; the CRC32C of each file where that is good.
 fn read_whole(claim: &Claimed, files: &OnVolume<'_>) -> io::Result<(Judgement, Option<Vec<u32>>)> {
     let judgement = judge(claim, files, Depth::Content)?;
-    let sums = || files.members().iter().map(|member| files.crc32c(member)).collect::<io::Result<_>>();
-    let sums = if judgement.verdict.is_good() { Some(sums()?) } else { None };
+    let sums = if judgement.verdict.is_good() { Some(files.crc32c()?) } else { None };
     Ok((judgement, sums))
 }
 
 /// Which file's bytes are not those that were once found good.
 fn changed(files: &OnVolume<'_>, sums: &[u32]) -> io::Result<Option<Verdict>> {
-    for (member, sum) in files.members().iter().zip(sums) {
-        let now = files.crc32c(member)?;
+    for ((member, sum), now) in files.members().iter().zip(sums).zip(files.crc32c()?) {
         if now != *sum {
             return Ok(Some(Verdict::Corrupted {
                 file: member.path.clone(),

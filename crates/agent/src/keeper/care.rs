@@ -15,7 +15,7 @@ use checkpoint::choose::{Candidate, Doubt, Place, Query, Start, Wish, choose};
 use checkpoint::files::Member;
 use checkpoint::folder::Folder;
 use checkpoint::found::{Depth, Found, Verdict};
-use checkpoint::inventory::{Inventory, Known, Read, Reading, Scan, Stage};
+use checkpoint::inventory::{Inventory, Known, Proofs, Read, Reading, Scan, Stage};
 use checkpoint::keep::{Keep, Mode, saves_to_delete};
 use checkpoint::remove::{empty_trash, remove_save};
 use checkpoint::series::{Series, saves};
@@ -87,12 +87,12 @@ struct Reader {
 
 impl Reader {
     /// Starts reading; none if the kernel denies a thread. The keeper is woken when it is done.
-    fn start(keeper: &Arc<Keeper>, reading: Reading, bytes_per_second: u64) -> Option<Self> {
+    fn start(keeper: &Arc<Keeper>, reading: Reading, bytes_per_second: u64, keepers: Arc<AtomicBool>) -> Option<Self> {
         let (stop, keeper) = (Arc::<AtomicBool>::default(), Arc::clone(keeper));
-        let theirs = Arc::clone(&stop);
+        let budget = keeper.budget().bytes_per_second(bytes_per_second);
+        let budget = budget.stopped_by(Arc::clone(&stop)).stopped_by(keepers);
         let read = move || {
             stand_back();
-            let budget = Budget::default().bytes_per_second(bytes_per_second).stopped_by(theirs);
             let path = reading.path().to_owned();
             let read = survive(|| reading.read(&budget));
             keeper.changed.notify_all();
@@ -114,7 +114,7 @@ impl<'a> Care<'a> {
         let policy = &keeper.policy;
         Self {
             keeper,
-            inventory: Inventory::new(&keeper.root, &policy.uid, &policy.job),
+            inventory: Inventory::new(&keeper.root, &policy.uid, &policy.job).with_proofs(&keeper.proofs),
             started: Timestamp::now(),
             attempt,
             resumed: None,
@@ -207,18 +207,20 @@ impl<'a> Care<'a> {
         let Some((found, path, from)) = found else { return Ok(Ok(choice)) };
         let kept = kept(&found, None);
         let at = found.step.map(|step| format!(" (step {step})")).unwrap_or_default();
-        self.keeper.words.say(format_args!("resumes from {}{at}", path.display()));
+        let (read, bytes) = (self.keeper.read_since_end(), found.bytes);
+        let path_shown = path.display();
+        self.keeper.words.say(format_args!("resumes from {path_shown}{at}; read {read} bytes to verify its {bytes}"));
         self.resumed = Some(kept.clone());
         Ok(Ok(Choice { path: path.to_string_lossy().into_owned(), from: Some(kept), fetched: from, ..choice }))
     }
 
     /// What is there before the program starts is not its own.
     fn see_what_is_there(&mut self) -> Scan {
-        let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
+        let budget = self.budget();
         let mut scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
         if !scan.whole {
             // Before a start the rest of a large folder is worth its time.
-            let budget = Budget::default().entries(MANY).stopped_by(Arc::clone(&self.stop));
+            let budget = self.budget().entries(MANY);
             scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
         }
         if let Ok(root) = Folder::root(&self.keeper.root) {
@@ -278,7 +280,7 @@ impl<'a> Care<'a> {
 
     /// The choice, for which every byte is read; what lies in a store is fetched first.
     fn chosen_of(&mut self, query: Query, listed: &[(Listed, Where)]) -> checkpoint::choose::Choice {
-        let budget = Budget::default().stopped_by(Arc::clone(&self.stop));
+        let budget = self.budget();
         let (keeper, inventory) = (self.keeper, &mut self.inventory);
         choose(query, |candidate| match &candidate.place {
             Place::Volume => read_whole(inventory, &candidate.found, &budget).map(drop),
@@ -302,17 +304,27 @@ impl<'a> Care<'a> {
         let from = policy.resume_from.clone().unwrap_or_default();
         let name = format!("checkpoint.resumeFrom {from}");
         let (path, place) = if from.contains("://") {
-            let path = fetch_uri(&self.keeper.root, policy, &from, &|error| self.keeper.words.say(error))?;
+            let path = self.fetch(policy, &from)?;
             (path, From::Uri(from.clone()))
         } else {
             (PathBuf::from(&from), From::Here)
         };
-        let found = look_at(&path).map_err(|doubt| refused(doubt, &name))?;
+        let found = look_at(&path, &self.keeper.proofs, &self.budget()).map_err(|doubt| refused(doubt, &name))?;
         // As the look below the root knows it; one elsewhere is none of those.
         let known = path.strip_prefix(&self.keeper.root).unwrap_or(&path).to_string_lossy().into_owned();
         self.inventory.use_wish(&from);
         self.keeper.use_wish();
         Ok((Found { path: known, ..found }, path, place))
+    }
+
+    fn fetch(&self, policy: &CheckpointPolicy, uri: &str) -> Result<PathBuf, LaunchError> {
+        let say = |error: &StoreError| self.keeper.words.say(error);
+        fetch_uri(&self.keeper.root, policy, uri, &self.keeper.proofs, &self.budget(), &say)
+    }
+
+    /// For what is read before a start: the next attempt ends it.
+    fn budget(&self) -> Budget {
+        self.keeper.budget().stopped_by(Arc::clone(&self.stop))
     }
 
     /// What a store has.
@@ -333,10 +345,7 @@ impl<'a> Care<'a> {
         self.resumed.clone_from(&choice.from);
         match &choice.fetched {
             From::Here => Ok(()),
-            From::Uri(uri) => {
-                let say = |error: &StoreError| self.keeper.words.say(error);
-                fetch_uri(&self.keeper.root, &self.keeper.policy, uri, &say).map(drop)
-            }
+            From::Uri(uri) => self.fetch(&self.keeper.policy, uri).map(drop),
             From::Store(uri) => {
                 let path = choice.from.as_ref().map(|kept| kept.path.clone()).unwrap_or_default();
                 let place = places(&self.keeper.policy).find(|place| place.uri == *uri);
@@ -368,12 +377,14 @@ impl<'a> Care<'a> {
         let is_last = until != Until::Run;
         let began = Instant::now();
         let mut now = Timestamp::now();
-        let budget = Budget::default().bytes_per_second(PACE).time(LOOK).stopped_by(Arc::clone(&self.stop));
-        let mut scan = self.inventory.scan(now, Some(self.started), &budget);
+        let budget = self.budget().bytes_per_second(PACE).time(LOOK);
+        // The next attempt does not end this: only what is listed here is known to be this job's own.
+        let listing = self.keeper.budget().bytes_per_second(PACE).time(LOOK);
+        let mut scan = self.inventory.scan(now, Some(self.started), &listing);
         if is_last {
             // Whoever could write is dead: what was written last need not be quiet for a while first.
             now += SignedDuration::from_secs(10);
-            scan = self.inventory.scan(now, Some(self.started), &budget);
+            scan = self.inventory.scan(now, Some(self.started), &listing);
         }
         let took = began.elapsed();
         let most = usize::try_from(policy.retention).unwrap_or(0).saturating_add(1);
@@ -435,10 +446,10 @@ impl<'a> Care<'a> {
         }
         let next = scan.to_read(most, now);
         let Some(index) = next.first().filter(|_| !is_last && self.reader.is_none()) else { return };
-        match self.inventory.begin_reading(&scan.found[*index].found, false, now, &Budget::default()) {
+        match self.inventory.begin_reading(&scan.found[*index].found, false, now, &self.keeper.budget()) {
             Ok((_, Some(reading))) => {
                 let pace = PACE.saturating_mul(next.len().min(MOST_PACES) as u64);
-                self.reader = Reader::start(self.keeper, reading, pace);
+                self.reader = Reader::start(self.keeper, reading, pace, Arc::clone(&self.stop));
             }
             Ok((known, None)) => scan.found[*index] = known,
             Err(error) => scan.notes.push(format!("{}: {error}", shown(&scan.found[*index].found.path))),
@@ -755,6 +766,8 @@ pub(super) fn fetch_uri(
     root: &Path,
     policy: &CheckpointPolicy,
     uri: &str,
+    proofs: &Proofs,
+    budget: &Budget,
     say: &dyn Fn(&StoreError),
 ) -> Result<PathBuf, LaunchError> {
     let failed = |error: &StoreError| {
@@ -766,7 +779,7 @@ pub(super) fn fetch_uri(
     let path = root.join(&folder).join(name);
     // A link there would lead to what others have written.
     let is_there = Folder::root(root).and_then(|root| root.folder(&folder)).is_ok() && path.exists();
-    if is_there && look_at(&path).is_ok() {
+    if is_there && look_at(&path, proofs, budget).is_ok() {
         return Ok(path);
     }
     let since = Instant::now();

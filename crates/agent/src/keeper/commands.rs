@@ -1,7 +1,7 @@
 //! What a person, or the operator while no worker runs, has done about the checkpoints of a job.
 
 use crate::keeper::block_on;
-use crate::keeper::care::keep;
+use crate::keeper::care::{fetch_uri, keep};
 use crate::keeper::copies::{Where, copied as as_copied, copy_beside, open_uri, places};
 use crate::keeper::found::{bad_ones, describe, kept, look_at, read_whole};
 use crate::keeper::problem::{failed, in_store, refused};
@@ -9,7 +9,7 @@ use checkpoint::budget::Budget;
 use checkpoint::choose::{Candidate, Place, Query, Wish, choose, explain};
 use checkpoint::folder::Folder;
 use checkpoint::found::Verdict;
-use checkpoint::inventory::{Inventory, Scan, Stage};
+use checkpoint::inventory::{Inventory, Proofs, Scan, Stage};
 use checkpoint::keep::{Fate, fates, saves_to_delete};
 use checkpoint::remove::{empty_trash, remove_save};
 use checkpoint::report::Report as Table;
@@ -282,8 +282,9 @@ impl Commands {
 
     fn check(&self, has_volume: bool) -> Result<(), LaunchError> {
         let Some(from) = &self.policy.resume_from else { return Ok(()) };
+        let (proofs, budget) = (Proofs::default(), Budget::default());
         if !from.contains("://") {
-            return match look_at(Path::new(from)) {
+            return match look_at(Path::new(from), &proofs, &budget) {
                 Ok(found) => {
                     println!("{from} is good: {}", found.format.as_str());
                     Ok(())
@@ -292,8 +293,9 @@ impl Commands {
             };
         }
         if has_volume {
-            let fetched = crate::keeper::care::fetch_uri(&self.root, &self.policy, from, &|error| println!("{error}"))?;
-            return match look_at(&fetched) {
+            let say = |error: &StoreError| println!("{error}");
+            let fetched = fetch_uri(&self.root, &self.policy, from, &proofs, &budget, &say)?;
+            return match look_at(&fetched, &proofs, &budget) {
                 Ok(_) => Ok(()),
                 Err(doubt) => Err(refused(doubt, &format!("checkpoint.resumeFrom {from}"))),
             };

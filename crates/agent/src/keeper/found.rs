@@ -3,7 +3,7 @@
 use checkpoint::budget::Budget;
 use checkpoint::choose::Doubt;
 use checkpoint::found::{Found, Verdict};
-use checkpoint::inventory::{Inventory, Scan};
+use checkpoint::inventory::{Inventory, Proofs, Scan};
 use checkpoint::wording::shown;
 use jiff::Timestamp;
 use protocol::checkpoints::{Kept, Problem, ProblemKind};
@@ -70,8 +70,8 @@ pub(super) fn failing(error: &StoreError) -> Problem {
     Problem { kind: ProblemKind::CopyFailing, message: error.to_string() }
 }
 
-/// Reads one checkpoint that a person named, every byte of it. What lies beside it does not matter.
-pub(super) fn look_at(path: &Path) -> Result<Found, Doubt> {
+/// Reads one checkpoint that a person named: every byte of it, unless the proofs have it. What lies beside it does not matter.
+pub(super) fn look_at(path: &Path, proofs: &Proofs, budget: &Budget) -> Result<Found, Doubt> {
     let bad = |why: &str| Err(Doubt::Bad(why.to_owned()));
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return bad("it names no checkpoint");
@@ -83,9 +83,9 @@ pub(super) fn look_at(path: &Path) -> Result<Found, Doubt> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => (false, false),
         Err(error) => return Err(Doubt::Unread(format!("it can't be read: {error}"))),
     };
-    let mut inventory = Inventory::new(parent, "", "");
+    let mut inventory = Inventory::new(parent, "", "").with_proofs(proofs);
     let named = Found { path: name.to_owned(), folder, ..Found::nothing_at(name) };
-    match inventory.verify(&named, true, Timestamp::now(), &Budget::default()) {
+    match inventory.verify(&named, true, Timestamp::now(), budget) {
         Ok(known) if known.found.is_good() => Ok(known.found),
         Ok(known) => Err(Doubt::Bad(describe(&known.found.verdict))),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -93,7 +93,7 @@ pub(super) fn look_at(path: &Path) -> Result<Found, Doubt> {
         }
         Err(_) if !is_there => bad("there is no such file or folder"),
         Err(_) => {
-            let nested = Inventory::new(path, "", "").scan(Timestamp::now(), None, &Budget::default()).found;
+            let nested = Inventory::new(path, "", "").scan(Timestamp::now(), None, budget).found;
             match nested.first().filter(|_| folder) {
                 Some(known) => {
                     let within = shown(&format!("{name}/{}", known.found.path));

@@ -24,7 +24,9 @@ use crate::wake::Wake;
 use crate::words::Words;
 use crate::{now, read_json};
 use ::gang::frame::AnswerKey;
+use checkpoint::budget::Budget;
 use checkpoint::folder::Folder;
+use checkpoint::inventory::Proofs;
 use checkpoint::ledger;
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
@@ -35,7 +37,7 @@ use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -67,8 +69,13 @@ pub struct Keeper {
     state: Mutex<State>,
     /// Wakes the thread.
     changed: Condvar,
-    /// Ends what takes long.
-    stop: Arc<AtomicBool>,
+    /// Ends what takes long of the work that was begun last.
+    stop: Mutex<Arc<AtomicBool>>,
+    /// What this container has read of checkpoints: an attempt that resumes from it does not read it again.
+    proofs: Proofs,
+    /// Bytes of checkpoints that were read, and how many those were when the last program ended.
+    read: Arc<AtomicU64>,
+    read_at_end: AtomicU64,
     /// The one that works.
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     /// In the stores, over all attempts of this pod.
@@ -147,7 +154,10 @@ impl Keeper {
             words: Arc::clone(words),
             state: Mutex::default(),
             changed: Condvar::new(),
-            stop: Arc::default(),
+            stop: Mutex::default(),
+            proofs: Proofs::default(),
+            read: Arc::default(),
+            read_at_end: AtomicU64::new(0),
             thread: Mutex::default(),
             copies: Mutex::default(),
             wish_used: Mutex::new(gang.and_then(|gang| gang.past.wish_used)),
@@ -169,6 +179,8 @@ impl Keeper {
     /// Only where the kernel denies a thread.
     pub fn begin(self: &Arc<Self>, attempt: u32, given: Option<Choice>, before: Option<&AttemptEnd>) -> io::Result<()> {
         let before = before.cloned();
+        // It waits for nothing that an attempt before still reads.
+        self.stop.lock().store(true, Ordering::Relaxed);
         self.work_on(move |keeper| keeper.work(attempt, given, before.as_ref()))
     }
 
@@ -211,6 +223,7 @@ impl Keeper {
         // What was begun before has its last look behind it, or is told here that it has no time for more.
         self.end_attempt();
         self.state.lock().is_pending = true;
+        *self.stop.lock() = Arc::default();
         let before = self.thread.lock().take();
         let keeper = Arc::clone(self);
         let thread = thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
@@ -243,17 +256,34 @@ impl Keeper {
 
     /// The program has ended, and the pod will. Returns how long it is worth waiting for [`Keeper::has_settled`].
     pub fn look_a_last_time(&self) -> Duration {
-        self.state.lock().until = Until::Pod;
-        self.changed.notify_all();
+        self.end_run(Until::Pod);
         if self.is_only_copy() { LAST_COPY } else { LAST_LOOK }
     }
 
     /// The program has ended, and another attempt may follow in this pod. Returns how long it is worth waiting for
     /// [`Keeper::has_settled`].
     pub fn end_attempt(&self) -> Duration {
-        self.state.lock().until = Until::Attempt;
-        self.changed.notify_all();
+        self.end_run(Until::Attempt);
         LAST_LOOK
+    }
+
+    fn end_run(&self, until: Until) {
+        let mut state = self.state.lock();
+        if state.until == Until::Run {
+            self.read_at_end.store(self.read.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        state.until = until;
+        self.changed.notify_all();
+    }
+
+    /// Bytes of checkpoints that were read since the last program ended.
+    fn read_since_end(&self) -> u64 {
+        self.read.load(Ordering::Relaxed).saturating_sub(self.read_at_end.load(Ordering::Relaxed))
+    }
+
+    /// For the reading of checkpoints, which is counted.
+    fn budget(&self) -> Budget {
+        Budget::default().counted_by(Arc::clone(&self.read))
     }
 
     /// What is still to be done.
@@ -415,13 +445,7 @@ impl Keeper {
     }
 
     fn stop_flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.stop)
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        Arc::clone(&self.stop.lock())
     }
 }
 

@@ -8,7 +8,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// When a test's scans happen: the clock is the tests' own, but files have the real one's times.
 fn at(seconds: i64) -> Timestamp {
@@ -128,6 +128,44 @@ fn rot_shows_before_it_is_gone_on_from() {
     assert!(!one(&look(&mut inventory, 9), "step-1").found.is_good(), "it is remembered");
     rot(&room, "step-1/model", "step-1");
     assert!(verify(&mut inventory, true).is_proven(), "a server that read badly once");
+}
+
+/// Bytes that a reading takes, and whether it found the checkpoint good.
+fn reading(inventory: &mut Inventory, path: &str) -> (u64, bool) {
+    let found = one(&look(inventory, 0), path).found.clone();
+    let bytes = Arc::new(AtomicU64::new(0));
+    let budget = Budget::default().counted_by(Arc::clone(&bytes));
+    let known = inventory.verify(&found, true, at(1), &budget).unwrap();
+    (bytes.load(Ordering::Relaxed), known.is_proven())
+}
+
+#[test]
+fn what_this_process_has_read_is_read_again_only_if_it_changes() {
+    let room = Room::new();
+    room.save("step-1");
+    let proofs = Proofs::default();
+    // Each attempt has an inventory of its own.
+    let attempt = || inventory(&room).with_proofs(&proofs);
+    let (all, is_good) = reading(&mut attempt(), "step-1");
+    assert!(is_good && all == 10, "{all}");
+    assert_eq!(reading(&mut attempt(), "step-1"), (0, true));
+    fs::remove_dir_all(room.path(".trainingjob")).unwrap();
+    assert_eq!(reading(&mut attempt(), "step-1"), (0, true), "it does not rest on the ledger");
+    assert_eq!(reading(&mut inventory(&room), "step-1"), (all, true), "another container");
+    rot(&room, "step-1/model", "step-2");
+    assert_eq!(reading(&mut attempt(), "step-1"), (all, false), "by the time of change alone");
+    rot(&room, "step-1/model", "step-1");
+    assert_eq!(reading(&mut attempt(), "step-1"), (all, true), "what is bad is no proof");
+    assert_eq!(reading(&mut attempt(), "step-1"), (0, true));
+    fs::rename(room.path("step-1/model"), room.path("old")).unwrap();
+    room.write("step-1/model", "step-1");
+    let time = fs::metadata(room.path("old")).unwrap().modified().unwrap();
+    fs::File::options().write(true).open(room.path("step-1/model")).unwrap().set_modified(time).unwrap();
+    assert_eq!(reading(&mut attempt(), "step-1"), (all, true), "another file of that name, length and time");
+    room.write("step-1/more", "x");
+    assert_eq!(reading(&mut attempt(), "step-1"), (all + 1, true), "another file beside");
+    fs::rename(room.path("step-1"), room.path("step-2")).unwrap();
+    assert_eq!(reading(&mut attempt(), "step-2"), (all + 1, true), "another path");
 }
 
 /// In one go or in two, known or not: the same is said of each.
