@@ -1101,6 +1101,26 @@ fn a_restart_reads_what_this_container_has_not_proven() {
     }
 }
 
+#[test]
+fn structure_alone_is_verified_if_the_job_asks_for_it() {
+    let mut world = World::new("keeper-structure", json!({ "structureOnly": true }));
+    world.run(1, &[], "BYTES=50000; save 1; save 2; save 3 half");
+    let resumes_from = |world: &World, attempt, step, bytes| {
+        let output = world.run(attempt, &[], TELL);
+        let words = String::from_utf8(output.stderr.clone()).unwrap();
+        assert_eq!(stdout(&output).trim_end(), world.path(step), "{words}");
+        assert_eq!(verified(&words).first(), Some(&bytes), "{words}");
+    };
+    resumes_from(&world, 2, "step-2", (0, 50_000));
+    rot(&world, 2);
+    resumes_from(&world, 3, "step-2", (0, 50_000));
+    world.policy["structureOnly"] = json!(false);
+    resumes_from(&world, 4, "step-1", (100_000, 50_000));
+    world.policy["structureOnly"] = json!(true);
+    // Damage that was found before stays known.
+    resumes_from(&world, 5, "step-1", (0, 50_000));
+}
+
 /// Finding 5: with checkpoints of its own and none of use, a job waits for a word.
 #[test]
 fn a_job_whose_checkpoints_are_all_bad_begins_anew_only_if_allowed() {

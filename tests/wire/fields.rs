@@ -75,6 +75,7 @@ fn cases() -> Vec<Case> {
         case("checkpoint.resumeFrom", json!("run-1"), json!("run-2")),
         case("checkpoint.ifNoneUsable", json!("Wait"), json!("StartOver")),
         case("checkpoint.retention", json!(5), json!(7)),
+        case("checkpoint.verify", json!("Structure"), json!("Full")),
         with(azure(), "checkpoint.storage.azureAccount", json!("account"), json!("other")),
         with(
             json!({ "checkpoint": { "storage": { "type": "azure" } } }),
@@ -317,6 +318,7 @@ async fn all_changes() {
             "checkpoint.ifNoneUsable",
             "checkpoint.keepBest.mode",
             "checkpoint.storage.deletePolicy",
+            "checkpoint.verify",
             "failurePolicy.hang.action",
             "failurePolicy.nanPolicy",
             "monitoring.enabled",

@@ -39,6 +39,9 @@ pub struct Checkpoint {
     /// What follows where this job has checkpoints and none of them can be used. May be changed at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_none_usable: Option<IfNoneUsable>,
+    /// How much of a checkpoint is read before an attempt resumes from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Verify>,
     /// Added to the command where there is a checkpoint to go on from, whose path $(RESUME_FROM_CHECKPOINT) stands for, as in
     /// `["--resume_from_checkpoint", "$(RESUME_FROM_CHECKPOINT)"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -57,6 +60,16 @@ pub enum IfNoneUsable {
     Wait,
     /// The next attempt begins at step 0.
     StartOver,
+}
+
+/// How much of a checkpoint is read before an attempt resumes from it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// Every byte, unless this container has read it and no file has changed since.
+    #[default]
+    Full,
+    /// Names, lengths, headers, indices and end records. Damage inside a file is not found before the program loads it.
+    Structure,
 }
 
 /// Which checkpoint is the best.

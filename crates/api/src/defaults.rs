@@ -6,7 +6,7 @@
 
 use super::{
     Backend, DeletePolicy, Framework, GangScheduler, HangAction, HostNames, IfNoneUsable, Mode, NanPolicy, ProcsKind,
-    ProcsPerWorker, RestartPolicy, RuntimeKind,
+    ProcsPerWorker, RestartPolicy, RuntimeKind, Verify,
 };
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
@@ -27,6 +27,8 @@ pub const CHECKPOINT_RETENTION: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
 pub const KEEP_BEST_MODE: Mode = Mode::Min;
 /// Default of `checkpoint.ifNoneUsable`.
 pub const IF_NONE_USABLE: IfNoneUsable = IfNoneUsable::Wait;
+/// Default of `checkpoint.verify`.
+pub const VERIFY: Verify = Verify::Full;
 /// Default of `checkpoint.backup.intervalSeconds`.
 pub const BACKUP_INTERVAL_SECONDS: u32 = 1800;
 /// Default of `checkpoint.storage.deletePolicy`.
@@ -129,7 +131,7 @@ pub const fn host_names(framework: Framework, has_roles: bool) -> HostNames {
 /// job whose record has no word about a field, since the field is newer, the default of today holds: what is added must mean by
 /// default what the operator did before.
 #[must_use]
-pub fn all() -> [(&'static str, Value); 28] {
+pub fn all() -> [(&'static str, Value); 29] {
     [
         ("runtimeRef.kind", json!(RUNTIME_KIND)),
         ("gpusPerWorker", json!(GPUS_PER_WORKER)),
@@ -140,6 +142,7 @@ pub fn all() -> [(&'static str, Value); 28] {
         ("checkpoint.retention", json!(CHECKPOINT_RETENTION)),
         ("checkpoint.keepBest.mode", json!(KEEP_BEST_MODE)),
         ("checkpoint.ifNoneUsable", json!(IF_NONE_USABLE)),
+        ("checkpoint.verify", json!(VERIFY)),
         ("checkpoint.backup.intervalSeconds", json!(BACKUP_INTERVAL_SECONDS)),
         ("checkpoint.storage.deletePolicy", json!(DELETE_POLICY)),
         ("monitoring.enabled", json!(MONITORING_ENABLED)),

@@ -33,7 +33,7 @@ mod status;
 mod success;
 mod values;
 
-pub use checkpoint::{Backup, Checkpoint, DeletePolicy, IfNoneUsable, KeepBest, Storage, StorageType};
+pub use checkpoint::{Backup, Checkpoint, DeletePolicy, IfNoneUsable, KeepBest, Storage, StorageType, Verify};
 pub use condition_type::ConditionType;
 pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
 pub use elastic::Elastic;

@@ -1173,6 +1173,12 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         example: "if-none-usable",
     },
     SchemaRefusal {
+        field: "spec.checkpoint.verify",
+        says: r#"supported values: "Full", "Structure""#,
+        remedy: "write Full or Structure",
+        example: "verify",
+    },
+    SchemaRefusal {
         field: "spec.checkpoint.keepBest.metric",
         says: "spec.checkpoint.keepBest.metric: Required value",
         remedy: "write the name of the metric as the checkpoints have it, such as eval_loss",

@@ -399,6 +399,14 @@ impl Inventory {
         }
     }
 
+    /// Judges a checkpoint by its structure, and by what was read of it before if its files have not changed since.
+    ///
+    /// # Errors
+    /// If its files could not be listed.
+    pub fn verify_structure(&mut self, found: &Found, now: Timestamp, budget: &Budget) -> io::Result<Known> {
+        self.begin_reading(found, false, now, budget).map(|(known, _)| known)
+    }
+
     /// The first third of [`Inventory::verify`], for who reads in another thread, so that looks go on meanwhile. Gives what
     /// is known, and what there is to read.
     ///

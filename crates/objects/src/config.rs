@@ -51,6 +51,7 @@ fn checkpoints(plan: &Plan) -> Option<String> {
         keep_best: checkpoint.keep_best.clone(),
         resume_from: checkpoint.resume_from.clone(),
         may_start_over: checkpoint.may_start_over,
+        structure_only: checkpoint.structure_only,
         store: checkpoint.store.as_ref().map(|store| store.place.clone()),
         backup: checkpoint.backup_policy(),
     };

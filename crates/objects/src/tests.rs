@@ -1063,6 +1063,7 @@ fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
             "backup": { "destination": "gs://copies/x/", "credentialsSecret": "gcs" },
             "keepBest": { "metric": "eval_loss" },
             "resumeFrom": "run-1/checkpoint-5/",
+            "verify": "Structure",
             "resumeArgs": ["--resume", "$(RESUME_FROM_CHECKPOINT)", "--lr", "$(HYPERPARAM_LEARNING_RATE)"],
         },
     });
@@ -1075,6 +1076,7 @@ fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
             "uid": "6f1f4d1e-0000-4000-8000-000000000001", "job": "x", "workers": 2, "port": 8080, "shared": false, "retention": 3,
             "keepBest": { "metric": "eval_loss", "max": false },
             "resumeFrom": "/checkpoints/run-1/checkpoint-5",
+            "structureOnly": true,
             "store": { "uri": "s3://b/ml-training/x", "endpoint": "http://minio:9000", "credentials": "/etc/training-credentials/store" },
             "backup": {
                 "place": { "uri": "gs://copies/x", "credentials": "/etc/training-credentials/backup" },

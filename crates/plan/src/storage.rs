@@ -2,7 +2,7 @@
 
 use super::quantity::Amount;
 use super::{Refusals, dns_subdomain};
-use api::{self, DeletePolicy, IfNoneUsable, Mode, Storage, StorageType, TrainingJobSpec};
+use api::{self, DeletePolicy, IfNoneUsable, Mode, Storage, StorageType, TrainingJobSpec, Verify};
 use k8s_openapi::api::core::v1::{PodTemplateSpec, VolumeMount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use protocol::checkpoints::{BackupPolicy, BestBy, StorePlace};
@@ -46,6 +46,8 @@ pub struct Checkpoint {
     pub resume_from: Option<String>,
     /// The run may begin at step 0 where it has checkpoints and none of them can be used.
     pub may_start_over: bool,
+    /// Not every byte of a checkpoint is read before an attempt resumes from it.
+    pub structure_only: bool,
     /// What is added to the command where there is one to go on from.
     pub resume_args: Vec<String>,
     /// The object store where they are kept.
@@ -124,6 +126,7 @@ pub(super) fn resolve(checkpoint: &api::Checkpoint, home: &str, no: &mut Refusal
             .map(|best| BestBy { metric: best.metric.clone(), max: best.mode() == Mode::Max }),
         resume_from: checkpoint.resume_from.as_deref().map(resume_from),
         may_start_over: checkpoint.if_none_usable == Some(IfNoneUsable::StartOver),
+        structure_only: checkpoint.verify == Some(Verify::Structure),
         resume_args: checkpoint.resume_args.clone(),
         store,
         backup: checkpoint.backup.as_ref().map(|backup| (backup_store(backup), backup.interval_seconds())),

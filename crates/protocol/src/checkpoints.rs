@@ -36,6 +36,9 @@ pub struct CheckpointPolicy {
     /// The run may begin at step 0 where it has checkpoints and none of them can be used.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub may_start_over: bool,
+    /// Before an attempt resumes from a checkpoint its structure is verified, and not every byte.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub structure_only: bool,
     /// Where the job's checkpoints are kept, if that is an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StorePlace>,

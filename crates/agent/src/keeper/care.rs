@@ -3,7 +3,7 @@
 use crate::gang::judge::alone;
 use crate::keeper::choice::{Choice, From};
 use crate::keeper::copies::{Copies, PartSender, Where, open_uri, places, put_together};
-use crate::keeper::found::{bad_ones, kept, look_at, read_whole};
+use crate::keeper::found::{bad_ones, depth, kept, look_at, verify_for_start};
 use crate::keeper::heartbeat::Heartbeat;
 use crate::keeper::problem::{doubt, failed, refused};
 use crate::keeper::start::{Work, is_own_failure};
@@ -278,12 +278,13 @@ impl<'a> Care<'a> {
         Query { candidates, wish, unlisted: unlisted.or(unlisted_store), may_start_over: policy.may_start_over }
     }
 
-    /// The choice, for which every byte is read; what lies in a store is fetched first.
+    /// The choice, which is verified first; what lies in a store is fetched before that.
     fn chosen_of(&mut self, query: Query, listed: &[(Listed, Where)]) -> checkpoint::choose::Choice {
         let budget = self.budget();
         let (keeper, inventory) = (self.keeper, &mut self.inventory);
+        let depth = depth(&keeper.policy);
         choose(query, |candidate| match &candidate.place {
-            Place::Volume => read_whole(inventory, &candidate.found, &budget).map(drop),
+            Place::Volume => verify_for_start(inventory, &candidate.found, depth, &budget).map(drop),
             Place::Store(uri) => {
                 let of = listed.iter().find(|(_, place)| place.uri == *uri);
                 let Some((Ok(manifests), place)) = of else { return Err(Doubt::Bad("it is gone".into())) };
@@ -294,7 +295,7 @@ impl<'a> Care<'a> {
                 for_start(keeper, None, uri, restore).map_err(|error| doubt(&error))?;
                 // Its bytes are those that were put there; whether they can be loaded is the format's to say.
                 let restored = Found { members: Vec::new(), ..candidate.found.clone() };
-                read_whole(inventory, &restored, &budget).map(drop)
+                verify_for_start(inventory, &restored, depth, &budget).map(drop)
             }
         })
     }
@@ -309,7 +310,8 @@ impl<'a> Care<'a> {
         } else {
             (PathBuf::from(&from), From::Here)
         };
-        let found = look_at(&path, &self.keeper.proofs, &self.budget()).map_err(|doubt| refused(doubt, &name))?;
+        let found = look_at(&path, depth(policy), &self.keeper.proofs, &self.budget());
+        let found = found.map_err(|doubt| refused(doubt, &name))?;
         // As the look below the root knows it; one elsewhere is none of those.
         let known = path.strip_prefix(&self.keeper.root).unwrap_or(&path).to_string_lossy().into_owned();
         self.inventory.use_wish(&from);
@@ -779,7 +781,7 @@ pub(super) fn fetch_uri(
     let path = root.join(&folder).join(name);
     // A link there would lead to what others have written.
     let is_there = Folder::root(root).and_then(|root| root.folder(&folder)).is_ok() && path.exists();
-    if is_there && look_at(&path, proofs, budget).is_ok() {
+    if is_there && look_at(&path, depth(policy), proofs, budget).is_ok() {
         return Ok(path);
     }
     let since = Instant::now();

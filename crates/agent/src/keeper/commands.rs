@@ -3,7 +3,7 @@
 use crate::keeper::block_on;
 use crate::keeper::care::{fetch_uri, keep};
 use crate::keeper::copies::{Where, copied as as_copied, copy_beside, open_uri, places};
-use crate::keeper::found::{bad_ones, describe, kept, look_at, read_whole};
+use crate::keeper::found::{bad_ones, depth, describe, kept, look_at, verify_for_start};
 use crate::keeper::problem::{failed, in_store, refused};
 use checkpoint::budget::Budget;
 use checkpoint::choose::{Candidate, Place, Query, Wish, choose, explain};
@@ -191,7 +191,9 @@ impl Commands {
         let query = Query { candidates, wish, unlisted: scan.unlisted(), may_start_over: self.policy.may_start_over };
         let choice = choose(query, |candidate| match &candidate.place {
             Place::Store(_) => Ok(()),
-            Place::Volume => read_whole(&mut inventory, &candidate.found, &Budget::default()).map(drop),
+            Place::Volume => {
+                verify_for_start(&mut inventory, &candidate.found, depth(&self.policy), &Budget::default()).map(drop)
+            }
         });
         if self.json {
             println!("{}", serde_json::to_string(&choice).unwrap_or_default());
@@ -282,9 +284,9 @@ impl Commands {
 
     fn check(&self, has_volume: bool) -> Result<(), LaunchError> {
         let Some(from) = &self.policy.resume_from else { return Ok(()) };
-        let (proofs, budget) = (Proofs::default(), Budget::default());
+        let (depth, proofs, budget) = (depth(&self.policy), Proofs::default(), Budget::default());
         if !from.contains("://") {
-            return match look_at(Path::new(from), &proofs, &budget) {
+            return match look_at(Path::new(from), depth, &proofs, &budget) {
                 Ok(found) => {
                     println!("{from} is good: {}", found.format.as_str());
                     Ok(())
@@ -295,7 +297,7 @@ impl Commands {
         if has_volume {
             let say = |error: &StoreError| println!("{error}");
             let fetched = fetch_uri(&self.root, &self.policy, from, &proofs, &budget, &say)?;
-            return match look_at(&fetched, &proofs, &budget) {
+            return match look_at(&fetched, depth, &proofs, &budget) {
                 Ok(_) => Ok(()),
                 Err(doubt) => Err(refused(doubt, &format!("checkpoint.resumeFrom {from}"))),
             };

@@ -2,11 +2,11 @@
 
 use checkpoint::budget::Budget;
 use checkpoint::choose::Doubt;
-use checkpoint::found::{Found, Verdict};
-use checkpoint::inventory::{Inventory, Proofs, Scan};
+use checkpoint::found::{Depth, Found, Verdict};
+use checkpoint::inventory::{Inventory, Known, Proofs, Scan};
 use checkpoint::wording::shown;
 use jiff::Timestamp;
-use protocol::checkpoints::{Kept, Problem, ProblemKind};
+use protocol::checkpoints::{CheckpointPolicy, Kept, Problem, ProblemKind};
 use std::path::Path;
 use std::{fs, io};
 use store::StoreError;
@@ -35,9 +35,26 @@ pub(super) fn bad_ones(scan: &Scan) -> Vec<Problem> {
         .collect()
 }
 
-/// Reads every byte of a checkpoint before an attempt resumes from it.
-pub(super) fn read_whole(inventory: &mut Inventory, found: &Found, budget: &Budget) -> Result<Found, Doubt> {
-    match inventory.verify(found, true, Timestamp::now(), budget) {
+/// How much of a checkpoint is read before an attempt resumes from it.
+pub(super) fn depth(policy: &CheckpointPolicy) -> Depth {
+    if policy.structure_only { Depth::Structure } else { Depth::Content }
+}
+
+fn verify(inventory: &mut Inventory, found: &Found, depth: Depth, budget: &Budget) -> io::Result<Known> {
+    match depth {
+        Depth::Structure => inventory.verify_structure(found, Timestamp::now(), budget),
+        Depth::Content => inventory.verify(found, true, Timestamp::now(), budget),
+    }
+}
+
+/// Verifies a checkpoint before an attempt resumes from it.
+pub(super) fn verify_for_start(
+    inventory: &mut Inventory,
+    found: &Found,
+    depth: Depth,
+    budget: &Budget,
+) -> Result<Found, Doubt> {
+    match verify(inventory, found, depth, budget) {
         Ok(known) if known.found.is_good() => Ok(known.found),
         Ok(known) => Err(Doubt::Bad(describe(&known.found.verdict))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Doubt::Bad("it is gone".to_owned())),
@@ -70,8 +87,8 @@ pub(super) fn failing(error: &StoreError) -> Problem {
     Problem { kind: ProblemKind::CopyFailing, message: error.to_string() }
 }
 
-/// Reads one checkpoint that a person named: every byte of it, unless the proofs have it. What lies beside it does not matter.
-pub(super) fn look_at(path: &Path, proofs: &Proofs, budget: &Budget) -> Result<Found, Doubt> {
+/// Verifies one checkpoint that a person named. What the proofs have is not read again. What lies beside it does not matter.
+pub(super) fn look_at(path: &Path, depth: Depth, proofs: &Proofs, budget: &Budget) -> Result<Found, Doubt> {
     let bad = |why: &str| Err(Doubt::Bad(why.to_owned()));
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return bad("it names no checkpoint");
@@ -85,7 +102,7 @@ pub(super) fn look_at(path: &Path, proofs: &Proofs, budget: &Budget) -> Result<F
     };
     let mut inventory = Inventory::new(parent, "", "").with_proofs(proofs);
     let named = Found { path: name.to_owned(), folder, ..Found::nothing_at(name) };
-    match inventory.verify(&named, true, Timestamp::now(), budget) {
+    match verify(&mut inventory, &named, depth, budget) {
         Ok(known) if known.found.is_good() => Ok(known.found),
         Ok(known) => Err(Doubt::Bad(describe(&known.found.verdict))),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
