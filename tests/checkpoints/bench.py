@@ -11,9 +11,14 @@ verify   `agent checkpoints verify` beside `sha256sum` and `crc32` (of libarchiv
 beside   steps per second of a training on all cores by what the keeper does meanwhile: nothing, reading 2 GiB for good,
          uploading them to an S3 server (versitygw of `devcluster/cluster tools`, at niceness 10: elsewhere it is on
          another machine).
+restart  what stands between the end of a program and its next start in the same container, with one checkpoint of
+         `--gigabytes`: bytes that the agent has read (rchar of its process) divided by the checkpoint's size, and
+         seconds; for a save that nobody has read yet, and for one that this container has read. Then seconds from the
+         start of a new container to that of its program, by `checkpoint.verify`. The page cache is cold. No torch.
 idle     CPU and memory of an agent whose program does nothing, without and with 20 checkpoints to look at every 15 s.
 
-Needs 6 GB of disk. Compare lines of one run: seconds are the machine's, ratios are ours.
+Needs 6 GB of disk; `restart` as many as its checkpoint has.
+Compare lines of one run: seconds are the machine's, ratios are ours.
 """
 
 import argparse
@@ -58,10 +63,13 @@ def main():
     arguments.add_argument("agent", type=Path)
     arguments.add_argument("parts", nargs="*", default=["verify", "beside", "idle"])
     arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--gigabytes", type=float, default=10)
+    arguments.add_argument("--home", type=Path, help="where the files go (default: as tempfile has it)")
     arguments = arguments.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, rounds {arguments.rounds}")
-    parts = {"verify": verify, "beside": beside, "idle": idle}
-    with tempfile.TemporaryDirectory(prefix="trainingjob-bench-") as home:
+    parts = {"verify": verify, "beside": beside, "idle": idle,
+             "restart": partial(restart, size=round(arguments.gigabytes * 1e9))}
+    with tempfile.TemporaryDirectory(prefix="trainingjob-bench-", dir=arguments.home) as home:
         for part in arguments.parts:
             parts[part](Path(home), arguments.agent.resolve(), arguments.rounds)
 
@@ -246,6 +254,72 @@ def show(title, runs):
         best = min(runs[tool])
         ratio = "" if tool == "agent" else by.format(ours[0] / seconds, ours[1] / cpu)
         print(f"  {tool:11} {seconds:6.2f} ({best[0]:.2f}) s, CPU {cpu:6.2f} s, {memory:4.0f} MiB{ratio}", flush=True)
+
+
+# ---- a restart
+
+# Each attempt notes when it begins and ends, and how much its agent has read by then. The first one saves.
+RESTARTED = """
+note() { echo "$1-$ATTEMPT $(date +%s.%N) $(sed -n 's/rchar: //p' /proc/$PPID/io)" >> "$NOTES"; }
+note begin
+[ -e "$CHECKPOINT_DIR/step-1" ] || mv "$STAGED" "$CHECKPOINT_DIR/step-1"
+dd if="$CHECKPOINT_DIR/step-1/weights" iflag=nocache count=0 status=none
+note end
+[ "$ATTEMPT" -ge 3 ]
+"""
+
+
+def restart(home, agent, rounds, size):
+    staged, root = home / "staged", home / "root"
+    staged.mkdir()
+    root.mkdir()
+    block = os.urandom(64 * MIB)
+    with (staged / "weights").open("wb") as file:
+        for at in range(0, size, len(block)):
+            file.write(block[:size - at])
+        os.fsync(file.fileno())
+    (staged / ".complete").touch()
+    (home / "key").write_text("0123456789abcdef0123456789abcdef")
+    figures = {"not yet read": [], "read by this container": [], "new container, Full": [],
+               "new container, Structure": []}
+    for _ in range(rounds):
+        notes = attempts(home, agent, root, 1)
+        for name, number in {"not yet read": 1, "read by this container": 2}.items():
+            (ended, before), (began, after) = notes[f"end-{number}"], notes[f"begin-{number + 1}"]
+            figures[name].append(((after - before) / size, began - ended))
+        for mode in ("Full", "Structure"):
+            since = time.time()
+            began, read = attempts(home, agent, root, 3, structureOnly=mode == "Structure")["begin-3"]
+            figures[f"new container, {mode}"].append((read / size, began - since))
+        (root / "step-1").rename(staged)
+        shutil.rmtree(root / ".trainingjob")
+    print(f"\nrestart with {size / 1e9:g} GB, page cache cold: median of {rounds} (largest)")
+    for name, values in figures.items():
+        of_size, seconds = zip(*values, strict=True)
+        print(f"  {name:24} read {statistics.median(of_size):.4f} ({max(of_size):.4f}) of its size, "
+              f"{statistics.median(seconds):6.2f} ({max(seconds):.2f}) s", flush=True)
+    shutil.rmtree(staged)
+    shutil.rmtree(root)
+
+
+def attempts(home, agent, root, first, **more):
+    """What the attempts of one container have noted: seconds since 1970, and bytes."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    setup = {"uid": "uid-1", "workers": 1, "leader": "127.0.0.1", "port": port, "masterPort": 29500,
+             "restarts": "OnFailure", "backoffLimit": 5}
+    (home / "gang.json").write_text(json.dumps(setup))
+    (home / "notes").unlink(missing_ok=True)
+    command = [agent, "run", f"--attempt={first}", f"--termination-log={home}/message", f"--gang={home}/gang.json",
+               f"--gang-key={home}/key", f"--checkpoints={policy(home, lookSeconds=600, shared=True, **more)}",
+               "--", "sh", "-c", RESTARTED]
+    environment = {**os.environ, "NODE_RANK": "0", "POD_UID": "pod-0", "CHECKPOINT_DIR": str(root),
+                   "STAGED": str(home / "staged"), "NOTES": str(home / "notes")}
+    subprocess.run(command, env=environment, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                   stderr=(home / "log").open("w"))
+    lines = [line.split() for line in (home / "notes").read_text().splitlines()]
+    return {name: (float(seconds), int(read)) for name, seconds, read in lines}
 
 
 # ---- beside a training
