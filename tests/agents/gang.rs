@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Stdio};
 use testkit::init::{as_init, init_of};
@@ -269,6 +269,17 @@ fn a_program_that_fails_is_started_again_everywhere() {
     assert_eq!(gang.report(2).gang.unwrap().restarts.failures, 1);
     let told = gang.report(0).gang.unwrap().ended;
     assert_eq!((told.len(), told[0].attempt, told[0].worker), (1, 1, ended[0].worker), "{told:?}");
+}
+
+/// As two jobs with `hostNetwork` have it whose first workers are on one node.
+#[test]
+fn a_port_that_another_gang_has_is_named_with_the_field_that_chooses_it() {
+    let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let Some(gang) = Gang::new("gang-port", 2, json!({ "port": port }), "exit 0") else { return };
+    assert_ne!(gang.exit_code(&mut gang.pod(0)), Some(0));
+    let error = gang.report(0).error.unwrap().message;
+    assert!(error.contains(&format!("port {port} ")) && error.contains("networking.masterPort"), "{error}");
 }
 
 /// Also one that ignores SIGTERM, and what it has put into a session of its own.

@@ -30,7 +30,7 @@ use protocol::gang::{self as wire, GangEnd, GangPast, GangPhase, GangSetup, Gang
 use protocol::report::Report;
 use protocol::role::RoleName;
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -573,7 +573,19 @@ fn network(runtime: &Handle, setup: &GangSetup, leads: bool, shared: NetSetup) -
     }
     listen(setup.port)
         .and_then(|listener| Net::lead(runtime, listener, shared))
-        .map_err(|error| GangError::new("can't listen on its", &format!("port {}", setup.port), error))
+        .map_err(|error| cannot_listen(setup.port, error))
+}
+
+/// In the node's network (`hostNetwork`) the first workers of two jobs on one node meet at one port.
+fn cannot_listen(port: u16, error: io::Error) -> GangError {
+    let advice = match error.kind() {
+        ErrorKind::AddrInUse => {
+            " (another process of the node has it, such as a job with hostNetwork: set another networking.masterPort, by \
+             which this port is chosen)"
+        }
+        _ => "",
+    };
+    GangError::new("can't listen on its", &format!("port {port}{advice}"), error)
 }
 
 fn members(setup: &GangSetup) -> BTreeSet<MemberId> {

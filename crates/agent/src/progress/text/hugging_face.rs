@@ -7,6 +7,8 @@ use protocol::progress::{LOSS, Update};
 regexes! {
     DICT = r"'([A-Za-z_][A-Za-z0-9_./ -]*)': *(?:[a-z][a-z0-9_.]*\()?'?(", number!(), r")'?\)?[,}]";
     START = r"^(?:.*\bINFO\b.*[>:\]-] *)?(Num Epochs|Total optimization steps) = (", count!(), ")$";
+    // Names in a column as wide as `train_samples_per_second`, which a program's own `train_loss = 0.5` is not.
+    END = r"^train_loss {15,}= +(", number!(), ")$";
 }
 
 /// The Hugging Face Trainer's: a Python dictionary with an epoch. Version 5 quotes the numbers. In Accelerate's examples the epoch
@@ -36,6 +38,14 @@ pub(super) fn start(text: &str, _: &mut Run) -> Option<Update> {
         "Num Epochs" => Update { epochs: number, ..Update::default() },
         _ => Update { steps: number, ..Update::default() },
     })
+}
+
+/// A row of the table that its examples print at the end: `  train_loss               =     0.1234` is the mean over all steps.
+pub(super) fn end(text: &str, _: &mut Run) -> Option<Update> {
+    let value = text.starts_with("train_loss  ").then(|| END.captures(text)).flatten()?;
+    let mut update = Update::default();
+    update.metrics.insert("train_loss".to_owned(), parse(&value[1])?);
+    Some(update)
 }
 
 #[cfg(test)]
@@ -75,6 +85,27 @@ mod tests {
         assert_eq!(counts(&progress(None, start)), [None, Some(3.0), None, Some(3375.0)]);
         let bar = "\r  1%|          | 20/3375 [00:01<00:01, 19.1it/s]\r";
         assert_eq!(counts(&progress(None, &format!("{start}{bar}"))), [None, Some(3.0), Some(20.0), Some(3375.0)]);
+    }
+
+    /// What `log_metrics` prints once all is done: the loss stays that of the last step.
+    #[test]
+    fn the_mean_in_the_table_at_the_end_is_not_the_loss() {
+        let mut text = Text::new(None);
+        let lines = "{'loss': 0.6924, 'grad_norm': 0.9, 'learning_rate': 1e-05, 'epoch': 3.0}\n***** train metrics *****\n  \
+                     epoch                    =        3.0\n  total_flos               =   123456GF\n  \
+                     train_loss               =     0.1234\n  train_runtime            = 0:00:12.34\n  \
+                     train_samples_per_second =      1.234\n";
+        let (_, progress) = read(&mut text, lines.as_bytes());
+        assert_eq!((progress.metric(LOSS), progress.metric("train_loss")), (Some(0.6924), Some(0.1234)));
+        for line in [
+            "train_loss = 0.5",
+            "  train_loss = 0.5",
+            "  train_loss    =    0.5",
+            "epoch 3: train_loss               =     0.5",
+            "step 7: train_loss                =     0.5",
+        ] {
+            assert_eq!(super::end(line, &mut Run::default()), None, "{line}");
+        }
     }
 
     #[test]

@@ -35,12 +35,13 @@ use text::printable;
 type Form = fn(&str, &mut Run) -> Option<Update>;
 
 /// The first one that knows a line reads it.
-const FORMS: [Form; 16] = [
+const FORMS: [Form; 17] = [
     hugging_face::dict,
     json_line,
     megatron::line,
     deepspeed::line,
     hugging_face::start,
+    hugging_face::end,
     rich::bar,
     tqdm::bar,
     keras::line,
