@@ -208,7 +208,13 @@ impl Watch {
     pub fn is_quiet(&self) -> bool {
         let half = self.timeout / 2;
         let is_silent = self.has_steps() && self.is_for(self.heard, half);
-        is_silent || self.is_for(self.computed, half) || self.has_flat_gpus(half) || !self.stopped().is_empty()
+        // The gang may be given up for its idleness long before half of the other time-out has passed.
+        let is_idle = !self.has_steps() && self.may_stall();
+        is_silent
+            || is_idle
+            || self.is_for(self.computed, half)
+            || self.has_flat_gpus(half)
+            || !self.stopped().is_empty()
     }
 
     /// How far it says it is.
@@ -382,6 +388,20 @@ mod tests {
         assert!(signs.agree() && signs.idle == Some(IDLE) && signs.stalled.is_none(), "{signs:?}");
         scene.look.printed += 1;
         assert!(!scene.pass(1).tell());
+    }
+
+    /// Its worker is looked at when another one's agent has found that the gang is idle: it may be the one to blame.
+    #[test]
+    fn what_is_idle_is_quiet_however_long_a_step_may_take() {
+        let (mut scene, hour) = (Scene::new(), Duration::from_secs(3600));
+        scene.watch = Watch::new(hour, TIMEOUT);
+        scene.busy = 0.0;
+        scene.pass(5);
+        assert!(!scene.watch.is_quiet());
+        assert!(scene.pass(7).idle.is_some() && scene.watch.is_quiet());
+        scene.look.printed += 1;
+        scene.pass(1);
+        assert!(!scene.watch.is_quiet());
     }
 
     #[test]
