@@ -23,7 +23,7 @@ TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUFF := $(CACHE)/ruff-0.17.6/bin/ruff
 DENY = $(firstword $(wildcard $(CACHE)/bin/cargo-deny) $(shell command -v cargo-deny))
 
-.PHONY: help demo demo-cluster dev-image test soak unit lint fmt audit generate cluster image binaries plugin bench clean need-rust
+.PHONY: help demo demo-cluster dev-image test soak gpu unit lint fmt audit generate cluster image binaries plugin bench clean need-rust
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,6 +47,13 @@ test: ## lint, unit tests and the tests against real clusters
 # Hours for the machine, not for CI; each trial has a short form in `make test`. Their table: tests/runner/soak.py.
 soak: ## long trials: storms, kills, hostile volumes, lost nodes, frameworks (`tests/run --list` lists them)
 	@tests/run --soak
+
+# What is missing is said before anything is compiled. GPU_FLAGS: `tests/gpu/run --help`.
+gpu: need-rust ## the agent on a real NVIDIA GPU: NCCL, CUDA's errors, hangs; at most eight minutes, no Kubernetes
+	@tests/gpu/run --check
+	cargo build --bin agent
+	$(call static,agent,debug)
+	@tests/gpu/run --agent target/$(TRIPLE)/debug/agent $(GPU_FLAGS)
 
 unit: ## the tests that need no cluster
 	@tests/run --unit

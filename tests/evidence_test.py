@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import textwrap
 import tomllib
 import unittest
 from pathlib import Path
@@ -353,6 +355,72 @@ class Names(unittest.TestCase):
         rows = moved.read()
         self.assertEqual(moved.faults(rows, self.listed()), [])
         self.assertEqual(len(rows), moved.OLD_COUNT)
+
+
+class Gpu(Folder):
+    """tests/gpu/run without a GPU: what it asks for, and its cases with a PyTorch and an nvidia-smi made here."""
+
+    TORCH = """
+        class OutOfMemoryError(RuntimeError): pass
+        class cuda:
+            is_available = staticmethod(lambda: True)
+        class Tensor:
+            def pow(self, _): return self
+            mean = detach = backward = lambda self: self
+            def item(self): return 0.5
+        class nn:
+            Linear = lambda *_, **more: lambda tensor: tensor
+        uint8 = None
+        randn = lambda *_, **more: Tensor()
+        def empty(*_, **more):
+            import os, sys
+            if sys.argv[1] == "memory":
+                raise OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
+    """
+
+    def run_gpu(self, *words, **env):
+        path = f"{self.folder / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin"
+        env = {**os.environ, "PATH": path, "PYTHONPATH": str(self.folder / "py"), **env}
+        done = subprocess.run([sys.executable, ROOT / "tests" / "gpu" / "run", "--fixtures", self.folder / "fixtures",
+                               *words], capture_output=True, text=True, check=False, env=env)
+        return done.returncode, done.stdout + done.stderr
+
+    def program(self, name, text):
+        (self.folder / "bin").mkdir(exist_ok=True)
+        (self.folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.folder / "bin" / name).chmod(0o755)
+
+    def module(self, name, text):
+        (self.folder / "py").mkdir(exist_ok=True)
+        (self.folder / "py" / f"{name}.py").write_text(textwrap.dedent(text))
+
+    def test_it_says_what_is_missing(self):
+        self.program("nvidia-smi", "echo 'NVIDIA-SMI has failed'; exit 9")
+        self.module("torch", "class cuda:\n    is_available = staticmethod(lambda: False)")
+        code, said = self.run_gpu("--agent", self.folder / "no-agent")
+        self.assertEqual(code, 2, said)
+        for words in ("nvidia-smi lists no GPU: NVIDIA-SMI has failed", "sees no CUDA device",
+                      "torchrun is not on PATH", "no-agent is not there: `make gpu` builds"):
+            self.assertIn(words, said)
+
+    def test_cases_pass_fail_and_are_skipped(self):
+        agent = next((ROOT / "target").glob("*/debug/agent"))
+        self.program("torchrun", 'exec python3 "$@"')
+        self.program("nvidia-smi", """case "$*" in
+            --list-gpus) echo 'GPU 0: NVIDIA A' ;;
+            --query-gpu*) echo '0, GPU-1, 97, 40000, 81559, 612.34, 61' ;;
+            esac""")
+        self.module("torch", self.TORCH)
+        for only, code, words in (("nvidia_smi", 0, "in /metrics"), ("memory", 0, "CudaOutOfMemory: "),
+                                  ("killed", 0, "Signal: "), ("nccl", 1, "exit code 1, "),
+                                  ("deepspeed", 0, "deepspeed is not installed")):
+            found, said = self.run_gpu("--agent", agent, "--only", only)
+            self.assertEqual(found, code, said)
+            self.assertIn(words, said)
+        csv = (self.folder / "fixtures" / "nvidia-smi.csv").read_text()
+        self.assertEqual(csv, "0, GPU-1, 97, 40000, 81559, 612.34, 61\n")
+        self.assertIn("step 3/3", (self.folder / "fixtures" / "memory.stdout").read_text())
+        self.assertIn("out of memory", (self.folder / "fixtures" / "memory.stderr").read_text())
 
 
 if __name__ == "__main__":
