@@ -24,6 +24,7 @@ mod mpi;
 mod plugin;
 mod presets;
 mod roles;
+mod stalls;
 mod stores;
 mod success;
 mod trainers;

@@ -50,6 +50,8 @@ TRIALS = (
           {"AWAY_SECONDS": 180}, ("release-image",)),
     Trial("gang-storm", "20 minutes of faults on real nodes", "node", ("through_a_storm",),
           {"GANG_STORM_SECONDS": 1200}, ("release-image",)),
+    Trial("stalls", "a stopped rank, a hang, an unkillable process and a volume that does not answer", "node",
+          ("what_stalls",), {}, ("release-image",)),
     Trial("upgrade", "an operator of an older commit is upgraded while jobs run", "node",
           ("upgraded_under_live_jobs",), {}, ("release-image", "older-image")),
     Trial("frameworks", "TensorFlow, Paddle, MXNet and the newest XGBoost", "node", ("frameworks::",),
