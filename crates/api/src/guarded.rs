@@ -297,7 +297,7 @@ mod tests {
         assert!(status["properties"]["state"]["type"] == "string", "{status}");
         let mut found = Vec::new();
         enums("status", status, &mut found);
-        assert_eq!(found, ["status.runtime.kind"]);
+        assert_eq!(found, ["status.inherited.runtime.kind"]);
     }
 
     fn nested(depth: usize) -> String {
