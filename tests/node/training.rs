@@ -3,12 +3,13 @@
 use crate::behind;
 use crate::world::{Job, SOON, Space, merged};
 use api::{State, TrainingJobStatus};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::time::Instant;
-use testkit::job::worker;
+use testkit::job::index;
 use testkit::process::{Process, Signal};
 use testkit::training::{self, Folder};
 use tokio::sync::OnceCell;
@@ -112,7 +113,8 @@ impl Training {
 
     /// Every process of its workers that has not ended.
     pub fn members(&self) -> Vec<Member> {
-        let workers: BTreeMap<String, u32> = self.pods().iter().map(|pod| (pod.uid().unwrap(), worker(pod))).collect();
+        let place = |pod: &Pod| Some((pod.uid()?, index(pod)?));
+        let workers: BTreeMap<String, u32> = self.pods().iter().filter_map(place).collect();
         let member = |process: Process| {
             let number = |name: &str| process.variable(name).and_then(|text| text.parse().ok());
             let pod = process.variable("POD_UID")?.to_owned();

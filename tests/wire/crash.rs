@@ -249,7 +249,7 @@ fn without_lost_words(outcome: &Outcome) -> Outcome {
     let mut outcome = outcome.clone();
     for (_, job) in outcome.left.iter_mut().filter(|(key, _)| key.starts_with("TrainingJob")) {
         // Of a kind that nobody here watches.
-        if let Some(runtime) = job["status"].get_mut("runtime") {
+        if let Some(runtime) = job["status"]["inherited"].get_mut("runtime") {
             runtime["uid"] = Value::Null;
         }
         for restart in job["status"]["restarts"].as_array_mut().into_iter().flatten() {

@@ -89,7 +89,7 @@ impl Choice {
 pub fn roles(job: &TrainingJob) -> Vec<(RoleName, u16)> {
     let roles = plan::resolve(job, &Runtime::default()).plan.gang.roles;
     let num_workers = plan::effective(job).map_or(job.spec.num_workers(), |spec| spec.num_workers());
-    let of = |role: &plan::Role| (role.name, if role.name.is_worker() { num_workers } else { role.replicas });
+    let of = |role: &plan::Role| (role.name, role.pods(num_workers));
     roles.iter().map(of).collect()
 }
 

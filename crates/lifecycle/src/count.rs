@@ -45,7 +45,7 @@ impl Step<'_> {
             Some(State::Failed) if self.status.start_time.is_some() => desired.saturating_sub(succeeded),
             _ => failed,
         };
-        let all = if role.name.is_worker() { self.size().into() } else { desired };
+        let all = role.pods(self.size()).into();
         Workers {
             desired,
             active: if idle { 0 } else { active },

@@ -159,9 +159,10 @@ impl Step<'_> {
     fn missing(&self, pods: &[&ObservedPod]) -> Vec<Place> {
         let gang = &self.input.plan.gang;
         let provided = self.provided(pods);
-        let replicas = |role: &Role| if role.name.is_worker() { self.size() } else { role.replicas };
-        let places =
-            |role: &Role| (0..replicas(role).into()).map(|index| Place { role: role.name, index }).collect::<Vec<_>>();
+        let places = |role: &Role| {
+            let name = role.name;
+            (0..role.pods(self.size()).into()).map(move |index| Place { role: name, index })
+        };
         gang.roles.iter().flat_map(places).filter(|place| !provided.contains(place)).collect()
     }
 

@@ -193,7 +193,7 @@ fn resources(plan: &Plan) -> BTreeMap<String, Quantity> {
     for role in &plan.gang.roles {
         let template = job::job(plan, role, Incarnation::FIRST, &GangPast::default()).spec.map(|spec| spec.template);
         let pod = template.and_then(|template| template.spec).unwrap_or_default();
-        let count = if role.name.is_worker() { plan.gang.fewest_workers() } else { role.replicas };
+        let count = role.pods(plan.gang.fewest_workers());
         let of_role = requests(&pod).0.into_iter().map(|(name, amount)| (name, amount.times(count.into())));
         all.add(&Amounts(of_role.collect()));
     }

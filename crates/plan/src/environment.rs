@@ -39,7 +39,7 @@ pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: u16, r
         Framework::None if roles.len() > 1 => "TRAININGJOB_CLUSTER",
         _ => return,
     };
-    let of = |role: &Role| (role.name, if role.name.is_worker() { most_workers } else { role.replicas });
+    let of = |role: &Role| (role.name, role.pods(most_workers));
     let bytes = hosts_bytes(name, roles.iter().map(of));
     if bytes > MAX_VARIABLE {
         let field = if roles.len() > 1 { "spec.roles" } else { "spec.numWorkers" };

@@ -121,6 +121,12 @@ impl Role {
         u32::from(self.replicas) * u32::from(self.procs)
     }
 
+    /// Its pods in a gang of so many workers, of which alone there may be more or fewer.
+    #[must_use]
+    pub fn pods(&self, workers: u16) -> u16 {
+        if self.name.is_worker() { workers } else { self.replicas }
+    }
+
     /// Whether its pods use their nodes' network, in which NetworkPolicies have no effect.
     #[must_use]
     pub fn has_host_network(&self) -> bool {

@@ -1,7 +1,7 @@
 //! How long a pod has to stop, and how much of that its program has.
 
 use super::Refusals;
-use super::template::{FIELD, TRAINING};
+use super::template::TRAINING;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
 /// Seconds of a pod whose template says nothing.
@@ -15,7 +15,8 @@ pub(super) struct Grace {
     pub program: i64,
 }
 
-pub(super) fn resolve(overlay: &PodTemplateSpec, no: &mut Refusals) -> Grace {
+/// `field` is where the template is written.
+pub(super) fn resolve(field: &str, overlay: &PodTemplateSpec, no: &mut Refusals) -> Grace {
     let written = overlay.spec.as_ref().and_then(|pod| pod.termination_grace_period_seconds);
     let pod = written.unwrap_or(DEFAULT);
     // The pod's seconds begin before the hook, SIGTERM comes after it.
@@ -24,10 +25,10 @@ pub(super) fn resolve(overlay: &PodTemplateSpec, no: &mut Refusals) -> Grace {
         left = pod.saturating_sub(seconds);
         if left <= 0 {
             no.push(
-                format!("{FIELD}.spec.containers[{index}].lifecycle.preStop.sleep.seconds"),
+                format!("{field}.spec.containers[{index}].lifecycle.preStop.sleep.seconds"),
                 format!(
                     "is {seconds} of the {pod} s that the pod has to stop, and the program would be killed without a \
-                     SIGTERM: write less, or raise {FIELD}.spec.terminationGracePeriodSeconds"
+                     SIGTERM: write less, or raise {field}.spec.terminationGracePeriodSeconds"
                 ),
             );
         }

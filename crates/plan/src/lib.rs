@@ -53,6 +53,7 @@ use api::{Framework, HostNames, TrainingJob, TrainingJobSpec, TrainingJobStatus}
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use protocol::role::RoleName;
+use roles::PodInput;
 
 /// What the operator knows of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -234,14 +235,22 @@ fn elastic(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>, no: &mut 
     })
 }
 
-/// A role whose pods the spec describes.
-fn role(spec: &TrainingJobSpec, name: RoleName, replicas: u16, storage: &Storage, no: &mut Refusals) -> Role {
-    let worker = resources::resolve(spec, no);
-    environment::check("spec.env", &spec.env, no);
-    let overlay = spec.pod_template.as_ref().map(|t| template::resolve(t, no)).unwrap_or_default();
-    placement::check(&spec.scheduling, &overlay, no);
-    let grace = grace::resolve(&overlay, no);
-    storage::check_volumes(spec, &overlay, storage, no);
+/// A role of so many pods that are described so.
+fn role(
+    spec: &TrainingJobSpec,
+    name: RoleName,
+    replicas: u16,
+    input: PodInput<'_>,
+    storage: &Storage,
+    no: &mut Refusals,
+) -> Role {
+    let worker = resources::resolve(spec, &input, no);
+    environment::check(&input.own_env.field, input.own_env.value, no);
+    let template = &input.template.field;
+    let overlay = input.template.value.map(|value| template::resolve(template, value, no)).unwrap_or_default();
+    placement::check(&spec.scheduling, template, &overlay, no);
+    let grace = grace::resolve(template, &overlay, no);
+    storage::check_volumes(spec, template, &overlay, storage, no);
     Role {
         name,
         replicas,
@@ -249,9 +258,9 @@ fn role(spec: &TrainingJobSpec, name: RoleName, replicas: u16, storage: &Storage
         gpus: worker.gpus,
         completion: Completion::EveryReplica,
         pod: Pod {
-            image: spec.image.clone().unwrap_or_default(),
-            command: spec.command.iter().chain(&spec.args).cloned().collect(),
-            env: spec.env.clone(),
+            image: input.image.cloned().unwrap_or_default(),
+            command: input.command.iter().chain(input.args).cloned().collect(),
+            env: input.env,
             env_from: spec.env_from.clone(),
             resources: worker.requirements,
             working_dir: spec.working_dir.clone(),

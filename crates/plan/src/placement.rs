@@ -1,6 +1,6 @@
 //! How the pods of a gang are placed: each for itself, or all together.
 
-use super::{Group, GroupKind, Refusals, Role, labels, names, template};
+use super::{Group, GroupKind, Refusals, Role, labels, names};
 use api::{GangScheduler, Scheduling};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
@@ -27,7 +27,8 @@ pub(super) fn shared_queue(roles: &mut [Role]) -> Option<String> {
 }
 
 /// A template that names another group would take the pods out of the one that is made for them.
-pub(super) fn check(scheduling: &Scheduling, overlay: &PodTemplateSpec, no: &mut Refusals) {
+/// `field` is where the template is written.
+pub(super) fn check(scheduling: &Scheduling, field: &str, overlay: &PodTemplateSpec, no: &mut Refusals) {
     let Some(metadata) = overlay.metadata.as_ref() else { return };
     let (list, keys, key) = match scheduling.gang() {
         GangScheduler::Volcano => ("annotations", &metadata.annotations, labels::VOLCANO_GROUP),
@@ -35,7 +36,7 @@ pub(super) fn check(scheduling: &Scheduling, overlay: &PodTemplateSpec, no: &mut
         GangScheduler::None | GangScheduler::Native => return,
     };
     if keys.as_ref().is_some_and(|keys| keys.contains_key(key)) {
-        let field = format!("{}.metadata.{list}.{key}", template::FIELD);
+        let field = format!("{field}.metadata.{list}.{key}");
         no.push(field, "is set by the operator for spec.scheduling.gang: remove it, or gang");
     }
 }

@@ -39,9 +39,11 @@ pub struct Refusals(pub Vec<Refusal>);
 
 impl Refusals {
     pub(super) fn push(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        if !self.is_full() {
-            // A field's name may be a key that somebody made a megabyte long.
-            self.0.push(Refusal { field: short(&field.into()), message: short(&message.into()) });
+        // A field's name may be a key that somebody made a megabyte long.
+        let refusal = Refusal { field: short(&field.into()), message: short(&message.into()) };
+        // What roles have from the workers is looked at for each of them.
+        if !self.is_full() && !self.0.contains(&refusal) {
+            self.0.push(refusal);
         }
     }
 
@@ -84,8 +86,8 @@ mod tests {
         assert_eq!(few.to_string(), "spec.model: is empty; spec.env[1].name: is reserved");
 
         let mut many = Refusals::default();
-        for _ in 0..1000 {
-            many.push("spec.podTemplate", "ö".repeat(5000));
+        for index in 0..1000 {
+            many.push(format!("spec.env[{index}]"), "ö".repeat(5000));
         }
         let message = many.to_string();
         assert_eq!(many.0.len(), MAX);

@@ -1,6 +1,7 @@
 //! Requests, limits, GPUs and processes of a worker.
 
 use super::quantity::Amount;
+use super::roles::PodInput;
 use super::{Refusals, dns_subdomain};
 use api::{Framework, ProcsKind, ProcsPerWorker, Resources, TrainingJobSpec};
 use k8s_openapi::api::core::v1::ResourceRequirements;
@@ -18,35 +19,37 @@ pub(super) struct Worker {
     pub procs: u16,
 }
 
-pub(super) fn resolve(spec: &TrainingJobSpec, no: &mut Refusals) -> Worker {
-    let requests = amounts("spec.resources.requests", &spec.resources.requests, no);
-    let limits = amounts("spec.resources.limits", &spec.resources.limits, no);
+pub(super) fn resolve(spec: &TrainingJobSpec, pod: &PodInput<'_>, no: &mut Refusals) -> Worker {
+    let (field, resources) = (&pod.resources.field, &*pod.resources.value);
+    let requests = amounts(&format!("{field}.requests"), &resources.requests, no);
+    let limits = amounts(&format!("{field}.limits"), &resources.limits, no);
     for (name, request) in &requests {
         let Some(limit) = limits.get(name) else { continue };
         if request > limit {
             no.push(
-                format!("spec.resources.requests.{name}"),
+                format!("{field}.requests.{name}"),
                 format!(
-                    "{} is more than the limit {}: lower the request or raise spec.resources.limits.{name}",
-                    spec.resources.requests[*name].0, spec.resources.limits[*name].0
+                    "{} is more than the limit {}: lower the request or raise {field}.limits.{name}",
+                    resources.requests[*name].0, resources.limits[*name].0
                 ),
             );
         } else if is_extended(name) && request != limit {
             no.push(
-                format!("spec.resources.requests.{name}"),
+                format!("{field}.requests.{name}"),
                 "differs from its limit: a device is given whole, write the same number in both",
             );
         }
     }
 
-    let mut requirements =
-        Requirements { requests: spec.resources.requests.clone(), limits: spec.resources.limits.clone() };
+    let mut requirements = Requirements { requests: resources.requests.clone(), limits: resources.limits.clone() };
     requirements.mirror_devices();
-    gpus(spec, &requests, &limits, &mut requirements, no);
-    rdma(spec, &mut requirements, no);
+    gpus(pod, &requests, &limits, &mut requirements, no);
+    if pod.rdma {
+        rdma(spec, &mut requirements, no);
+    }
     Worker {
-        gpus: spec.gpus_per_worker(),
-        procs: procs(spec, limits.get("cpu").copied(), no),
+        gpus: pod.gpus.value,
+        procs: procs(spec, pod, limits.get("cpu").copied(), no),
         requirements: requirements.into(),
     }
 }
@@ -88,7 +91,7 @@ fn amounts<'a>(
 
 /// Makes sure that GPUs are asked for, and as many as `gpusPerWorker` says.
 fn gpus(
-    spec: &TrainingJobSpec,
+    pod: &PodInput<'_>,
     requests: &BTreeMap<&str, Amount>,
     limits: &BTreeMap<&str, Amount>,
     requirements: &mut Requirements,
@@ -98,19 +101,20 @@ fn gpus(
     named.extend(limits);
     named.retain(|name, _| is_gpu(name));
     if named.is_empty() {
-        if spec.gpus_per_worker() > 0 && !requirements.names(is_gpu) {
-            requirements.add(DEFAULT_GPU, spec.gpus_per_worker());
+        if pod.gpus.value > 0 && !requirements.names(is_gpu) {
+            requirements.add(DEFAULT_GPU, pod.gpus.value);
         }
         return;
     }
     let sum: i128 = named.values().map(|amount| amount.floor()).sum();
-    if sum != i128::from(spec.gpus_per_worker()) {
+    if sum != i128::from(pod.gpus.value) {
         let names: Vec<&str> = named.keys().copied().collect();
         no.push(
-            "spec.gpusPerWorker",
+            &pod.gpus.field,
             format!(
-                "is {} and spec.resources asks for {sum} of {}: write the same number in both",
-                spec.gpus_per_worker(),
+                "is {} and {} asks for {sum} of {}: write the same number in both",
+                pod.gpus.value,
+                pod.resources.field,
                 names.join(" and ")
             ),
         );
@@ -118,9 +122,6 @@ fn gpus(
 }
 
 fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusals) {
-    if !spec.networking.rdma_enabled() {
-        return;
-    }
     let field = "spec.networking.rdmaResource";
     let example = "for example rdma/rdma_shared_device_a";
     match &spec.networking.rdma_resource {
@@ -137,11 +138,11 @@ fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusa
 }
 
 /// Processes per worker, as a number: WORLD_SIZE needs one.
-fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -> u16 {
+fn procs(spec: &TrainingJobSpec, pod: &PodInput<'_>, cpu_limit: Option<Amount>, no: &mut Refusals) -> u16 {
     const FIELD: &str = "spec.procsPerWorker";
-    let gpus = spec.gpus_per_worker();
+    let gpus = pod.gpus.value;
     let has_launcher = matches!(spec.framework(), Framework::Pytorch | Framework::Paddle | Framework::Mpi);
-    let procs = match spec.procs_per_worker() {
+    let procs = match pod.procs {
         ProcsPerWorker::Number(number) => number,
         // Only torchrun, mpirun and Paddle's launcher start a process per GPU; the others drive all of a worker's GPUs from one process.
         ProcsPerWorker::Kind(ProcsKind::Auto) if has_launcher => gpus.max(1),
@@ -160,7 +161,7 @@ fn procs(spec: &TrainingJobSpec, cpu_limit: Option<Amount>, no: &mut Refusals) -
                     1
                 }
             },
-            None if spec.resources.limits.contains_key("cpu") => 1, // refused as a quantity
+            None if pod.resources.value.limits.contains_key("cpu") => 1, // refused as a quantity
             None => {
                 no.push(
                     "spec.resources.limits.cpu",

@@ -2,9 +2,11 @@
 
 use super::resources::without_gpus;
 use super::{Completion, Refusals, Role, Storage};
-use api::{Framework, ProcsPerWorker, RoleSpec, TrainingJobSpec};
+use api::{Framework, ProcsPerWorker, Resources, RoleSpec, TrainingJobSpec};
 use k8s_openapi::api::core::v1::EnvVar;
 use protocol::role::RoleName;
+use serde_json::Value;
+use std::borrow::Cow;
 
 /// The role of TensorFlow that leads where there is one.
 pub(crate) const CHIEF: RoleName = RoleName::literal("chief");
@@ -21,7 +23,8 @@ pub const SCHEDULER: RoleName = RoleName::literal("scheduler");
 
 /// All roles, the workers first.
 pub(super) fn resolve(spec: &TrainingJobSpec, storage: &Storage, no: &mut Refusals) -> Vec<Role> {
-    let mut roles = vec![super::role(spec, RoleName::WORKER, spec.num_workers(), storage, no)];
+    let workers = PodInput::of_workers(spec);
+    let mut roles = vec![super::role(spec, RoleName::WORKER, spec.num_workers(), workers, storage, no)];
     let has_scheduler = spec.roles.iter().any(|of| of.name == SCHEDULER.as_str());
     let scheduler = RoleSpec { name: SCHEDULER.to_string(), ..RoleSpec::default() };
     let added = (spec.framework() == Framework::Mxnet && !has_scheduler).then_some(&scheduler);
@@ -34,9 +37,8 @@ pub(super) fn resolve(spec: &TrainingJobSpec, storage: &Storage, no: &mut Refusa
             );
             continue;
         };
-        let mut own = Refusals::default();
-        roles.push(super::role(&of_role(spec, of), name, of.replicas(), storage, &mut own));
-        tell(of, &path, own, no);
+        let input = PodInput::of_role(spec, of, &path);
+        roles.push(super::role(spec, name, of.replicas(), input, storage, no));
     }
     for role in &mut roles {
         role.completion = match decides(spec, role.name) {
@@ -64,50 +66,71 @@ fn decides(spec: &TrainingJobSpec, role: RoleName) -> bool {
     role == if has_chief { CHIEF } else { RoleName::WORKER }
 }
 
-/// The spec as it would describe a role's pods if they were the workers.
-fn of_role(spec: &TrainingJobSpec, of: &RoleSpec) -> TrainingJobSpec {
-    let (command, args) = match (of.command.is_empty(), of.args.is_empty()) {
-        (false, _) => (of.command.clone(), of.args.clone()),
-        (true, false) => (spec.command.clone(), of.args.clone()),
-        (true, true) => (spec.command.clone(), spec.args.clone()),
-    };
-    let is_new = |variable: &&EnvVar| of.env.iter().all(|own| own.name != variable.name);
-    let gpus = of.gpus_per_replica.unwrap_or(0);
-    let mut networking = spec.networking.clone();
-    if gpus == 0 {
-        // Devices of the network are where the GPUs are.
-        networking.rdma_enabled = None;
-    }
-    TrainingJobSpec {
-        image: of.image.clone().or_else(|| spec.image.clone()),
-        command,
-        args,
-        env: spec.env.iter().filter(is_new).chain(&of.env).cloned().collect(),
-        gpus_per_worker: Some(gpus),
-        procs_per_worker: Some(ProcsPerWorker::Number(1)),
-        resources: if of.resources.is_empty() { without_gpus(&spec.resources, gpus) } else { of.resources.clone() },
-        pod_template: of.pod_template.clone().or_else(|| spec.pod_template.clone()),
-        networking,
-        ..spec.clone()
-    }
+/// A value, with the field in which a person has written it.
+pub(super) struct Written<T> {
+    pub field: String,
+    pub value: T,
 }
 
-/// Tells what is wrong with a role in its own fields: what it has from the workers has been told of them.
-fn tell(of: &RoleSpec, path: &str, own: Refusals, no: &mut Refusals) {
-    let written = [
-        ("spec.env", !of.env.is_empty()),
-        ("spec.resources", !of.resources.is_empty()),
-        ("spec.gpusPerWorker", of.gpus_per_replica.is_some() || !of.resources.is_empty()),
-        ("spec.podTemplate", of.pod_template.is_some()),
-    ];
-    let of_role = |text: &str| {
-        let named = text.replace("spec.gpusPerWorker", &format!("{path}.gpusPerReplica"));
-        let fields = written.iter().filter(|(_, written)| *written);
-        fields.fold(named, |text, (field, _)| text.replace(field, &format!("{path}{}", &field["spec".len()..])))
-    };
-    for refusal in own.0 {
-        if written.iter().any(|(field, written)| *written && refusal.field.starts_with(field)) {
-            no.push(of_role(&refusal.field), of_role(&refusal.message));
+/// What describes the pods of a role: the workers' fields, and those of the role where it says something itself.
+pub(super) struct PodInput<'s> {
+    pub image: Option<&'s String>,
+    pub command: &'s [String],
+    pub args: &'s [String],
+    /// All variables.
+    pub env: Vec<EnvVar>,
+    /// Those of them that the role, or the workers, say themselves.
+    pub own_env: Written<&'s [EnvVar]>,
+    pub resources: Written<Cow<'s, Resources>>,
+    pub gpus: Written<u16>,
+    pub procs: ProcsPerWorker,
+    pub template: Written<Option<&'s Value>>,
+    /// Whether the pods have a device of the network.
+    pub rdma: bool,
+}
+
+impl<'s> PodInput<'s> {
+    fn of_workers(spec: &'s TrainingJobSpec) -> Self {
+        let at = |field: &str| format!("spec.{field}");
+        Self {
+            image: spec.image.as_ref(),
+            command: &spec.command,
+            args: &spec.args,
+            env: spec.env.clone(),
+            own_env: Written { field: at("env"), value: &spec.env },
+            resources: Written { field: at("resources"), value: Cow::Borrowed(&spec.resources) },
+            gpus: Written { field: at("gpusPerWorker"), value: spec.gpus_per_worker() },
+            procs: spec.procs_per_worker(),
+            template: Written { field: at("podTemplate"), value: spec.pod_template.as_ref() },
+            rdma: spec.networking.rdma_enabled(),
+        }
+    }
+
+    /// `path` is that of the role, as in `spec.roles[0]`.
+    fn of_role(spec: &'s TrainingJobSpec, of: &'s RoleSpec, path: &str) -> Self {
+        let (at, workers) = (|field: &str| format!("{path}.{field}"), Self::of_workers(spec));
+        let gpus = of.gpus_per_replica.unwrap_or(0);
+        let is_new = |variable: &&EnvVar| of.env.iter().all(|own| own.name != variable.name);
+        Self {
+            image: of.image.as_ref().or(workers.image),
+            command: if of.command.is_empty() { workers.command } else { &of.command },
+            // As an image's default arguments are nothing to another command.
+            args: if of.command.is_empty() && of.args.is_empty() { workers.args } else { &of.args },
+            env: spec.env.iter().filter(is_new).chain(&of.env).cloned().collect(),
+            own_env: Written { field: at("env"), value: &of.env },
+            resources: if of.resources.is_empty() {
+                Written { value: Cow::Owned(without_gpus(&spec.resources, gpus)), ..workers.resources }
+            } else {
+                Written { field: at("resources"), value: Cow::Borrowed(&of.resources) }
+            },
+            gpus: Written { field: at("gpusPerReplica"), value: gpus },
+            procs: ProcsPerWorker::Number(1),
+            template: match &of.pod_template {
+                Some(template) => Written { field: at("podTemplate"), value: Some(template) },
+                None => workers.template,
+            },
+            // They are where the GPUs are.
+            rdma: workers.rdma && gpus > 0,
         }
     }
 }

@@ -235,8 +235,10 @@ fn taken(storage: &super::Storage, path: &str) -> Option<&'static str> {
     }
 }
 
+/// `field` is where the template is written.
 pub(super) fn check_volumes(
     spec: &TrainingJobSpec,
+    field: &str,
     overlay: &PodTemplateSpec,
     mounts: &super::Storage,
     no: &mut Refusals,
@@ -244,7 +246,8 @@ pub(super) fn check_volumes(
     let empty = Vec::new();
     let pod = overlay.spec.as_ref();
     let more_volumes = pod.and_then(|pod| pod.volumes.as_ref()).unwrap_or(&empty);
-    for (path, volumes) in [("spec.volumes", &spec.volumes), ("spec.podTemplate.spec.volumes", more_volumes)] {
+    let of_template = format!("{field}.spec.volumes");
+    for (path, volumes) in [("spec.volumes", &spec.volumes), (&of_template, more_volumes)] {
         for (index, volume) in volumes.iter().enumerate() {
             if volume.name.starts_with(VOLUME_PREFIX) {
                 let name = &volume.name;
@@ -262,7 +265,7 @@ pub(super) fn check_volumes(
     let init = pod.init_containers.as_deref().unwrap_or_default();
     for (list, containers) in [("containers", pod.containers.as_slice()), ("initContainers", init)] {
         for (index, container) in containers.iter().enumerate() {
-            let path = format!("spec.podTemplate.spec.{list}[{index}].volumeMounts");
+            let path = format!("{field}.spec.{list}[{index}].volumeMounts");
             let training = (list == "containers" && container.name == "training").then_some(mounts);
             check_mounts(&path, container.volume_mounts.as_deref().unwrap_or_default(), &volumes, training, no);
         }

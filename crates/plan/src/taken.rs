@@ -113,7 +113,7 @@ fn pod_templates(base: &Value, own: Value) -> Value {
 /// The pod template, if all of it can be read.
 fn decoded(value: &Value) -> Option<PodTemplateSpec> {
     let mut no = Refusals::default();
-    let template = template::resolve(value, &mut no);
+    let template = template::resolve("podTemplate", value, &mut no);
     no.0.is_empty().then_some(template)
 }
 

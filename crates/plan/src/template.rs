@@ -7,37 +7,35 @@ use super::{Refusals, environment, labels};
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use serde_json::{Map, Value};
 
-/// The field, as the person writes it.
-pub(super) const FIELD: &str = "spec.podTemplate";
-
 /// The container of the user's program.
 pub const TRAINING: &str = "training";
 /// The init container that delivers the agent, if one does.
 pub const AGENT: &str = "agent";
 
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-pub(super) fn resolve(value: &Value, no: &mut Refusals) -> PodTemplateSpec {
+/// `field` is where it is written, as in `spec.podTemplate`.
+pub(super) fn resolve(field: &str, value: &Value, no: &mut Refusals) -> PodTemplateSpec {
     let before = no.0.len();
-    wrong_types(value, &mut Vec::new(), no);
+    wrong_types(field, value, &mut Vec::new(), no);
     if no.0.len() > before {
         return PodTemplateSpec::default();
     }
     let template: PodTemplateSpec = match serde_json::from_value(value.clone()) {
         Ok(template) => template,
         Err(error) => {
-            no.push(FIELD, error.to_string());
+            no.push(field, error.to_string());
             return PodTemplateSpec::default();
         }
     };
     let decoded = serde_json::to_value(&template).expect("a pod template is plain data");
-    compare(FIELD, value, &decoded, no);
+    compare(field, field, value, &decoded, no);
     if no.is_full() {
         return template;
     }
-    check_metadata(&template, no);
+    check_metadata(field, &template, no);
     if let Some(pod) = &template.spec {
-        check_pod(pod, no);
-        check_containers(pod, no);
+        check_pod(field, pod, no);
+        check_containers(field, pod, no);
     }
     template
 }
@@ -53,7 +51,7 @@ enum Step {
 ///
 /// A decoder stops at its first error and doesn't say where. So each value is decoded alone in an otherwise empty
 /// template, which is always possible since what is missing decodes to nothing.
-fn wrong_types(value: &Value, path: &mut Vec<Step>, no: &mut Refusals) {
+fn wrong_types(field: &str, value: &Value, path: &mut Vec<Step>, no: &mut Refusals) {
     let Err(error) = serde_json::from_value::<PodTemplateSpec>(alone(value, path)) else { return };
     let inner: Vec<(Step, &Value)> = match value {
         Value::Object(fields) => fields.iter().map(|(key, field)| (Step::Key(key.clone()), field)).collect(),
@@ -62,7 +60,7 @@ fn wrong_types(value: &Value, path: &mut Vec<Step>, no: &mut Refusals) {
     };
     let empty = if value.is_array() { Value::Array(Vec::new()) } else { Value::Object(Map::new()) };
     if inner.is_empty() || serde_json::from_value::<PodTemplateSpec>(alone(&empty, path)).is_err() {
-        no.push(written(path), error.to_string());
+        no.push(written(field, path), error.to_string());
         return;
     }
     for (step, value) in inner {
@@ -70,7 +68,7 @@ fn wrong_types(value: &Value, path: &mut Vec<Step>, no: &mut Refusals) {
             return;
         }
         path.push(step);
-        wrong_types(value, path, no);
+        wrong_types(field, value, path, no);
         path.pop();
     }
 }
@@ -83,15 +81,15 @@ fn alone(value: &Value, path: &[Step]) -> Value {
     })
 }
 
-fn written(path: &[Step]) -> String {
-    path.iter().fold(FIELD.to_owned(), |path, step| match step {
+fn written(field: &str, path: &[Step]) -> String {
+    path.iter().fold(field.to_owned(), |path, step| match step {
         Step::Key(key) => format!("{path}.{key}"),
         Step::Index(index) => format!("{path}[{index}]"),
     })
 }
 
-/// Reports what decoding has dropped (unknown) or made up (missing).
-fn compare(path: &str, given: &Value, decoded: &Value, no: &mut Refusals) {
+/// Reports what decoding has dropped (unknown) or made up (missing) at `path` in the template that is written in `field`.
+fn compare(field: &str, path: &str, given: &Value, decoded: &Value, no: &mut Refusals) {
     match (given, decoded) {
         (Value::Object(given), Value::Object(decoded)) => {
             for (key, value) in given.iter().filter(|(_, value)| !value.is_null()) {
@@ -99,21 +97,21 @@ fn compare(path: &str, given: &Value, decoded: &Value, no: &mut Refusals) {
                     return;
                 }
                 match decoded.get(key) {
-                    Some(decoded) => compare(&format!("{path}.{key}"), value, decoded, no),
+                    Some(decoded) => compare(field, &format!("{path}.{key}"), value, decoded, no),
                     None => no.push(format!("{path}.{key}"), "unknown field: check its name and its indentation"),
                 }
             }
             for key in decoded.keys() {
                 let missing = given.get(key).is_none_or(Value::is_null);
                 // A template laid over another one needs no containers.
-                if missing && !(path == "spec.podTemplate.spec" && key == "containers") {
+                if missing && !(key == "containers" && path.strip_prefix(field) == Some(".spec")) {
                     no.push(format!("{path}.{key}"), "is missing and has no default");
                 }
             }
         }
         (Value::Array(given), Value::Array(decoded)) => {
             for (index, (given, decoded)) in given.iter().zip(decoded).enumerate() {
-                compare(&format!("{path}[{index}]"), given, decoded, no);
+                compare(field, &format!("{path}[{index}]"), given, decoded, no);
             }
         }
         _ => {}
@@ -121,27 +119,27 @@ fn compare(path: &str, given: &Value, decoded: &Value, no: &mut Refusals) {
 }
 
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-fn check_metadata(template: &PodTemplateSpec, no: &mut Refusals) {
+fn check_metadata(field: &str, template: &PodTemplateSpec, no: &mut Refusals) {
     let Some(metadata) = &template.metadata else { return };
     for (list, keys) in [("labels", &metadata.labels), ("annotations", &metadata.annotations)] {
         for key in keys.iter().flatten().map(|(key, _)| key) {
             if labels::is_reserved(key) {
-                no.push(format!("{FIELD}.metadata.{list}.{key}"), "is set by the operator: remove it");
+                no.push(format!("{field}.metadata.{list}.{key}"), "is set by the operator: remove it");
             }
         }
     }
     let rest = serde_json::to_value(metadata).expect("metadata is plain data");
     for key in rest.as_object().into_iter().flat_map(Map::keys) {
         if key != "labels" && key != "annotations" {
-            no.push(format!("{FIELD}.metadata.{key}"), "can't be set for workers: only labels and annotations can");
+            no.push(format!("{field}.metadata.{key}"), "can't be set for workers: only labels and annotations can");
         }
     }
 }
 
-fn check_pod(pod: &PodSpec, no: &mut Refusals) {
-    let mut refuse = |field: &str, wrong: bool, why: &str| {
+fn check_pod(field: &str, pod: &PodSpec, no: &mut Refusals) {
+    let mut refuse = |name: &str, wrong: bool, why: &str| {
         if wrong {
-            no.push(format!("{FIELD}.spec.{field}"), why);
+            no.push(format!("{field}.spec.{name}"), why);
         }
     };
     refuse(
@@ -166,9 +164,9 @@ fn check_pod(pod: &PodSpec, no: &mut Refusals) {
     refuse("os", pod.os.as_ref().is_some_and(|os| os.name != "linux"), "must be linux: the agent runs nowhere else");
 }
 
-fn check_containers(pod: &PodSpec, no: &mut Refusals) {
+fn check_containers(field: &str, pod: &PodSpec, no: &mut Refusals) {
     for (index, container) in pod.containers.iter().enumerate() {
-        let path = format!("{FIELD}.spec.containers[{index}]");
+        let path = format!("{field}.spec.containers[{index}]");
         if container.name == TRAINING {
             check_training(&path, container, no);
         } else {
@@ -178,7 +176,7 @@ fn check_containers(pod: &PodSpec, no: &mut Refusals) {
     }
     let init = pod.init_containers.as_deref().unwrap_or_default();
     for (index, container) in init.iter().enumerate() {
-        let path = format!("{FIELD}.spec.initContainers[{index}]");
+        let path = format!("{field}.spec.initContainers[{index}]");
         if container.name == AGENT || container.name == TRAINING {
             no.push(
                 format!("{path}.name"),

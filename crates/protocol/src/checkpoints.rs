@@ -47,6 +47,14 @@ pub struct CheckpointPolicy {
     pub backup: Option<BackupPolicy>,
 }
 
+impl CheckpointPolicy {
+    /// The number of newest good saves that are kept, to count with; 0 if all are.
+    #[must_use]
+    pub fn retention(&self) -> usize {
+        usize::try_from(self.retention).unwrap_or(usize::MAX)
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero(value: &u64) -> bool {
     *value == 0

@@ -290,7 +290,7 @@ impl Job {
     /// Every pod that it ever had, as it was last seen, by attempt and worker.
     pub fn pods(&self) -> Vec<Pod> {
         let mut pods: Vec<Pod> = self.seen.borrow().pods.values().cloned().collect();
-        pods.sort_by_key(|pod| (attempt(pod), worker(pod), pod.creation_timestamp().map(|time| time.0)));
+        pods.sort_by_key(|pod| (attempt(pod), index(pod), pod.creation_timestamp().map(|time| time.0)));
         pods
     }
 

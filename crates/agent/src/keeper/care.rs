@@ -389,7 +389,7 @@ impl<'a> Care<'a> {
             scan = self.inventory.scan(now, Some(self.started), &listing);
         }
         let took = began.elapsed();
-        let most = usize::try_from(policy.retention).unwrap_or(0).saturating_add(1);
+        let most = policy.retention().saturating_add(1);
         // What stays on a volume is read before it is used: where another attempt follows it does not wait for that here.
         let run = self.keeper.current.get();
         let is_done = run.is_some_and(|run| run.observations.snapshot().0.exit_code == Some(0));
@@ -537,7 +537,7 @@ impl<'a> Care<'a> {
     /// whether they are whole.
     fn drop_old_parts(&mut self, policy: &CheckpointPolicy, scan: &Scan) {
         let Ok(root) = Folder::root(&self.keeper.root) else { return };
-        let retention = usize::try_from(policy.retention).unwrap_or(usize::MAX);
+        let retention = policy.retention();
         let put = scan.found.iter().filter(|known| known.own && self.put.contains(&known.found.path));
         let saves = saves(put, |known| &known.found);
         for save in saves.iter().filter(|save| retention > 0 && save.position.is_some()) {
@@ -755,7 +755,7 @@ pub(super) fn keep(
 ) -> Keep {
     let mode = |max: bool| if max { Mode::Max } else { Mode::Min };
     Keep {
-        retention: usize::try_from(policy.retention).unwrap_or(usize::MAX),
+        retention: policy.retention(),
         best: policy.keep_best.as_ref().map(|best| (best.metric.clone(), mode(best.max))),
         resumed_from: resumed.map(|kept| kept.path.clone()),
         backup: copied,

@@ -207,7 +207,7 @@ impl Commands {
         let now = Timestamp::now();
         let mut inventory = Inventory::new(&self.root, &self.policy.uid, &self.policy.job);
         let mut scan = inventory.scan(now, None, &Budget::default());
-        let most = usize::try_from(self.policy.retention).unwrap_or(usize::MAX).saturating_add(1);
+        let most = self.policy.retention().saturating_add(1);
         inventory.prove(&mut scan, most, now, &Budget::default());
         // What is not copied yet has to be asked for.
         let mut copied: Option<BTreeSet<String>> = None;

@@ -93,6 +93,8 @@ fn what_is_wrong_with_a_role_is_told_of_the_role_alone() {
         wrong(json!({ "name": "a", "podTemplate": { "spec": { "hostname": "h" } } })),
         ["spec.roles[1].podTemplate.spec.hostname: is how the workers find each other: remove it"]
     );
+    let variable = wrong(json!({ "name": "a", "env": [{ "name": "C" }, { "name": "RANK" }] }));
+    assert!(variable.len() == 1 && variable[0].starts_with("spec.roles[1].env[1].name: RANK is set"), "{variable:?}");
     assert_eq!(wrong(json!({ "name": "A-b" })).len(), 1);
     assert_eq!(wrong(json!({ "name": "chief" })).len(), 1, "twice");
     let inherited = with(&json!({ "roles": [{ "name": "a" }], "resources": { "limits": { "cpu": "much" } } }));
