@@ -1,8 +1,8 @@
 //! What holds where a job says nothing.
 //!
 //! The schema has none of these: what the API server fills in can't be told from what a person wrote, and then nothing
-//! could stand between a job and its defaults. [`plan`] applies those that were recorded when the job was created, the descriptions of the fields tell them,
-//! and the rules of the CRD read a field that is not written as its default.
+//! could stand between a job and its defaults. [`plan`] applies those that were recorded when the job was created, the
+//! descriptions of the fields tell those of today, and the rules of the CRD read a field that is not written as its default.
 
 use super::{
     Backend, DeletePolicy, Framework, GangScheduler, HangAction, HostNames, IfNoneUsable, Mode, NanPolicy, ProcsKind,

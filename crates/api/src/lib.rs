@@ -59,7 +59,7 @@ pub use status::{
     ProgramMetrics, RoleStatus, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
-pub use values::{fill, record};
+pub use values::{defaults_of, fill};
 
 /// API group of every kind of ours.
 pub const GROUP: &str = "ml.example.com";

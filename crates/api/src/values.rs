@@ -204,7 +204,7 @@ impl Scheduling {
 ///
 /// `spec` is what the job and its template write. Of what is there or not as a whole the defaults are among them, too.
 #[must_use]
-pub fn record(spec: &TrainingJobSpec) -> Value {
+pub fn defaults_of(spec: &TrainingJobSpec) -> Value {
     let framework = spec.framework();
     let launcher = defaults::launcher(framework);
     let derived = [

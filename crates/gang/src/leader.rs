@@ -151,9 +151,7 @@ impl Leader {
         match &self.phase {
             Phase::Gathering { attempt, not_before, choice } => {
                 let (attempt, not_before, choice) = (*attempt, *not_before, choice.clone());
-                if let Some(run) =
-                    self.last_run().filter(|run| i64::from(*run) > i64::from(self.history.restarts.judged))
-                {
+                if let Some(run) = self.last_run().filter(|run| *run > self.history.restarts.judged) {
                     self.history.attempt = self.history.attempt.max(run);
                     return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
                 }
@@ -200,7 +198,7 @@ impl Leader {
 
     fn judge(&mut self, attempt: u32, why: Why, [since, now]: [Time; 2], ran: Duration) -> Phase {
         let mut wait = Duration::ZERO;
-        if i64::from(self.history.restarts.judged) < i64::from(attempt) {
+        if self.history.restarts.judged < attempt {
             let why = match why {
                 // It goes because nobody needs it any more.
                 Why::Left(member, _) if !self.setup.members.contains(&member) => self.resized(),

@@ -26,7 +26,7 @@ impl AgentAnswer {
     /// Whether it speaks of this attempt: the answer of the last one may still be at hand.
     #[must_use]
     pub fn is_of(&self, attempt: u32) -> bool {
-        i64::from(self.status.report.attempt) == i64::from(attempt)
+        self.status.report.attempt == attempt
     }
 }
 

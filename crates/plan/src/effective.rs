@@ -40,7 +40,7 @@ pub fn record(
 ) -> Result<Inherited, String> {
     let merged = runtime.map(|taken| taken::merged(&job.spec, taken)).transpose()?;
     let written = merged.as_ref().unwrap_or(&job.spec);
-    let mut defaults = api::record(written);
+    let mut defaults = api::defaults_of(written);
     let is_deleted = |storage: &Storage| storage.delete_policy() == DeletePolicy::Delete;
     let goes_with_job = written.checkpoint.storage.as_ref().is_some_and(is_deleted);
     if let Some(seconds) = default_ttl_seconds.filter(|_| !goes_with_job) {
@@ -57,7 +57,7 @@ pub(super) fn of(job: &TrainingJob, no: &mut Refusals) -> Effective {
     }
     let spec = &whole.as_deref().unwrap_or(job).spec;
     let recorded = job.status.as_ref().and_then(|status| status.inherited.as_ref());
-    let today = api::record(spec);
+    let today = api::defaults_of(spec);
     let mut defaults = recorded.map_or_else(|| today.clone(), |inherited| inherited.defaults.value());
     let written = serde_json::to_value(spec).expect("a spec is plain data");
     let mut filled = written.clone();

@@ -57,7 +57,7 @@ fn template_refused(template: &Value, reason: &str) {
 /// The spec with today's defaults written in it.
 fn filled(spec: &TrainingJobSpec) -> Value {
     let mut filled = serde_json::to_value(spec).unwrap();
-    api::fill(&mut filled, &api::record(spec));
+    api::fill(&mut filled, &api::defaults_of(spec));
     filled
 }
 

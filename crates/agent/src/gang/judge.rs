@@ -55,13 +55,12 @@ fn first(ended: &Ended) -> Option<AttemptEnd> {
             (place, container, disruption(end))
         })
         .collect();
-    let attempt = ended.attempt;
     first_cause(facts.iter().map(|(place, training, disruption)| WorkerFacts {
         role: place.role,
         index: place.index,
         pod: "",
         node: None,
-        attempt,
+        attempt: ended.attempt,
         created: None,
         deletion: None,
         gone: false,

@@ -304,7 +304,7 @@ impl Party {
     pub fn end(&self) -> GangEnd {
         let history = &self.gang.memory().history;
         // How the last one ended all else of these words tells, and there is little room.
-        let before = self.ended.iter().filter(|ended| i64::from(ended.attempt) < i64::from(history.attempt));
+        let before = self.ended.iter().filter(|ended| ended.attempt < history.attempt);
         let ended = before.clone().skip(before.count().saturating_sub(wire::LAST_RESTARTS)).cloned().collect();
         GangEnd { ended, restarts: published(history, &self.before) }
     }

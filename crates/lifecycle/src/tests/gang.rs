@@ -14,7 +14,7 @@ pub(super) fn leader(number: u32, gang: GangStatus) -> AgentAnswer {
 }
 
 pub(super) fn gang(attempt: u32, phase: GangPhase, ended: Vec<AttemptEnd>) -> GangStatus {
-    let before = ended.iter().filter(|end| i64::from(end.attempt) < i64::from(attempt));
+    let before = ended.iter().filter(|end| end.attempt < attempt);
     let restarts = history(&before.cloned().collect::<Vec<_>>());
     GangStatus { attempt, restarts, phase, ended, ..GangStatus::default() }
 }
