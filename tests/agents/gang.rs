@@ -44,8 +44,8 @@ struct Gang {
     grace: u32,
     /// More that each agent is told.
     options: Vec<String>,
-    /// Each agent has a `/dev/shm` of its own.
-    has_shm: bool,
+    /// What a shell does before it becomes an agent.
+    before: Option<&'static str>,
     /// Variables that each agent is given.
     variables: Vec<(&'static str, String)>,
     /// The first attempt of its pods, and what was before them.
@@ -87,7 +87,7 @@ impl Gang {
             command,
             grace: 5,
             options: Vec::new(),
-            has_shm: false,
+            before: None,
             variables: Vec::new(),
             begins: (1, None),
             seats: Vec::new(),
@@ -115,8 +115,9 @@ impl Gang {
     fn container(&self, index: u32, pod: u32) -> Agent {
         let path = |name: &str| self.room.path(name).display().to_string();
         let mut command = as_init().unwrap();
-        let mount = "mount -t tmpfs tmpfs /dev/shm && exec \"$0\" \"$@\"";
-        command.args(["sh", "-c", mount].iter().filter(|_| self.has_shm));
+        if let Some(before) = self.before {
+            command.args(["sh", "-c", &format!("{before} && exec \"$0\" \"$@\"")]);
+        }
         command.args([binary("agent"), "run"]).args([
             format!("--grace-seconds={}", self.grace),
             format!("--attempt={}", self.begins.0),
@@ -410,7 +411,7 @@ fn shared_memory_of_a_killed_attempt_is_cleared() {
         [ $ATTEMPT = 3 ] || kill -9 $$
         wait_for go";
     let Some(gang) = Gang::new("gang-shm", 1, json!({}), script) else { return };
-    let gang = Gang { has_shm: true, options: vec!["--clear-shm".to_owned()], ..gang };
+    let gang = Gang { before: Some("mount -t tmpfs tmpfs /dev/shm"), options: vec!["--clear-shm".to_owned()], ..gang };
     let agents = gang.start();
     gang.until_all_began(3);
     gang.allow("go");
@@ -743,6 +744,27 @@ fn a_key_that_is_missing_is_named() {
     assert_eq!(gang.exit_code(&mut agent), Some(1));
     let error = gang.report(0).error.unwrap();
     assert!(error.message.contains("--gang-key") && error.message.contains("key"), "{}", error.message);
+}
+
+/// Containers often begin with a limit of 1,024, and the leader has a connection to each member.
+#[test]
+fn a_leader_may_have_more_files_open_than_its_program() {
+    let script = r#"
+ulimit -Sn > program-$NODE_RANK
+ulimit -Hn > hard
+grep "Max open files" /proc/1/limits > agent-$NODE_RANK
+wait_at_peers
+"#;
+    let Some(gang) = Gang::new("gang-files", 2, json!({}), script) else { return };
+    let gang = Gang { before: Some("ulimit -Sn 256"), ..gang };
+    let agents = gang.start();
+    gang.all_exit(agents, 0);
+    let read = |file: &str| fs::read_to_string(gang.room.path(file)).unwrap();
+    let of_agent = |index: u32| read(&format!("agent-{index}")).split_whitespace().nth(3).unwrap().to_owned();
+    let hard = read("hard").trim().to_owned();
+    assert_ne!(hard, "256");
+    assert_eq!([of_agent(0), of_agent(1)], [hard, "256".to_owned()]);
+    assert_eq!(["program-0", "program-1"].map(|file| read(file).trim().to_owned()), ["256", "256"]);
 }
 
 #[test]

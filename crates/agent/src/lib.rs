@@ -28,6 +28,7 @@ pub mod keeper;
 mod member;
 mod message;
 mod observations;
+mod open_files;
 pub mod output;
 mod places;
 pub mod progress;

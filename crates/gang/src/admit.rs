@@ -2,7 +2,7 @@
 
 use super::leader::Leader;
 use super::message::{Beat, Down, Hello, History, MAX_PLACES, MemberId, Message, Time, Up, VERSION, millis};
-use super::seat::{Holder, Link, Seat};
+use super::seat::{Holder, Link};
 use super::view::{Chosen, Phase};
 use super::{Conn, Order};
 
@@ -16,11 +16,24 @@ impl Leader {
         if let Some(holder) = self.holder_of(conn) {
             (holder.link, holder.unlinked) = (None, now);
         }
+        self.guests.remove(&conn);
     }
 
     fn holder_of(&mut self, conn: Conn) -> Option<&mut Holder> {
-        let holders = self.seats.values_mut().filter_map(|seat| seat.holder.as_mut());
-        holders.into_iter().find(|holder| holder.link.as_ref().is_some_and(|link| link.conn == conn))
+        self.seats.get_mut(self.guests.get(&conn)?)?.holder.as_mut()
+    }
+
+    /// Takes in a message that tells nothing new of a member that is within reach, and returns whether it was one. Nothing can
+    /// follow from it before [`Leader::wake_at`], for all that it changes is how long its member may be silent.
+    pub(super) fn hear(&mut self, now: Time, conn: Conn, message: &Message) -> bool {
+        let Message::Up(Up::Status(beat, status)) = message else { return false };
+        let timing = self.timing;
+        let Some(holder) = self.holder_of(conn) else { return false };
+        if holder.status != *status || holder.is_gone(now, &timing) {
+            return false;
+        }
+        holder.beats(now, *beat);
+        true
     }
 
     pub(super) fn received(&mut self, now: Time, conn: Conn, up: Up, out: &mut Vec<Order>) {
@@ -37,19 +50,19 @@ impl Leader {
                 }
             }
             Up::Status(beat, status) => {
-                let Some(holder) = self.holder_of(conn) else { return };
-                let Some(link) = holder.link.as_mut().filter(|link| beat.at >= link.echo) else { return };
-                link.echo = beat.at;
-                link.asks |= holder.status != status;
-                holder.received = now;
-                holder.heard = holder.heard.max(beat.echo.unwrap_or_default().min(now));
-                self.outgrow(status.seen);
-                if let Some(holder) = self.holder_of(conn) {
+                let Some(seat) = self.guests.get(&conn).and_then(|member| self.seats.get_mut(member)) else { return };
+                let Some(holder) = &mut seat.holder else { return };
+                if holder.beats(now, beat) {
+                    let seen = status.seen;
+                    if let Some(link) = &mut holder.link {
+                        link.asks |= holder.status != status;
+                    }
                     holder.status = status;
+                    seat.note();
+                    self.outgrow(seen);
                 }
             }
         }
-        self.seats.values_mut().for_each(Seat::note);
     }
 
     fn hello(
@@ -74,7 +87,7 @@ impl Leader {
         if !is_place && !self.seats.contains_key(&member) {
             return refuse("the gang has no such member");
         }
-        let seat = self.seats.entry(member).or_default();
+        let seat = self.seats.entry(member.clone()).or_default();
         let holder = seat.holder.as_mut();
         let is_same = holder.as_ref().is_some_and(|holder| holder.incarnation == incarnation);
         if let Some(holder) = holder {
@@ -82,6 +95,7 @@ impl Leader {
                 return Err(Down::Displaced);
             }
             if let Some(old) = holder.link.take() {
+                self.guests.remove(&old.conn);
                 out.push(Order::Close { conn: old.conn, why: "there is a newer one".to_owned() });
             }
         }
@@ -94,6 +108,8 @@ impl Leader {
         let seen = status.seen;
         let run = status.run.as_ref().map_or(0, |run| run.attempt);
         seat.holder = Some(Holder { incarnation, link: Some(link), unlinked: now, received: now, heard, status });
+        seat.note();
+        self.guests.insert(conn, member);
         if cleared {
             self.cleared = self.cleared.max(run);
         }

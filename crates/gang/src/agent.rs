@@ -3,7 +3,7 @@
 use super::leader::{Leader, LeaderSetup};
 use super::member::Member;
 use super::message::{Choice, End, History, Incarnation, MemberId, Message, Outcome, Status, Time};
-use super::view::View;
+use super::view::{Phase, View};
 use super::{Conn, Exit, Memory, Order, Timing};
 use failure::restart::Policy;
 use std::collections::{BTreeSet, VecDeque};
@@ -88,10 +88,19 @@ impl Gang {
         Self { member, leader, exit: None, exited: false }
     }
 
+    /// Takes in a member's beat that tells its leader nothing new, and returns whether it was one: then [`Gang::step`] has
+    /// nothing to do with it, and it takes as long in a gang of thousands as in one of two.
+    pub fn hear(&mut self, now: Time, input: &Input) -> bool {
+        match (input, &mut self.leader) {
+            (Input::Received(conn, message), Some(leader)) if !self.exited => leader.hear(now, *conn, message),
+            _ => false,
+        }
+    }
+
     /// Takes in what has come, and returns what is to be done, in this order. `now` never goes back.
     pub fn step(&mut self, now: Time, input: Input) -> Vec<Order> {
         let mut out = Vec::new();
-        if self.exited {
+        if self.exited || self.hear(now, &input) {
             return out;
         }
         self.meet(now, &mut out);
@@ -207,6 +216,11 @@ impl Gang {
         if let Some(leader) = &mut self.leader {
             leader.set_policy(policy);
         }
+    }
+
+    /// Where the gang is in its life, as its leader sees it.
+    pub fn phase(&self) -> Option<&Phase> {
+        self.leader.as_ref().map(|leader| &leader.phase)
     }
 
     /// How this member stands.

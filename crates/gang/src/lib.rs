@@ -56,8 +56,9 @@
 //!
 //! # How to drive it
 //! One thread of the agent owns the [`Gang`], the one that has the loop with signals and children. It calls [`Gang::step`] with each
-//! input and does what is ordered, in order, without waiting; it sleeps until the next input or [`Gang::wake_at`], then calls
-//! with [`Input::Tick`]. `now` is taken right before each call. The tasks of the agent's tokio runtime own the sockets:
+//! input and does what is ordered, in order, without waiting; it sleeps until the next input or [`Gang::wake_at`]. When that
+//! time has come it calls with [`Input::Tick`], whatever else has come: inputs that tell nothing new ([`Gang::hear`]) do not do
+//! what time has made due. `now` is taken right before each call. The tasks of the agent's tokio runtime own the sockets:
 //! - a follower's task dials as long as there is no connection, at once, then with jitter up to a second; each connection has a
 //!   [`frame::Channel`], which is proven before anything of it reaches the loop ([`Input::Dialed`], [`Input::Accepted`]);
 //! - it hands on [`frame::Event::Message`] through a bounded queue that wakes the loop, and [`Input::Closed`] once, last;

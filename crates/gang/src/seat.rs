@@ -1,6 +1,6 @@
 //! The leader's view of one member.
 
-use super::message::{Incarnation, Outcome, RunState, Status, Time};
+use super::message::{Beat, Incarnation, Outcome, RunState, Status, Time};
 use super::policy::MemberEnd;
 use super::{Conn, Timing};
 
@@ -45,6 +45,15 @@ pub(super) struct Link {
 }
 
 impl Holder {
+    /// It has sent a message. Whether that is no older than the last one, on a connection that is its own.
+    pub fn beats(&mut self, now: Time, beat: Beat) -> bool {
+        let Some(link) = self.link.as_mut().filter(|link| beat.at >= link.echo) else { return false };
+        link.echo = beat.at;
+        self.received = now;
+        self.heard = self.heard.max(beat.echo.unwrap_or_default().min(now));
+        true
+    }
+
     /// Whether it is out of reach.
     pub fn is_gone(&self, now: Time, timing: &Timing) -> bool {
         now.since(self.heard) >= timing.lease || (self.link.is_none() && now.since(self.unlinked) >= timing.reconnect)

@@ -10,6 +10,7 @@ mod net;
 
 use crate::attempt::Workers;
 use crate::keeper::choice::Choice;
+use crate::open_files;
 use crate::read_json;
 use crate::remote::Shell;
 use crate::serve::ports::listen;
@@ -39,6 +40,8 @@ use tokio::runtime::Handle;
 
 /// So many kinds of reasons to wait are told at once.
 const MAX_KINDS: usize = 3;
+/// So much of what has come is taken in at once: signals, and the program's end, do not wait for thousands of members.
+const AT_ONCE: usize = 256;
 /// So often the leader looks whether somebody has asked for another attempt.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Why an attempt ends that nobody has failed.
@@ -128,6 +131,12 @@ pub struct Party {
     stopping_since: Option<Timestamp>,
     /// When it was last looked whether somebody has changed the setup.
     looked: Time,
+    /// When the gang has to be stepped again, though nothing is new.
+    due: Option<Time>,
+    /// Something is new, and has not been told.
+    has_news: bool,
+    /// More has come than is taken in at once.
+    has_more: bool,
 }
 
 /// What the gang waits for.
@@ -215,6 +224,9 @@ impl Party {
             waits: Waits::default(),
             stopping_since: None,
             looked: now(),
+            due: Some(now()),
+            has_news: true,
+            has_more: false,
         })
     }
 
@@ -231,12 +243,23 @@ impl Party {
     /// Takes in what has come from the others, and what time has made due.
     pub fn turn(&mut self) -> Vec<Task> {
         let mut tasks = self.heed();
-        tasks.extend(self.step(Input::Tick));
-        while let Some(input) = self.net.as_mut().and_then(Net::next) {
-            tasks.extend(self.step(input));
+        self.has_more = true;
+        for _ in 0..AT_ONCE {
+            let Some(input) = self.net.as_mut().and_then(Net::next) else {
+                self.has_more = false;
+                break;
+            };
+            if !self.gang.hear(now(), &input) {
+                tasks.extend(self.step(input));
+            }
+        }
+        if self.due.is_some_and(|due| now() >= due) {
+            tasks.extend(self.step(Input::Tick));
         }
         // Once for all: what is told looks at every member.
-        self.tell();
+        if self.has_news {
+            self.tell();
+        }
         tasks
     }
 
@@ -277,7 +300,8 @@ impl Party {
     /// When [`Party::turn`] has to be called, at the latest.
     pub fn wake_at(&self) -> Option<Instant> {
         let now = now();
-        self.gang.wake_at(now).map(|at| Instant::now() + at.since(now))
+        let due = if self.has_more { Some(now) } else { self.due };
+        due.map(|at| Instant::now() + at.since(now))
     }
 
     /// Has what is still to be told sent, and no more.
@@ -337,7 +361,9 @@ impl Party {
     }
 
     fn step(&mut self, input: Input) -> Vec<Task> {
-        let orders = self.gang.step(now(), input);
+        let now = now();
+        let orders = self.gang.step(now, input);
+        (self.due, self.has_news) = (self.gang.wake_at(now), true);
         let mut tasks = Vec::new();
         for order in orders {
             match order {
@@ -385,7 +411,7 @@ impl Party {
     /// be judged; another size; another attempt. What was asked for before has been done by the beginning.
     fn heed(&mut self) -> Vec<Task> {
         let (now, mut tasks) = (now(), Vec::new());
-        let is_ending = self.gang.view(now).is_some_and(|view| matches!(view.phase, Phase::Ending { .. }));
+        let is_ending = matches!(self.gang.phase(), Some(Phase::Ending { .. }));
         if !self.leads || (!is_ending && now.since(self.looked) < LOOK_EVERY) {
             return tasks;
         }
@@ -422,6 +448,7 @@ impl Party {
 
     /// Tells how the gang stands, and says what is new to those who read this agent's log.
     fn tell(&mut self) {
+        self.has_news = false;
         let now = now();
         let Some(view) = self.gang.view(now) else { return };
         let news = view.judged.filter(|judged| self.last < judged.attempt).cloned();
@@ -570,6 +597,9 @@ fn shell_of(setup: &GangSetup, key: &Path, member: &MemberId, pod: &str) -> Opti
 fn network(runtime: &Handle, setup: &GangSetup, leads: bool, shared: NetSetup) -> Result<Net, GangError> {
     if !leads {
         return Ok(Net::follow(runtime, setup.leader.clone(), setup.port, shared));
+    }
+    if let Err(error) = open_files::raise() {
+        shared.words.say(format_args!("can't have more files open, which a gang of a thousand needs: {error}"));
     }
     listen(setup.port)
         .and_then(|listener| Net::lead(runtime, listener, shared))

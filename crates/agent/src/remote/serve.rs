@@ -2,6 +2,7 @@
 
 use super::{Broken, Incoming, SHELL, Sender, Shell};
 use crate::gang::clock::now;
+use crate::open_files;
 use crate::places::who_gives_way;
 use crate::run::descendants::descendants_of;
 use crate::serve::gpu::NVIDIA_SMI;
@@ -213,8 +214,11 @@ fn spawn(command: &str) -> io::Result<Child> {
     let mut shell = Command::new(SHELL);
     shell.args(["-c", command]).process_group(0);
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let prepare = || Ok(SigSet::empty().thread_set_mask()?);
-    // SAFETY: between fork and exec it makes one system call.
+    let prepare = || {
+        open_files::give_back()?;
+        Ok(SigSet::empty().thread_set_mask()?)
+    };
+    // SAFETY: between fork and exec it makes two system calls.
     unsafe { shell.pre_exec(prepare) };
     shell.spawn()
 }

@@ -1,5 +1,6 @@
 //! Finding the command and starting it.
 
+use crate::open_files;
 use crate::run::expand::{Variables, expand};
 use nix::libc;
 use nix::sys::signal::SigSet;
@@ -67,6 +68,7 @@ impl Program {
                 SigSet::all().thread_set_mask()?;
                 tcsetpgrp(std::io::stdin(), getpid())?;
             }
+            open_files::give_back()?;
             signal_mask.thread_set_mask()?;
             Ok(())
         };

@@ -4,7 +4,7 @@ use super::super::member::Member;
 use super::super::message::{
     Beat, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MemberId, Message, Outcome, Time, Up,
 };
-use super::super::{Conn, Exit, Gang, Input, Memory, Order, Setup, Timing};
+use super::super::{Conn, Exit, Gang, Input, Memory, Order, Phase, Setup, Timing};
 use super::model::three;
 use super::state::{Fault, State, Step};
 use super::world::{seconds, worker};
@@ -161,6 +161,36 @@ fn a_gang_has_succeeded_when_those_have_that_decide() {
     assert_eq!([&orders[1][..], &orders[2][..]], [&[Order::Exit(Exit::Succeeded)]; 2]);
     let orders = trio.ended(0, Outcome::Stopped);
     assert_eq!(orders[0], [Order::Exit(Exit::Succeeded)]);
+}
+
+/// A beat that tells nothing new keeps its member's lease, and is not worth a look at all the others.
+#[test]
+fn a_leader_hears_a_beat_without_looking_at_the_others() {
+    let mut trio = Trio::new(&[]);
+    let sent = |orders: Vec<Order>| {
+        let messages = orders.into_iter().filter_map(|order| match order {
+            Order::Send { conn, message } if conn != Conn(0) => Some(Input::Received(conn, message)),
+            _ => None,
+        });
+        messages.collect::<Vec<_>>()
+    };
+    let began = trio.now;
+    for second in (2..=60).step_by(2) {
+        trio.now = began + seconds(second);
+        for told in sent(trio.gangs[0].step(trio.now, Input::Tick)) {
+            let Input::Received(Conn(seat), _) = told else { unreachable!() };
+            let beats = sent(trio.gangs[seat as usize].step(trio.now, told));
+            assert_eq!(beats.len(), 1, "member {seat} after {second} s");
+            assert!(trio.gangs[0].hear(trio.now, &beats[0]), "member {seat} after {second} s");
+        }
+    }
+    assert!(matches!(trio.gangs[0].phase(), Some(Phase::Running { attempt: 1, .. })));
+    // Whatever is new is another matter, and so is the first word of one that was silent for too long.
+    let news = sent(trio.gangs[1].step(trio.now + seconds(2), Input::Idle(true)));
+    assert!(!trio.gangs[0].hear(trio.now + seconds(2), &news[0]), "{news:?}");
+    let beat = sent(trio.gangs[2].step(trio.now + seconds(4), Input::Tick));
+    assert!(!trio.gangs[0].hear(trio.now + seconds(20), &beat[0]));
+    assert!(!trio.gangs[0].hear(trio.now + seconds(4), &Input::Closed(Conn(2))));
 }
 
 /// One that waits for another one does not hang.
