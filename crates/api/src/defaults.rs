@@ -11,66 +11,57 @@ use super::{
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
 
-/// Default of `gpusPerWorker`.
-pub const GPUS_PER_WORKER: u16 = 1;
-/// Default of `procsPerWorker`.
-pub const PROCS_PER_WORKER: ProcsPerWorker = ProcsPerWorker::Kind(ProcsKind::Auto);
-/// Default of `framework`.
-pub const FRAMEWORK: Framework = Framework::Pytorch;
-/// Default of `checkpoint.enabled`.
-pub const CHECKPOINT_ENABLED: bool = true;
-/// Default of `checkpoint.frequency`, in epochs.
-pub const CHECKPOINT_FREQUENCY: u32 = 5;
-/// Default of `checkpoint.retention`.
-pub const CHECKPOINT_RETENTION: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
-/// Default of `checkpoint.keepBest.mode`.
-pub const KEEP_BEST_MODE: Mode = Mode::Min;
-/// Default of `checkpoint.ifNoneUsable`.
-pub const IF_NONE_USABLE: IfNoneUsable = IfNoneUsable::Wait;
-/// Default of `checkpoint.verify`.
-pub const VERIFY: Verify = Verify::Full;
-/// Default of `checkpoint.backup.intervalSeconds`.
-pub const BACKUP_INTERVAL_SECONDS: u32 = 1800;
-/// Default of `checkpoint.storage.deletePolicy`.
-pub const DELETE_POLICY: DeletePolicy = DeletePolicy::Retain;
-/// Default of `monitoring.enabled`.
-pub const MONITORING_ENABLED: bool = true;
-/// Default of `monitoring.metricsPort`.
-pub const METRICS_PORT: u16 = 8080;
-/// Default of `monitoring.tensorboardEnabled`.
-pub const TENSORBOARD_ENABLED: bool = false;
-/// Default of `networking.backend`.
-pub const BACKEND: Backend = Backend::Nccl;
-/// Default of `networking.masterPort`.
-pub const MASTER_PORT: u16 = 29500;
-/// Default of `networking.isolate`.
-pub const ISOLATE: bool = true;
-/// Default of `networking.rdmaEnabled`.
-pub const RDMA_ENABLED: bool = false;
-/// Default of `failurePolicy.restartPolicy`.
-pub const RESTART_POLICY: RestartPolicy = RestartPolicy::OnFailure;
-/// Default of `failurePolicy.backoffLimit`.
-pub const BACKOFF_LIMIT: u16 = 3;
-/// Default of `failurePolicy.nodeLostSeconds`.
-pub const NODE_LOST_SECONDS: u32 = 60;
-/// Default of `failurePolicy.nanPolicy`.
-pub const NAN_POLICY: NanPolicy = NanPolicy::Report;
-/// Default of `failurePolicy.hang.timeoutSeconds`.
-pub const HANG_TIMEOUT_SECONDS: u32 = 1800;
-/// Default of `failurePolicy.hang.idleTimeoutSeconds`.
-pub const HANG_IDLE_TIMEOUT_SECONDS: u32 = 3600;
-/// Default of `failurePolicy.hang.action`.
-pub const HANG_ACTION: HangAction = HangAction::Report;
-/// Default of `scheduling.gang`.
-pub const GANG: GangScheduler = GangScheduler::None;
+/// Makes of each row a constant, and of all of them [`all`].
+macro_rules! defaults {
+    ($($path:literal, $name:ident: $type:ty = $value:expr;)*) => {
+        $(
+            #[doc = concat!("Default of `", $path, "`.")]
+            pub const $name: $type = $value;
+        )*
 
-/// Default of `runtimeRef.kind`.
-pub const RUNTIME_KIND: RuntimeKind = RuntimeKind::ClusterTrainingRuntime;
+        /// All that are the same for every job, each with its field's path from the spec, as in `networking.masterPort`.
+        ///
+        /// They are recorded in a job's status when it is created ([`super::Inherited`]), and another default concerns later jobs.
+        /// For a job whose record has no word about a field, since the field is newer, the default of today holds: what is added
+        /// must mean by default what the operator did before.
+        #[must_use]
+        pub fn all() -> [(&'static str, Value); [$($path),*].len()] {
+            [$(($path, json!($name))),*]
+        }
+    };
+}
 
-/// Default of `elastic.minWorkers`.
-pub const MIN_WORKERS: u16 = 1;
-/// Default of `elastic.waitSeconds`.
-pub const WAIT_SECONDS: u32 = 60;
+defaults! {
+    "runtimeRef.kind", RUNTIME_KIND: RuntimeKind = RuntimeKind::ClusterTrainingRuntime;
+    "gpusPerWorker", GPUS_PER_WORKER: u16 = 1;
+    "procsPerWorker", PROCS_PER_WORKER: ProcsPerWorker = ProcsPerWorker::Kind(ProcsKind::Auto);
+    "framework", FRAMEWORK: Framework = Framework::Pytorch;
+    "checkpoint.enabled", CHECKPOINT_ENABLED: bool = true;
+    "checkpoint.frequency", CHECKPOINT_FREQUENCY: u32 = 5;
+    "checkpoint.retention", CHECKPOINT_RETENTION: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
+    "checkpoint.keepBest.mode", KEEP_BEST_MODE: Mode = Mode::Min;
+    "checkpoint.ifNoneUsable", IF_NONE_USABLE: IfNoneUsable = IfNoneUsable::Wait;
+    "checkpoint.verify", VERIFY: Verify = Verify::Full;
+    "checkpoint.backup.intervalSeconds", BACKUP_INTERVAL_SECONDS: u32 = 1800;
+    "checkpoint.storage.deletePolicy", DELETE_POLICY: DeletePolicy = DeletePolicy::Retain;
+    "monitoring.enabled", MONITORING_ENABLED: bool = true;
+    "monitoring.metricsPort", METRICS_PORT: u16 = 8080;
+    "monitoring.tensorboardEnabled", TENSORBOARD_ENABLED: bool = false;
+    "networking.backend", BACKEND: Backend = Backend::Nccl;
+    "networking.masterPort", MASTER_PORT: u16 = 29500;
+    "networking.isolate", ISOLATE: bool = true;
+    "networking.rdmaEnabled", RDMA_ENABLED: bool = false;
+    "failurePolicy.restartPolicy", RESTART_POLICY: RestartPolicy = RestartPolicy::OnFailure;
+    "failurePolicy.backoffLimit", BACKOFF_LIMIT: u16 = 3;
+    "failurePolicy.nodeLostSeconds", NODE_LOST_SECONDS: u32 = 60;
+    "failurePolicy.nanPolicy", NAN_POLICY: NanPolicy = NanPolicy::Report;
+    "failurePolicy.hang.timeoutSeconds", HANG_TIMEOUT_SECONDS: u32 = 1800;
+    "failurePolicy.hang.idleTimeoutSeconds", HANG_IDLE_TIMEOUT_SECONDS: u32 = 3600;
+    "failurePolicy.hang.action", HANG_ACTION: HangAction = HangAction::Report;
+    "elastic.minWorkers", MIN_WORKERS: u16 = 1;
+    "elastic.waitSeconds", WAIT_SECONDS: u32 = 60;
+    "scheduling.gang", GANG: GangScheduler = GangScheduler::None;
+}
 
 /// Default of `checkpoint.storage.size`.
 pub const STORAGE_SIZE: &str = "10Gi";
@@ -123,46 +114,6 @@ pub const fn host_names(framework: Framework, has_roles: bool) -> HostNames {
         }
         _ => HostNames::AllWorkers,
     }
-}
-
-/// All that are the same for every job, each with its field's path from the spec, as in `networking.masterPort`.
-///
-/// They are recorded in a job's status when it is created ([`super::Inherited`]), and another default concerns later jobs. For a
-/// job whose record has no word about a field, since the field is newer, the default of today holds: what is added must mean by
-/// default what the operator did before.
-#[must_use]
-pub fn all() -> [(&'static str, Value); 29] {
-    [
-        ("runtimeRef.kind", json!(RUNTIME_KIND)),
-        ("gpusPerWorker", json!(GPUS_PER_WORKER)),
-        ("procsPerWorker", json!(PROCS_PER_WORKER)),
-        ("framework", json!(FRAMEWORK)),
-        ("checkpoint.enabled", json!(CHECKPOINT_ENABLED)),
-        ("checkpoint.frequency", json!(CHECKPOINT_FREQUENCY)),
-        ("checkpoint.retention", json!(CHECKPOINT_RETENTION)),
-        ("checkpoint.keepBest.mode", json!(KEEP_BEST_MODE)),
-        ("checkpoint.ifNoneUsable", json!(IF_NONE_USABLE)),
-        ("checkpoint.verify", json!(VERIFY)),
-        ("checkpoint.backup.intervalSeconds", json!(BACKUP_INTERVAL_SECONDS)),
-        ("checkpoint.storage.deletePolicy", json!(DELETE_POLICY)),
-        ("monitoring.enabled", json!(MONITORING_ENABLED)),
-        ("monitoring.metricsPort", json!(METRICS_PORT)),
-        ("monitoring.tensorboardEnabled", json!(TENSORBOARD_ENABLED)),
-        ("networking.backend", json!(BACKEND)),
-        ("networking.masterPort", json!(MASTER_PORT)),
-        ("networking.isolate", json!(ISOLATE)),
-        ("networking.rdmaEnabled", json!(RDMA_ENABLED)),
-        ("failurePolicy.restartPolicy", json!(RESTART_POLICY)),
-        ("failurePolicy.backoffLimit", json!(BACKOFF_LIMIT)),
-        ("failurePolicy.nodeLostSeconds", json!(NODE_LOST_SECONDS)),
-        ("failurePolicy.nanPolicy", json!(NAN_POLICY)),
-        ("failurePolicy.hang.timeoutSeconds", json!(HANG_TIMEOUT_SECONDS)),
-        ("failurePolicy.hang.idleTimeoutSeconds", json!(HANG_IDLE_TIMEOUT_SECONDS)),
-        ("failurePolicy.hang.action", json!(HANG_ACTION)),
-        ("elastic.minWorkers", json!(MIN_WORKERS)),
-        ("elastic.waitSeconds", json!(WAIT_SECONDS)),
-        ("scheduling.gang", json!(GANG)),
-    ]
 }
 
 /// Objects that are there or not as a whole: without one nothing in it has a default. Of any other one that is not written the
