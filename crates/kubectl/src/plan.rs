@@ -271,7 +271,7 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
         };
         tell("/checkpoints", json!(volume), from.to_owned());
         if let Some(resume) =
-            checkpoint.resume_from.as_ref().filter(|from| spec.checkpoint.resume_from.as_ref() != Some(from))
+            checkpoint.policy.resume_from.as_ref().filter(|from| spec.checkpoint.resume_from.as_ref() != Some(from))
         {
             tell("checkpoint.resumeFrom", json!(resume), "checkpoint.resumeFrom, below /checkpoints".into());
         }

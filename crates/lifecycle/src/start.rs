@@ -129,7 +129,7 @@ impl Step<'_> {
     /// time does not run.
     fn waits_for_checkpoint(&mut self) -> bool {
         let may_start_over =
-            self.input.plan.storage.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.may_start_over);
+            self.input.plan.storage.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.policy.may_start_over);
         let first = self.first_that_counts();
         let last = self.status.restarts.last().filter(|last| last.waits_for_word() && last.attempt >= first);
         let Some(message) = last.filter(|_| !may_start_over).map(ToString::to_string) else { return false };

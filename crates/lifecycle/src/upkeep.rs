@@ -85,7 +85,7 @@ impl Step<'_> {
     /// Copies what the workers had no time to copy. True while that is under way.
     pub(super) fn copy_after_end(&mut self) -> bool {
         let plan = self.input.plan;
-        let copies = plan.storage.checkpoint.as_ref().filter(|c| c.is_shared() && c.backup.is_some());
+        let copies = plan.storage.checkpoint.as_ref().filter(|c| c.policy.shared && c.policy.backup.is_some());
         if copies.is_none() || self.input.refused.is_some() {
             return false;
         }
@@ -141,7 +141,8 @@ impl Step<'_> {
     pub(super) fn is_uncopied(&self) -> bool {
         let checkpoint = self.input.plan.storage.checkpoint.as_ref();
         // A spec that is refused may tell no storage any more.
-        let has_backup = checkpoint.is_none_or(|checkpoint| checkpoint.is_shared() && checkpoint.backup.is_some());
+        let has_backup =
+            checkpoint.is_none_or(|checkpoint| checkpoint.policy.shared && checkpoint.policy.backup.is_some());
         has_backup && self.pending_backup().is_some()
     }
 
@@ -192,6 +193,7 @@ impl Step<'_> {
 fn can_be_checked(checkpoint: &Checkpoint) -> bool {
     let below = |path: &str| path.strip_prefix(paths::CHECKPOINTS).is_some_and(|rest| rest.starts_with('/'));
     checkpoint
+        .policy
         .resume_from
         .as_deref()
         .is_some_and(|from| from.contains("://") || (checkpoint.volume != CheckpointVolume::EmptyDir && below(from)))

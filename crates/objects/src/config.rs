@@ -3,7 +3,7 @@
 use super::{metadata, names};
 use k8s_openapi::api::core::v1::ConfigMap;
 use plan::{Plan, Source};
-use protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
+use protocol::checkpoints::POLICY_FILE;
 use protocol::gang::SETUP_FILE;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -38,24 +38,8 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
 /// they run.
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 fn checkpoints(plan: &Plan) -> Option<String> {
-    let checkpoint = plan.storage.checkpoint.as_ref()?;
-    let policy = CheckpointPolicy {
-        uid: plan.identity.uid.clone(),
-        job: plan.identity.name.clone(),
-        workers: plan.gang.most_workers().into(),
-        port: plan.monitoring.agent_port,
-        look_seconds: 0,
-        patience_seconds: 0,
-        shared: checkpoint.is_shared(),
-        retention: checkpoint.retention.get(),
-        keep_best: checkpoint.keep_best.clone(),
-        resume_from: checkpoint.resume_from.clone(),
-        may_start_over: checkpoint.may_start_over,
-        structure_only: checkpoint.structure_only,
-        store: checkpoint.store.as_ref().map(|store| store.place.clone()),
-        backup: checkpoint.backup_policy(),
-    };
-    Some(serde_json::to_string(&policy).expect("a struct of strings and numbers is JSON"))
+    let policy = &plan.storage.checkpoint.as_ref()?.policy;
+    Some(serde_json::to_string(policy).expect("a struct of strings and numbers is JSON"))
 }
 
 /// A name, or where its folder is mounted.

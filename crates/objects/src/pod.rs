@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use plan::storage::{VOLUME_PREFIX, paths};
 use plan::template::{AGENT, TRAINING};
-use plan::{Checkpoint, CheckpointVolume, ClaimPath, Delivery, Incarnation, Plan, Pod, Role, Store};
+use plan::{Checkpoint, CheckpointVolume, ClaimPath, Delivery, Incarnation, Plan, Pod, Role};
 use protocol::checkpoints::POLICY_FILE;
 use protocol::gang::{GangPast, KILLED};
 use std::collections::BTreeMap;
@@ -275,9 +275,8 @@ impl Mounts {
             },
         };
         self.add("checkpoints", CHECKPOINTS, false, volume);
-        self.add_credentials("store", paths::STORE_CREDENTIALS, checkpoint.store.as_ref());
-        let backup = checkpoint.backup.as_ref().map(|(store, _)| store);
-        self.add_credentials("backup", paths::BACKUP_CREDENTIALS, backup);
+        self.add_credentials("store", paths::STORE_CREDENTIALS, checkpoint.store_secret.clone());
+        self.add_credentials("backup", paths::BACKUP_CREDENTIALS, checkpoint.backup_secret.clone());
     }
 
     fn add(&mut self, name: &str, path: &str, read_only: bool, volume: Volume) {
@@ -292,8 +291,8 @@ impl Mounts {
     }
 
     /// Files, so that what changes in the Secret reaches a pod that runs, and nothing of it is in the environment.
-    fn add_credentials(&mut self, name: &str, path: &str, store: Option<&Store>) {
-        let Some(secret) = store.and_then(|store| store.secret.clone()) else { return };
+    fn add_credentials(&mut self, name: &str, path: &str, secret: Option<String>) {
+        let Some(secret) = secret else { return };
         let source = SecretVolumeSource { secret_name: Some(secret), ..SecretVolumeSource::default() };
         self.add(name, path, true, Volume { secret: Some(source), ..Volume::default() });
     }

@@ -35,7 +35,7 @@ pub fn upkeep(plan: &Plan, task: Upkeep) -> Option<Job> {
     let mut args = ["checkpoints", "upkeep", "--policy", &policy_path(), task.as_str()].map(str::to_owned).to_vec();
     // A claim that nobody has used yet would be bound to where this pod happens to be.
     let is_new = matches!(checkpoint.volume, CheckpointVolume::New { .. } | CheckpointVolume::EmptyDir);
-    let from_store = checkpoint.resume_from.as_deref().is_some_and(|from| from.contains("://"));
+    let from_store = checkpoint.policy.resume_from.as_deref().is_some_and(|from| from.contains("://"));
     let without_volume = task == Upkeep::Check && from_store && is_new;
     args.extend(without_volume.then(|| "--without-volume".to_owned()));
     let unmounted = Checkpoint { volume: CheckpointVolume::EmptyDir, ..checkpoint.clone() };

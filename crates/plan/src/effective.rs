@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((plan.policy.failure.restart.backoff_limit, plan.policy.failure.hang_timeout_seconds), (7, 77));
         assert_eq!(plan.policy.ttl_seconds, Some(60));
         let checkpoint = plan.storage.checkpoint.unwrap();
-        assert_eq!(checkpoint.retention.get(), 9);
+        assert_eq!(checkpoint.policy.retention, 9);
         assert!(
             matches!(checkpoint.volume, CheckpointVolume::New { size, delete_with_job: true, .. } if size.0 == "3Gi")
         );

@@ -46,12 +46,13 @@ pub use policy::{Failure, Policy, Success, restart_requested};
 pub use refusal::{Refusal, Refusals};
 pub use resources::{is_extended, is_gpu};
 pub use source::{ClaimPath, Source};
-pub use storage::{Checkpoint, CheckpointVolume, Store};
+pub use storage::{Checkpoint, CheckpointVolume};
 pub use taken::{merged, with_runtime};
 
 use api::{Framework, HostNames, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
+use protocol::checkpoints::CheckpointPolicy;
 use protocol::role::RoleName;
 use roles::PodInput;
 
@@ -163,7 +164,14 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let dataset = Source::resolve("spec.dataset", &spec.dataset, &mut no);
     let output = spec.output.as_deref().and_then(|uri| ClaimPath::resolve("spec.output", uri, &mut no));
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
-    let checkpoint = storage::resolve(&spec.checkpoint, &format!("{namespace}/{name}"), &mut no);
+    let of_job = CheckpointPolicy {
+        uid: uid.clone(),
+        job: name.clone(),
+        workers: most.into(),
+        port: monitoring::agent_port(spec),
+        ..CheckpointPolicy::default()
+    };
+    let checkpoint = storage::resolve(&spec.checkpoint, of_job, &format!("{namespace}/{name}"), &mut no);
     let storage = Storage { model, dataset, output, checkpoint };
     let policy = policy::resolve(spec, restart_requested(job), &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);

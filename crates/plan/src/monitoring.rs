@@ -127,7 +127,7 @@ pub(super) fn resolve(
 }
 
 /// The port of the metrics, whether or not any are served, unless the rendezvous has it.
-fn agent_port(spec: &TrainingJobSpec) -> u16 {
+pub(super) fn agent_port(spec: &TrainingJobSpec) -> u16 {
     let (master, port) = (spec.networking.master_port(), spec.monitoring.metrics_port());
     if [master, master + 1].contains(&port) { master - 1 } else { port }
 }

@@ -5,9 +5,8 @@ use super::{Refusals, dns_subdomain};
 use api::{self, DeletePolicy, IfNoneUsable, Mode, Storage, StorageType, TrainingJobSpec, Verify};
 use k8s_openapi::api::core::v1::{PodTemplateSpec, VolumeMount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use protocol::checkpoints::{BackupPolicy, BestBy, StorePlace};
+use protocol::checkpoints::{BackupPolicy, BestBy, CheckpointPolicy, StorePlace};
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
 
 /// Beginning of the names of the operator's volumes in a worker's pod.
 pub const VOLUME_PREFIX: &str = "trainingjob-";
@@ -34,50 +33,18 @@ pub mod paths {
 /// Checkpoints of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
+    /// What the agents do with them, as they are told.
+    pub policy: CheckpointPolicy,
     /// Epochs between two of them.
     pub frequency: u32,
     /// What is mounted for them.
     pub volume: CheckpointVolume,
-    /// Newest good ones that are kept.
-    pub retention: NonZeroU32,
-    /// The metric by which the best one is kept, too.
-    pub keep_best: Option<BestBy>,
-    /// The checkpoint that the job begins with, used once: an absolute path, or a place in an object store.
-    pub resume_from: Option<String>,
-    /// The run may begin at step 0 where it has checkpoints and none of them can be used.
-    pub may_start_over: bool,
-    /// Not every byte of a checkpoint is read before an attempt resumes from it.
-    pub structure_only: bool,
     /// What is added to the command where there is one to go on from.
     pub resume_args: Vec<String>,
-    /// The object store where they are kept.
-    pub store: Option<Store>,
-    /// Where they are copied to, and how many seconds lie between two copies.
-    pub backup: Option<(Store, u32)>,
-}
-
-/// An object store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Store {
-    /// As the agent is told of it.
-    pub place: StorePlace,
-    /// The Secret whose keys are mounted in [`StorePlace::credentials`].
-    pub secret: Option<String>,
-}
-
-impl Checkpoint {
-    /// Whether all workers see the same folder.
-    #[must_use]
-    pub fn is_shared(&self) -> bool {
-        self.volume != CheckpointVolume::EmptyDir
-    }
-
-    /// The copies as the agent is told of them.
-    #[must_use]
-    pub fn backup_policy(&self) -> Option<BackupPolicy> {
-        let (store, seconds) = self.backup.as_ref()?;
-        Some(BackupPolicy { place: store.place.clone(), interval_seconds: u64::from(*seconds) })
-    }
+    /// The Secret for the object store where they are kept: its keys are mounted in [`StorePlace::credentials`].
+    pub store_secret: Option<String>,
+    /// The same for the store to which they are copied.
+    pub backup_secret: Option<String>,
 }
 
 /// What is mounted for checkpoints.
@@ -105,8 +72,14 @@ pub enum CheckpointVolume {
     },
 }
 
-/// `home` is where the job's objects are in a bucket unless the spec says otherwise: NAMESPACE/JOB.
-pub(super) fn resolve(checkpoint: &api::Checkpoint, home: &str, no: &mut Refusals) -> Option<Checkpoint> {
+/// `policy` tells whose they are. `home` is where the job's objects are in a bucket unless the spec says otherwise:
+/// NAMESPACE/JOB.
+pub(super) fn resolve(
+    checkpoint: &api::Checkpoint,
+    policy: CheckpointPolicy,
+    home: &str,
+    no: &mut Refusals,
+) -> Option<Checkpoint> {
     let volume = match &checkpoint.storage {
         None => CheckpointVolume::EmptyDir,
         Some(storage) => match storage.type_ {
@@ -115,11 +88,9 @@ pub(super) fn resolve(checkpoint: &api::Checkpoint, home: &str, no: &mut Refusal
             StorageType::S3 | StorageType::Gcs | StorageType::Azure => CheckpointVolume::EmptyDir,
         },
     };
-    let store = checkpoint.storage.as_ref().and_then(|storage| store(storage, home, no));
-    checkpoint.enabled().then(|| Checkpoint {
-        frequency: checkpoint.frequency(),
-        volume,
-        retention: checkpoint.retention(),
+    let policy = CheckpointPolicy {
+        shared: volume != CheckpointVolume::EmptyDir,
+        retention: checkpoint.retention().get(),
         keep_best: checkpoint
             .keep_best
             .as_ref()
@@ -127,9 +98,17 @@ pub(super) fn resolve(checkpoint: &api::Checkpoint, home: &str, no: &mut Refusal
         resume_from: checkpoint.resume_from.as_deref().map(resume_from),
         may_start_over: checkpoint.if_none_usable == Some(IfNoneUsable::StartOver),
         structure_only: checkpoint.verify == Some(Verify::Structure),
+        store: checkpoint.storage.as_ref().and_then(|storage| store(storage, home, no)),
+        backup: checkpoint.backup.as_ref().map(backup),
+        ..policy
+    };
+    checkpoint.enabled().then(|| Checkpoint {
+        policy,
+        frequency: checkpoint.frequency(),
+        volume,
         resume_args: checkpoint.resume_args.clone(),
-        store,
-        backup: checkpoint.backup.as_ref().map(|backup| (backup_store(backup), backup.interval_seconds())),
+        store_secret: checkpoint.storage.as_ref().and_then(|storage| storage.credentials_secret.clone()),
+        backup_secret: checkpoint.backup.as_ref().and_then(|backup| backup.credentials_secret.clone()),
     })
 }
 
@@ -143,7 +122,7 @@ fn resume_from(text: &str) -> String {
     }
 }
 
-fn store(storage: &Storage, home: &str, no: &mut Refusals) -> Option<Store> {
+fn store(storage: &Storage, home: &str, no: &mut Refusals) -> Option<StorePlace> {
     let (field, scheme, bucket) = match storage.type_ {
         StorageType::S3 => ("s3Bucket", "s3", &storage.s3_bucket),
         StorageType::Gcs => ("gcsBucket", "gs", &storage.gcs_bucket),
@@ -155,30 +134,25 @@ fn store(storage: &Storage, home: &str, no: &mut Refusals) -> Option<Store> {
         return None;
     };
     let prefix = storage.prefix.as_deref().unwrap_or(home).trim_matches('/');
-    let secret = storage.credentials_secret.clone();
-    Some(Store {
-        place: StorePlace {
-            uri: format!("{scheme}://{bucket}/{prefix}"),
-            endpoint: storage.endpoint.clone(),
-            region: storage.region.clone(),
-            azure_account: storage.azure_account.clone(),
-            credentials: secret.as_ref().map(|_| paths::STORE_CREDENTIALS.to_owned()),
-        },
-        secret,
+    Some(StorePlace {
+        uri: format!("{scheme}://{bucket}/{prefix}"),
+        endpoint: storage.endpoint.clone(),
+        region: storage.region.clone(),
+        azure_account: storage.azure_account.clone(),
+        credentials: storage.credentials_secret.as_ref().map(|_| paths::STORE_CREDENTIALS.to_owned()),
     })
 }
 
-fn backup_store(backup: &api::Backup) -> Store {
-    let secret = backup.credentials_secret.clone();
-    Store {
+fn backup(backup: &api::Backup) -> BackupPolicy {
+    BackupPolicy {
         place: StorePlace {
             uri: backup.destination.trim_end_matches('/').to_owned(),
             endpoint: backup.endpoint.clone(),
             region: backup.region.clone(),
             azure_account: backup.azure_account.clone(),
-            credentials: secret.as_ref().map(|_| paths::BACKUP_CREDENTIALS.to_owned()),
+            credentials: backup.credentials_secret.as_ref().map(|_| paths::BACKUP_CREDENTIALS.to_owned()),
         },
-        secret,
+        interval_seconds: backup.interval_seconds().into(),
     }
 }
 

@@ -74,12 +74,19 @@ fn a_small_job_is_all_defaults() {
     assert_eq!(plan.storage.model, Source::Name("resnet".to_owned()));
     let checkpoint = plan.storage.checkpoint.unwrap();
     assert_eq!(
-        (checkpoint.frequency, checkpoint.retention.get(), checkpoint.volume),
+        (checkpoint.frequency, checkpoint.policy.retention, checkpoint.volume),
         (5, 3, CheckpointVolume::EmptyDir)
     );
     assert_eq!(
-        (checkpoint.store, checkpoint.backup, checkpoint.keep_best, checkpoint.resume_from),
-        (None, None, None, None)
+        checkpoint.policy,
+        CheckpointPolicy {
+            uid: plan.identity.uid,
+            job: plan.identity.name,
+            workers: 2,
+            port: 8080,
+            retention: 3,
+            ..CheckpointPolicy::default()
+        }
     );
     assert_eq!(plan.gang.workers().pod.grace_seconds, 60);
     assert_eq!(plan.identity.owner.controller, Some(true));

@@ -220,7 +220,7 @@ fn place(
     if checkpoint.volume != CheckpointVolume::EmptyDir {
         return errand();
     }
-    let is_copied = checkpoint.store.is_some() || checkpoint.backup.is_some();
+    let is_copied = checkpoint.policy.store.is_some() || checkpoint.policy.backup.is_some();
     if is_copied && matches!(verb, Verb::Restore { .. }) {
         return Err(format!(
             "no worker of {name} runs, and its /checkpoints is an emptyDir, which would end with whatever restores into it. \
