@@ -64,6 +64,99 @@ fn the_tables_of_the_docs_are_current() {
     );
 }
 
+/// One line of `crdgen --shape`.
+struct Field<'a> {
+    kind: &'a str,
+    is_required: bool,
+    least: Option<f64>,
+    most: Option<f64>,
+    values: BTreeSet<&'a str>,
+}
+
+fn shape(text: &str) -> BTreeMap<&str, Field<'_>> {
+    let field = |line| {
+        let [path, kind, required, least, most, values] = std::array::from_fn({
+            let mut cells = str::split(line, '\t');
+            move |_| cells.next().unwrap_or_default()
+        });
+        let values = values.split(',').filter(|value| !value.is_empty()).collect();
+        let (least, most) = (least.parse().ok(), most.parse().ok());
+        (path, Field { kind, is_required: required == "required", least, most, values })
+    };
+    text.lines().skip(1).map(field).collect()
+}
+
+/// What of `now` an object of `before` could not have, or a client of `before` could not read.
+fn broken(before: &str, now: &str) -> Vec<String> {
+    let (before, now) = (shape(before), shape(now));
+    let mut broken = Vec::new();
+    for (path, old) in &before {
+        let Some(new) = now.get(path) else {
+            broken.push(format!("{path} is gone"));
+            continue;
+        };
+        if new.kind != old.kind {
+            broken.push(format!("{path} was of type {} and is of type {}", old.kind, new.kind));
+        }
+        if new.is_required && !old.is_required {
+            broken.push(format!("{path} has become required"));
+        }
+        let narrower = new.least.is_some_and(|new| old.least.is_none_or(|old| new > old))
+            || new.most.is_some_and(|new| old.most.is_none_or(|old| new < old));
+        if narrower {
+            broken.push(format!("{path} has a narrower range"));
+        }
+        let gone: Vec<_> = old.values.difference(&new.values).collect();
+        if !gone.is_empty() || (old.values.is_empty() && !new.values.is_empty()) {
+            broken.push(format!("{path} takes fewer values: {gone:?}"));
+        }
+    }
+    let parent = |path: &str| path.rfind(['.', '[', '{']).map(|end| path[..end].to_owned()).unwrap_or_default();
+    let is_new = |path: &&str| !before.contains_key(*path) && before.contains_key(parent(path).as_str());
+    broken.extend(
+        now.iter()
+            .filter(|(path, field)| field.is_required && is_new(path))
+            .map(|(path, _)| format!("{path} is new and required")),
+    );
+    broken
+}
+
+/// docs/api.md, A10. Each version's shape is kept when it is tagged.
+#[test]
+fn a_field_keeps_its_name_and_type_and_takes_what_it_took() {
+    let now = made(&["--shape"]);
+    let mut versions = 0;
+    for file in std::fs::read_dir(root().join("tests/fixtures/api")).unwrap() {
+        let file = file.unwrap().path();
+        let before = std::fs::read_to_string(&file).unwrap();
+        assert!(shape(&before).len() > 200, "{}", file.display());
+        assert_eq!(broken(&before, &now), Vec::<String>::new(), "since {}", file.display());
+        versions += 1;
+    }
+    assert!(versions > 0);
+}
+
+#[test]
+fn what_breaks_a_client_is_found() {
+    let before = "\nspec\tobject\t\t\t\t\nspec.a\tinteger\t\t1\t9\t\nspec.b\tstring\t\t\t\tx,y\nspec.c\tstring\t\t\t\t";
+    let cases = [
+        ("spec.a\tinteger\t\t1\t9\t", "", "spec.a is gone"),
+        ("spec.a\tinteger", "spec.a\tstring", "spec.a was of type integer and is of type string"),
+        ("spec.a\tinteger\t\t1\t9", "spec.a\tinteger\t\t2\t9", "spec.a has a narrower range"),
+        ("spec.a\tinteger\t\t1\t9", "spec.a\tinteger\t\t1\t8", "spec.a has a narrower range"),
+        ("spec.c\tstring\t\t\t\t", "spec.c\tstring\trequired\t\t\t", "spec.c has become required"),
+        ("x,y", "x,z", "spec.b takes fewer values: [\"y\"]"),
+        ("spec.c\tstring\t\t\t\t", "spec.c\tstring\t\t\t\tx", "spec.c takes fewer values: []"),
+        ("spec\tobject\t\t\t\t", "spec\tobject\t\t\t\t\nspec.d\tstring\trequired\t\t\t", "spec.d is new and required"),
+    ];
+    for (was, is, words) in cases {
+        assert_eq!(broken(before, &before.replacen(was, is, 1)), [words], "{is}");
+    }
+    let more = before.replace("1\t9", "0\t").replace("x,y", "x,y,z")
+        + "\nspec.d\tstring\t\t\t\t\nspec.d.e\tstring\trequired\t\t\t";
+    assert_eq!(broken(before, &more), Vec::<String>::new());
+}
+
 /// `kubectl apply` keeps the whole CRD in an annotation of at most 262,144 bytes; a third of them is for what comes yet.
 #[test]
 fn the_crd_is_small() {

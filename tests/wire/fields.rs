@@ -299,6 +299,7 @@ async fn all_changes() {
     let started = Instant::now();
     let world = World::shared().await;
     prepare(&world).await;
+    unknown_values(&world).await;
     let (refused, accepted) = refused(&world).await;
     println!("{refused} changes are refused with their message ({:.0} s)", started.elapsed().as_secs_f64());
 
@@ -311,23 +312,9 @@ async fn all_changes() {
     assert!(wrong.is_empty(), "{} of {} changes:\n{}", wrong.len(), accepted.len(), wrong.join("\n"));
     let (defaults, others): (Vec<&Change>, Vec<&Change>) = accepted.iter().partition(|change| says_the_default(change));
     let fields = |changes: Vec<&Change>| changes.into_iter().map(|change| change.field).collect::<BTreeSet<_>>();
-    assert_eq!(
-        fields(defaults).into_iter().collect::<Vec<_>>(),
-        [
-            "checkpoint.enabled",
-            "checkpoint.ifNoneUsable",
-            "checkpoint.keepBest.mode",
-            "checkpoint.storage.deletePolicy",
-            "checkpoint.verify",
-            "failurePolicy.hang.action",
-            "failurePolicy.nanPolicy",
-            "monitoring.enabled",
-            "monitoring.tensorboardEnabled",
-            "networking.isolate",
-            "networking.rdmaEnabled",
-        ],
-        "these may be written down as what they are anyway, or left out again"
-    );
+    let with_default = |case: &Case| api::defaults::of(case.field).is_some_and(|value| case.values.contains(&value));
+    let expected: BTreeSet<_> = cases().iter().filter(|case| with_default(case)).map(|case| case.field).collect();
+    assert_eq!(fields(defaults), expected, "these may be written down as what they are anyway, or left out again");
     assert_eq!(
         fields(others).into_iter().collect::<Vec<_>>(),
         [
@@ -340,6 +327,27 @@ async fn all_changes() {
             "ttlSecondsAfterFinished",
         ]
     );
+}
+
+/// Where the schema lists the values of a field, the API server takes no other and lists them.
+async fn unknown_values(world: &World) {
+    let crd = serde_json::to_value(api::crd()).expect("JSON");
+    let mut tried = 0;
+    for Case { field, with, .. } in cases() {
+        let root = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        let schema = field.split('.').fold(root, |schema, step| &schema["properties"][step]);
+        let Some(values) = schema["enum"].as_array() else { continue };
+        let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 1 });
+        merge(&mut spec, &with);
+        set(&mut spec, field, Some(&json!("Other")));
+        let url = format!("{}?dryRun=All", jobs_url("default"));
+        let refusal = world.send("POST", &url, &job("x", &spec)).await.expect_err(field);
+        let values: Vec<_> = values.iter().map(Value::to_string).collect();
+        let told = format!("spec.{field}: Unsupported value: \"Other\": supported values: {}", values.join(", "));
+        assert!(refusal.contains(&told), "{field}: {refusal}");
+        tried += 1;
+    }
+    assert!(tried > 9, "{tried} fields with a list of values");
 }
 
 /// Tries all changes on live jobs of one operator: how many are refused as they should be, and those that are accepted.

@@ -1167,18 +1167,6 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         example: "retention-zero",
     },
     SchemaRefusal {
-        field: "spec.checkpoint.ifNoneUsable",
-        says: r#"supported values: "Wait", "StartOver""#,
-        remedy: "write Wait or StartOver",
-        example: "if-none-usable",
-    },
-    SchemaRefusal {
-        field: "spec.checkpoint.verify",
-        says: r#"supported values: "Full", "Structure""#,
-        remedy: "write Full or Structure",
-        example: "verify",
-    },
-    SchemaRefusal {
         field: "spec.checkpoint.keepBest.metric",
         says: "spec.checkpoint.keepBest.metric: Required value",
         remedy: "write the name of the metric as the checkpoints have it, such as eval_loss",
@@ -1191,18 +1179,6 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         example: "backup-interval",
     },
     SchemaRefusal {
-        field: "spec.networking.backend",
-        says: r#"supported values: "nccl", "gloo", "mpi""#,
-        remedy: "write one of these",
-        example: "backend-unknown",
-    },
-    SchemaRefusal {
-        field: "spec.networking.hostNames",
-        says: r#"supported values: "AllWorkers", "FirstWorker""#,
-        remedy: "write one of these",
-        example: "host-names-unknown",
-    },
-    SchemaRefusal {
         field: "spec.networking.masterPort",
         says: "spec.networking.masterPort in body should be greater than or equal to 1024",
         remedy: "write a port from 1024 to 65534",
@@ -1213,12 +1189,6 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         says: "spec.networking.masterPort in body should be less than or equal to 65534",
         remedy: "write a port from 1024 to 65534",
         example: "port-high",
-    },
-    SchemaRefusal {
-        field: "spec.failurePolicy.restartPolicy",
-        says: r#"supported values: "Never", "OnFailure", "Always""#,
-        remedy: "write one of these",
-        example: "restart-policy",
     },
     SchemaRefusal {
         field: "spec.failurePolicy.backoffLimit",
@@ -1245,12 +1215,6 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         example: "node-lost-soon",
     },
     SchemaRefusal {
-        field: "spec.failurePolicy.nanPolicy",
-        says: r#"supported values: "Report", "Fail""#,
-        remedy: "write one of these",
-        example: "nan-policy",
-    },
-    SchemaRefusal {
         field: "spec.failurePolicy.hang.timeoutSeconds",
         says: "spec.failurePolicy.hang.timeoutSeconds in body should be greater than or equal to 30",
         remedy: "write a number of seconds from 30, more than the longest evaluation or checkpoint takes",
@@ -1261,12 +1225,6 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         says: "spec.failurePolicy.hang.idleTimeoutSeconds in body should be greater than or equal to 30",
         remedy: "write a number of seconds from 30, more than the longest silent wait of the whole gang takes",
         example: "hang-idle-timeout",
-    },
-    SchemaRefusal {
-        field: "spec.failurePolicy.hang.action",
-        says: r#"supported values: "Report", "Restart""#,
-        remedy: "write one of these",
-        example: "hang-action",
     },
     SchemaRefusal {
         field: "spec.failurePolicy.rules",

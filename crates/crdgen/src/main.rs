@@ -3,7 +3,9 @@
 use anyhow::Context as _;
 use api::{self, MUTABLE, MUTABLE_WITHIN, RULES, RuntimeKind, SCHEMA_REFUSALS, defaults};
 use clap::Parser;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use std::fmt::{self, Write};
 
 /// Prints the CustomResourceDefinition of TrainingJob as YAML, or a table for the documentation.
@@ -11,13 +13,16 @@ use std::fmt::{self, Write};
 #[command(version)]
 struct Args {
     /// Print docs/fields.md: every field of the spec with its type, default and meaning.
-    #[arg(long, conflicts_with = "refusals")]
+    #[arg(long, conflicts_with_all = ["refusals", "shape"])]
     fields: bool,
+    /// Print every field of spec and status with its type and bounds, as tests/fixtures/api keeps it for each version.
+    #[arg(long, conflicts_with = "refusals")]
+    shape: bool,
     /// Print docs/refusals.md: everything that the API server refuses, and what to write instead.
     #[arg(long)]
     refusals: bool,
     /// Print the CustomResourceDefinition of a kind of template instead: ClusterTrainingRuntime or TrainingRuntime.
-    #[arg(long, conflicts_with_all = ["fields", "refusals"], value_name = "KIND")]
+    #[arg(long, conflicts_with_all = ["fields", "refusals", "shape"], value_name = "KIND")]
     runtime: Option<String>,
 }
 
@@ -26,6 +31,7 @@ fn main() -> anyhow::Result<()> {
     let text = match () {
         () if args.fields => fields()?,
         () if args.refusals => refusals()?,
+        () if args.shape => shape()?,
         () => {
             let (option, crd) = match args.runtime.as_deref() {
                 None => (String::new(), api::crd()),
@@ -56,6 +62,41 @@ fn fields() -> anyhow::Result<String> {
     );
     rows(&mut text, "", &serde_json::from_value(spec.clone())?)?;
     Ok(text)
+}
+
+fn shape() -> anyhow::Result<String> {
+    let crd = serde_json::to_value(api::crd())?;
+    let properties = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+    let mut text = String::from("field\ttype\trequired\tleast\tmost\tvalues\n");
+    for part in ["spec", "status"] {
+        shape_of(&mut text, part, false, &serde_json::from_value(properties[part].clone())?)?;
+    }
+    Ok(text)
+}
+
+/// A line for the field at `path`, and for all below it that are ours.
+fn shape_of(text: &mut String, path: &str, is_required: bool, schema: &JSONSchemaProps) -> fmt::Result {
+    let kind = schema.type_.as_deref().unwrap_or("any");
+    let required = if is_required { "required" } else { "" };
+    let bound = |bound: Option<f64>| bound.map(|bound| bound.to_string()).unwrap_or_default();
+    let values: Vec<_> = schema.enum_.iter().flatten().filter_map(|value| value.0.as_str()).collect();
+    let (least, most) = (bound(schema.minimum), bound(schema.maximum));
+    writeln!(text, "{path}\t{kind}\t{required}\t{least}\t{most}\t{}", values.join(","))?;
+    let name = path.rsplit('.').next().unwrap_or_default();
+    if OF_KUBERNETES.contains(&name) || name == "affinity" {
+        return Ok(());
+    }
+    let required = schema.required.as_deref().unwrap_or_default();
+    for (name, field) in schema.properties.iter().flatten() {
+        shape_of(text, &format!("{path}.{name}"), required.contains(name), field)?;
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(entry)) = &schema.additional_properties {
+        shape_of(text, &format!("{path}{{}}"), false, entry)?;
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(entry)) = &schema.items {
+        shape_of(text, &format!("{path}[]"), false, entry)?;
+    }
+    Ok(())
 }
 
 fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> fmt::Result {
@@ -126,7 +167,8 @@ fn refusals() -> anyhow::Result<String> {
         writeln!(text, "| [{0}](../examples/bad/{0}.yaml) | `{field}` | {wrong} | {remedy} |", rule.example)?;
     }
     text.push_str(
-        "\n## By type and range\n\nThe API server's own words.\n\n\
+        "\n## By type and range\n\nThe API server's own words. A field for which [fields.md](fields.md) lists values takes \
+         no other: the refusal lists them, too, and the remedy is to write one of them.\n\n\
          | file | field | what it says | what to write instead |\n|---|---|---|---|\n",
     );
     for refusal in SCHEMA_REFUSALS {
