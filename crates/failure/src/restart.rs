@@ -77,12 +77,6 @@ pub fn decide(policy: &Policy, history: &mut RestartHistory, end: &AttemptEnd) -
     }
 }
 
-/// The end of a job in words: why its last attempt ended, and why no other follows where the cause does not say it.
-#[must_use]
-pub fn last_words(end: &AttemptEnd, why: &str) -> String {
-    if why.is_empty() { end.to_string() } else { format!("{end} ({why})") }
-}
-
 /// What `failurePolicy.rules` make of the end of an attempt.
 #[must_use]
 pub fn ruled(policy: &Policy, end: AttemptEnd) -> AttemptEnd {

@@ -12,7 +12,7 @@ use super::policy::{Ended, Judge, Why, begin};
 use super::seat::{Holder, Link, Seat};
 use super::view::{Chosen, Missing, Phase, View};
 use super::{Conn, Order, Timing};
-use failure::restart::{Next, Policy, decide, last_words, ruled};
+use failure::restart::{Next, Policy, decide, ruled};
 use protocol::attempt::AttemptEnd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -219,7 +219,7 @@ impl Leader {
             self.history.attempt = self.history.attempt.max(attempt);
             match decide(&self.setup.policy, &mut self.history.restarts, &end) {
                 Next::Restart { after } => wait = after,
-                Next::Stop { why } => self.history.finish = Some(failed(last_words(&end, &why))),
+                Next::Stop { why } => self.history.finish = Some(failed(end.ends_job(&why))),
                 Next::Wait => self.history.finish = Some(failed(end.to_string())),
             }
             self.judged = Some(end);

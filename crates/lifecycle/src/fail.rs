@@ -117,7 +117,7 @@ impl Step<'_> {
                 true
             }
             Next::Stop { why } => {
-                self.fail(entry.reason.clone(), &restart::last_words(entry, &why));
+                self.fail(entry.reason.clone(), &entry.ends_job(&why));
                 false
             }
         }

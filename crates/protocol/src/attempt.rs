@@ -110,6 +110,12 @@ impl AttemptEnd {
         self.worker.map(|index| Place { role: self.role, index })
     }
 
+    /// The end of the job in words, if no other attempt follows: `why` is empty where the cause says it.
+    #[must_use]
+    pub fn ends_job(&self, why: &str) -> String {
+        if why.is_empty() { self.to_string() } else { format!("{self} ({why})") }
+    }
+
     /// What it counts as.
     #[must_use]
     pub fn class(&self) -> Class {
