@@ -117,7 +117,6 @@ generate: need-rust ## make anew what is made from code: CRDs, tables of the doc
 	 $$crdgen --runtime ClusterTrainingRuntime > crds/clustertrainingruntimes.yaml && \
 	 $$crdgen --runtime TrainingRuntime > crds/trainingruntimes.yaml && \
 	 $$crdgen --fields > docs/fields.md && $$crdgen --refusals > docs/refusals.md
-	UPDATE=1 cargo test --quiet --test files docs::
 	UPDATE=1 cargo test --quiet --test planes both_forms_of_the_rules_are_one
 	INSTA_UPDATE=always cargo test --quiet --lib --package objects --package kubectl-trainingjob
 	@git diff --stat
