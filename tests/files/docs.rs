@@ -3,6 +3,7 @@
 
 use api::{Framework, RESERVED_ENV, Reason, crd};
 use kubectl_trainingjob::advice::ADVICE;
+use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,6 +130,21 @@ fn rows_of_a_table_have_the_cells_of_its_head() {
 fn the_readme_is_short() {
     let lines = read("README.md").lines().count();
     assert!(lines < 200, "README.md has {lines} lines");
+}
+
+/// What a change has to pass is in `.ci/run`, wherever it runs.
+#[test]
+fn the_workflow_runs_what_everybody_runs() {
+    let workflow: Value = serde_saphyr::from_str(&read(".github/workflows/ci.yaml")).unwrap();
+    let steps = workflow["jobs"]["test"]["steps"].as_array().unwrap();
+    let runs: Vec<_> = steps.iter().filter_map(|step| step["run"].as_str()).collect();
+    assert!(runs.contains(&".ci/run"), "{runs:?}");
+    let prepares = |run: &&str| ["apt-get ", "rustup "].iter().any(|tool| run.starts_with(tool));
+    assert!(runs.iter().all(|run| *run == ".ci/run" || prepares(run)), "{runs:?}");
+    for form in ["fault", "wish"] {
+        let form: Value = serde_saphyr::from_str(&read(format!(".github/ISSUE_TEMPLATE/{form}.yaml"))).unwrap();
+        assert!(form["body"].as_array().is_some_and(|body| !body.is_empty()));
+    }
 }
 
 #[test]
