@@ -292,10 +292,10 @@ hostile\tnode\thostile\tsoak
 
 
 class Repeat(Folder):
-    def repetition(self, runs=None):
+    def repetition(self, runs=None, since=None):
         (self.folder / "table.tsv").write_text(TABLE)
         module = script("repeat")
-        args = SimpleNamespace(folder=self.folder, runs=runs, load=2)
+        args = SimpleNamespace(folder=self.folder, results=None, since=since, runs=runs, load=2)
         return module.Repetition(moved.read(self.folder / "table.tsv"), args)
 
     def add(self, repetition, test, result, count=1, program="node"):
@@ -312,6 +312,17 @@ class Repeat(Folder):
         self.add(repetition, "keeper::newest", "passed", 20, "agents")
         self.assertEqual(repetition.lacking(), {})
         self.assertTrue(repetition.is_green())
+
+    def test_runs_of_earlier_commits_count_from_one_on(self):
+        for since, runs in ((None, 1), ("head", 1), ("before", 3), ("other", 1)):
+            repetition = self.repetition(since=since)
+            repetition.records.file.unlink(missing_ok=True)
+            history = ["before", "head", repetition.commit]
+            repetition.is_ancestor = lambda old, new, of=history: old in of and new in of[of.index(old):]
+            for commit, count in (("before", 2), (repetition.commit, 1), ("other", 4)):
+                for _ in range(count):
+                    repetition.records.add(commit, "node", "hostile", "passed", 2.0, 1.0, "now")
+            self.assertEqual(len(repetition.results()["node", "hostile"]), runs, since)
 
     def test_a_failure_is_no_success(self):
         repetition = self.repetition(runs=1)
