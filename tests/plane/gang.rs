@@ -13,6 +13,7 @@ use observe::JOB_TRACKING;
 use protocol::proof::{AnswerKey, KEY_FILE, Nonce, PROOF_HEADER};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
+use testkit::job::index;
 use testkit::wait::{SOON, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -296,6 +297,12 @@ async fn a_lost_worker_is_replaced_alone() {
             // Its kubelet: the agent has ended as it was told to, and the pod goes.
             let end = json!({ "exitCode": 143, "reason": "Error", "finishedAt": Timestamp::now() });
             is(&space, &old, "Failed", 0, json!({ "terminated": end }), json!({})).await;
+            // Its kubelet may take its time to remove it. Until then the Job controller sees a pod of its Job that has failed.
+            eventually("another pod beside the one that has ended", SOON, async || {
+                let other = |pod: &Pod| index(pod) == index(&old) && pod.uid() != old.uid();
+                space.pods("x").await.iter().any(other).then_some(())
+            })
+            .await;
             let now = DeleteParams::default().grace_period(0);
             api.delete(&old.name_any(), &now).await.unwrap();
         }

@@ -240,7 +240,7 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "PodsLost",
-        "The pods were gone before their last words could be read: look at the nodes, and ship logs off them.",
+        "Nothing for the job: something outside took its pods before their last words could be read, and this does not count against backoffLimit. Look at the nodes, and ship logs off them.",
     ),
     (
         "DeadlineExceeded",

@@ -1,5 +1,6 @@
 //! A gang that fails: the first cause is kept at once, and judged when all of it has ended.
 
+use super::evidence::disruption_of_gang;
 use super::step::{Step, seconds};
 use super::{first_cause, waiting, whole_second};
 use api::{AttemptEnd, ConditionType, Reason, State};
@@ -159,17 +160,17 @@ impl Step<'_> {
             && !self.takes_in()
     }
 
-    /// The Job failed and no pod is left to tell why.
+    /// The Job failed and no pod is left to tell why. A pod whose program has failed stays: something outside has taken it, as
+    /// an eviction or a lost node does.
     fn pods_lost(&self) -> Option<AttemptEnd> {
         let (reason, message) = self.failed_job()?.failed.as_ref()?;
         if self.kept(self.incarnation()).is_some() {
             return None;
         }
-        // Of the Job's pod failure policy, whose only rule is for disruptions.
-        let disruption = reason == "PodFailurePolicy";
         let message = format!("its pods were gone before their last words were seen; the Job says {reason}: {message}");
-        let reason = if disruption { Reason::Disrupted } else { Reason::PodsLost };
-        Some(AttemptEnd { disruption, time: Some(self.input.now), ..AttemptEnd::new(0, reason, message) })
+        // Jobs of operators up to 0.2.0 have a pod failure policy, whose only rule is for disruptions.
+        let reason = if reason == "PodFailurePolicy" { Reason::Disrupted } else { Reason::PodsLost };
+        Some(AttemptEnd { time: Some(self.input.now), ..disruption_of_gang(reason, &message) })
     }
 
     /// What keeps an incarnation from ending, once that has lasted longer than it may.

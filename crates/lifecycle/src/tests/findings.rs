@@ -157,7 +157,7 @@ fn disruptions_have_a_back_off_and_an_end() {
             })),
             ..ended(index, attempt, 143, world.second)
         };
-        let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "it has".into())), ..job(attempt) };
+        let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(attempt) };
         let pods = [0, 1].map(evicted);
         world.see(Some(failed), pods);
         world.step();

@@ -173,7 +173,7 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
     world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![end(1)])));
     world.step();
     let lost = Disruption { reason: "EvictionByEvictionAPI".into(), message: "evicted".into(), time: Some(at(50)) };
-    let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "x".into())), ..job(1) };
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "x".into())), ..job(1) };
     let report = Report {
         attempt: 2,
         stopped_by: Some(15),
@@ -240,7 +240,7 @@ fn a_loss_that_was_made_good_is_not_why_a_later_attempt_ends() {
     assert_eq!((world.status.attempt, world.status.restarts.len()), (Some(2), 1));
     world.second = 45;
     world.agent = None;
-    let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "x".into())), ..job(1) };
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "x".into())), ..job(1) };
     world.see(Some(failed), [lost(0, "pod-1-0", 41), lost(1, "second", 40)]);
     assert_eq!(reasons(&world.step()), ["Restarting"]);
     let told = world.status.restarts.iter().map(|entry| (entry.attempt, entry.pod.as_deref(), entry.time));
@@ -255,7 +255,7 @@ fn an_attempt_that_has_ended_in_its_pods_is_judged_once() {
     world.step();
     // Before the next attempt begins a node goes, and all pods with it.
     let lost = Disruption { reason: "DeletionByTaintManager".into(), message: "gone".into(), time: Some(at(24)) };
-    let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "x".into())), ..job(1) };
+    let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "x".into())), ..job(1) };
     let report = Report { attempt: 1, stopped_by: Some(15), gang: Some(GangEnd::default()), ..Report::default() };
     let pods = [ObservedPod { disruption: Some(Box::new(lost)), ..ended(0, 1, 143, 24) }, left(1, 1, 24, report)];
     world.see(Some(failed), pods);

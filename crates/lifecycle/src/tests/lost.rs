@@ -134,7 +134,7 @@ fn of_a_gang_that_does_not_stay_nobody_is_replaced() {
     check("nobody tells that a gang is there", &|world| world.agent = None);
     check("it has ended", &|world| world.agent = Some(leader(1, gang(1, GangPhase::Over, vec![]))));
     check("the Job fails", &|world| {
-        let failed = ObservedJob { failed: Some(("PodFailurePolicy".into(), "it has".into())), ..job(1) };
+        let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
         world.see(Some(failed), []);
     });
     check("another worker has failed by itself", &|world| world.see(Some(job(1)), [ended(0, 1, 1, 19)]));
