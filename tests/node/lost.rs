@@ -151,7 +151,7 @@ impl Trial {
         let status = self.gang.completes(WORKERS).await;
         assert_eq!((status.restart_count, status.disruption_count, status.incarnation), (Some(1), Some(1), Some(1)));
         let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
-        assert_eq!((restart.reason.as_str(), restart.disruption), ("NodeLost", true));
+        assert_eq!((restart.reason.as_str(), restart.disruption), ("NodeLost", true), "{} with {restart:?}", self.node);
         assert!(restart.to_string().contains(&format!("node {}", self.node)), "{}", restart.message);
         let workers = self.gang.pods().iter().filter(|pod| index(pod).is_some()).count();
         assert_eq!(workers, 4 + self.gone.len(), "nobody else's pod is made again");

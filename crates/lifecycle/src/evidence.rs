@@ -43,9 +43,10 @@ impl Step<'_> {
             {
                 return known.clone();
             }
-            // That its pod is deleted follows from what its agent told.
+            // That pods are deleted follows from what befell them, and from what an agent told.
+            let follows = cause.reason == Reason::PodDeleted && known.reason != Reason::PodDeleted;
             let is_given_up = known.reason == Reason::Unkillable;
-            if same && known.disruption && (!cause.disruption || is_given_up) {
+            if known.disruption && (follows || same && (!cause.disruption || is_given_up)) {
                 return known.clone();
             }
             let ran_seconds = ran_seconds.max(known.ran_seconds);

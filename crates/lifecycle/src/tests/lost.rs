@@ -213,6 +213,24 @@ fn where_all_are_silent_nobody_is_given_up() {
     assert!(!world.step().actions.contains(&release(1, true)));
 }
 
+/// What took the pods of a lost node is told by their conditions, and not of each look at them; that they are deleted follows from it.
+#[test]
+fn that_a_pod_is_deleted_hides_nothing_that_befell_it() {
+    for worker in 0..N {
+        let mut world = led();
+        world.second = 500;
+        world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![])));
+        world.see(Some(job(1)), [silent(1, 50)]);
+        assert!(world.step().actions.contains(&release(1, true)));
+        assert_eq!(world.status.restarts[0].reason, Reason::NodeLost);
+        // The same one, or another one of that node.
+        let gone = ObservedPod { gone: worker == 1, ..told_to_end(worker, 500) };
+        world.see(Some(job(1)), [running(1, 1), gone]);
+        world.step();
+        assert_eq!(world.status.restarts[0].reason, Reason::NodeLost, "worker {worker}");
+    }
+}
+
 /// Whatever the job does meanwhile: a pod that was told to end and whose node is lost would be waited for for ever.
 #[test]
 fn a_lost_node_holds_up_no_end() {
