@@ -818,6 +818,7 @@ fn figures() {
     panic!("nothing runs it")
 }
 """,
+    "tests/lint/words.py": "",
     "tests/py.py": "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): pass\n",
     "tests/runner/budgets.toml": "unit = 0.001\n[lanes]\nnode = 100\ncpu = 100\nslice = 100\n",
     "deny.toml": RULES,

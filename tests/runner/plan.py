@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from runner import buildfolder, cargo, licences, older
@@ -115,6 +116,7 @@ class Plan:
             Step("fmt", "the format of all Rust", self.run_command("cargo", "fmt", "--all", "--check"), usual=2),
             Step("ruff", "what ruff says of all Python", self.run_ruff, needs=("packages",), after=("fmt",), usual=1,
                  cold=10),
+            Step("words", "the words of pages, texts and messages", self.check_words, after=("fmt",), usual=2),
             Step("licences", "licences, bans and sources of the dependencies", self.check_licences, after=("fmt",),
                  usual=1),
             Step("compile", "compiling the programs and their tests", self.compile, after=("fmt", "licences"), usual=90,
@@ -169,6 +171,9 @@ class Plan:
 
     def run_ruff(self, step):
         self.command(step, "make", "--no-print-directory", "ruff")
+
+    def check_words(self, step):
+        self.command(step, sys.executable, "-B", "tests/lint/words.py")
 
     def run_clippy(self, step):
         self.command(step, "cargo", "clippy", "--all-targets", "--quiet", "--", "-D", "warnings", nice=10)
